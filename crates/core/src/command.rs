@@ -1,0 +1,322 @@
+//! The command set: the narrow waist between host and device (`specs/` 6.1).
+//!
+//! All five systems have their place in the types. A device that lacks a command answers
+//! [`DeviceError::NotSupported`] and changes nothing.
+//!
+//! Invariants: a command is accepted at most once and completed exactly once; `id` is the host's, the
+//! device's own sequence number arrives with the completion.
+
+use crate::random::mix;
+use crate::units::{Lba, Lpn, Ppa};
+use std::fmt;
+use std::sync::Arc;
+
+/// The host's name for a command; unique among those in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u64);
+
+/// An order domain: barriers delimit the epochs of one stream (spec 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u16);
+
+/// The owner of a write (an inode, a transaction, a log), opaque to the device; 0 is none (spec 1.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+/// A segment of the append namespace (spec 4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub u32);
+
+/// How an ordered command relates to its stream's open epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Joins the open epoch.
+    Within,
+    /// Joins the open epoch and closes it.
+    Barrier,
+}
+
+/// One command, as it crosses the link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Command {
+    /// The host's name for it.
+    pub id: CommandId,
+    /// Submission queue.
+    pub queue: u16,
+    /// Namespace; 0 is the page-mapped one.
+    pub ns: u16,
+    /// Order domain; `None` is orderless.
+    pub stream: Option<StreamId>,
+    /// Role in the stream's epoch; needs a stream.
+    pub order: Option<Order>,
+    /// Owners of a write.
+    pub tags: [Tag; 2],
+    /// Complete only when durable.
+    pub fua: bool,
+    /// What to do.
+    pub op: Op,
+}
+
+/// What a command does. Ranges are in 512-byte blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Read a range.
+    Read { lba: Lba, blocks: u32 },
+    /// Write a range.
+    Write { lba: Lba, blocks: u32, data: Data },
+    /// Make a range read as zeros.
+    WriteZeroes { lba: Lba, blocks: u32 },
+    /// Deallocate a range; it reads as zeros. Only whole mapping units are deallocated, the rest is a hint.
+    Trim { lba: Lba, blocks: u32 },
+    /// Make everything that completed before durable.
+    Flush,
+    /// Make a subset of the buffer durable (spec 1.1).
+    RFlush(Box<RangeFlush>),
+    /// A zero-length barrier: closes the stream's open epoch (spec 3.6).
+    Barrier,
+    /// Atomic remap of every pair (spec 2.1).
+    Share(Box<[SharePair]>),
+    /// Write at the segment's write pointer (spec 4.5).
+    SegWrite { segment: SegmentId, offset: u32, blocks: u32, data: Data },
+    /// Append to the segment; the completion carries the offset.
+    SegAppend { segment: SegmentId, blocks: u32, data: Data },
+    /// Deallocate a whole segment.
+    SegTrim { segment: SegmentId },
+    /// Ask for state, write pointer, durable write pointer and generation.
+    SegReport { segment: SegmentId },
+    /// Open channel: read physical pages (spec 5.1).
+    PpaRead(Box<[Ppa]>),
+    /// Open channel: program physical pages with their out-of-band owners.
+    PpaWrite { ppas: Box<[Ppa]>, owners: Box<[Lpn]>, data: Data },
+    /// Open channel: erase the blocks of these pages.
+    PpaErase(Box<[Ppa]>),
+}
+
+/// What a range flush selects; several selectors unite.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeFlush {
+    /// Ranges of blocks, at most 256.
+    pub ranges: Vec<(Lba, u32)>,
+    /// Tags, at most 16.
+    pub tags: Vec<Tag>,
+    /// Prefixes of append segments: everything below the offset.
+    pub segments: Vec<(SegmentId, u32)>,
+}
+
+/// One remap of a SHARE: `dst` gets the physical page of `src`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharePair {
+    /// Remapped range.
+    pub dst: Lba,
+    /// Where its content is now.
+    pub src: Lba,
+    /// Length of both.
+    pub blocks: u32,
+}
+
+/// The data of a write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// All zeros.
+    Zero,
+    /// Synthetic: each mapping unit holds [`pattern`] of this operation and its own number.
+    Pattern(u64),
+    /// Real bytes, as long as the range.
+    Bytes(Arc<[u8]>),
+}
+
+/// The content of one mapping unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Payload {
+    /// Reads as zeros.
+    #[default]
+    Zero,
+    /// Synthetic content, 8 bytes that stand for a whole unit (see [`Payload::expand`]).
+    Tag(u64),
+    /// Real bytes.
+    Bytes(Arc<[u8]>),
+}
+
+/// The tag of the unit `lpn` that operation `operation` wrote. Non-linear in both, so that no checksum
+/// over several of them cancels (spec 8.3), and different for each unit, so that a misdirected read shows.
+#[inline]
+pub const fn pattern(operation: u64, lpn: Lpn) -> u64 {
+    mix(mix(operation) ^ lpn.0.rotate_left(32))
+}
+
+impl Payload {
+    /// Writes the bytes that the payload stands for into `out`, one whole unit.
+    pub fn expand(&self, out: &mut [u8]) {
+        match self {
+            Self::Zero => out.fill(0),
+            Self::Bytes(bytes) => out.copy_from_slice(bytes),
+            Self::Tag(tag) => {
+                for (i, word) in out.chunks_mut(8).enumerate() {
+                    let bytes = mix(tag ^ i as u64).to_le_bytes();
+                    word.copy_from_slice(&bytes[..word.len()]);
+                }
+            }
+        }
+    }
+
+    /// A 64-bit identity of the content: equal contents of the same kind have equal identities.
+    pub fn identity(&self) -> u64 {
+        match self {
+            Self::Zero => 0,
+            Self::Tag(tag) => *tag,
+            Self::Bytes(bytes) if bytes.iter().all(|&b| b == 0) => 0,
+            Self::Bytes(bytes) => bytes.chunks(8).fold(bytes.len() as u64, |hash, word| {
+                let mut buffer = [0; 8];
+                buffer[..word.len()].copy_from_slice(word);
+                mix(hash.rotate_left(5) ^ u64::from_le_bytes(buffer))
+            }),
+        }
+    }
+}
+
+/// The device's answer to one command.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// Of which command.
+    pub id: CommandId,
+    /// On which queue.
+    pub queue: u16,
+    /// What became of it.
+    pub result: Result<Done, DeviceError>,
+}
+
+/// A successful answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Done {
+    /// Nothing to tell.
+    Ok,
+    /// The mapping units that a read touched, in order; absent where contents are not tracked.
+    Data(Box<[Payload]>),
+    /// Where an append went.
+    Appended {
+        /// First block of the appended range within the segment.
+        offset: u32,
+    },
+    /// State of a segment.
+    Segment {
+        /// Next block to be written.
+        write_pointer: u32,
+        /// Blocks below survive a power cut.
+        durable_pointer: u32,
+        /// Number of deallocations so far.
+        generation: u32,
+    },
+}
+
+/// Why a command failed. Nothing of a failed command is promised; what it may have done is stated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// The device lacks this command; nothing was changed.
+    NotSupported(&'static str),
+    /// The range leaves the namespace; nothing was changed.
+    OutOfRange { lba: Lba, blocks: u32, capacity_blocks: u64 },
+    /// A field contradicts another; nothing was changed.
+    InvalidField(&'static str),
+    /// The medium cannot give this page back.
+    Uncorrectable { lba: Lba },
+    /// The first page that could not be made durable; others of the command may be.
+    WriteFault { lba: Lba },
+    /// No spare blocks are left; reads go on.
+    ReadOnly,
+    /// A write that is not at the segment's write pointer.
+    OutOfOrder { expected: u32 },
+    /// A block of an append segment that was not written since its last deallocation.
+    NotWritten { lba: Lba },
+    /// The source of a SHARE has no content.
+    SourceUnmapped { lba: Lba },
+    /// A destination occurs twice in a SHARE.
+    InvalidBatch { lba: Lba },
+    /// Order of offsets and order of epochs contradict each other (spec 6.6).
+    OrderConflict,
+    /// A member of an earlier epoch could not be written (spec 3.6).
+    StreamFailed(StreamId),
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSupported(what) => write!(f, "the device does not support {what}"),
+            Self::OutOfRange { lba, blocks, capacity_blocks } => write!(
+                f,
+                "block {} + {blocks} is outside the device of {capacity_blocks} blocks of 512 bytes",
+                lba.0
+            ),
+            Self::InvalidField(what) => write!(f, "invalid command: {what}"),
+            Self::Uncorrectable { lba } => write!(f, "uncorrectable read at block {}", lba.0),
+            Self::WriteFault { lba } => write!(f, "write failed at block {}", lba.0),
+            Self::ReadOnly => write!(f, "the device is read-only: it has no spare blocks left"),
+            Self::OutOfOrder { expected } => write!(f, "write out of order: expected offset {expected}"),
+            Self::NotWritten { lba } => write!(f, "block {} was never written", lba.0),
+            Self::SourceUnmapped { lba } => write!(f, "source block {} has no content", lba.0),
+            Self::InvalidBatch { lba } => write!(f, "destination block {} occurs twice", lba.0),
+            Self::OrderConflict => write!(f, "offset order contradicts epoch order"),
+            Self::StreamFailed(stream) => write!(f, "stream {} has failed", stream.0),
+        }
+    }
+}
+impl std::error::Error for DeviceError {}
+
+impl Command {
+    /// An orderless, untagged command on queue 0 of namespace 0.
+    pub fn new(id: u64, op: Op) -> Self {
+        Self {
+            id: CommandId(id),
+            queue: 0,
+            ns: 0,
+            stream: None,
+            order: None,
+            tags: [Tag(0); 2],
+            fua: false,
+            op,
+        }
+    }
+
+    /// Bytes that travel from host to device with this command.
+    pub fn bytes_down(&self) -> u64 {
+        match &self.op {
+            Op::Write { blocks, .. } | Op::SegWrite { blocks, .. } | Op::SegAppend { blocks, .. } => {
+                u64::from(*blocks) * crate::units::LBA_BYTES
+            }
+            _ => 0,
+        }
+    }
+
+    /// Bytes that travel from device to host with its completion.
+    pub fn bytes_up(&self) -> u64 {
+        match &self.op {
+            Op::Read { blocks, .. } => u64::from(*blocks) * crate::units::LBA_BYTES,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_differ_by_operation_and_unit() {
+        assert_ne!(pattern(1, Lpn(2)), pattern(2, Lpn(1)));
+        assert_ne!(pattern(1, Lpn(1)), pattern(1, Lpn(2)));
+    }
+
+    #[test]
+    fn a_tag_expands_to_the_same_bytes_each_time() {
+        let (mut a, mut b) = ([0; 100], [1; 100]);
+        Payload::Tag(42).expand(&mut a);
+        Payload::Tag(42).expand(&mut b);
+        assert_eq!(a, b);
+        assert!(a.windows(8).all(|w| w != [0; 8]));
+    }
+
+    #[test]
+    fn zero_bytes_have_the_identity_of_zero() {
+        assert_eq!(Payload::Bytes(Arc::from(vec![0; 4096])).identity(), Payload::Zero.identity());
+        assert_ne!(Payload::Bytes(Arc::from(vec![1; 4096])).identity(), Payload::Zero.identity());
+    }
+}

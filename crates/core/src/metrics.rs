@@ -1,0 +1,63 @@
+//! Declared metrics: a counter is a field of a struct, with unit and meaning beside it.
+//!
+//! Deliberately absent: a registry and names looked up at run time.
+
+/// One counter, as a report shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Name, with the unit last where it is not a plain count.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// Its value.
+    pub value: u64,
+}
+
+/// Declares a struct of `u64` counters; the doc comment of each field is its help text.
+#[macro_export]
+macro_rules! metrics {
+    ($(#[doc = $doc:literal])* $vis:vis struct $name:ident { $($(#[doc = $help:literal])+ $field:ident),+ $(,)? }) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        $vis struct $name { $($(#[doc = $help])+ pub $field: u64),+ }
+
+        impl $name {
+            /// Every counter with its meaning, in the order of declaration.
+            pub fn list(&self) -> Vec<$crate::metrics::Metric> {
+                vec![$($crate::metrics::Metric {
+                    name: stringify!($field),
+                    help: concat!($($help),+).trim_start(),
+                    value: self.$field,
+                }),+]
+            }
+
+            /// What was counted since `earlier`.
+            pub fn since(&self, earlier: &Self) -> Self {
+                Self { $($field: self.$field - earlier.$field),+ }
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    crate::metrics! {
+        /// Test.
+        pub struct Two {
+            /// First one.
+            a,
+            /// Second one.
+            b,
+        }
+    }
+
+    #[test]
+    fn counters_are_listed_with_their_meaning() {
+        let earlier = Two { a: 1, b: 2 };
+        let later = Two { a: 4, b: 2 };
+        assert_eq!(later.since(&earlier), Two { a: 3, b: 0 });
+        let list = later.list();
+        assert_eq!((list[0].name, list[0].help, list[0].value), ("a", "First one.", 4));
+    }
+}

@@ -1,0 +1,4 @@
+//! The laboratory: the only place where host and device meet.
+#![forbid(unsafe_code)]
+
+pub mod workload;
