@@ -1,0 +1,55 @@
+//! What each kind of device promises (spec 8.1).
+//!
+//! A kind is a name for a [`Policy`]; the oracle and the model device see the policy only, so a device
+//! that combines kinds (a buffer, barriers and SHARE) is a policy without a name.
+
+/// When a device promises a command that completed successfully and is not FUA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The completion itself is the promise (spec 8.1: D0, D2).
+    AtCompletion,
+    /// A later FLUSH promises it (spec 8.1: D1).
+    AtFlush,
+}
+
+/// Which rules of the contract a device keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What a completion promises.
+    pub durability: Durability,
+    /// Epochs of one stream persist in order: relation (o) of spec 6.1.
+    pub ordered: bool,
+    /// Atomic commands persist wholly or not at all: relation (g) of spec 6.1.
+    pub atomic: bool,
+}
+
+/// The kinds of device of spec 8.1 that differ in what they promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeviceKind {
+    /// No volatile buffer.
+    D0,
+    /// Volatile buffer.
+    D1,
+    /// Volatile buffer with power-loss protection. To the host it is like D0; the kinds are apart because
+    /// a degraded capacitor turns this one into D1.
+    D2,
+    /// Volatile buffer with barriers.
+    D3,
+    /// Volatile buffer with barriers and SHARE.
+    D4,
+}
+
+impl DeviceKind {
+    /// Every kind, in order.
+    pub const ALL: [Self; 5] = [Self::D0, Self::D1, Self::D2, Self::D3, Self::D4];
+
+    /// The rules that the kind keeps.
+    pub const fn policy(self) -> Policy {
+        let durability = match self {
+            Self::D0 | Self::D2 => Durability::AtCompletion,
+            Self::D1 | Self::D3 | Self::D4 => Durability::AtFlush,
+        };
+        let ordered = matches!(self, Self::D3 | Self::D4);
+        Policy { durability, ordered, atomic: matches!(self, Self::D4) }
+    }
+}
