@@ -1,4 +1,5 @@
 //! The laboratory: the only place where host and device meet.
 #![forbid(unsafe_code)]
 
+pub mod results;
 pub mod workload;
