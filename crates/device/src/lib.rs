@@ -1,1 +1,8 @@
+//! The SSD: front, buffer, page-map FTL, NAND, power.
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod geometry;
+
+pub use config::DeviceConfig;
+pub use geometry::Geometry;

@@ -1,0 +1,218 @@
+//! Counts that follow from the configuration, and every conversion between physical addresses.
+
+use crate::config::{DeviceConfig, Metadata};
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Lpn, Ppa, index_type};
+use flashweir_ftl::{BlockId, PlaneId};
+
+index_type! {
+    /// A channel (bus).
+    ChannelId,
+    /// What takes one command at a time: a die, or a chip where dies do not interleave.
+    StationId,
+    /// A die, numbered channel by channel, chip by chip.
+    DieId,
+}
+
+/// One flash page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PageAddr {
+    /// Its block.
+    pub block: BlockId,
+    /// Its number in the block.
+    pub page: u32,
+}
+
+/// Bytes that one mapping needs in a map checkpoint (`specs/device-metadata.md`).
+pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
+
+/// Counts that follow from the configuration.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    counts: [u32; 4],
+    die_interleaving: bool,
+    /// Erase blocks in a plane.
+    pub blocks_per_plane: u32,
+    /// Pages in a block.
+    pub pages_per_block: u32,
+    /// Mapping units in a page.
+    pub units_per_page: u32,
+    /// Bytes of a mapping unit.
+    pub unit_bytes: u64,
+    /// Blocks of 512 bytes in a mapping unit.
+    pub lbas_per_unit: u64,
+    /// Mapping units that the host sees.
+    pub user_units: u64,
+    /// Blocks in each of the two metadata regions; 0 without metadata.
+    pub meta_blocks_per_region: u32,
+    bad_fraction: f64,
+}
+
+impl Geometry {
+    /// The counts of `config`, whose geometry was validated.
+    pub fn new(config: &DeviceConfig) -> Self {
+        let g = &config.geometry;
+        let units_per_page = (g.page_bytes.0 / g.unit_bytes.0) as u32;
+        let mut geometry = Self {
+            counts: [g.channels, g.chips_per_channel, g.dies_per_chip, g.planes_per_die],
+            die_interleaving: config.timing.die_interleaving,
+            blocks_per_plane: g.blocks_per_plane,
+            pages_per_block: g.pages_per_block,
+            units_per_page,
+            unit_bytes: g.unit_bytes.0,
+            lbas_per_unit: g.unit_bytes.0 / LBA_BYTES,
+            user_units: 0,
+            meta_blocks_per_region: 0,
+            bad_fraction: config.faults.factory_bad,
+        };
+        let physical = geometry.physical_units();
+        let share = (physical as f64 * (1.0 - config.ftl.over_provisioning)).floor() as u64;
+        // Static striping needs every plane to hold the same share, so whole stripes of pages.
+        let stripe = u64::from(geometry.planes()) * u64::from(units_per_page);
+        geometry.user_units = (share / stripe).max(1) * stripe;
+        if config.ftl.metadata == Metadata::Log {
+            // A region holds one checkpoint and a log as large as one, and never less than a block.
+            let bytes = 2 * geometry.user_units * CHECKPOINT_ENTRY_BYTES;
+            let block_bytes = u64::from(g.pages_per_block) * g.page_bytes.0;
+            geometry.meta_blocks_per_region = (bytes.div_ceil(block_bytes) + 1) as u32;
+        }
+        geometry
+    }
+
+    /// Number of planes.
+    pub fn planes(&self) -> u32 {
+        self.counts.iter().product()
+    }
+
+    /// Number of dies.
+    pub fn dies(&self) -> u32 {
+        self.counts[0] * self.counts[1] * self.counts[2]
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> u32 {
+        self.planes() * self.blocks_per_plane
+    }
+
+    /// Number of channels.
+    pub fn channels(&self) -> u32 {
+        self.counts[0]
+    }
+
+    /// Number of stations: dies, or chips where dies do not interleave.
+    pub fn stations(&self) -> u32 {
+        self.channels() * self.stations_per_channel()
+    }
+
+    /// Stations on each channel.
+    pub fn stations_per_channel(&self) -> u32 {
+        if self.die_interleaving { self.counts[1] * self.counts[2] } else { self.counts[1] }
+    }
+
+    /// Planes that one station serves.
+    pub fn planes_per_station(&self) -> u32 {
+        self.planes() / self.stations()
+    }
+
+    /// Planes in a die.
+    pub fn planes_per_die(&self) -> u32 {
+        self.counts[3]
+    }
+
+    /// Counts of channels, ways, dies, planes, as striping wants them.
+    pub fn dimensions(&self) -> [u32; 4] {
+        self.counts
+    }
+
+    /// Mapping units in a block.
+    pub fn units_per_block(&self) -> u32 {
+        self.pages_per_block * self.units_per_page
+    }
+
+    /// Mapping units on the medium.
+    pub fn physical_units(&self) -> u64 {
+        u64::from(self.blocks()) * u64::from(self.units_per_block())
+    }
+
+    /// Blocks of 512 bytes that the host sees.
+    pub fn capacity_lbas(&self) -> u64 {
+        self.user_units * self.lbas_per_unit
+    }
+
+    /// The plane at a position of the dimensions.
+    #[inline]
+    pub fn plane_at(&self, [channel, way, die, plane]: [u32; 4]) -> PlaneId {
+        PlaneId(((channel * self.counts[1] + way) * self.counts[2] + die) * self.counts[3] + plane)
+    }
+
+    /// The station of a plane.
+    #[inline]
+    pub fn station(&self, plane: PlaneId) -> StationId {
+        StationId(plane.0 / self.planes_per_station())
+    }
+
+    /// The die of a plane.
+    #[inline]
+    pub fn die(&self, plane: PlaneId) -> DieId {
+        DieId(plane.0 / self.counts[3])
+    }
+
+    /// The channel of a station.
+    #[inline]
+    pub fn channel(&self, station: StationId) -> ChannelId {
+        ChannelId(station.0 / self.stations_per_channel())
+    }
+
+    /// The plane of a block.
+    #[inline]
+    pub fn plane_of(&self, block: BlockId) -> PlaneId {
+        PlaneId(block.0 / self.blocks_per_plane)
+    }
+
+    /// The physical address of a unit of a page.
+    #[inline]
+    pub fn ppa(&self, at: PageAddr, unit: u32) -> Ppa {
+        let page = u64::from(at.block.0) * u64::from(self.pages_per_block) + u64::from(at.page);
+        Ppa(page * u64::from(self.units_per_page) + u64::from(unit))
+    }
+
+    /// The page of a unit, and its position in it.
+    #[inline]
+    pub fn page_of(&self, ppa: Ppa) -> (PageAddr, u32) {
+        let page = ppa.0 / u64::from(self.units_per_page);
+        let unit = (ppa.0 % u64::from(self.units_per_page)) as u32;
+        let block = BlockId((page / u64::from(self.pages_per_block)) as u32);
+        (PageAddr { block, page: (page % u64::from(self.pages_per_block)) as u32 }, unit)
+    }
+
+    /// The block of a unit and the unit's number in it.
+    #[inline]
+    pub fn block_of(&self, ppa: Ppa) -> (BlockId, u32) {
+        let units = u64::from(self.units_per_block());
+        (BlockId((ppa.0 / units) as u32), (ppa.0 % units) as u32)
+    }
+
+    /// The first block of 512 bytes of a mapping unit.
+    pub fn lba_of(&self, lpn: Lpn) -> flashweir_core::Lba {
+        flashweir_core::Lba(lpn.0 * self.lbas_per_unit)
+    }
+
+    /// The blocks of metadata region 0 or 1: spread over the planes, last blocks first.
+    pub fn meta_blocks(&self, region: u32) -> impl Iterator<Item = BlockId> + use<> {
+        let (planes, per_plane) = (self.planes(), self.blocks_per_plane);
+        let count = self.meta_blocks_per_region;
+        (0..count).map(move |i| {
+            let nth = 2 * i + region;
+            BlockId((nth % planes) * per_plane + per_plane - 1 - nth / planes)
+        })
+    }
+
+    /// Blocks of the tightest plane that hold neither user data nor metadata, with the expected bad ones
+    /// taken off.
+    pub fn spare_blocks_per_plane_min(&self) -> f64 {
+        let user = self.user_units as f64 / f64::from(self.planes()) / f64::from(self.units_per_block());
+        let meta = (2 * self.meta_blocks_per_region).div_ceil(self.planes());
+        let blocks = f64::from(self.blocks_per_plane);
+        blocks * (1.0 - self.bad_fraction) - user - f64::from(meta)
+    }
+}
