@@ -282,7 +282,10 @@ mod tests {
                 let percentile = Percentile::from_ppm(ppm);
                 let exact = values[percentile.rank(count as u64) as usize - 1];
                 let got = d.percentile_ns(percentile).unwrap();
-                assert!(exact <= got && got - exact <= exact / 1000, "{percentile} of {count}: {exact} {got}");
+                assert!(
+                    exact <= got && got - exact <= exact / 1000,
+                    "{percentile} of {count}: {exact} {got}"
+                );
             }
         }
     }

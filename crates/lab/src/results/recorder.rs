@@ -82,14 +82,24 @@ impl Recorder {
     /// at `submitted`. Panics if these instants are out of order, or if `completed` lies before the start
     /// or before an interval that is already closed.
     #[inline]
-    pub fn record(&mut self, kind: Kind, bytes: u64, intended: Instant, submitted: Instant, completed: Instant) {
+    pub fn record(
+        &mut self,
+        kind: Kind,
+        bytes: u64,
+        intended: Instant,
+        submitted: Instant,
+        completed: Instant,
+    ) {
         if completed > self.interval_end {
             self.close_interval(completed);
         }
         let in_order = intended <= submitted
             && submitted <= completed
             && completed.saturating_since(self.start).as_nanos() >= self.index * self.interval.as_nanos();
-        assert!(in_order, "{kind:?}: intended {intended:?}, submitted {submitted:?}, completed {completed:?}");
+        assert!(
+            in_order,
+            "{kind:?}: intended {intended:?}, submitted {submitted:?}, completed {completed:?}"
+        );
         let slat = submitted.since(intended).as_nanos();
         let clat = completed.since(submitted).as_nanos();
         self.kinds[kind_index(kind)].get_or_insert_with(KindRecorder::new).record(bytes, slat, clat);
@@ -184,7 +194,7 @@ impl KindRecorder {
             requests: now.requests,
             bytes: now.bytes,
             latency_sum_ns: now.latency_sum_ns,
-            latency_p99_ns: p99.min(now.bins.max()),
+            latency_p99_ns: p99,
         });
         now.bins.reset();
         (now.requests, now.bytes, now.latency_sum_ns) = (0, 0, 0);

@@ -304,7 +304,10 @@ mod kind_text {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Kind, D::Error> {
         let text = String::deserialize(d)?;
         KINDS.into_iter().find(|k| kind_name(*k) == text).ok_or_else(|| {
-            Error::custom(format!("`{text}` is not a kind: expected one of {}", KINDS.map(kind_name).join(", ")))
+            Error::custom(format!(
+                "`{text}` is not a kind: expected one of {}",
+                KINDS.map(kind_name).join(", ")
+            ))
         })
     }
 }
@@ -322,7 +325,10 @@ mod tests {
             assert_eq!(back, result);
             assert_eq!(serde_json::to_string(&back).unwrap(), text);
         }
-        assert_eq!(serde_json::to_string(&random_run(3)).unwrap(), serde_json::to_string(&random_run(3)).unwrap());
+        assert_eq!(
+            serde_json::to_string(&random_run(3)).unwrap(),
+            serde_json::to_string(&random_run(3)).unwrap()
+        );
         assert_ne!(random_run(3), random_run(4));
     }
 
@@ -338,7 +344,8 @@ mod tests {
 
     #[test]
     fn write_amplification_needs_writes() {
-        let totals = DeviceTotals { host_written_bytes: 4, nand_written_bytes: 10, ..DeviceTotals::default() };
+        let totals =
+            DeviceTotals { host_written_bytes: 4, nand_written_bytes: 10, ..DeviceTotals::default() };
         assert_eq!(totals.waf(), Some(2.5));
         assert_eq!(DeviceTotals::default().waf(), None);
     }

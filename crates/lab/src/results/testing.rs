@@ -15,7 +15,8 @@ pub(super) fn run(seed: u64) -> RunResult {
     for ms in 1..=1000 {
         let now = ms * MS;
         r.submitted_at_depth(if ms % 4 == 0 { 2 } else { 1 });
-        r.record(Kind::Read, 4096, at(now - 80_000 - seed * 1000), at(now - 75_000 - ms), at(now));
+        let latency = 80_000 + seed * 1000 + ms * 7919 % 1000 * 100;
+        r.record(Kind::Read, 4096, at(now - latency), at(now - latency + 5000 + ms), at(now));
         if ms % 4 == 0 {
             r.submitted_at_depth(4);
             r.record(Kind::Write, 16_384, at(now - 900_000), at(now - 900_000), at(now));
@@ -24,7 +25,8 @@ pub(super) fn run(seed: u64) -> RunResult {
             r.record(Kind::Flush, 0, at(now - 500_000), at(now - 500_000), at(now));
         }
     }
-    let options = BTreeMap::from([("bs".to_owned(), "4k".to_owned()), ("rw".to_owned(), "randrw".to_owned())]);
+    let options =
+        BTreeMap::from([("bs".to_owned(), "4k".to_owned()), ("rw".to_owned(), "randrw".to_owned())]);
     let mut result = RunResult {
         device: "mlc".to_owned(),
         workload: "mixed".to_owned(),
