@@ -1,19 +1,29 @@
 //! The crash contract as code (specs 6 and 8): which states a device may show after a power cut.
 //!
 //! Place in the data flow: a driver records what it did in a [`Log`]; the [`Oracle`] judges what is read
-//! after a cut at any position of it; [`LITMUS`] tests are short histories with all their legal states.
+//! after a cut at any position of it; [`LegalStates`] enumerates what may be read; the [`ModelDevice`] is
+//! a device made of nothing but these rules; [`LITMUS`] tests are short histories with all their legal
+//! states. [`minimise`] and [`draw`] make a failure small and readable.
 //!
 //! Deliberately absent: RFLUSH and the append namespace. Their relations are not in the oracle.
 #![forbid(unsafe_code)]
 
+pub mod draw;
 pub mod litmus;
 pub mod log;
+pub mod minimise;
+pub mod model;
 pub mod oracle;
 pub mod policy;
 pub mod program;
+pub mod states;
 
+pub use draw::draw;
 pub use litmus::{LITMUS, Litmus, Outcome};
 pub use log::{Content, Kind, Log, LogPos, OpIx, Submission, Unit, UnitIx};
+pub use minimise::minimise;
+pub use model::ModelDevice;
 pub use oracle::{Observed, Oracle, Promise, Promises, Verdict, Violation};
 pub use policy::{DeviceKind, Durability, Policy};
 pub use program::{Request, Step, Target, Value};
+pub use states::{CrashState, Exploration, LegalStates};

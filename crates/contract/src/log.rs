@@ -378,7 +378,7 @@ impl Log {
         });
     }
 
-    fn row(&self, lpn: Lpn) -> Option<u32> {
+    pub(crate) fn row(&self, lpn: Lpn) -> Option<u32> {
         let at = self.by_lpn.partition_point(|&row| self.places[row as usize].lpn < lpn);
         self.by_lpn.get(at).copied().filter(|&row| self.places[row as usize].lpn == lpn)
     }

@@ -1,0 +1,312 @@
+//! A device that keeps the contract and nothing more (specs 7 and 8.3): after a cut it shows any legal state.
+//!
+//! Place in the data flow: a file-system or application test submits [`Command`]s and gets completions; at
+//! a cut it takes the legal states one after the other and goes on with the device that woke up in each.
+//!
+//! Invariants: reads show the newest accepted content; the log has exactly what was accepted, so the oracle
+//! can judge any other device's states by this one's log.
+//!
+//! Deliberately absent: time, and every command that the contract of this crate does not know; they are
+//! answered with `NotSupported`.
+
+use crate::log::{Content, Kind, Log, LogPos, OpIx, Submission};
+use crate::policy::Policy;
+use crate::program::{Request, Target};
+use crate::states::{CrashState, Exploration, LegalStates};
+use flashweir_core::command::{SharePair, pattern};
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Command, CommandId, Completion, Data, DeviceError, Done, Lba, Lpn, Op, Payload};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The model device.
+#[derive(Clone, Debug)]
+pub struct ModelDevice {
+    policy: Policy,
+    unit_blocks: u32,
+    capacity_units: u64,
+    log: Log,
+    seq: u64,
+    /// What a cut before the first operation leaves; unmapped units are absent.
+    durable: BTreeMap<Lpn, Payload>,
+    /// What a read shows.
+    newest: BTreeMap<Lpn, Payload>,
+    /// What each unit of the log leaves; `None` is unmapped.
+    payloads: Vec<Option<Payload>>,
+    hold: bool,
+    held: Vec<(OpIx, Completion)>,
+}
+
+impl ModelDevice {
+    /// An empty device of `capacity_units` mapping units of `unit_blocks` blocks of 512 bytes.
+    pub fn new(policy: Policy, unit_blocks: u32, capacity_units: u64) -> Self {
+        assert!(unit_blocks > 0, "a mapping unit has blocks");
+        Self {
+            policy,
+            unit_blocks,
+            capacity_units,
+            log: Log::new(),
+            seq: 0,
+            durable: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            payloads: Vec::new(),
+            hold: false,
+            held: Vec::new(),
+        }
+    }
+
+    /// Gives a unit a durable content, to age the media (spec 8.3). Before its first operation only.
+    pub fn age(&mut self, lpn: Lpn, payload: Payload) {
+        assert!(self.log.row(lpn).is_none(), "{lpn:?} is in use already");
+        self.newest.insert(lpn, payload.clone());
+        self.durable.insert(lpn, payload);
+    }
+
+    /// From now on completions wait for [`ModelDevice::release`]. Reads and refusals never wait.
+    pub fn hold_completions(&mut self, hold: bool) {
+        self.hold = hold;
+    }
+
+    /// Accepts a command at once, or refuses it; `None` if its completion is held.
+    pub fn submit(&mut self, command: &Command) -> Option<Completion> {
+        let result = match &command.op {
+            Op::Read { lba, blocks } => self.read_range(*lba, *blocks),
+            _ => match self.accept(command) {
+                Ok(op) => return self.finish(op, command),
+                Err(error) => Err(error),
+            },
+        };
+        Some(Completion { id: command.id, queue: command.queue, result })
+    }
+
+    /// The completion of a command that was held.
+    pub fn release(&mut self, id: CommandId) -> Option<Completion> {
+        let at = self.held.iter().position(|(_, completion)| completion.id == id)?;
+        let (op, completion) = self.held.remove(at);
+        self.log.complete(op, true);
+        Some(completion)
+    }
+
+    /// The commands whose completions are held, in order of submission.
+    pub fn held(&self) -> impl Iterator<Item = CommandId> + '_ {
+        self.held.iter().map(|(_, completion)| completion.id)
+    }
+
+    /// What a unit reads as now.
+    pub fn read(&self, lpn: Lpn) -> Payload {
+        self.newest.get(&lpn).cloned().unwrap_or_default()
+    }
+
+    /// Everything that was done since the device woke up.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// The rules that the device keeps.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The states that a cut now may leave.
+    pub fn legal_states(&self, exploration: Exploration) -> LegalStates<'_> {
+        self.legal_states_at(self.log.position(), exploration)
+    }
+
+    /// The states that a cut at `upto` may have left.
+    pub fn legal_states_at(&self, upto: LogPos, exploration: Exploration) -> LegalStates<'_> {
+        LegalStates::new(&self.log, upto, self.policy, exploration)
+    }
+
+    /// The device that wakes up in `state`, one of its legal states: all of it is durable, the log empty.
+    pub fn after(&self, state: &CrashState) -> Self {
+        let mut durable = self.durable.clone();
+        for (lpn, unit) in state.shown(&self.log) {
+            if let Some(unit) = unit {
+                put(&mut durable, lpn, self.payloads[unit.0 as usize].clone());
+            }
+        }
+        let newest = durable.clone();
+        Self { durable, newest, ..Self::new(self.policy, self.unit_blocks, self.capacity_units) }
+    }
+
+    fn finish(&mut self, op: OpIx, command: &Command) -> Option<Completion> {
+        let completion = Completion { id: command.id, queue: command.queue, result: Ok(Done::Ok) };
+        if self.hold {
+            self.held.push((op, completion));
+            return None;
+        }
+        self.log.complete(op, true);
+        Some(completion)
+    }
+
+    fn accept(&mut self, command: &Command) -> Result<OpIx, DeviceError> {
+        let Some(submission) = Submission::of(command) else {
+            return Err(DeviceError::NotSupported("a command outside the contract of the model device"));
+        };
+        self.validate(command, &submission)?;
+        let units = self.effects(&command.op)?;
+        for (lpn, _) in &units {
+            if self.log.row(*lpn).is_none() {
+                let initial = self.durable.get(lpn).map_or(Content::ZERO, Content::from);
+                self.log.set_initial(*lpn, initial);
+            }
+        }
+        let op = self.log.submit(submission);
+        let content = |payload: &Option<Payload>| payload.as_ref().map_or(Content::ZERO, Content::from);
+        if submission.kind != Kind::Flush {
+            self.seq += 1;
+            self.log.accept(op, self.seq, units.iter().map(|(lpn, payload)| (*lpn, content(payload))));
+        }
+        for (lpn, payload) in units {
+            put(&mut self.newest, lpn, payload.clone());
+            self.payloads.push(payload);
+        }
+        Ok(op)
+    }
+
+    fn validate(&self, command: &Command, submission: &Submission) -> Result<(), DeviceError> {
+        if command.order.is_some() && command.stream.is_none() {
+            return Err(DeviceError::InvalidField("an order needs a stream"));
+        }
+        match submission.kind {
+            Kind::Barrier if !self.policy.ordered => Err(DeviceError::NotSupported("BARRIER")),
+            Kind::Barrier if submission.order.is_none() => {
+                Err(DeviceError::InvalidField("a barrier needs a stream"))
+            }
+            Kind::Share if !self.policy.atomic => Err(DeviceError::NotSupported("SHARE")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The units that a command leaves behind, each with its whole new content.
+    fn effects(&self, op: &Op) -> Result<Vec<(Lpn, Option<Payload>)>, DeviceError> {
+        match op {
+            Op::Write { lba, blocks, data } => {
+                let bytes_expected = u64::from(*blocks) * LBA_BYTES;
+                if matches!(data, Data::Bytes(bytes) if bytes.len() as u64 != bytes_expected) {
+                    return Err(DeviceError::InvalidField("the data are not as long as the range"));
+                }
+                self.overwrite(*lba, *blocks, data)
+            }
+            Op::WriteZeroes { lba, blocks } => self.overwrite(*lba, *blocks, &Data::Zero),
+            Op::Trim { lba, blocks } => {
+                self.check_range(*lba, *blocks)?;
+                let unit = u64::from(self.unit_blocks);
+                let whole = lba.0.div_ceil(unit)..(lba.0 + u64::from(*blocks)) / unit;
+                Ok(whole.map(|lpn| (Lpn(lpn), None)).collect())
+            }
+            Op::Share(pairs) => self.share(pairs),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn overwrite(
+        &self,
+        lba: Lba,
+        blocks: u32,
+        data: &Data,
+    ) -> Result<Vec<(Lpn, Option<Payload>)>, DeviceError> {
+        self.check_range(lba, blocks)?;
+        let unit = u64::from(self.unit_blocks);
+        let (start, end) = (lba.0, lba.0 + u64::from(blocks));
+        let lpns = start / unit..end.div_ceil(unit);
+        Ok(lpns
+            .map(|lpn| {
+                let (from, to) = (start.max(lpn * unit), end.min((lpn + 1) * unit));
+                let lpn = Lpn(lpn);
+                let whole = to - from == unit;
+                let bytes = |blocks: u64| (blocks * LBA_BYTES) as usize;
+                let new = match data {
+                    Data::Zero => Payload::Zero,
+                    Data::Pattern(operation) => Payload::Tag(pattern(*operation, lpn)),
+                    Data::Bytes(data) if whole => {
+                        Payload::Bytes(Arc::from(&data[bytes(from - start)..bytes(to - start)]))
+                    }
+                    Data::Bytes(_) => Payload::Zero,
+                };
+                if whole {
+                    return (lpn, Some(new));
+                }
+                let mut merged = vec![0; bytes(unit)];
+                let mut overlay = merged.clone();
+                self.read(lpn).expand(&mut merged);
+                new.expand(&mut overlay);
+                let within = bytes(from - lpn.0 * unit)..bytes(to - lpn.0 * unit);
+                match data {
+                    Data::Bytes(data) => {
+                        merged[within].copy_from_slice(&data[bytes(from - start)..bytes(to - start)]);
+                    }
+                    _ => merged[within.clone()].copy_from_slice(&overlay[within]),
+                }
+                (lpn, Some(Payload::Bytes(Arc::from(merged))))
+            })
+            .collect())
+    }
+
+    /// Binds the contents of the sources, as they are at acceptance (spec 6.1).
+    fn share(&self, pairs: &[SharePair]) -> Result<Vec<(Lpn, Option<Payload>)>, DeviceError> {
+        let unit = u64::from(self.unit_blocks);
+        let mut bound = BTreeMap::new();
+        for pair in pairs {
+            self.check_range(pair.dst, pair.blocks)?;
+            self.check_range(pair.src, pair.blocks)?;
+            if [pair.dst.0, pair.src.0, u64::from(pair.blocks)].iter().any(|n| !n.is_multiple_of(unit)) {
+                return Err(DeviceError::InvalidField("SHARE works on whole mapping units"));
+            }
+            for offset in 0..u64::from(pair.blocks) / unit {
+                let src = Lpn(pair.src.0 / unit + offset);
+                let dst = Lpn(pair.dst.0 / unit + offset);
+                let Some(payload) = self.newest.get(&src) else {
+                    return Err(DeviceError::SourceUnmapped { lba: Lba(src.0 * unit) });
+                };
+                if bound.insert(dst, Some(payload.clone())).is_some() {
+                    return Err(DeviceError::InvalidBatch { lba: Lba(dst.0 * unit) });
+                }
+            }
+        }
+        Ok(bound.into_iter().collect())
+    }
+
+    fn read_range(&self, lba: Lba, blocks: u32) -> Result<Done, DeviceError> {
+        self.check_range(lba, blocks)?;
+        let unit = u64::from(self.unit_blocks);
+        let lpns = lba.0 / unit..(lba.0 + u64::from(blocks)).div_ceil(unit);
+        Ok(Done::Data(lpns.map(|lpn| self.read(Lpn(lpn))).collect()))
+    }
+
+    fn check_range(&self, lba: Lba, blocks: u32) -> Result<(), DeviceError> {
+        let capacity_blocks = self.capacity_units * u64::from(self.unit_blocks);
+        if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
+            return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
+        }
+        Ok(())
+    }
+}
+
+fn put(map: &mut BTreeMap<Lpn, Payload>, lpn: Lpn, payload: Option<Payload>) {
+    match payload {
+        Some(payload) => {
+            map.insert(lpn, payload);
+        }
+        None => {
+            map.remove(&lpn);
+        }
+    }
+}
+
+/// Programs run with unit 0 at LPN 0; an operation is in flight until the program waits for it.
+impl Target for ModelDevice {
+    fn submit(&mut self, number: u32, request: &Request) {
+        let command = request.command(u64::from(number), Lpn(0), self.unit_blocks);
+        let hold = std::mem::replace(&mut self.hold, true);
+        let refused = Self::submit(self, &command);
+        assert!(refused.is_none(), "the model device refuses `{request}`: {refused:?}");
+        self.hold = hold;
+    }
+
+    fn wait_for(&mut self, number: u32) {
+        self.release(CommandId(u64::from(number)));
+    }
+
+    fn cut(&mut self) {}
+}

@@ -1,0 +1,180 @@
+//! Every subset of units of tiny histories, straight from the definition of spec 6.1, against the oracle
+//! on every candidate observation, and against the enumeration of legal states.
+
+use crate::history::{Event, History, Shape};
+use flashweir_contract::{
+    Content, DeviceKind, Durability, Exploration, Kind, LegalStates, LogPos, Observed, Oracle, Policy,
+};
+use flashweir_core::{Lpn, Stream};
+use std::collections::BTreeSet;
+
+/// A unit, with what the definition needs of it.
+#[derive(Clone, Copy, Debug)]
+struct RawUnit {
+    op: usize,
+    lpn: u64,
+    content: u64,
+    /// Stream and epoch; here empty epochs count, which changes no comparison.
+    epoch: Option<(u16, u32)>,
+    promised: bool,
+}
+
+fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
+    let events = &history.events[..upto];
+    let at = |event: Event| events.iter().position(|&e| e == event);
+    let promised = |number: usize| {
+        let Some(done) = at(Event::Complete(number)) else { return false };
+        policy.durability == Durability::AtCompletion
+            || history.ops[number].fua
+            || history.ops.iter().enumerate().any(|(other, op)| {
+                op.kind == Kind::Flush
+                    && at(Event::Complete(other)).is_some()
+                    && at(Event::Submit(other)).is_some_and(|submitted| done < submitted)
+            })
+    };
+    let mut barriers = [0; 2];
+    let mut units = Vec::new();
+    for event in events {
+        let Event::Accept(number) = *event else { continue };
+        let op = &history.ops[number];
+        let epoch = op.stream.map(|(stream, _)| (stream, barriers[usize::from(stream)]));
+        units.extend(op.units.iter().map(|&(lpn, content)| RawUnit {
+            op: number,
+            lpn,
+            content,
+            epoch,
+            promised: promised(number),
+        }));
+        if let Some((stream, true)) = op.stream {
+            barriers[usize::from(stream)] += 1;
+        }
+    }
+    units
+}
+
+/// The legal states by definition: the contents of all LPNs.
+fn legal(history: &History, upto: usize, policy: Policy) -> BTreeSet<Vec<u64>> {
+    let units = raw_units(history, upto, policy);
+    let before = |a: &RawUnit, b: &RawUnit| {
+        let epochs =
+            policy.ordered && matches!((a.epoch, b.epoch), (Some((s, i)), Some((t, j))) if s == t && i < j);
+        epochs || (policy.atomic && a.op == b.op && history.ops[a.op].atomic)
+    };
+    let mut states = BTreeSet::new();
+    for set in 0u32..1 << units.len() {
+        let has = |index: usize| set & (1 << index) != 0;
+        let closed = (0..units.len()).filter(|&b| has(b)).all(|b| {
+            let needs = |&a: &usize| before(&units[a], &units[b]);
+            (0..units.len()).filter(needs).all(has)
+        });
+        let kept = (0..units.len()).all(|index| !units[index].promised || has(index));
+        if closed && kept {
+            let mut state = history.initial.clone();
+            for (index, unit) in units.iter().enumerate() {
+                if has(index) {
+                    state[unit.lpn as usize] = unit.content;
+                }
+            }
+            states.insert(state);
+        }
+    }
+    states
+}
+
+/// Checks one history at one cut; returns how many observations were judged, and how many by identity.
+fn check(history: &History, upto: usize, policy: Policy, oracle: &mut Oracle) -> (u64, u64) {
+    let log = history.log();
+    let at = LogPos(upto as u32);
+    let legal = legal(history, upto, policy);
+    let (mut judged, mut identified) = (0, 0);
+    for observation in history.observations() {
+        let observed = |lpn: Lpn| observation[lpn.0 as usize];
+        let contents: Option<Vec<u64>> = observation
+            .iter()
+            .map(|seen| match seen {
+                Observed::Content(content) => Some(content.0),
+                Observed::Unreadable => None,
+            })
+            .collect();
+        let expected = contents.is_some_and(|contents| legal.contains(&contents));
+        let verdict = oracle.check(&log, at, observed);
+        assert_eq!(
+            verdict.is_legal(),
+            expected,
+            "{policy:?} {history:#?} cut at {upto}, {observation:?}: {verdict:?}"
+        );
+        judged += 1;
+        if let Some(by_identity) = oracle.check_by_identity(&log, at, observed) {
+            assert_eq!(by_identity, expected, "by identity: {policy:?} {history:#?} cut at {upto}");
+            identified += 1;
+        }
+    }
+    let states = LegalStates::new(&log, at, policy, Exploration::default());
+    assert!(states.is_exhaustive());
+    let mut shown = BTreeSet::new();
+    for state in states {
+        let contents = |lpn| state.content(&log, Lpn(lpn)).0;
+        let contents = (0..history.initial.len() as u64).map(contents).collect();
+        assert!(shown.insert(contents), "a state is shown once");
+    }
+    assert_eq!(shown, legal, "enumeration: {policy:?} {history:#?} cut at {upto}");
+    (judged, identified)
+}
+
+/// Runs `histories` histories of a shape on all kinds of device, cut at every position.
+fn sweep(name: &str, histories: u32, shape: Shape) -> (u64, u64) {
+    let mut random = Stream::new(1, name);
+    let policies: Vec<Policy> = DeviceKind::ALL
+        .map(DeviceKind::policy)
+        .into_iter()
+        .chain([
+            Policy { durability: Durability::AtCompletion, ordered: true, atomic: true },
+            Policy { durability: Durability::AtFlush, ordered: false, atomic: true },
+        ])
+        .collect();
+    let mut total = (0, 0);
+    for round in 0..histories {
+        let history = History::random(&mut random, shape);
+        let policy = policies[round as usize % policies.len()];
+        let mut oracle = Oracle::new(policy);
+        for upto in 0..=history.events.len() {
+            let (judged, identified) = check(&history, upto, policy, &mut oracle);
+            total.0 += judged;
+            total.1 += identified;
+        }
+    }
+    println!("{name}: {} observations judged, {} of them also by identity", total.0, total.1);
+    total
+}
+
+#[test]
+fn oracle_and_enumeration_agree_with_the_definition_on_equal_contents() {
+    let (judged, _) = sweep("equal contents", 3_000, Shape { lpns: 2, ops: 8, units: 8, values: 2 });
+    assert!(judged > 255_914, "{judged}");
+}
+
+#[test]
+fn oracle_and_enumeration_agree_with_the_definition_on_distinct_contents() {
+    let (judged, identified) =
+        sweep("distinct contents", 1_000, Shape { lpns: 2, ops: 7, units: 8, values: 0 });
+    assert!(judged > 200_000 && identified > 100_000, "{judged} {identified}");
+}
+
+#[test]
+fn oracle_and_enumeration_agree_with_the_definition_on_three_units() {
+    let (judged, _) = sweep("three units", 1_000, Shape { lpns: 3, ops: 7, units: 7, values: 2 });
+    assert!(judged > 255_914, "{judged}");
+}
+
+#[test]
+fn the_candidates_hold_every_legal_state() {
+    let mut random = Stream::new(3, "candidates");
+    for _ in 0..100 {
+        let history = History::random(&mut random, Shape { lpns: 2, ops: 6, units: 6, values: 2 });
+        let observations: BTreeSet<_> = history.observations().into_iter().collect();
+        for state in legal(&history, history.events.len(), DeviceKind::D4.policy()) {
+            let seen: Vec<_> = state.into_iter().map(|c| Observed::Content(Content(c))).collect();
+            assert!(observations.contains(&seen));
+        }
+    }
+}
