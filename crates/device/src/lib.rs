@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod geometry;
+pub mod presets;
 
 pub use config::DeviceConfig;
 pub use geometry::Geometry;
