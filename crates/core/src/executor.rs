@@ -1,1 +1,666 @@
-//! Placeholder.
+//! A deterministic executor for straight-line host code: file systems, recovery, workloads.
+//!
+//! Place in the data flow: the world takes the earlier of its agenda's next event and the executor's next
+//! timer ([`Executor::next_timer`]), moves time there and calls [`Executor::run_ready`]; state machines
+//! answer tasks through [`oneshot`] channels.
+//!
+//! Invariants: tasks run in the order in which they were woken, each at most once per wake; timers of one
+//! instant fire in the order in which they were set; a task never sees time move while it runs. A power
+//! cut is [`Executor::clear`]: it drops every future, so destructors run, and later wakes reach nothing.
+//!
+//! Deliberately absent: a clock, threads, I/O. A waker may be called from another thread, since the
+//! standard type allows that, but nothing here waits for it.
+
+use crate::time::Instant;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Polls of one [`Executor::run_ready`] at most; beyond it some task wakes itself for ever.
+const POLLS_MAX: u64 = 100_000_000;
+
+/// A task; never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(u64);
+
+type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
+type ReadyQueue = Arc<Mutex<VecDeque<Arc<TaskWaker>>>>;
+
+/// Wakes one task.
+struct TaskWaker {
+    task: TaskId,
+    ready: ReadyQueue,
+    /// Whether the task is in the queue: two wakes before a poll are one.
+    queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            let ready = Arc::clone(&self.ready);
+            ready.lock().unwrap_or_else(PoisonError::into_inner).push_back(self);
+        }
+    }
+}
+
+/// When a timer fires, and its place among those of the same instant.
+type TimerKey = (Instant, u64);
+
+#[derive(Default)]
+struct Shared {
+    now: Instant,
+    /// A future is absent while it is polled, so that nothing is borrowed meanwhile.
+    tasks: BTreeMap<TaskId, Option<BoxedFuture>>,
+    spawned: u64,
+    timers: BTreeMap<TimerKey, Waker>,
+    timers_set: u64,
+}
+
+/// What the executor and its handles share.
+#[derive(Clone, Default)]
+struct Core {
+    shared: Rc<RefCell<Shared>>,
+    ready: ReadyQueue,
+}
+
+impl Core {
+    fn spawn(&self, future: BoxedFuture) -> TaskId {
+        let mut shared = self.shared.borrow_mut();
+        let task = TaskId(shared.spawned);
+        shared.spawned += 1;
+        let ready = Arc::clone(&self.ready);
+        shared.tasks.insert(task, Some(future));
+        drop(shared);
+        Arc::new(TaskWaker { task, ready, queued: AtomicBool::new(false) }).wake();
+        task
+    }
+
+    fn pop_ready(&self) -> Option<Arc<TaskWaker>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Polls one task; false if none is ready.
+    fn poll_next(&self) -> bool {
+        let Some(waker) = self.pop_ready() else { return false };
+        waker.queued.store(false, Ordering::Release);
+        let task = waker.task;
+        let future = self.shared.borrow_mut().tasks.get_mut(&task).and_then(Option::take);
+        let Some(mut future) = future else { return true };
+        let std_waker = Waker::from(waker);
+        // The cell is not borrowed here: the task may spawn, sleep, send and drop at will.
+        let poll = future.as_mut().poll(&mut Context::from_waker(&std_waker));
+        let finished = {
+            let mut shared = self.shared.borrow_mut();
+            match (poll, shared.tasks.get_mut(&task)) {
+                (Poll::Pending, Some(slot)) => {
+                    *slot = Some(future);
+                    return true;
+                }
+                (Poll::Ready(()), _) => shared.tasks.remove(&task),
+                (Poll::Pending, None) => None,
+            }
+        };
+        drop(finished);
+        true
+    }
+}
+
+/// The executor. See the module for its invariants.
+#[derive(Default)]
+pub struct Executor {
+    core: Core,
+}
+
+impl Executor {
+    /// An executor without tasks at the beginning of time.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a task; it runs for the first time after all that are ready now.
+    pub fn spawn(&mut self, future: impl Future<Output = ()> + 'static) -> TaskId {
+        self.core.spawn(Box::pin(future))
+    }
+
+    /// What tasks use to spawn, to sleep and to ask for the time.
+    pub fn handle(&self) -> Handle {
+        Handle { core: self.core.clone() }
+    }
+
+    /// Moves time to `now`, fires the timers that are due and runs tasks until none is ready. Returns how
+    /// often a task was polled. Panics if `now` is in the past (a bug of ours).
+    pub fn run_ready(&mut self, now: Instant) -> u64 {
+        {
+            let mut shared = self.core.shared.borrow_mut();
+            assert!(now >= shared.now, "run at {now:?} in the past of {:?}", shared.now);
+            shared.now = now;
+        }
+        self.fire_due(now);
+        let mut polls = 0;
+        while self.core.poll_next() {
+            polls += 1;
+            assert!(polls < POLLS_MAX, "a task wakes itself for ever at {now:?}");
+        }
+        polls
+    }
+
+    /// Once a turn is enough: a sleep that is over when it begins sets no timer.
+    fn fire_due(&mut self, now: Instant) {
+        loop {
+            let mut shared = self.core.shared.borrow_mut();
+            let due = shared.timers.first_entry().filter(|timer| timer.key().0 <= now);
+            let Some(timer) = due.map(|timer| timer.remove()) else { return };
+            drop(shared);
+            timer.wake();
+        }
+    }
+
+    /// When the next sleeping task wants to run; the world merges this with its agenda.
+    pub fn next_timer(&self) -> Option<Instant> {
+        self.core.shared.borrow().timers.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Whether a task waits to be polled.
+    pub fn has_ready(&self) -> bool {
+        !self.core.ready.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Whether `task` has neither returned nor been dropped.
+    pub fn is_alive(&self, task: TaskId) -> bool {
+        self.core.shared.borrow().tasks.contains_key(&task)
+    }
+
+    /// Number of tasks that have not returned.
+    pub fn len(&self) -> usize {
+        self.core.shared.borrow().tasks.len()
+    }
+
+    /// Whether all tasks have returned.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Drops one task. Its destructors run; if it is not alive, nothing happens.
+    pub fn cancel(&mut self, task: TaskId) {
+        let dropped = self.core.shared.borrow_mut().tasks.remove(&task);
+        drop(dropped);
+    }
+
+    /// The power cut: drops every task in the order in which they were spawned, also those that their
+    /// destructors spawn, and forgets all wakes and timers. Time stays.
+    pub fn clear(&mut self) {
+        loop {
+            let tasks = mem::take(&mut self.core.shared.borrow_mut().tasks);
+            if tasks.is_empty() {
+                break;
+            }
+            drop(tasks);
+        }
+        let timers = mem::take(&mut self.core.shared.borrow_mut().timers);
+        drop(timers);
+        while self.core.pop_ready().is_some() {}
+    }
+}
+
+impl Drop for Executor {
+    /// Handles inside futures refer back to the executor; without this they would keep each other alive.
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl fmt::Debug for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Executor")
+            .field("now", &self.core.shared.borrow().now)
+            .field("tasks", &self.len())
+            .field("next_timer", &self.next_timer())
+            .finish()
+    }
+}
+
+/// A task's access to its executor.
+#[derive(Clone)]
+pub struct Handle {
+    core: Core,
+}
+
+impl Handle {
+    /// The time of the current [`Executor::run_ready`].
+    pub fn now(&self) -> Instant {
+        self.core.shared.borrow().now
+    }
+
+    /// Adds a task; it runs for the first time after all that are ready now.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
+        self.core.spawn(Box::pin(future))
+    }
+
+    /// Ready when time has reached `at`. The timer is set at the first poll.
+    pub fn sleep_until(&self, at: Instant) -> Sleep {
+        Sleep { core: self.core.clone(), at, key: None }
+    }
+
+    /// Lets all tasks that are ready run first.
+    pub fn yield_now(&self) -> YieldNow {
+        YieldNow { yielded: false }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+/// Future of [`Handle::sleep_until`]; dropping it removes the timer.
+pub struct Sleep {
+    core: Core,
+    at: Instant,
+    key: Option<TimerKey>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let core = self.core.clone();
+        let mut shared = core.shared.borrow_mut();
+        if shared.now >= self.at {
+            if let Some(key) = self.key.take() {
+                shared.timers.remove(&key);
+            }
+            return Poll::Ready(());
+        }
+        let key = match self.key {
+            Some(key) => key,
+            None => {
+                shared.timers_set += 1;
+                (self.at, shared.timers_set)
+            }
+        };
+        shared.timers.insert(key, context.waker().clone());
+        self.key = Some(key);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let removed = self.core.shared.borrow_mut().timers.remove(&key);
+            drop(removed);
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+/// Future of [`Handle::yield_now`].
+#[derive(Debug)]
+pub struct YieldNow {
+    yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if mem::replace(&mut self.yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+    sender_alive: bool,
+    receiver_alive: bool,
+}
+
+/// A channel for one value.
+pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
+    let slot = Slot { value: None, waker: None, sender_alive: true, receiver_alive: true };
+    let slot = Rc::new(RefCell::new(slot));
+    (Sender { slot: Rc::clone(&slot) }, Receiver { slot })
+}
+
+/// The sender was dropped without a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderDropped;
+
+impl fmt::Display for SenderDropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the sender was dropped without a value")
+    }
+}
+impl std::error::Error for SenderDropped {}
+
+/// The sending end of a [`oneshot`] channel.
+#[derive(Debug)]
+pub struct Sender<T> {
+    slot: Rc<RefCell<Slot<T>>>,
+}
+
+impl<T> Sender<T> {
+    /// Hands over the value and wakes the receiver; gives the value back if that is gone.
+    pub fn send(self, value: T) -> Result<(), T> {
+        let mut slot = self.slot.borrow_mut();
+        if !slot.receiver_alive {
+            return Err(value);
+        }
+        slot.value = Some(value);
+        Ok(())
+    }
+
+    /// Whether nobody waits for the value any more.
+    pub fn is_closed(&self) -> bool {
+        !self.slot.borrow().receiver_alive
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    /// Wakes the receiver, with or without a value.
+    fn drop(&mut self) {
+        let waker = {
+            let mut slot = self.slot.borrow_mut();
+            slot.sender_alive = false;
+            slot.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The receiving end of a [`oneshot`] channel: a future of the value.
+#[derive(Debug)]
+pub struct Receiver<T> {
+    slot: Rc<RefCell<Slot<T>>>,
+}
+
+impl<T> Receiver<T> {
+    /// The value, if it has arrived.
+    pub fn try_receive(&mut self) -> Option<T> {
+        self.slot.borrow_mut().value.take()
+    }
+}
+
+impl<T> Future for Receiver<T> {
+    type Output = Result<T, SenderDropped>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut slot = self.slot.borrow_mut();
+        if let Some(value) = slot.value.take() {
+            return Poll::Ready(Ok(value));
+        }
+        if !slot.sender_alive {
+            return Poll::Ready(Err(SenderDropped));
+        }
+        slot.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let unread = {
+            let mut slot = self.slot.borrow_mut();
+            slot.receiver_alive = false;
+            (slot.value.take(), slot.waker.take())
+        };
+        drop(unread);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    fn at(ns: u64) -> Instant {
+        Instant::from_nanos(ns)
+    }
+
+    /// A shared list of what happened.
+    #[derive(Clone, Default)]
+    struct Notes(Rc<RefCell<Vec<String>>>);
+
+    impl Notes {
+        fn note(&self, what: impl Into<String>) {
+            self.0.borrow_mut().push(what.into());
+        }
+        fn take(&self) -> String {
+            self.0.take().join(" ")
+        }
+    }
+
+    #[test]
+    fn tasks_run_in_the_order_of_their_wakes() {
+        let notes = Notes::default();
+        let mut executor = Executor::new();
+        for name in ["a", "b", "c"] {
+            let (notes, handle) = (notes.clone(), executor.handle());
+            executor.spawn(async move {
+                for round in 0..2 {
+                    notes.note(format!("{name}{round}"));
+                    handle.yield_now().await;
+                }
+            });
+        }
+        assert!(executor.has_ready());
+        assert_eq!(executor.run_ready(at(0)), 9);
+        assert_eq!(notes.take(), "a0 b0 c0 a1 b1 c1");
+        assert!(executor.is_empty() && !executor.has_ready());
+    }
+
+    #[test]
+    fn sleepers_wake_by_time_then_by_order() {
+        let notes = Notes::default();
+        let mut executor = Executor::new();
+        for (name, wake) in [("late", 30), ("first", 10), ("second", 10), ("now", 0)] {
+            let (notes, handle) = (notes.clone(), executor.handle());
+            executor.spawn(async move {
+                handle.sleep_until(at(wake)).await;
+                notes.note(format!("{name}@{:?}", handle.now()));
+            });
+        }
+        executor.run_ready(at(0));
+        assert_eq!(notes.take(), "now@0ns");
+        assert_eq!(executor.next_timer(), Some(at(10)));
+        while let Some(next) = executor.next_timer() {
+            executor.run_ready(next);
+        }
+        assert_eq!(notes.take(), "first@10ns second@10ns late@30ns");
+        assert!(executor.is_empty());
+    }
+
+    #[test]
+    fn timers_set_while_running_fire_in_the_same_turn_if_due() {
+        let mut executor = Executor::new();
+        let handle = executor.handle();
+        let task = executor.spawn(async move {
+            handle.sleep_until(at(5)).await;
+            handle.sleep_until(at(4)).await;
+            handle.sleep_until(at(5)).await;
+        });
+        executor.run_ready(at(5));
+        assert!(!executor.is_alive(task));
+    }
+
+    #[test]
+    fn senders_wake_receivers_in_order() {
+        let notes = Notes::default();
+        let mut executor = Executor::new();
+        let mut senders = Vec::new();
+        for name in ["a", "b", "c"] {
+            let (sender, receiver) = oneshot::<u32>();
+            senders.push(sender);
+            let notes = notes.clone();
+            executor.spawn(async move { notes.note(format!("{name}:{:?}", receiver.await)) });
+        }
+        executor.run_ready(at(0));
+        let c = senders.pop().unwrap();
+        let b = senders.pop().unwrap();
+        c.send(3).unwrap();
+        drop(b);
+        executor.run_ready(at(1));
+        assert_eq!(notes.take(), "c:Ok(3) b:Err(SenderDropped)");
+        assert_eq!(executor.len(), 1);
+        let a = senders.pop().unwrap();
+        executor.clear();
+        assert!(a.is_closed());
+        assert_eq!(a.send(1), Err(1));
+    }
+
+    #[test]
+    fn a_value_sent_early_is_there_at_once() {
+        let (sender, mut receiver) = oneshot();
+        assert_eq!(receiver.try_receive(), None);
+        sender.send(7).unwrap();
+        assert_eq!(receiver.try_receive(), Some(7));
+    }
+
+    #[test]
+    fn two_wakes_are_one_poll() {
+        struct Twice(Rc<Cell<u32>>);
+        impl Future for Twice {
+            type Output = ();
+            fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+                self.0.set(self.0.get() + 1);
+                if self.0.get() == 2 {
+                    return Poll::Ready(());
+                }
+                context.waker().wake_by_ref();
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+        let polls = Rc::new(Cell::new(0));
+        let mut executor = Executor::new();
+        executor.spawn(Twice(Rc::clone(&polls)));
+        assert_eq!(executor.run_ready(at(0)), 2);
+        assert_eq!(polls.get(), 2);
+    }
+
+    /// Notes its end, and spawns a last task if it is told to.
+    struct Witness(Notes, &'static str, Option<Handle>);
+
+    impl Drop for Witness {
+        fn drop(&mut self) {
+            self.0.note(self.1);
+            if let Some(handle) = &self.2 {
+                let witness = Self(self.0.clone(), "orphan", None);
+                handle.spawn(async move {
+                    let _witness = witness;
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_runs_destructors_and_leaves_nothing() {
+        let notes = Notes::default();
+        let mut executor = Executor::new();
+        let handle = executor.handle();
+        for (name, spawns) in [("one", true), ("two", false)] {
+            let witness = Witness(notes.clone(), name, spawns.then(|| handle.clone()));
+            let handle = handle.clone();
+            executor.spawn(async move {
+                let _witness = witness;
+                handle.sleep_until(at(100)).await;
+                unreachable!("the power was cut");
+            });
+        }
+        executor.run_ready(at(1));
+        executor.clear();
+        assert_eq!(notes.take(), "one two orphan");
+        assert!(executor.is_empty() && !executor.has_ready());
+        assert_eq!(executor.next_timer(), None);
+        assert_eq!(executor.run_ready(at(200)), 0);
+    }
+
+    #[test]
+    fn dropping_the_executor_drops_its_tasks() {
+        let notes = Notes::default();
+        let mut executor = Executor::new();
+        let (witness, handle) = (Witness(notes.clone(), "dropped", None), executor.handle());
+        executor.spawn(async move {
+            let _witness = witness;
+            handle.sleep_until(Instant::MAX).await;
+        });
+        executor.run_ready(at(0));
+        drop(executor);
+        assert_eq!(notes.take(), "dropped");
+    }
+
+    #[test]
+    fn a_cancelled_sleep_leaves_no_timer() {
+        let mut executor = Executor::new();
+        let handle = executor.handle();
+        let task = executor.spawn(async move { handle.sleep_until(at(9)).await });
+        executor.run_ready(at(0));
+        assert_eq!(executor.next_timer(), Some(at(9)));
+        executor.cancel(task);
+        assert_eq!(executor.next_timer(), None);
+    }
+
+    #[test]
+    fn a_task_may_spawn_and_a_stale_wake_reaches_nothing() {
+        let notes = Notes::default();
+        let mut executor = Executor::new();
+        let (sender, receiver) = oneshot::<()>();
+        let (handle, inner) = (executor.handle(), notes.clone());
+        executor.spawn(async move {
+            let child = inner.clone();
+            handle.spawn(async move { child.note("child") });
+            inner.note("parent");
+            let _ = receiver.await;
+        });
+        executor.run_ready(at(0));
+        assert_eq!(notes.take(), "parent child");
+        executor.clear();
+        drop(sender);
+        assert_eq!(executor.run_ready(at(1)), 0);
+    }
+
+    #[test]
+    fn the_same_program_gives_the_same_notes() {
+        let play = || {
+            let notes = Notes::default();
+            let mut executor = Executor::new();
+            let mut random = crate::random::Stream::new(5, "executor");
+            for task in 0..50 {
+                let naps: Vec<u64> = (0..10).map(|_| random.below(20)).collect();
+                let (notes, handle) = (notes.clone(), executor.handle());
+                executor.spawn(async move {
+                    for nap in naps {
+                        handle.sleep_until(at(handle.now().as_nanos() + nap)).await;
+                        notes.note(format!("{task}@{}", handle.now().as_nanos()));
+                    }
+                });
+            }
+            executor.run_ready(at(0));
+            while let Some(next) = executor.next_timer() {
+                executor.run_ready(next);
+            }
+            notes.take()
+        };
+        assert_eq!(play(), play());
+    }
+}

@@ -19,6 +19,7 @@ pub mod units;
 pub use agenda::Agenda;
 pub use command::{Command, CommandId, Completion, Data, DeviceError, Done, Op, Order, Payload};
 
+pub use executor::Executor;
 pub use index::IndexVec;
 pub use link::{Link, LinkConfig};
 pub use random::Stream;
