@@ -6,6 +6,8 @@
 //! Invariants: between two polls at the same instant a workload changes only through its own requests and
 //! completions; every request that it hands out gets exactly one completion.
 
+pub mod fio;
+
 use flashweir_core::{Duration, Instant, Lba};
 
 /// What a request does. Ranges are in 512-byte blocks.

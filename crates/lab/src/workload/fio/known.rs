@@ -1,0 +1,520 @@
+//! The names of all options of fio (3.33, and later ones as documented) and what becomes of each.
+//!
+//! Invariant: every name is in exactly one table, and no table has a name that fio lacks, so that a typing
+//! error never passes for an option.
+
+/// What becomes of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It shapes the workload; the name is the canonical one.
+    Supported(&'static str),
+    /// It is about files, threads, the kernel or the output of fio, and has no meaning here.
+    Meaningless,
+    /// It is left out, and the reader should know why that may matter.
+    Ignored(&'static str),
+    /// Leaving it out would change the requests. The first text is the value that switches it off.
+    Refused(&'static str, &'static str),
+}
+
+/// Options that are understood.
+const SUPPORTED: &[&str] = &[
+    "name",
+    "description",
+    "rw",
+    "bs",
+    "blockalign",
+    "bsrange",
+    "bssplit",
+    "size",
+    "io_size",
+    "offset",
+    "offset_increment",
+    "offset_align",
+    "numjobs",
+    "iodepth",
+    "fsync",
+    "fdatasync",
+    "end_fsync",
+    "fsync_on_close",
+    "sync",
+    "writefua",
+    "rwmixread",
+    "rwmixwrite",
+    "runtime",
+    "time_based",
+    "loops",
+    "number_ios",
+    "random_distribution",
+    "random_generator",
+    "norandommap",
+    "percentage_random",
+    "randseed",
+    "randrepeat",
+    "allrandrepeat",
+    "thinktime",
+    "thinktime_blocks",
+    "thinktime_blocks_type",
+    "thinktime_iotime",
+    "rate",
+    "rate_iops",
+    "rate_process",
+    "rate_ignore_thinktime",
+    "startdelay",
+    "ramp_time",
+    "stonewall",
+    "group_reporting",
+    "new_group",
+    "stats",
+    "kb_base",
+    "rw_sequencer",
+    "ioengine",
+];
+
+/// Other names of options that are understood or refused.
+const ALIASES: &[(&str, &str)] = &[
+    ("readwrite", "rw"),
+    ("blocksize", "bs"),
+    ("ba", "blockalign"),
+    ("blocksize_range", "bsrange"),
+    ("io_limit", "io_size"),
+    ("fileoffset", "offset"),
+    ("timeout", "runtime"),
+    ("wait_for_previous", "stonewall"),
+    ("nr_files", "nrfiles"),
+    ("blocksize_unaligned", "bs_unaligned"),
+];
+
+/// Options whose absence would change the requests: name, harmless value, reason.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("wait_for", "none", "jobs are ordered with `stonewall` only"),
+    ("read_iolog", "", "recorded requests are replayed by the trace workload"),
+    ("zonemode", "none", "zones are not modelled"),
+    ("flow", "0", "jobs do not throttle one another"),
+    ("latency_target", "0", "the depth does not adapt to a latency"),
+    ("profile", "", "profiles replace the options of the job"),
+    ("trim_percentage", "0", "reads do not turn into trims; use rw=trimwrite"),
+    ("nrfiles", "1", "the device is one file; divide it with `offset` and `size`"),
+    ("filesize", "", "the device is one file; use `size`"),
+    ("create_only", "0", "there are no files to create"),
+    ("verify_only", "0", "data is not read back and compared"),
+    ("sprandom", "0", "the preconditioning pattern is not modelled"),
+    ("write_mode", "write", "other forms of write are not modelled"),
+    ("num_range", "1", "a trim has one range"),
+    ("ramp_size", "0", "the ramp is a time; use `ramp_time`"),
+    ("bs_unaligned", "0", "requests are multiples of 512 bytes"),
+];
+
+/// Options that are left out for a reason worth telling.
+const IGNORED: &[(&str, &[&str])] = &[
+    (
+        "nothing is read back and compared",
+        &[
+            "verify",
+            "do_verify",
+            "verify_async",
+            "verify_async_cpus",
+            "verify_backlog",
+            "verify_backlog_batch",
+            "verify_dump",
+            "verify_fatal",
+            "verify_interval",
+            "verify_offset",
+            "verify_pattern",
+            "verify_state_load",
+            "verify_state_save",
+            "verify_header_seed",
+            "verify_write_sequence",
+            "verify_mode",
+            "experimental_verify",
+            "trim_verify_zero",
+            "trim_backlog",
+            "trim_backlog_batch",
+        ],
+    ),
+    (
+        "requests are submitted and completed one by one",
+        &[
+            "iodepth_batch",
+            "iodepth_batch_submit",
+            "iodepth_batch_complete",
+            "iodepth_batch_complete_min",
+            "iodepth_batch_complete_max",
+            "iodepth_low",
+        ],
+    ),
+    ("requests may overlap", &["serialize_overlap"]),
+    (
+        "the job runs to its own end",
+        &[
+            "exitall",
+            "exit_what",
+            "exitall_on_error",
+            "steadystate",
+            "ss",
+            "steadystate_duration",
+            "ss_dur",
+            "steadystate_ramp_time",
+            "ss_ramp",
+            "rate_min",
+            "ratemin",
+            "rate_iops_min",
+            "rate_cycle",
+            "ratecycle",
+            "max_latency",
+            "latency_window",
+            "latency_percentile",
+            "latency_run",
+        ],
+    ),
+    (
+        "there is no page cache",
+        &["buffered", "invalidate", "pre_read", "sync_file_range", "write_barrier", "fadvise_hint"],
+    ),
+    (
+        "zones are not modelled",
+        &[
+            "zonerange",
+            "zonesize",
+            "zonecapacity",
+            "zoneskip",
+            "read_beyond_wp",
+            "max_open_zones",
+            "job_max_open_zones",
+            "ignore_zone_limits",
+            "zone_reset_threshold",
+            "zone_reset_frequency",
+        ],
+    ),
+    (
+        "commands carry no hint",
+        &[
+            "write_hint",
+            "fdp",
+            "fdp_pli",
+            "fdp_pli_select",
+            "dataplacement",
+            "dp_scheme",
+            "plids",
+            "plid_select",
+            "stream_id",
+        ],
+    ),
+    (
+        "every job uses the one simulated device",
+        &[
+            "filename",
+            "directory",
+            "filename_format",
+            "unique_filename",
+            "opendir",
+            "file_service_type",
+            "openfiles",
+        ],
+    ),
+];
+
+/// Options without meaning on a simulated device.
+const MEANINGLESS: &[&str] = &[
+    "allow_file_create",
+    "allow_mounted_write",
+    "apptag",
+    "apptag_mask",
+    "arguments",
+    "atomic",
+    "bindname",
+    "block_error_percentiles",
+    "brick",
+    "buffer_compress_chunk",
+    "buffer_compress_percentage",
+    "buffer_pattern",
+    "busy_poll",
+    "busy_wait_polling",
+    "bwavgtime",
+    "cgroup",
+    "cgroup_nodelete",
+    "cgroup_weight",
+    "chunk_size",
+    "clat_percentiles",
+    "clientname",
+    "clocksource",
+    "clustername",
+    "cmd_type",
+    "cmdprio",
+    "cmdprio_bssplit",
+    "cmdprio_class",
+    "cmdprio_hint",
+    "cmdprio_percentage",
+    "conf",
+    "continue_on_error",
+    "cpuchunks",
+    "cpuload",
+    "cpumask",
+    "cpumode",
+    "cpus_allowed",
+    "cpus_allowed_policy",
+    "create_fsync",
+    "create_on_open",
+    "create_serialize",
+    "cuda_io",
+    "deac",
+    "dedupe_global",
+    "dedupe_mode",
+    "dedupe_percentage",
+    "dedupe_working_set_percentage",
+    "direct",
+    "direct_write_to_pmem",
+    "disable_bw",
+    "disable_bw_measurement",
+    "disable_clat",
+    "disable_lat",
+    "disable_slat",
+    "disk_util",
+    "donorname",
+    "error_dump",
+    "exec_postrun",
+    "exec_prerun",
+    "exit_on_io_done",
+    "fallocate",
+    "file_append",
+    "fill_device",
+    "fill_fs",
+    "fixedbufs",
+    "flow_id",
+    "flow_sleep",
+    "force_async",
+    "gid",
+    "gpu_dev_ids",
+    "grace_time",
+    "gtod_cpu",
+    "gtod_reduce",
+    "hdfsdirectory",
+    "hipri",
+    "hipri_percentage",
+    "hostname",
+    "http_host",
+    "http_mode",
+    "http_pass",
+    "http_s3_key",
+    "http_s3_keyid",
+    "http_s3_region",
+    "http_s3_security_token",
+    "http_s3_sse_customer_algorithm",
+    "http_s3_sse_customer_key",
+    "http_s3_storage_class",
+    "http_swift_auth_token",
+    "http_user",
+    "http_verbose",
+    "https",
+    "hugepage-size",
+    "ignore_error",
+    "inplace",
+    "interface",
+    "io_submit_mode",
+    "iomem",
+    "iopsavgtime",
+    "ioscheduler",
+    "job_start_clock_id",
+    "lat_percentiles",
+    "libblkio_driver",
+    "libblkio_force_enable_completion_eventfd",
+    "libblkio_num_entries",
+    "libblkio_path",
+    "libblkio_pre_connect_props",
+    "libblkio_pre_start_props",
+    "libblkio_queue_size",
+    "libblkio_vectored",
+    "libblkio_wait_mode",
+    "libblkio_write_zeroes_on_trim",
+    "listen",
+    "lockfile",
+    "lockmem",
+    "log_alternate_epoch",
+    "log_alternate_epoch_clock_id",
+    "log_avg_msec",
+    "log_compression",
+    "log_compression_cpus",
+    "log_entries",
+    "log_hist_coarseness",
+    "log_hist_msec",
+    "log_issue_time",
+    "log_max_value",
+    "log_offset",
+    "log_prio",
+    "log_store_compressed",
+    "log_unix_epoch",
+    "log_window_value",
+    "md_per_io_size",
+    "mem",
+    "merge_blktrace_file",
+    "merge_blktrace_iters",
+    "merge_blktrace_scalars",
+    "mss",
+    "namenode",
+    "nfs_url",
+    "nice",
+    "nodelay",
+    "nonvectored",
+    "nowait",
+    "numa_cpu_nodes",
+    "numa_mem_policy",
+    "object_class",
+    "overwrite",
+    "per_job_logs",
+    "percentile_list",
+    "pi_act",
+    "pi_chk",
+    "pingpong",
+    "pool",
+    "port",
+    "prio",
+    "prioclass",
+    "priohint",
+    "program",
+    "protocol",
+    "rbdname",
+    "read_iolog_chunked",
+    "readfua",
+    "refill_buffers",
+    "registerfiles",
+    "replay_align",
+    "replay_no_stall",
+    "replay_redirect",
+    "replay_scale",
+    "replay_skip",
+    "replay_time_scale",
+    "scramble_buffers",
+    "sg_write_mode",
+    "significant_figures",
+    "skip_bad",
+    "slat_percentiles",
+    "softrandommap",
+    "spr_cs",
+    "spr_num_regions",
+    "spr_op",
+    "sqthread_poll",
+    "sqthread_poll_cpu",
+    "stat_type",
+    "std_redirect",
+    "thinktime_spin",
+    "thp",
+    "thread",
+    "touch_objects",
+    "ttl",
+    "uid",
+    "uncached",
+    "unified_rw_reporting",
+    "unit_base",
+    "unlink",
+    "unlink_each_loop",
+    "uri",
+    "userspace_reap",
+    "verb",
+    "volume",
+    "window_size",
+    "write_bw_log",
+    "write_hist_log",
+    "write_iolog",
+    "write_iops_log",
+    "write_lat_log",
+    "xnvme_admin",
+    "xnvme_async",
+    "xnvme_be",
+    "xnvme_dev_nsid",
+    "xnvme_dev_subnqn",
+    "xnvme_iovec",
+    "xnvme_mem",
+    "xnvme_sync",
+    "zero_buffers",
+];
+
+/// Looks an option up by any of its names.
+pub(super) fn fate(name: &str) -> Option<Fate> {
+    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, canonical)| canonical);
+    if let Some(canonical) = SUPPORTED.iter().find(|known| **known == name) {
+        return Some(Fate::Supported(canonical));
+    }
+    if let Some((_, harmless, reason)) = REFUSED.iter().find(|(known, ..)| *known == name) {
+        return Some(Fate::Refused(harmless, reason));
+    }
+    if let Some((reason, _)) = IGNORED.iter().find(|(_, names)| names.contains(&name)) {
+        return Some(Fate::Ignored(reason));
+    }
+    MEANINGLESS.contains(&name).then_some(Fate::Meaningless)
+}
+
+/// All names, the most useful ones first.
+fn names() -> impl Iterator<Item = &'static str> {
+    let ignored = IGNORED.iter().flat_map(|(_, names)| names.iter().copied());
+    SUPPORTED
+        .iter()
+        .copied()
+        .chain(ALIASES.iter().map(|(alias, _)| *alias))
+        .chain(REFUSED.iter().map(|(name, ..)| *name))
+        .chain(ignored)
+        .chain(MEANINGLESS.iter().copied())
+}
+
+/// The valid name that is spelled most like `wrong`, if one is near enough to be what was meant.
+pub(super) fn nearest(wrong: &str) -> Option<&'static str> {
+    let wrong = wrong.to_ascii_lowercase().replace('-', "_");
+    let limit = (wrong.chars().count() / 3).clamp(1, 3);
+    let best = names().map(|name| (edits(&wrong, name), name)).min_by_key(|(distance, _)| *distance)?;
+    (best.0 <= limit).then_some(best.1)
+}
+
+/// Edit distance where an insertion, a deletion, a replacement and an exchange of neighbours cost one each.
+fn edits(from: &str, to: &str) -> usize {
+    let from: Vec<char> = from.chars().collect();
+    let to: Vec<char> = to.chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=to.len()).collect();
+    for i in 1..=from.len() {
+        let mut row = vec![i];
+        for j in 1..=to.len() {
+            let replaced = last[j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let mut cost = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
+                cost = cost.min(before[j - 2] + 1);
+            }
+            row.push(cost);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[to.len()]
+}
+
+#[cfg(test)]
+pub(super) fn supported_names() -> &'static [&'static str] {
+    SUPPORTED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_name_is_in_one_table() {
+        let all: Vec<_> = names().collect();
+        let unique: BTreeSet<_> = all.iter().collect();
+        assert_eq!(all.len(), unique.len());
+        assert!(all.iter().all(|name| fate(name).is_some()));
+        assert!(all.len() > 300, "{}", all.len());
+    }
+
+    #[test]
+    fn near_spellings_are_found() {
+        for (wrong, right) in [
+            ("iodept", Some("iodepth")),
+            ("RW", Some("rw")),
+            ("blokcsize", Some("blocksize")),
+            ("block-size", Some("blocksize")),
+            ("time-based", Some("time_based")),
+            ("random_distributon", Some("random_distribution")),
+            ("iodepth_bach", Some("iodepth_batch")),
+            ("quux", None),
+        ] {
+            assert_eq!(nearest(wrong), right, "{wrong}");
+        }
+    }
+}

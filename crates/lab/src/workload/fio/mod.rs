@@ -1,0 +1,31 @@
+//! fio job files as raw-device workloads: text in, [`JobSpec`]s out, and [`FioJob`] to run one.
+//!
+//! Place in the data flow: `parse` (text to sections) → `options` (sections to drafts, with `value` for
+//! numbers and `known` for names) → `resolve` (drafts to [`JobSpec`]s for one device) → `job` (the state
+//! machine, with `distribution` for its addresses).
+//!
+//! Invariants: a job file that means something else here than in fio is refused or warned about; equal
+//! specs and seeds make equal requests.
+//!
+//! Deliberately absent: files, threads, engines, verification, zones, latency targets. Where fio's
+//! behaviour and its manual differ, the manual holds: with `thinktime` no more than `thinktime_blocks`
+//! requests are made between two pauses, and `fsync=N` flushes once after `N` writes also if reads are
+//! mixed in. New passes over a region use a new order rather than repeating the first one, and the seed of
+//! the world takes the place of `randrepeat`.
+
+mod distribution;
+mod error;
+mod job;
+mod known;
+mod options;
+mod parse;
+mod resolve;
+mod spec;
+mod value;
+
+pub use error::{Fault, FioError};
+pub use job::FioJob;
+pub use resolve::{JobFile, parse_job_file};
+pub use spec::{
+    Direction, Distribution, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Walk, Zone,
+};

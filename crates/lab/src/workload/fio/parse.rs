@@ -1,0 +1,113 @@
+//! Text to sections: the ini syntax of job files, with the line of everything for messages.
+//!
+//! Invariant: entries keep the order of the file, because a later one overrides an earlier one.
+//!
+//! Deliberately absent: the meaning of options; included files and environment variables, which would make
+//! a run depend on more than its job file.
+
+use super::error::Fault;
+
+/// One `name=value` line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry<'a> {
+    /// Line in the file, from 1.
+    pub(super) line: u32,
+    /// What stands before the `=`.
+    pub(super) name: &'a str,
+    /// What stands after it; `None` for an option that is only named.
+    pub(super) value: Option<&'a str>,
+}
+
+/// A bracketed header and what follows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Section<'a> {
+    /// Line of the header, from 1.
+    pub(super) line: u32,
+    /// The name in the brackets.
+    pub(super) name: &'a str,
+    /// The options in the order of the file.
+    pub(super) entries: Vec<Entry<'a>>,
+}
+
+impl Section<'_> {
+    /// Whether the section sets defaults for the jobs below it rather than being one. As in fio, every
+    /// name that begins with `global` does.
+    pub(super) fn is_global(&self) -> bool {
+        self.name.starts_with("global")
+    }
+}
+
+/// Splits a job file into its sections; a fault comes with its line.
+pub(super) fn sections(text: &str) -> Result<Vec<Section<'_>>, (u32, Fault)> {
+    let mut sections: Vec<Section<'_>> = Vec::new();
+    for (index, raw) in text.lines().enumerate() {
+        let line = u32::try_from(index + 1).unwrap_or(u32::MAX);
+        let raw = raw.trim_start_matches('\u{feff}').trim();
+        if let Some(rest) = raw.strip_prefix('[') {
+            let name = header(rest)
+                .filter(|name| !name.is_empty())
+                .ok_or_else(|| (line, Fault::Header { text: raw.to_owned() }))?;
+            sections.push(Section { line, name, entries: Vec::new() });
+            continue;
+        }
+        let content = without_comment(raw);
+        if content.is_empty() {
+            continue;
+        }
+        if content.split_whitespace().next() == Some("include") {
+            return Err((line, Fault::Directive { name: "include" }));
+        }
+        let Some(section) = sections.last_mut() else {
+            return Err((line, Fault::Outside { text: content.to_owned() }));
+        };
+        let (name, value) = match content.split_once('=') {
+            Some((name, value)) => (name.trim(), Some(value.trim())),
+            None => (content, None),
+        };
+        section.entries.push(Entry { line, name, value });
+    }
+    Ok(sections)
+}
+
+/// The name in a header whose opening bracket is gone; only a comment may follow the closing one.
+fn header(rest: &str) -> Option<&str> {
+    let (name, tail) = rest.split_once(']')?;
+    without_comment(tail).is_empty().then(|| name.trim())
+}
+
+/// The line without its comment: fio lets one begin anywhere.
+fn without_comment(line: &str) -> &str {
+    line.split([';', '#']).next().unwrap_or(line).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_keep_order_lines_and_values() {
+        let text = "; head\n[global]\nbs = 4k ; tail\r\n\n[a] # x\nstonewall\n  rw=randrw:8\n[a]\nname=\n";
+        let found = sections(text).unwrap();
+        assert_eq!(
+            found.iter().map(|s| (s.line, s.name)).collect::<Vec<_>>(),
+            [(2, "global"), (5, "a"), (8, "a")]
+        );
+        assert!(found[0].is_global() && !found[1].is_global());
+        assert_eq!(found[0].entries, [Entry { line: 3, name: "bs", value: Some("4k") }]);
+        assert_eq!(
+            found[1].entries,
+            [
+                Entry { line: 6, name: "stonewall", value: None },
+                Entry { line: 7, name: "rw", value: Some("randrw:8") }
+            ]
+        );
+        assert_eq!(found[2].entries, [Entry { line: 9, name: "name", value: Some("") }]);
+    }
+
+    #[test]
+    fn broken_syntax_is_refused_with_its_line() {
+        for (text, line) in [("bs=4k", 1), ("\n[a", 2), ("[]", 1), ("[a] b", 1), ("[a]\ninclude x.fio", 2)] {
+            assert_eq!(sections(text).unwrap_err().0, line, "{text}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Numbers, sizes and times as fio writes them.
+//!
+//! The unit prefixes follow fio as it behaves: with `kb_base=1024` (the default) `4k` is 4096 and `4kib` is
+//! 4000; with `kb_base=1000` the two are the other way round.
+
+use flashweir_core::Duration;
+
+/// What `k` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KbBase {
+    /// `k` is 1024 and `kib` is 1000.
+    Binary,
+    /// `k` is 1000 and `kib` is 1024.
+    Decimal,
+}
+
+/// A size or a share of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Amount {
+    /// Bytes.
+    Bytes(u64),
+    /// Hundredths of a whole that the option defines.
+    Percent(u8),
+}
+
+/// What a time in seconds is, for messages.
+pub(super) const TIME: &str = "a time such as 10, 10s or 500ms";
+
+/// Splits digits (decimal, or hexadecimal after `0x`) from the suffix that follows them.
+fn digits(text: &str) -> Option<(u64, &str)> {
+    let text = text.trim();
+    let (radix, body) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(body) => (16, body),
+        None => (10, text),
+    };
+    let end = body.find(|c: char| !c.is_digit(radix)).unwrap_or(body.len());
+    let (number, suffix) = body.split_at(end);
+    Some((u64::from_str_radix(number, radix).ok()?, suffix.trim()))
+}
+
+/// A whole number without any suffix.
+pub(super) fn integer(text: &str) -> Option<u64> {
+    digits(text).filter(|(_, suffix)| suffix.is_empty()).map(|(number, _)| number)
+}
+
+/// A size in bytes.
+pub(super) fn size(text: &str, base: KbBase) -> Option<u64> {
+    let (number, suffix) = digits(text)?;
+    let suffix = suffix.to_ascii_lowercase();
+    let (plain, other) = match base {
+        KbBase::Binary => (1024u64, 1000u64),
+        KbBase::Decimal => (1000, 1024),
+    };
+    let letter = suffix.chars().next().unwrap_or('b');
+    let power = "bkmgtp".find(letter)? as u32;
+    let factor = match suffix.get(1..).unwrap_or("") {
+        "" => plain,
+        "i" | "b" if power > 0 => plain,
+        "ib" if power > 0 => other,
+        _ => return None,
+    };
+    number.checked_mul(factor.checked_pow(power)?)
+}
+
+/// Whether the text uses a suffix whose meaning surprises: `kib` and the like are powers of 1000 by default.
+pub(super) fn is_inverted(text: &str, base: KbBase) -> bool {
+    base == KbBase::Binary && text.trim_end().to_ascii_lowercase().ends_with("ib")
+}
+
+/// A size or a percentage from 0 to 100.
+pub(super) fn amount(text: &str, base: KbBase) -> Option<Amount> {
+    match text.trim().strip_suffix('%') {
+        Some(number) => {
+            integer(number).filter(|p| *p <= 100).and_then(|p| u8::try_from(p).ok()).map(Amount::Percent)
+        }
+        None => size(text, base).map(Amount::Bytes),
+    }
+}
+
+/// A time; `unit_ns` is what a bare number counts.
+pub(super) fn time(text: &str, unit_ns: u64) -> Option<Duration> {
+    let (number, suffix) = digits(text)?;
+    let per_ns = match suffix.to_ascii_lowercase().as_str() {
+        "" => unit_ns,
+        "us" | "usec" => 1_000,
+        "ms" | "msec" => 1_000_000,
+        "s" | "sec" => 1_000_000_000,
+        "m" => 60 * 1_000_000_000,
+        "h" => 3_600 * 1_000_000_000,
+        "d" => 86_400 * 1_000_000_000,
+        _ => return None,
+    };
+    number.checked_mul(per_ns).map(Duration::from_nanos)
+}
+
+/// Two values separated by `-` or `:`, the smaller first.
+pub(super) fn range<T: Ord>(text: &str, one: impl Fn(&str) -> Option<T>) -> Option<(T, T)> {
+    let (low, high) = text.split_once(['-', ':'])?;
+    let (low, high) = (one(low)?, one(high)?);
+    Some(if low <= high { (low, high) } else { (high, low) })
+}
+
+/// Values for reads, writes and trims, separated by commas. A value that no comma follows also holds for
+/// the directions after it; a missing one leaves its direction as it was.
+pub(super) fn triple<T: Clone>(text: &str, one: impl Fn(&str) -> Option<T>) -> Option<[Option<T>; 3]> {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    if parts.len() > 3 || parts.iter().all(|part| part.is_empty()) {
+        return None;
+    }
+    let mut values: [Option<T>; 3] = [None, None, None];
+    for (value, part) in values.iter_mut().zip(&parts) {
+        if !part.is_empty() {
+            *value = Some(one(part)?);
+        }
+    }
+    let last = parts.len() - 1;
+    for direction in last + 1..3 {
+        values[direction] = values[last].clone();
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_follow_the_base() {
+        for (text, binary, decimal) in [
+            ("4k", 4096, 4000),
+            ("4K", 4096, 4000),
+            ("4kb", 4096, 4000),
+            ("4ki", 4096, 4000),
+            ("4kiB", 4000, 4096),
+            ("1m", 1 << 20, 1_000_000),
+            ("0x1000", 4096, 4096),
+            ("512b", 512, 512),
+            ("2t", 2 << 40, 2_000_000_000_000),
+        ] {
+            assert_eq!(size(text, KbBase::Binary), Some(binary), "{text}");
+            assert_eq!(size(text, KbBase::Decimal), Some(decimal), "{text}");
+        }
+        for text in ["", "k", "-4k", "4.5k", "4x", "4kk", "4bb", "99999999999t", "4 k 4"] {
+            assert_eq!(size(text, KbBase::Binary), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, ns) in [
+            ("10", 10_000_000_000),
+            ("3us", 3_000),
+            ("3msec", 3_000_000),
+            ("2S", 2_000_000_000),
+            ("1m", 60_000_000_000),
+        ] {
+            assert_eq!(time(text, 1_000_000_000), Some(Duration::from_nanos(ns)), "{text}");
+        }
+        assert_eq!(time("1d", 1).map(|d| d.as_nanos()), Some(86_400_000_000_000));
+        assert_eq!(time("7", 1_000).map(|d| d.as_nanos()), Some(7_000));
+        for text in ["", "1.5", "10x", "1ns", "-1", "99999999999d"] {
+            assert_eq!(time(text, 1), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn triples_spread_to_the_right() {
+        let read = |text| triple(text, integer);
+        assert_eq!(read("1"), Some([Some(1), Some(1), Some(1)]));
+        assert_eq!(read("1,2"), Some([Some(1), Some(2), Some(2)]));
+        assert_eq!(read("1,2,"), Some([Some(1), Some(2), None]));
+        assert_eq!(read(",2"), Some([None, Some(2), Some(2)]));
+        assert_eq!(read(",2,"), Some([None, Some(2), None]));
+        assert_eq!(read("1,"), Some([Some(1), None, None]));
+        assert_eq!(read(","), None);
+        assert_eq!(read("1,2,3,4"), None);
+        assert_eq!(range("8-4", integer), Some((4, 8)));
+    }
+}
