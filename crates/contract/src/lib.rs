@@ -3,7 +3,7 @@
 //! Place in the data flow: a driver records what it did in a [`Log`]; the [`Oracle`] judges what is read
 //! after a cut at any position of it; [`LegalStates`] enumerates what may be read; the [`ModelDevice`] is
 //! a device made of nothing but these rules; [`LITMUS`] tests are short histories with all their legal
-//! states. [`minimise`] and [`draw`] make a failure small and readable.
+//! states. [`minimise()`] and [`draw()`] make a failure small and readable.
 //!
 //! Deliberately absent: RFLUSH and the append namespace. Their relations are not in the oracle.
 #![forbid(unsafe_code)]

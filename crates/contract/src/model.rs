@@ -210,37 +210,39 @@ impl ModelDevice {
         let unit = u64::from(self.unit_blocks);
         let (start, end) = (lba.0, lba.0 + u64::from(blocks));
         let lpns = start / unit..end.div_ceil(unit);
-        Ok(lpns
-            .map(|lpn| {
-                let (from, to) = (start.max(lpn * unit), end.min((lpn + 1) * unit));
-                let lpn = Lpn(lpn);
-                let whole = to - from == unit;
-                let bytes = |blocks: u64| (blocks * LBA_BYTES) as usize;
-                let new = match data {
-                    Data::Zero => Payload::Zero,
-                    Data::Pattern(operation) => Payload::Tag(pattern(*operation, lpn)),
-                    Data::Bytes(data) if whole => {
-                        Payload::Bytes(Arc::from(&data[bytes(from - start)..bytes(to - start)]))
-                    }
-                    Data::Bytes(_) => Payload::Zero,
-                };
-                if whole {
-                    return (lpn, Some(new));
+        let effect = |lpn: u64| {
+            let (from, to) = (start.max(lpn * unit), end.min((lpn + 1) * unit));
+            let given = match data {
+                Data::Zero => Payload::Zero,
+                Data::Pattern(operation) => Payload::Tag(pattern(*operation, Lpn(lpn))),
+                Data::Bytes(data) => {
+                    let bytes = |block: u64| ((block - start) * LBA_BYTES) as usize;
+                    Payload::Bytes(Arc::from(&data[bytes(from)..bytes(to)]))
                 }
-                let mut merged = vec![0; bytes(unit)];
-                let mut overlay = merged.clone();
-                self.read(lpn).expand(&mut merged);
-                new.expand(&mut overlay);
-                let within = bytes(from - lpn.0 * unit)..bytes(to - lpn.0 * unit);
-                match data {
-                    Data::Bytes(data) => {
-                        merged[within].copy_from_slice(&data[bytes(from - start)..bytes(to - start)]);
-                    }
-                    _ => merged[within.clone()].copy_from_slice(&overlay[within]),
-                }
-                (lpn, Some(Payload::Bytes(Arc::from(merged))))
-            })
-            .collect())
+            };
+            let whole = to - from == unit;
+            let payload = if whole { given } else { self.merge(Lpn(lpn), from, to, &given) };
+            (Lpn(lpn), Some(payload))
+        };
+        Ok(lpns.map(effect).collect())
+    }
+
+    /// The newest content of a unit with blocks `from..to` replaced. Bytes are given for these blocks only,
+    /// a pattern for the whole unit.
+    fn merge(&self, lpn: Lpn, from: u64, to: u64, given: &Payload) -> Payload {
+        let first_block = lpn.0 * u64::from(self.unit_blocks);
+        let bytes = |block: u64| ((block - first_block) * LBA_BYTES) as usize;
+        let within = bytes(from)..bytes(to);
+        let mut merged = vec![0; self.unit_blocks as usize * LBA_BYTES as usize];
+        self.read(lpn).expand(&mut merged);
+        if let Payload::Bytes(data) = given {
+            merged[within].copy_from_slice(data);
+        } else {
+            let mut unit = vec![0; merged.len()];
+            given.expand(&mut unit);
+            merged[within.clone()].copy_from_slice(&unit[within]);
+        }
+        Payload::Bytes(Arc::from(merged))
     }
 
     /// Binds the contents of the sources, as they are at acceptance (spec 6.1).

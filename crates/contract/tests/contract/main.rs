@@ -5,4 +5,5 @@ mod brute;
 mod history;
 mod larger;
 mod litmus;
+mod model;
 mod rules;
