@@ -7,6 +7,7 @@
 //! completions; every request that it hands out gets exactly one completion.
 
 pub mod fio;
+pub mod trace;
 
 use flashweir_core::{Duration, Instant, Lba};
 
