@@ -241,7 +241,7 @@ fn bell(stream: &mut Stream, n: u64, centre: u64, deviation: u64) -> u64 {
         }
     }
     // Twice the mean is 12 times 65,535; the distance is therefore kept in halves.
-    let distance = (2 * sum - 12 * 0xffff) * i128::from(deviation) >> 17;
+    let distance = ((2 * sum - 12 * 0xffff) * i128::from(deviation)) >> 17;
     (i128::from(centre) + distance).rem_euclid(i128::from(n)) as u64
 }
 

@@ -11,7 +11,7 @@ pub struct FioError {
     /// Line of the fault, from 1; 0 if it concerns the file as a whole.
     pub line: u32,
     /// What is wrong there.
-    pub fault: Fault,
+    pub fault: Box<Fault>,
 }
 
 /// The kinds of fault in a job file.

@@ -642,8 +642,9 @@ impl Workload for FioJob {
     }
 
     fn planned(&self) -> Option<Duration> {
-        let ramp = self.spec.ramp;
-        self.spec.limits.runtime.map(|runtime| ramp + runtime)
+        let ramp_ns = self.spec.ramp.as_nanos();
+        let runtime = self.spec.limits.runtime?;
+        Some(Duration::from_nanos(runtime.as_nanos().saturating_add(ramp_ns)))
     }
 }
 

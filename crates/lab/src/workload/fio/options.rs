@@ -598,7 +598,7 @@ fn zones(absolute: bool, text: &str, base: KbBase) -> Result<Law, Expected> {
         });
         let left = 100u32.checked_sub(given.sum())?;
         let open = zones.iter().filter(|(_, size)| size.is_none()).count() as u32;
-        if absolute && open > 0 || open > 0 && left < open {
+        if open > 0 && (absolute || left < open) {
             return None;
         }
         let fill = |size: Option<Amount>| size.unwrap_or_else(|| Amount::Percent((left / open) as u8));

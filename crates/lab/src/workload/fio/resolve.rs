@@ -28,7 +28,7 @@ const SYNCHRONOUS: [&str; 8] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "
 /// # Errors
 /// The first thing in the file that is wrong or cannot be simulated, with its line.
 pub fn parse_job_file(file: &str, text: &str, capacity: Bytes) -> Result<JobFile, FioError> {
-    let place = |(line, fault)| FioError { file: file.to_owned(), line, fault };
+    let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
     let capacity = Bytes(capacity.0 - capacity.0 % LBA_BYTES);
     let mut warnings = Vec::new();
     let mut jobs = Vec::new();
@@ -41,13 +41,13 @@ pub fn parse_job_file(file: &str, text: &str, capacity: Bytes) -> Result<JobFile
         }
         let mut draft = global.clone();
         draft.apply(&section, file, &mut warnings).map_err(place)?;
-        let mut resolver = Resolver { draft: &draft, section: &section, capacity: capacity.0, file };
+        let resolver = Resolver { draft: &draft, section: &section, capacity: capacity.0, file };
         let at_header = |fault| place((section.line, fault));
         resolver.warn(&mut warnings);
         numbering.enter_section(&draft);
         for clone in 0..draft.numjobs {
             let mut job = resolver.job(clone).map_err(at_header)?;
-            numbering.number(&draft, &mut job);
+            numbering.number(&mut job);
             jobs.push(job);
         }
     }
@@ -72,15 +72,11 @@ impl Numbering {
     fn enter_section(&mut self, draft: &Draft) {
         if self.jobs > 0 {
             self.stonewall_group += u32::from(draft.stonewall);
-            let own = draft.stonewall || draft.new_group;
-            self.report_group += u32::from(own && draft.group_reporting);
+            self.report_group += u32::from(draft.stonewall || draft.new_group);
         }
     }
 
-    fn number(&mut self, draft: &Draft, job: &mut JobSpec) {
-        if !draft.group_reporting && self.jobs > 0 {
-            self.report_group += 1;
-        }
+    fn number(&mut self, job: &mut JobSpec) {
         self.jobs += 1;
         job.stonewall_group = self.stonewall_group;
         job.report_group = self.report_group;
@@ -105,13 +101,16 @@ impl Resolver<'_> {
     }
 
     /// Says what the job does differently from what a reader of the file might expect.
-    fn warn(&mut self, warnings: &mut Vec<String>) {
+    fn warn(&self, warnings: &mut Vec<String>) {
         let draft = self.draft;
         let mut warn = |text: String| {
             warnings.push(format!("{}:{}: [{}] {text}", self.file, self.section.line, self.section.name));
         };
         if draft.time_based && draft.runtime.is_none() {
             warn("`time_based` has no effect without `runtime`".into());
+        }
+        if draft.time_based && draft.runtime.is_some() && draft.number_ios.is_some() {
+            warn("`number_ios` has no effect with `time_based`".into());
         }
         if let Some(engine) = draft.engine.as_deref()
             && SYNCHRONOUS.contains(&engine)
@@ -223,6 +222,7 @@ impl Resolver<'_> {
             stream: String::new(),
             stonewall_group: 0,
             report_group: 0,
+            group_reporting: draft.group_reporting,
             stats: draft.stats,
             mix,
             walk: self.walk(region)?,
@@ -278,7 +278,8 @@ impl Resolver<'_> {
         let endless = draft.time_based && draft.runtime.is_some();
         Ok(Limits {
             blocks: (!endless).then_some(bytes.div_ceil(LBA_BYTES)),
-            requests: draft.number_ios.map(|requests| requests.saturating_mul(pairs)),
+            // In fio, too, the time alone ends a job that is based on it.
+            requests: draft.number_ios.filter(|_| !endless).map(|requests| requests.saturating_mul(pairs)),
             runtime: draft.runtime,
         })
     }
@@ -537,14 +538,15 @@ mod tests {
     #[test]
     fn stonewalls_and_clones_are_numbered() {
         let file = parse(
-            "[a]\nnumjobs=2\noffset_increment=10%\nsize=64m\n[b]\n[c]\nstonewall\nnumjobs=2\ngroup_reporting\n[a]\nwait_for_previous=1\n",
+            "[a]\nnumjobs=2\noffset_increment=10%\nsize=64m\n[b]\nnew_group\n[c]\nstonewall\nnumjobs=2\n\
+             group_reporting\n[a]\nwait_for_previous=1\n",
         )
         .unwrap();
         let seen: Vec<_> =
             file.jobs.iter().map(|j| (j.stream.as_str(), j.stonewall_group, j.report_group)).collect();
         assert_eq!(
             seen,
-            [("a.0", 0, 0), ("a.1", 0, 1), ("b.0", 0, 2), ("c.0", 1, 3), ("c.1", 1, 3), ("a.0#1", 2, 4)]
+            [("a.0", 0, 0), ("a.1", 0, 0), ("b.0", 0, 1), ("c.0", 1, 2), ("c.1", 1, 2), ("a.0#1", 2, 3)]
         );
         let tenth = (GIB / 10).next_multiple_of(4096) / 512;
         assert_eq!((file.jobs[0].region.first.0, file.jobs[1].region.first.0), (0, tenth));
@@ -560,6 +562,7 @@ mod tests {
         assert_eq!(rest.limits.blocks, Some(3 * 2048));
         assert_eq!(one("size=50%\noffset=75%").region.blocks, GIB / 2048);
         assert_eq!(one("time_based\nruntime=2m").limits.blocks, None);
+        assert_eq!(one("time_based\nruntime=2m\nnumber_ios=5").limits.requests, None);
         assert_eq!(one("time_based\nruntime=2m").limits.runtime, Some(Duration::from_secs(120)));
         assert_eq!(one("bs=4kib\nsize=4k\nbs=8kib\nsize=512k\nkb_base=1000").region.blocks, 992);
         assert_eq!(one("rwmixwrite=30\nrw=randrw").mix, Mix::ReadWrite { read_percent: 70 });

@@ -209,8 +209,10 @@ pub struct JobSpec {
     pub stream: String,
     /// Jobs of one group run together, groups one after the other, from 0 (`stonewall`).
     pub stonewall_group: u32,
-    /// Jobs of one number are reported together (`group_reporting`, `new_group`).
+    /// Number of the reporting group, from 0; `stonewall` and `new_group` begin one.
     pub report_group: u32,
+    /// Whether the job is reported as part of its group rather than alone.
+    pub group_reporting: bool,
     /// Whether the results of the job count at all.
     pub stats: bool,
     /// Directions.
