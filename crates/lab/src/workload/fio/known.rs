@@ -1,4 +1,4 @@
-//! The names of all options of fio (3.33, and later ones as documented) and what becomes of each.
+//! The names of the options of fio (all of 3.33 and most of the later ones) and what becomes of each.
 //!
 //! Invariant: every name is in exactly one table, and no table has a name that fio lacks, so that a typing
 //! error never passes for an option.
@@ -101,6 +101,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("write_mode", "write", "other forms of write are not modelled"),
     ("num_range", "1", "a trim has one range"),
     ("ramp_size", "0", "the ramp is a time; use `ramp_time`"),
+    ("bs_is_seq_rand", "0", "sizes belong to directions, not to kinds of address"),
+    ("thinkcycles", "0", "a processor is not modelled; use `thinktime`"),
     ("bs_unaligned", "0", "requests are multiples of 512 bytes"),
 ];
 
@@ -155,6 +157,8 @@ const IGNORED: &[(&str, &[&str])] = &[
             "ss_dur",
             "steadystate_ramp_time",
             "ss_ramp",
+            "steadystate_check_interval",
+            "ss_interval",
             "rate_min",
             "ratemin",
             "rate_iops_min",
@@ -311,6 +315,8 @@ const MEANINGLESS: &[&str] = &[
     "interface",
     "io_submit_mode",
     "iomem",
+    "iomem_align",
+    "mem_align",
     "iopsavgtime",
     "ioscheduler",
     "job_start_clock_id",
