@@ -2,7 +2,7 @@
 //! replaying them on a simulated device.
 //!
 //! Place in the data flow: [`Reader`] turns lines of any format into [`Record`]s as they come; [`TraceInfo`]
-//! sums them up in one pass; [`Trace`] keeps them for [`Replay`], which is a workload. [`print`] writes
+//! sums them up in one pass; [`Trace`] keeps them for [`Replay`], which is a workload. [`print()`] writes
 //! them again.
 //!
 //! Memory: reading and summarising hold one line. A replay holds 24 bytes per request and never the text:

@@ -224,19 +224,13 @@ impl<R: BufRead> Iterator for Reader<R> {
 
 /// The format by the first line that says something.
 fn sniff<R: BufRead>(lines: &mut Lines<R>) -> Result<Format, (u64, Problem)> {
-    let ahead = lines.look_ahead(LOOK_AHEAD_LINES);
-    if let Some(format) = detect(&ahead) {
+    if let Some(format) = detect(&lines.look_ahead(LOOK_AHEAD_LINES)) {
         return Ok(format);
     }
-    let line = ahead.iter().position(|line| !line.trim().is_empty());
-    if let Some(line) = line {
-        let text = shorten(ahead[line].trim());
-        return Err((line as u64 + 1, Problem::Unknown { text }));
-    }
-    // What is ahead is blank, unreadable or nothing at all.
     loop {
         match lines.next() {
-            Ok(Some(_)) => {}
+            Ok(Some((_, text))) if text.trim().is_empty() => {}
+            Ok(Some((line, text))) => return Err((line, Problem::Unknown { text: shorten(text.trim()) })),
             Ok(None) => return Err((0, Problem::Empty)),
             Err(problem) => return Err((lines.number(), problem)),
         }

@@ -126,16 +126,28 @@ fn logs_of_fio_are_read() {
     assert_eq!(records(three), [read(139_000, 0, 8), Record::flush(ns(1_490_000)), trim(1_500_000)]);
 }
 
+/// Reads each text in its format; the message is `trace.txt:` and what stands third.
+fn refused(table: &[(&str, String, String)]) {
+    for (format, text, expected) in table {
+        let options = ReadOptions { format: Some(format.parse().unwrap()), ..ReadOptions::default() };
+        let error = load(text, &options).unwrap_err();
+        assert_eq!(error.to_string(), format!("trace.txt:{expected}"), "{format}: {text}");
+        assert_eq!(Reader::new("x", text.as_bytes(), &options).unwrap().filter(Result::is_err).count(), 1);
+    }
+}
+
 #[test]
 fn messages_name_the_line_the_field_and_what_was_expected() {
     let good_msr = MSR.lines().next().unwrap();
-    let fio3 = "fio version 3 iolog\n1 /f add\n";
-    let fio2 = "fio version 2 iolog\n/f add\n";
     let range = "1 to 2^32 - 1 blocks of 512 bytes";
     let table = [
         ("mqsim", "5 0 16 8\n".into(), "1: 4 fields: expected `time_ns device lba size type`".to_owned()),
         ("mqsim", "5 0 16 8 1 1\n".into(), "1: 6 fields: expected `time_ns device lba size type`".into()),
-        ("mqsim", "5 0 16 8 1\n6 0 16 8 2\n".into(), "2: `2` is not a type: expected 0 (write) or 1 (read)".into()),
+        (
+            "mqsim",
+            "5 0 16 8 1\n6 0 16 8 2\n".into(),
+            "2: `2` is not a type: expected 0 (write) or 1 (read)".into(),
+        ),
         ("mqsim", "5 0 16 0 1\n".into(), format!("1: `0` is not a size: expected {range}")),
         ("mqsim", "5 0 16 4294967296 1\n".into(), format!("1: `4294967296` is not a size: expected {range}")),
         ("mqsim", "5 0 -1 8 1\n".into(), "1: `-1` is not an address: expected a whole number".into()),
@@ -162,8 +174,16 @@ fn messages_name_the_line_the_field_and_what_was_expected() {
              order of time, or the option `sort`"
                 .into(),
         ),
-        ("disksim", "1. 0 16 8 1\n".into(), "1: `1.` is not a time: expected milliseconds such as 12.345678".into()),
-        ("disksim", "1.5 0 16 8 zz\n".into(), "1: `zz` is not a set of flags: expected a hexadecimal number".into()),
+        (
+            "disksim",
+            "1. 0 16 8 1\n".into(),
+            "1: `1.` is not a time: expected milliseconds such as 12.345678".into(),
+        ),
+        (
+            "disksim",
+            "1.5 0 16 8 zz\n".into(),
+            "1: `zz` is not a set of flags: expected a hexadecimal number".into(),
+        ),
         (
             "msr",
             format!("{good_msr}\n{}\n", good_msr.replace("Read", "Wrte")),
@@ -174,8 +194,16 @@ fn messages_name_the_line_the_field_and_what_was_expected() {
             format!("{good_msr}\n{}\n", good_msr.replace("7014609920", "7014609921")),
             "2: `7014609921` is not an offset: expected a multiple of 512 bytes".into(),
         ),
-        ("msr", good_msr.replace("24576", "100"), "1: `100` is not a size: expected a multiple of 512 bytes".into()),
-        ("msr", good_msr.replace("41286", ""), "1: `` is not a response time: expected a whole number".into()),
+        (
+            "msr",
+            good_msr.replace("24576", "100"),
+            "1: `100` is not a size: expected a multiple of 512 bytes".into(),
+        ),
+        (
+            "msr",
+            good_msr.replace("41286", ""),
+            "1: `` is not a response time: expected a whole number".into(),
+        ),
         ("msr", good_msr.replace("usr", ""), "1: `` is not a host: expected a name".into()),
         (
             "msr",
@@ -186,10 +214,20 @@ fn messages_name_the_line_the_field_and_what_was_expected() {
         ("alibaba", "0,R,0,4096,1e6\n".into(), "1: `1e6` is not a time: expected microseconds".into()),
         ("tencent", "1,8,8,2,9\n".into(), "1: `2` is not a type: expected 0 (read) or 1 (write)".into()),
         ("tencent", "1,8,8,1,v9\n".into(), "1: `v9` is not a volume: expected a whole number".into()),
+    ];
+    refused(&table);
+}
+
+#[test]
+fn messages_about_events_do_so_too() {
+    let fio3 = "fio version 3 iolog\n1 /f add\n";
+    let fio2 = "fio version 2 iolog\n/f add\n";
+    let table = [
         (
             "blkparse",
             "  8,0  3  1  0.0  697  Q\n".into(),
-            "1: 6 fields: expected `major,minor cpu sequence seconds pid action RWBS [sector + blocks] [process]`"
+            "1: 6 fields: expected `major,minor cpu sequence seconds pid action RWBS \
+             [sector + blocks] [process]`"
                 .into(),
         ),
         (
@@ -236,15 +274,14 @@ fn messages_name_the_line_the_field_and_what_was_expected() {
              datasync or wait"
                 .into(),
         ),
-        ("fio-iolog", format!("{fio2}/f read 0\n"), "3: 3 fields: expected `filename action [offset length]`".into()),
+        (
+            "fio-iolog",
+            format!("{fio2}/f read 0\n"),
+            "3: 3 fields: expected `filename action [offset length]`".into(),
+        ),
         ("fio-iolog", format!("{fio2}/f add\n"), " no requests: expected at least one".into()),
     ];
-    for (format, text, expected) in table {
-        let options = ReadOptions { format: Some(format.parse().unwrap()), ..ReadOptions::default() };
-        let error = load(&text, &options).unwrap_err();
-        assert_eq!(error.to_string(), format!("trace.txt:{expected}"), "{format}: {text}");
-        assert_eq!(Reader::new("x", text.as_bytes(), &options).unwrap().filter(Result::is_err).count(), 1);
-    }
+    refused(&table);
 }
 
 #[test]
@@ -258,6 +295,7 @@ fn what_is_no_trace_is_refused() {
          tencent, blkparse or fio-iolog"
     );
     assert_eq!(message(b"\xff\xfe\n"), "t:1: the line is not text: expected UTF-8");
+    assert_eq!(message(b"\xff\xfe\nhello\n"), "t:1: the line is not text: expected UTF-8");
     assert_eq!(message(b"5 0 16 8 1\n\xff\n"), "t:2: the line is not text: expected UTF-8");
     let long = vec![b'7'; 10_000];
     assert_eq!(message(&long), "t:1: the line is too long: expected at most 4096 bytes of text");
