@@ -1,9 +1,36 @@
 //! The SSD: front, buffer, page-map FTL, NAND, power.
+//!
+//! Place in the data flow: below the link. Knows no file system and no host; see [`device`] for the way of
+//! a command.
 #![forbid(unsafe_code)]
 
+mod audit;
+mod buffer;
+mod collect;
 pub mod config;
+pub mod device;
+pub mod fastforward;
+mod front;
 pub mod geometry;
+mod log;
+pub mod media;
+mod meta_format;
+pub mod metrics;
+pub mod nand;
+mod planted;
+pub mod power;
 pub mod presets;
+mod read;
+mod slab;
+mod space;
+mod write;
 
 pub use config::DeviceConfig;
+pub use device::{Device, DeviceOptions, Effect, Event};
+pub use fastforward::FastForward;
 pub use geometry::Geometry;
+pub use media::{Media, Torn};
+pub use metrics::DeviceMetrics;
+pub use planted::PlantedBug;
+pub use power::{Recovery, RecoveryReport};
+pub use read::UNREADABLE;

@@ -1,0 +1,72 @@
+//! Conservation, asserted at the end of every run: no request, page or erase is lost or invented.
+
+use crate::device::Device;
+use crate::media::Owner;
+use crate::nand::Frontier;
+use flashweir_core::Ppa;
+use flashweir_ftl::{BlockState, MapWord};
+
+impl Device {
+    /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
+    /// no command in flight.
+    pub fn audit(&self) {
+        assert_eq!(self.commands.len(), 0, "commands are left in the device");
+        assert_eq!(self.metrics.commands, self.metrics.completions, "each command completes once");
+        assert!(self.flushes.is_empty() && self.admission.is_empty(), "commands wait");
+        let valid = self.space.blocks.audit();
+        let mut mapped = 0;
+        for (lpn, word) in self.map.iter() {
+            let mut word = word;
+            while let MapWord::Cached { slot, generation } = word {
+                let version = self.buffer.named(slot, generation);
+                assert_eq!(version.lpn, lpn, "a slot of the chain belongs to its page");
+                word = version.under;
+            }
+            if let MapWord::Direct(ppa) = word {
+                assert!(self.space.blocks.is_valid(ppa), "page {} is mapped to an invalid unit", lpn.0);
+                mapped += 1;
+                match self.media.oob(ppa) {
+                    Some((owner, _)) => assert_eq!(owner, Owner::Lpn(lpn), "unit {} has another owner", ppa.0),
+                    None => assert!(self.metrics.uncorrectable_reads > 0 || self.media.oob(ppa).is_none()),
+                }
+            }
+        }
+        assert_eq!(valid, mapped + self.log.pinned() as u64, "valid units are mapped or pinned");
+        let survivors: u32 = self.collections.iter().map(|c| c.moves()).sum();
+        let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
+        assert!(survivors > 0 || gc_pages == 0 || self.nand.in_flight() > 0, "survivors are lost");
+        self.audit_blocks();
+    }
+
+    /// Pages live + stale + free are all pages, and the erases of all blocks are the erases counted.
+    fn audit_blocks(&self) {
+        let units = u64::from(self.geometry.units_per_block());
+        let (mut live, mut stale, mut free) = (0u64, 0u64, 0u64);
+        let mut erases = 0;
+        for block in self.space.blocks.ids() {
+            let written = u64::from(self.media.pages_written(block)) * u64::from(self.geometry.units_per_page);
+            let valid = u64::from(self.space.blocks.valid(block));
+            assert!(valid <= written, "block {} holds more valid units than it was given", block.0);
+            live += valid;
+            stale += written - valid;
+            free += units - written;
+            erases += u64::from(self.media.erases(block));
+            if self.space.blocks.state(block) == BlockState::Free && self.media.tracks_contents() {
+                assert_eq!(written, 0, "free block {} is not erased", block.0);
+            }
+        }
+        assert_eq!(live + stale + free, self.geometry.physical_units(), "units are conserved");
+        assert_eq!(erases, self.media.erases_total(), "erases are conserved");
+        let programmed = self.metrics.user_units_programmed
+            + self.metrics.gc_units_moved
+            + self.metrics.filler_units
+            + self.metrics.meta_units;
+        let pages = self.metrics.pages_programmed * u64::from(self.geometry.units_per_page);
+        assert_eq!(programmed, pages, "each programmed unit has a purpose");
+    }
+
+    /// Owner of a physical unit, for reports.
+    pub fn owner(&self, ppa: Ppa) -> Option<Owner> {
+        self.media.oob(ppa).map(|(owner, _)| owner)
+    }
+}

@@ -1,0 +1,210 @@
+//! The volatile write buffer: slots, versions, and the order of eviction.
+//!
+//! A logical page may have several versions at once: one that is being programmed and newer ones. The map
+//! names the newest slot, each slot names what was there before it (`under`), and the end of the chain is
+//! the durable place.
+//!
+//! Invariants: a slot is in the dirty list exactly while it is `Dirty`; only a dirty slot that nobody waits
+//! for is overwritten in place (spec 6.3: a version in the closure of a pending flush is frozen).
+
+use crate::config::Eviction;
+use flashweir_core::{Lpn, Payload};
+use flashweir_ftl::MapWord;
+
+/// Where a slot stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    Free,
+    /// May be overwritten in place.
+    Dirty,
+    /// Somebody waits for it, or it was chosen for writing.
+    Placed,
+}
+
+/// Why the version in a slot no longer counts when it reaches the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Superseded {
+    No,
+    /// A newer version is durable.
+    ByWrite,
+    /// A deallocation with this sequence number was accepted.
+    ByTrim(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) lpn: Lpn,
+    pub(crate) seq: u64,
+    pub(crate) payload: Payload,
+    pub(crate) under: MapWord,
+    pub(crate) state: SlotState,
+    pub(crate) superseded: Superseded,
+    pub(crate) generation: u32,
+    /// Command that completes when this version is durable.
+    pub(crate) waiter: Option<u32>,
+    previous: u32,
+    next: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// The slots.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffer {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    capacity: u32,
+    /// Oldest and newest dirty slot.
+    head: u32,
+    tail: u32,
+    dirty: u32,
+    eviction: Eviction,
+}
+
+impl Buffer {
+    /// `capacity` in mapping units.
+    pub(crate) fn new(capacity: u32, eviction: Eviction) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), capacity, head: NONE, tail: NONE, dirty: 0, eviction }
+    }
+
+    /// Slots in use.
+    #[inline]
+    pub(crate) fn used(&self) -> u32 {
+        (self.slots.len() - self.free.len()) as u32
+    }
+
+    /// Slots that are dirty and not chosen for writing.
+    pub(crate) fn dirty(&self) -> u32 {
+        self.dirty
+    }
+
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.used() < self.capacity
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, slot: u32) -> &Slot {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub(crate) fn slot_mut(&mut self, slot: u32) -> &mut Slot {
+        &mut self.slots[slot as usize]
+    }
+
+    /// The slot that a map word names; panics if the word is stale (a bug of ours).
+    #[inline]
+    pub(crate) fn named(&self, slot: u32, generation: u32) -> &Slot {
+        let named = &self.slots[slot as usize];
+        assert_eq!(named.generation, generation, "slot {slot} was reused");
+        named
+    }
+
+    /// Takes a free slot for a dirty version.
+    pub(crate) fn insert(&mut self, lpn: Lpn, seq: u64, payload: Payload, under: MapWord) -> u32 {
+        let slot = match self.free.pop() {
+            Some(free) => {
+                let slot = &mut self.slots[free as usize];
+                let generation = slot.generation.wrapping_add(1) & ((1 << 30) - 1);
+                *slot = Slot { lpn, seq, payload, under, generation, ..Slot::free() };
+                free
+            }
+            None => {
+                self.slots.push(Slot { lpn, seq, payload, under, ..Slot::free() });
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize].state = SlotState::Dirty;
+        self.link(slot);
+        slot
+    }
+
+    /// The map word of a slot.
+    #[inline]
+    pub(crate) fn word(&self, slot: u32) -> MapWord {
+        MapWord::Cached { slot, generation: self.slots[slot as usize].generation }
+    }
+
+    /// Overwrites a dirty slot in place.
+    pub(crate) fn overwrite(&mut self, slot: u32, seq: u64, payload: Payload) {
+        debug_assert_eq!(self.slots[slot as usize].state, SlotState::Dirty);
+        self.slots[slot as usize].seq = seq;
+        self.slots[slot as usize].payload = payload;
+        if self.eviction == Eviction::Lru {
+            self.unlink(slot);
+            self.link(slot);
+        }
+    }
+
+    /// The dirty slot that is evicted next.
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    /// A dirty slot was chosen for writing.
+    pub(crate) fn place(&mut self, slot: u32) {
+        assert_eq!(self.slots[slot as usize].state, SlotState::Dirty);
+        self.unlink(slot);
+        self.slots[slot as usize].state = SlotState::Placed;
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn release(&mut self, slot: u32) {
+        match self.slots[slot as usize].state {
+            SlotState::Dirty => self.unlink(slot),
+            SlotState::Placed => {}
+            SlotState::Free => unreachable!("slot {slot} is given back once"),
+        }
+        self.slots[slot as usize].state = SlotState::Free;
+        self.slots[slot as usize].payload = Payload::Zero;
+        self.free.push(slot);
+    }
+
+    /// Every slot in use.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        self.slots.iter().enumerate().filter(|(_, s)| s.state != SlotState::Free).map(|(i, s)| (i as u32, s))
+    }
+
+    fn link(&mut self, slot: u32) {
+        let tail = self.tail;
+        self.slots[slot as usize].previous = tail;
+        self.slots[slot as usize].next = NONE;
+        match tail {
+            NONE => self.head = slot,
+            tail => self.slots[tail as usize].next = slot,
+        }
+        self.tail = slot;
+        self.dirty += 1;
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let (previous, next) = (self.slots[slot as usize].previous, self.slots[slot as usize].next);
+        match previous {
+            NONE => self.head = next,
+            previous => self.slots[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.tail = previous,
+            next => self.slots[next as usize].previous = previous,
+        }
+        self.dirty -= 1;
+    }
+}
+
+impl Slot {
+    fn free() -> Self {
+        Self {
+            lpn: Lpn(0),
+            seq: 0,
+            payload: Payload::Zero,
+            under: MapWord::Unmapped,
+            state: SlotState::Free,
+            superseded: Superseded::No,
+            generation: 0,
+            waiter: None,
+            previous: NONE,
+            next: NONE,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Garbage collection and wear-levelling, one plane at a time.
+//!
+//! A victim's valid units are read, join pages of the plane's collection frontier, and when all copies are
+//! durable (and nothing in the victim is pinned by a deallocation that is not logged) the victim is erased.
+//!
+//! Invariants: a copy replaces its source only if the source is still what the map names; a block is erased
+//! only when none of its units is valid.
+
+use crate::device::{Device, Effect};
+use crate::geometry::PageAddr;
+use crate::nand::{Class, Frontier, Job, Op as NandOp, OpKind};
+use crate::planted::PlantedBug;
+use crate::space::PageUnit;
+use flashweir_core::index::Idx;
+use flashweir_core::{Instant, Lpn, Ppa};
+use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId};
+
+/// Reads of one victim that are under way at the same time.
+const READS_MAX: u32 = 4;
+
+/// The collection of one plane.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Collection {
+    victim: Option<BlockId>,
+    /// Next page of the victim to be looked at.
+    page: u32,
+    reads: u32,
+    /// Survivors on their way.
+    moves: u32,
+    filling: Option<u32>,
+    erasing: bool,
+    /// The victim is erased once its deallocations are in the log.
+    pub(crate) waits_for_log: bool,
+}
+
+impl Collection {
+    /// Survivors that are not durable, for audits.
+    pub(crate) fn moves(&self) -> u32 {
+        self.moves
+    }
+}
+
+impl Device {
+    /// Begins a collection in `plane` if it is short of blocks, worn unevenly, or has a failing block.
+    pub(crate) fn collect_check(&mut self, now: Instant, plane: PlaneId, effects: &mut Vec<Effect>) {
+        if self.collections[plane.index()].victim.is_some() {
+            return;
+        }
+        let short = self.space.blocks.free_count(plane) < self.config.ftl.gc.start_below_blocks;
+        let failing = self.failing.iter().position(|block| {
+            self.geometry.plane_of(*block) == plane && self.space.blocks.state(*block) == BlockState::Closed
+        });
+        let victim = match failing {
+            Some(at) => Some(self.failing[at]),
+            None if short => self.coldest(plane).or_else(|| self.space.victims.pick(&self.space.blocks, plane)),
+            None => None,
+        };
+        match victim {
+            Some(victim) => {
+                self.space.blocks.collect(victim);
+                self.metrics.gc_victims += 1;
+                let collection = &mut self.collections[plane.index()];
+                collection.victim = Some(victim);
+                collection.page = 0;
+                self.collect_step(now, plane, effects);
+            }
+            None if short && self.read_only => self.give_up(plane, effects),
+            None => {}
+        }
+    }
+
+    /// The least worn block, if static wear-levelling wants it moved.
+    fn coldest(&mut self, plane: PlaneId) -> Option<BlockId> {
+        let threshold = self.config.ftl.wear.static_threshold;
+        if threshold == 0 {
+            return None;
+        }
+        let blocks = &self.space.blocks;
+        let mut most = 0;
+        let mut least: Option<(u32, BlockId)> = None;
+        for block in blocks.of_plane(plane).map(BlockId) {
+            let erases = blocks.erases(block);
+            match blocks.state(block) {
+                BlockState::Free => most = most.max(erases),
+                BlockState::Closed if least.is_none_or(|(l, _)| erases < l) => least = Some((erases, block)),
+                _ => {}
+            }
+        }
+        let (erases, block) = least?;
+        if most.saturating_sub(erases) <= threshold {
+            return None;
+        }
+        self.metrics.wear_victims += 1;
+        self.space.cold_to_worn[plane.index()] = true;
+        Some(block)
+    }
+
+    /// Does the next part of a plane's collection.
+    pub(crate) fn collect_step(&mut self, now: Instant, plane: PlaneId, effects: &mut Vec<Effect>) {
+        let Some(victim) = self.collections[plane.index()].victim else { return };
+        let pages = self.media.pages_written(victim);
+        while self.collections[plane.index()].page < pages && self.collections[plane.index()].reads < READS_MAX {
+            let at = PageAddr { block: victim, page: self.collections[plane.index()].page };
+            self.collections[plane.index()].page += 1;
+            let units = self.valid_units(at).count() as u32;
+            if units > 0 {
+                self.collections[plane.index()].reads += 1;
+                self.metrics.gc_pages_read += 1;
+                let station = self.nand.push(NandOp {
+                    kind: OpKind::Read,
+                    class: Class::GcRead,
+                    plane,
+                    at,
+                    frontier: None,
+                    bytes: units * self.geometry.unit_bytes as u32,
+                    job: Job::GcRead,
+                });
+                self.start(now, station, effects);
+            }
+        }
+        let collection = &mut self.collections[plane.index()];
+        if collection.page < pages || collection.reads > 0 || collection.erasing {
+            return;
+        }
+        if let Some(page) = collection.filling.take() {
+            self.queue_survivors(now, page, effects);
+        }
+        if self.collections[plane.index()].moves > 0 {
+            return;
+        }
+        if self.space.blocks.valid(victim) > 0 {
+            self.collections[plane.index()].waits_for_log = true;
+            self.log.want();
+            self.pump_log(now, effects);
+            return;
+        }
+        self.collections[plane.index()].erasing = true;
+        let at = PageAddr { block: victim, page: 0 };
+        let station = self.nand.push(NandOp {
+            kind: OpKind::Erase,
+            class: Class::Erase,
+            plane,
+            at,
+            frontier: None,
+            bytes: 0,
+            job: Job::GcErase,
+        });
+        self.start(now, station, effects);
+    }
+
+    fn valid_units(&self, at: PageAddr) -> impl Iterator<Item = Ppa> + '_ {
+        (0..self.geometry.units_per_page)
+            .map(move |unit| self.geometry.ppa(at, unit))
+            .filter(|ppa| self.space.blocks.is_valid(*ppa))
+    }
+
+    pub(crate) fn gc_read_done(&mut self, now: Instant, op: &NandOp, effects: &mut Vec<Effect>) {
+        self.collections[op.plane.index()].reads -= 1;
+        for ppa in self.valid_units(op.at).collect::<Vec<_>>() {
+            let Some((crate::media::Owner::Lpn(lpn), seq)) = self.media.oob(ppa) else { continue };
+            if !self.is_mapped_to(lpn, ppa) {
+                continue;
+            }
+            let seq = if self.has_planted(PlantedBug::CopyRenumbered) { self.next_seq() } else { seq };
+            self.collections[op.plane.index()].moves += 1;
+            let page = match self.collections[op.plane.index()].filling {
+                Some(page) => page,
+                None => self.space.new_page(op.plane, Frontier::Gc),
+            };
+            let units = &mut self.space.pages[page as usize].units;
+            units.push(PageUnit { lpn, seq, slot: 0, source: ppa });
+            let full = units.len() == self.geometry.units_per_page as usize;
+            self.collections[op.plane.index()].filling = (!full).then_some(page);
+            if full {
+                self.queue_survivors(now, page, effects);
+            }
+        }
+        self.collect_step(now, op.plane, effects);
+    }
+
+    fn queue_survivors(&mut self, now: Instant, page: u32, effects: &mut Vec<Effect>) {
+        let station = self.nand.push(self.space.op(page));
+        self.start(now, station, effects);
+    }
+
+    /// Whether `ppa` is the durable place of `lpn`.
+    fn is_mapped_to(&self, lpn: Lpn, ppa: Ppa) -> bool {
+        let mut word = self.map.get(lpn);
+        while let MapWord::Cached { slot, generation } = word {
+            word = self.buffer.named(slot, generation).under;
+        }
+        word == MapWord::Direct(ppa)
+    }
+
+    /// A copy is durable: it takes its source's place unless that was superseded meanwhile.
+    pub(crate) fn relocate(&mut self, lpn: Lpn, source: Ppa, copy: Ppa) {
+        if self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy)) {
+            self.space.blocks.set_invalid(source);
+            self.space.blocks.set_valid(copy);
+        }
+    }
+
+    pub(crate) fn survivors_durable(
+        &mut self,
+        now: Instant,
+        plane: PlaneId,
+        units: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.collections[plane.index()].moves -= units;
+        self.collect_step(now, plane, effects);
+    }
+
+    pub(crate) fn gc_erase_done(&mut self, now: Instant, op: &NandOp, effects: &mut Vec<Effect>) {
+        let (block, plane) = (op.at.block, op.plane);
+        self.collections[plane.index()] = Collection::default();
+        let endurance = self.config.faults.endurance;
+        let worn_out = endurance > 0 && self.media.erases(block) >= endurance;
+        let fails = worn_out || self.random.chance(self.config.faults.erase_fail);
+        let failed_before = self.failing.iter().position(|b| *b == block);
+        if fails || failed_before.is_some() {
+            if let Some(at) = failed_before {
+                self.failing.swap_remove(at);
+            } else {
+                self.metrics.erase_failures += 1;
+            }
+            self.media.mark_bad(block);
+            self.space.blocks.retire(block);
+            self.metrics.grown_bad_blocks += 1;
+            self.bad_blocks_of_plane[plane.index()] += 1;
+            self.check_spare(plane);
+        } else {
+            self.media.erase(block);
+            self.metrics.erases += 1;
+            self.space.blocks.release(block);
+        }
+        self.nand.wake(self.geometry.station(plane));
+        self.collect_check(now, plane, effects);
+        self.destage(now, effects);
+        self.admit(now, effects);
+    }
+
+    /// A plane that lost too many blocks cannot promise room for its share: the device turns read-only while
+    /// it can still write what it has accepted.
+    fn check_spare(&mut self, plane: PlaneId) {
+        let share = self.geometry.user_units / u64::from(self.geometry.planes());
+        let data = share.div_ceil(u64::from(self.geometry.units_per_block())) as u32;
+        let meta = (2 * self.geometry.meta_blocks_per_region).div_ceil(self.geometry.planes());
+        let usable = self.geometry.blocks_per_plane - self.bad_blocks_of_plane[plane.index()];
+        let gc = &self.config.ftl.gc;
+        if usable < data + meta + gc.reserve_blocks + 1 + u32::from(gc.hot_cold) {
+            self.read_only = true;
+        }
+    }
+
+    /// Nothing can be collected and nothing is free: what waits for this plane fails.
+    fn give_up(&mut self, plane: PlaneId, effects: &mut Vec<Effect>) {
+        if self.space.blocks.free_count(plane) > self.config.ftl.gc.reserve_blocks {
+            return;
+        }
+        for op in self.nand.drop_waiting_programs(plane) {
+            match op.job {
+                Job::UserPage(page) => self.fail_page(page, effects),
+                _ => continue,
+            }
+        }
+        while let Some(&at) = self.admission.front() {
+            if self.buffer.has_room() {
+                break;
+            }
+            let active = self.commands.get_mut(at);
+            active.error.get_or_insert(flashweir_core::DeviceError::ReadOnly);
+            active.left = active.left.max(1);
+            self.admission.pop_front();
+            self.part_done(at, effects);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The SSD as one state machine: `handle(now, input, effects)`.
+//!
+//! Place in the data flow: commands arrive from the link ([`crate::front`]), writes go into the buffer
+//! ([`crate::write`]) and from there to write frontiers ([`crate::space`]), reads find the newest version
+//! ([`crate::read`]), collection makes room ([`crate::collect`]), the map log makes deallocations durable
+//! ([`crate::log`]), and [`crate::nand`] decides when all of that happens. [`crate::power`] cuts the power
+//! and recovers.
+//!
+//! Invariants: each accepted command completes exactly once; a write is visible to reads from its acceptance
+//! on; the old place of a page stays valid until the new version is programmed, and until the record is
+//! logged if it was deallocated (spec 6.4).
+//!
+//! Deliberately absent: a clock, threads, I/O.
+
+use crate::buffer::Buffer;
+use crate::collect::Collection;
+use crate::config::{BufferMode, DeviceConfig, Metadata};
+use crate::geometry::{Geometry, StationId};
+use crate::log::MapLog;
+use crate::media::Media;
+use crate::metrics::DeviceMetrics;
+use crate::nand::{Job, Machine, NandEvent, OpId};
+use crate::planted::PlantedBug;
+use crate::slab::Slab;
+use crate::space::Space;
+use flashweir_core::random::Stream;
+use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lpn, Payload};
+use flashweir_ftl::{BlockId, Map};
+use std::collections::VecDeque;
+
+/// A moment that the device asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The NAND machine's.
+    Nand(NandEvent),
+    /// The buffer memory has taken the data of a command, or given them.
+    BufferMemory {
+        /// Number of the command in the device.
+        command: u32,
+    },
+}
+
+/// What the device wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Call [`Device::event`] at this instant.
+    At(Instant, Event),
+    /// A command that changes something has its place in the order of all (spec 6.1).
+    Accepted {
+        /// The host's name for it.
+        id: CommandId,
+        /// Its sequence number.
+        seq: u64,
+    },
+    /// Send this to the host.
+    Complete(Completion),
+}
+
+/// A command between arrival and completion.
+#[derive(Clone, Debug)]
+pub(crate) struct Active {
+    pub(crate) command: Command,
+    pub(crate) seq: u64,
+    /// Parts that have not ended: units, reads, the log.
+    pub(crate) left: u32,
+    /// Next unit of a write or deallocation to be accepted.
+    pub(crate) next: u64,
+    pub(crate) error: Option<DeviceError>,
+    pub(crate) data: Vec<Payload>,
+}
+
+/// A FLUSH that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingFlush {
+    pub(crate) command: u32,
+    /// It covers every version up to this sequence number.
+    pub(crate) upto: u64,
+    /// Units that are not durable yet.
+    pub(crate) units_left: u32,
+    /// It waits for the log up to this sequence number; 0 is not at all.
+    pub(crate) trims_upto: u64,
+}
+
+/// The SSD.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub(crate) config: DeviceConfig,
+    pub(crate) geometry: Geometry,
+    pub(crate) media: Media,
+    pub(crate) nand: Machine,
+    pub(crate) map: Map,
+    pub(crate) space: Space,
+    pub(crate) buffer: Buffer,
+    pub(crate) commands: Slab<Active>,
+    /// Commands that change something and wait for a slot, in order.
+    pub(crate) admission: VecDeque<u32>,
+    pub(crate) flushes: Vec<PendingFlush>,
+    pub(crate) collections: Vec<Collection>,
+    pub(crate) log: MapLog,
+    pub(crate) metrics: DeviceMetrics,
+    pub(crate) random: Stream,
+    pub(crate) seq: u64,
+    pub(crate) memory_free_at: Instant,
+    pub(crate) read_only: bool,
+    pub(crate) background: bool,
+    /// Blocks that failed and are to be emptied.
+    pub(crate) failing: Vec<BlockId>,
+    /// Planes that lost so many blocks that they cannot hold their share any more.
+    pub(crate) bad_blocks_of_plane: Vec<u32>,
+    /// Where static striping looks for the next idle station of dynamic allocation.
+    pub(crate) station_turn: u32,
+    pub(crate) planted: Option<PlantedBug>,
+    /// Pages of word lines that are not complete, by plane and frontier.
+    pub(crate) open_wordlines: Vec<[Vec<u32>; 2]>,
+    finished: Vec<OpId>,
+}
+
+/// The seed of a device's own randomness, beside the world's.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOptions {
+    /// Seed of the world.
+    pub seed: u64,
+    /// Keep contents, so that reads return data.
+    pub track_contents: bool,
+    /// A bug to be found by the crash laboratory.
+    pub planted: Option<PlantedBug>,
+}
+
+impl Device {
+    /// A device fresh from the factory. The configuration was validated.
+    pub fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
+        let geometry = Geometry::new(&config);
+        let mut factory = Stream::new(options.seed, "factory");
+        let bad: Vec<BlockId> =
+            (0..geometry.blocks()).map(BlockId).filter(|_| factory.chance(config.faults.factory_bad)).collect();
+        let media = Media::new(&config, options.track_contents, &bad);
+        Self::on_medium(config, options, media)
+    }
+
+    /// A device with an empty map on `media`; [`crate::power`] fills it after a cut.
+    pub(crate) fn on_medium(config: DeviceConfig, options: DeviceOptions, media: Media) -> Self {
+        let geometry = Geometry::new(&config);
+        let mut space = Space::new(&config, &geometry, options.seed);
+        for region in 0..2 {
+            geometry.meta_blocks(region).for_each(|block| space.blocks.reserve_meta(block));
+        }
+        let mut bad_blocks_of_plane = vec![0; geometry.planes() as usize];
+        for block in space.blocks.ids().filter(|block| media.is_bad(*block)) {
+            bad_blocks_of_plane[geometry.plane_of(block).0 as usize] += 1;
+            if space.blocks.state(block) == flashweir_ftl::BlockState::Free {
+                space.blocks.retire(block);
+            }
+        }
+        let units = (config.buffer.capacity.0 / geometry.unit_bytes) as u32;
+        let planes = geometry.planes() as usize;
+        Self {
+            nand: Machine::new(&geometry, &config.timing),
+            map: Map::new(geometry.user_units),
+            buffer: Buffer::new(units, config.buffer.eviction),
+            commands: Slab::default(),
+            admission: VecDeque::new(),
+            flushes: Vec::new(),
+            collections: (0..planes).map(|_| Collection::default()).collect(),
+            log: MapLog::new(&config, &geometry),
+            metrics: DeviceMetrics::default(),
+            random: Stream::new(options.seed, "device-faults"),
+            seq: 0,
+            memory_free_at: Instant::ZERO,
+            read_only: false,
+            background: false,
+            failing: Vec::new(),
+            bad_blocks_of_plane,
+            station_turn: 0,
+            planted: options.planted,
+            open_wordlines: vec![[Vec::new(), Vec::new()]; planes],
+            finished: Vec::new(),
+            space,
+            media,
+            geometry,
+            config,
+        }
+    }
+
+    /// What the device is made of.
+    pub fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
+    /// Counts and address conversions.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The medium.
+    pub fn media(&self) -> &Media {
+        &self.media
+    }
+
+    /// What was counted since the device was made.
+    pub fn metrics(&self) -> &DeviceMetrics {
+        &self.metrics
+    }
+
+    /// The NAND machine, for reports of its use.
+    pub fn nand(&self) -> &Machine {
+        &self.nand
+    }
+
+    /// Commands between arrival and completion.
+    pub fn commands_in_flight(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// Whether the device has nothing left to do on its own.
+    pub fn is_quiet(&self) -> bool {
+        self.commands.len() == 0 && self.nand.in_flight() == 0
+    }
+
+    /// The content that a read of `lpn` would return now; for checks, costs no time.
+    pub fn peek(&self, lpn: Lpn) -> Option<Payload> {
+        self.content(lpn)
+    }
+
+    /// A moment that the device asked for has come.
+    pub fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Nand(event) => {
+                let mut finished = std::mem::take(&mut self.finished);
+                if let Some(station) = self.nand.handle(event, &mut finished) {
+                    for op in finished.drain(..) {
+                        self.operation_done(now, op, effects);
+                    }
+                    self.start(now, station, effects);
+                }
+                self.finished = finished;
+            }
+            Event::BufferMemory { command } => self.memory_done(now, command, effects),
+        }
+    }
+
+    fn operation_done(&mut self, now: Instant, id: OpId, effects: &mut Vec<Effect>) {
+        let op = self.nand.take(id);
+        match op.job {
+            Job::HostRead { command, units } => self.host_read_done(now, &op, command, units, effects),
+            Job::Modify { command } => self.modify_done(now, command, effects),
+            Job::GcRead => self.gc_read_done(now, &op, effects),
+            Job::UserPage(page) | Job::GcPage(page) => self.page_done(now, &op, page, effects),
+            Job::Filler => self.filler_done(now, &op, effects),
+            Job::GcErase => self.gc_erase_done(now, &op, effects),
+            Job::MetaPage(page) => self.meta_page_done(now, &op, page, effects),
+            Job::MetaErase => self.meta_erase_done(now, &op, effects),
+        }
+    }
+
+    /// Lets the channel of `station` begin what it can.
+    #[inline]
+    pub(crate) fn start(&mut self, now: Instant, station: StationId, effects: &mut Vec<Effect>) {
+        let mut schedule = |at, event| effects.push(Effect::At(at, Event::Nand(event)));
+        self.nand.start(now, station, &mut self.space, &mut schedule);
+    }
+
+    /// Completes a command.
+    pub(crate) fn complete(&mut self, command: u32, effects: &mut Vec<Effect>) {
+        let active = self.commands.take(command);
+        self.metrics.completions += 1;
+        let result = match active.error {
+            Some(error) => {
+                self.metrics.errors += 1;
+                Err(error)
+            }
+            None if active.data.is_empty() => Ok(Done::Ok),
+            None => Ok(Done::Data(active.data.into_boxed_slice())),
+        };
+        let Command { id, queue, .. } = active.command;
+        effects.push(Effect::Complete(Completion { id, queue, result }));
+    }
+
+    /// One part of a command has ended.
+    pub(crate) fn part_done(&mut self, command: u32, effects: &mut Vec<Effect>) {
+        let active = self.commands.get_mut(command);
+        active.left -= 1;
+        if active.left == 0 {
+            self.complete(command, effects);
+        }
+    }
+
+    /// Whether deallocations and maps must survive a cut.
+    pub(crate) fn keeps_metadata(&self) -> bool {
+        self.config.ftl.metadata == Metadata::Log
+    }
+
+    /// Whether a FLUSH has nothing to do because the capacitor covers the whole buffer.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.config.buffer.mode == BufferMode::PowerLossProtected && self.config.completion_is_durable()
+    }
+
+    /// Bytes of memory in use for the device's state: map, blocks, medium.
+    pub fn memory_bytes(&self) -> u64 {
+        self.map.memory_bytes() + self.space.blocks.memory_bytes() + self.media.memory_bytes()
+    }
+
+    /// The next sequence number.
+    #[inline]
+    pub(crate) fn next_seq(&mut self) -> u64 {
+        self.seq += 1;
+        self.seq
+    }
+
+    pub(crate) fn has_planted(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+}

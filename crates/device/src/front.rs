@@ -1,0 +1,173 @@
+//! Commands as they arrive: checks, and the order in which they are accepted.
+//!
+//! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
+
+use crate::device::{Active, Device, Effect, Event};
+use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op};
+
+/// The mapping units that a range touches, and whether its ends cover only a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+    pub(crate) partial_first: bool,
+    pub(crate) partial_last: bool,
+}
+
+impl Span {
+    #[inline]
+    pub(crate) fn new(lba: Lba, blocks: u32, lbas_per_unit: u64) -> Self {
+        let end_lba = lba.0 + u64::from(blocks);
+        Self {
+            first: lba.0 / lbas_per_unit,
+            end: end_lba.div_ceil(lbas_per_unit),
+            partial_first: !lba.0.is_multiple_of(lbas_per_unit),
+            partial_last: !end_lba.is_multiple_of(lbas_per_unit),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_partial(&self, unit: u64) -> bool {
+        (self.partial_first && unit == self.first) || (self.partial_last && unit + 1 == self.end)
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        (self.end - self.first) as u32
+    }
+}
+
+impl Device {
+    /// A command has arrived with its data.
+    pub fn command(&mut self, now: Instant, command: Command, effects: &mut Vec<Effect>) {
+        self.metrics.commands += 1;
+        let verdict = self.check(&command);
+        let blocks = range(&command.op).map(|(_, blocks)| blocks);
+        let kind = std::mem::discriminant(&command.op);
+        let is_read = matches!(command.op, Op::Read { .. });
+        let is_write = matches!(command.op, Op::Write { .. });
+        let _ = kind;
+        let active = Active { command, seq: 0, left: 0, next: 0, error: None, data: Vec::new() };
+        let at = self.commands.insert(active);
+        if let Err(error) = verdict {
+            self.commands.get_mut(at).error = Some(error);
+            self.complete(at, effects);
+        } else if blocks == Some(0) {
+            self.complete(at, effects);
+        } else if is_read {
+            self.start_read(now, at, effects);
+        } else if is_write {
+            let bytes = self.commands.get(at).command.bytes_down();
+            match self.memory_access(now, bytes) {
+                Some(done) => effects.push(Effect::At(done, Event::BufferMemory { command: at })),
+                None => self.start_write(now, at, effects),
+            }
+        } else {
+            self.enqueue(now, at, effects);
+        }
+    }
+
+    /// Refuses what the device cannot do; nothing has changed.
+    fn check(&self, command: &Command) -> Result<(), DeviceError> {
+        let name = match &command.op {
+            Op::Read { .. } | Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. } | Op::Flush => None,
+            Op::RFlush(_) => Some("range flush"),
+            Op::Barrier => Some("barrier"),
+            Op::Share(_) => Some("SHARE"),
+            Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
+                Some("append-only segments")
+            }
+            Op::PpaRead(_) | Op::PpaWrite { .. } | Op::PpaErase(_) => Some("open channel"),
+        };
+        if let Some(name) = name {
+            return Err(DeviceError::NotSupported(name));
+        }
+        if command.order.is_some() || command.stream.is_some() {
+            return Err(DeviceError::NotSupported("ordered commands"));
+        }
+        if command.ns != 0 {
+            return Err(DeviceError::InvalidField("there is only namespace 0"));
+        }
+        if let Some((lba, blocks)) = range(&command.op) {
+            let capacity_blocks = self.geometry.capacity_lbas();
+            if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
+                return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
+            }
+        }
+        if let Op::Write { blocks, data: flashweir_core::Data::Bytes(bytes), .. } = &command.op
+            && bytes.len() as u64 != u64::from(*blocks) * flashweir_core::units::LBA_BYTES
+        {
+            return Err(DeviceError::InvalidField("the data are not as long as the range"));
+        }
+        let changes = !matches!(command.op, Op::Read { .. } | Op::Flush);
+        if changes && self.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// When the buffer memory has moved `bytes`; `None` if that takes no time.
+    pub(crate) fn memory_access(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
+        let buffer = &self.config.buffer;
+        if buffer.bytes_per_s == 0 && buffer.access_latency == Duration::ZERO {
+            return None;
+        }
+        let time = buffer.access_latency + Duration::of_transfer(bytes, buffer.bytes_per_s);
+        self.memory_free_at = self.memory_free_at.max(now) + time;
+        Some(self.memory_free_at)
+    }
+
+    pub(crate) fn memory_done(&mut self, now: Instant, command: u32, effects: &mut Vec<Effect>) {
+        if matches!(self.commands.get(command).command.op, Op::Read { .. }) {
+            self.part_done(command, effects);
+        } else {
+            self.start_write(now, command, effects);
+        }
+    }
+
+    /// Accepts a command that changes something, or lets it wait behind those that came before.
+    pub(crate) fn enqueue(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+        self.admission.push_back(at);
+        if self.admission.len() == 1 {
+            self.admit(now, effects);
+        }
+    }
+
+    /// Accepts waiting commands as far as there is room.
+    pub(crate) fn admit(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some(&at) = self.admission.front() {
+            let done = match self.commands.get(at).command.op {
+                Op::Write { .. } => self.accept_write(now, at, effects),
+                Op::Trim { .. } | Op::WriteZeroes { .. } => self.accept_trim(now, at, effects),
+                Op::Flush => {
+                    self.accept_flush(now, at, effects);
+                    true
+                }
+                _ => unreachable!("only commands that change something wait for admission"),
+            };
+            if !done {
+                break;
+            }
+            self.admission.pop_front();
+        }
+    }
+
+    /// The mapping units of a range.
+    #[inline]
+    pub(crate) fn span(&self, lba: Lba, blocks: u32) -> Span {
+        Span::new(lba, blocks, self.geometry.lbas_per_unit)
+    }
+
+    /// The first 512-byte block of a unit, for errors.
+    pub(crate) fn lba(&self, lpn: Lpn) -> Lba {
+        self.geometry.lba_of(lpn)
+    }
+}
+
+/// The range of a command that has one.
+pub(crate) fn range(op: &Op) -> Option<(Lba, u32)> {
+    match op {
+        Op::Read { lba, blocks }
+        | Op::Write { lba, blocks, .. }
+        | Op::WriteZeroes { lba, blocks }
+        | Op::Trim { lba, blocks } => Some((*lba, *blocks)),
+        _ => None,
+    }
+}

@@ -1,0 +1,193 @@
+//! The bits of a metadata page (`specs/device-metadata.md`): a checked view and the records it may hold.
+
+use flashweir_core::{Lpn, Ppa};
+use flashweir_ftl::BlockId;
+use flashweir_ftl::recovery::{Mapping, TrimRecord};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FWMP");
+const VERSION: u16 = 1;
+/// Bytes before the first record.
+pub(crate) const HEADER_BYTES: usize = 48;
+/// Bytes of one record.
+pub(crate) const RECORD_BYTES: usize = 24;
+
+/// What a group of pages is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GroupKind {
+    Log,
+    Checkpoint,
+}
+
+/// Who a page belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageHeader {
+    pub(crate) kind: GroupKind,
+    pub(crate) boot: u32,
+    /// Number of the group; a later group has a higher one.
+    pub(crate) group: u64,
+    /// Position of this page in its group.
+    pub(crate) index: u32,
+    /// Pages of the group; it counts only if all are there.
+    pub(crate) total: u32,
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// A deallocation.
+    Trim(TrimRecord),
+    /// One mapping of a checkpoint.
+    Mapping(Mapping),
+    /// A block is full: its opening, and how many unit records follow.
+    Summary { block: BlockId, opened: u64, units: u64 },
+    /// One unit of the block whose summary this belongs to.
+    Unit { unit: u32, lpn: Lpn, seq: u64 },
+    /// Begins a checkpoint: everything at or below the horizon is in it, and blocks opened later, or named
+    /// as open, are not vouched for.
+    Checkpoint { horizon: u64, openings: u64 },
+    /// A block that was open when the checkpoint was taken.
+    Open(BlockId),
+}
+
+const VALUE: u64 = (1 << 56) - 1;
+
+impl Record {
+    fn words(self) -> [u64; 3] {
+        let first = |kind: u64, value: u64| kind << 56 | (value & VALUE);
+        match self {
+            Self::Trim(trim) => [first(1, trim.count), trim.lpn.0, trim.seq],
+            Self::Mapping(m) => [first(2, m.ppa.0), m.lpn.0, m.seq],
+            Self::Summary { block, opened, units } => [first(3, u64::from(block.0)), opened, units],
+            Self::Unit { unit, lpn, seq } => [first(4, u64::from(unit)), lpn.0, seq],
+            Self::Checkpoint { horizon, openings } => [first(5, 0), horizon, openings],
+            Self::Open(block) => [first(6, u64::from(block.0)), 0, 0],
+        }
+    }
+
+    fn of([first, a, b]: [u64; 3]) -> Option<Self> {
+        let value = first & VALUE;
+        Some(match first >> 56 {
+            1 => Self::Trim(TrimRecord { count: value, lpn: Lpn(a), seq: b }),
+            2 => Self::Mapping(Mapping { ppa: Ppa(value), lpn: Lpn(a), seq: b }),
+            3 => Self::Summary { block: BlockId(value as u32), opened: a, units: b },
+            4 => Self::Unit { unit: value as u32, lpn: Lpn(a), seq: b },
+            5 => Self::Checkpoint { horizon: a, openings: b },
+            6 => Self::Open(BlockId(value as u32)),
+            _ => return None,
+        })
+    }
+}
+
+/// Records that fit into one page.
+pub(crate) fn records_per_page(page_bytes: u64) -> usize {
+    (page_bytes as usize - HEADER_BYTES) / RECORD_BYTES
+}
+
+/// Writes a page; bytes behind the last record are left out, they are zeros.
+pub(crate) fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
+    let mut page = Vec::with_capacity(HEADER_BYTES + records.len() * RECORD_BYTES);
+    page.extend_from_slice(&MAGIC.to_le_bytes());
+    page.extend_from_slice(&VERSION.to_le_bytes());
+    let kind: u16 = match header.kind {
+        GroupKind::Log => 1,
+        GroupKind::Checkpoint => 2,
+    };
+    page.extend_from_slice(&kind.to_le_bytes());
+    page.extend_from_slice(&header.boot.to_le_bytes());
+    page.extend_from_slice(&header.index.to_le_bytes());
+    page.extend_from_slice(&header.group.to_le_bytes());
+    page.extend_from_slice(&header.total.to_le_bytes());
+    page.extend_from_slice(&(records.len() as u32).to_le_bytes());
+    page.extend_from_slice(&[0; 12]);
+    page.extend_from_slice(&[0; 4]);
+    for record in records {
+        for word in record.words() {
+            page.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    let crc = crc32c::crc32c(&page);
+    page[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    page
+}
+
+/// Reads a page; `None` if it is not a whole, intact metadata page of this version.
+pub(crate) fn decode(page: &[u8]) -> Option<(PageHeader, Vec<Record>)> {
+    let u16_at = |at: usize| Some(u16::from_le_bytes(page.get(at..at + 2)?.try_into().ok()?));
+    let u32_at = |at: usize| Some(u32::from_le_bytes(page.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_le_bytes(page.get(at..at + 8)?.try_into().ok()?));
+    if u32_at(0)? != MAGIC || u16_at(4)? != VERSION {
+        return None;
+    }
+    let count = u32_at(28)? as usize;
+    let used = page.get(..HEADER_BYTES.checked_add(count.checked_mul(RECORD_BYTES)?)?)?;
+    let mut crc = crc32c::crc32c(&used[..HEADER_BYTES - 4]);
+    crc = crc32c::crc32c_append(crc, &[0; 4]);
+    crc = crc32c::crc32c_append(crc, &used[HEADER_BYTES..]);
+    if crc != u32_at(HEADER_BYTES - 4)? {
+        return None;
+    }
+    let kind = match u16_at(6)? {
+        1 => GroupKind::Log,
+        2 => GroupKind::Checkpoint,
+        _ => return None,
+    };
+    let header =
+        PageHeader { kind, boot: u32_at(8)?, index: u32_at(12)?, group: u64_at(16)?, total: u32_at(24)? };
+    let words = |i: usize| {
+        let at = HEADER_BYTES + i * RECORD_BYTES;
+        Some([u64_at(at)?, u64_at(at + 8)?, u64_at(at + 16)?])
+    };
+    let records = (0..count).map(|i| Record::of(words(i)?)).collect::<Option<Vec<_>>>()?;
+    Some((header, records))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> (PageHeader, Vec<Record>) {
+        let header = PageHeader { kind: GroupKind::Checkpoint, boot: 3, group: 1 << 40, index: 2, total: 5 };
+        let records = vec![
+            Record::Checkpoint { horizon: 77, openings: 9 },
+            Record::Open(BlockId(4)),
+            Record::Mapping(Mapping { lpn: Lpn(1 << 40), ppa: Ppa(1 << 50), seq: 12 }),
+            Record::Trim(TrimRecord { lpn: Lpn(3), count: 1 << 36, seq: 13 }),
+            Record::Summary { block: BlockId(7), opened: 8, units: 1 },
+            Record::Unit { unit: 5, lpn: Lpn(6), seq: 7 },
+        ];
+        (header, records)
+    }
+
+    #[test]
+    fn a_page_is_read_back() {
+        let (header, records) = sample();
+        let page = encode(&header, &records);
+        assert_eq!(page.len(), HEADER_BYTES + 6 * RECORD_BYTES);
+        assert_eq!(decode(&page), Some((header, records)));
+    }
+
+    #[test]
+    fn each_flipped_bit_is_noticed() {
+        let (header, records) = sample();
+        let page = encode(&header, &records);
+        for bit in 0..page.len() * 8 {
+            let mut damaged = page.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&damaged), None, "bit {bit}");
+        }
+        for len in 0..page.len() {
+            assert_eq!(decode(&page[..len]), None, "{len} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&bytes);
+            let mut with_magic = b"FWMP\x01\x00\x01\x00".to_vec();
+            with_magic.extend(bytes);
+            prop_assert_eq!(decode(&with_magic), None);
+        }
+    }
+}

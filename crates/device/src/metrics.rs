@@ -1,0 +1,73 @@
+//! What the device counts.
+
+flashweir_core::metrics! {
+    /// Counters of one device since it was made.
+    pub struct DeviceMetrics {
+        /// Commands accepted.
+        commands,
+        /// Commands completed.
+        completions,
+        /// Read commands completed.
+        host_reads,
+        /// Write commands completed.
+        host_writes,
+        /// TRIM and WRITE ZEROES commands completed.
+        host_trims,
+        /// FLUSH commands completed.
+        flushes,
+        /// Commands that completed with an error.
+        errors,
+        /// Mapping units read by the host.
+        host_units_read,
+        /// Mapping units written by the host, parts of a unit counted as one.
+        host_units_written,
+        /// Mapping units deallocated by the host.
+        host_units_trimmed,
+        /// Mapping units that the host read from the buffer.
+        buffer_read_hits,
+        /// Mapping units overwritten in the buffer before they were on the medium.
+        buffer_write_hits,
+        /// Mapping units of host data programmed.
+        user_units_programmed,
+        /// Mapping units moved by garbage collection.
+        gc_units_moved,
+        /// Mapping units of filler programmed.
+        filler_units,
+        /// Mapping units of the device's own metadata programmed.
+        meta_units,
+        /// Pages read from the medium for the host.
+        pages_read,
+        /// Pages read to complete a partial write.
+        modify_pages_read,
+        /// Pages read by garbage collection.
+        gc_pages_read,
+        /// Pages programmed, of all kinds.
+        pages_programmed,
+        /// Blocks erased.
+        erases,
+        /// Victims of garbage collection.
+        gc_victims,
+        /// Victims that were chosen for static wear-levelling.
+        wear_victims,
+        /// Programs that failed.
+        program_failures,
+        /// Erases that failed.
+        erase_failures,
+        /// Reads that were uncorrectable.
+        uncorrectable_reads,
+        /// Blocks that became bad.
+        grown_bad_blocks,
+        /// Pages of the map log written.
+        log_pages,
+        /// Map checkpoints completed.
+        checkpoints,
+    }
+}
+
+impl DeviceMetrics {
+    /// Units programmed, of all kinds, for each unit that the host wrote; `None` if it wrote none.
+    pub fn write_amplification(&self) -> Option<f64> {
+        let all = self.user_units_programmed + self.gc_units_moved + self.filler_units + self.meta_units;
+        (self.host_units_written > 0).then(|| all as f64 / self.host_units_written as f64)
+    }
+}

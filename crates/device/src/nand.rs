@@ -1,0 +1,785 @@
+//! When NAND operations happen: stations (dies, or chips where dies do not interleave), channels, queues.
+//!
+//! Place in the data flow: the FTL pushes operations; this machine decides when each begins and ends and
+//! says so; what that does to the medium is the caller's business.
+//!
+//! A read holds the bus for its command, then the array, then waits for the bus again and moves its data.
+//! A program holds the bus for command and data, then the array. Data that waits for the bus goes before
+//! new commands. Programs are bound to a page only when they begin, so pages are programmed in order.
+//!
+//! Invariants: a station works on one command at a time, a channel moves one transfer at a time; every
+//! operation that was pushed finishes exactly once; the same die reads before it erases, so an address
+//! that a queued read holds stays readable.
+
+use crate::config::{Cell, PageTimes, SuspendConfig, TimingConfig};
+use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
+use flashweir_core::index::Idx;
+use flashweir_core::{Duration, IndexVec, Instant};
+use flashweir_ftl::{BlockId, PlaneId};
+use std::collections::VecDeque;
+
+/// An operation in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpId(u32);
+
+/// Read, program or erase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// Array to host.
+    Read,
+    /// Host to array.
+    Program,
+    /// A whole block.
+    Erase,
+}
+
+/// Which queue an operation waits in, most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The device's own metadata.
+    Meta,
+    /// Reads that a host waits for.
+    Read,
+    /// Reads of garbage collection.
+    GcRead,
+    /// Programs of garbage collection.
+    GcWrite,
+    /// Erases.
+    Erase,
+    /// Programs of host data.
+    Write,
+}
+
+/// Which write frontier of a plane a program goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frontier {
+    /// Host data.
+    User,
+    /// Survivors of collection.
+    Gc,
+}
+
+/// What an operation is for; the machine only carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Part of a host read.
+    HostRead { command: u32, units: u32 },
+    /// Old content for a write that covers part of a unit.
+    Modify { command: u32 },
+    /// Valid units of a page of the plane's victim.
+    GcRead,
+    /// A page of buffered units, by its number in the page table.
+    UserPage(u32),
+    /// A page of survivors.
+    GcPage(u32),
+    /// Filler that completes a word line.
+    Filler,
+    /// Erase of a victim.
+    GcErase,
+    /// A page of the device's metadata.
+    MetaPage(u32),
+    /// Erase of a metadata block.
+    MetaErase,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// Read, program or erase.
+    pub kind: OpKind,
+    /// Its queue.
+    pub class: Class,
+    /// Where it happens.
+    pub plane: PlaneId,
+    /// Its page; of a program, known from its begin on unless it was given.
+    pub at: PageAddr,
+    /// The frontier of a program that is bound late.
+    pub frontier: Option<Frontier>,
+    /// Bytes that cross the bus.
+    pub bytes: u32,
+    /// What it is for.
+    pub job: Job,
+}
+
+/// A moment of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NandEvent {
+    /// The bus is free and somebody waits for it.
+    Wake(ChannelId),
+    /// The array of a station has finished, unless the generation is old.
+    Array { station: StationId, generation: u32 },
+    /// A transfer to the host side has finished.
+    Output(ChannelId),
+}
+
+/// Gives late-bound programs their page, and idle stations work from a shared queue.
+pub trait Binder {
+    /// The page number that the next program of this frontier would get; `None` while there is no room.
+    fn offer(&self, plane: PlaneId, frontier: Frontier) -> Option<u32>;
+    /// Takes that page.
+    fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr;
+    /// Work from the shared queue for one of the planes of a station that would otherwise idle.
+    fn pull(&mut self, planes: std::ops::Range<u32>) -> Option<Op>;
+    /// Bytes to move for a page write, as far as it has been filled now; it is not filled further.
+    fn seal(&mut self, job: Job) -> u32;
+}
+
+/// At most so many reads pass waiting programs and erases of a station in a row.
+const READ_STREAK_MAX: u32 = 64;
+/// How deep a queue is searched for a partner of a multi-plane command.
+const MULTI_PLANE_WINDOW: usize = 32;
+/// Planes of a die at most.
+const PLANES_MAX: usize = 8;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Batch {
+    ops: [u32; PLANES_MAX],
+    len: u8,
+}
+
+impl Batch {
+    fn push(&mut self, op: OpId) {
+        self.ops[usize::from(self.len)] = op.0;
+        self.len += 1;
+    }
+    fn iter(&self) -> impl Iterator<Item = OpId> + use<> {
+        let ops = self.ops;
+        (0..usize::from(self.len)).map(move |i| OpId(ops[i]))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Idle,
+    /// Command, and for programs data, cross the bus until `since`; then the array works until `until`.
+    Array { kind: OpKind, batch: Batch, since: Instant, until: Instant },
+    /// Reads wait for the bus or use it; so many are left.
+    Output { left: u8 },
+    /// The array is being stopped for a read.
+    Suspending,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Suspended {
+    kind: OpKind,
+    batch: Batch,
+    left: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Station {
+    phase: Phase,
+    generation: u32,
+    suspended: Option<Suspended>,
+    suspensions: u32,
+    read_streak: u32,
+    meta: VecDeque<OpId>,
+    reads: VecDeque<OpId>,
+    gc_reads: VecDeque<OpId>,
+    erases: VecDeque<OpId>,
+    gc_writes: Vec<VecDeque<OpId>>,
+    writes: Vec<VecDeque<OpId>>,
+    write_turn: u32,
+    busy: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Channel {
+    busy_until: Instant,
+    transfer: Option<OpId>,
+    outputs: VecDeque<OpId>,
+    wake: bool,
+    /// Stations that are idle and may have work, by their number on the channel.
+    ready: u64,
+    turn: u32,
+    busy: Duration,
+}
+
+/// An operation that is in the cells when the power goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupted {
+    /// The operation.
+    pub op: Op,
+    /// Its name, for the caller's tables.
+    pub id: OpId,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    stations: IndexVec<StationId, Station>,
+    channels: IndexVec<ChannelId, Channel>,
+    ops: Vec<Op>,
+    free_ops: Vec<u32>,
+    per_channel: u32,
+    planes_per_station: u32,
+    planes_per_die: u32,
+    bus_bytes_per_s: u64,
+    command: [Duration; 3],
+    command_next_plane: [Duration; 3],
+    read: PageTimes,
+    program: PageTimes,
+    erase: Duration,
+    multi_plane: bool,
+    suspend: Option<SuspendConfig>,
+    /// Multi-plane commands so far.
+    pub multi_plane_commands: u64,
+    /// Interruptions so far.
+    pub suspends: u64,
+    /// Last transfer length that was asked for, and its time.
+    transfer_memo: (u64, Duration),
+}
+
+impl Machine {
+    /// An idle machine.
+    pub fn new(geometry: &Geometry, timing: &TimingConfig) -> Self {
+        let planes = geometry.planes_per_station() as usize;
+        let station = |_| Station {
+            phase: Phase::Idle,
+            generation: 0,
+            suspended: None,
+            suspensions: 0,
+            read_streak: 0,
+            meta: VecDeque::new(),
+            reads: VecDeque::new(),
+            gc_reads: VecDeque::new(),
+            erases: VecDeque::new(),
+            gc_writes: vec![VecDeque::new(); planes],
+            writes: vec![VecDeque::new(); planes],
+            write_turn: 0,
+            busy: Duration::ZERO,
+        };
+        let channel = |_| Channel {
+            busy_until: Instant::ZERO,
+            transfer: None,
+            outputs: VecDeque::new(),
+            wake: false,
+            ready: 0,
+            turn: 0,
+            busy: Duration::ZERO,
+        };
+        Self {
+            stations: IndexVec::from_fn(geometry.stations() as usize, station),
+            channels: IndexVec::from_fn(geometry.channels() as usize, channel),
+            ops: Vec::new(),
+            free_ops: Vec::new(),
+            per_channel: geometry.stations_per_channel(),
+            planes_per_station: geometry.planes_per_station(),
+            planes_per_die: geometry.planes_per_die(),
+            bus_bytes_per_s: timing.bus_bytes_per_s,
+            command: timing.command,
+            command_next_plane: timing.command_next_plane,
+            read: timing.read.clone(),
+            program: timing.program.clone(),
+            erase: timing.erase,
+            multi_plane: timing.multi_plane,
+            suspend: timing.suspend.clone(),
+            multi_plane_commands: 0,
+            suspends: 0,
+            transfer_memo: (0, Duration::ZERO),
+        }
+    }
+
+    /// The operation `id`.
+    pub fn op(&self, id: OpId) -> &Op {
+        &self.ops[id.0 as usize]
+    }
+
+    /// Takes a finished operation out.
+    pub fn take(&mut self, id: OpId) -> Op {
+        self.free_ops.push(id.0);
+        self.ops[id.0 as usize]
+    }
+
+    /// Queues an operation; it begins when [`Self::start`] is called for its channel.
+    pub fn push(&mut self, op: Op) -> StationId {
+        let station_id = StationId(op.plane.0 / self.planes_per_station);
+        let plane = (op.plane.0 % self.planes_per_station) as usize;
+        let class = op.class;
+        let id = self.insert(op);
+        let station = &mut self.stations[station_id];
+        match class {
+            Class::Meta => &mut station.meta,
+            Class::Read => &mut station.reads,
+            Class::GcRead => &mut station.gc_reads,
+            Class::Erase => &mut station.erases,
+            Class::GcWrite => &mut station.gc_writes[plane],
+            Class::Write => &mut station.writes[plane],
+        }
+        .push_back(id);
+        self.wake(station_id);
+        station_id
+    }
+
+    fn insert(&mut self, op: Op) -> OpId {
+        match self.free_ops.pop() {
+            Some(free) => {
+                self.ops[free as usize] = op;
+                OpId(free)
+            }
+            None => {
+                self.ops.push(op);
+                OpId(self.ops.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// The station may have work that it could not do before.
+    pub fn wake(&mut self, station: StationId) {
+        let idle = match self.stations[station].phase {
+            Phase::Idle => true,
+            // A read may interrupt what the array does.
+            Phase::Array { .. } => self.suspend.is_some(),
+            Phase::Output { .. } | Phase::Suspending => false,
+        };
+        if idle {
+            let channel = ChannelId(station.0 / self.per_channel);
+            self.channels[channel].ready |= 1 << (station.0 % self.per_channel);
+        }
+    }
+
+    /// All idle stations may have work: the shared queue has grown.
+    pub fn wake_idle(&mut self) -> Option<StationId> {
+        let idle = self.stations.enumerate().find(|(_, s)| matches!(s.phase, Phase::Idle) && s.suspended.is_none());
+        let station = idle?.0;
+        self.wake(station);
+        Some(station)
+    }
+
+    /// Whether the station does nothing and has nothing to do.
+    pub fn is_idle(&self, station: StationId) -> bool {
+        let s = &self.stations[station];
+        matches!(s.phase, Phase::Idle)
+            && s.suspended.is_none()
+            && s.meta.is_empty()
+            && s.reads.is_empty()
+            && s.gc_reads.is_empty()
+            && s.erases.is_empty()
+            && s.gc_writes.iter().all(VecDeque::is_empty)
+            && s.writes.iter().all(VecDeque::is_empty)
+    }
+
+    /// Whether a program of this plane waits in one of its queues.
+    pub fn has_waiting_program(&self, plane: PlaneId, frontier: Frontier) -> bool {
+        let station = &self.stations[StationId(plane.0 / self.planes_per_station)];
+        let plane = (plane.0 % self.planes_per_station) as usize;
+        match frontier {
+            Frontier::User => !station.writes[plane].is_empty(),
+            Frontier::Gc => !station.gc_writes[plane].is_empty(),
+        }
+    }
+
+    /// Number of operations in the machine.
+    pub fn in_flight(&self) -> usize {
+        self.ops.len() - self.free_ops.len()
+    }
+
+    /// Time that each station was busy.
+    pub fn station_busy(&self) -> impl Iterator<Item = Duration> + '_ {
+        self.stations.iter().map(|s| s.busy)
+    }
+
+    /// Time that each channel was busy.
+    pub fn channel_busy(&self) -> impl Iterator<Item = Duration> + '_ {
+        self.channels.iter().map(|c| c.busy)
+    }
+
+    /// Begins whatever can begin on the channel of `station`.
+    pub fn start(
+        &mut self,
+        now: Instant,
+        station: StationId,
+        binder: &mut impl Binder,
+        schedule: &mut impl FnMut(Instant, NandEvent),
+    ) {
+        self.arbitrate(now, ChannelId(station.0 / self.per_channel), binder, schedule);
+    }
+
+    /// A scheduled moment has come; operations that finished are appended to `finished`. The caller handles
+    /// them and then calls [`Self::start`] for the station that is returned.
+    pub fn handle(&mut self, event: NandEvent, finished: &mut Vec<OpId>) -> Option<StationId> {
+        match event {
+            NandEvent::Wake(channel) => {
+                self.channels[channel].wake = false;
+                Some(StationId(channel.0 * self.per_channel))
+            }
+            NandEvent::Array { station, generation } => {
+                if self.stations[station].generation != generation {
+                    return None;
+                }
+                self.array_done(station, finished);
+                Some(station)
+            }
+            NandEvent::Output(channel) => {
+                let op = self.channels[channel].transfer.take().expect("an output event ends a transfer");
+                let station_id = StationId(self.op(op).plane.0 / self.planes_per_station);
+                finished.push(op);
+                if let Phase::Output { left } = &mut self.stations[station_id].phase {
+                    *left -= 1;
+                    if *left == 0 {
+                        self.stations[station_id].phase = Phase::Idle;
+                        self.wake(station_id);
+                    }
+                }
+                Some(station_id)
+            }
+        }
+    }
+
+    fn array_done(&mut self, station_id: StationId, finished: &mut Vec<OpId>) {
+        let channel = ChannelId(station_id.0 / self.per_channel);
+        let station = &mut self.stations[station_id];
+        match station.phase {
+            Phase::Array { kind: OpKind::Read, batch, .. } => {
+                station.phase = Phase::Output { left: batch.len };
+                self.channels[channel].outputs.extend(batch.iter());
+            }
+            Phase::Array { batch, .. } => {
+                station.phase = Phase::Idle;
+                station.suspensions = 0;
+                finished.extend(batch.iter());
+                self.wake(station_id);
+            }
+            Phase::Suspending => {
+                station.phase = Phase::Idle;
+                self.wake(station_id);
+            }
+            Phase::Idle | Phase::Output { .. } => unreachable!("an array event belongs to a working array"),
+        }
+    }
+
+    fn arbitrate(
+        &mut self,
+        now: Instant,
+        channel_id: ChannelId,
+        binder: &mut impl Binder,
+        schedule: &mut impl FnMut(Instant, NandEvent),
+    ) {
+        loop {
+            let channel = &mut self.channels[channel_id];
+            if channel.busy_until > now {
+                let waits = channel.ready != 0 || !channel.outputs.is_empty();
+                if waits && !channel.wake && channel.transfer.is_none() {
+                    channel.wake = true;
+                    schedule(channel.busy_until, NandEvent::Wake(channel_id));
+                }
+                return;
+            }
+            if channel.transfer.is_some() {
+                return;
+            }
+            if let Some(op) = channel.outputs.pop_front() {
+                let bytes = u64::from(self.op(op).bytes);
+                let time = self.transfer_time(bytes);
+                let station = StationId(self.op(op).plane.0 / self.planes_per_station);
+                self.stations[station].busy += time;
+                let channel = &mut self.channels[channel_id];
+                channel.transfer = Some(op);
+                channel.busy_until = now + time;
+                channel.busy += time;
+                schedule(channel.busy_until, NandEvent::Output(channel_id));
+                return;
+            }
+            let Some(nth) = next_bit(channel.ready, channel.turn) else { return };
+            let station = StationId(channel_id.0 * self.per_channel + nth);
+            match self.issue(now, station, binder, schedule) {
+                Some(bus) => {
+                    let channel = &mut self.channels[channel_id];
+                    channel.turn = (nth + 1) % self.per_channel;
+                    channel.ready &= !(1 << nth);
+                    channel.busy_until = now + bus;
+                    channel.busy += bus;
+                }
+                None => self.channels[channel_id].ready &= !(1 << nth),
+            }
+        }
+    }
+
+    #[inline]
+    fn transfer_time(&mut self, bytes: u64) -> Duration {
+        if self.transfer_memo.0 != bytes {
+            self.transfer_memo = (bytes, Duration::of_transfer(bytes, self.bus_bytes_per_s));
+        }
+        self.transfer_memo.1
+    }
+
+    /// Begins the most urgent command of the station; returns how long it holds the bus.
+    fn issue(
+        &mut self,
+        now: Instant,
+        id: StationId,
+        binder: &mut impl Binder,
+        schedule: &mut impl FnMut(Instant, NandEvent),
+    ) -> Option<Duration> {
+        if !matches!(self.stations[id].phase, Phase::Idle) {
+            return self.try_suspend(now, id, schedule);
+        }
+        let batch = if self.stations[id].suspended.is_some() {
+            match self.next_reads(id) {
+                Some(batch) => batch,
+                None => return self.resume(now, id, schedule),
+            }
+        } else {
+            self.next_batch(id, binder)?
+        };
+        let first = *self.op(OpId(batch.ops[0]));
+        let bus = self.bus_time(&batch, first.kind);
+        let array = batch.iter().map(|op| self.array_time(op)).max().unwrap_or_default();
+        let since = now + bus;
+        let until = since + array;
+        let station = &mut self.stations[id];
+        station.phase = Phase::Array { kind: first.kind, batch, since, until };
+        station.generation = station.generation.wrapping_add(1);
+        station.busy += bus + array;
+        let generation = station.generation;
+        if batch.len > 1 {
+            self.multi_plane_commands += 1;
+        }
+        schedule(until, NandEvent::Array { station: id, generation });
+        Some(bus)
+    }
+
+    fn bus_time(&mut self, batch: &Batch, kind: OpKind) -> Duration {
+        let more = u64::from(batch.len) - 1;
+        let mut bus = self.command[kind as usize] + self.command_next_plane[kind as usize] * more;
+        if kind == OpKind::Program {
+            for op in batch.iter() {
+                let bytes = u64::from(self.op(op).bytes);
+                bus += self.transfer_time(bytes);
+            }
+        }
+        bus
+    }
+
+    fn array_time(&self, id: OpId) -> Duration {
+        let op = self.op(id);
+        match op.kind {
+            OpKind::Read => self.read.of(op.at.page),
+            OpKind::Program => self.program.of(op.at.page),
+            OpKind::Erase => self.erase,
+        }
+    }
+
+    fn next_batch(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+        if let Some(op) = self.stations[id].meta.pop_front() {
+            return Some(self.single(op));
+        }
+        let reads_wait = self.stations[id].read_streak < READ_STREAK_MAX;
+        if reads_wait && let Some(batch) = self.next_reads(id) {
+            self.stations[id].read_streak += 1;
+            return Some(batch);
+        }
+        let batch = self.next_other(id, binder).or_else(|| self.next_reads(id));
+        self.stations[id].read_streak = 0;
+        batch
+    }
+
+    fn next_other(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+        if let Some(op) = self.stations[id].gc_reads.pop_front() {
+            return Some(self.single(op));
+        }
+        if let Some(batch) = self.next_programs(id, Frontier::Gc, binder) {
+            return Some(batch);
+        }
+        if let Some(op) = self.next_erase(id) {
+            return Some(self.single(op));
+        }
+        if let Some(batch) = self.next_programs(id, Frontier::User, binder) {
+            return Some(batch);
+        }
+        let planes = id.0 * self.planes_per_station..(id.0 + 1) * self.planes_per_station;
+        let op = binder.pull(planes)?;
+        let op = self.insert(op);
+        self.bind(op, binder);
+        Some(self.single(op))
+    }
+
+    /// The first erase whose block no queued read still needs.
+    fn next_erase(&mut self, id: StationId) -> Option<OpId> {
+        let station = &self.stations[id];
+        let needed = |op: &OpId| {
+            let block = self.op(*op).at.block;
+            station.reads.iter().any(|read| self.op(*read).at.block == block)
+        };
+        let at = station.erases.iter().position(|op| !needed(op))?;
+        self.stations[id].erases.remove(at)
+    }
+
+    /// Takes out the programs of host data that wait for a page of `plane`.
+    pub fn drop_waiting_programs(&mut self, plane: PlaneId) -> Vec<Op> {
+        let station = &mut self.stations[StationId(plane.0 / self.planes_per_station)];
+        let queue = &mut station.writes[(plane.0 % self.planes_per_station) as usize];
+        let (drop, keep): (Vec<OpId>, Vec<OpId>) =
+            queue.drain(..).partition(|op| matches!(self.ops[op.0 as usize].job, Job::UserPage(_)));
+        queue.extend(keep);
+        drop.into_iter().map(|op| self.take(op)).collect()
+    }
+
+    fn single(&self, op: OpId) -> Batch {
+        let mut batch = Batch::default();
+        batch.push(op);
+        batch
+    }
+
+    fn next_reads(&mut self, id: StationId) -> Option<Batch> {
+        let front = self.stations[id].reads.pop_front()?;
+        let mut batch = self.single(front);
+        if !self.multi_plane || self.planes_per_die == 1 || self.stations[id].reads.is_empty() {
+            return Some(batch);
+        }
+        let front = *self.op(front);
+        let die = front.plane.0 / self.planes_per_die;
+        let mut taken = 1u64 << (front.plane.0 % self.planes_per_die);
+        let mut i = 0;
+        while i < self.stations[id].reads.len().min(MULTI_PLANE_WINDOW) && u32::from(batch.len) < self.planes_per_die {
+            let candidate = self.stations[id].reads[i];
+            let op = self.op(candidate);
+            let bit = 1u64 << (op.plane.0 % self.planes_per_die);
+            let fits = op.plane.0 / self.planes_per_die == die && taken & bit == 0 && op.at.page == front.at.page;
+            if fits {
+                taken |= bit;
+                batch.push(candidate);
+                self.stations[id].reads.remove(i);
+            } else {
+                i += 1;
+            }
+        }
+        Some(batch)
+    }
+
+    /// Programs of one die at the same page offset, first the plane whose turn it is.
+    fn next_programs(&mut self, id: StationId, frontier: Frontier, binder: &mut impl Binder) -> Option<Batch> {
+        let planes = self.planes_per_station;
+        let first_plane = id.0 * planes;
+        let turn = self.stations[id].write_turn;
+        let waits = |machine: &Self, plane: u32| {
+            let station = &machine.stations[id];
+            let queues = if frontier == Frontier::Gc { &station.gc_writes } else { &station.writes };
+            !queues[plane as usize].is_empty()
+        };
+        let start = (0..planes).map(|i| (turn + i) % planes).find_map(|plane| {
+            let offset = waits(self, plane).then(|| binder.offer(PlaneId(first_plane + plane), frontier))??;
+            Some((plane, offset))
+        });
+        let (plane, offset) = start?;
+        let mut batch = Batch::default();
+        self.take_program(id, plane, frontier, &mut batch, binder);
+        if self.multi_plane {
+            let die = plane / self.planes_per_die * self.planes_per_die;
+            for other in (die..die + self.planes_per_die).filter(|&other| other != plane) {
+                if waits(self, other) && binder.offer(PlaneId(first_plane + other), frontier) == Some(offset) {
+                    self.take_program(id, other, frontier, &mut batch, binder);
+                }
+            }
+        }
+        self.stations[id].write_turn = (plane + 1) % planes;
+        Some(batch)
+    }
+
+    fn take_program(
+        &mut self,
+        id: StationId,
+        plane: u32,
+        frontier: Frontier,
+        batch: &mut Batch,
+        binder: &mut impl Binder,
+    ) {
+        let station = &mut self.stations[id];
+        let queues = if frontier == Frontier::Gc { &mut station.gc_writes } else { &mut station.writes };
+        let op = queues[plane as usize].pop_front().expect("the queue was seen to hold a program");
+        self.bind(op, binder);
+        batch.push(op);
+    }
+
+    fn bind(&mut self, id: OpId, binder: &mut impl Binder) {
+        let op = &mut self.ops[id.0 as usize];
+        if let Some(frontier) = op.frontier {
+            op.at = binder.bind(op.plane, frontier);
+        }
+        op.bytes = binder.seal(op.job);
+    }
+
+    fn try_suspend(
+        &mut self,
+        now: Instant,
+        id: StationId,
+        schedule: &mut impl FnMut(Instant, NandEvent),
+    ) -> Option<Duration> {
+        let suspend = self.suspend.as_ref()?;
+        let station = &mut self.stations[id];
+        let Phase::Array { kind, batch, since, until } = station.phase else { return None };
+        let allowed = match kind {
+            OpKind::Read => false,
+            OpKind::Program => suspend.program,
+            OpKind::Erase => suspend.erase,
+        };
+        let left = until.saturating_since(now);
+        let worth = left > suspend.latency && now >= since && station.suspensions < suspend.max_per_operation;
+        if !allowed || !worth || station.reads.is_empty() || station.suspended.is_some() {
+            return None;
+        }
+        station.suspended = Some(Suspended { kind, batch, left });
+        station.busy = station.busy.saturating_sub(left);
+        station.suspensions += 1;
+        station.phase = Phase::Suspending;
+        station.generation = station.generation.wrapping_add(1);
+        self.suspends += 1;
+        let at = now + suspend.latency;
+        schedule(at, NandEvent::Array { station: id, generation: self.stations[id].generation });
+        Some(Duration::ZERO)
+    }
+
+    fn resume(
+        &mut self,
+        now: Instant,
+        id: StationId,
+        schedule: &mut impl FnMut(Instant, NandEvent),
+    ) -> Option<Duration> {
+        let station = &mut self.stations[id];
+        let Suspended { kind, batch, left } = station.suspended.take()?;
+        station.phase = Phase::Array { kind, batch, since: now, until: now + left };
+        station.generation = station.generation.wrapping_add(1);
+        station.busy += left;
+        schedule(now + left, NandEvent::Array { station: id, generation: station.generation });
+        Some(Duration::ZERO)
+    }
+
+    /// Programs and erases that are in the cells at `now`; those that still cross the bus are not.
+    pub fn interrupted(&self, now: Instant) -> Vec<Interrupted> {
+        let mut list = Vec::new();
+        for station in self.stations.iter() {
+            let mut add = |kind: OpKind, batch: &Batch| {
+                if kind != OpKind::Read {
+                    list.extend(batch.iter().map(|id| Interrupted { op: *self.op(id), id }));
+                }
+            };
+            if let Phase::Array { kind, batch, since, .. } = &station.phase
+                && *since <= now
+            {
+                add(*kind, batch);
+            }
+            if let Some(suspended) = &station.suspended {
+                add(suspended.kind, &suspended.batch);
+            }
+        }
+        list
+    }
+}
+
+/// The first set bit at or after `turn`, going round.
+#[inline]
+fn next_bit(bits: u64, turn: u32) -> Option<u32> {
+    if bits == 0 {
+        return None;
+    }
+    let from = bits >> turn << turn;
+    Some(if from != 0 { from.trailing_zeros() } else { bits.trailing_zeros() })
+}
+
+/// First page of the word line of `page`.
+pub fn wordline_start(cell: Cell, page: u32) -> u32 {
+    page - page % cell.pages_per_wordline()
+}
+
+/// A page address that is not known yet.
+pub const UNBOUND: PageAddr = PageAddr { block: BlockId(u32::MAX), page: 0 };

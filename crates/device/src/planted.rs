@@ -1,0 +1,43 @@
+//! Bugs that can be switched on, each of which the crash laboratory must find (spec 8.3: a test suite is
+//! judged by the planted bugs that it kills). No scenario and no preset switches one on.
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// The summary of a block goes to the log when its last page begins, not when it has ended.
+    LogBeforeData,
+    /// The old place of a page may be erased as soon as the new version is accepted (spec 6.4).
+    EarlyInvalidation,
+    /// A FLUSH does not wait for the log of deallocations.
+    LostTrim,
+    /// A FLUSH completes when the last page has begun.
+    EarlyFlush,
+    /// A FUA write completes in the buffer.
+    FuaCoversNothing,
+    /// Recovery takes the new checkpoint's place before it has written it.
+    RecoveryNotIdempotent,
+    /// Recovery believes a torn log group.
+    TornLogGroup,
+    /// Recovery lets pages that an earlier recovery discarded come back.
+    Resurrection,
+    /// Copies of collection get a new sequence number.
+    CopyRenumbered,
+    /// A page counts as durable before its word line is complete.
+    PairedPageIgnored,
+}
+
+impl PlantedBug {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 10] = [
+        (Self::LogBeforeData, "log-before-data"),
+        (Self::EarlyInvalidation, "early-invalidation"),
+        (Self::LostTrim, "lost-trim"),
+        (Self::EarlyFlush, "early-flush"),
+        (Self::FuaCoversNothing, "fua-covers-nothing"),
+        (Self::RecoveryNotIdempotent, "recovery-not-idempotent"),
+        (Self::TornLogGroup, "torn-log-group"),
+        (Self::Resurrection, "resurrection"),
+        (Self::CopyRenumbered, "copy-renumbered"),
+        (Self::PairedPageIgnored, "paired-page-ignored"),
+    ];
+}

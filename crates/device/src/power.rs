@@ -1,0 +1,491 @@
+//! The power goes, and comes back.
+//!
+//! A cut leaves the medium, with what was in the cells torn as the caller decides. Recovery reads it
+//! (a pure fold, [`flashweir_ftl::recovery`]), then writes in a few steps: what the capacitor saved, and a
+//! new checkpoint. A cut between or inside these steps leaves a medium from which recovery begins anew.
+//!
+//! Invariants: no step destroys what the fold needed before the new checkpoint is complete; only after the
+//! last step does the device take commands.
+
+use crate::config::{BufferMode, DeviceConfig};
+use crate::device::{Device, DeviceOptions};
+use crate::geometry::{Geometry, PageAddr};
+use crate::log::program_meta_page;
+use crate::media::{Media, Owner, PageState, SaveArea, Torn, UnitImage};
+use crate::meta_format::{GroupKind, PageHeader, Record, decode};
+use crate::nand::{Binder, Frontier, Interrupted, Job, OpKind, wordline_start};
+use crate::planted::PlantedBug;
+use flashweir_core::{Duration, Instant, Lpn, Payload, Ppa};
+use flashweir_ftl::recovery::{Fold, Mapping};
+use flashweir_ftl::{BlockId, MapWord, PlaneId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Sequence numbers and block openings of a new boot begin so far above those that were found: more than can
+/// have been given to versions of which nothing can be read.
+const BOOT_GAP: u64 = 1 << 24;
+
+impl Device {
+    /// Programs and erases that are in the cells at `now`; a cut tears each of them.
+    pub fn interrupted(&self, now: Instant) -> Vec<Interrupted> {
+        self.nand.interrupted(now)
+    }
+
+    /// What is left if the power goes at `now`; `torn` says how each interrupted operation stands.
+    pub fn cut(&self, now: Instant, mut torn: impl FnMut(&Interrupted) -> Torn) -> Media {
+        let mut left = self.clone();
+        for interrupted in self.nand.interrupted(now) {
+            left.tear(&interrupted, torn(&interrupted));
+        }
+        if self.config.buffer.mode == BufferMode::PowerLossProtected && self.config.completion_is_durable() {
+            let save = left.save();
+            let empty = save.units.is_empty() && save.trims.is_empty();
+            left.media.set_save_area((!empty).then_some(save));
+        }
+        left.media
+    }
+
+    fn tear(&mut self, interrupted: &Interrupted, torn: Torn) {
+        let op = &interrupted.op;
+        let damage = |media: &mut Media, opened, config: &DeviceConfig| {
+            let from = if config.faults.paired_page_loss && !matches!(op.job, Job::MetaPage(_)) {
+                wordline_start(config.timing.cell, op.at.page)
+            } else {
+                op.at.page
+            };
+            media.spoil(op.at, opened, from);
+        };
+        match (op.kind, torn) {
+            (_, Torn::Absent) | (OpKind::Read, _) => {}
+            (OpKind::Erase, Torn::Damaged) => self.media.tear_erase(op.at.block),
+            (OpKind::Erase, Torn::Done) => self.media.erase(op.at.block),
+            (OpKind::Program, Torn::Damaged) => {
+                let opened = if matches!(op.job, Job::MetaPage(_)) { 0 } else { self.space.opened(op.at.block) };
+                damage(&mut self.media, opened, &self.config);
+            }
+            (OpKind::Program, Torn::Done) => match op.job {
+                Job::UserPage(page) | Job::GcPage(page) => self.program_page(page, op.at),
+                Job::MetaPage(i) => self.program_meta(op.at, i),
+                _ => self.media.program(op.at, self.space.opened(op.at.block), std::iter::empty()),
+            },
+        }
+    }
+
+    /// What the capacitor saves: every version that is not on the medium.
+    fn save(&self) -> SaveArea {
+        let slots = self.buffer.iter().map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
+        SaveArea { units: slots.collect(), trims: self.log.unlogged_trims().collect() }
+    }
+}
+
+/// One thing that recovery writes.
+#[derive(Clone, Debug)]
+enum Step {
+    Erase(BlockId),
+    Program { at: PageAddr, opened: u64, units: Vec<UnitImage> },
+    ProgramMeta { at: PageAddr, group: u64, image: Arc<[u8]> },
+    ClearSaveArea,
+}
+
+/// A metadata group as it was found.
+#[derive(Debug)]
+struct Group {
+    kind: GroupKind,
+    region: usize,
+    total: u32,
+    boot: u32,
+    pages: BTreeMap<u32, Vec<Record>>,
+}
+
+/// What recovery did and how long it takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Pages read: metadata, the first page of each block, and blocks that no checkpoint vouches for.
+    pub pages_read: u64,
+    /// Pages and erases written.
+    pub steps: u64,
+    /// Mapping units found.
+    pub units: u64,
+    /// Time: reads of all stations in parallel, then the steps one after the other.
+    pub time: Duration,
+}
+
+/// A recovery under way.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    device: Device,
+    steps: Vec<Step>,
+    next: usize,
+    report: RecoveryReport,
+}
+
+impl Recovery {
+    /// Reads the medium and plans what to write. The device kept metadata and contents.
+    pub fn begin(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Self {
+        assert!(media.tracks_contents(), "recovery needs a medium that keeps contents");
+        Scan::new(config, options, media).plan()
+    }
+
+    /// Steps that are left.
+    pub fn steps_left(&self) -> usize {
+        self.steps.len() - self.next
+    }
+
+    /// Does the next step; false if there is none.
+    pub fn advance(&mut self) -> bool {
+        let Some(step) = self.steps.get(self.next).cloned() else { return false };
+        self.next += 1;
+        apply(&mut self.device.media, &step, Torn::Done);
+        true
+    }
+
+    /// The medium if the power goes now, in the middle of the next step.
+    pub fn cut(&self, torn: Torn) -> Media {
+        let mut media = self.device.media.clone();
+        if let Some(step) = self.steps.get(self.next) {
+            apply(&mut media, step, torn);
+        }
+        media
+    }
+
+    /// What it does and how long it takes.
+    pub fn report(&self) -> RecoveryReport {
+        self.report
+    }
+
+    /// Does all steps that are left; the device takes commands from then on.
+    pub fn finish(mut self) -> (Device, RecoveryReport) {
+        while self.advance() {}
+        (self.device, self.report)
+    }
+}
+
+fn apply(media: &mut Media, step: &Step, torn: Torn) {
+    match (step, torn) {
+        (_, Torn::Absent) => {}
+        (Step::Erase(block), Torn::Damaged) => media.tear_erase(*block),
+        (Step::Erase(block), Torn::Done) => media.erase(*block),
+        (Step::Program { at, opened, .. }, Torn::Damaged) => media.spoil(*at, *opened, at.page),
+        (Step::ProgramMeta { at, .. }, Torn::Damaged) => media.spoil(*at, 0, at.page),
+        (Step::Program { at, opened, units }, Torn::Done) => media.program(*at, *opened, units.iter().cloned()),
+        (Step::ProgramMeta { at, group, image }, Torn::Done) => {
+            program_meta_page(media, *at, *group, image.clone());
+        }
+        (Step::ClearSaveArea, Torn::Damaged) => {}
+        (Step::ClearSaveArea, Torn::Done) => media.set_save_area(None),
+    }
+}
+
+/// The reading half of a recovery.
+#[derive(Debug)]
+struct Scan<'a> {
+    config: &'a DeviceConfig,
+    options: DeviceOptions,
+    geometry: Geometry,
+    media: Media,
+    groups: BTreeMap<u64, Group>,
+    reads_of_station: Vec<u64>,
+    openings_max: u64,
+}
+
+impl<'a> Scan<'a> {
+    fn new(config: &'a DeviceConfig, options: DeviceOptions, media: Media) -> Self {
+        let geometry = Geometry::new(config);
+        let reads_of_station = vec![0; geometry.stations() as usize];
+        let groups = BTreeMap::new();
+        Self { config, options, geometry, media, groups, reads_of_station, openings_max: 0 }
+    }
+
+    fn note_read(&mut self, block: BlockId) {
+        let station = self.geometry.station(self.geometry.plane_of(block));
+        self.reads_of_station[station.0 as usize] += 1;
+    }
+
+    fn has_planted(&self, bug: PlantedBug) -> bool {
+        self.options.planted == Some(bug)
+    }
+
+    /// Step 1: every metadata page of both regions.
+    fn read_metadata(&mut self) {
+        for region in 0..2 {
+            for block in self.geometry.meta_blocks(region) {
+                for page in 0..self.media.pages_written(block) {
+                    self.note_read(block);
+                    let ppa = self.geometry.ppa(PageAddr { block, page }, 0);
+                    let Some(Payload::Bytes(bytes)) = self.media.payload(ppa) else { continue };
+                    let Some((header, records)) = decode(&bytes) else { continue };
+                    let PageHeader { kind, boot, group, index, total } = header;
+                    let region = region as usize;
+                    let fresh = || Group { kind, region, total, boot, pages: BTreeMap::new() };
+                    self.groups.entry(group).or_insert_with(fresh).pages.insert(index, records);
+                }
+            }
+        }
+    }
+
+    /// Steps 2 to 4: checkpoint, log, blocks that nobody vouches for.
+    fn fold(&mut self) -> (Fold, Option<u64>) {
+        let complete = |group: &Group| group.pages.len() as u32 == group.total;
+        let checkpoint =
+            self.groups.iter().rev().find(|(_, g)| g.kind == GroupKind::Checkpoint && complete(g)).map(|(n, _)| *n);
+        let mut horizon = 0;
+        let mut openings = 0;
+        let mut open = Vec::new();
+        let mut mappings = Vec::new();
+        let mut trims = Vec::new();
+        for record in checkpoint.iter().flat_map(|n| self.groups[n].pages.values().flatten()) {
+            match record {
+                Record::Checkpoint { horizon: h, openings: o } => (horizon, openings) = (*h, *o),
+                Record::Open(block) => open.push(*block),
+                Record::Mapping(mapping) => mappings.push(*mapping),
+                Record::Trim(trim) => trims.push(*trim),
+                Record::Summary { .. } | Record::Unit { .. } => {}
+            }
+        }
+        self.openings_max = openings;
+        let region = checkpoint.map_or(0, |n| self.groups[&n].region);
+        let believe_torn = self.has_planted(PlantedBug::TornLogGroup);
+        let log: Vec<Record> = self
+            .groups
+            .iter()
+            .filter(|(n, g)| g.kind == GroupKind::Log && g.region == region && **n > checkpoint.unwrap_or(0))
+            .filter(|(_, g)| complete(g) || believe_torn)
+            .flat_map(|(_, g)| g.pages.values().flatten().copied())
+            .collect();
+        let mut summaries: BTreeMap<(BlockId, u64), Vec<(u32, Lpn, u64)>> = BTreeMap::new();
+        let mut current = None;
+        for record in log {
+            match record {
+                Record::Trim(trim) => trims.push(trim),
+                Record::Summary { block, opened, .. } => {
+                    current = Some((block, opened));
+                    summaries.insert((block, opened), Vec::new());
+                }
+                Record::Unit { unit, lpn, seq } => {
+                    if let Some(units) = current.and_then(|key| summaries.get_mut(&key)) {
+                        units.push((unit, lpn, seq));
+                    }
+                }
+                Record::Mapping(_) | Record::Checkpoint { .. } | Record::Open(_) => {}
+            }
+        }
+        let mut fold = Fold::new(self.geometry.user_units, horizon);
+        let trusted = self.classify(openings, &open);
+        for mapping in mappings {
+            let block = self.geometry.block_of(mapping.ppa).0;
+            fold.checkpoint(mapping, trusted.get(block.0 as usize).copied().unwrap_or(false));
+        }
+        for block in (0..self.geometry.blocks()).map(BlockId).filter(|b| !trusted[b.0 as usize]) {
+            self.fold_block(block, &summaries, &mut fold);
+        }
+        if let Some(save) = self.media.save_area() {
+            trims.extend(save.trims.iter().copied());
+        }
+        trims.into_iter().for_each(|trim| fold.trim(trim));
+        (fold, checkpoint)
+    }
+
+    /// Which blocks the checkpoint vouches for: closed before it was taken and not opened since.
+    fn classify(&mut self, openings: u64, open: &[BlockId]) -> Vec<bool> {
+        let blocks = (0..self.geometry.blocks()).map(BlockId);
+        blocks
+            .map(|block| {
+                self.note_read(block);
+                let opened = self.media.opened(block);
+                self.openings_max = self.openings_max.max(opened.unwrap_or(0));
+                opened.is_some_and(|opened| opened <= openings && opened > 0) && !open.contains(&block)
+            })
+            .collect()
+    }
+
+    /// Every version in a block that has to be looked at: from its summary, or page by page.
+    fn fold_block(
+        &mut self,
+        block: BlockId,
+        summaries: &BTreeMap<(BlockId, u64), Vec<(u32, Lpn, u64)>>,
+        fold: &mut Fold,
+    ) {
+        let Some(opened) = self.media.opened(block).filter(|opened| *opened > 0) else { return };
+        let first = self.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
+        if let Some(units) = summaries.get(&(block, opened)) {
+            for &(unit, lpn, seq) in units {
+                fold.found(Mapping { lpn, ppa: Ppa(first + u64::from(unit)), seq });
+            }
+            return;
+        }
+        for page in 0..self.media.pages_written(block) {
+            self.note_read(block);
+            let at = PageAddr { block, page };
+            if self.media.page_state(at) != PageState::Good {
+                continue;
+            }
+            for unit in 0..self.geometry.units_per_page {
+                let ppa = self.geometry.ppa(at, unit);
+                if let Some((Owner::Lpn(lpn), seq)) = self.media.oob(ppa) {
+                    fold.found(Mapping { lpn, ppa, seq });
+                }
+            }
+        }
+    }
+
+    fn plan(mut self) -> Recovery {
+        self.read_metadata();
+        let (fold, checkpoint) = self.fold();
+        let group = self.groups.keys().next_back().map_or(1, |last| last + 1);
+        let boot = self.groups.values().map(|g| g.boot).max().unwrap_or(1) + 1;
+        // The newest complete checkpoint and its log stay until the new one is complete.
+        let live_region = checkpoint.map(|n| self.groups[&n].region).unwrap_or(0);
+        let target = if self.has_planted(PlantedBug::RecoveryNotIdempotent) { live_region } else { live_region ^ 1 };
+        let save = self.media.save_area().cloned();
+        let reads = self.reads_of_station.clone();
+        let openings = self.openings_max + BOOT_GAP;
+        let mut device = Device::on_medium(self.config.clone(), self.options, self.media);
+        let mut report = RecoveryReport { pages_read: reads.iter().sum(), ..RecoveryReport::default() };
+        restore(&mut device, &fold);
+        device.space.openings = openings;
+        let mut steps = Vec::new();
+        erase_garbage(&mut device, &mut steps);
+        let seq_saved = save.iter().flat_map(|s| s.units.iter().map(|(_, seq, _)| *seq)).max().unwrap_or(0);
+        if let Some(save) = &save {
+            write_saved(&mut device, save, &mut steps);
+        }
+        device.seq = fold.seq_max().max(seq_saved) + BOOT_GAP;
+        device.log.boot = boot;
+        write_checkpoint(&mut device, target, group, &mut steps);
+        if save.is_some() {
+            steps.push(Step::ClearSaveArea);
+        }
+        report.units = fold.mappings().count() as u64;
+        report.steps = steps.len() as u64;
+        report.time = duration(&device, &reads, &steps);
+        for plane in 0..device.geometry.planes() {
+            device.space.close_frontiers(PlaneId(plane));
+        }
+        Recovery { device, steps, next: 0, report }
+    }
+}
+
+/// Fills map and block account with what was found; every block that holds anything is closed.
+fn restore(device: &mut Device, fold: &Fold) {
+    for block in device.space.blocks.ids() {
+        let erases = device.media.erases(block);
+        let used = device.media.pages_written(block) > 0 || device.media.erase_torn(block);
+        let is_data = device.space.blocks.state(block) == flashweir_ftl::BlockState::Free;
+        device.space.blocks.restore(block, erases, used && is_data);
+    }
+    for mapping in fold.mappings() {
+        device.map.replace(mapping.lpn, MapWord::Direct(mapping.ppa));
+        device.space.blocks.set_valid(mapping.ppa);
+    }
+}
+
+/// Erases blocks without a valid unit where a plane is short of free ones. What is in them was superseded or
+/// discarded, so a later recovery does not miss it.
+fn erase_garbage(device: &mut Device, steps: &mut Vec<Step>) {
+    let enough = device.config.ftl.gc.start_below_blocks;
+    for block in device.space.blocks.ids() {
+        let plane = device.geometry.plane_of(block);
+        let blocks = &mut device.space.blocks;
+        let garbage = blocks.state(block) == flashweir_ftl::BlockState::Closed && blocks.valid(block) == 0;
+        if garbage && blocks.free_count(plane) < enough {
+            blocks.collect(block);
+            blocks.release(block);
+            steps.push(Step::Erase(block));
+        }
+    }
+}
+
+/// Programs what the capacitor saved, newest version of each page only.
+fn write_saved(device: &mut Device, save: &SaveArea, steps: &mut Vec<Step>) {
+    let mut newest: BTreeMap<Lpn, (u64, &Payload)> = BTreeMap::new();
+    for (lpn, seq, payload) in &save.units {
+        let entry = newest.entry(*lpn).or_insert((*seq, payload));
+        if *seq >= entry.0 {
+            *entry = (*seq, payload);
+        }
+    }
+    newest.retain(|lpn, (seq, _)| {
+        let trimmed = save.trims.iter().any(|t| {
+            (t.lpn.0..t.lpn.0 + t.count).contains(&lpn.0) && t.seq > *seq
+        });
+        let durable = match device.map.get(*lpn) {
+            MapWord::Direct(ppa) => device.media.oob(ppa).map_or(0, |(_, seq)| seq),
+            _ => 0,
+        };
+        !trimmed && *seq > durable
+    });
+    let mut of_plane: BTreeMap<PlaneId, Vec<(Lpn, u64, Payload)>> = BTreeMap::new();
+    for (i, (lpn, (seq, payload))) in newest.into_iter().enumerate() {
+        let plane = match device.config.ftl.allocation {
+            crate::config::Allocation::Static => device.plane_for(lpn),
+            crate::config::Allocation::Dynamic => PlaneId(i as u32 % device.geometry.planes()),
+        };
+        of_plane.entry(plane).or_default().push((lpn, seq, payload.clone()));
+    }
+    for (plane, units) in of_plane {
+        for page in units.chunks(device.geometry.units_per_page as usize) {
+            // The reserve of collection is there for this: the victims come after the start.
+            let frontier = Frontier::Gc;
+            device.space.offer(plane, frontier).expect("a plane keeps free blocks in reserve");
+            let at = device.space.bind(plane, frontier);
+            let image = |(lpn, seq, payload): &(Lpn, u64, Payload)| UnitImage {
+                owner: Owner::Lpn(*lpn),
+                seq: *seq,
+                payload: payload.clone(),
+            };
+            let images: Vec<UnitImage> = page.iter().map(image).collect();
+            for (unit, (lpn, _, _)) in page.iter().enumerate() {
+                let ppa = device.geometry.ppa(at, unit as u32);
+                if let MapWord::Direct(old) = device.map.replace(*lpn, MapWord::Direct(ppa)) {
+                    device.space.blocks.set_invalid(old);
+                }
+                device.space.blocks.set_valid(ppa);
+            }
+            let opened = device.space.opened(at.block);
+            steps.push(Step::Program { at, opened, units: images });
+        }
+    }
+}
+
+/// Plans the checkpoint with which the new boot begins.
+fn write_checkpoint(device: &mut Device, target: usize, group: u64, steps: &mut Vec<Step>) {
+    for block in device.geometry.meta_blocks(target as u32) {
+        if device.media.pages_written(block) > 0 || device.media.erase_torn(block) {
+            steps.push(Step::Erase(block));
+        }
+    }
+    let mut after = device.media.clone();
+    for step in steps.iter().filter(|step| matches!(step, Step::Program { .. })) {
+        apply(&mut after, step, Torn::Done);
+    }
+    let resurrect = device.has_planted(PlantedBug::Resurrection);
+    let horizon = if resurrect { 0 } else { device.seq };
+    if resurrect {
+        device.space.openings = 0;
+    }
+    let before = std::mem::replace(&mut device.media, after);
+    let records = device.checkpoint_records(horizon, Vec::new());
+    device.media = before;
+    let images = device.log.pages(GroupKind::Checkpoint, group, &records);
+    let pages = images.len() as u32;
+    for (i, image) in images.into_iter().enumerate() {
+        steps.push(Step::ProgramMeta { at: device.log.page_at(target, i as u32), group, image });
+    }
+    device.log.resume(target, pages, group + 1, device.log.boot, device.seq);
+}
+
+/// Reads of all stations run in parallel, one page after the other in each; the steps follow in order.
+fn duration(device: &Device, reads: &[u64], steps: &[Step]) -> Duration {
+    let timing = &device.config.timing;
+    let transfer = Duration::of_transfer(device.geometry.unit_bytes, timing.bus_bytes_per_s);
+    let page_read = timing.command[0] + timing.read.of(0) + transfer;
+    let page_bytes = device.geometry.unit_bytes * u64::from(device.geometry.units_per_page);
+    let page_program = timing.command[1] + Duration::of_transfer(page_bytes, timing.bus_bytes_per_s);
+    let step_time = |step: &Step| match step {
+        Step::Erase(_) => timing.command[2] + timing.erase,
+        Step::Program { at, .. } | Step::ProgramMeta { at, .. } => page_program + timing.program.of(at.page),
+        Step::ClearSaveArea => Duration::ZERO,
+    };
+    let longest = reads.iter().copied().max().unwrap_or(0);
+    page_read * longest + steps.iter().map(step_time).sum()
+}

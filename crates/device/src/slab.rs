@@ -1,0 +1,50 @@
+//! Objects with stable small numbers.
+
+/// A growing table whose free places are used again.
+#[derive(Clone, Debug)]
+pub(crate) struct Slab<T> {
+    items: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    #[inline]
+    pub(crate) fn insert(&mut self, item: T) -> u32 {
+        match self.free.pop() {
+            Some(free) => {
+                self.items[free as usize] = Some(item);
+                free
+            }
+            None => {
+                self.items.push(Some(item));
+                self.items.len() as u32 - 1
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, at: u32) -> &T {
+        self.items[at as usize].as_ref().expect("the object is there until it is taken")
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: u32) -> &mut T {
+        self.items[at as usize].as_mut().expect("the object is there until it is taken")
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, at: u32) -> T {
+        self.free.push(at);
+        self.items[at as usize].take().expect("the object is taken once")
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() - self.free.len()
+    }
+}

@@ -1,0 +1,277 @@
+//! Where the next page goes: write frontiers, reserves, pages that are being filled, the shared queue of
+//! dynamic allocation.
+//!
+//! Invariants: host data never takes the blocks that collection needs to make progress; a block is closed
+//! (collectable) only when its last page has finished.
+
+use crate::config::{Allocation, DeviceConfig};
+use crate::geometry::{Geometry, PageAddr};
+use crate::nand::{Binder, Class, Frontier, Job, Op, OpKind, UNBOUND};
+use flashweir_core::index::Idx;
+use flashweir_core::{Lpn, Ppa};
+use flashweir_ftl::{BlockId, Blocks, PlaneId, VictimPicker};
+use std::collections::VecDeque;
+
+/// A unit on its way to the medium.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageUnit {
+    /// Its logical page.
+    pub(crate) lpn: Lpn,
+    /// Its version.
+    pub(crate) seq: u64,
+    /// Buffer slot of host data.
+    pub(crate) slot: u32,
+    /// Source of a survivor.
+    pub(crate) source: Ppa,
+}
+
+/// A page that is being filled or programmed.
+#[derive(Clone, Debug)]
+pub(crate) struct PageWrite {
+    pub(crate) units: Vec<PageUnit>,
+    /// Where it was programmed.
+    pub(crate) at: PageAddr,
+    pub(crate) plane: PlaneId,
+    pub(crate) frontier: Frontier,
+    /// No unit joins any more.
+    pub(crate) sealed: bool,
+    /// It waits for the machine; otherwise it is held back until it is full.
+    pub(crate) queued: bool,
+    /// Somebody waits for one of its units.
+    pub(crate) urgent: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenBlock {
+    block: BlockId,
+    next_page: u32,
+}
+
+/// Frontiers and pages in the making.
+#[derive(Clone, Debug)]
+pub(crate) struct Space {
+    pub(crate) blocks: Blocks,
+    pub(crate) victims: VictimPicker,
+    frontiers: Vec<[Option<OpenBlock>; 2]>,
+    /// Number of the last opening of each block.
+    opened: Vec<u64>,
+    pub(crate) openings: u64,
+    pub(crate) pages: Vec<PageWrite>,
+    free_pages: Vec<u32>,
+    /// The page of each plane (or, under dynamic allocation, of the device) that units may still join.
+    filling: Vec<Option<u32>>,
+    shared: VecDeque<u32>,
+    /// Full or urgent pages that the machine does not have yet.
+    pub(crate) to_release: Vec<u32>,
+    /// Pages of host data that the machine has.
+    pub(crate) queued_pages: usize,
+    turn: u32,
+    pages_per_block: u32,
+    units_per_page: u32,
+    unit_bytes: u32,
+    hot_cold: bool,
+    reserve: u32,
+    dynamic_wear: bool,
+    /// The next collection frontier of this plane takes the most worn block (static wear-levelling).
+    pub(crate) cold_to_worn: Vec<bool>,
+}
+
+impl Space {
+    pub(crate) fn new(config: &DeviceConfig, geometry: &Geometry, seed: u64) -> Self {
+        let gc = &config.ftl.gc;
+        let planes = geometry.planes() as usize;
+        let fillings = if config.ftl.allocation == Allocation::Dynamic { 1 } else { planes };
+        Self {
+            blocks: Blocks::new(geometry.planes(), geometry.blocks_per_plane, geometry.units_per_block()),
+            victims: VictimPicker::new(gc.policy, gc.choices, seed),
+            frontiers: vec![[None; 2]; planes],
+            opened: vec![0; geometry.blocks() as usize],
+            openings: 0,
+            pages: Vec::new(),
+            free_pages: Vec::new(),
+            filling: vec![None; fillings],
+            shared: VecDeque::new(),
+            to_release: Vec::new(),
+            queued_pages: 0,
+            turn: 0,
+            pages_per_block: geometry.pages_per_block,
+            units_per_page: geometry.units_per_page,
+            unit_bytes: geometry.unit_bytes as u32,
+            hot_cold: gc.hot_cold,
+            reserve: gc.reserve_blocks,
+            dynamic_wear: config.ftl.wear.dynamic,
+            cold_to_worn: vec![false; planes],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn stream(&self, frontier: Frontier) -> usize {
+        if self.hot_cold { frontier as usize } else { 0 }
+    }
+
+    /// Number of the opening of an open block.
+    #[inline]
+    pub(crate) fn opened(&self, block: BlockId) -> u64 {
+        self.opened[block.index()]
+    }
+
+    /// Blocks that are write frontiers now.
+    pub(crate) fn open_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        use flashweir_ftl::BlockState::Open;
+        self.blocks.ids().filter(|block| self.blocks.state(*block) == Open)
+    }
+
+    /// Gives up a frontier whose block failed; the caller closes the block.
+    pub(crate) fn abandon(&mut self, block: BlockId) {
+        for frontier in self.frontiers[self.blocks.plane(block).index()].iter_mut() {
+            if frontier.is_some_and(|open| open.block == block) {
+                *frontier = None;
+            }
+        }
+    }
+
+    /// Closes whatever is open in a plane: after a recovery nothing is appended to old blocks.
+    pub(crate) fn close_frontiers(&mut self, plane: PlaneId) {
+        for frontier in &mut self.frontiers[plane.index()] {
+            if let Some(open) = frontier.take() {
+                self.blocks.close(open.block);
+            }
+        }
+    }
+
+    /// A new page write; it is not queued yet.
+    #[inline]
+    pub(crate) fn new_page(&mut self, plane: PlaneId, frontier: Frontier) -> u32 {
+        if let Some(free) = self.free_pages.pop() {
+            let page = &mut self.pages[free as usize];
+            page.units.clear();
+            (page.plane, page.frontier) = (plane, frontier);
+            (page.sealed, page.queued, page.urgent) = (false, false, false);
+            return free;
+        }
+        self.pages.push(PageWrite {
+            units: Vec::with_capacity(self.units_per_page as usize),
+            at: UNBOUND,
+            plane,
+            frontier,
+            sealed: false,
+            queued: false,
+            urgent: false,
+        });
+        self.pages.len() as u32 - 1
+    }
+
+    pub(crate) fn free_page(&mut self, page: u32) {
+        self.free_pages.push(page);
+    }
+
+    pub(crate) fn pages_in_flight(&self) -> usize {
+        self.pages.len() - self.free_pages.len()
+    }
+
+    /// The host page that units of `plane` may join, if one is being filled.
+    pub(crate) fn filling(&mut self, plane: PlaneId) -> &mut Option<u32> {
+        let at = if self.filling.len() == 1 { 0 } else { plane.index() };
+        &mut self.filling[at]
+    }
+
+    /// Pages that are held back.
+    pub(crate) fn held(&self) -> impl Iterator<Item = u32> + '_ {
+        self.filling.iter().flatten().copied().filter(|page| !self.pages[*page as usize].queued)
+    }
+
+    pub(crate) fn push_shared(&mut self, page: u32) {
+        self.shared.push_back(page);
+    }
+
+    pub(crate) fn shared_waits(&self) -> usize {
+        self.shared.len()
+    }
+
+    /// The write operation of a page.
+    pub(crate) fn op(&self, page: u32) -> Op {
+        let write = &self.pages[page as usize];
+        let (class, job) = match write.frontier {
+            Frontier::User => (Class::Write, Job::UserPage(page)),
+            Frontier::Gc => (Class::GcWrite, Job::GcPage(page)),
+        };
+        Op {
+            kind: OpKind::Program,
+            class,
+            plane: write.plane,
+            at: UNBOUND,
+            frontier: Some(write.frontier),
+            bytes: 0,
+            job,
+        }
+    }
+}
+
+impl Binder for Space {
+    #[inline]
+    fn offer(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
+        let free = self.blocks.free_count(plane);
+        match self.frontiers[plane.index()][self.stream(frontier)] {
+            // A frontier that collection shares is its last resort when no block is free.
+            Some(_) if !self.hot_cold && frontier == Frontier::User && free == 0 => None,
+            Some(open) => Some(open.next_page),
+            None => {
+                let keep = if frontier == Frontier::User { self.reserve } else { 0 };
+                (free > keep).then_some(0)
+            }
+        }
+    }
+
+    #[inline]
+    fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr {
+        let stream = self.stream(frontier);
+        let open = match self.frontiers[plane.index()][stream] {
+            Some(open) => open,
+            None => {
+                let cold = frontier == Frontier::Gc && std::mem::take(&mut self.cold_to_worn[plane.index()]);
+                let block = if cold {
+                    self.blocks.open_most_worn(plane)
+                } else {
+                    self.blocks.open(plane, self.dynamic_wear)
+                };
+                let block = block.expect("an offer was made, so a block is free");
+                self.openings += 1;
+                self.opened[block.index()] = self.openings;
+                OpenBlock { block, next_page: 0 }
+            }
+        };
+        let next_page = open.next_page + 1;
+        self.frontiers[plane.index()][stream] =
+            (next_page < self.pages_per_block).then_some(OpenBlock { next_page, ..open });
+        PageAddr { block: open.block, page: open.next_page }
+    }
+
+    fn pull(&mut self, planes: std::ops::Range<u32>) -> Option<Op> {
+        if self.shared.is_empty() {
+            return None;
+        }
+        let count = planes.end - planes.start;
+        let turn = self.turn;
+        let plane = (0..count)
+            .map(|i| PlaneId(planes.start + (turn + i) % count))
+            .find(|&plane| self.offer(plane, Frontier::User).is_some())?;
+        self.turn = self.turn.wrapping_add(1);
+        let page = self.shared.pop_front()?;
+        self.pages[page as usize].plane = plane;
+        Some(self.op(page))
+    }
+
+    #[inline]
+    fn seal(&mut self, job: Job) -> u32 {
+        let (Job::UserPage(page) | Job::GcPage(page)) = job else { return self.unit_bytes };
+        let write = &mut self.pages[page as usize];
+        write.sealed = true;
+        let (plane, bytes) = (write.plane, write.units.len() as u32 * self.unit_bytes);
+        if let Job::UserPage(_) = job
+            && *self.filling(plane) == Some(page)
+        {
+            *self.filling(plane) = None;
+        }
+        bytes
+    }
+}

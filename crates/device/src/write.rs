@@ -1,0 +1,665 @@
+//! Writes: acceptance into the buffer, choice of what to write when, durability.
+//!
+//! Invariant: the old place of a page becomes invalid when the new version is programmed, not when it is
+//! accepted (spec 6.4).
+
+use crate::buffer::{SlotState, Superseded};
+use crate::config::{Allocation, BufferMode};
+use crate::device::{Device, Effect, PendingFlush};
+use crate::front::{Span, range};
+use crate::geometry::PageAddr;
+use crate::media::{Owner, UnitImage};
+use crate::nand::{Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, wordline_start};
+use crate::planted::PlantedBug;
+use crate::space::PageUnit;
+use flashweir_core::command::pattern;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Data, DeviceError, Instant, Lpn, Op, Payload, Ppa};
+use flashweir_ftl::recovery::TrimRecord;
+use flashweir_ftl::{MapWord, PlaneId};
+use std::sync::Arc;
+
+impl Device {
+    /// The data are in the device. Units that are covered in part need their old content first.
+    pub(crate) fn start_write(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+        let (lba, blocks) = range(&self.commands.get(at).command.op).expect("a write has a range");
+        let span = self.span(lba, blocks);
+        let mut reads = 0;
+        if span.partial_first || span.partial_last {
+            let last = span.end - 1;
+            let ends = [Some(span.first), (last != span.first).then_some(last)];
+            for unit in ends.into_iter().flatten().filter(|unit| span.is_partial(*unit)) {
+                let MapWord::Direct(ppa) = self.map.get(Lpn(unit)) else { continue };
+                reads += 1;
+                self.metrics.modify_pages_read += 1;
+                self.push_read(now, ppa, 1, Job::Modify { command: at }, effects);
+            }
+        }
+        self.commands.get_mut(at).left = reads;
+        if reads == 0 {
+            self.enqueue(now, at, effects);
+        }
+    }
+
+    pub(crate) fn modify_done(&mut self, now: Instant, command: u32, effects: &mut Vec<Effect>) {
+        let active = self.commands.get_mut(command);
+        active.left -= 1;
+        if active.left == 0 {
+            self.enqueue(now, command, effects);
+        }
+    }
+
+    /// Gives a command its sequence number when its first part is accepted.
+    fn accept(&mut self, at: u32, effects: &mut Vec<Effect>) -> u64 {
+        if self.commands.get(at).seq == 0 {
+            let seq = self.next_seq();
+            let active = self.commands.get_mut(at);
+            active.seq = seq;
+            active.left = 1;
+            effects.push(Effect::Accepted { id: active.command.id, seq });
+        }
+        self.commands.get(at).seq
+    }
+
+    /// Accepts units of a write while there is room; true when all are in.
+    pub(crate) fn accept_write(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) -> bool {
+        let seq = self.accept(at, effects);
+        let active = self.commands.get(at);
+        let (fua, next) = (active.command.fua, active.next);
+        let Op::Write { lba, blocks, data } = &active.command.op else { unreachable!("a write") };
+        let (lba, blocks, data) = (*lba, *blocks, data.clone());
+        let span = self.span(lba, blocks);
+        let fua = fua && !self.has_planted(PlantedBug::FuaCoversNothing) && !self.is_protected();
+        let waits = fua || self.config.buffer.mode == BufferMode::WriteThrough;
+        let mut complete = true;
+        for unit in span.first + next..span.end {
+            if !self.buffer.has_room() {
+                complete = false;
+                break;
+            }
+            let payload = self.unit_content(&data, lba.0, blocks, &span, unit);
+            self.accept_unit(at, Lpn(unit), seq, payload, waits);
+            self.commands.get_mut(at).next += 1;
+        }
+        self.background |= !complete;
+        if !complete || waits || self.buffer.dirty() > self.high_water() {
+            self.destage(now, effects);
+        }
+        if complete {
+            self.metrics.host_writes += 1;
+            self.metrics.host_units_written += u64::from(span.len());
+            self.part_done(at, effects);
+        } else if self.buffer.has_room() {
+            return self.accept_write(now, at, effects);
+        }
+        complete
+    }
+
+    fn high_water(&self) -> u32 {
+        let units = self.config.buffer.capacity.0 / self.geometry.unit_bytes;
+        (units as f64 * self.config.buffer.high_water) as u32
+    }
+
+    fn low_water(&self) -> u32 {
+        let units = self.config.buffer.capacity.0 / self.geometry.unit_bytes;
+        (units as f64 * self.config.buffer.low_water) as u32
+    }
+
+    fn accept_unit(&mut self, at: u32, lpn: Lpn, seq: u64, payload: Payload, waits: bool) {
+        let mut under = self.map.get(lpn);
+        if let MapWord::Cached { slot, generation } = under {
+            let current = self.buffer.named(slot, generation);
+            if !waits && current.state == SlotState::Dirty {
+                self.metrics.buffer_write_hits += 1;
+                self.buffer.overwrite(slot, seq, payload);
+                return;
+            }
+        }
+        if self.has_planted(PlantedBug::EarlyInvalidation)
+            && let MapWord::Direct(ppa) = under
+        {
+            self.space.blocks.set_invalid(ppa);
+            under = MapWord::Unmapped;
+        }
+        let slot = self.buffer.insert(lpn, seq, payload, under);
+        self.map.replace(lpn, self.buffer.word(slot));
+        if waits {
+            self.buffer.slot_mut(slot).waiter = Some(at);
+            self.commands.get_mut(at).left += 1;
+            self.place(slot, true);
+        }
+    }
+
+    /// The new content of a unit, merged with the current one where it is covered in part.
+    fn unit_content(&self, data: &Data, lba: u64, blocks: u32, span: &Span, unit: u64) -> Payload {
+        if !self.media.tracks_contents() {
+            return Payload::Zero;
+        }
+        let unit_bytes = self.geometry.unit_bytes as usize;
+        let whole = |data: &Data| match data {
+            Data::Zero => Payload::Zero,
+            Data::Pattern(operation) => Payload::Tag(pattern(*operation, Lpn(unit))),
+            Data::Bytes(bytes) => {
+                let from = (unit * self.geometry.lbas_per_unit - lba) as usize * LBA_BYTES as usize;
+                Payload::Bytes(Arc::from(&bytes[from..from + unit_bytes]))
+            }
+        };
+        if !span.is_partial(unit) {
+            return whole(data);
+        }
+        let mut merged = vec![0; unit_bytes];
+        self.content(Lpn(unit)).unwrap_or_default().expand(&mut merged);
+        let unit_lba = unit * self.geometry.lbas_per_unit;
+        let (from, to) = (lba.max(unit_lba), (lba + u64::from(blocks)).min(unit_lba + self.geometry.lbas_per_unit));
+        let at = (from - unit_lba) as usize * LBA_BYTES as usize..(to - unit_lba) as usize * LBA_BYTES as usize;
+        match data {
+            Data::Bytes(bytes) => {
+                let source = (from - lba) as usize * LBA_BYTES as usize;
+                let len = at.len();
+                merged[at].copy_from_slice(&bytes[source..source + len]);
+            }
+            synthetic => {
+                let mut new = vec![0; unit_bytes];
+                whole(synthetic).expand(&mut new);
+                merged[at.clone()].copy_from_slice(&new[at]);
+            }
+        }
+        Payload::Bytes(Arc::from(merged))
+    }
+
+    /// Accepts a deallocation; true when it is in.
+    pub(crate) fn accept_trim(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) -> bool {
+        let (lba, blocks) = range(&self.commands.get(at).command.op).expect("a deallocation has a range");
+        let zeroes = matches!(self.commands.get(at).command.op, Op::WriteZeroes { .. });
+        let span = self.span(lba, blocks);
+        let waits = self.config.buffer.mode == BufferMode::WriteThrough
+            || (self.commands.get(at).command.fua && !self.is_protected());
+        if zeroes && (span.partial_first || span.partial_last) {
+            let seq = self.accept(at, effects);
+            let last = span.end - 1;
+            let ends = [Some(span.first), (last != span.first).then_some(last)];
+            let done = self.commands.get(at).next;
+            for unit in ends.into_iter().flatten().filter(|u| span.is_partial(*u)).skip(done as usize) {
+                if !self.buffer.has_room() {
+                    self.background = true;
+                    self.destage(now, effects);
+                    if !self.buffer.has_room() {
+                        return false;
+                    }
+                }
+                let payload = self.unit_content(&Data::Zero, lba.0, blocks, &span, unit);
+                self.accept_unit(at, Lpn(unit), seq, payload, waits);
+                self.commands.get_mut(at).next += 1;
+            }
+        }
+        let seq = self.accept(at, effects);
+        let first = span.first + u64::from(span.partial_first);
+        let end = (span.end - u64::from(span.partial_last)).max(first);
+        let changed = self.unmap(Lpn(first), Lpn(end), seq);
+        self.metrics.host_trims += 1;
+        self.metrics.host_units_trimmed += end - first;
+        if changed && self.keeps_metadata() {
+            self.log.add_trim(TrimRecord { lpn: Lpn(first), count: end - first, seq });
+        }
+        // What an earlier deallocation of the same pages still has in the log counts for this one too.
+        if waits && self.log.last_trim() > self.log.durable_trims() {
+            self.commands.get_mut(at).left += 1;
+            self.log.wait_for_trims(at);
+        }
+        self.destage(now, effects);
+        self.pump_log(now, effects);
+        self.part_done(at, effects);
+        true
+    }
+
+    /// Unmaps a range at run time; says whether anything was mapped.
+    fn unmap(&mut self, first: Lpn, end: Lpn, seq: u64) -> bool {
+        let mut changed = false;
+        let mut at = first;
+        while let Some(lpn) = self.map.next_present(at, end) {
+            at = Lpn(lpn.0 + 1);
+            let mut word = self.map.replace(lpn, MapWord::Unmapped);
+            changed |= word != MapWord::Unmapped;
+            while let MapWord::Cached { slot, .. } = word {
+                let version = self.buffer.slot_mut(slot);
+                word = version.under;
+                if version.state == SlotState::Dirty && version.waiter.is_none() {
+                    self.buffer.release(slot);
+                } else {
+                    version.under = MapWord::Unmapped;
+                    if version.superseded == Superseded::No {
+                        version.superseded = Superseded::ByTrim(seq);
+                    }
+                }
+            }
+            if let MapWord::Direct(ppa) = word {
+                self.drop_after_log(ppa);
+            }
+        }
+        changed
+    }
+
+    /// A place that a deallocation gives up: invalid once the record is durable.
+    fn drop_after_log(&mut self, ppa: Ppa) {
+        if self.keeps_metadata() && !self.has_planted(PlantedBug::EarlyInvalidation) {
+            self.log.pin(ppa);
+        } else {
+            self.space.blocks.set_invalid(ppa);
+        }
+    }
+
+    /// Accepts a FLUSH: everything accepted before it becomes urgent.
+    pub(crate) fn accept_flush(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+        let upto = self.accept(at, effects);
+        self.metrics.flushes += 1;
+        if !self.is_protected() {
+            while let Some(slot) = self.buffer.oldest() {
+                self.place(slot, true);
+            }
+            for page in self.space.held().collect::<Vec<_>>() {
+                self.space.pages[page as usize].urgent = true;
+            }
+            self.release_urgent(now, effects);
+            let mut flush = PendingFlush { command: at, upto, units_left: self.buffer.used(), trims_upto: 0 };
+            if self.log.last_trim() > self.log.durable_trims() {
+                flush.trims_upto = self.log.last_trim();
+                self.log.want();
+            }
+            if self.has_planted(PlantedBug::LostTrim) {
+                flush.trims_upto = 0;
+            }
+            if self.has_planted(PlantedBug::EarlyFlush) {
+                (flush.units_left, flush.trims_upto) = (0, 0);
+            }
+            if flush.units_left > 0 || flush.trims_upto > 0 {
+                self.flushes.push(flush);
+                self.demand_wordlines(now, effects);
+                self.pump_log(now, effects);
+                return;
+            }
+        }
+        self.part_done(at, effects);
+    }
+
+    /// Completes every FLUSH that has nothing left to wait for.
+    pub(crate) fn check_flushes(&mut self, effects: &mut Vec<Effect>) {
+        let durable = self.log.durable_trims();
+        while let Some(done) = self.flushes.iter().position(|f| f.units_left == 0 && f.trims_upto <= durable) {
+            let flush = self.flushes.remove(done);
+            self.part_done(flush.command, effects);
+        }
+    }
+
+    /// The plane to which striping assigns a logical page.
+    #[inline]
+    pub(crate) fn plane_for(&self, lpn: Lpn) -> PlaneId {
+        if self.config.ftl.allocation == Allocation::Dynamic {
+            return PlaneId(0);
+        }
+        let page = lpn.0 / u64::from(self.geometry.units_per_page);
+        self.geometry.plane_at(self.config.ftl.striping.place(page, self.geometry.dimensions()))
+    }
+
+    /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_urgent`].
+    fn place(&mut self, slot: u32, urgent: bool) {
+        self.buffer.place(slot);
+        self.join_page(slot, urgent);
+    }
+
+    fn join_page(&mut self, slot: u32, urgent: bool) {
+        let version = self.buffer.slot(slot);
+        let unit = PageUnit { lpn: version.lpn, seq: version.seq, slot, source: Ppa(0) };
+        let plane = self.plane_for(unit.lpn);
+        let page = match *self.space.filling(plane) {
+            Some(page) => page,
+            None => {
+                let page = self.space.new_page(plane, Frontier::User);
+                *self.space.filling(plane) = Some(page);
+                page
+            }
+        };
+        let full = self.geometry.units_per_page as usize;
+        let write = &mut self.space.pages[page as usize];
+        write.units.push(unit);
+        write.urgent |= urgent;
+        let is_full = write.units.len() == full;
+        if is_full || urgent {
+            self.space.to_release.push(page);
+        }
+        if is_full {
+            *self.space.filling(plane) = None;
+        }
+    }
+
+    /// Hands full and urgent pages to the machine.
+    pub(crate) fn release_urgent(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        for page in self.space.held().collect::<Vec<_>>() {
+            if self.space.pages[page as usize].urgent {
+                self.space.to_release.push(page);
+            }
+        }
+        while let Some(page) = self.space.to_release.pop() {
+            self.release_page(now, page, effects);
+        }
+    }
+
+    fn release_page(&mut self, now: Instant, page: u32, effects: &mut Vec<Effect>) {
+        let write = &mut self.space.pages[page as usize];
+        if std::mem::replace(&mut write.queued, true) {
+            return;
+        }
+        self.space.queued_pages += 1;
+        if self.config.ftl.allocation == Allocation::Dynamic {
+            self.space.push_shared(page);
+            self.start_idle_station(now, effects);
+        } else {
+            let station = self.nand.push(self.space.op(page));
+            self.start(now, station, effects);
+        }
+    }
+
+    /// Wakes the next idle station, channel by channel, for work from the shared queue.
+    fn start_idle_station(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let (channels, ways) = (self.geometry.channels(), self.geometry.stations_per_channel());
+        let all = channels * ways;
+        for i in 0..all {
+            let nth = (self.station_turn + i) % all;
+            let station = crate::geometry::StationId(nth % channels * ways + nth / channels);
+            if self.nand.is_idle(station) {
+                self.nand.wake(station);
+                self.start(now, station, effects);
+                self.station_turn = (nth + 1) % all;
+                return;
+            }
+        }
+    }
+
+    /// Writes dirty units: in the background down to the low-water mark, and whatever is urgent.
+    pub(crate) fn destage(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if self.buffer.dirty() > self.high_water() {
+            self.background = true;
+        }
+        let pages_max = 2 * self.geometry.planes() as usize;
+        let low = self.low_water();
+        while self.background && self.space.queued_pages < pages_max {
+            let blocked = !self.admission.is_empty() && !self.buffer.has_room();
+            if self.buffer.dirty() <= low && !blocked {
+                self.background = false;
+                break;
+            }
+            let Some(slot) = self.buffer.oldest() else { break };
+            self.place(slot, false);
+            while let Some(page) = self.space.to_release.pop() {
+                self.release_page(now, page, effects);
+            }
+        }
+        let blocked = !self.admission.is_empty() && !self.buffer.has_room();
+        if blocked && self.space.queued_pages == 0 {
+            for page in self.space.held().collect::<Vec<_>>() {
+                self.space.pages[page as usize].urgent = true;
+            }
+            self.demand_wordlines(now, effects);
+        }
+        self.release_urgent(now, effects);
+    }
+
+    /// A page of host data or of survivors has been programmed, or has failed.
+    pub(crate) fn page_done(&mut self, now: Instant, op: &NandOp, page: u32, effects: &mut Vec<Effect>) {
+        if self.space.pages[page as usize].frontier == Frontier::User {
+            self.space.queued_pages -= 1;
+        }
+        if self.random.chance(self.config.faults.program_fail) {
+            self.program_failed(now, op, effects);
+            self.write_again(now, page, effects);
+            return;
+        }
+        self.space.pages[page as usize].at = op.at;
+        self.program_page(page, op.at);
+        let stream = self.space.stream(self.space.pages[page as usize].frontier);
+        self.open_wordlines[op.plane.0 as usize][stream].push(page);
+        self.page_ended(now, op, effects);
+    }
+
+    /// What a program does to the medium.
+    pub(crate) fn program_page(&mut self, page: u32, at: PageAddr) {
+        let opened = self.space.opened(at.block);
+        let write = &self.space.pages[page as usize];
+        let mut images = Vec::with_capacity(write.units.len());
+        for unit in &write.units {
+            let payload = match write.frontier {
+                _ if !self.media.tracks_contents() => Payload::Zero,
+                Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
+                Frontier::Gc => self.media.payload(unit.source).unwrap_or_default(),
+            };
+            images.push(UnitImage { owner: Owner::Lpn(unit.lpn), seq: unit.seq, payload });
+        }
+        let filler = u64::from(self.geometry.units_per_page) - images.len() as u64;
+        match write.frontier {
+            Frontier::User => self.metrics.user_units_programmed += images.len() as u64,
+            Frontier::Gc => self.metrics.gc_units_moved += images.len() as u64,
+        }
+        self.metrics.filler_units += filler;
+        self.metrics.pages_programmed += 1;
+        self.media.program(at, opened, images.into_iter());
+    }
+
+    /// After a program: closes the block if it is full, and makes durable what its word line held.
+    fn page_ended(&mut self, now: Instant, op: &NandOp, effects: &mut Vec<Effect>) {
+        let last = op.at.page + 1 == self.geometry.pages_per_block;
+        let cell = self.config.timing.cell;
+        let complete = last
+            || !self.config.faults.paired_page_loss
+            || self.has_planted(PlantedBug::PairedPageIgnored)
+            || wordline_start(cell, op.at.page + 1) == op.at.page + 1;
+        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
+        if complete {
+            self.wordline_complete(now, op.plane, stream, effects);
+        } else {
+            let held = &self.open_wordlines[op.plane.0 as usize][stream];
+            let urgent = held.iter().any(|page| self.space.pages[*page as usize].urgent);
+            if urgent || op.frontier == Some(Frontier::Gc) || !self.flushes.is_empty() {
+                self.demand_wordline(op.plane, stream);
+            }
+        }
+        if last {
+            self.space.blocks.close(op.at.block);
+            if self.keeps_metadata() && !self.has_planted(PlantedBug::LogBeforeData) {
+                self.log.add_summary(op.at.block, self.space.opened(op.at.block), &self.media, &self.geometry);
+            }
+        } else if self.has_planted(PlantedBug::LogBeforeData) && op.at.page + 2 == self.geometry.pages_per_block {
+            let opened = self.space.opened(op.at.block);
+            self.log.add_summary(op.at.block, opened, &self.media, &self.geometry);
+            self.log.want();
+        }
+        self.collect_check(now, op.plane, effects);
+        self.destage(now, effects);
+        self.admit(now, effects);
+        self.pump_log(now, effects);
+    }
+
+    fn wordline_complete(&mut self, now: Instant, plane: PlaneId, stream: usize, effects: &mut Vec<Effect>) {
+        let mut pages = std::mem::take(&mut self.open_wordlines[plane.0 as usize][stream]);
+        for page in pages.drain(..) {
+            self.page_durable(now, page, effects);
+        }
+        self.open_wordlines[plane.0 as usize][stream] = pages;
+        self.check_flushes(effects);
+    }
+
+    pub(crate) fn filler_done(&mut self, now: Instant, op: &NandOp, effects: &mut Vec<Effect>) {
+        let opened = self.space.opened(op.at.block);
+        self.media.program(op.at, opened, std::iter::empty());
+        self.metrics.filler_units += u64::from(self.geometry.units_per_page);
+        self.metrics.pages_programmed += 1;
+        self.page_ended(now, op, effects);
+    }
+
+    /// Sees to it that incomplete word lines are completed by filler where nothing else comes.
+    fn demand_wordlines(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if !self.config.faults.paired_page_loss {
+            return;
+        }
+        for plane in 0..self.geometry.planes() {
+            for stream in 0..2 {
+                if !self.open_wordlines[plane as usize][stream].is_empty() {
+                    self.demand_wordline(PlaneId(plane), stream);
+                    self.start(now, self.geometry.station(PlaneId(plane)), effects);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn demand_wordline(&mut self, plane: PlaneId, stream: usize) {
+        let frontier = if stream == Frontier::Gc as usize { Frontier::Gc } else { Frontier::User };
+        if self.nand.has_waiting_program(plane, frontier) {
+            return;
+        }
+        let class = if frontier == Frontier::Gc { Class::GcWrite } else { Class::Write };
+        self.nand.push(NandOp {
+            kind: OpKind::Program,
+            class,
+            plane,
+            at: UNBOUND,
+            frontier: Some(frontier),
+            bytes: 0,
+            job: Job::Filler,
+        });
+    }
+
+    /// All units of a page are durable.
+    fn page_durable(&mut self, now: Instant, page: u32, effects: &mut Vec<Effect>) {
+        let units = std::mem::take(&mut self.space.pages[page as usize].units);
+        let (at, frontier, plane) = {
+            let write = &self.space.pages[page as usize];
+            (write.at, write.frontier, write.plane)
+        };
+        for (i, unit) in units.iter().enumerate() {
+            let ppa = self.geometry.ppa(at, i as u32);
+            match frontier {
+                Frontier::User => self.unit_durable(unit.slot, ppa, effects),
+                Frontier::Gc => self.relocate(unit.lpn, unit.source, ppa),
+            }
+        }
+        if frontier == Frontier::Gc {
+            self.survivors_durable(now, plane, units.len() as u32, effects);
+        }
+        self.space.pages[page as usize].units = units;
+        self.space.free_page(page);
+    }
+
+    /// The version in a slot is on the medium.
+    fn unit_durable(&mut self, slot: u32, ppa: Ppa, effects: &mut Vec<Effect>) {
+        let (lpn, seq, superseded) = {
+            let version = self.buffer.slot(slot);
+            (version.lpn, version.seq, version.superseded)
+        };
+        match superseded {
+            Superseded::No => self.install(lpn, slot, ppa),
+            Superseded::ByWrite => {}
+            // The deallocation is not durable yet: until then this version must not be lost.
+            Superseded::ByTrim(trim) if self.keeps_metadata() && trim > self.log.durable_trims() => {
+                self.space.blocks.set_valid(ppa);
+                self.log.pin(ppa);
+            }
+            Superseded::ByTrim(_) => {}
+        }
+        let waiter = self.buffer.slot_mut(slot).waiter.take();
+        self.buffer.release(slot);
+        for flush in self.flushes.iter_mut().filter(|flush| flush.upto >= seq) {
+            flush.units_left -= 1;
+        }
+        if let Some(command) = waiter {
+            self.part_done(command, effects);
+        }
+    }
+
+    /// Makes `ppa` the durable place of `lpn`, of which `slot` held this version.
+    fn install(&mut self, lpn: Lpn, slot: u32, ppa: Ppa) {
+        self.space.blocks.set_valid(ppa);
+        let mut old = std::mem::replace(&mut self.buffer.slot_mut(slot).under, MapWord::Unmapped);
+        while let MapWord::Cached { slot, .. } = old {
+            let older = self.buffer.slot_mut(slot);
+            older.superseded = Superseded::ByWrite;
+            old = std::mem::replace(&mut older.under, MapWord::Unmapped);
+        }
+        if let MapWord::Direct(old) = old {
+            self.space.blocks.set_invalid(old);
+        }
+        let word = self.buffer.word(slot);
+        self.replace_word(lpn, word, MapWord::Direct(ppa));
+    }
+
+    /// Replaces one word of a page's chain: the map's own, or what lies under a newer version. Says whether
+    /// it was there.
+    pub(crate) fn replace_word(&mut self, lpn: Lpn, old: MapWord, new: MapWord) -> bool {
+        let mut word = self.map.get(lpn);
+        if word == old {
+            self.map.replace(lpn, new);
+            return true;
+        }
+        while let MapWord::Cached { slot, generation } = word {
+            self.buffer.named(slot, generation);
+            let under = &mut self.buffer.slot_mut(slot).under;
+            if *under == old {
+                *under = new;
+                return true;
+            }
+            word = *under;
+        }
+        false
+    }
+
+    /// The block of a failed program takes no more pages and will be emptied.
+    fn program_failed(&mut self, now: Instant, op: &NandOp, effects: &mut Vec<Effect>) {
+        self.metrics.program_failures += 1;
+        let opened = self.space.opened(op.at.block);
+        self.media.spoil(op.at, opened, op.at.page);
+        self.space.abandon(op.at.block);
+        self.space.blocks.close(op.at.block);
+        self.failing.push(op.at.block);
+        // The word line takes no further page, so what it holds cannot be lost to one.
+        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
+        self.wordline_complete(now, op.plane, stream, effects);
+        self.collect_check(now, op.plane, effects);
+    }
+
+    /// Puts a page whose program failed back into the queue of its frontier.
+    fn write_again(&mut self, now: Instant, page: u32, effects: &mut Vec<Effect>) {
+        if self.space.pages[page as usize].frontier == Frontier::User {
+            self.space.queued_pages += 1;
+        }
+        let station = self.nand.push(self.space.op(page));
+        self.start(now, station, effects);
+    }
+
+    /// Gives up host data of a plane that has no block left to write to.
+    pub(crate) fn fail_page(&mut self, page: u32, effects: &mut Vec<Effect>) {
+        let units = std::mem::take(&mut self.space.pages[page as usize].units);
+        for unit in &units {
+            let lba = self.lba(unit.lpn);
+            let version = self.buffer.slot_mut(unit.slot);
+            let (seq, under, lost) = (version.seq, version.under, version.superseded == Superseded::No);
+            let waiter = version.waiter.take();
+            let word = self.buffer.word(unit.slot);
+            if lost {
+                self.replace_word(unit.lpn, word, under);
+            }
+            self.buffer.release(unit.slot);
+            let flushes = self.flushes.iter_mut().filter(|flush| flush.upto >= seq);
+            let waiting: Vec<u32> = flushes.map(|flush| {
+                flush.units_left -= 1;
+                flush.command
+            }).collect();
+            for command in waiting.into_iter().chain(waiter) {
+                self.commands.get_mut(command).error.get_or_insert(DeviceError::WriteFault { lba });
+            }
+            if let Some(command) = waiter {
+                self.part_done(command, effects);
+            }
+        }
+        self.space.queued_pages -= 1;
+        self.space.pages[page as usize].units = units;
+        self.space.free_page(page);
+        self.check_flushes(effects);
+    }
+}
