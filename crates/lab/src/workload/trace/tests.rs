@@ -561,9 +561,10 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         words in proptest::collection::vec(
             proptest::sample::select(&[
-                "0", "1", "8,0", "Q", "FWFS", "F", "FN", "W", "+", "[x]", "(", " ", ",", "\n", ".", "0.5", "Read", "R",
-                "4096", "512", "fio version 2 iolog\n", "fio version 3 iolog\n", "/f add\n", "/f", "wait", "sync",
-                "18446744073709551615", "99999999999999999999999", "-1", "\r\n", "\u{e9}", "CPU0 (x):\n", "usr",
+                "0", "1", "8,0", "Q", "FWFS", "F", "FN", "W", "+", "[x]", "(", " ", ",", "\n", ".", "0.5",
+                "Read", "R", "4096", "512", "fio version 2 iolog\n", "fio version 3 iolog\n", "/f add\n", "/f",
+                "wait", "sync", "18446744073709551615", "99999999999999999999999", "-1", "\r\n", "\u{e9}",
+                "CPU0 (x):\n", "usr",
             ][..]),
             0..120,
         ),
@@ -571,7 +572,8 @@ proptest! {
         sort in any::<bool>(),
     ) {
         let options = ReadOptions { format, sort, ..ReadOptions::default() };
-        for text in [bytes, words.concat().into_bytes(), words.join(" ").into_bytes(), words.join(",").into_bytes()] {
+        let texts = [words.concat(), words.join(" "), words.join(",")].map(String::into_bytes);
+        for text in [bytes].into_iter().chain(texts) {
             let trace = Trace::load("t", text.as_slice(), &options);
             if let Ok(trace) = trace {
                 prop_assert!(!trace.records().is_empty());
