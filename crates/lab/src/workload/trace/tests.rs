@@ -562,8 +562,8 @@ proptest! {
         words in proptest::collection::vec(
             proptest::sample::select(&[
                 "0", "1", "8,0", "Q", "FWFS", "F", "FN", "W", "+", "[x]", "(", " ", ",", "\n", ".", "0.5",
-                "Read", "R", "4096", "512", "fio version 2 iolog\n", "fio version 3 iolog\n", "/f add\n", "/f",
-                "wait", "sync", "18446744073709551615", "99999999999999999999999", "-1", "\r\n", "\u{e9}",
+                "Read", "R", "4096", "512", "fio version 2 iolog\n", "fio version 3 iolog\n", "/f add\n",
+                "/f", "wait", "sync", "18446744073709551615", "99999999999999999999999", "-1", "\r\n", "\u{e9}",
                 "CPU0 (x):\n", "usr",
             ][..]),
             0..120,
