@@ -1,5 +1,7 @@
 //! The laboratory: the only place where host and device meet.
 #![forbid(unsafe_code)]
 
+pub mod mqsim;
 pub mod results;
+pub mod spelling;
 pub mod workload;

@@ -1,0 +1,69 @@
+//! Which of the known words a wrong one was probably meant to be, for messages.
+
+/// Edit distance where an insertion, a deletion, a replacement and an exchange of neighbours cost one each
+/// (Damerau and Levenshtein; no part of the word is edited twice).
+pub fn edits(from: &str, to: &str) -> usize {
+    let from: Vec<char> = from.chars().collect();
+    let to: Vec<char> = to.chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=to.len()).collect();
+    for i in 1..=from.len() {
+        let mut row = vec![i];
+        for j in 1..=to.len() {
+            let replaced = last[j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let mut cost = replaced.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
+                cost = cost.min(before[j - 2] + 1);
+            }
+            row.push(cost);
+        }
+        before = std::mem::replace(&mut last, row);
+    }
+    last[to.len()]
+}
+
+/// The candidate that is spelled most like `word`, if one is near enough to be what was meant: one edit in
+/// three letters and three at most. Case counts for nothing and `-` is `_`; the first of equals wins.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
+    let word = plain(word);
+    let limit = (word.chars().count() / 3).clamp(1, 3);
+    let distances = candidates.into_iter().map(|candidate| (edits(&word, &plain(candidate)), candidate));
+    distances.min_by_key(|(distance, _)| *distance).filter(|(distance, _)| *distance <= limit).map(|(_, c)| c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_count_edits() {
+        for (from, to, distance) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("policy", "polcy", 1),
+            ("read", "raed", 1),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(edits(from, to), distance, "{from} {to}");
+            assert_eq!(edits(to, from), distance, "{to} {from}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_near_is_suggested() {
+        let words = ["rflush", "amf", "barrier-ufs", "barrier-850", "policy"];
+        for (word, meant) in [
+            ("rflsh", Some("rflush")),
+            ("AMF", Some("amf")),
+            ("barrier_ufs", Some("barrier-ufs")),
+            ("barrier", None),
+            ("polcy", Some("policy")),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, words), meant, "{word}");
+        }
+        assert_eq!(nearest("a", []), None);
+    }
+}
