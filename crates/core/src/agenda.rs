@@ -67,7 +67,7 @@ impl<E> Agenda<E> {
 
     /// Takes the next event and moves time to it.
     #[inline]
-    pub fn next(&mut self) -> Option<(Instant, E)> {
+    pub fn pop(&mut self) -> Option<(Instant, E)> {
         let Entry { key, event } = self.heap.pop()?;
         self.now = Instant::from_nanos((key >> 64) as u64);
         Some((self.now, event))
@@ -107,7 +107,7 @@ mod tests {
         agenda.at(at(1), 'a');
         agenda.at(at(5), 'c');
         agenda.at(at(5), 'd');
-        let order: String = std::iter::from_fn(|| agenda.next().map(|(_, e)| e)).collect();
+        let order: String = std::iter::from_fn(|| agenda.pop().map(|(_, e)| e)).collect();
         assert_eq!(order, "abcd");
         assert_eq!(agenda.now(), Instant::ZERO + Duration::from_nanos(5));
     }
@@ -117,7 +117,7 @@ mod tests {
     fn the_past_is_refused() {
         let mut agenda = Agenda::default();
         agenda.at(Instant::from_nanos(5), ());
-        agenda.next();
+        agenda.pop();
         agenda.at(Instant::from_nanos(4), ());
     }
 }

@@ -44,7 +44,7 @@ macro_rules! metrics {
 mod tests {
     crate::metrics! {
         /// Test.
-        pub struct Two {
+        struct Two {
             /// First one.
             a,
             /// Second one.

@@ -26,7 +26,9 @@ impl Device {
                 assert!(self.space.blocks.is_valid(ppa), "page {} is mapped to an invalid unit", lpn.0);
                 mapped += 1;
                 match self.media.oob(ppa) {
-                    Some((owner, _)) => assert_eq!(owner, Owner::Lpn(lpn), "unit {} has another owner", ppa.0),
+                    Some((owner, _)) => {
+                        assert_eq!(owner, Owner::Lpn(lpn), "unit {} has another owner", ppa.0)
+                    }
                     None => assert!(self.metrics.uncorrectable_reads > 0 || self.media.oob(ppa).is_none()),
                 }
             }
@@ -44,7 +46,8 @@ impl Device {
         let (mut live, mut stale, mut free) = (0u64, 0u64, 0u64);
         let mut erases = 0;
         for block in self.space.blocks.ids() {
-            let written = u64::from(self.media.pages_written(block)) * u64::from(self.geometry.units_per_page);
+            let written =
+                u64::from(self.media.pages_written(block)) * u64::from(self.geometry.units_per_page);
             let valid = u64::from(self.space.blocks.valid(block));
             assert!(valid <= written, "block {} holds more valid units than it was given", block.0);
             live += valid;

@@ -52,7 +52,9 @@ impl Device {
         });
         let victim = match failing {
             Some(at) => Some(self.failing[at]),
-            None if short => self.coldest(plane).or_else(|| self.space.victims.pick(&self.space.blocks, plane)),
+            None if short => {
+                self.coldest(plane).or_else(|| self.space.victims.pick(&self.space.blocks, plane))
+            }
             None => None,
         };
         match victim {
@@ -99,7 +101,9 @@ impl Device {
     pub(crate) fn collect_step(&mut self, now: Instant, plane: PlaneId, effects: &mut Vec<Effect>) {
         let Some(victim) = self.collections[plane.index()].victim else { return };
         let pages = self.media.pages_written(victim);
-        while self.collections[plane.index()].page < pages && self.collections[plane.index()].reads < READS_MAX {
+        while self.collections[plane.index()].page < pages
+            && self.collections[plane.index()].reads < READS_MAX
+        {
             let at = PageAddr { block: victim, page: self.collections[plane.index()].page };
             self.collections[plane.index()].page += 1;
             let units = self.valid_units(at).count() as u32;

@@ -131,8 +131,10 @@ impl Device {
     pub fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
         let geometry = Geometry::new(&config);
         let mut factory = Stream::new(options.seed, "factory");
-        let bad: Vec<BlockId> =
-            (0..geometry.blocks()).map(BlockId).filter(|_| factory.chance(config.faults.factory_bad)).collect();
+        let bad: Vec<BlockId> = (0..geometry.blocks())
+            .map(BlockId)
+            .filter(|_| factory.chance(config.faults.factory_bad))
+            .collect();
         let media = Media::new(&config, options.track_contents, &bad);
         Self::on_medium(config, options, media)
     }

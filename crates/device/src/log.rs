@@ -25,10 +25,22 @@ const PINS_MAX: usize = 4096;
 #[derive(Clone, Debug)]
 enum Writing {
     Nothing,
-    Group { pages_left: u32, pins: Vec<Ppa>, trims_upto: u64 },
+    Group {
+        pages_left: u32,
+        pins: Vec<Ppa>,
+        trims_upto: u64,
+    },
     /// Blocks of the other region are being erased.
-    Erasing { left: u32 },
-    Checkpoint { pages_left: u32, horizon: u64, pages: u32, pins: Vec<Ppa>, trims_upto: u64 },
+    Erasing {
+        left: u32,
+    },
+    Checkpoint {
+        pages_left: u32,
+        horizon: u64,
+        pages: u32,
+        pins: Vec<Ppa>,
+        trims_upto: u64,
+    },
 }
 
 /// The log of one device.
@@ -58,7 +70,8 @@ pub(crate) struct MapLog {
 
 impl MapLog {
     pub(crate) fn new(config: &DeviceConfig, geometry: &Geometry) -> Self {
-        let regions: [Vec<BlockId>; 2] = [geometry.meta_blocks(0).collect(), geometry.meta_blocks(1).collect()];
+        let regions: [Vec<BlockId>; 2] =
+            [geometry.meta_blocks(0).collect(), geometry.meta_blocks(1).collect()];
         Self {
             pages_per_region: geometry.meta_blocks_per_region * geometry.pages_per_block,
             regions,
@@ -132,9 +145,11 @@ impl MapLog {
     /// A full block: recovery need not read its pages.
     pub(crate) fn add_summary(&mut self, block: BlockId, opened: u64, media: &Media, geometry: &Geometry) {
         let first = u64::from(block.0) * u64::from(geometry.units_per_block());
-        let units = (0..geometry.units_per_block()).filter_map(|unit| match media.oob(Ppa(first + u64::from(unit))) {
-            Some((Owner::Lpn(lpn), seq)) => Some(Record::Unit { unit, lpn, seq }),
-            _ => None,
+        let units = (0..geometry.units_per_block()).filter_map(|unit| {
+            match media.oob(Ppa(first + u64::from(unit))) {
+                Some((Owner::Lpn(lpn), seq)) => Some(Record::Unit { unit, lpn, seq }),
+                _ => None,
+            }
         });
         let units: Vec<Record> = units.collect();
         self.pending.push(Record::Summary { block, opened, units: units.len() as u64 });
@@ -287,8 +302,11 @@ impl Device {
 
     fn begin_checkpoint(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let target = self.log.region ^ 1;
-        let used: Vec<BlockId> =
-            self.log.regions[target].iter().copied().filter(|b| self.media.pages_written(*b) > 0 || self.media.erase_torn(*b)).collect();
+        let used: Vec<BlockId> = self.log.regions[target]
+            .iter()
+            .copied()
+            .filter(|b| self.media.pages_written(*b) > 0 || self.media.erase_torn(*b))
+            .collect();
         self.log.writing = Writing::Erasing { left: used.len() as u32 };
         if used.is_empty() {
             self.write_checkpoint(now, effects);
@@ -312,7 +330,9 @@ impl Device {
         self.media.erase(op.at.block);
         self.metrics.erases += 1;
         self.space.blocks.note_erase(op.at.block);
-        let Writing::Erasing { left } = &mut self.log.writing else { unreachable!("an erase begins a checkpoint") };
+        let Writing::Erasing { left } = &mut self.log.writing else {
+            unreachable!("an erase begins a checkpoint")
+        };
         *left -= 1;
         if *left == 0 {
             self.write_checkpoint(now, effects);
@@ -351,7 +371,8 @@ impl Device {
     pub(crate) fn checkpoint_records(&self, horizon: u64, open: Vec<BlockId>) -> Vec<Record> {
         let mut records = vec![Record::Checkpoint { horizon, openings: self.space.openings }];
         records.extend(open.into_iter().map(Record::Open));
-        records.extend(self.log.recent_trims.iter().filter(|trim| trim.seq > horizon).map(|t| Record::Trim(*t)));
+        records
+            .extend(self.log.recent_trims.iter().filter(|trim| trim.seq > horizon).map(|t| Record::Trim(*t)));
         for (lpn, mut word) in self.map.iter() {
             while let MapWord::Cached { slot, generation } = word {
                 word = self.buffer.named(slot, generation).under;

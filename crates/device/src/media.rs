@@ -156,9 +156,11 @@ impl Media {
     pub fn digest(&self) -> u64 {
         match &self.save_area {
             None => self.digest,
-            Some(save) => save.units.iter().fold(mix(self.digest), |hash, (lpn, seq, payload)| {
-                mix(hash ^ lpn.0 ^ seq.rotate_left(20) ^ payload.identity().rotate_left(40))
-            }) ^ save.trims.iter().fold(1, |hash, trim| mix(hash ^ trim.lpn.0 ^ trim.seq.rotate_left(32))),
+            Some(save) => {
+                save.units.iter().fold(mix(self.digest), |hash, (lpn, seq, payload)| {
+                    mix(hash ^ lpn.0 ^ seq.rotate_left(20) ^ payload.identity().rotate_left(40))
+                }) ^ save.trims.iter().fold(1, |hash, trim| mix(hash ^ trim.lpn.0 ^ trim.seq.rotate_left(32)))
+            }
         }
     }
 
@@ -299,7 +301,11 @@ impl Media {
         match &self.blocks[at.block.index()] {
             Some(media) if media.erase_torn => PageState::Unreadable,
             Some(media) if at.page * self.units_per_page < media.written => {
-                if media.unreadable_pages.contains(&at.page) { PageState::Unreadable } else { PageState::Good }
+                if media.unreadable_pages.contains(&at.page) {
+                    PageState::Unreadable
+                } else {
+                    PageState::Good
+                }
             }
             _ => PageState::Erased,
         }
@@ -373,13 +379,18 @@ impl Media {
 
     /// Bytes of memory in use.
     pub fn memory_bytes(&self) -> u64 {
-        let blocks: usize = self.blocks.iter().flatten().map(|media| {
-            std::mem::size_of::<BlockMedia>()
-                + 16
-                + media.owners.capacity() * 8
-                + media.seqs.capacity() * 8
-                + media.payloads.capacity() * std::mem::size_of::<Payload>()
-        }).sum();
-        (blocks + self.blocks.len() * 8 + self.wear.len() * std::mem::size_of::<Wear>()) as u64
+        let blocks: usize = self
+            .blocks
+            .iter()
+            .flatten()
+            .map(|media| {
+                size_of::<BlockMedia>()
+                    + 16
+                    + media.owners.capacity() * 8
+                    + media.seqs.capacity() * 8
+                    + media.payloads.capacity() * size_of::<Payload>()
+            })
+            .sum();
+        (blocks + self.blocks.len() * 8 + self.wear.len() * size_of::<Wear>()) as u64
     }
 }

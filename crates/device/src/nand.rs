@@ -13,7 +13,6 @@
 
 use crate::config::{Cell, PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
-use flashweir_core::index::Idx;
 use flashweir_core::{Duration, IndexVec, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::VecDeque;
@@ -152,9 +151,16 @@ impl Batch {
 enum Phase {
     Idle,
     /// Command, and for programs data, cross the bus until `since`; then the array works until `until`.
-    Array { kind: OpKind, batch: Batch, since: Instant, until: Instant },
+    Array {
+        kind: OpKind,
+        batch: Batch,
+        since: Instant,
+        until: Instant,
+    },
     /// Reads wait for the bus or use it; so many are left.
-    Output { left: u8 },
+    Output {
+        left: u8,
+    },
     /// The array is being stopped for a read.
     Suspending,
 }
@@ -340,7 +346,8 @@ impl Machine {
 
     /// All idle stations may have work: the shared queue has grown.
     pub fn wake_idle(&mut self) -> Option<StationId> {
-        let idle = self.stations.enumerate().find(|(_, s)| matches!(s.phase, Phase::Idle) && s.suspended.is_none());
+        let idle =
+            self.stations.enumerate().find(|(_, s)| matches!(s.phase, Phase::Idle) && s.suspended.is_none());
         let station = idle?.0;
         self.wake(station);
         Some(station)
@@ -631,11 +638,14 @@ impl Machine {
         let die = front.plane.0 / self.planes_per_die;
         let mut taken = 1u64 << (front.plane.0 % self.planes_per_die);
         let mut i = 0;
-        while i < self.stations[id].reads.len().min(MULTI_PLANE_WINDOW) && u32::from(batch.len) < self.planes_per_die {
+        while i < self.stations[id].reads.len().min(MULTI_PLANE_WINDOW)
+            && u32::from(batch.len) < self.planes_per_die
+        {
             let candidate = self.stations[id].reads[i];
             let op = self.op(candidate);
             let bit = 1u64 << (op.plane.0 % self.planes_per_die);
-            let fits = op.plane.0 / self.planes_per_die == die && taken & bit == 0 && op.at.page == front.at.page;
+            let fits =
+                op.plane.0 / self.planes_per_die == die && taken & bit == 0 && op.at.page == front.at.page;
             if fits {
                 taken |= bit;
                 batch.push(candidate);
@@ -648,7 +658,12 @@ impl Machine {
     }
 
     /// Programs of one die at the same page offset, first the plane whose turn it is.
-    fn next_programs(&mut self, id: StationId, frontier: Frontier, binder: &mut impl Binder) -> Option<Batch> {
+    fn next_programs(
+        &mut self,
+        id: StationId,
+        frontier: Frontier,
+        binder: &mut impl Binder,
+    ) -> Option<Batch> {
         let planes = self.planes_per_station;
         let first_plane = id.0 * planes;
         let turn = self.stations[id].write_turn;
@@ -658,7 +673,8 @@ impl Machine {
             !queues[plane as usize].is_empty()
         };
         let start = (0..planes).map(|i| (turn + i) % planes).find_map(|plane| {
-            let offset = waits(self, plane).then(|| binder.offer(PlaneId(first_plane + plane), frontier))??;
+            let offset =
+                waits(self, plane).then(|| binder.offer(PlaneId(first_plane + plane), frontier))??;
             Some((plane, offset))
         });
         let (plane, offset) = start?;
@@ -667,7 +683,8 @@ impl Machine {
         if self.multi_plane {
             let die = plane / self.planes_per_die * self.planes_per_die;
             for other in (die..die + self.planes_per_die).filter(|&other| other != plane) {
-                if waits(self, other) && binder.offer(PlaneId(first_plane + other), frontier) == Some(offset) {
+                if waits(self, other) && binder.offer(PlaneId(first_plane + other), frontier) == Some(offset)
+                {
                     self.take_program(id, other, frontier, &mut batch, binder);
                 }
             }

@@ -60,7 +60,8 @@ impl Device {
             (OpKind::Erase, Torn::Damaged) => self.media.tear_erase(op.at.block),
             (OpKind::Erase, Torn::Done) => self.media.erase(op.at.block),
             (OpKind::Program, Torn::Damaged) => {
-                let opened = if matches!(op.job, Job::MetaPage(_)) { 0 } else { self.space.opened(op.at.block) };
+                let opened =
+                    if matches!(op.job, Job::MetaPage(_)) { 0 } else { self.space.opened(op.at.block) };
                 damage(&mut self.media, opened, &self.config);
             }
             (OpKind::Program, Torn::Done) => match op.job {
@@ -167,7 +168,9 @@ fn apply(media: &mut Media, step: &Step, torn: Torn) {
         (Step::Erase(block), Torn::Done) => media.erase(*block),
         (Step::Program { at, opened, .. }, Torn::Damaged) => media.spoil(*at, *opened, at.page),
         (Step::ProgramMeta { at, .. }, Torn::Damaged) => media.spoil(*at, 0, at.page),
-        (Step::Program { at, opened, units }, Torn::Done) => media.program(*at, *opened, units.iter().cloned()),
+        (Step::Program { at, opened, units }, Torn::Done) => {
+            media.program(*at, *opened, units.iter().cloned())
+        }
         (Step::ProgramMeta { at, group, image }, Torn::Done) => {
             program_meta_page(media, *at, *group, image.clone());
         }
@@ -226,8 +229,12 @@ impl<'a> Scan<'a> {
     /// Steps 2 to 4: checkpoint, log, blocks that nobody vouches for.
     fn fold(&mut self) -> (Fold, Option<u64>) {
         let complete = |group: &Group| group.pages.len() as u32 == group.total;
-        let checkpoint =
-            self.groups.iter().rev().find(|(_, g)| g.kind == GroupKind::Checkpoint && complete(g)).map(|(n, _)| *n);
+        let checkpoint = self
+            .groups
+            .iter()
+            .rev()
+            .find(|(_, g)| g.kind == GroupKind::Checkpoint && complete(g))
+            .map(|(n, _)| *n);
         let mut horizon = 0;
         let mut openings = 0;
         let mut open = Vec::new();
@@ -335,7 +342,8 @@ impl<'a> Scan<'a> {
         let boot = self.groups.values().map(|g| g.boot).max().unwrap_or(1) + 1;
         // The newest complete checkpoint and its log stay until the new one is complete.
         let live_region = checkpoint.map(|n| self.groups[&n].region).unwrap_or(0);
-        let target = if self.has_planted(PlantedBug::RecoveryNotIdempotent) { live_region } else { live_region ^ 1 };
+        let target =
+            if self.has_planted(PlantedBug::RecoveryNotIdempotent) { live_region } else { live_region ^ 1 };
         let save = self.media.save_area().cloned();
         let reads = self.reads_of_station.clone();
         let openings = self.openings_max + BOOT_GAP;
@@ -405,9 +413,8 @@ fn write_saved(device: &mut Device, save: &SaveArea, steps: &mut Vec<Step>) {
         }
     }
     newest.retain(|lpn, (seq, _)| {
-        let trimmed = save.trims.iter().any(|t| {
-            (t.lpn.0..t.lpn.0 + t.count).contains(&lpn.0) && t.seq > *seq
-        });
+        let trimmed =
+            save.trims.iter().any(|t| (t.lpn.0..t.lpn.0 + t.count).contains(&lpn.0) && t.seq > *seq);
         let durable = match device.map.get(*lpn) {
             MapWord::Direct(ppa) => device.media.oob(ppa).map_or(0, |(_, seq)| seq),
             _ => 0,

@@ -165,10 +165,6 @@ impl Space {
         self.free_pages.push(page);
     }
 
-    pub(crate) fn pages_in_flight(&self) -> usize {
-        self.pages.len() - self.free_pages.len()
-    }
-
     /// The host page that units of `plane` may join, if one is being filled.
     pub(crate) fn filling(&mut self, plane: PlaneId) -> &mut Option<u32> {
         let at = if self.filling.len() == 1 { 0 } else { plane.index() };
@@ -182,10 +178,6 @@ impl Space {
 
     pub(crate) fn push_shared(&mut self, page: u32) {
         self.shared.push_back(page);
-    }
-
-    pub(crate) fn shared_waits(&self) -> usize {
-        self.shared.len()
     }
 
     /// The write operation of a page.

@@ -150,8 +150,10 @@ impl Device {
         let mut merged = vec![0; unit_bytes];
         self.content(Lpn(unit)).unwrap_or_default().expand(&mut merged);
         let unit_lba = unit * self.geometry.lbas_per_unit;
-        let (from, to) = (lba.max(unit_lba), (lba + u64::from(blocks)).min(unit_lba + self.geometry.lbas_per_unit));
-        let at = (from - unit_lba) as usize * LBA_BYTES as usize..(to - unit_lba) as usize * LBA_BYTES as usize;
+        let (from, to) =
+            (lba.max(unit_lba), (lba + u64::from(blocks)).min(unit_lba + self.geometry.lbas_per_unit));
+        let at =
+            (from - unit_lba) as usize * LBA_BYTES as usize..(to - unit_lba) as usize * LBA_BYTES as usize;
         match data {
             Data::Bytes(bytes) => {
                 let source = (from - lba) as usize * LBA_BYTES as usize;
@@ -284,7 +286,8 @@ impl Device {
     /// Completes every FLUSH that has nothing left to wait for.
     pub(crate) fn check_flushes(&mut self, effects: &mut Vec<Effect>) {
         let durable = self.log.durable_trims();
-        while let Some(done) = self.flushes.iter().position(|f| f.units_left == 0 && f.trims_upto <= durable) {
+        while let Some(done) = self.flushes.iter().position(|f| f.units_left == 0 && f.trims_upto <= durable)
+        {
             let flush = self.flushes.remove(done);
             self.part_done(flush.command, effects);
         }
@@ -464,9 +467,16 @@ impl Device {
         if last {
             self.space.blocks.close(op.at.block);
             if self.keeps_metadata() && !self.has_planted(PlantedBug::LogBeforeData) {
-                self.log.add_summary(op.at.block, self.space.opened(op.at.block), &self.media, &self.geometry);
+                self.log.add_summary(
+                    op.at.block,
+                    self.space.opened(op.at.block),
+                    &self.media,
+                    &self.geometry,
+                );
             }
-        } else if self.has_planted(PlantedBug::LogBeforeData) && op.at.page + 2 == self.geometry.pages_per_block {
+        } else if self.has_planted(PlantedBug::LogBeforeData)
+            && op.at.page + 2 == self.geometry.pages_per_block
+        {
             let opened = self.space.opened(op.at.block);
             self.log.add_summary(op.at.block, opened, &self.media, &self.geometry);
             self.log.want();
@@ -646,10 +656,12 @@ impl Device {
             }
             self.buffer.release(unit.slot);
             let flushes = self.flushes.iter_mut().filter(|flush| flush.upto >= seq);
-            let waiting: Vec<u32> = flushes.map(|flush| {
-                flush.units_left -= 1;
-                flush.command
-            }).collect();
+            let waiting: Vec<u32> = flushes
+                .map(|flush| {
+                    flush.units_left -= 1;
+                    flush.command
+                })
+                .collect();
             for command in waiting.into_iter().chain(waiter) {
                 self.commands.get_mut(command).error.get_or_insert(DeviceError::WriteFault { lba });
             }

@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod mqsim;
+pub mod precondition;
 pub mod results;
+pub mod scenario;
 pub mod spelling;
 pub mod workload;
+pub mod world;

@@ -1,0 +1,399 @@
+//! A world: one device, one link, some jobs, one agenda.
+//!
+//! Place in the data flow: a job's request becomes a command on the link, arrives at the device, and its
+//! completion goes back; each of these is a moment on the agenda.
+//!
+//! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the
+//! world panics; nothing happens after the last job has ended but what the device owes.
+
+use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult};
+use crate::workload::{Kind, Request, Step, Workload};
+use flashweir_core::random::mix;
+use flashweir_core::{Agenda, Command, Data, Duration, Instant, Link, Op};
+use flashweir_device::{Device, DeviceMetrics, Effect, Event};
+use std::collections::{BTreeMap, VecDeque};
+
+/// One job of a world.
+#[derive(Debug)]
+pub struct JobSetup {
+    /// Name in reports.
+    pub name: String,
+    /// Options as text, for reports.
+    pub options: BTreeMap<String, String>,
+    /// What it does.
+    pub workload: Box<dyn Workload>,
+    /// A job starts when all jobs of lower groups have ended.
+    pub group: u32,
+    /// Results are taken from this time after its start on.
+    pub ramp: Duration,
+    /// Jobs with the same number are reported as one.
+    pub report_group: u32,
+    /// Whether its results are reported.
+    pub stats: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    setup: JobSetup,
+    started: Option<Instant>,
+    done: bool,
+    in_flight: u32,
+    wake: Option<Instant>,
+    recorder: Option<Recorder>,
+    queue: u16,
+    /// Last completion.
+    ended: Instant,
+}
+
+/// A request between submission and completion.
+#[derive(Debug)]
+struct Flight {
+    job: u32,
+    request: Request,
+    submitted: Instant,
+    command: Option<Command>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Arrive(u32),
+    Device(Event),
+    Complete(u32),
+    Poll(u32),
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Virtual time.
+    pub now: Instant,
+    /// Requests completed.
+    pub requests: u64,
+    /// Virtual time at which the run is expected to end, where that is known.
+    pub planned: Option<Instant>,
+}
+
+/// Moments between two reports of progress.
+const REPORT_EVERY: u64 = 1 << 16;
+
+/// One device, one link, some jobs.
+#[derive(Debug)]
+pub struct World {
+    agenda: Agenda<Moment>,
+    link: Link,
+    device: Device,
+    jobs: Vec<Job>,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    /// Requests that wait for room on their queue.
+    waiting: Vec<VecDeque<u32>>,
+    effects: Vec<Effect>,
+    interval: Duration,
+    requests: u64,
+    errors: u64,
+    first_error: Option<String>,
+    hash: u64,
+    baseline: DeviceMetrics,
+}
+
+impl World {
+    /// A world in which `jobs` begin at time zero, and their results are kept by `interval`.
+    pub fn new(device: Device, jobs: Vec<JobSetup>, interval: Duration) -> Self {
+        let link = Link::new(device.config().link.clone());
+        let queues = link.config().queues;
+        let jobs = jobs.into_iter().enumerate().map(|(i, setup)| Job {
+            setup,
+            started: None,
+            done: false,
+            in_flight: 0,
+            wake: None,
+            recorder: None,
+            queue: (i % usize::from(queues)) as u16,
+            ended: Instant::ZERO,
+        });
+        Self {
+            jobs: jobs.collect(),
+            agenda: Agenda::default(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            waiting: vec![VecDeque::new(); usize::from(queues)],
+            effects: Vec::new(),
+            requests: 0,
+            errors: 0,
+            first_error: None,
+            hash: 0,
+            baseline: *device.metrics(),
+            interval,
+            link,
+            device,
+        }
+    }
+
+    /// Runs until every job has ended; `progress` is called now and then and stops the run by returning
+    /// false. Says whether the run came to its end.
+    pub fn run(&mut self, mut progress: impl FnMut(Progress) -> bool) -> bool {
+        self.start_group(Instant::ZERO);
+        let mut moments = 0;
+        while let Some((now, moment)) = self.agenda.pop() {
+            match moment {
+                Moment::Device(event) => {
+                    self.device.event(now, event, &mut self.effects);
+                    self.carry_out(now);
+                }
+                Moment::Arrive(flight) => {
+                    let command =
+                        self.flights[flight as usize].command.take().expect("a command arrives once");
+                    self.device.command(now, command, &mut self.effects);
+                    self.carry_out(now);
+                }
+                Moment::Complete(flight) => self.complete(now, flight),
+                Moment::Poll(job) => {
+                    let job = job as usize;
+                    if self.jobs[job].wake == Some(now) {
+                        self.jobs[job].wake = None;
+                        self.poll(now, job);
+                    }
+                }
+            }
+            moments += 1;
+            if moments % REPORT_EVERY == 0 && !progress(self.progress(now)) {
+                return false;
+            }
+            if self.jobs.iter().all(|job| job.done && job.in_flight == 0) {
+                break;
+            }
+        }
+        let left = self.jobs.iter().filter(|job| !job.done || job.in_flight > 0).count();
+        assert_eq!(left, 0, "{left} jobs never ended: requests were lost at {:?}", self.agenda.now());
+        self.device.audit();
+        true
+    }
+
+    fn progress(&self, now: Instant) -> Progress {
+        let planned = self
+            .jobs
+            .iter()
+            .filter(|job| !job.done)
+            .map(|job| Some(job.started? + job.setup.workload.planned()?));
+        let planned = planned.max().flatten();
+        Progress { now, requests: self.requests, planned }
+    }
+
+    /// Starts the lowest group that has not started, if all before it have ended.
+    fn start_group(&mut self, now: Instant) {
+        loop {
+            let running =
+                self.jobs.iter().any(|job| job.started.is_some() && !(job.done && job.in_flight == 0));
+            let next = self.jobs.iter().filter(|job| job.started.is_none()).map(|job| job.setup.group).min();
+            let (false, Some(group)) = (running, next) else { return };
+            for job in 0..self.jobs.len() {
+                if self.jobs[job].setup.group == group && self.jobs[job].started.is_none() {
+                    self.jobs[job].started = Some(now);
+                    self.jobs[job].ended = now;
+                    self.poll(now, job);
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self, now: Instant, job: usize) {
+        while !self.jobs[job].done {
+            match self.jobs[job].setup.workload.poll(now) {
+                Step::Submit(request) => self.submit(now, job, request),
+                Step::Wait(at) => {
+                    debug_assert!(at > now, "a wait ends later");
+                    if self.jobs[job].wake.is_none_or(|wake| at < wake) {
+                        self.jobs[job].wake = Some(at);
+                        self.agenda.at(at, Moment::Poll(job as u32));
+                    }
+                    return;
+                }
+                Step::Blocked => {
+                    assert!(self.jobs[job].in_flight > 0, "a job waits for a completion that cannot come");
+                    return;
+                }
+                Step::Done => self.jobs[job].done = true,
+            }
+        }
+    }
+
+    fn submit(&mut self, now: Instant, job: usize, request: Request) {
+        let flight = Flight { job: job as u32, request, submitted: now, command: None };
+        let at = match self.free.pop() {
+            Some(free) => {
+                self.flights[free as usize] = flight;
+                free
+            }
+            None => {
+                self.flights.push(flight);
+                self.flights.len() as u32 - 1
+            }
+        };
+        let entry = &mut self.jobs[job];
+        entry.in_flight += 1;
+        if let Some(recorder) = &mut entry.recorder {
+            recorder.submitted_at_depth(entry.in_flight);
+        } else if entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now) {
+            let start = entry.started.unwrap_or(now) + entry.setup.ramp;
+            let mut recorder = Recorder::new(start.min(now), self.interval);
+            recorder.submitted_at_depth(entry.in_flight);
+            entry.recorder = Some(recorder);
+        }
+        let queue = entry.queue;
+        if self.link.has_room(queue) && self.waiting[usize::from(queue)].is_empty() {
+            self.send(now, at);
+        } else {
+            self.waiting[usize::from(queue)].push_back(at);
+        }
+    }
+
+    /// Puts a request on the link.
+    fn send(&mut self, now: Instant, at: u32) {
+        let flight = &mut self.flights[at as usize];
+        let Request { kind, lba, blocks, fua, .. } = flight.request;
+        let op = match kind {
+            Kind::Read => Op::Read { lba, blocks },
+            Kind::Write => {
+                Op::Write { lba, blocks, data: Data::Pattern(self.requests ^ u64::from(at) << 40) }
+            }
+            Kind::Trim => Op::Trim { lba, blocks },
+            Kind::WriteZeroes => Op::WriteZeroes { lba, blocks },
+            Kind::Flush => Op::Flush,
+        };
+        let mut command = Command::new(u64::from(at), op);
+        command.queue = self.jobs[flight.job as usize].queue;
+        command.fua = fua;
+        flight.submitted = now;
+        let arrives = self.link.submit(now, &command);
+        flight.command = Some(command);
+        self.agenda.at(arrives, Moment::Arrive(at));
+    }
+
+    /// Does what the device asked for.
+    fn carry_out(&mut self, now: Instant) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
+                Effect::Accepted { .. } => {}
+                Effect::Complete(completion) => {
+                    let flight = completion.id.0 as u32;
+                    let request = &self.flights[flight as usize].request;
+                    let up = match (request.kind, &completion.result) {
+                        (Kind::Read, Ok(_)) => u64::from(request.blocks) * 512,
+                        _ => 0,
+                    };
+                    if let Err(error) = completion.result {
+                        self.errors += 1;
+                        self.first_error.get_or_insert_with(|| error.to_string());
+                    }
+                    let seen = self.link.complete(now, up);
+                    self.agenda.at(seen, Moment::Complete(flight));
+                }
+            }
+        }
+        self.effects = effects;
+    }
+
+    fn complete(&mut self, now: Instant, at: u32) {
+        let Flight { job, request, submitted, .. } = self.flights[at as usize];
+        self.free.push(at);
+        self.requests += 1;
+        self.hash = mix(self.hash ^ now.as_nanos() ^ u64::from(at) << 48);
+        let job = job as usize;
+        let entry = &mut self.jobs[job];
+        self.link.release(entry.queue);
+        if let Some(next) = self.waiting[usize::from(entry.queue)].pop_front() {
+            self.send(now, next);
+        }
+        let entry = &mut self.jobs[job];
+        entry.in_flight -= 1;
+        entry.ended = now;
+        let measured = entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now);
+        if measured && let Some(recorder) = &mut entry.recorder {
+            let bytes = u64::from(request.blocks) * 512;
+            recorder.record(request.kind, bytes, request.intended.min(submitted), submitted, now);
+        }
+        entry.setup.workload.completed(now, request.token);
+        self.poll(now, job);
+        if self.jobs[job].done && self.jobs[job].in_flight == 0 {
+            self.start_group(now);
+        }
+    }
+
+    /// A hash over every completion and its time; equal worlds have equal hashes.
+    pub fn trace_hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Requests completed.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Moments that have passed or wait.
+    pub fn moments(&self) -> u64 {
+        self.agenda.scheduled()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Ends the world and gives what it measured, and the device.
+    pub fn finish(self, device_name: &str, workload_name: &str, seed: u64) -> (RunResult, Device) {
+        let now = self.agenda.now();
+        let metrics = self.device.metrics().since(&self.baseline);
+        let unit = self.device.geometry().unit_bytes;
+        let nand_units = metrics.user_units_programmed
+            + metrics.gc_units_moved
+            + metrics.filler_units
+            + metrics.meta_units;
+        let mut result = RunResult {
+            device: device_name.to_string(),
+            workload: workload_name.to_string(),
+            seed,
+            virtual_time_ns: now.as_nanos(),
+            totals: DeviceTotals {
+                host_written_bytes: metrics.host_units_written * unit,
+                nand_written_bytes: nand_units * unit,
+                erases: metrics.erases,
+                gc_units_moved: metrics.gc_units_moved,
+                flushes: metrics.flushes,
+            },
+            ..RunResult::default()
+        };
+        result.add_metrics("device", &metrics.list());
+        let count = |value| MetricValue::Count(value);
+        result
+            .metrics
+            .insert("nand.multi_plane_commands".into(), count(self.device.nand().multi_plane_commands));
+        result.metrics.insert("nand.suspends".into(), count(self.device.nand().suspends));
+        let span = now.as_nanos().max(1) as f64;
+        let share = |times: Vec<Duration>| {
+            let sum: u64 = times.iter().map(|time| time.as_nanos()).sum();
+            MetricValue::Ratio(sum as f64 / times.len().max(1) as f64 / span)
+        };
+        let (stations, channels) =
+            (self.device.nand().station_busy().collect(), self.device.nand().channel_busy().collect());
+        result.metrics.insert("nand.station_utilisation".into(), share(stations));
+        result.metrics.insert("nand.channel_utilisation".into(), share(channels));
+        result.metrics.insert("host.errors".into(), count(self.errors));
+        result.metrics.insert("trace_hash".into(), count(self.hash));
+        let mut merged: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+        for job in self.jobs.into_iter().filter(|job| job.setup.stats) {
+            let ended = job.ended;
+            let recorder = job.recorder.unwrap_or_else(|| Recorder::new(ended, self.interval));
+            let finished = recorder.finish(&job.setup.name, job.setup.options, ended);
+            merged.entry(job.setup.report_group).or_default().push(finished);
+        }
+        result.jobs = merged.values().filter_map(|jobs| crate::results::JobResult::merge(jobs)).collect();
+        (result, self.device)
+    }
+
+    /// The first error that the device answered, and how many there were.
+    pub fn errors(&self) -> (u64, Option<&str>) {
+        (self.errors, self.first_error.as_deref())
+    }
+}

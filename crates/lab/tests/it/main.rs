@@ -1,0 +1,4 @@
+//! Integration tests of the laboratory: worlds against answers that we did not write.
+
+mod answers;
+mod support;

@@ -1,0 +1,43 @@
+//! Worlds in a few lines.
+
+use flashweir_core::{Bytes, Duration};
+use flashweir_device::{Device, DeviceConfig, DeviceOptions};
+use flashweir_lab::precondition::{Mode, Pattern, Precondition};
+use flashweir_lab::results::RunResult;
+use flashweir_lab::workload::Workload;
+use flashweir_lab::workload::fio::{FioJob, parse_job_file};
+use flashweir_lab::world::{JobSetup, World};
+use std::collections::BTreeMap;
+
+pub(crate) fn device(config: &DeviceConfig, seed: u64) -> Device {
+    config.validate().unwrap_or_else(|e| panic!("{}: {e}", config.name));
+    Device::new(config.clone(), DeviceOptions { seed, track_contents: false, planted: None })
+}
+
+pub(crate) fn filled(config: &DeviceConfig, seed: u64, fill: f64) -> Device {
+    let state = Precondition { mode: Mode::Instant, fill, overwrite: 0.0, pattern: Pattern::Sequential };
+    state.apply(device(config, seed), seed, |_| true).0
+}
+
+pub(crate) fn setup(name: &str, workload: impl Workload + 'static) -> JobSetup {
+    JobSetup {
+        name: name.into(),
+        options: BTreeMap::new(),
+        workload: Box::new(workload),
+        group: 0,
+        ramp: Duration::ZERO,
+        report_group: 0,
+        stats: true,
+    }
+}
+
+/// Runs the jobs of a job file; all of them at once.
+pub(crate) fn run_fio(device: Device, seed: u64, text: &str) -> (RunResult, Device) {
+    let capacity = Bytes(device.geometry().capacity_lbas() * 512);
+    let file = parse_job_file("test.fio", text, capacity).unwrap_or_else(|e| panic!("{e}"));
+    let jobs = file.jobs.into_iter().map(|spec| setup(&spec.name.clone(), FioJob::new(spec, seed))).collect();
+    let mut world = World::new(device, jobs, Duration::from_secs(1));
+    assert!(world.run(|_| true));
+    assert_eq!(world.errors(), (0, None));
+    world.finish("device", "test", seed)
+}
