@@ -2,9 +2,9 @@
 //! from its workload file, so that a study made with MQSim can go on here.
 //!
 //! Every key of the file ends in one of three ways: it is taken over; it is not modelled, which a warning
-//! says with key, value and reason; or its value has no counterpart, which is an error that names the key, the
-//! value, what was expected and the line. The conversion of times uses MQSim's own constants for NV-DDR2 and
-//! PCIe, so that the answers at queue depth 1 are MQSim's.
+//! says with key, value and reason; or its value has no counterpart, which is an error that names the key,
+//! the value, what was expected and the line. The conversion of times uses MQSim's own constants for
+//! NV-DDR2 and PCIe, so that the answers at queue depth 1 are MQSim's.
 //!
 //! Deliberately absent: MQSim's address generator (the requests are alike in distribution, not in sequence),
 //! its cached map, and flows confined to some of the planes.
@@ -20,7 +20,8 @@ use flashweir_device::geometry::Geometry;
 use flashweir_ftl::{GcPolicy, Striping};
 use std::fmt::Write as _;
 
-/// What MQSim's `Device_Level_Data_Caching_Mode` asks for. It stands in the workload file, and changes the device.
+/// What MQSim's `Device_Level_Data_Caching_Mode` asks for. It stands in the workload file, and changes the
+/// device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
     /// Writes complete when they are on the medium.
@@ -58,8 +59,8 @@ pub struct ImportedReplay {
 }
 
 impl ImportedReplay {
-    /// A command line that replays the trace on `device`, a preset or a device file. Addresses wrap as they do
-    /// in MQSim.
+    /// A command line that replays the trace on `device`, a preset or a device file. Addresses wrap as they
+    /// do in MQSim.
     pub fn command(&self, device: &str) -> String {
         let mut line = format!("weir replay {} --device {device} --format mqsim --fit wrap", self.file);
         if self.repeat > 1 {
@@ -176,8 +177,9 @@ fn geometry(device: &mut Keys<'_>, flash: &mut Keys<'_>) -> Result<GeometryConfi
     })
 }
 
-/// Times of the medium, with what MQSim's NV-DDR2 channel adds to them (ns): 290 = tCS + 6 tWC + tWB + tRR for a
-/// read, 361 = tCS + 6 tWC + tADL + tWPST + tWPSTH + tWB for a program, 220 = tCS + 4 tWC + tWB for an erase.
+/// Times of the medium, with what MQSim's NV-DDR2 channel adds to them (ns): 290 = tCS + 6 tWC + tWB + tRR
+/// for a read, 361 = tCS + 6 tWC + tADL + tWPST + tWPSTH + tWB for a program, 220 = tCS + 4 tWC + tWB for
+/// an erase.
 fn timing(device: &mut Keys<'_>, flash: &mut Keys<'_>) -> Result<TimingConfig, String> {
     /// From the end of a read in the array until ready/busy shows it.
     const READY_NS: u64 = 20;
@@ -225,8 +227,8 @@ fn ftl(
     geometry: &GeometryConfig,
     warnings: &mut Vec<String>,
 ) -> Result<FtlConfig, String> {
-    /// MQSim runs so many collections in a plane at most, starts them no later, and stops user writes to a plane
-    /// with fewer free blocks.
+    /// MQSim runs so many collections in a plane at most, starts them no later, and stops user writes to a
+    /// plane with fewer free blocks.
     const HOLD_BLOCKS: u32 = 10;
     let scheme = device.text("Plane_Allocation_Scheme")?;
     let striping: Striping =
@@ -303,9 +305,10 @@ fn buffer(
     })
 }
 
-/// The link, in MQSim's terms: packets of at most 128 bytes with 28 bytes around each of them, and messages of
-/// 2 (doorbell), 72 (command) and 16 bytes (completion) in a packet each; a fetch request has 32 bytes in all.
-/// A command costs the doorbell of the last completion, its own doorbell, the fetch request, and itself.
+/// The link, in MQSim's terms: packets of at most 128 bytes with 28 bytes around each of them, and messages
+/// of 2 (doorbell), 72 (command) and 16 bytes (completion) in a packet each; a fetch request has 32 bytes
+/// in all. A command costs the doorbell of the last completion, its own doorbell, the fetch request, and
+/// itself.
 fn link(host: &mut Keys<'_>, device: &mut Keys<'_>) -> Result<LinkConfig, String> {
     let lane_bytes_per_ns = host.real("PCIe_Lane_Bandwidth", 0.001, 1000.0)?;
     let lanes = host.whole("PCIe_Lane_Count", 1, 64)?;

@@ -1,0 +1,610 @@
+//! A scenario: devices × workloads × seeds in one TOML file, with overrides from the command line.
+//!
+//! Place in the data flow: text and overrides in, a [`Scenario`] of checked, typed parts out; the runner
+//! makes a world from each [`Run`]. Overrides work on the TOML tree before it is typed, so every key can be
+//! set.
+//!
+//! A device begins as a preset, a device file or nothing; keys written next to that are merged over it,
+//! then those of `set`, then the command line's. All files that a scenario names are relative to it.
+//!
+//! Invariants: every device is valid; names of devices, and of workloads, differ; every fio job file was
+//! parsed for every device; an error names its file, key and place, and what would have been valid.
+//!
+//! Deliberately absent: reading traces, which may be large; the runner does it once for all devices.
+
+mod error;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use error::{Fault, ScenarioError};
+
+use crate::spelling::nearest;
+use crate::workload::fio::parse_job_file;
+use crate::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Bytes, Duration};
+use flashweir_device::config::DeviceConfig;
+use flashweir_device::geometry::Geometry;
+use flashweir_device::presets;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Devices × workloads × seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What the scenario shows, for reports.
+    pub name: String,
+    /// The seed of each repetition; not empty, all different.
+    pub seeds: Vec<u64>,
+    /// What happens to each device before the workload.
+    pub precondition: Precondition,
+    /// Whether the device keeps what was written, so that it can be compared.
+    pub track_contents: bool,
+    /// The devices, valid and with different names.
+    pub devices: Vec<DeviceConfig>,
+    /// The workloads, with different names.
+    pub workloads: Vec<WorkloadConfig>,
+}
+
+/// One world of a scenario, by position in its lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Position in [`Scenario::devices`].
+    pub device: usize,
+    /// Position in [`Scenario::workloads`].
+    pub workload: usize,
+    /// The seed.
+    pub seed: u64,
+}
+
+impl Scenario {
+    /// All worlds: workload by workload, device by device, seed by seed.
+    pub fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        (0..self.workloads.len()).flat_map(move |workload| {
+            (0..self.devices.len())
+                .flat_map(move |device| self.seeds.iter().map(move |&seed| Run { device, workload, seed }))
+        })
+    }
+
+    /// Reads the scenario `path`. An override is `key=value` with a dotted key: `seeds=5`,
+    /// `device.0.ftl.gc.policy=fifo`, `device.*.buffer.capacity=64MiB`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ScenarioError> {
+        let file = path.display().to_string();
+        let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let text = read(path).map_err(|reason| {
+            let place = "the scenario".into();
+            ScenarioError::new(&file, Fault::Read { path: file.clone(), place, reason })
+        })?;
+        Self::parse(&file, &text, overrides, &read)
+    }
+
+    /// Reads the scenario `text`, which messages call `file` and whose paths are relative to it; `read`
+    /// gives the text of other files.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        overrides: &[String],
+        read: &dyn Fn(&Path) -> Result<String, String>,
+    ) -> Result<Self, ScenarioError> {
+        let base = Path::new(file).parent().unwrap_or(Path::new("")).to_owned();
+        Reader { file, base, read }.scenario(text, overrides)
+    }
+}
+
+/// Reads a device from the text of a device file, which messages call `file`.
+///
+/// # Errors
+/// The first thing that is wrong, with its place.
+pub fn read_device(file: &str, text: &str) -> Result<DeviceConfig, ScenarioError> {
+    let at = |fault| ScenarioError::new(file, fault);
+    let table = syntax(file, text)?;
+    let config: DeviceConfig = tree::read(&table, &device_shape(), "the device").map_err(at)?;
+    config.validate().map_err(|reason| at(Fault::Invalid { place: "the device".into(), reason }))?;
+    Ok(config)
+}
+
+/// How a device gets its state before the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PreconditionMode {
+    /// The device is fresh.
+    None,
+    /// Pages are placed as writing would have placed them, in no time.
+    Instant,
+    /// The writes are simulated.
+    AgeByWriting,
+}
+
+/// The order of preconditioning writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Uniformly random addresses.
+    Random,
+    /// Rising addresses.
+    Sequential,
+}
+
+/// What happens to each device before the workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Precondition {
+    /// How.
+    pub mode: PreconditionMode,
+    /// Fraction of the user capacity that is written once, 0 to 1.
+    #[serde(default = "one")]
+    pub fill: f64,
+    /// How often this part is then overwritten, 0 to 100.
+    #[serde(default)]
+    pub overwrite: f64,
+    /// In which order it is overwritten.
+    #[serde(default = "random")]
+    pub pattern: Pattern,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn random() -> Pattern {
+    Pattern::Random
+}
+
+impl Default for Precondition {
+    fn default() -> Self {
+        Self { mode: PreconditionMode::None, fill: one(), overwrite: 0.0, pattern: random() }
+    }
+}
+
+/// A workload with its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkloadConfig {
+    /// As reports show it.
+    pub name: String,
+    /// Where its requests come from.
+    pub source: Source,
+}
+
+/// Where the requests of a workload come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// A fio job file.
+    Fio {
+        /// Its name in messages.
+        file: String,
+        /// Its text.
+        text: String,
+    },
+    /// A trace.
+    Trace {
+        /// The file, relative to the working directory.
+        file: PathBuf,
+        /// How it is read.
+        read: ReadOptions,
+        /// How it is replayed.
+        replay: ReplayConfig,
+    },
+}
+
+/// The top of a scenario without its lists.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    name: String,
+    #[serde(default = "one_seed", deserialize_with = "seeds")]
+    seeds: Vec<u64>,
+    #[serde(default)]
+    precondition: Precondition,
+    #[serde(default)]
+    track_contents: bool,
+}
+
+const HEAD_SHAPE: &str = "name = 'x'\nseeds = [1, 2, 3]\ntrack_contents = false
+precondition = { mode = 'none', fill = 0.9, overwrite = 2.0, pattern = 'random' }";
+
+fn one_seed() -> Vec<u64> {
+    vec![1]
+}
+
+/// A list of seeds, or a number n for the seeds 1 to n.
+fn seeds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    let expected = ": expected a number from 1 to 100000, or a list of different seeds such as [1, 2, 3]";
+    let error = || serde::de::Error::custom(expected);
+    let number = |value: &Value| value.as_integer().and_then(|number| u64::try_from(number).ok());
+    match Value::deserialize(deserializer)? {
+        Value::Array(list) => {
+            let seeds: Vec<u64> = list.iter().map(number).collect::<Option<_>>().ok_or_else(error)?;
+            let mut different = seeds.clone();
+            different.sort_unstable();
+            different.dedup();
+            if seeds.is_empty() || different.len() < seeds.len() { Err(error()) } else { Ok(seeds) }
+        }
+        value => match number(&value) {
+            Some(count @ 1..=100_000) => Ok((1..=count).collect()),
+            _ => Err(error()),
+        },
+    }
+}
+
+/// A `[[workload]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkloadKeys {
+    name: Option<String>,
+    fio: Option<String>,
+    fio_inline: Option<String>,
+    trace: Option<TraceKeys>,
+}
+
+/// The table `trace` of a workload.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TraceKeys {
+    file: String,
+    format: Option<Format>,
+    device: Option<String>,
+    action: Option<Action>,
+    #[serde(default)]
+    sort: bool,
+    tolerance: Option<Duration>,
+    limit: Option<u64>,
+    #[serde(default)]
+    timing: Timing,
+    #[serde(default)]
+    fit: Fit,
+    repeat: Option<u32>,
+}
+
+const WORKLOAD_SHAPE: &str = "name = 'x'\nfio = 'x.fio'\nfio_inline = '[x]'\n[trace]\nfile = 'x.trace'
+format = 'mqsim'\ndevice = 'first'\naction = 'Q'\nsort = false\ntolerance = '1ms'\nlimit = 1\ntiming = 'original'
+fit = 'refuse'\nrepeat = 1";
+
+/// Keys of a `[[device]]` that are not keys of a device.
+const DEVICE_EXTRA: [&str; 3] = ["preset", "file", "set"];
+
+fn shape(text: &str) -> Table {
+    text.parse().expect("shapes are valid TOML")
+}
+
+/// A device with every key.
+fn device_shape() -> Table {
+    let mut config = presets::preset("datacenter-tlc-plp-nvme").expect("the preset exists");
+    config.buffer.protected = Some(Bytes::mib(1));
+    Table::try_from(config).expect("every configuration is a TOML table")
+}
+
+fn syntax(file: &str, text: &str) -> Result<Table, ScenarioError> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let start = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let message = error.message().replace('\n', ", ");
+        ScenarioError::new(file, Fault::Syntax { line, message })
+    })
+}
+
+/// `device 0 (rflush)`.
+fn place(what: &str, index: usize, name: Option<&str>) -> String {
+    name.map_or_else(|| format!("{what} {index}"), |name| format!("{what} {index} ({name})"))
+}
+
+/// A `key=value` of the command line.
+struct Override<'a> {
+    text: &'a str,
+    path: Vec<&'a str>,
+    value: Value,
+}
+
+impl<'a> Override<'a> {
+    fn parse(text: &'a str) -> Result<Self, Fault> {
+        let bad = |reason: &str| Fault::Override { text: text.to_owned(), reason: reason.to_owned() };
+        let (key, value) = text.split_once('=').ok_or_else(|| bad("expected key=value, as in seeds=5"))?;
+        let path: Vec<&str> = key.trim().split('.').collect();
+        if path.iter().any(|part| part.is_empty()) {
+            return Err(bad("a part of the key is empty"));
+        }
+        Ok(Self { text, path, value: tree::command_line_value(value.trim()) })
+    }
+
+    /// The key inside a device, if the override is for a device once it is put together.
+    fn in_device(&self) -> Option<(&str, &[&str])> {
+        match self.path.as_slice() {
+            ["device", index, rest @ ..] if !matches!(rest, [] | ["preset" | "file" | "set", ..]) => {
+                Some((index, rest))
+            }
+            _ => None,
+        }
+    }
+
+    fn fault(&self, reason: String) -> Fault {
+        Fault::Override { text: self.text.to_owned(), reason }
+    }
+}
+
+/// A device that was put together and not yet typed.
+struct DeviceTree {
+    place: String,
+    table: Table,
+}
+
+/// Reads one scenario.
+struct Reader<'a> {
+    file: &'a str,
+    base: PathBuf,
+    read: &'a dyn Fn(&Path) -> Result<String, String>,
+}
+
+impl Reader<'_> {
+    fn scenario(&self, text: &str, overrides: &[String]) -> Result<Scenario, ScenarioError> {
+        let mut top = syntax(self.file, text)?;
+        let at = |fault| ScenarioError::new(self.file, fault);
+        let overrides: Vec<Override<'_>> =
+            overrides.iter().map(|text| Override::parse(text)).collect::<Result<_, _>>().map_err(at)?;
+        for change in overrides.iter().filter(|change| change.in_device().is_none()) {
+            tree::set_path(&mut top, &change.path, &change.value)
+                .map_err(|reason| at(change.fault(reason)))?;
+        }
+        let head_shape = shape(HEAD_SHAPE);
+        tree::check_keys(&top, &head_shape, &["device", "workload"], "the scenario").map_err(at)?;
+        let devices = list(&mut top, "device", "preset = \"rflush\"").map_err(at)?;
+        let workloads = list(&mut top, "workload", "fio = \"job.fio\"").map_err(at)?;
+        let head: Head = tree::read(&top, &head_shape, "the scenario").map_err(at)?;
+        check_precondition(&head.precondition).map_err(at)?;
+        let devices = self.devices(devices, &overrides)?;
+        let workloads = workloads
+            .iter()
+            .enumerate()
+            .map(|(index, keys)| self.workload(index, keys, &devices))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(at)?;
+        differ("devices", devices.iter().map(|device| device.name.as_str())).map_err(at)?;
+        differ("workloads", workloads.iter().map(|workload| workload.name.as_str())).map_err(at)?;
+        let Head { name, seeds, precondition, track_contents } = head;
+        Ok(Scenario { name, seeds, precondition, track_contents, devices, workloads })
+    }
+
+    fn devices(
+        &self,
+        entries: Vec<Table>,
+        overrides: &[Override<'_>],
+    ) -> Result<Vec<DeviceConfig>, ScenarioError> {
+        let at = |fault| ScenarioError::new(self.file, fault);
+        let shape = device_shape();
+        let mut trees = Vec::new();
+        for (index, entry) in entries.into_iter().enumerate() {
+            trees.push(self.device(index, entry, &shape)?);
+        }
+        for change in overrides {
+            let Some((index, path)) = change.in_device() else { continue };
+            let fault = |reason| at(change.fault(reason));
+            for at in tree::indices("device", index, trees.len()).map_err(fault)? {
+                tree::set_path(&mut trees[at].table, path, &change.value).map_err(fault)?;
+            }
+        }
+        let typed = trees.iter().map(|DeviceTree { place, table }| {
+            let config: DeviceConfig = tree::read(table, &shape, place)?;
+            let invalid = |reason| Fault::Invalid { place: place.clone(), reason };
+            config.validate().map_err(invalid)?;
+            Ok(config)
+        });
+        typed.collect::<Result<_, _>>().map_err(at)
+    }
+
+    /// Puts a device together from what it is based on, its own keys and its `set`.
+    fn device(&self, index: usize, mut entry: Table, shape: &Table) -> Result<DeviceTree, ScenarioError> {
+        let at = |fault| ScenarioError::new(self.file, fault);
+        let word = |key: &str| entry.get(key).and_then(Value::as_str);
+        let label = word("name").or(word("preset")).or(word("file"));
+        let place = place("device", index, label);
+        tree::check_keys(&entry, shape, &DEVICE_EXTRA, &place).map_err(at)?;
+        let mut texts = [None, None];
+        for (text, key) in texts.iter_mut().zip(["preset", "file"]) {
+            *text = match entry.remove(key) {
+                Some(Value::String(text)) => Some(text),
+                Some(value) => return Err(at(text_expected(key, &place, &value))),
+                None => None,
+            };
+        }
+        let mut table = match texts {
+            [Some(preset), None] => self.preset(&preset, &place).map_err(at)?,
+            [None, Some(file)] => self.device_file(&file, shape, &place)?,
+            [None, None] => Table::new(),
+            [Some(_), Some(_)] => {
+                let reason = "has both `preset` and `file`: expected one of them".into();
+                return Err(at(Fault::Invalid { place, reason }));
+            }
+        };
+        let set = entry.remove("set");
+        tree::merge(&mut table, entry);
+        if let Some(set) = set {
+            apply_set(&mut table, &set, &place).map_err(at)?;
+        }
+        Ok(DeviceTree { place, table })
+    }
+
+    fn preset(&self, name: &str, place: &str) -> Result<Table, Fault> {
+        match presets::text(name) {
+            Some(text) => Ok(shape(text)),
+            None => Err(Fault::Preset {
+                name: name.to_owned(),
+                place: place.to_owned(),
+                nearest: nearest(name, presets::names()).map(str::to_owned),
+            }),
+        }
+    }
+
+    /// The tree of a device file; its unknown keys are reported under its own name.
+    fn device_file(&self, name: &str, shape: &Table, place: &str) -> Result<Table, ScenarioError> {
+        let text = self.text(name, place).map_err(|fault| ScenarioError::new(self.file, fault))?;
+        let table = syntax(name, &text)?;
+        tree::check_keys(&table, shape, &[], "the device")
+            .map_err(|fault| ScenarioError::new(name, fault))?;
+        Ok(table)
+    }
+
+    fn text(&self, name: &str, place: &str) -> Result<String, Fault> {
+        (self.read)(&self.base.join(name)).map_err(|reason| Fault::Read {
+            path: name.to_owned(),
+            place: place.to_owned(),
+            reason,
+        })
+    }
+
+    fn workload(
+        &self,
+        index: usize,
+        keys: &Table,
+        devices: &[DeviceConfig],
+    ) -> Result<WorkloadConfig, Fault> {
+        let place = place("workload", index, keys.get("name").and_then(Value::as_str));
+        let keys: WorkloadKeys = tree::read(keys, &shape(WORKLOAD_SHAPE), &place)?;
+        let invalid = |reason: String| Fault::Invalid { place: place.clone(), reason };
+        let stem = |file: &str| Path::new(file).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let (source, name) = match (keys.fio, keys.fio_inline, keys.trace) {
+            (Some(file), None, None) => {
+                let text = self.text(&file, &place)?;
+                let name = stem(&file);
+                (Source::Fio { file, text }, name)
+            }
+            (None, Some(text), None) => {
+                (Source::Fio { file: format!("{} (workload {index})", self.file), text }, None)
+            }
+            (None, None, Some(trace)) => {
+                let name = stem(&trace.file);
+                (self.trace(trace).map_err(invalid)?, name)
+            }
+            (fio, inline, trace) => {
+                let given = [fio.is_some(), inline.is_some(), trace.is_some()];
+                let count = if given.contains(&true) { "more than one" } else { "none" };
+                return Err(invalid(format!(
+                    "has {count} of `fio`, `fio_inline` and `trace`: expected exactly one"
+                )));
+            }
+        };
+        if let Source::Fio { file, text } = &source {
+            for device in devices {
+                let capacity = Bytes(Geometry::new(device).capacity_lbas() * LBA_BYTES);
+                parse_job_file(file, text, capacity)
+                    .map_err(|error| invalid(format!("on device {}: {error}", device.name)))?;
+            }
+        }
+        let name = keys.name.or(name).unwrap_or_else(|| format!("workload {index}"));
+        Ok(WorkloadConfig { name, source })
+    }
+
+    fn trace(&self, keys: TraceKeys) -> Result<Source, String> {
+        let defaults = ReadOptions::default();
+        let replay = ReplayConfig { timing: keys.timing, fit: keys.fit, repeat: keys.repeat.unwrap_or(1) };
+        replay.validate().map_err(|problem| problem.to_string())?;
+        let device = keys.device.map(|device| match device.as_str() {
+            "first" => Devices::First,
+            "all" => Devices::All,
+            _ => Devices::Only(device),
+        });
+        let read = ReadOptions {
+            format: keys.format,
+            device,
+            action: keys.action,
+            sort: keys.sort,
+            tolerance: keys.tolerance.unwrap_or(defaults.tolerance),
+            limit: keys.limit,
+        };
+        Ok(Source::Trace { file: self.base.join(keys.file), read, replay })
+    }
+}
+
+/// Puts the dotted keys of `set` into a device. A table is merged, so that `set.buffer = { … }` changes
+/// only what it names.
+fn apply_set(device: &mut Table, set: &Value, place: &str) -> Result<(), Fault> {
+    let Value::Table(set) = set else {
+        return Err(Fault::Value {
+            key: "set".into(),
+            place: place.to_owned(),
+            value: set.to_string(),
+            nearest: None,
+            expected: "a table of dotted keys, as in { \"ftl.gc.policy\" = \"fifo\" }".into(),
+        });
+    };
+    for (key, value) in set {
+        match (value, device.get_mut(key)) {
+            (Value::Table(over), Some(Value::Table(base))) => tree::merge(base, over.clone()),
+            _ => {
+                let path: Vec<&str> = key.split('.').collect();
+                tree::set_path(device, &path, value).map_err(|reason| Fault::Invalid {
+                    place: place.to_owned(),
+                    reason: format!("set `{key}`: {reason}"),
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn text_expected(key: &str, place: &str, value: &Value) -> Fault {
+    Fault::Value {
+        key: key.to_owned(),
+        place: place.to_owned(),
+        value: value.to_string(),
+        nearest: None,
+        expected: "text in quotes".into(),
+    }
+}
+
+/// Takes a list of tables out of the scenario; it has an element.
+fn list(top: &mut Table, key: &str, example: &str) -> Result<Vec<Table>, Fault> {
+    let expected = format!("one or more tables such as [[{key}]] {example}");
+    let wrong = |value: String| Fault::Value {
+        key: key.to_owned(),
+        place: "the scenario".into(),
+        value,
+        nearest: None,
+        expected: expected.clone(),
+    };
+    match top.remove(key) {
+        Some(Value::Array(list)) if !list.is_empty() => {
+            let tables = list.into_iter().map(|element| match element {
+                Value::Table(table) => Ok(table),
+                element => Err(wrong(format!("a list with {element}"))),
+            });
+            tables.collect()
+        }
+        Some(Value::Table(_)) => Err(wrong("a table".into())),
+        Some(value) => Err(wrong(value.to_string())),
+        None => Err(Fault::Missing { key: key.to_owned(), place: "the scenario".into(), expected }),
+    }
+}
+
+fn check_precondition(precondition: &Precondition) -> Result<(), Fault> {
+    for (key, value, max) in [("fill", precondition.fill, 1.0), ("overwrite", precondition.overwrite, 100.0)]
+    {
+        if !(0.0..=max).contains(&value) {
+            return Err(Fault::Value {
+                key: format!("precondition.{key}"),
+                place: "the scenario".into(),
+                value: value.to_string(),
+                nearest: None,
+                expected: format!("0 to {max}"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn differ<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Fault> {
+    let mut seen: Vec<&str> = Vec::new();
+    for name in names {
+        if seen.contains(&name) {
+            let reason = format!("two {what} are called `{name}`: give one of them another `name`");
+            return Err(Fault::Invalid { place: "the scenario".into(), reason });
+        }
+        seen.push(name);
+    }
+    Ok(())
+}
