@@ -1,1 +1,50 @@
-fn main() {}
+//! The project's one tool: `cargo xtask ci`, `cargo xtask bench`, `cargo xtask evidence`.
+//!
+//! Place: outside of the simulator; it starts cargo and `weir` and judges what they answer.
+//!
+//! Invariant: whatever CI runs is started from here, so that everyone can run it.
+//!
+//! Deliberately absent: any logic of the simulator; a step is a program and its exit code.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod ci;
+mod evidence;
+mod host;
+mod packages;
+mod steps;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask <command>
+
+  ci                       everything that CI runs, one summary at the end
+  bench [--check] [--runs N] [NAME...]
+                           speed and memory bars in release; --check fails where a bar is missed
+  evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
+
+environment:
+  FLASHWEIR_SEED           seed of the rotating parts; without it, one made of commit count and day";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args.as_slice() {
+        ["ci"] => ci::run(),
+        ["bench", rest @ ..] => bench::run(rest),
+        ["evidence", rest @ ..] => evidence::run(rest),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(true)
+        }
+        _ => Err(format!("unknown command {:?}\n\n{USAGE}", args.join(" "))),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `cargo xtask ci`: every step that a change must pass.
+//!
+//! Times are printed and never judged here; that is `cargo xtask bench --check`.
+
+use crate::host::{on_path, out_dir, root, seed, target_dir};
+use crate::packages;
+use crate::steps::{Steps, Verdict, show, take};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Cut states that CI explores; the full count is `cargo xtask evidence crash-d0-d1-d2`.
+const CRASH_STATES: u32 = 50_000;
+
+/// Runs all steps; says whether none failed.
+pub(crate) fn run() -> Result<bool, String> {
+    let seed = seed()?;
+    let out = out_dir()?;
+    println!("seed {seed} (again: FLASHWEIR_SEED={seed} cargo xtask ci)");
+    let mut steps = Steps::default();
+    steps.step("Debian packages", || match packages::install_missing() {
+        Ok(note) => Verdict::Passed(note),
+        Err(why) => Verdict::Failed(why),
+    });
+    steps.step("format", || show(cargo(seed).args(["fmt", "--all", "--check"])));
+    steps.step("clippy", || {
+        let what = ["clippy", "--locked", "--workspace", "--all-targets", "--quiet"];
+        show(cargo(seed).args(what).args(["--", "-D", "warnings"]))
+    });
+    steps.step("documentation", || {
+        let what = ["doc", "--locked", "--workspace", "--no-deps", "--document-private-items", "--quiet"];
+        show(cargo(seed).env("RUSTDOCFLAGS", "-D warnings").args(what))
+    });
+    steps.step("tests", || tests(seed));
+    steps.step("documentation tests", || {
+        show(cargo(seed).args(["test", "--locked", "--workspace", "--doc", "--quiet"]))
+    });
+    steps.step("licences and sources of dependencies", || deny(seed));
+    let built = steps.step("build weir", || {
+        show(cargo(seed).args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]))
+    });
+    if built {
+        with_weir(&mut steps, seed, &out)?;
+    }
+    Ok(steps.summary())
+}
+
+fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
+    let jobs = files("examples", "fio")?;
+    steps.step("fio accepts the example job files", || {
+        if !on_path("fio") {
+            return Verdict::Failed("fio is not installed".into());
+        }
+        for job in &jobs {
+            if let Verdict::Failed(why) = show(Command::new("fio").arg("--parse-only").arg(job)) {
+                return Verdict::Failed(why);
+            }
+        }
+        Verdict::Passed(format!("{} files", jobs.len()))
+    });
+    let scenarios = files("scenarios", "toml")?;
+    for scenario in &scenarios {
+        let name = format!("run {}", name_of(scenario));
+        steps.step(&name, || table(weir(seed).arg("run").arg(scenario)));
+    }
+    for job in &jobs {
+        let name = format!("run {}", name_of(job));
+        steps.step(&name, || table(weir(seed).arg("fio").arg(job).args(["--device", "consumer-tlc-nvme"])));
+    }
+    steps.step("same bytes with one and two workers", || same_bytes(seed, out));
+    steps.step("crash laboratory", || crash(seed));
+    Ok(())
+}
+
+/// A cargo command in the workspace; tests that draw random cases take the seed.
+pub(crate) fn cargo(seed: u64) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command.env("FLASHWEIR_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
+    command
+}
+
+/// The release build of `weir`.
+pub(crate) fn weir(seed: u64) -> Command {
+    let mut command = Command::new(target_dir().join("release").join("weir"));
+    command.current_dir(root()).env("FLASHWEIR_SEED", seed.to_string());
+    command
+}
+
+fn tests(seed: u64) -> Verdict {
+    if on_path("cargo-nextest") {
+        let what = ["nextest", "run", "--locked", "--workspace", "--status-level", "fail"];
+        return show(cargo(seed).args(what).args(["--no-fail-fast", "--cargo-quiet"]));
+    }
+    let what = ["test", "--locked", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast", "--quiet"];
+    show(cargo(seed).args(what))
+}
+
+fn deny(seed: u64) -> Verdict {
+    if !on_path("cargo-deny") {
+        return Verdict::Skipped("cargo-deny is not installed; deny.toml was not checked".into());
+    }
+    show(cargo(seed).args(["deny", "--locked", "check", "licenses", "bans", "sources"]))
+}
+
+/// Files of a directory with this extension, sorted, from the root.
+fn files(dir: &str, extension: &str) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(root().join(dir)).map_err(|error| format!("{dir}: {error}"))?;
+    let names = entries.flatten().map(|entry| Path::new(dir).join(entry.file_name()));
+    let mut files: Vec<PathBuf> =
+        names.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    files.sort();
+    match files.is_empty() {
+        true => Err(format!("{dir} has no *.{extension}")),
+        false => Ok(files),
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Passes if the program succeeds and prints a table: at least a head and one row.
+fn table(command: &mut Command) -> Verdict {
+    match take(command) {
+        Err(why) => Verdict::Failed(why),
+        Ok(text) if text.lines().filter(|line| !line.trim().is_empty()).count() < 2 => {
+            Verdict::Failed("it printed no table".into())
+        }
+        Ok(text) => {
+            print!("{text}");
+            Verdict::Passed(String::new())
+        }
+    }
+}
+
+fn same_bytes(seed: u64, out: &Path) -> Verdict {
+    let mut results = Vec::new();
+    for workers in ["1", "2"] {
+        let file = out.join(format!("workers-{workers}.json"));
+        let what = ["run", "scenarios/first-look.toml", "--jobs", workers, "--output-format", "json"];
+        if let Err(why) = take(weir(seed).args(what).arg("--output").arg(&file)) {
+            return Verdict::Failed(why);
+        }
+        match std::fs::read(&file) {
+            Ok(bytes) => results.push(bytes),
+            Err(error) => return Verdict::Failed(format!("{}: {error}", file.display())),
+        }
+    }
+    if results[0] == results[1] && !results[0].is_empty() {
+        Verdict::Passed(format!("{} bytes of JSON", results[0].len()))
+    } else {
+        Verdict::Failed(format!("workers-1.json and workers-2.json in {} differ", out.display()))
+    }
+}
+
+fn crash(seed: u64) -> Verdict {
+    if take(weir(seed).args(["crash", "--help"])).is_err() {
+        return Verdict::Skipped("this weir has no command `crash`".into());
+    }
+    let (seed_text, states) = (seed.to_string(), CRASH_STATES.to_string());
+    show(weir(seed).args(["crash", "--seed", &seed_text, "--states", &states]))
+}

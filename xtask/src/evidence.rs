@@ -1,0 +1,160 @@
+//! `cargo xtask evidence`: the full counts behind a claim, in `docs/evidence/NAME.json`.
+//!
+//! Work is cut into chunks. Each chunk that is done is in the file before the next begins, so that a run
+//! which was stopped goes on where it was; with another commit or seed it begins anew.
+
+use crate::ci::{cargo, weir};
+use crate::host::{commit, machine, root, seed};
+use crate::steps::take;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// What is counted, and how.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Cut states of the device, in chunks of so many, until the sum of distinct ones is reached.
+    CrashStates { chunk: u64, wanted: u64 },
+    /// Lines `what: ours X, theirs Y, Z %` of integration tests with this name.
+    Comparisons { filter: &'static str },
+}
+
+const ALL: [(&str, Kind); 3] = [
+    ("crash-d0-d1-d2", Kind::CrashStates { chunk: 100_000, wanted: 1_000_000 }),
+    ("waf-theory", Kind::Comparisons { filter: "theory" }),
+    ("mqsim", Kind::Comparisons { filter: "mqsim" }),
+];
+
+/// Gathers the evidence that was named, or all.
+pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
+    for name in names {
+        if !ALL.iter().any(|(known, _)| known == name) {
+            let known: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
+            return Err(format!("no evidence {name:?}; there are {}", known.join(", ")));
+        }
+    }
+    let mut good = true;
+    for (name, kind) in ALL.iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
+        println!("── {name}");
+        let mut file = Evidence::open(name)?;
+        good &= match *kind {
+            Kind::CrashStates { chunk, wanted } => file.crash_states(chunk, wanted)?,
+            Kind::Comparisons { filter } => file.comparisons(filter)?,
+        };
+    }
+    Ok(good)
+}
+
+struct Evidence {
+    path: PathBuf,
+    seed: u64,
+    content: Value,
+}
+
+impl Evidence {
+    /// Continues the file of this name if it is of this commit, otherwise begins a new one. A run that is
+    /// continued keeps its seed.
+    fn open(name: &str) -> Result<Self, String> {
+        let dir = root().join("docs/evidence");
+        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let path = dir.join(format!("{name}.json"));
+        let commit = commit();
+        let old: Option<Value> =
+            std::fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let fixed = std::env::var_os("FLASHWEIR_SEED").is_some();
+        if let Some(old) = old
+            && old["commit"] == json!(commit)
+            && let Some(seed) = old["seed"].as_u64()
+            && (!fixed || seed == self::seed()?)
+        {
+            println!("   continues {}", path.display());
+            return Ok(Self { path, seed, content: old });
+        }
+        let seed = seed()?;
+        let content = json!({
+            "name": name, "commit": commit, "seed": seed, "machine": machine(), "complete": false, "chunks": [],
+        });
+        Ok(Self { path, seed, content })
+    }
+
+    fn chunks(&self) -> &[Value] {
+        self.content["chunks"].as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn save(&self) -> Result<(), String> {
+        let next = self.path.with_extension("json.part");
+        let write = std::fs::write(&next, format!("{:#}\n", self.content));
+        write
+            .and_then(|()| std::fs::rename(&next, &self.path))
+            .map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+
+    fn add_chunk(&mut self, chunk: Value) -> Result<(), String> {
+        self.content["chunks"].as_array_mut().expect("open made it a list").push(chunk);
+        self.save()
+    }
+
+    fn finish(&mut self, sums: Value) -> Result<(), String> {
+        self.content["complete"] = json!(true);
+        self.content["sums"] = sums;
+        self.save()
+    }
+
+    fn sum(&self, key: &str) -> u64 {
+        self.chunks().iter().filter_map(|chunk| chunk[key].as_u64()).sum()
+    }
+
+    fn crash_states(&mut self, chunk: u64, wanted: u64) -> Result<bool, String> {
+        while self.sum("states") < wanted {
+            let seed = self.seed + self.chunks().len() as u64;
+            let (seed_text, states) = (seed.to_string(), chunk.to_string());
+            let what = ["crash", "--seed", &seed_text, "--states", &states, "--output-format", "json"];
+            let text = take(weir(seed).args(what))?;
+            let answer: Value =
+                serde_json::from_str(&text).map_err(|error| format!("weir crash: {error}"))?;
+            self.add_chunk(answer)?;
+            println!("   {} of {wanted} states", self.sum("states"));
+        }
+        let violations = self.sum("violations");
+        self.finish(json!({ "states": self.sum("states"), "violations": violations }))?;
+        Ok(violations == 0)
+    }
+
+    fn comparisons(&mut self, filter: &str) -> Result<bool, String> {
+        if self.content["complete"] == json!(true) {
+            println!("   complete already");
+            return Ok(true);
+        }
+        let what = ["test", "--locked", "--release", "--quiet", "-p", "flashweir-lab", "--test", "it", "--"];
+        let text = take(cargo(self.seed).args(what).args(["--nocapture", "--test-threads", "1", filter]))?;
+        for (what, ours, theirs) in text.lines().filter_map(comparison) {
+            println!("   {what}: ours {ours}, theirs {theirs}");
+            self.add_chunk(json!({ "what": what, "ours": ours, "theirs": theirs }))?;
+        }
+        let count = self.chunks().len();
+        if count == 0 {
+            return Err(format!("no test of flashweir-lab named {filter} printed a comparison"));
+        }
+        self.finish(json!({ "comparisons": count }))?;
+        Ok(true)
+    }
+}
+
+/// Parts of a line `what: ours X, theirs Y, …`.
+fn comparison(line: &str) -> Option<(&str, f64, f64)> {
+    let (what, rest) = line.split_once(": ours ")?;
+    let (ours, rest) = rest.split_once(", theirs ")?;
+    let theirs = rest.split(',').next()?;
+    Some((what.trim_start_matches('.'), ours.trim().parse().ok()?, theirs.trim().parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::comparison;
+
+    #[test]
+    fn a_line_of_a_test_is_read() {
+        let line = "read QD1 ns: ours 102441, theirs 102442, -0.00 %";
+        assert_eq!(comparison(line), Some(("read QD1 ns", 102_441.0, 102_442.0)));
+        assert_eq!(comparison("test answers ... ok"), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! The machine and the checkout that this tool runs on.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask is a directory of the workspace").to_path_buf()
+}
+
+/// Where cargo puts what it builds, from the root.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// A directory for what this tool leaves behind.
+pub(crate) fn out_dir() -> Result<PathBuf, String> {
+    let dir = target_dir().join("xtask");
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Whether a program can be started by its name.
+pub(crate) fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// Whether we are root; wrong answers only make apt-get fail.
+pub(crate) fn is_root() -> bool {
+    output("id", &["-u"]).is_some_and(|id| id == "0")
+}
+
+/// Trimmed standard output of a program that succeeded.
+pub(crate) fn output(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).current_dir(root()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+/// Hash of the commit, with `+changes` where the checkout differs from it.
+pub(crate) fn commit() -> String {
+    let commit = output("git", &["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    match output("git", &["status", "--porcelain", "--untracked-files=no"]) {
+        Some(changes) if changes.is_empty() => commit,
+        _ => format!("{commit}+changes"),
+    }
+}
+
+/// Name and number of processors.
+pub(crate) fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores")
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The seed of the rotating parts: `FLASHWEIR_SEED`, or one that changes with each commit and each day.
+pub(crate) fn seed() -> Result<u64, String> {
+    if let Ok(text) = std::env::var("FLASHWEIR_SEED") {
+        return text.parse().map_err(|_| format!("FLASHWEIR_SEED={text}: expected a number below 2^64"));
+    }
+    let commits = output("git", &["rev-list", "--count", "HEAD"]);
+    let commits: u64 = commits.and_then(|count| count.parse().ok()).unwrap_or(0);
+    Ok(commits * 100_000 + unix_seconds() / 86_400)
+}

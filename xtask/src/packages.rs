@@ -1,0 +1,33 @@
+//! Debian packages that `ci` needs beside the Rust toolchain: the one list.
+
+use crate::host::{is_root, on_path};
+use std::process::Command;
+
+/// Package, a program that it brings, and what it is used for here.
+const PACKAGES: [(&str, &str, &str); 1] = [("fio", "fio", "reads our example job files (--parse-only)")];
+
+/// Installs what is missing; says what it did.
+pub(crate) fn install_missing() -> Result<String, String> {
+    let missing: Vec<&str> = PACKAGES.iter().filter(|p| !on_path(p.1)).map(|p| p.0).collect();
+    if missing.is_empty() {
+        return Ok("nothing was missing".into());
+    }
+    if !on_path("apt-get") {
+        return Err(format!("please install {}; this is not a Debian system", missing.join(", ")));
+    }
+    let apt = |args: &[&str]| {
+        let mut command = if is_root() { Command::new("apt-get") } else { Command::new("sudo") };
+        if !is_root() {
+            command.args(["-n", "apt-get"]);
+        }
+        command.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-y"]).args(args);
+        matches!(command.status(), Ok(status) if status.success())
+    };
+    let install: Vec<&str> =
+        ["install", "--no-install-recommends"].into_iter().chain(missing.iter().copied()).collect();
+    if apt(&install) || (apt(&["update"]) && apt(&install)) {
+        Ok(format!("installed {}", missing.join(", ")))
+    } else {
+        Err(format!("apt-get could not install {}", missing.join(", ")))
+    }
+}
