@@ -239,8 +239,8 @@ fn ftl(
     let reserve_blocks = HOLD_BLOCKS.min(spare.saturating_sub(3)).max(1);
     if reserve_blocks < HOLD_BLOCKS {
         warnings.push(format!(
-            "Overprovisioning_Ratio = {over_provisioning} leaves {spare} spare blocks in a plane, where MQSim stops \
-             user writes below {HOLD_BLOCKS} free ones for good; here they stop below {reserve_blocks}"
+            "Overprovisioning_Ratio = {over_provisioning} leaves {spare} spare blocks in a plane, where MQSim \
+             stops user writes below {HOLD_BLOCKS} free ones for good; here they stop below {reserve_blocks}"
         ));
     }
     let threshold = (device.real("GC_Exec_Threshold", 0.0, 1.0)? * f64::from(blocks)) as u32;

@@ -19,6 +19,7 @@ mod tree;
 
 pub use error::{Fault, ScenarioError};
 
+use crate::precondition::Precondition;
 use crate::spelling::nearest;
 use crate::workload::fio::parse_job_file;
 use crate::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
@@ -27,7 +28,7 @@ use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -109,59 +110,6 @@ pub fn read_device(file: &str, text: &str) -> Result<DeviceConfig, ScenarioError
     let config: DeviceConfig = tree::read(&table, &device_shape(), "the device").map_err(at)?;
     config.validate().map_err(|reason| at(Fault::Invalid { place: "the device".into(), reason }))?;
     Ok(config)
-}
-
-/// How a device gets its state before the measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PreconditionMode {
-    /// The device is fresh.
-    None,
-    /// Pages are placed as writing would have placed them, in no time.
-    Instant,
-    /// The writes are simulated.
-    AgeByWriting,
-}
-
-/// The order of preconditioning writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// Uniformly random addresses.
-    Random,
-    /// Rising addresses.
-    Sequential,
-}
-
-/// What happens to each device before the workload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Precondition {
-    /// How.
-    pub mode: PreconditionMode,
-    /// Fraction of the user capacity that is written once, 0 to 1.
-    #[serde(default = "one")]
-    pub fill: f64,
-    /// How often this part is then overwritten, 0 to 100.
-    #[serde(default)]
-    pub overwrite: f64,
-    /// In which order it is overwritten.
-    #[serde(default = "random")]
-    pub pattern: Pattern,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
-fn random() -> Pattern {
-    Pattern::Random
-}
-
-impl Default for Precondition {
-    fn default() -> Self {
-        Self { mode: PreconditionMode::None, fill: one(), overwrite: 0.0, pattern: random() }
-    }
 }
 
 /// A workload with its name.
@@ -356,7 +304,9 @@ impl Reader<'_> {
         let devices = list(&mut top, "device", "preset = \"rflush\"").map_err(at)?;
         let workloads = list(&mut top, "workload", "fio = \"job.fio\"").map_err(at)?;
         let head: Head = tree::read(&top, &head_shape, "the scenario").map_err(at)?;
-        check_precondition(&head.precondition).map_err(at)?;
+        check_mode(&top).map_err(at)?;
+        let invalid = |reason| at(Fault::Invalid { place: "the scenario".into(), reason });
+        head.precondition.validate().map_err(invalid)?;
         let devices = self.devices(devices, &overrides)?;
         let workloads = workloads
             .iter()
@@ -581,20 +531,16 @@ fn list(top: &mut Table, key: &str, example: &str) -> Result<Vec<Table>, Fault> 
     }
 }
 
-fn check_precondition(precondition: &Precondition) -> Result<(), Fault> {
-    for (key, value, max) in [("fill", precondition.fill, 1.0), ("overwrite", precondition.overwrite, 100.0)]
-    {
-        if !(0.0..=max).contains(&value) {
-            return Err(Fault::Value {
-                key: format!("precondition.{key}"),
-                place: "the scenario".into(),
-                value: value.to_string(),
-                nearest: None,
-                expected: format!("0 to {max}"),
-            });
-        }
+/// A precondition says its mode: one that only has numbers would do nothing.
+fn check_mode(top: &Table) -> Result<(), Fault> {
+    match top.get("precondition") {
+        Some(Value::Table(table)) if !table.contains_key("mode") => Err(Fault::Missing {
+            key: "precondition.mode".into(),
+            place: "the scenario".into(),
+            expected: "none, instant or age-by-writing".into(),
+        }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn differ<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Fault> {

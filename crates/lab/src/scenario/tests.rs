@@ -1,4 +1,5 @@
 use super::*;
+use crate::precondition::Mode;
 use flashweir_device::config::{BufferMode, PageTimes};
 use flashweir_ftl::GcPolicy;
 
@@ -106,7 +107,7 @@ fn overrides_reach_everything() {
     assert_eq!((scenario.seeds.as_slice(), scenario.name.as_str()), (&[7, 9][..], "other"));
     assert_eq!((scenario.devices[0].name.as_str(), scenario.workloads[0].name.as_str()), ("amf", "w"));
     assert_eq!(scenario.devices[0].timing.erase, Duration::from_millis(1));
-    assert_eq!(scenario.precondition.mode, PreconditionMode::Instant);
+    assert_eq!(scenario.precondition.mode, Mode::Instant);
 }
 
 #[test]
@@ -191,7 +192,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "name = \"good\"",
         "name = \"good\"\nprecondition = { mode = \"instant\", fill = 1.5 }",
-        "dir/s.toml: `precondition.fill` in the scenario cannot be 1.5: expected 0 to 1",
+        "dir/s.toml: the scenario: precondition.fill = 1.5: expected 0 to 1",
     ),
     (
         "name = \"good\"",
