@@ -67,7 +67,23 @@ impl Device {
                 self.collect_step(now, plane, effects);
             }
             None if short && self.read_only => self.give_up(plane, effects),
-            None => {}
+            None => self.starved[plane.index()] = short,
+        }
+    }
+
+    /// A unit is not needed any more; a plane that waited for something to collect looks again.
+    pub(crate) fn invalidate(&mut self, ppa: Ppa) {
+        self.space.blocks.set_invalid(ppa);
+        let plane = self.geometry.plane_of(self.space.blocks.block(ppa));
+        if std::mem::take(&mut self.starved[plane.index()]) {
+            self.recheck.push(plane);
+        }
+    }
+
+    /// Lets planes look again in which a unit became invalid.
+    pub(crate) fn collect_recheck(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some(plane) = self.recheck.pop() {
+            self.collect_check(now, plane, effects);
         }
     }
 
@@ -199,7 +215,7 @@ impl Device {
     /// A copy is durable: it takes its source's place unless that was superseded meanwhile.
     pub(crate) fn relocate(&mut self, lpn: Lpn, source: Ppa, copy: Ppa) {
         if self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy)) {
-            self.space.blocks.set_invalid(source);
+            self.invalidate(source);
             self.space.blocks.set_valid(copy);
         }
     }

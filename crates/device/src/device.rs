@@ -25,7 +25,7 @@ use crate::slab::Slab;
 use crate::space::Space;
 use flashweir_core::random::Stream;
 use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lpn, Payload};
-use flashweir_ftl::{BlockId, Map};
+use flashweir_ftl::{BlockId, Map, PlaneId};
 use std::collections::VecDeque;
 
 /// A moment that the device asked for.
@@ -103,6 +103,10 @@ pub struct Device {
     pub(crate) memory_free_at: Instant,
     pub(crate) read_only: bool,
     pub(crate) background: bool,
+    /// Planes that are short of blocks and had nothing to collect when they looked.
+    pub(crate) starved: Vec<bool>,
+    /// Starved planes in which a unit became invalid since.
+    pub(crate) recheck: Vec<PlaneId>,
     /// Blocks that failed and are to be emptied.
     pub(crate) failing: Vec<BlockId>,
     /// Planes that lost so many blocks that they cannot hold their share any more.
@@ -170,6 +174,8 @@ impl Device {
             memory_free_at: Instant::ZERO,
             read_only: false,
             background: false,
+            starved: vec![false; planes],
+            recheck: Vec::new(),
             failing: Vec::new(),
             bad_blocks_of_plane,
             station_turn: 0,
@@ -216,6 +222,13 @@ impl Device {
     /// Whether the device has nothing left to do on its own.
     pub fn is_quiet(&self) -> bool {
         self.commands.len() == 0 && self.nand.in_flight() == 0
+    }
+
+    /// Sets the clock of a quiet device to zero, for its use in another world.
+    pub fn reset_clock(&mut self) {
+        assert!(self.is_quiet(), "the device still works\n{}", self.describe());
+        self.nand.reset_clock();
+        self.memory_free_at = Instant::ZERO;
     }
 
     /// The content that a read of `lpn` would return now; for checks, costs no time.

@@ -180,6 +180,11 @@ impl MapLog {
             .collect()
     }
 
+    /// Number and content of page `i` of the group under way.
+    pub(crate) fn image(&self, i: u32) -> (u64, Arc<[u8]>) {
+        (self.group - 1, self.images[i as usize].clone())
+    }
+
     /// Pages left in the region.
     fn room(&self) -> u32 {
         self.pages_per_region - self.next_page
@@ -195,7 +200,7 @@ impl Device {
         if self.log.last_trim == self.log.durable_trims {
             // What was given up after its record had gone into the log is free already.
             for ppa in std::mem::take(&mut self.log.pins) {
-                self.space.blocks.set_invalid(ppa);
+                self.invalidate(ppa);
             }
         }
         if !self.log.is_due() {
@@ -246,9 +251,9 @@ impl Device {
     }
 
     /// What programming page `i` of the group under way does to the medium.
-    pub(crate) fn program_meta(&mut self, at: PageAddr, i: u32) {
-        let image = self.log.images[i as usize].clone();
-        program_meta_page(&mut self.media, at, self.log.group, image);
+    fn program_meta(&mut self, at: PageAddr, i: u32) {
+        let (group, image) = self.log.image(i);
+        program_meta_page(&mut self.media, at, group, image);
         self.metrics.meta_units += u64::from(self.geometry.units_per_page);
         self.metrics.pages_programmed += 1;
         self.metrics.log_pages += 1;
@@ -278,7 +283,7 @@ impl Device {
             Writing::Nothing | Writing::Erasing { .. } => unreachable!("a metadata page belongs to a group"),
         };
         for ppa in pins {
-            self.space.blocks.set_invalid(ppa);
+            self.invalidate(ppa);
         }
         self.log.durable_trims = self.log.durable_trims.max(trims_upto);
         self.log_advanced(now, effects);
@@ -293,6 +298,7 @@ impl Device {
             self.part_done(command, effects);
         }
         self.check_flushes(effects);
+        self.collect_recheck(now, effects);
         for plane in 0..self.collections.len() {
             if std::mem::take(&mut self.collections[plane].waits_for_log) {
                 self.collect_step(now, flashweir_ftl::PlaneId(plane as u32), effects);

@@ -122,6 +122,8 @@ pub struct Media {
     wear: Vec<Wear>,
     save_area: Option<Arc<SaveArea>>,
     digest: u64,
+    /// Pages or blocks were ever left unreadable; while none was, reads need not look.
+    damaged: bool,
     units_per_page: u32,
     units_per_block: u32,
     track_contents: bool,
@@ -141,6 +143,7 @@ impl Media {
             wear,
             save_area: None,
             digest: 0,
+            damaged: false,
             units_per_page: geometry.units_per_page,
             units_per_block: geometry.units_per_block(),
             track_contents,
@@ -226,6 +229,7 @@ impl Media {
     /// Leaves an unreadable page where a program was interrupted or failed; `wordline_from` is the first
     /// page that is lost with it.
     pub fn spoil(&mut self, at: PageAddr, opened: u64, wordline_from: u32) {
+        self.damaged = true;
         self.program(at, opened, std::iter::empty());
         let media = self.block_mut(at.block);
         let mut spoiled = 0u64;
@@ -246,6 +250,7 @@ impl Media {
 
     /// Leaves a block of which nothing can be read: an erase was interrupted.
     pub fn tear_erase(&mut self, block: BlockId) {
+        self.damaged = true;
         self.forget(block);
         let hash = mix(u64::from(block.0) ^ 0xdead_b10c);
         self.block_mut(block).erase_torn = true;
@@ -317,6 +322,12 @@ impl Media {
         let pages = media.written.div_ceil(self.units_per_page);
         let readable = !media.erase_torn && media.unreadable_pages.len() < pages as usize;
         readable.then_some(media.opened)
+    }
+
+    /// Whether a programmed page can be read.
+    #[inline]
+    pub fn is_readable(&self, at: PageAddr) -> bool {
+        !self.damaged || self.page_state(at) == PageState::Good
     }
 
     /// Out-of-band owner and sequence number of a unit that can be read.

@@ -381,6 +381,14 @@ impl Machine {
         self.ops.len() - self.free_ops.len()
     }
 
+    /// Sets the clock of an idle machine to zero.
+    pub(crate) fn reset_clock(&mut self) {
+        for channel in self.channels.iter_mut() {
+            (channel.busy_until, channel.busy) = (Instant::ZERO, Duration::ZERO);
+        }
+        self.stations.iter_mut().for_each(|station| station.busy = Duration::ZERO);
+    }
+
     /// Time that each station was busy.
     pub fn station_busy(&self) -> impl Iterator<Item = Duration> + '_ {
         self.stations.iter().map(|s| s.busy)

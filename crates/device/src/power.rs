@@ -33,41 +33,42 @@ impl Device {
 
     /// What is left if the power goes at `now`; `torn` says how each interrupted operation stands.
     pub fn cut(&self, now: Instant, mut torn: impl FnMut(&Interrupted) -> Torn) -> Media {
-        let mut left = self.clone();
+        let mut left = self.media.clone();
         for interrupted in self.nand.interrupted(now) {
-            left.tear(&interrupted, torn(&interrupted));
+            self.tear(&mut left, &interrupted, torn(&interrupted));
         }
         if self.config.buffer.mode == BufferMode::PowerLossProtected && self.config.completion_is_durable() {
-            let save = left.save();
+            let save = self.save();
             let empty = save.units.is_empty() && save.trims.is_empty();
-            left.media.set_save_area((!empty).then_some(save));
+            left.set_save_area((!empty).then_some(save));
         }
-        left.media
+        left
     }
 
-    fn tear(&mut self, interrupted: &Interrupted, torn: Torn) {
+    /// Leaves on `media` what an interrupted operation leaves.
+    fn tear(&self, media: &mut Media, interrupted: &Interrupted, torn: Torn) {
         let op = &interrupted.op;
-        let damage = |media: &mut Media, opened, config: &DeviceConfig| {
-            let from = if config.faults.paired_page_loss && !matches!(op.job, Job::MetaPage(_)) {
-                wordline_start(config.timing.cell, op.at.page)
-            } else {
-                op.at.page
-            };
-            media.spoil(op.at, opened, from);
-        };
+        let is_meta = matches!(op.job, Job::MetaPage(_));
+        let opened = if is_meta { 0 } else { self.space.opened(op.at.block) };
         match (op.kind, torn) {
             (_, Torn::Absent) | (OpKind::Read, _) => {}
-            (OpKind::Erase, Torn::Damaged) => self.media.tear_erase(op.at.block),
-            (OpKind::Erase, Torn::Done) => self.media.erase(op.at.block),
+            (OpKind::Erase, Torn::Damaged) => media.tear_erase(op.at.block),
+            (OpKind::Erase, Torn::Done) => media.erase(op.at.block),
             (OpKind::Program, Torn::Damaged) => {
-                let opened =
-                    if matches!(op.job, Job::MetaPage(_)) { 0 } else { self.space.opened(op.at.block) };
-                damage(&mut self.media, opened, &self.config);
+                let paired = self.config.faults.paired_page_loss && !is_meta;
+                let from =
+                    if paired { wordline_start(self.config.timing.cell, op.at.page) } else { op.at.page };
+                media.spoil(op.at, opened, from);
             }
             (OpKind::Program, Torn::Done) => match op.job {
-                Job::UserPage(page) | Job::GcPage(page) => self.program_page(page, op.at),
-                Job::MetaPage(i) => self.program_meta(op.at, i),
-                _ => self.media.program(op.at, self.space.opened(op.at.block), std::iter::empty()),
+                Job::UserPage(page) | Job::GcPage(page) => {
+                    media.program(op.at, opened, self.page_images(page).into_iter());
+                }
+                Job::MetaPage(i) => {
+                    let (group, image) = self.log.image(i);
+                    program_meta_page(media, op.at, group, image);
+                }
+                _ => media.program(op.at, opened, std::iter::empty()),
             },
         }
     }

@@ -93,7 +93,7 @@ impl Device {
         _units: u32,
         effects: &mut Vec<Effect>,
     ) {
-        if self.media.oob(self.geometry.ppa(op.at, 0)).is_none() {
+        if !self.media.is_readable(op.at) {
             self.metrics.uncorrectable_reads += 1;
             let lba = range(&self.commands.get(command).command.op).expect("a read has a range").0;
             self.commands.get_mut(command).error.get_or_insert(DeviceError::Uncorrectable { lba });

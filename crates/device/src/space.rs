@@ -171,9 +171,12 @@ impl Space {
         &mut self.filling[at]
     }
 
-    /// Pages that are held back.
-    pub(crate) fn held(&self) -> impl Iterator<Item = u32> + '_ {
-        self.filling.iter().flatten().copied().filter(|page| !self.pages[*page as usize].queued)
+    /// Lets pages go that were held back until they are full.
+    pub(crate) fn release_held(&mut self) {
+        for page in self.filling.iter().flatten().copied() {
+            self.pages[page as usize].urgent = true;
+            self.to_release.push(page);
+        }
     }
 
     pub(crate) fn push_shared(&mut self, page: u32) {

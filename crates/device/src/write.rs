@@ -118,7 +118,7 @@ impl Device {
         if self.has_planted(PlantedBug::EarlyInvalidation)
             && let MapWord::Direct(ppa) = under
         {
-            self.space.blocks.set_invalid(ppa);
+            self.invalidate(ppa);
             under = MapWord::Unmapped;
         }
         let slot = self.buffer.insert(lpn, seq, payload, under);
@@ -246,7 +246,7 @@ impl Device {
         if self.keeps_metadata() && !self.has_planted(PlantedBug::EarlyInvalidation) {
             self.log.pin(ppa);
         } else {
-            self.space.blocks.set_invalid(ppa);
+            self.invalidate(ppa);
         }
     }
 
@@ -258,10 +258,8 @@ impl Device {
             while let Some(slot) = self.buffer.oldest() {
                 self.place(slot, true);
             }
-            for page in self.space.held().collect::<Vec<_>>() {
-                self.space.pages[page as usize].urgent = true;
-            }
-            self.release_urgent(now, effects);
+            self.space.release_held();
+            self.release_pages(now, effects);
             let mut flush = PendingFlush { command: at, upto, units_left: self.buffer.used(), trims_upto: 0 };
             if self.log.last_trim() > self.log.durable_trims() {
                 flush.trims_upto = self.log.last_trim();
@@ -303,7 +301,7 @@ impl Device {
         self.geometry.plane_at(self.config.ftl.striping.place(page, self.geometry.dimensions()))
     }
 
-    /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_urgent`].
+    /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_pages`].
     fn place(&mut self, slot: u32, urgent: bool) {
         self.buffer.place(slot);
         self.join_page(slot, urgent);
@@ -335,12 +333,7 @@ impl Device {
     }
 
     /// Hands full and urgent pages to the machine.
-    pub(crate) fn release_urgent(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        for page in self.space.held().collect::<Vec<_>>() {
-            if self.space.pages[page as usize].urgent {
-                self.space.to_release.push(page);
-            }
-        }
+    fn release_pages(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some(page) = self.space.to_release.pop() {
             self.release_page(now, page, effects);
         }
@@ -392,18 +385,14 @@ impl Device {
             }
             let Some(slot) = self.buffer.oldest() else { break };
             self.place(slot, false);
-            while let Some(page) = self.space.to_release.pop() {
-                self.release_page(now, page, effects);
-            }
+            self.release_pages(now, effects);
         }
         let blocked = !self.admission.is_empty() && !self.buffer.has_room();
         if blocked && self.space.queued_pages == 0 {
-            for page in self.space.held().collect::<Vec<_>>() {
-                self.space.pages[page as usize].urgent = true;
-            }
+            self.space.release_held();
             self.demand_wordlines(now, effects);
         }
-        self.release_urgent(now, effects);
+        self.release_pages(now, effects);
     }
 
     /// A page of host data or of survivors has been programmed, or has failed.
@@ -425,25 +414,29 @@ impl Device {
 
     /// What a program does to the medium.
     pub(crate) fn program_page(&mut self, page: u32, at: PageAddr) {
-        let opened = self.space.opened(at.block);
-        let write = &self.space.pages[page as usize];
-        let mut images = Vec::with_capacity(write.units.len());
-        for unit in &write.units {
-            let payload = match write.frontier {
-                _ if !self.media.tracks_contents() => Payload::Zero,
-                Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
-                Frontier::Gc => self.media.payload(unit.source).unwrap_or_default(),
-            };
-            images.push(UnitImage { owner: Owner::Lpn(unit.lpn), seq: unit.seq, payload });
-        }
+        let images = self.page_images(page);
         let filler = u64::from(self.geometry.units_per_page) - images.len() as u64;
-        match write.frontier {
+        match self.space.pages[page as usize].frontier {
             Frontier::User => self.metrics.user_units_programmed += images.len() as u64,
             Frontier::Gc => self.metrics.gc_units_moved += images.len() as u64,
         }
         self.metrics.filler_units += filler;
         self.metrics.pages_programmed += 1;
-        self.media.program(at, opened, images.into_iter());
+        self.media.program(at, self.space.opened(at.block), images.into_iter());
+    }
+
+    /// What the page write `page` puts on the medium.
+    pub(crate) fn page_images(&self, page: u32) -> Vec<UnitImage> {
+        let write = &self.space.pages[page as usize];
+        let image = |unit: &PageUnit| {
+            let payload = match write.frontier {
+                _ if !self.media.tracks_contents() => Payload::Zero,
+                Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
+                Frontier::Gc => self.media.payload(unit.source).unwrap_or_default(),
+            };
+            UnitImage { owner: Owner::Lpn(unit.lpn), seq: unit.seq, payload }
+        };
+        write.units.iter().map(image).collect()
     }
 
     /// After a program: closes the block if it is full, and makes durable what its word line held.
@@ -482,6 +475,7 @@ impl Device {
             self.log.want();
         }
         self.collect_check(now, op.plane, effects);
+        self.collect_recheck(now, effects);
         self.destage(now, effects);
         self.admit(now, effects);
         self.pump_log(now, effects);
@@ -593,7 +587,7 @@ impl Device {
             old = std::mem::replace(&mut older.under, MapWord::Unmapped);
         }
         if let MapWord::Direct(old) = old {
-            self.space.blocks.set_invalid(old);
+            self.invalidate(old);
         }
         let word = self.buffer.word(slot);
         self.replace_word(lpn, word, MapWord::Direct(ppa));

@@ -124,7 +124,7 @@ impl Precondition {
         };
         let mut world = World::new(device, vec![setup], Duration::from_secs(1));
         let finished = world.run(|p| progress(p.requests as f64 / total.max(1) as f64));
-        (world.finish("", "", seed).1, finished)
+        (world.settle(), finished)
     }
 }
 

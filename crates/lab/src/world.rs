@@ -164,9 +164,28 @@ impl World {
             }
         }
         let left = self.jobs.iter().filter(|job| !job.done || job.in_flight > 0).count();
-        assert_eq!(left, 0, "{left} jobs never ended: requests were lost at {:?}", self.agenda.now());
+        assert_eq!(
+            left,
+            0,
+            "{left} jobs never ended: requests were lost at {:?}\n{}",
+            self.agenda.now(),
+            self.device.describe()
+        );
         self.device.audit();
         true
+    }
+
+    /// After all jobs have ended, lets the device finish what it does on its own, and sets its clock back,
+    /// so that it can begin in another world.
+    pub fn settle(mut self) -> Device {
+        while let Some((now, moment)) = self.agenda.pop() {
+            if let Moment::Device(event) = moment {
+                self.device.event(now, event, &mut self.effects);
+                self.carry_out(now);
+            }
+        }
+        self.device.reset_clock();
+        self.device
     }
 
     fn progress(&self, now: Instant) -> Progress {

@@ -1,4 +1,5 @@
 //! Integration tests of the laboratory: worlds against answers that we did not write.
 
+mod amplification;
 mod answers;
 mod support;
