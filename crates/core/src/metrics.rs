@@ -24,7 +24,7 @@ macro_rules! metrics {
 
         impl $name {
             /// Every counter with its meaning, in the order of declaration.
-            pub fn list(&self) -> Vec<$crate::metrics::Metric> {
+            $vis fn list(&self) -> Vec<$crate::metrics::Metric> {
                 vec![$($crate::metrics::Metric {
                     name: stringify!($field),
                     help: concat!($($help),+).trim_start(),
@@ -33,7 +33,7 @@ macro_rules! metrics {
             }
 
             /// What was counted since `earlier`.
-            pub fn since(&self, earlier: &Self) -> Self {
+            $vis fn since(&self, earlier: &Self) -> Self {
                 Self { $($field: self.$field - earlier.$field),+ }
             }
         }

@@ -180,6 +180,9 @@ fn apply(media: &mut Media, step: &Step, torn: Torn) {
     }
 }
 
+/// Units of full blocks, by block and number of its opening: unit, page, version.
+type Summaries = BTreeMap<(BlockId, u64), Vec<(u32, Lpn, u64)>>;
+
 /// The reading half of a recovery.
 #[derive(Debug)]
 struct Scan<'a> {
@@ -260,7 +263,7 @@ impl<'a> Scan<'a> {
             .filter(|(_, g)| complete(g) || believe_torn)
             .flat_map(|(_, g)| g.pages.values().flatten().copied())
             .collect();
-        let mut summaries: BTreeMap<(BlockId, u64), Vec<(u32, Lpn, u64)>> = BTreeMap::new();
+        let mut summaries: Summaries = BTreeMap::new();
         let mut current = None;
         for record in log {
             match record {
@@ -307,12 +310,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Every version in a block that has to be looked at: from its summary, or page by page.
-    fn fold_block(
-        &mut self,
-        block: BlockId,
-        summaries: &BTreeMap<(BlockId, u64), Vec<(u32, Lpn, u64)>>,
-        fold: &mut Fold,
-    ) {
+    fn fold_block(&mut self, block: BlockId, summaries: &Summaries, fold: &mut Fold) {
         let Some(opened) = self.media.opened(block).filter(|opened| *opened > 0) else { return };
         let first = self.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
         if let Some(units) = summaries.get(&(block, opened)) {

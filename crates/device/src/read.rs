@@ -106,10 +106,10 @@ impl Device {
         match self.map.get(lpn) {
             MapWord::Unmapped | MapWord::Shared(_) => None,
             MapWord::Cached { slot, generation } => Some(self.buffer.named(slot, generation).payload.clone()),
-            MapWord::Direct(ppa) => Some(self.media.payload(ppa).unwrap_or_else(|| {
+            MapWord::Direct(ppa) => {
                 // An unreadable page is data loss; the marker is no pattern of any operation.
-                Payload::Tag(UNREADABLE)
-            })),
+                Some(self.media.payload(ppa).unwrap_or(Payload::Tag(UNREADABLE)))
+            }
         }
     }
 }
