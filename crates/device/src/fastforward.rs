@@ -59,11 +59,21 @@ impl<'a> FastForward<'a> {
         self.user[plane.index()] = units;
     }
 
-    /// Pads what waits.
+    /// Pads what waits, and completes word lines whose later pages could destroy earlier ones.
     pub fn finish(mut self) {
         for plane in 0..self.user.len() {
             if !self.user[plane].is_empty() {
                 self.program_waiting(PlaneId(plane as u32));
+            }
+        }
+        if self.device.config.faults.paired_page_loss {
+            let pages = self.device.config.timing.cell.pages_per_wordline();
+            for plane in (0..self.user.len() as u32).map(PlaneId) {
+                for frontier in [Frontier::User, Frontier::Gc] {
+                    while self.device.space.next_page(plane, frontier).is_some_and(|page| page % pages != 0) {
+                        self.program(plane, frontier, std::iter::empty());
+                    }
+                }
             }
         }
     }
@@ -81,6 +91,7 @@ impl<'a> FastForward<'a> {
         }
         let device = &mut *self.device;
         let at = device.space.bind(plane, frontier);
+        device.space.program_ended(plane, frontier);
         if at.page == 0 {
             device.media.set_opened(at.block, device.space.opened(at.block));
         }

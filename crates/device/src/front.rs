@@ -128,6 +128,8 @@ impl Device {
         if self.admission.len() == 1 {
             self.admit(now, effects);
         }
+        // After a recovery a plane may be short of blocks before anything was programmed.
+        self.collect_recheck(now, effects);
     }
 
     /// Accepts waiting commands as far as there is room.

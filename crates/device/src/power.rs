@@ -367,6 +367,7 @@ impl<'a> Scan<'a> {
         report.time = duration(&device, &reads, &steps);
         for plane in 0..device.geometry.planes() {
             device.space.close_frontiers(PlaneId(plane));
+            device.recheck.push(PlaneId(plane));
         }
         Recovery { device, steps, next: 0, report }
     }
@@ -434,6 +435,7 @@ fn write_saved(device: &mut Device, save: &SaveArea, steps: &mut Vec<Step>) {
             let frontier = Frontier::Gc;
             device.space.offer(plane, frontier).expect("a plane keeps free blocks in reserve");
             let at = device.space.bind(plane, frontier);
+            device.space.program_ended(plane, frontier);
             let image = |(lpn, seq, payload): &(Lpn, u64, Payload)| UnitImage {
                 owner: Owner::Lpn(*lpn),
                 seq: *seq,

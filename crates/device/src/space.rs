@@ -53,6 +53,8 @@ pub(crate) struct Space {
     pub(crate) blocks: Blocks,
     pub(crate) victims: VictimPicker,
     frontiers: Vec<[Option<OpenBlock>; 2]>,
+    /// Programs of each frontier that have a page and have not ended.
+    pub(crate) programming: Vec<[u32; 2]>,
     /// Number of the last opening of each block.
     opened: Vec<u64>,
     pub(crate) openings: u64,
@@ -65,7 +67,6 @@ pub(crate) struct Space {
     pub(crate) to_release: Vec<u32>,
     /// Pages of host data that the machine has.
     pub(crate) queued_pages: usize,
-    turn: u32,
     pages_per_block: u32,
     units_per_page: u32,
     unit_bytes: u32,
@@ -85,6 +86,7 @@ impl Space {
             blocks: Blocks::new(geometry.planes(), geometry.blocks_per_plane, geometry.units_per_block()),
             victims: VictimPicker::new(gc.policy, gc.choices, seed),
             frontiers: vec![[None; 2]; planes],
+            programming: vec![[0; 2]; planes],
             opened: vec![0; geometry.blocks() as usize],
             openings: 0,
             pages: Vec::new(),
@@ -93,7 +95,6 @@ impl Space {
             shared: VecDeque::new(),
             to_release: Vec::new(),
             queued_pages: 0,
-            turn: 0,
             pages_per_block: geometry.pages_per_block,
             units_per_page: geometry.units_per_page,
             unit_bytes: geometry.unit_bytes as u32,
@@ -121,6 +122,12 @@ impl Space {
         self.blocks.ids().filter(|block| self.blocks.state(*block) == Open)
     }
 
+    /// A program that was bound to a page has ended.
+    pub(crate) fn program_ended(&mut self, plane: PlaneId, frontier: Frontier) {
+        let stream = self.stream(frontier);
+        self.programming[plane.index()][stream] -= 1;
+    }
+
     /// Gives up a frontier whose block failed; the caller closes the block.
     pub(crate) fn abandon(&mut self, block: BlockId) {
         for frontier in self.frontiers[self.blocks.plane(block).index()].iter_mut() {
@@ -128,6 +135,11 @@ impl Space {
                 *frontier = None;
             }
         }
+    }
+
+    /// The next page of an open frontier.
+    pub(crate) fn next_page(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
+        self.frontiers[plane.index()][self.stream(frontier)].map(|open| open.next_page)
     }
 
     /// Closes whatever is open in a plane: after a recovery nothing is appended to old blocks.
@@ -179,6 +191,11 @@ impl Space {
         }
     }
 
+    /// Takes out the pages of the shared queue.
+    pub(crate) fn drop_waiting(&mut self, dynamic: bool) -> Vec<u32> {
+        if dynamic { self.shared.drain(..).collect() } else { Vec::new() }
+    }
+
     pub(crate) fn push_shared(&mut self, page: u32) {
         self.shared.push_back(page);
     }
@@ -220,6 +237,7 @@ impl Binder for Space {
     #[inline]
     fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr {
         let stream = self.stream(frontier);
+        self.programming[plane.index()][stream] += 1;
         let open = match self.frontiers[plane.index()][stream] {
             Some(open) => open,
             None => {
@@ -245,12 +263,11 @@ impl Binder for Space {
         if self.shared.is_empty() {
             return None;
         }
-        let count = planes.end - planes.start;
-        let turn = self.turn;
-        let plane = (0..count)
-            .map(|i| PlaneId(planes.start + (turn + i) % count))
-            .find(|&plane| self.offer(plane, Frontier::User).is_some())?;
-        self.turn = self.turn.wrapping_add(1);
+        // The emptiest plane takes it, so that all hold about the same.
+        let plane = planes
+            .map(PlaneId)
+            .filter(|&plane| self.offer(plane, Frontier::User).is_some())
+            .max_by_key(|&plane| (self.blocks.free_count(plane), u32::MAX - plane.0))?;
         let page = self.shared.pop_front()?;
         self.pages[page as usize].plane = plane;
         Some(self.op(page))

@@ -1,0 +1,521 @@
+//! One world: a tiny device through several boots, cut at every event of each.
+//!
+//! Before each event the operations in the cells are torn in every way that the plan asks for; each medium
+//! that was not seen before in this boot is recovered, with further cuts in the recovery, and what it reads
+//! as is held against the contract. A medium that is seen again at a later position of the log is not
+//! recovered again: only the judgement is repeated.
+//!
+//! At the end of a boot one of its cuts, drawn by the world's seed, becomes the beginning of the next:
+//! later boots begin on media with stale checkpoints, old versions and torn pages.
+//!
+//! Invariants: a world is a function of its [`WorldSpec`]; whether it is explored or only replayed does not
+//! change what happens in it.
+
+use super::sim::{Misbehaviour, Sim};
+use super::token::NestedCut;
+use super::workload::{History, exercise, history};
+use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Verdict, Violation};
+use flashweir_core::random::{Stream, mix};
+use flashweir_core::{Lpn, Payload};
+use flashweir_device::config::BufferMode;
+use flashweir_device::nand::{Interrupted, OpKind};
+use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, PlantedBug, Recovery, Torn};
+use flashweir_device::UNREADABLE;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// How far a world is explored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Boots.
+    pub boots: u32,
+    /// Operations of the history of each.
+    pub ops: u32,
+    /// Cuts inside recoveries, one inside the other, at most.
+    pub nested_depth: u32,
+    /// Cuts drawn from each recovery; one recovery in [`NESTED_ALL`] gets every cut.
+    pub nested_draws: u32,
+    /// One new medium in so many shows that the device works on; 0 is none.
+    pub exercise_every: u32,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { boots: 4, ops: 120, nested_depth: 3, nested_draws: 3, exercise_every: 512 }
+    }
+}
+
+/// One recovery in so many is cut everywhere.
+const NESTED_ALL: u64 = 64;
+/// Torn combinations are exhausted up to so many interrupted operations.
+const EXHAUSTIVE_CELLS_MAX: usize = 3;
+
+/// A world.
+#[derive(Clone, Debug)]
+pub struct WorldSpec {
+    /// The device.
+    pub config: DeviceConfig,
+    /// Seed of everything.
+    pub seed: u64,
+    /// A bug to be found.
+    pub planted: Option<PlantedBug>,
+    /// How far to go.
+    pub effort: Effort,
+}
+
+impl WorldSpec {
+    fn options(&self) -> DeviceOptions {
+        DeviceOptions { seed: self.seed, track_contents: true, planted: self.planted }
+    }
+
+    /// The kind of device that the configuration makes (spec 8.1).
+    pub fn kind(&self) -> DeviceKind {
+        kind_of(&self.config)
+    }
+}
+
+/// The kind of device that a configuration makes (spec 8.1).
+pub fn kind_of(config: &DeviceConfig) -> DeviceKind {
+    match config.buffer.mode {
+        BufferMode::WriteThrough => DeviceKind::D0,
+        BufferMode::PowerLossProtected if config.completion_is_durable() => DeviceKind::D2,
+        BufferMode::WriteBack | BufferMode::PowerLossProtected => DeviceKind::D1,
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A state that the contract forbids.
+    Contract(Violation),
+    /// A recovery that was cut leads to other contents than the one that was not.
+    NotIdempotent {
+        /// The first unit that differs.
+        lpn: Lpn,
+    },
+    /// Without or after a cut, the device misbehaves.
+    Runtime(Misbehaviour),
+    /// An assertion of the device failed.
+    Panic(String),
+}
+
+impl Fault {
+    /// Whether two faults are of one sort, for the minimiser.
+    pub fn resembles(&self, other: &Self) -> bool {
+        use std::mem::discriminant as sort;
+        match (self, other) {
+            (Self::Contract(a), Self::Contract(b)) => sort(a) == sort(b),
+            (Self::Runtime(a), Self::Runtime(b)) => sort(a) == sort(b),
+            _ => sort(self) == sort(other),
+        }
+    }
+}
+
+/// A fault and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What is wrong.
+    pub fault: Fault,
+    /// Boot.
+    pub boot: u32,
+    /// Events before the cut.
+    pub cut: u32,
+    /// How the interrupted operations stood.
+    pub torn: Vec<Torn>,
+    /// Cuts of recovery.
+    pub nested: Vec<NestedCut>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Media produced by cuts, nested ones included.
+    pub states: u64,
+    /// Media that had not been seen before in their boot; each was recovered.
+    pub distinct: u64,
+    /// … of which inside a recovery.
+    pub distinct_nested: u64,
+    /// Verdicts of the oracle.
+    pub judged: u64,
+    /// Events of simulated devices.
+    pub events: u64,
+    /// Recovered devices that were exercised.
+    pub exercised: u64,
+}
+
+impl Counts {
+    /// Adds another count.
+    pub fn add(&mut self, other: &Self) {
+        self.states += other.states;
+        self.distinct += other.distinct;
+        self.distinct_nested += other.distinct_nested;
+        self.judged += other.judged;
+        self.events += other.events;
+        self.exercised += other.exercised;
+    }
+}
+
+type Contents = Arc<[Content]>;
+
+/// The device of a world at the beginning of a boot.
+pub fn boot_device(spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
+    let mut device = fresh(spec);
+    for boot in 0..boot {
+        let mut sim = Sim::new(device, boot_history(spec, boot));
+        let mut carry = Carry::new(spec, boot);
+        loop {
+            carry.offer(&sim);
+            if !sim.step() {
+                break;
+            }
+        }
+        device = carry.wake(spec, boot)?;
+    }
+    Ok(device)
+}
+
+/// The history of a boot.
+pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
+    let geometry = flashweir_device::Geometry::new(&spec.config);
+    history(&geometry, spec.seed, boot, spec.effort.ops as usize)
+}
+
+/// A new device; half of the worlds begin with a filled one.
+fn fresh(spec: &WorldSpec) -> Device {
+    let mut device = Device::new(spec.config.clone(), spec.options());
+    if spec.seed.is_multiple_of(2) {
+        let units = device.geometry().user_units;
+        let mut random = Stream::new(spec.seed, "crash-fill");
+        let mut fill = FastForward::new(&mut device);
+        for unit in 0..units {
+            fill.write(Lpn(unit), Payload::Tag(mix(spec.seed ^ unit << 32)));
+        }
+        for i in 0..units * 2 {
+            let unit = random.below(units);
+            fill.write(Lpn(unit), Payload::Tag(mix(spec.seed ^ unit << 32 ^ (i + 1) << 8)));
+        }
+        fill.finish();
+    }
+    device
+}
+
+/// Draws the cut with which the next boot begins: each is equally likely.
+struct Carry {
+    random: Stream,
+    offers: u64,
+    chosen: Option<(Media, u32, Vec<Torn>)>,
+}
+
+impl Carry {
+    fn new(spec: &WorldSpec, boot: u32) -> Self {
+        Self { random: Stream::new(spec.seed, &format!("crash-carry-{boot}")), offers: 0, chosen: None }
+    }
+
+    fn offer(&mut self, sim: &Sim) {
+        self.offers += 1;
+        if self.random.below(self.offers) != 0 {
+            return;
+        }
+        let now = sim.cut_instant();
+        let cells = sim.device().interrupted(now).len();
+        let torn: Vec<Torn> = (0..cells).map(|_| TORN[self.random.below(3) as usize]).collect();
+        self.chosen = Some((cut(sim, &torn), sim.events(), torn));
+    }
+
+    fn wake(self, spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
+        let (media, event, torn) = self.chosen.expect("a boot has at least one cut");
+        caught(|| Recovery::begin(&spec.config, spec.options(), media).finish().0)
+            .map_err(|fault| Found { fault, boot, cut: event, torn, nested: Vec::new() })
+    }
+}
+
+const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
+
+/// The medium if the power goes now.
+pub fn cut(sim: &Sim, torn: &[Torn]) -> Media {
+    let mut next = torn.iter();
+    sim.device().cut(sim.cut_instant(), |_| next.next().copied().unwrap_or(Torn::Absent))
+}
+
+/// Turns an assertion of the device into a fault, where panics unwind.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Fault::Panic(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).into())).unwrap_or_default())
+    })
+}
+
+/// What every unit of a recovered device reads as.
+pub fn contents(device: &Device) -> Contents {
+    let units = 0..device.geometry().user_units;
+    units.map(|unit| device.peek(Lpn(unit)).map_or(Content::ZERO, |p| Content::from(&p))).collect()
+}
+
+/// An observation for the oracle.
+pub fn observed(contents: &[Content], lpn: Lpn) -> Observed {
+    match contents[lpn.0 as usize] {
+        Content(UNREADABLE) => Observed::Unreadable,
+        content => Observed::Content(content),
+    }
+}
+
+/// What is under way in the cells, so that an unchanged situation is recognised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Situation {
+    digest: u64,
+    cells: u64,
+    /// Counts only where a cut also saves the buffer.
+    position: u32,
+}
+
+/// The exploration of one boot.
+struct Boot<'a> {
+    spec: &'a WorldSpec,
+    oracle: Oracle,
+    /// Contents by digest of the medium.
+    known: BTreeMap<u64, Contents>,
+    situation: Situation,
+    /// Torn variants of the present situation, with the digests of their media.
+    variants: Vec<(Vec<Torn>, u64)>,
+    judged_at: LogPos,
+    random: Stream,
+    counts: Counts,
+}
+
+impl<'a> Boot<'a> {
+    fn new(spec: &'a WorldSpec, boot: u32) -> Self {
+        Self {
+            spec,
+            oracle: Oracle::new(spec.kind().policy()),
+            known: BTreeMap::new(),
+            situation: Situation::default(),
+            variants: Vec::new(),
+            judged_at: LogPos(u32::MAX),
+            random: Stream::new(spec.seed, &format!("crash-explore-{boot}")),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Cuts the power now, in every way.
+    fn visit(&mut self, sim: &Sim) -> Result<(), Found> {
+        let position = sim.log().position();
+        let cells = sim.device().interrupted(sim.cut_instant());
+        let saves = self.spec.kind() == DeviceKind::D2;
+        let situation = Situation {
+            digest: sim.device().media().digest(),
+            cells: cells.iter().fold(cells.len() as u64, |hash, cell| mix(hash ^ cell_hash(cell))),
+            position: if saves { position.0 } else { 0 },
+        };
+        if situation != self.situation || self.variants.is_empty() {
+            self.situation = situation;
+            self.variants.clear();
+            for torn in combinations(&cells, &mut self.random) {
+                let media = cut(sim, &torn);
+                let digest = media.digest();
+                self.counts.states += 1;
+                if !self.known.contains_key(&digest) {
+                    self.counts.distinct += 1;
+                    self.recover(media, digest)
+                        .map_err(|(fault, nested)| found(sim, fault, &torn, nested))?;
+                }
+                self.variants.push((torn, digest));
+            }
+        } else if position == self.judged_at {
+            return Ok(());
+        }
+        self.judged_at = position;
+        for (torn, digest) in &self.variants {
+            let contents = &self.known[digest];
+            self.counts.judged += 1;
+            let verdict = self.oracle.check(sim.log(), position, |lpn| observed(contents, lpn));
+            if let Verdict::Violation(violation) = verdict {
+                return Err(found(sim, Fault::Contract(violation), torn, Vec::new()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers a medium that was not seen before, also with cuts inside; its contents are judged by the
+    /// caller, those after nested cuts must equal them.
+    fn recover(&mut self, media: Media, digest: u64) -> Result<(), (Fault, Vec<NestedCut>)> {
+        let mut path = Vec::new();
+        let contents = self.descend(media, None, 0, &mut path).map_err(|fault| (fault, path))?;
+        self.known.insert(digest, contents);
+        Ok(())
+    }
+
+    fn descend(
+        &mut self,
+        media: Media,
+        expected: Option<&Contents>,
+        depth: u32,
+        path: &mut Vec<NestedCut>,
+    ) -> Result<Contents, Fault> {
+        let spec = self.spec;
+        let recovery = caught(|| Recovery::begin(&spec.config, spec.options(), media))?;
+        let steps = recovery.steps_left() as u32;
+        let cuts = if depth < spec.effort.nested_depth { self.nested_cuts(steps, depth) } else { Vec::new() };
+        let mut nested = Vec::new();
+        let mut walk = recovery;
+        let mut done = 0;
+        for cut in cuts {
+            while done < cut.step {
+                walk.advance();
+                done += 1;
+            }
+            nested.push((cut, walk.cut(cut.torn)));
+        }
+        let device = caught(|| walk.finish().0)?;
+        let found = contents(&device);
+        if let Some(differs) = expected.and_then(|expected| (0..found.len()).find(|&i| found[i] != expected[i])) {
+            return Err(Fault::NotIdempotent { lpn: Lpn(differs as u64) });
+        }
+        caught(|| device.audit())?;
+        let every = u64::from(spec.effort.exercise_every);
+        if every > 0 && self.random.below(every) == 0 {
+            self.exercise(device)?;
+        }
+        let expected = expected.cloned().unwrap_or_else(|| found.clone());
+        for (cut, media) in nested {
+            self.counts.states += 1;
+            let digest = media.digest();
+            path.push(cut);
+            if let Some(known) = self.known.get(&digest) {
+                if let Some(differs) = (0..known.len()).find(|&i| known[i] != expected[i]) {
+                    return Err(Fault::NotIdempotent { lpn: Lpn(differs as u64) });
+                }
+            } else {
+                self.counts.distinct += 1;
+                self.counts.distinct_nested += 1;
+                let contents = self.descend(media, Some(&expected), depth + 1, path)?;
+                self.known.insert(digest, contents);
+            }
+            path.pop();
+        }
+        Ok(found)
+    }
+
+    /// Cuts of a recovery of `steps` steps, in ascending order; one after the last step asks whether
+    /// recovering twice is the same.
+    fn nested_cuts(&mut self, steps: u32, depth: u32) -> Vec<NestedCut> {
+        let every = depth == 0 && self.random.below(NESTED_ALL) == 0;
+        let mut cuts = Vec::new();
+        if every {
+            for step in 0..=steps {
+                cuts.push(NestedCut { step, torn: Torn::Absent });
+                if step < steps {
+                    cuts.push(NestedCut { step, torn: Torn::Damaged });
+                }
+            }
+        } else {
+            for _ in 0..(self.spec.effort.nested_draws >> depth.min(1)).max(1) {
+                let step = self.random.below(u64::from(steps) + 1) as u32;
+                let torn = TORN[self.random.below(2) as usize];
+                let cut = NestedCut { step, torn: if step == steps { Torn::Absent } else { torn } };
+                if !cuts.contains(&cut) {
+                    cuts.push(cut);
+                }
+            }
+            cuts.sort_by_key(|cut| cut.step);
+        }
+        cuts
+    }
+
+    /// Oracle 8 of spec 8.2: the recovered device can be written, flushed, and reads right.
+    fn exercise(&mut self, device: Device) -> Result<(), Fault> {
+        self.counts.exercised += 1;
+        exercise_device(device, self.spec.seed)
+    }
+}
+
+/// Runs the exercise on a device that has woken up.
+pub fn exercise_device(device: Device, seed: u64) -> Result<(), Fault> {
+    let mut sim = Sim::new(device.clone(), exercise(device.geometry(), seed));
+    if let Some(wrong) = caught(|| sim.run())? {
+        return Err(Fault::Runtime(wrong));
+    }
+    caught(|| sim.device().audit())
+}
+
+fn found(sim: &Sim, fault: Fault, torn: &[Torn], nested: Vec<NestedCut>) -> Found {
+    Found { fault, boot: 0, cut: sim.events(), torn: torn.to_vec(), nested }
+}
+
+fn cell_hash(cell: &Interrupted) -> u64 {
+    let kind = match cell.op.kind {
+        OpKind::Read => 0,
+        OpKind::Program => 1,
+        OpKind::Erase => 2,
+    };
+    mix(u64::from(cell.op.at.block.0) << 32 | u64::from(cell.op.at.page) << 8 | kind)
+}
+
+/// The ways in which interrupted operations may stand: all while they are few, else all alike, each one
+/// unlike the others, and two draws.
+fn combinations(cells: &[Interrupted], random: &mut Stream) -> Vec<Vec<Torn>> {
+    let n = cells.len();
+    if n <= EXHAUSTIVE_CELLS_MAX {
+        let all = 3usize.pow(n as u32);
+        return (0..all).map(|code| (0..n).map(|i| TORN[code / 3usize.pow(i as u32) % 3]).collect()).collect();
+    }
+    let mut list: Vec<Vec<Torn>> = TORN.iter().map(|torn| vec![*torn; n]).collect();
+    for odd in 0..n {
+        for (rest, one) in [(0, 1), (0, 2), (2, 0), (2, 1), (1, 2)] {
+            let mut torn = vec![TORN[rest]; n];
+            torn[odd] = TORN[one];
+            list.push(torn);
+        }
+    }
+    for _ in 0..2 {
+        list.push((0..n).map(|_| TORN[random.below(3) as usize]).collect());
+    }
+    list
+}
+
+/// Explores one boot that begins on `device`. Returns what was done, the fault if there is one, and the
+/// device of the next boot.
+pub fn explore_boot(
+    spec: &WorldSpec,
+    boot: u32,
+    device: Device,
+    history: History,
+) -> (Counts, Result<Option<Device>, Found>) {
+    let mut sim = Sim::new(device, history);
+    let mut exploration = Boot::new(spec, boot);
+    let mut carry = Carry::new(spec, boot);
+    let result = loop {
+        carry.offer(&sim);
+        if let Err(found) = exploration.visit(&sim) {
+            break Err(found);
+        }
+        let step = caught(|| sim.step());
+        let wrong = match step {
+            Ok(true) if sim.misbehaviour().is_none() => continue,
+            Ok(_) => sim.misbehaviour().cloned().map(Fault::Runtime),
+            Err(fault) => Some(fault),
+        };
+        break match wrong {
+            Some(fault) => Err(found(&sim, fault, &[], Vec::new())),
+            None => carry.wake(spec, boot).map(Some),
+        };
+    };
+    exploration.counts.events = u64::from(sim.events());
+    (exploration.counts, result.map_err(|found| Found { boot, ..found }))
+}
+
+/// Explores a world to its end or to its first fault.
+pub fn explore_world(spec: &WorldSpec) -> (Counts, Option<Found>) {
+    let mut counts = Counts::default();
+    let mut device = fresh(spec);
+    for boot in 0..spec.effort.boots {
+        let (done, result) = explore_boot(spec, boot, device, boot_history(spec, boot));
+        counts.add(&done);
+        match result {
+            Ok(Some(next)) => device = next,
+            Ok(None) => break,
+            Err(found) => return (counts, Some(found)),
+        }
+    }
+    (counts, None)
+}

@@ -1,0 +1,16 @@
+//! The crash laboratory (spec 8): tiny devices, random histories, a power cut at every event.
+//!
+//! Place in the data flow: [`devices`] × seeds make worlds; [`explorer`] cuts each at every event, recovers
+//! what is left and asks the contract's oracle; a violation is made small and becomes one line, its
+//! [`Token`], that replays it.
+//!
+//! Invariants: a report is a function of its configuration, whatever the number of threads; nobody here
+//! reads a clock.
+
+pub mod devices;
+pub mod explorer;
+pub mod sim;
+pub mod token;
+pub mod workload;
+
+pub use token::Token;

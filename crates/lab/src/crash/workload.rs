@@ -1,0 +1,143 @@
+//! Random histories for tiny devices: hot spots so that versions pile up, every kind of command, partial
+//! units, several commands in flight.
+//!
+//! Invariant: a history depends on seed, boot and device only, and a sublist of it is a history.
+
+use flashweir_core::random::Stream;
+use flashweir_core::{Command, Data, Lba, Op};
+use flashweir_device::Geometry;
+
+/// What one operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Write a pattern.
+    Write,
+    /// WRITE ZEROES.
+    Zeroes,
+    /// TRIM.
+    Trim,
+    /// FLUSH.
+    Flush,
+    /// READ; checked against the model.
+    Read,
+}
+
+/// One operation of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostOp {
+    /// What it does.
+    pub verb: Verb,
+    /// First block of 512 bytes.
+    pub lba: u64,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// Force unit access.
+    pub fua: bool,
+    /// Number of the pattern that a write writes; unlike any other of the world.
+    pub pattern: u64,
+    /// Time that the host thinks before it submits, in nanoseconds.
+    pub delay_ns: u32,
+}
+
+impl HostOp {
+    /// The command, called `id` by the host.
+    pub fn command(&self, id: u64) -> Command {
+        let (lba, blocks) = (Lba(self.lba), self.blocks);
+        let op = match self.verb {
+            Verb::Write => Op::Write { lba, blocks, data: Data::Pattern(self.pattern) },
+            Verb::Zeroes => Op::WriteZeroes { lba, blocks },
+            Verb::Trim => Op::Trim { lba, blocks },
+            Verb::Flush => Op::Flush,
+            Verb::Read => Op::Read { lba, blocks },
+        };
+        let mut command = Command::new(id, op);
+        command.fua = self.fua;
+        command
+    }
+}
+
+/// A history: operations and how many of them are in flight at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Operations, in order of submission.
+    pub ops: Vec<HostOp>,
+    /// Commands in flight at most.
+    pub depth: usize,
+}
+
+/// The history of one boot of a world.
+pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History {
+    let mut random = Stream::new(seed, &format!("crash-history-{boot}"));
+    let per_unit = geometry.lbas_per_unit;
+    let units = geometry.user_units;
+    let depth = 1 + random.below(8) as usize;
+    let hot_units = 4 + random.below(12);
+    let hot_from = random.below(units - hot_units);
+    let flush_share = [0.03, 0.1, 0.2][random.below(3) as usize];
+    let trim_share = [0.05, 0.15, 0.3][random.below(3) as usize];
+    let fua_share = [0.0, 0.1, 0.3][random.below(3) as usize];
+    let partial_share = if per_unit > 1 { 0.15 } else { 0.0 };
+    let ops = (0..ops).map(|number| {
+        let hot = random.chance(0.6);
+        let unit = if hot { hot_from + random.below(hot_units) } else { random.below(units) };
+        let length = 1 + random.below(4).min(units - 1 - unit);
+        let (mut lba, mut blocks) = (unit * per_unit, length * per_unit);
+        if random.chance(partial_share) {
+            let skip = random.below(per_unit);
+            let cut = random.below(per_unit);
+            lba += skip;
+            blocks = (blocks - skip).saturating_sub(cut).max(1);
+        }
+        let dice = random.unit();
+        let verb = if dice < flush_share {
+            Verb::Flush
+        } else if dice < flush_share + trim_share {
+            if random.chance(0.3) { Verb::Zeroes } else { Verb::Trim }
+        } else if dice > 0.97 {
+            Verb::Read
+        } else {
+            Verb::Write
+        };
+        let fua = matches!(verb, Verb::Write | Verb::Zeroes | Verb::Trim) && random.chance(fua_share);
+        let delay_ns = if random.chance(0.5) { 0 } else { random.below(60_000) as u32 };
+        let pattern = seed << 24 | u64::from(boot) << 16 | number as u64;
+        HostOp { verb, lba, blocks: blocks as u32, fua, pattern, delay_ns }
+    });
+    History { ops: ops.collect(), depth }
+}
+
+/// What shows that a recovered device still works: everything is overwritten in part, some is deallocated,
+/// all is flushed.
+pub fn exercise(geometry: &Geometry, seed: u64) -> History {
+    let mut random = Stream::new(seed, "crash-exercise");
+    let (units, per_unit) = (geometry.user_units, geometry.lbas_per_unit);
+    let mut ops: Vec<HostOp> = (0..units)
+        .step_by(4)
+        .map(|unit| {
+            let length = 4.min(units - unit);
+            HostOp {
+                verb: if random.chance(0.1) { Verb::Trim } else { Verb::Write },
+                lba: unit * per_unit,
+                blocks: (length * per_unit) as u32,
+                fua: random.chance(0.05),
+                pattern: seed << 24 | 0xff << 16 | unit,
+                delay_ns: 0,
+            }
+        })
+        .collect();
+    let flush = HostOp { verb: Verb::Flush, lba: 0, blocks: 0, fua: false, pattern: 0, delay_ns: 0 };
+    ops.push(flush);
+    for number in 0..units / 2 {
+        let unit = random.below(units);
+        ops.push(HostOp {
+            verb: Verb::Write,
+            lba: unit * per_unit,
+            blocks: per_unit as u32,
+            fua: false,
+            pattern: seed << 24 | 0xfe << 16 | number,
+            delay_ns: 0,
+        });
+    }
+    ops.push(flush);
+    History { ops, depth: 4 }
+}
