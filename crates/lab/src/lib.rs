@@ -1,6 +1,8 @@
 //! The laboratory: the only place where host and device meet.
 #![forbid(unsafe_code)]
 
+pub mod crash;
+pub mod experiment;
 pub mod mqsim;
 pub mod precondition;
 pub mod results;

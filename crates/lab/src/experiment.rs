@@ -1,0 +1,436 @@
+//! Experiments: every device of a scenario under every workload with every seed, on several threads.
+//!
+//! Place in the data flow: a [`Scenario`] comes in; each of its cells becomes a [`World`] inside the worker that
+//! runs it; results go out in the order of the cells, with progress on the way.
+//!
+//! Invariants: results are a function of the scenario, not of the number of threads or of their timing; what a
+//! scenario asks of its devices in vain is an error before the first world runs; each device is brought into its
+//! state once per seed, and every workload begins on a clone of it.
+//!
+//! Deliberately absent: clocks, and files of results. Who shows progress reads the clock.
+
+mod board;
+mod options;
+#[cfg(test)]
+mod tests;
+
+use crate::results::RunResult;
+use crate::scenario::{Run, Scenario, Source};
+use crate::workload::fio::{FioError, FioJob, JobSpec, Sizes, parse_job_file};
+use crate::workload::trace::{Replay, ReplayConfig, Timing, Trace, TraceError};
+use crate::world::{JobSetup, Progress, World};
+use board::{Board, Task};
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Bytes, Duration};
+use flashweir_device::config::DeviceConfig;
+use flashweir_device::geometry::Geometry;
+use flashweir_device::{Device, DeviceOptions};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Shortest and longest interval of the series in results.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// The interval where nobody knows how long the run will be.
+const INTERVAL_UNKNOWN: Duration = Duration::from_millis(100);
+/// Intervals that a run is meant to have at least, so that its steadiness can be judged.
+const INTERVALS: u64 = 20;
+
+/// A workload that does not fit on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExperimentError {
+    /// A fio job.
+    Fio {
+        /// The device.
+        device: String,
+        /// What is wrong.
+        error: FioError,
+    },
+    /// A trace that cannot be read.
+    Trace(TraceError),
+    /// A trace that cannot be replayed.
+    Replay {
+        /// The device.
+        device: String,
+        /// What is wrong.
+        error: TraceError,
+    },
+}
+
+impl fmt::Display for ExperimentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trace(error) => error.fmt(f),
+            Self::Fio { device, error } => write!(f, "{error} (on device {device})"),
+            Self::Replay { device, error } => write!(f, "{error} (on device {device})"),
+        }
+    }
+}
+
+impl std::error::Error for ExperimentError {}
+
+/// What a worker does with a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It brings the device into its state, for this cell and those that share it.
+    Preparing,
+    /// It runs the world.
+    Running,
+    /// The world has come to its end.
+    Done,
+}
+
+/// How far a cell is. Reports of one cell come from one thread, the one that does the work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// Number of the cell.
+    pub cell: usize,
+    /// What is done.
+    pub stage: Stage,
+    /// Fraction of the stage that is done, 0 to 1, where that is known.
+    pub fraction: Option<f64>,
+}
+
+/// What became of a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What it measured.
+    pub result: RunResult,
+    /// Requests completed, those of ramps included.
+    pub requests: u64,
+    /// Requests that the device answered with an error.
+    pub errors: u64,
+    /// The first of these errors.
+    pub first_error: Option<String>,
+}
+
+/// A scenario whose workloads were read and found to fit on its devices.
+#[derive(Debug)]
+pub struct Experiment {
+    scenario: Scenario,
+    cells: Vec<Run>,
+    /// By workload, then by device.
+    plans: Vec<Vec<Plan>>,
+    warnings: Vec<String>,
+}
+
+/// A workload for one device.
+#[derive(Debug)]
+enum Plan {
+    Fio(Vec<JobSpec>),
+    Trace { trace: Arc<Trace>, config: ReplayConfig, capacity_blocks: u64 },
+}
+
+/// How long a run is meant to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Extent {
+    time: Option<Duration>,
+    requests: Option<u64>,
+}
+
+impl Extent {
+    /// The fraction done, if either limit is known.
+    fn fraction(self, progress: Progress) -> Option<f64> {
+        let time = self.time.map(|time| progress.now.as_nanos() as f64 / time.as_nanos().max(1) as f64);
+        let requests = self.requests.map(|requests| progress.requests as f64 / requests.max(1) as f64);
+        let further = time.into_iter().chain(requests).reduce(f64::max)?;
+        Some(further.min(1.0))
+    }
+}
+
+impl Experiment {
+    /// Reads the traces of `scenario` and fits each workload to each device.
+    ///
+    /// # Errors
+    /// The first workload that does not fit on a device, or the first trace that cannot be read.
+    pub fn new(scenario: Scenario) -> Result<Self, ExperimentError> {
+        let mut warnings = Vec::new();
+        let mut plans = Vec::new();
+        for workload in &scenario.workloads {
+            plans.push(plan(&workload.source, &scenario.devices, &mut warnings)?);
+        }
+        let cells = scenario.runs().collect();
+        Ok(Self { scenario, cells, plans, warnings })
+    }
+
+    /// What is run.
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// The cells, in the order of the results.
+    pub fn cells(&self) -> &[Run] {
+        &self.cells
+    }
+
+    /// What the author of the scenario should know, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Device, workload and seed of a cell, for people.
+    pub fn cell_name(&self, cell: usize) -> String {
+        let Run { device, workload, seed } = self.cells[cell];
+        let (device, workload) =
+            (&self.scenario.devices[device].name, &self.scenario.workloads[workload].name);
+        match self.scenario.seeds.len() {
+            1 => format!("{device}, {workload}"),
+            _ => format!("{device}, {workload}, seed {seed}"),
+        }
+    }
+
+    /// Runs all cells on `threads` threads, and gives their outcomes in order; `None` if `cancel` was set before
+    /// the last one had ended.
+    pub fn run(
+        &self,
+        threads: usize,
+        cancel: &AtomicBool,
+        observe: &(dyn Fn(Report) + Sync),
+    ) -> Option<Vec<Outcome>> {
+        let board = Board::new(&self.cells);
+        let outcomes: Vec<Mutex<Option<Outcome>>> = self.cells.iter().map(|_| Mutex::default()).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..threads.clamp(1, self.cells.len()) {
+                scope.spawn(|| self.work(&board, &outcomes, cancel, observe));
+            }
+        });
+        let outcomes = outcomes.into_iter().map(|slot| slot.into_inner().expect("no worker panicked"));
+        outcomes.collect()
+    }
+
+    /// What one thread does.
+    fn work(
+        &self,
+        board: &Board,
+        outcomes: &[Mutex<Option<Outcome>>],
+        cancel: &AtomicBool,
+        observe: &(dyn Fn(Report) + Sync),
+    ) {
+        while let Some(task) = board.take() {
+            let finished = match task {
+                Task::Prepare { group, cell } => {
+                    let ready = board.preparing(group);
+                    let device = self.prepare(cell, cancel, observe);
+                    let finished = device.is_some();
+                    ready.finish(device);
+                    finished
+                }
+                Task::Run { cell, device } => {
+                    let outcome = self.run_cell(cell, *device, cancel, observe);
+                    let finished = outcome.is_some();
+                    *outcomes[cell].lock().expect("a cell has one worker") = outcome;
+                    finished
+                }
+            };
+            if !finished {
+                return;
+            }
+        }
+    }
+
+    /// The device of a cell in the state in which its workload begins; `None` if cancelled.
+    fn prepare(
+        &self,
+        cell: usize,
+        cancel: &AtomicBool,
+        observe: &(dyn Fn(Report) + Sync),
+    ) -> Option<Box<Device>> {
+        let Run { device, seed, .. } = self.cells[cell];
+        observe(Report { cell, stage: Stage::Preparing, fraction: Some(0.0) });
+        let options = DeviceOptions { seed, track_contents: self.scenario.track_contents, planted: None };
+        let device = Device::new(self.scenario.devices[device].clone(), options);
+        let (device, finished) = self.scenario.precondition.apply(device, seed, |fraction| {
+            observe(Report { cell, stage: Stage::Preparing, fraction: Some(fraction) });
+            !cancel.load(Ordering::Relaxed)
+        });
+        (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(device))
+    }
+
+    /// Runs a cell; `None` if cancelled.
+    fn run_cell(
+        &self,
+        cell: usize,
+        device: Device,
+        cancel: &AtomicBool,
+        observe: &(dyn Fn(Report) + Sync),
+    ) -> Option<Outcome> {
+        let run = self.cells[cell];
+        let plan = &self.plans[run.workload][run.device];
+        let (jobs, extent) = (plan.jobs(run.seed), plan.extent());
+        let report = |stage, fraction| observe(Report { cell, stage, fraction });
+        report(Stage::Running, Some(0.0));
+        let mut world = World::new(device, jobs, plan.interval());
+        let finished = world.run(|progress| {
+            report(Stage::Running, extent.fraction(progress));
+            !cancel.load(Ordering::Relaxed)
+        });
+        if !finished {
+            return None;
+        }
+        let requests = world.requests();
+        let (errors, first_error) = world.errors();
+        let first_error = first_error.map(str::to_owned);
+        let device = &self.scenario.devices[run.device].name;
+        let (result, _) = world.finish(device, &self.scenario.workloads[run.workload].name, run.seed);
+        report(Stage::Done, Some(1.0));
+        Some(Outcome { result, requests, errors, first_error })
+    }
+}
+
+/// Fits a workload to each device.
+fn plan(
+    source: &Source,
+    devices: &[DeviceConfig],
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Plan>, ExperimentError> {
+    let mut warn = |lines: Vec<String>| {
+        // Most warnings are the same for every device.
+        for line in lines {
+            if !warnings.contains(&line) {
+                warnings.push(line);
+            }
+        }
+    };
+    let capacities = devices.iter().map(|device| (device, Geometry::new(device).capacity_lbas()));
+    match source {
+        Source::Fio { file, text } => capacities
+            .map(|(device, blocks)| {
+                let jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
+                    .map_err(|error| ExperimentError::Fio { device: device.name.clone(), error })?;
+                warn(jobs.warnings);
+                Ok(Plan::Fio(jobs.jobs))
+            })
+            .collect(),
+        Source::Trace { file, read, replay } => {
+            let trace = Arc::new(Trace::open(file, read).map_err(ExperimentError::Trace)?);
+            warn(trace.warnings());
+            capacities
+                .map(|(device, capacity_blocks)| {
+                    Replay::new(Arc::clone(&trace), replay, capacity_blocks)
+                        .map_err(|error| ExperimentError::Replay { device: device.name.clone(), error })?;
+                    Ok(Plan::Trace { trace: Arc::clone(&trace), config: replay.clone(), capacity_blocks })
+                })
+                .collect()
+        }
+    }
+}
+
+impl Plan {
+    /// The jobs of a world with this seed.
+    fn jobs(&self, seed: u64) -> Vec<JobSetup> {
+        match self {
+            Self::Fio(specs) => {
+                let reported = reported(specs);
+                let setup = |(spec, (report_group, name)): (&JobSpec, (u32, String))| JobSetup {
+                    name,
+                    options: options::options(spec),
+                    group: spec.stonewall_group,
+                    ramp: spec.ramp,
+                    report_group,
+                    stats: spec.stats,
+                    workload: Box::new(FioJob::new(spec.clone(), seed)),
+                };
+                specs.iter().zip(reported).map(setup).collect()
+            }
+            Self::Trace { trace, config, capacity_blocks } => {
+                let replay = Replay::new(Arc::clone(trace), config, *capacity_blocks)
+                    .expect("the experiment has tried it");
+                let name = std::path::Path::new(trace.file()).file_stem();
+                vec![JobSetup {
+                    name: name.map_or("replay".into(), |name| name.to_string_lossy().into_owned()),
+                    options: options::replay_options(trace, config),
+                    group: 0,
+                    ramp: Duration::ZERO,
+                    report_group: 0,
+                    stats: true,
+                    workload: Box::new(replay),
+                }]
+            }
+        }
+    }
+
+    /// How long a run is meant to be.
+    fn extent(&self) -> Extent {
+        match self {
+            Self::Fio(specs) => {
+                let groups: Vec<u32> = specs.iter().map(|spec| spec.stonewall_group).collect();
+                let last = groups.iter().copied().max().unwrap_or(0);
+                let time = |group| {
+                    let jobs = specs.iter().filter(|spec| spec.stonewall_group == group);
+                    let times = jobs.map(|spec| Some(spec.start_delay.1 + spec.ramp + spec.limits.runtime?));
+                    // A missing time is the least of all options, and makes the whole unknown.
+                    let times: Option<Vec<_>> = times.collect();
+                    times.map(|times| times.into_iter().max().unwrap_or(Duration::ZERO))
+                };
+                Extent {
+                    time: (0..=last).map(time).sum(),
+                    requests: specs.iter().map(planned_requests).sum(),
+                }
+            }
+            Self::Trace { trace, config, .. } => {
+                let requests = trace.records().len() as u64 * u64::from(config.repeat);
+                let scale = |factor: f64| {
+                    let ns = trace.duration().as_nanos() as f64 * f64::from(config.repeat) * factor;
+                    Duration::from_nanos(ns as u64)
+                };
+                let time = match config.timing {
+                    Timing::Original => Some(scale(1.0)),
+                    Timing::Scaled(factor) => Some(scale(factor)),
+                    Timing::Closed(_) => None,
+                };
+                Extent { time, requests: Some(requests) }
+            }
+        }
+    }
+
+    /// The interval of the series: short enough that a run of the planned length can be judged.
+    fn interval(&self) -> Duration {
+        let shortest = match self {
+            Self::Fio(specs) => specs.iter().filter_map(|spec| spec.limits.runtime).min(),
+            Self::Trace { .. } => self.extent().time,
+        };
+        shortest.map_or(INTERVAL_UNKNOWN, |shortest| (shortest / INTERVALS).clamp(INTERVAL_MIN, INTERVAL_MAX))
+    }
+}
+
+/// Requests that a job makes if no clock ends it before; flushes are left out.
+fn planned_requests(spec: &JobSpec) -> Option<u64> {
+    let used = spec.sizes.iter().map(mean_blocks).fold(0.0, f64::max);
+    let by_size = spec.limits.blocks.map(|blocks| (blocks as f64 / used.max(1.0)) as u64);
+    by_size.into_iter().chain(spec.limits.requests).min()
+}
+
+fn mean_blocks(sizes: &Sizes) -> f64 {
+    match sizes {
+        Sizes::Fixed(blocks) => f64::from(*blocks),
+        Sizes::Range { min, max } => f64::from(min + max) / 2.0,
+        Sizes::Split(parts) => {
+            parts.iter().map(|(blocks, share)| f64::from(*blocks) * f64::from(*share) / 100.0).sum()
+        }
+    }
+}
+
+/// Which entry of the report each job goes into, and the name of that entry. Names differ, since tables and
+/// comparisons find jobs by name: clones that are reported one by one are numbered, and so are namesakes.
+fn reported(specs: &[JobSpec]) -> Vec<(u32, String)> {
+    let mut entries: Vec<(Option<u32>, String)> = Vec::new();
+    let mut taken: BTreeMap<String, u32> = BTreeMap::new();
+    let mut places = Vec::new();
+    for spec in specs {
+        let group = spec.group_reporting.then_some(spec.report_group);
+        let found = entries.iter().position(|(other, _)| group.is_some() && *other == group);
+        let at = found.unwrap_or_else(|| {
+            let is_clone = |other: &JobSpec| other.name == spec.name && other.clone > 0;
+            let numbered = group.is_none() && specs.iter().any(is_clone);
+            let name = if numbered { format!("{}.{}", spec.name, spec.clone) } else { spec.name.clone() };
+            let seen = taken.entry(name.clone()).or_insert(0);
+            *seen += 1;
+            entries.push((group, if *seen == 1 { name } else { format!("{name}#{seen}") }));
+            entries.len() - 1
+        });
+        places.push(at);
+    }
+    places.into_iter().map(|at| (at as u32, entries[at].1.clone())).collect()
+}

@@ -1,0 +1,212 @@
+use super::*;
+use crate::precondition::{Mode, Precondition};
+use crate::workload::trace::{Fit, ReadOptions};
+use std::sync::atomic::AtomicUsize;
+
+const SMALL: &str =
+    "preset = \"mqsim-small-ideal\"\nset = { \"geometry.channels\" = 2, \"ftl.over_provisioning\" = 0.3 }\n";
+
+/// Two small devices, two workloads and two seeds.
+fn scenario() -> Scenario {
+    let text = format!(
+        "name = 'x'\nseeds = 2\nprecondition = {{ mode = 'instant', overwrite = 0.5 }}\n\
+         [[device]]\nname = 'a'\n{SMALL}\n[[device]]\nname = 'b'\nftl.gc.policy = 'fifo'\n{SMALL}\n\
+         [[workload]]\nname = 'read'\nfio_inline = '''\n[r]\nrw=randread\nbs=8k\niodepth=4\nnumber_ios=2000\n'''\n\
+         [[workload]]\nname = 'write'\nfio_inline = '''\n[w]\nrw=randwrite\nbs=8k\nnumjobs=2\nnumber_ios=3000\n'''\n"
+    );
+    Scenario::parse("x.toml", &text, &[], &|_| Err("no files".into())).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn run(experiment: &Experiment, threads: usize) -> Vec<Outcome> {
+    experiment.run(threads, &AtomicBool::new(false), &|_| ()).expect("nobody cancels")
+}
+
+#[test]
+fn results_do_not_depend_on_threads() {
+    let experiment = Experiment::new(scenario()).unwrap();
+    let text = |threads| {
+        let results: Vec<_> = run(&experiment, threads).into_iter().map(|outcome| outcome.result).collect();
+        serde_json::to_string(&results).unwrap()
+    };
+    let one = text(1);
+    assert_eq!(one, text(2));
+    assert_eq!(one, text(64));
+}
+
+#[test]
+fn outcomes_follow_the_cells() {
+    let experiment = Experiment::new(scenario()).unwrap();
+    let outcomes = run(&experiment, 3);
+    assert_eq!(outcomes.len(), 8);
+    for (outcome, cell) in outcomes.iter().zip(experiment.cells()) {
+        let result = &outcome.result;
+        assert_eq!(result.device, experiment.scenario().devices[cell.device].name);
+        assert_eq!(result.workload, experiment.scenario().workloads[cell.workload].name);
+        assert_eq!(result.seed, cell.seed);
+        assert_eq!((outcome.errors, outcome.requests > 0), (0, true));
+    }
+    assert_eq!(experiment.cell_name(7), "b, write, seed 2");
+    let names: Vec<_> = outcomes[4].result.jobs.iter().map(|job| job.name.as_str()).collect();
+    assert_eq!(names, ["w.0", "w.1"]);
+}
+
+#[test]
+fn a_shared_state_is_the_state_of_a_cell_alone() {
+    let all = run(&Experiment::new(scenario()).unwrap(), 1);
+    let mut alone = scenario();
+    alone.workloads.remove(0);
+    let alone = run(&Experiment::new(alone).unwrap(), 1);
+    assert_eq!(all[4..], alone);
+}
+
+#[test]
+fn every_cell_reports_until_it_is_done() {
+    let experiment = Experiment::new(scenario()).unwrap();
+    let reports: Vec<Mutex<Vec<Report>>> = experiment.cells().iter().map(|_| Mutex::default()).collect();
+    let observe = |report: Report| reports[report.cell].lock().unwrap().push(report);
+    experiment.run(2, &AtomicBool::new(false), &observe).unwrap();
+    let mut prepared = 0;
+    for reports in reports {
+        let reports = reports.into_inner().unwrap();
+        prepared += usize::from(reports[0].stage == Stage::Preparing);
+        assert_eq!(reports.last().map(|r| (r.stage, r.fraction)), Some((Stage::Done, Some(1.0))));
+        assert!(reports.iter().flat_map(|r| r.fraction).all(|fraction| (0.0..=1.0).contains(&fraction)));
+    }
+    assert_eq!(prepared, 4, "two devices with two seeds");
+}
+
+#[test]
+fn cancelling_ends_the_run_without_results() {
+    let mut endless = scenario();
+    endless.workloads.truncate(1);
+    endless.workloads[0].source = Source::Fio {
+        file: "x.fio".into(),
+        text: "[r]\nrw=randread\nbs=8k\ntime_based\nruntime=10d\n".into(),
+    };
+    let experiment = Experiment::new(endless).unwrap();
+    let (cancel, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let observe = |report: Report| {
+        if report.stage == Stage::Running && calls.fetch_add(1, Ordering::Relaxed) == 3 {
+            cancel.store(true, Ordering::Relaxed);
+        }
+    };
+    assert_eq!(experiment.run(2, &cancel, &observe), None);
+    let at_once = AtomicBool::new(true);
+    assert_eq!(experiment.run(2, &at_once, &|_| ()), None);
+}
+
+#[test]
+fn what_does_not_fit_is_said_before_anything_runs() {
+    let mut wrong = scenario();
+    wrong.workloads[0].source = Source::Trace {
+        file: "/nonexistent/x.trace".into(),
+        read: ReadOptions::default(),
+        replay: ReplayConfig::default(),
+    };
+    let error = Experiment::new(wrong.clone()).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/x.trace: cannot be read: "), "{error}");
+    wrong.workloads[0].source = Source::Fio { file: "x.fio".into(), text: "[r]\nsize=1t\n".into() };
+    let error = Experiment::new(wrong).unwrap_err().to_string();
+    assert!(error.starts_with("x.fio:1: [r] reaches beyond the device: "), "{error}");
+    assert!(error.ends_with(" (on device a)"), "{error}");
+}
+
+#[test]
+fn a_trace_is_read_once_and_replayed_on_each_device() {
+    let path = std::env::temp_dir().join(format!("flashweir-experiment-{}.trace", std::process::id()));
+    let lines: String = (0..200).map(|i| format!("{} 0 {} 16 {}\n", i * 10_000, i * 16, i % 2)).collect();
+    std::fs::write(&path, lines).unwrap();
+    let mut scenario = scenario();
+    scenario.workloads.truncate(1);
+    scenario.workloads[0].source = Source::Trace {
+        file: path.clone(),
+        read: ReadOptions::default(),
+        replay: ReplayConfig { fit: Fit::Wrap, repeat: 2, ..ReplayConfig::default() },
+    };
+    let experiment = Experiment::new(scenario).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let outcomes = run(&experiment, 2);
+    assert!(outcomes.iter().all(|outcome| outcome.requests == 400));
+    assert_eq!(outcomes[0].result.jobs[0].options["timing"], "original");
+}
+
+/// A device that was aged by writing is quiet when its workload begins, as one that was prepared at once is.
+#[test]
+fn ageing_by_writing_leaves_a_device_that_works() {
+    let mut aged = scenario();
+    aged.devices.truncate(1);
+    aged.seeds.truncate(1);
+    aged.precondition = Precondition { mode: Mode::AgeByWriting, ..Precondition::default() };
+    let outcomes = run(&Experiment::new(aged).unwrap(), 1);
+    assert!(outcomes.iter().all(|outcome| outcome.errors == 0));
+}
+
+fn specs(text: &str) -> Vec<JobSpec> {
+    parse_job_file("x.fio", text, Bytes::gib(1)).unwrap_or_else(|e| panic!("{e}")).jobs
+}
+
+#[test]
+fn options_are_those_of_fio() {
+    for (text, expected) in [
+        ("rw=randread\nbs=4096", "bs=4k iodepth=1 name=j rw=randread size=1g"),
+        (
+            "rw=randrw:8\nrwmixread=70\nnorandommap\nruntime=1m\ntime_based\nramp_time=500ms",
+            "bs=4k iodepth=1 name=j norandommap=1 ramp_time=500ms runtime=60s rw=randrw:8 rwmixread=70 size=1g \
+          time_based=1",
+        ),
+        (
+            "rw=write:12k\nsize=10m\noffset=1m\nfsync=8\nend_fsync=1\nloops=2",
+            "bs=4k end_fsync=1 fsync=8 io_size=20m iodepth=1 name=j offset=1m rw=write:12k size=10m",
+        ),
+        ("rw=rw\nbs=4k,8k", "bs=4k,8k,8k iodepth=1 name=j rw=rw rwmixread=50 size=1g"),
+        ("rw=read:-8k\nbsrange=4k-16k", "bsrange=4k-16k iodepth=1 name=j rw=read:-8k size=1g"),
+        (
+            "rw=randwrite\nbssplit=4k/80:16k/20\nrandom_distribution=zipf:1.2\nrate_iops=100\nrate_process=poisson",
+            "bssplit=4k/80:16k/20 iodepth=1 name=j random_distribution=zipf:1.2 rate=400k rate_process=poisson \
+          rw=randwrite size=1g",
+        ),
+        (
+            "rw=randtrim\nnumber_ios=7\nthinktime=3ms\nthinktime_blocks=4\nstartdelay=1-2\nrandseed=9\nblockalign=8k",
+            "blockalign=8k bs=4k iodepth=1 name=j norandommap=1 number_ios=7 randseed=9 rw=randtrim size=1g \
+          startdelay=1s-2s thinktime=3ms thinktime_blocks=4",
+        ),
+    ] {
+        let spec = specs(&format!("[j]\n{text}\n")).remove(0);
+        let options = options::options(&spec);
+        let line: Vec<_> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(line.join(" "), expected, "{text}");
+        // Read again, the options mean the same job.
+        let again: String = options.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        assert_eq!(specs(&format!("[j]\n{again}")).remove(0), spec, "{again}");
+    }
+}
+
+#[test]
+fn entries_of_the_report_have_names_of_their_own() {
+    for (text, expected) in [
+        ("[a]\n[b]\n", "0 a, 1 b"),
+        ("[a]\nnumjobs=2\n[a]\n", "0 a.0, 1 a.1, 2 a.0#2"),
+        ("[a]\nnumjobs=2\ngroup_reporting\n[b]\n", "0 a, 0 a, 1 b"),
+        ("[global]\ngroup_reporting\n[a]\n[b]\n[c]\nnew_group\n[a]\n", "0 a, 0 a, 1 c, 1 c"),
+        ("[a]\ngroup_reporting\n[a]\nnew_group\ngroup_reporting\n", "0 a, 1 a#2"),
+    ] {
+        let seen: Vec<_> =
+            reported(&specs(text)).into_iter().map(|(entry, name)| format!("{entry} {name}")).collect();
+        assert_eq!(seen.join(", "), expected, "{text}");
+    }
+}
+
+#[test]
+fn the_length_of_a_run_is_known_where_it_can_be() {
+    let extent = |text: &str| Plan::Fio(specs(text)).extent();
+    let seconds = |s| Some(Duration::from_secs(s));
+    let timed =
+        "[a]\ntime_based\nruntime=3\nramp_time=1\n[b]\ntime_based\nruntime=2\n[c]\nstonewall\nruntime=5\n";
+    assert_eq!(extent(timed).time, seconds(9));
+    assert_eq!(extent(timed).requests, None);
+    let counted = extent("[a]\nbs=4k\nsize=4m\n[b]\nnumber_ios=10\n");
+    assert_eq!(counted, Extent { time: None, requests: Some(1034) });
+    assert_eq!(Plan::Fio(specs("[a]\nruntime=250ms\n")).interval(), Duration::from_micros(12_500));
+    assert_eq!(Plan::Fio(specs("[a]\nruntime=1d\n")).interval(), INTERVAL_MAX);
+    assert_eq!(Plan::Fio(specs("[a]\n")).interval(), INTERVAL_UNKNOWN);
+}
