@@ -6,17 +6,21 @@
 //! Invariants: a copy replaces its source only if the source is still what the map names; a block is erased
 //! only when none of its units is valid.
 
+use crate::config::Allocation;
 use crate::device::{Device, Effect};
 use crate::geometry::PageAddr;
-use crate::nand::{Class, Frontier, Job, Op as NandOp, OpKind};
+use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind};
 use crate::planted::PlantedBug;
 use crate::space::PageUnit;
 use flashweir_core::index::Idx;
 use flashweir_core::{Instant, Lpn, Ppa};
-use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId};
+use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId, VictimPicker};
 
 /// Reads of one victim that are under way at the same time.
 const READS_MAX: u32 = 4;
+
+/// Collections of a plane for each one that static wear-levelling may choose: moving cold data frees nothing.
+const WEAR_EVERY: u32 = 8;
 
 /// The collection of one plane.
 #[derive(Clone, Debug, Default)]
@@ -29,11 +33,17 @@ pub(crate) struct Collection {
     moves: u32,
     filling: Option<u32>,
     erasing: bool,
+    drained: bool,
     /// The victim is erased once its deallocations are in the log.
     pub(crate) waits_for_log: bool,
 }
 
 impl Collection {
+    /// Whether all survivors of the victim are queued or durable.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.drained
+    }
+
     /// Survivors that are not durable, for audits.
     pub(crate) fn moves(&self) -> u32 {
         self.moves
@@ -52,21 +62,20 @@ impl Device {
         });
         let victim = match failing {
             Some(at) => Some(self.failing[at]),
-            None if short => {
-                self.coldest(plane).or_else(|| self.space.victims.pick(&self.space.blocks, plane))
-            }
+            None if short => self.coldest(plane).or_else(|| self.gainful(plane)),
             None => None,
         };
         match victim {
             Some(victim) => {
                 self.space.blocks.collect(victim);
                 self.metrics.gc_victims += 1;
+                self.collections_since_wear[plane.index()] += 1;
                 let collection = &mut self.collections[plane.index()];
                 collection.victim = Some(victim);
                 collection.page = 0;
+                collection.drained = false;
                 self.collect_step(now, plane, effects);
             }
-            None if short && self.read_only => self.give_up(plane, effects),
             None => self.starved[plane.index()] = short,
         }
     }
@@ -87,10 +96,22 @@ impl Device {
         }
     }
 
+    /// A victim whose collection frees more than it uses: the policy's choice, or else the emptiest block. A
+    /// plane that holds more than its share has none and waits until something in it becomes invalid.
+    fn gainful(&mut self, plane: PlaneId) -> Option<BlockId> {
+        let pages = self.geometry.pages_per_block - self.collection_waste_pages;
+        let valid_max = pages * self.geometry.units_per_page - 1;
+        let blocks = &self.space.blocks;
+        let victim = self.space.victims.pick(blocks, plane)?;
+        let victim =
+            if blocks.valid(victim) <= valid_max { victim } else { VictimPicker::emptiest(blocks, plane)? };
+        (blocks.valid(victim) <= valid_max).then_some(victim)
+    }
+
     /// The least worn block, if static wear-levelling wants it moved.
     fn coldest(&mut self, plane: PlaneId) -> Option<BlockId> {
         let threshold = self.config.ftl.wear.static_threshold;
-        if threshold == 0 {
+        if threshold == 0 || self.collections_since_wear[plane.index()] < WEAR_EVERY {
             return None;
         }
         let blocks = &self.space.blocks;
@@ -109,6 +130,7 @@ impl Device {
             return None;
         }
         self.metrics.wear_victims += 1;
+        self.collections_since_wear[plane.index()] = 0;
         self.space.cold_to_worn[plane.index()] = true;
         Some(block)
     }
@@ -142,10 +164,13 @@ impl Device {
         if collection.page < pages || collection.reads > 0 || collection.erasing {
             return;
         }
+        collection.drained = true;
         if let Some(page) = collection.filling.take() {
             self.queue_survivors(now, page, effects);
         }
         if self.collections[plane.index()].moves > 0 {
+            self.complete_wordline(plane, self.space.stream(Frontier::Gc), false);
+            self.start(now, self.geometry.station(plane), effects);
             return;
         }
         if self.space.blocks.valid(victim) > 0 {
@@ -273,26 +298,46 @@ impl Device {
         }
     }
 
-    /// Nothing can be collected and nothing is free: what waits for this plane fails.
-    fn give_up(&mut self, plane: PlaneId, effects: &mut Vec<Effect>) {
-        if self.space.blocks.free_count(plane) > self.config.ftl.gc.reserve_blocks {
+    /// After an operation in `plane` of a device whose blocks may fail: if the plane can neither write nor
+    /// make room, what waits for it fails, and the device takes no more writes.
+    pub(crate) fn check_stuck(&mut self, now: Instant, plane: PlaneId, effects: &mut Vec<Effect>) {
+        let dynamic = self.config.ftl.allocation == Allocation::Dynamic;
+        let station = self.geometry.station(plane).0;
+        let planes = self.geometry.planes_per_station();
+        for plane in (station * planes..(station + 1) * planes).map(PlaneId) {
+            self.give_up(now, plane, dynamic, effects);
+        }
+    }
+
+    fn give_up(&mut self, now: Instant, plane: PlaneId, dynamic: bool, effects: &mut Vec<Effect>) {
+        let stuck = match dynamic {
+            false => self.is_stuck(plane),
+            true => (0..self.geometry.planes()).all(|plane| self.is_stuck(PlaneId(plane))),
+        };
+        if !stuck || self.dead_planes[plane.index()] {
             return;
         }
+        self.read_only = true;
+        for page in self.space.drop_waiting(dynamic) {
+            self.fail_page(page, effects);
+        }
         for op in self.nand.drop_waiting_programs(plane) {
-            match op.job {
-                Job::UserPage(page) => self.fail_page(page, effects),
-                _ => continue,
+            if let Job::UserPage(page) = op.job {
+                self.fail_page(page, effects);
             }
         }
-        while let Some(&at) = self.admission.front() {
-            if self.buffer.has_room() {
-                break;
-            }
-            let active = self.commands.get_mut(at);
-            active.error.get_or_insert(flashweir_core::DeviceError::ReadOnly);
-            active.left = active.left.max(1);
-            self.admission.pop_front();
-            self.part_done(at, effects);
-        }
+        self.dead_planes[plane.index()] = true;
+        self.admit(now, effects);
+    }
+
+    /// Whether nothing can be written to the plane and nothing under way changes that.
+    fn is_stuck(&self, plane: PlaneId) -> bool {
+        let collection = &self.collections[plane.index()];
+        let no_room = |frontier| Binder::offer(&self.space, plane, frontier).is_none();
+        let survivors_wait = self.nand.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
+        let nothing_to_collect = collection.victim.is_none() && no_room(Frontier::User);
+        !collection.erasing
+            && (survivors_wait || nothing_to_collect)
+            && !self.nand.is_programming(self.geometry.station(plane))
     }
 }

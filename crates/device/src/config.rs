@@ -449,16 +449,30 @@ impl DeviceConfig {
             let expected = format!("more than ftl.gc.reserve_blocks = {}", f.gc.reserve_blocks);
             return bad("ftl.gc.start_below_blocks", f.gc.start_below_blocks, &expected);
         }
+        // A victim without anything to reclaim must fit behind what an earlier one left unused.
+        let waste = Geometry::collection_waste_pages(self);
+        let reserve = 1 + u32::from(waste > 0) + u32::from(self.faults.program_fail > 0.0);
+        if f.gc.reserve_blocks < reserve {
+            return bad(
+                "ftl.gc.reserve_blocks",
+                f.gc.reserve_blocks,
+                &format!(
+                    "at least {reserve}: pages of several units, shared word lines and failing programs need one each"
+                ),
+            );
+        }
         let geometry = Geometry::new(self);
-        let needed = f.gc.reserve_blocks + 2 + u32::from(f.gc.hot_cold);
+        let wasted =
+            f64::from(self.geometry.blocks_per_plane * waste) / f64::from(self.geometry.pages_per_block);
+        let needed = f64::from(f.gc.reserve_blocks + 2 + u32::from(f.gc.hot_cold)) + wasted;
         let spare = geometry.spare_blocks_per_plane_min();
-        if spare < f64::from(needed) {
+        if spare < needed {
             return bad(
                 "ftl.over_provisioning",
                 f.over_provisioning,
                 &format!(
-                    "enough for {needed} spare blocks in each plane of {} (reserve, frontiers and one to collect); \
-                     this leaves {spare:.1} after metadata and bad blocks",
+                    "enough for {needed:.1} spare blocks in each plane of {} (reserve, frontiers, one to collect, \
+                     and what collections leave unused); this leaves {spare:.1} after metadata and bad blocks",
                     self.geometry.blocks_per_plane
                 ),
             );

@@ -103,6 +103,11 @@ pub struct Device {
     pub(crate) memory_free_at: Instant,
     pub(crate) read_only: bool,
     pub(crate) background: bool,
+    pub(crate) collection_waste_pages: u32,
+    /// Planes that can neither write nor make room.
+    pub(crate) dead_planes: Vec<bool>,
+    /// Collections of each plane since the last one for wear-levelling.
+    pub(crate) collections_since_wear: Vec<u32>,
     /// Planes that are short of blocks and had nothing to collect when they looked.
     pub(crate) starved: Vec<bool>,
     /// Starved planes in which a unit became invalid since.
@@ -117,6 +122,8 @@ pub struct Device {
     /// Pages of word lines that are not complete, by plane and frontier.
     pub(crate) open_wordlines: Vec<[Vec<u32>; 2]>,
     finished: Vec<OpId>,
+    starts_later: bool,
+    to_start: Vec<StationId>,
 }
 
 /// The seed of a device's own randomness, beside the world's.
@@ -174,6 +181,9 @@ impl Device {
             memory_free_at: Instant::ZERO,
             read_only: false,
             background: false,
+            collection_waste_pages: Geometry::collection_waste_pages(&config),
+            dead_planes: vec![false; planes],
+            collections_since_wear: vec![0; planes],
             starved: vec![false; planes],
             recheck: Vec::new(),
             failing: Vec::new(),
@@ -182,6 +192,8 @@ impl Device {
             planted: options.planted,
             open_wordlines: vec![[Vec::new(), Vec::new()]; planes],
             finished: Vec::new(),
+            starts_later: false,
+            to_start: Vec::new(),
             space,
             media,
             geometry,
@@ -224,6 +236,11 @@ impl Device {
         self.commands.len() == 0 && self.nand.in_flight() == 0
     }
 
+    /// Whether a logical page holds anything.
+    pub fn is_mapped(&self, lpn: Lpn) -> bool {
+        self.map.get(lpn) != flashweir_ftl::MapWord::Unmapped
+    }
+
     /// Sets the clock of a quiet device to zero, for its use in another world.
     pub fn reset_clock(&mut self) {
         assert!(self.is_quiet(), "the device still works\n{}", self.describe());
@@ -241,13 +258,20 @@ impl Device {
         match event {
             Event::Nand(event) => {
                 let mut finished = std::mem::take(&mut self.finished);
-                if let Some(station) = self.nand.handle(event, &mut finished) {
-                    for op in finished.drain(..) {
-                        self.operation_done(now, op, effects);
-                    }
-                    self.start(now, station, effects);
+                let station = self.nand.handle(event, &mut finished);
+                // Nothing new begins before all operations of the moment have had their effect.
+                self.starts_later = true;
+                for op in finished.drain(..) {
+                    self.operation_done(now, op, effects);
                 }
                 self.finished = finished;
+                self.starts_later = false;
+                if let Some(station) = station {
+                    self.start(now, station, effects);
+                }
+                while let Some(station) = self.to_start.pop() {
+                    self.start(now, station, effects);
+                }
             }
             Event::BufferMemory { command } => self.memory_done(now, command, effects),
         }
@@ -265,11 +289,19 @@ impl Device {
             Job::MetaPage(page) => self.meta_page_done(now, &op, page, effects),
             Job::MetaErase => self.meta_erase_done(now, &op, effects),
         }
+        let faults = &self.config.faults;
+        if faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0 {
+            self.check_stuck(now, op.plane, effects);
+        }
     }
 
     /// Lets the channel of `station` begin what it can.
     #[inline]
     pub(crate) fn start(&mut self, now: Instant, station: StationId, effects: &mut Vec<Effect>) {
+        if self.starts_later {
+            self.to_start.push(station);
+            return;
+        }
         let mut schedule = |at, event| effects.push(Effect::At(at, Event::Nand(event)));
         self.nand.start(now, station, &mut self.space, &mut schedule);
     }

@@ -207,6 +207,13 @@ impl Geometry {
         })
     }
 
+    /// Pages that one collection may leave unused: the rest of a last page, and of a last word line.
+    pub fn collection_waste_pages(config: &DeviceConfig) -> u32 {
+        let partial_page = u32::from(config.geometry.page_bytes != config.geometry.unit_bytes);
+        let wordline = config.timing.cell.pages_per_wordline() - 1;
+        partial_page + if config.faults.paired_page_loss { wordline } else { 0 }
+    }
+
     /// Blocks of the tightest plane that hold neither user data nor metadata, with the expected bad ones
     /// taken off.
     pub fn spare_blocks_per_plane_min(&self) -> f64 {

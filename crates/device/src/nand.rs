@@ -376,6 +376,13 @@ impl Machine {
         }
     }
 
+    /// Whether the station programs or erases now.
+    pub fn is_programming(&self, station: StationId) -> bool {
+        let station = &self.stations[station];
+        let works = matches!(station.phase, Phase::Array { kind, .. } if kind != OpKind::Read);
+        works || station.suspended.is_some()
+    }
+
     /// Number of operations in the machine.
     pub fn in_flight(&self) -> usize {
         self.ops.len() - self.free_ops.len()

@@ -7,6 +7,7 @@
 //! Invariants: no step destroys what the fold needed before the new checkpoint is complete; only after the
 //! last step does the device take commands.
 
+use crate::buffer::Superseded;
 use crate::config::{BufferMode, DeviceConfig};
 use crate::device::{Device, DeviceOptions};
 use crate::geometry::{Geometry, PageAddr};
@@ -73,10 +74,12 @@ impl Device {
         }
     }
 
-    /// What the capacitor saves: every version that is not on the medium.
+    /// What the capacitor saves: every version that is not on the medium and still counts. The record of a
+    /// deallocation that superseded a version may be durable already, so the version is not saved.
     fn save(&self) -> SaveArea {
-        let slots = self.buffer.iter().map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
-        SaveArea { units: slots.collect(), trims: self.log.unlogged_trims().collect() }
+        let live = self.buffer.iter().filter(|(_, slot)| slot.superseded == Superseded::No);
+        let units = live.map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
+        SaveArea { units: units.collect(), trims: self.log.unlogged_trims().collect() }
     }
 }
 
@@ -193,6 +196,8 @@ struct Scan<'a> {
     groups: BTreeMap<u64, Group>,
     reads_of_station: Vec<u64>,
     openings_max: u64,
+    /// Blocks that an unfinished recovery opened.
+    unfinished: Vec<BlockId>,
 }
 
 impl<'a> Scan<'a> {
@@ -200,7 +205,8 @@ impl<'a> Scan<'a> {
         let geometry = Geometry::new(config);
         let reads_of_station = vec![0; geometry.stations() as usize];
         let groups = BTreeMap::new();
-        Self { config, options, geometry, media, groups, reads_of_station, openings_max: 0 }
+        let (openings_max, unfinished) = (0, Vec::new());
+        Self { config, options, geometry, media, groups, reads_of_station, openings_max, unfinished }
     }
 
     fn note_read(&mut self, block: BlockId) {
@@ -286,8 +292,16 @@ impl<'a> Scan<'a> {
             let block = self.geometry.block_of(mapping.ppa).0;
             fold.checkpoint(mapping, trusted.get(block.0 as usize).copied().unwrap_or(false));
         }
-        for block in (0..self.geometry.blocks()).map(BlockId).filter(|b| !trusted[b.0 as usize]) {
-            self.fold_block(block, &summaries, &mut fold);
+        // In the order of their opening, so that of a survivor and its source the source is chosen: what an
+        // interrupted collection had copied is garbage, and no cut costs a plane its free blocks.
+        let mut untrusted: Vec<(u64, BlockId)> = (0..self.geometry.blocks())
+            .map(BlockId)
+            .filter(|block| !trusted[block.0 as usize] && !self.unfinished.contains(block))
+            .filter_map(|block| Some((self.media.opened(block).filter(|opened| *opened > 0)?, block)))
+            .collect();
+        untrusted.sort_unstable();
+        for (opened, block) in untrusted {
+            self.fold_block(block, opened, &summaries, &mut fold);
         }
         if let Some(save) = self.media.save_area() {
             trims.extend(save.trims.iter().copied());
@@ -297,21 +311,27 @@ impl<'a> Scan<'a> {
     }
 
     /// Which blocks the checkpoint vouches for: closed before it was taken and not opened since.
+    ///
+    /// What an unfinished recovery wrote is in the save area still, so its blocks are set aside: a recovery
+    /// that is cut again and again takes the same blocks each time.
     fn classify(&mut self, openings: u64, open: &[BlockId]) -> Vec<bool> {
-        let blocks = (0..self.geometry.blocks()).map(BlockId);
-        blocks
-            .map(|block| {
-                self.note_read(block);
-                let opened = self.media.opened(block);
-                self.openings_max = self.openings_max.max(opened.unwrap_or(0));
-                opened.is_some_and(|opened| opened <= openings && opened > 0) && !open.contains(&block)
-            })
-            .collect()
+        let saved = self.media.save_area().is_some();
+        let mut trusted = Vec::with_capacity(self.geometry.blocks() as usize);
+        for block in (0..self.geometry.blocks()).map(BlockId) {
+            self.note_read(block);
+            let opened = self.media.opened(block).unwrap_or(0);
+            trusted.push(opened > 0 && opened <= openings && !open.contains(&block));
+            if saved && opened > openings + BOOT_GAP / 2 {
+                self.unfinished.push(block);
+            } else {
+                self.openings_max = self.openings_max.max(opened);
+            }
+        }
+        trusted
     }
 
     /// Every version in a block that has to be looked at: from its summary, or page by page.
-    fn fold_block(&mut self, block: BlockId, summaries: &Summaries, fold: &mut Fold) {
-        let Some(opened) = self.media.opened(block).filter(|opened| *opened > 0) else { return };
+    fn fold_block(&mut self, block: BlockId, opened: u64, summaries: &Summaries, fold: &mut Fold) {
         let first = self.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
         if let Some(units) = summaries.get(&(block, opened)) {
             for &(unit, lpn, seq) in units {
@@ -351,7 +371,7 @@ impl<'a> Scan<'a> {
         restore(&mut device, &fold);
         device.space.openings = openings;
         let mut steps = Vec::new();
-        erase_garbage(&mut device, &mut steps);
+        erase_garbage(&mut device, &self.unfinished, &mut steps);
         let seq_saved = save.iter().flat_map(|s| s.units.iter().map(|(_, seq, _)| *seq)).max().unwrap_or(0);
         if let Some(save) = &save {
             write_saved(&mut device, save, &mut steps);
@@ -387,15 +407,15 @@ fn restore(device: &mut Device, fold: &Fold) {
     }
 }
 
-/// Erases blocks without a valid unit where a plane is short of free ones. What is in them was superseded or
-/// discarded, so a later recovery does not miss it.
-fn erase_garbage(device: &mut Device, steps: &mut Vec<Step>) {
+/// Erases blocks without a valid unit where a plane is short of free ones, and those of an unfinished recovery.
+/// What is in them was superseded or discarded, so a later recovery does not miss it.
+fn erase_garbage(device: &mut Device, unfinished: &[BlockId], steps: &mut Vec<Step>) {
     let enough = device.config.ftl.gc.start_below_blocks;
     for block in device.space.blocks.ids() {
         let plane = device.geometry.plane_of(block);
         let blocks = &mut device.space.blocks;
         let garbage = blocks.state(block) == flashweir_ftl::BlockState::Closed && blocks.valid(block) == 0;
-        if garbage && blocks.free_count(plane) < enough {
+        if garbage && (blocks.free_count(plane) < enough || unfinished.contains(&block)) {
             blocks.collect(block);
             blocks.release(block);
             steps.push(Step::Erase(block));
@@ -463,9 +483,7 @@ fn write_checkpoint(device: &mut Device, target: usize, group: u64, steps: &mut 
         }
     }
     let mut after = device.media.clone();
-    for step in steps.iter().filter(|step| matches!(step, Step::Program { .. })) {
-        apply(&mut after, step, Torn::Done);
-    }
+    steps.iter().for_each(|step| apply(&mut after, step, Torn::Done));
     let resurrect = device.has_planted(PlantedBug::Resurrection);
     let horizon = if resurrect { 0 } else { device.seq };
     if resurrect {

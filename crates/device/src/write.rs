@@ -7,9 +7,9 @@ use crate::buffer::{SlotState, Superseded};
 use crate::config::{Allocation, BufferMode};
 use crate::device::{Device, Effect, PendingFlush};
 use crate::front::{Span, range};
-use crate::geometry::PageAddr;
+use crate::geometry::{PageAddr, StationId};
 use crate::media::{Owner, UnitImage};
-use crate::nand::{Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, wordline_start};
+use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, wordline_start};
 use crate::planted::PlantedBug;
 use crate::space::PageUnit;
 use flashweir_core::command::pattern;
@@ -345,7 +345,13 @@ impl Device {
             return;
         }
         self.space.queued_pages += 1;
-        if self.config.ftl.allocation == Allocation::Dynamic {
+        let plane = write.plane;
+        if self.dead_planes[plane.0 as usize] {
+            if *self.space.filling(plane) == Some(page) {
+                *self.space.filling(plane) = None;
+            }
+            self.fail_page(page, effects);
+        } else if self.config.ftl.allocation == Allocation::Dynamic {
             self.space.push_shared(page);
             self.start_idle_station(now, effects);
         } else {
@@ -360,14 +366,21 @@ impl Device {
         let all = channels * ways;
         for i in 0..all {
             let nth = (self.station_turn + i) % all;
-            let station = crate::geometry::StationId(nth % channels * ways + nth / channels);
-            if self.nand.is_idle(station) {
+            let station = StationId(nth % channels * ways + nth / channels);
+            if self.nand.is_idle(station) && self.has_room(station) {
                 self.nand.wake(station);
                 self.start(now, station, effects);
                 self.station_turn = (nth + 1) % all;
                 return;
             }
         }
+    }
+
+    /// Whether a plane of the station takes host data.
+    fn has_room(&self, station: StationId) -> bool {
+        let planes = self.geometry.planes_per_station();
+        let mut planes = (station.0 * planes..(station.0 + 1) * planes).map(PlaneId);
+        planes.any(|plane| self.space.offer(plane, Frontier::User).is_some())
     }
 
     /// Writes dirty units: in the background down to the low-water mark, and whatever is urgent.
@@ -400,6 +413,7 @@ impl Device {
         if self.space.pages[page as usize].frontier == Frontier::User {
             self.space.queued_pages -= 1;
         }
+        self.space.program_ended(op.plane, self.space.pages[page as usize].frontier);
         if self.random.chance(self.config.faults.program_fail) {
             self.program_failed(now, op, effects);
             self.write_again(now, page, effects);
@@ -451,11 +465,7 @@ impl Device {
         if complete {
             self.wordline_complete(now, op.plane, stream, effects);
         } else {
-            let held = &self.open_wordlines[op.plane.0 as usize][stream];
-            let urgent = held.iter().any(|page| self.space.pages[*page as usize].urgent);
-            if urgent || op.frontier == Some(Frontier::Gc) || !self.flushes.is_empty() {
-                self.demand_wordline(op.plane, stream);
-            }
+            self.complete_wordline(op.plane, stream, false);
         }
         if last {
             self.space.blocks.close(op.at.block);
@@ -491,6 +501,7 @@ impl Device {
     }
 
     pub(crate) fn filler_done(&mut self, now: Instant, op: &NandOp, effects: &mut Vec<Effect>) {
+        self.space.program_ended(op.plane, op.frontier.unwrap_or(Frontier::User));
         let opened = self.space.opened(op.at.block);
         self.media.program(op.at, opened, std::iter::empty());
         self.metrics.filler_units += u64::from(self.geometry.units_per_page);
@@ -498,30 +509,43 @@ impl Device {
         self.page_ended(now, op, effects);
     }
 
-    /// Sees to it that incomplete word lines are completed by filler where nothing else comes.
+    /// Sees to it that all incomplete word lines are completed.
     fn demand_wordlines(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         if !self.config.faults.paired_page_loss {
             return;
         }
-        for plane in 0..self.geometry.planes() {
-            for stream in 0..2 {
-                if !self.open_wordlines[plane as usize][stream].is_empty() {
-                    self.demand_wordline(PlaneId(plane), stream);
-                    self.start(now, self.geometry.station(PlaneId(plane)), effects);
-                }
-            }
+        for plane in (0..self.geometry.planes()).map(PlaneId) {
+            (0..2).for_each(|stream| self.complete_wordline(plane, stream, true));
+            self.start(now, self.geometry.station(plane), effects);
         }
     }
 
-    pub(crate) fn demand_wordline(&mut self, plane: PlaneId, stream: usize) {
-        let frontier = if stream == Frontier::Gc as usize { Frontier::Gc } else { Frontier::User };
-        if self.nand.has_waiting_program(plane, frontier) {
+    /// Completes a word line by filler if somebody waits for its pages and nothing else comes.
+    pub(crate) fn complete_wordline(&mut self, plane: PlaneId, stream: usize, demanded: bool) {
+        let held = &self.open_wordlines[plane.0 as usize][stream];
+        let mut frontiers =
+            [Frontier::User, Frontier::Gc].into_iter().filter(|f| self.space.stream(*f) == stream);
+        let comes = frontiers.any(|frontier| self.nand.has_waiting_program(plane, frontier));
+        if held.is_empty() || comes || self.space.programming[plane.0 as usize][stream] > 0 {
             return;
         }
-        let class = if frontier == Frontier::Gc { Class::GcWrite } else { Class::Write };
+        let waits = |page: &u32| {
+            let page = &self.space.pages[*page as usize];
+            match page.frontier {
+                Frontier::User => page.urgent || !self.flushes.is_empty(),
+                Frontier::Gc => self.collections[plane.0 as usize].is_drained(),
+            }
+        };
+        if !demanded && !held.iter().any(waits) {
+            return;
+        }
+        let frontier = if stream == Frontier::Gc as usize { Frontier::Gc } else { Frontier::User };
+        // A shared frontier goes on as collection's, which may use the last blocks.
+        let collects = held.iter().any(|page| self.space.pages[*page as usize].frontier == Frontier::Gc);
+        let frontier = if collects { Frontier::Gc } else { frontier };
         self.nand.push(NandOp {
             kind: OpKind::Program,
-            class,
+            class: if frontier == Frontier::Gc { Class::GcWrite } else { Class::Write },
             plane,
             at: UNBOUND,
             frontier: Some(frontier),
@@ -627,13 +651,18 @@ impl Device {
         self.collect_check(now, op.plane, effects);
     }
 
-    /// Puts a page whose program failed back into the queue of its frontier.
+    /// Puts a page whose program failed back into the queue.
     fn write_again(&mut self, now: Instant, page: u32, effects: &mut Vec<Effect>) {
-        if self.space.pages[page as usize].frontier == Frontier::User {
-            self.space.queued_pages += 1;
+        match self.space.pages[page as usize].frontier {
+            Frontier::User => {
+                self.space.pages[page as usize].queued = false;
+                self.release_page(now, page, effects);
+            }
+            Frontier::Gc => {
+                let station = self.nand.push(self.space.op(page));
+                self.start(now, station, effects);
+            }
         }
-        let station = self.nand.push(self.space.op(page));
-        self.start(now, station, effects);
     }
 
     /// Gives up host data of a plane that has no block left to write to.

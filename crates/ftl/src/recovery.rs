@@ -9,7 +9,7 @@
 //! 2. Among the versions that count, the highest sequence number wins; a deallocation with a higher one
 //!    unmaps the page.
 //! 3. The result depends on the set of inputs, not on their order, except that of two copies of the same
-//!    version either may be chosen.
+//!    version the one that was given first is chosen.
 
 use flashweir_core::{Lpn, Ppa};
 
@@ -75,7 +75,7 @@ impl Fold {
 
     fn offer(&mut self, version: Mapping) {
         let best = &mut self.best[version.lpn.0 as usize];
-        if version.seq >= best.0 {
+        if version.seq > best.0 {
             *best = (version.seq, version.ppa);
         }
     }

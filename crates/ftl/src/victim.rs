@@ -50,6 +50,12 @@ impl VictimPicker {
         Some(BlockId(first + at as u32))
     }
 
+    /// The block of `plane` with the fewest valid units, whatever the policy.
+    pub fn emptiest(blocks: &Blocks, plane: PlaneId) -> Option<BlockId> {
+        let at = least(blocks.keys_of(plane), blocks.units_per_block())?;
+        Some(BlockId(blocks.of_plane(plane).start + at as u32))
+    }
+
     fn cost_benefit(&self, blocks: &Blocks, keys: &[u32], first: u32) -> Option<usize> {
         let full = f64::from(blocks.units_per_block());
         let mut best: Option<(f64, usize)> = None;

@@ -1,0 +1,54 @@
+//! No request, page or erase is lost or invented, whatever the device and the commands.
+
+use crate::harness::{Host, random_config};
+use flashweir_core::random::Stream;
+use flashweir_core::{Lba, Op};
+
+/// Writes, rewrites, deallocates, reads and flushes at some depth, and looks at every page now and then.
+fn torture(seed: u64, steps: u64, fault: f64) {
+    let config = random_config(seed, fault);
+    let mut host = Host::new(&config, seed);
+    let units = host.expected.len() as u64;
+    let mut r = Stream::new(seed, "commands");
+    for lpn in 0..units {
+        host.write(lpn, 1, false);
+        host.wait(8);
+    }
+    for step in 0..steps {
+        let (len, depth) = (1 + r.below(4).min(units - 1), r.below(16));
+        let lpn = if r.below(2) == 0 { r.below(units) } else { r.below(units.div_ceil(8)) }.min(units - len);
+        match r.below(100) {
+            0..70 => host.write(lpn, len, r.below(20) == 0),
+            70..76 => host.trim(lpn, len, r.below(2) == 0),
+            76..79 => drop(host.submit(Op::Flush, false)),
+            _ => {
+                let per_unit = host.device.geometry().lbas_per_unit;
+                let (lba, blocks) = (Lba(lpn * per_unit), (len * per_unit) as u32);
+                host.submit(Op::Read { lba, blocks }, false);
+            }
+        }
+        host.wait(depth);
+        if step % 500 == 499 {
+            if host.errors > 0 {
+                return;
+            }
+            host.check(&format!("seed {seed}, step {step}, {config:?}"));
+        }
+    }
+    assert!(host.errors == 0 || fault > 0.0, "errors without a fault, seed {seed}");
+}
+
+#[test]
+fn full_devices_of_every_shape_keep_what_they_were_given() {
+    for seed in 0..200 {
+        eprintln!("seed {seed}");
+        torture(seed, 3_000, 0.0);
+    }
+}
+
+#[test]
+fn failing_programs_and_erases_lose_nothing_until_the_device_says_so() {
+    for seed in 1_000..1_200 {
+        torture(seed, 3_000, 0.002);
+    }
+}

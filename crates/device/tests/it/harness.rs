@@ -1,0 +1,164 @@
+//! A device with an agenda and a host that knows what it wrote.
+
+use flashweir_core::command::pattern;
+use flashweir_core::random::Stream;
+use flashweir_core::{Agenda, Bytes, Command, Data, Duration, Lba, Lpn, Op, Payload};
+use flashweir_device::config::{
+    Allocation, BufferMode, Cell, DeviceConfig, Eviction, GeometryConfig, PageTimes, SuspendConfig,
+};
+use flashweir_device::presets::preset;
+use flashweir_device::{Device, DeviceOptions, Effect, Event};
+use flashweir_ftl::GcPolicy;
+
+/// What a host expects of each logical page after everything has completed.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) device: Device,
+    pub(crate) agenda: Agenda<Event>,
+    pub(crate) expected: Vec<u64>,
+    pub(crate) completed: u64,
+    pub(crate) errors: u64,
+    next: u64,
+}
+
+impl Host {
+    pub(crate) fn new(config: &DeviceConfig, seed: u64) -> Self {
+        config.validate().unwrap_or_else(|e| panic!("{e}\n{config:?}"));
+        let device = Device::new(config.clone(), DeviceOptions { seed, track_contents: true, planted: None });
+        let units = device.geometry().user_units as usize;
+        Self { device, agenda: Agenda::default(), expected: vec![0; units], completed: 0, errors: 0, next: 1 }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::At(at, event) => self.agenda.at(at, event),
+                Effect::Accepted { .. } => {}
+                Effect::Complete(completion) => {
+                    self.completed += 1;
+                    self.errors += u64::from(completion.result.is_err());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn submit(&mut self, op: Op, fua: bool) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        let mut command = Command::new(id, op);
+        command.fua = fua;
+        let mut effects = Vec::new();
+        self.device.command(self.agenda.now(), command, &mut effects);
+        self.carry_out(effects);
+        id
+    }
+
+    /// Lets time pass until all but `left` of the submitted commands have completed.
+    pub(crate) fn wait(&mut self, left: u64) {
+        let mut moments = 0;
+        while self.next - 1 - self.completed > left {
+            moments += 1;
+            assert!(
+                moments < 1_000_000,
+                "no end of it\n{}\n{:?}",
+                self.device.describe(),
+                self.device.metrics()
+            );
+            let Some((now, event)) = self.agenda.pop() else {
+                panic!("requests are lost\n{}", self.device.describe());
+            };
+            let mut effects = Vec::new();
+            self.device.event(now, event, &mut effects);
+            self.carry_out(effects);
+        }
+    }
+
+    pub(crate) fn write(&mut self, lpn: u64, units: u64, fua: bool) {
+        let per_unit = self.device.geometry().lbas_per_unit;
+        let id = self.next;
+        let op = Op::Write {
+            lba: Lba(lpn * per_unit),
+            blocks: (units * per_unit) as u32,
+            data: Data::Pattern(id),
+        };
+        self.submit(op, fua);
+        for unit in lpn..lpn + units {
+            self.expected[unit as usize] = pattern(id, Lpn(unit));
+        }
+    }
+
+    pub(crate) fn trim(&mut self, lpn: u64, units: u64, zeroes: bool) {
+        let per_unit = self.device.geometry().lbas_per_unit;
+        let (lba, blocks) = (Lba(lpn * per_unit), (units * per_unit) as u32);
+        self.submit(if zeroes { Op::WriteZeroes { lba, blocks } } else { Op::Trim { lba, blocks } }, false);
+        self.expected[lpn as usize..(lpn + units) as usize].fill(0);
+    }
+
+    pub(crate) fn check(&mut self, what: &str) {
+        self.wait(0);
+        self.device.audit();
+        for (lpn, expected) in self.expected.iter().enumerate() {
+            let content = self.device.peek(Lpn(lpn as u64)).as_ref().map_or(0, Payload::identity);
+            assert_eq!(content, *expected, "{what}: page {lpn}");
+        }
+    }
+}
+
+/// A small device with everything drawn at random.
+pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
+    let mut r = Stream::new(seed, "config");
+    let mut pick = |n: u64| r.below(n);
+    let mut config = preset("mqsim-small-ideal").unwrap();
+    let cell = [Cell::Slc, Cell::Mlc, Cell::Tlc][pick(3) as usize];
+    let wordline = cell.pages_per_wordline();
+    let units_per_page = [1, 1, 2, 4][pick(4) as usize];
+    config.geometry = GeometryConfig {
+        channels: 1 + pick(3) as u32,
+        chips_per_channel: 1 + pick(2) as u32,
+        dies_per_chip: 1 + pick(2) as u32,
+        planes_per_die: 1 + pick(2) as u32,
+        blocks_per_plane: 16 + pick(12) as u32,
+        pages_per_block: wordline * (4 + pick(5) as u32),
+        page_bytes: Bytes(4096 * units_per_page),
+        unit_bytes: Bytes::kib(4),
+    };
+    config.timing.cell = cell;
+    config.timing.program = if pick(2) == 0 {
+        PageTimes::Same(Duration::from_micros(500))
+    } else {
+        PageTimes::Each((0..wordline).map(|i| Duration::from_micros(300 * u64::from(i + 1))).collect())
+    };
+    config.timing.multi_plane = pick(2) == 0;
+    config.timing.die_interleaving = pick(2) == 0;
+    config.timing.suspend = (pick(2) == 0).then_some(SuspendConfig {
+        program: true,
+        erase: true,
+        latency: Duration::from_micros(20),
+        max_per_operation: 3,
+    });
+    let ftl = &mut config.ftl;
+    ftl.allocation = if pick(2) == 0 { Allocation::Static } else { Allocation::Dynamic };
+    ftl.metadata = flashweir_device::config::Metadata::Log;
+    ftl.gc.policy =
+        [GcPolicy::Greedy, GcPolicy::CostBenefit, GcPolicy::DChoices, GcPolicy::Fifo][pick(4) as usize];
+    ftl.gc.hot_cold = pick(2) == 0;
+    ftl.gc.reserve_blocks = 2 + pick(2) as u32 + u32::from(fault > 0.0);
+    ftl.gc.start_below_blocks = ftl.gc.reserve_blocks + 1 + pick(2) as u32;
+    ftl.wear.dynamic = pick(2) == 0;
+    ftl.wear.static_threshold = [0, 5, 100][pick(3) as usize];
+    ftl.over_provisioning = 0.05;
+    config.buffer.mode =
+        [BufferMode::WriteThrough, BufferMode::WriteBack, BufferMode::PowerLossProtected][pick(3) as usize];
+    config.buffer.capacity = Bytes(config.geometry.page_bytes.0 * (1 + pick(16)));
+    config.buffer.high_water = [0.0, 0.5, 0.9][pick(3) as usize];
+    config.buffer.low_water = config.buffer.high_water * 0.9;
+    config.buffer.eviction = if pick(2) == 0 { Eviction::Fifo } else { Eviction::Lru };
+    config.faults.paired_page_loss = pick(2) == 0;
+    (config.faults.program_fail, config.faults.erase_fail) = (fault, fault);
+    // The least over-provisioning that validation lets pass: a device as full as it may be.
+    while config.validate().is_err() {
+        config.ftl.over_provisioning += 0.01;
+        assert!(config.ftl.over_provisioning < 0.9, "{config:?}");
+    }
+    config
+}

@@ -1,0 +1,4 @@
+//! Integration tests of the device: random devices and random commands against a map in memory.
+
+mod conservation;
+mod harness;
