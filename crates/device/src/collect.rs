@@ -98,7 +98,7 @@ impl Device {
 
     /// A victim whose collection frees more than it uses: the policy's choice, or else the emptiest block. A
     /// plane that holds more than its share has none and waits until something in it becomes invalid.
-    fn gainful(&mut self, plane: PlaneId) -> Option<BlockId> {
+    pub(crate) fn gainful(&mut self, plane: PlaneId) -> Option<BlockId> {
         let pages = self.geometry.pages_per_block - self.collection_waste_pages;
         let valid_max = pages * self.geometry.units_per_page - 1;
         let blocks = &self.space.blocks;

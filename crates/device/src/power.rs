@@ -312,16 +312,15 @@ impl<'a> Scan<'a> {
 
     /// Which blocks the checkpoint vouches for: closed before it was taken and not opened since.
     ///
-    /// What an unfinished recovery wrote is in the save area still, so its blocks are set aside: a recovery
-    /// that is cut again and again takes the same blocks each time.
+    /// What an unfinished recovery wrote is a copy of what is in the save area or elsewhere on the medium still,
+    /// so its blocks are set aside: a recovery that is cut again and again takes the same blocks each time.
     fn classify(&mut self, openings: u64, open: &[BlockId]) -> Vec<bool> {
-        let saved = self.media.save_area().is_some();
         let mut trusted = Vec::with_capacity(self.geometry.blocks() as usize);
         for block in (0..self.geometry.blocks()).map(BlockId) {
             self.note_read(block);
             let opened = self.media.opened(block).unwrap_or(0);
             trusted.push(opened > 0 && opened <= openings && !open.contains(&block));
-            if saved && opened > openings + BOOT_GAP / 2 {
+            if opened > openings + BOOT_GAP / 2 {
                 self.unfinished.push(block);
             } else {
                 self.openings_max = self.openings_max.max(opened);
@@ -376,11 +375,16 @@ impl<'a> Scan<'a> {
         if let Some(save) = &save {
             write_saved(&mut device, save, &mut steps);
         }
+        let victims = collect_short(&mut device, &mut steps);
         device.seq = fold.seq_max().max(seq_saved) + BOOT_GAP;
         device.log.boot = boot;
         write_checkpoint(&mut device, target, group, &mut steps);
         if save.is_some() {
             steps.push(Step::ClearSaveArea);
+        }
+        for victim in victims {
+            device.space.blocks.release(victim);
+            steps.push(Step::Erase(victim));
         }
         report.units = fold.mappings().count() as u64;
         report.steps = steps.len() as u64;
@@ -451,28 +455,73 @@ fn write_saved(device: &mut Device, save: &SaveArea, steps: &mut Vec<Step>) {
     }
     for (plane, units) in of_plane {
         for page in units.chunks(device.geometry.units_per_page as usize) {
-            // The reserve of collection is there for this: the victims come after the start.
-            let frontier = Frontier::Gc;
-            device.space.offer(plane, frontier).expect("a plane keeps free blocks in reserve");
-            let at = device.space.bind(plane, frontier);
-            device.space.program_ended(plane, frontier);
-            let image = |(lpn, seq, payload): &(Lpn, u64, Payload)| UnitImage {
-                owner: Owner::Lpn(*lpn),
-                seq: *seq,
-                payload: payload.clone(),
-            };
-            let images: Vec<UnitImage> = page.iter().map(image).collect();
-            for (unit, (lpn, _, _)) in page.iter().enumerate() {
-                let ppa = device.geometry.ppa(at, unit as u32);
-                if let MapWord::Direct(old) = device.map.replace(*lpn, MapWord::Direct(ppa)) {
-                    device.space.blocks.set_invalid(old);
-                }
-                device.space.blocks.set_valid(ppa);
-            }
-            let opened = device.space.opened(at.block);
-            steps.push(Step::Program { at, opened, units: images });
+            program(device, plane, page, steps);
         }
     }
+}
+
+/// Plans one page of versions that get a new place: saved ones and survivors. The reserve of collection is there
+/// for this.
+fn program(device: &mut Device, plane: PlaneId, units: &[(Lpn, u64, Payload)], steps: &mut Vec<Step>) {
+    let frontier = Frontier::Gc;
+    device.space.offer(plane, frontier).expect("a plane keeps free blocks in reserve");
+    let at = device.space.bind(plane, frontier);
+    device.space.program_ended(plane, frontier);
+    for ((lpn, _, _), unit) in units.iter().zip(0..) {
+        let ppa = device.geometry.ppa(at, unit);
+        if let MapWord::Direct(old) = device.map.replace(*lpn, MapWord::Direct(ppa)) {
+            device.space.blocks.set_invalid(old);
+        }
+        device.space.blocks.set_valid(ppa);
+    }
+    let image = |(lpn, seq, payload): &(Lpn, u64, Payload)| UnitImage {
+        owner: Owner::Lpn(*lpn),
+        seq: *seq,
+        payload: payload.clone(),
+    };
+    let opened = device.space.opened(at.block);
+    steps.push(Step::Program { at, opened, units: units.iter().map(image).collect() });
+}
+
+/// Collects in planes that are short of free blocks, so that cuts that follow each other soon, before collection
+/// has had its time, never use up a plane. Returns the victims, to be erased once the checkpoint is complete.
+fn collect_short(device: &mut Device, steps: &mut Vec<Step>) -> Vec<BlockId> {
+    let enough = device.config.ftl.gc.start_below_blocks;
+    let pages_per_block = device.geometry.pages_per_block;
+    let mut victims = Vec::new();
+    for plane in (0..device.geometry.planes()).map(PlaneId) {
+        let mut gained = 0;
+        while device.space.blocks.free_count(plane) + gained < enough {
+            let room_open = device.space.next_page(plane, Frontier::Gc).map_or(0, |next| pages_per_block - next);
+            let room = room_open + device.space.blocks.free_count(plane) * pages_per_block;
+            let Some(victim) = device.gainful(plane) else { break };
+            let pages = device.space.blocks.valid(victim).div_ceil(device.geometry.units_per_page);
+            if pages > room {
+                break;
+            }
+            device.space.blocks.collect(victim);
+            let survivors = survivors(device, victim);
+            for page in survivors.chunks(device.geometry.units_per_page as usize) {
+                program(device, plane, page, steps);
+            }
+            victims.push(victim);
+            gained += 1;
+        }
+    }
+    victims
+}
+
+/// The valid units of a block.
+fn survivors(device: &Device, block: BlockId) -> Vec<(Lpn, u64, Payload)> {
+    let first = device.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
+    let units = (first..first + u64::from(device.geometry.units_per_block())).map(Ppa);
+    let valid = units.filter(|ppa| device.space.blocks.is_valid(*ppa));
+    valid
+        .filter_map(|ppa| match device.media.oob(ppa)? {
+            (Owner::Lpn(lpn), seq) => Some((lpn, seq, device.media.payload(ppa).unwrap_or_default())),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Plans the checkpoint with which the new boot begins.

@@ -31,9 +31,15 @@ pub enum Misbehaviour {
     Failed { op: u32, error: String },
     /// Commands never complete.
     Wedged { in_flight: u32, state: String },
+    /// The device works on and on after the last command, or takes absurdly long for one.
+    Restless,
     /// At rest a unit reads as what the model does not hold.
     WrongAtRest { lpn: Lpn },
 }
+
+/// Events of a run at most: so many, and so many more for each operation. A tiny device needs a tenth.
+const EVENTS_MIN: u32 = 4_000;
+const EVENTS_PER_OP: u32 = 400;
 
 /// One boot.
 #[derive(Clone, Debug)]
@@ -116,6 +122,10 @@ impl Sim {
             return false;
         };
         self.events += 1;
+        if self.events > EVENTS_MIN + EVENTS_PER_OP * self.history.ops.len() as u32 {
+            self.misbehaviour.get_or_insert(Misbehaviour::Restless);
+            return false;
+        }
         match moment {
             Moment::Device(event) => self.device.event(now, event, &mut self.effects),
             Moment::Submit(op) => self.submit(now, op),

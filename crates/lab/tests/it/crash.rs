@@ -9,7 +9,7 @@ fn survey() {
     let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
     let only = std::env::var("DEVICE").unwrap_or_default();
     std::panic::set_hook(Box::new(|_| {}));
-    for name in names().filter(|n| n.contains(&only)) {
+    for name in names().filter(|n| only.is_empty() || *n == only) {
         for seed in 0..seeds {
             let spec = WorldSpec { config: tiny(name).unwrap(), seed, planted: None, effort: Effort::default() };
             let start = std::time::Instant::now();
