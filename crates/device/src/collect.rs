@@ -326,7 +326,10 @@ impl Device {
                 self.fail_page(page, effects);
             }
         }
-        self.dead_planes[plane.index()] = true;
+        match dynamic {
+            false => self.dead_planes[plane.index()] = true,
+            true => self.dead_planes.fill(true),
+        }
         self.admit(now, effects);
     }
 

@@ -217,6 +217,9 @@ pub struct GcConfig {
     pub choices: u32,
     /// Survivors get a write frontier of their own.
     pub hot_cold: bool,
+    /// Collection and host writes take turns on a die while host writes have room; otherwise collection goes
+    /// first whenever it has something to do.
+    pub preemptible: bool,
     /// A plane collects when it has fewer free blocks.
     pub start_below_blocks: u32,
     /// Free blocks of each plane that only collection may use.
@@ -229,6 +232,7 @@ impl Default for GcConfig {
             policy: GcPolicy::Greedy,
             choices: 8,
             hot_cold: true,
+            preemptible: true,
             start_below_blocks: 4,
             reserve_blocks: 2,
         }

@@ -167,7 +167,7 @@ impl Device {
         let units = (config.buffer.capacity.0 / geometry.unit_bytes) as u32;
         let planes = geometry.planes() as usize;
         Self {
-            nand: Machine::new(&geometry, &config.timing),
+            nand: Machine::new(&geometry, &config.timing, config.ftl.gc.preemptible),
             map: Map::new(geometry.user_units),
             buffer: Buffer::new(units, config.buffer.eviction),
             commands: Slab::default(),

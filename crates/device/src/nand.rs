@@ -179,6 +179,8 @@ struct Station {
     suspended: Option<Suspended>,
     suspensions: u32,
     read_streak: u32,
+    /// The last command that was no host read served collection.
+    collected_last: bool,
     meta: VecDeque<OpId>,
     reads: VecDeque<OpId>,
     gc_reads: VecDeque<OpId>,
@@ -227,6 +229,7 @@ pub struct Machine {
     program: PageTimes,
     erase: Duration,
     multi_plane: bool,
+    preemptible: bool,
     suspend: Option<SuspendConfig>,
     /// Multi-plane commands so far.
     pub multi_plane_commands: u64,
@@ -237,8 +240,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An idle machine.
-    pub fn new(geometry: &Geometry, timing: &TimingConfig) -> Self {
+    /// An idle machine; `preemptible` as in [`crate::config::GcConfig`].
+    pub fn new(geometry: &Geometry, timing: &TimingConfig, preemptible: bool) -> Self {
         let planes = geometry.planes_per_station() as usize;
         let station = |_| Station {
             phase: Phase::Idle,
@@ -246,6 +249,7 @@ impl Machine {
             suspended: None,
             suspensions: 0,
             read_streak: 0,
+            collected_last: false,
             meta: VecDeque::new(),
             reads: VecDeque::new(),
             gc_reads: VecDeque::new(),
@@ -279,6 +283,7 @@ impl Machine {
             program: timing.program.clone(),
             erase: timing.erase,
             multi_plane: timing.multi_plane,
+            preemptible,
             suspend: timing.suspend.clone(),
             multi_plane_commands: 0,
             suspends: 0,
@@ -596,16 +601,33 @@ impl Machine {
         batch
     }
 
+    /// The next command that is no host read. Where collection is preemptible, it and host data take turns as
+    /// long as host data have room.
     fn next_other(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+        if self.preemptible && self.stations[id].collected_last {
+            self.stations[id].collected_last = false;
+            if let Some(batch) = self.next_user(id, binder) {
+                return Some(batch);
+            }
+        }
+        if let Some(batch) = self.next_collection(id, binder) {
+            self.stations[id].collected_last = true;
+            return Some(batch);
+        }
+        self.next_user(id, binder)
+    }
+
+    fn next_collection(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
         if let Some(op) = self.stations[id].gc_reads.pop_front() {
             return Some(self.single(op));
         }
         if let Some(batch) = self.next_programs(id, Frontier::Gc, binder) {
             return Some(batch);
         }
-        if let Some(op) = self.next_erase(id) {
-            return Some(self.single(op));
-        }
+        self.next_erase(id).map(|op| self.single(op))
+    }
+
+    fn next_user(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
         if let Some(batch) = self.next_programs(id, Frontier::User, binder) {
             return Some(batch);
         }

@@ -347,9 +347,6 @@ impl Device {
         self.space.queued_pages += 1;
         let plane = write.plane;
         if self.dead_planes[plane.0 as usize] {
-            if *self.space.filling(plane) == Some(page) {
-                *self.space.filling(plane) = None;
-            }
             self.fail_page(page, effects);
         } else if self.config.ftl.allocation == Allocation::Dynamic {
             self.space.push_shared(page);
@@ -667,6 +664,10 @@ impl Device {
 
     /// Gives up host data of a plane that has no block left to write to.
     pub(crate) fn fail_page(&mut self, page: u32, effects: &mut Vec<Effect>) {
+        let plane = self.space.pages[page as usize].plane;
+        if *self.space.filling(plane) == Some(page) {
+            *self.space.filling(plane) = None;
+        }
         let units = std::mem::take(&mut self.space.pages[page as usize].units);
         for unit in &units {
             let lba = self.lba(unit.lpn);

@@ -118,7 +118,7 @@ const HOST_IGNORED: [Ignored; 3] = [
     ("ResponseTime_Logging_Period_Length", "", "results always have a time line"),
 ];
 
-const DEVICE_IGNORED: [Ignored; 17] = [
+const DEVICE_IGNORED: [Ignored; 16] = [
     ("Seed", "", "randomness comes from the seed of the run"),
     ("Enabled_Preconditioning", "false", "choose a precondition in the scenario"),
     ("Queue_Fetch_Size", "", "the device takes commands as they come"),
@@ -131,7 +131,6 @@ const DEVICE_IGNORED: [Ignored; 17] = [
     ("CMT_Sharing_Mode", "", "the map is always in memory, a look-up costs nothing"),
     ("Transaction_Scheduling_Policy", "PRIORITY_OUT_OF_ORDER", "the scheduler is this simulator's own"),
     ("Use_Copyback_for_GC", "false", "collected pages pass over the channel"),
-    ("Preemptible_GC_Enabled", "false", "collection is scheduled in this simulator's own way"),
     ("GC_Hard_Threshold", "", "collection is scheduled in this simulator's own way"),
     ("Preferred_suspend_erase_time_for_read", "", "operations are not suspended; see timing.suspend"),
     ("Preferred_suspend_erase_time_for_write", "", "operations are not suspended; see timing.suspend"),
@@ -262,6 +261,7 @@ fn ftl(
             policy,
             choices,
             hot_cold: true,
+            preemptible: device.flag("Preemptible_GC_Enabled")?,
             start_below_blocks: threshold.max(HOLD_BLOCKS).max(reserve_blocks + 1),
             reserve_blocks,
         },

@@ -29,6 +29,7 @@ fn torture(seed: u64, steps: u64, fault: f64) {
         }
         host.wait(depth);
         if step % 500 == 499 {
+            host.wait(0);
             if host.errors > 0 {
                 return;
             }
