@@ -1,0 +1,438 @@
+//! The command line as types: what can be said, and the help that teaches it.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use flashweir_lab::precondition::{Mode, Pattern, Precondition};
+use flashweir_lab::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
+use std::path::PathBuf;
+
+/// A simulator of flash storage: devices, workloads and power cuts in virtual time.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weir",
+    version,
+    max_term_width = 100,
+    propagate_version = true,
+    after_help = "Examples:
+  weir device list                                     the devices that come with the program
+  weir fio job.fio --device consumer-tlc-nvme          a fio job file on one of them
+  weir fio job.fio --device sata-mlc --device my.toml --set ftl.gc.policy=fifo
+  weir run scenarios/first-look.toml                   four devices under three workloads
+  weir replay tpcc.trace --device mqsim-default --fit wrap
+  weir waf --device rflush --policy greedy --policy fifo
+
+Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
+Results go to stdout; warnings, progress and the speed of the simulator to stderr.
+Exit codes: 0 done, 1 a run failed, 2 something on the command line or in a file is wrong, 130 stopped."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a scenario: devices × workloads × seeds
+    Run(RunArgs),
+    /// Run a fio job file on one device or several
+    Fio(FioArgs),
+    /// Replay a trace on one device or several
+    Replay(ReplayArgs),
+    /// Look at traces
+    #[command(subcommand)]
+    Trace(TraceCommand),
+    /// Look at devices: presets and device files
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// Import the files of other simulators
+    #[command(subcommand)]
+    Import(ImportCommand),
+    /// Measure write amplification alone, beside the closed forms
+    Waf(WafArgs),
+}
+
+/// What every command has that runs something.
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// Write the results to this file instead of stdout; it appears whole or not at all
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) out: Option<PathBuf>,
+    /// Write the time series of every job to this file: a line per interval and kind of request
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) csv: Option<PathBuf>,
+    /// No warnings, no progress, no line about speed; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+    /// Worlds that run at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    pub(crate) jobs: Option<u32>,
+}
+
+fn positive() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=100_000)
+}
+
+/// The shape of what `weir run` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RunOutput {
+    /// Tables for people
+    #[value(alias = "normal")]
+    Table,
+    /// One object with everything that was measured: {"runs": [...]}
+    Json,
+    /// The JSON of fio, for exactly one device, workload and seed
+    FioJson,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir run scenarios/first-look.toml
+  weir run scenarios/first-look.toml --seeds 5                   repeats, with 95 % confidence intervals
+  weir run s.toml --set 'device.*.ftl.gc.policy=fifo'            one key of every device
+  weir run s.toml --set device.0.buffer.capacity=64MiB --set precondition.overwrite=2
+  weir run s.toml --output json --out results.json --csv series.csv
+
+A scenario in short:
+  name = \"my question\"
+  precondition = { mode = \"instant\", fill = 1.0, overwrite = 1.0 }
+  [[device]]
+  preset = \"consumer-tlc-nvme\"
+  [[workload]]
+  fio = \"job.fio\"")]
+pub(crate) struct RunArgs {
+    /// The scenario file
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) scenario: PathBuf,
+    /// Set a key of the scenario; may be given often. Device keys are device.N.KEY or device.*.KEY
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Repeat everything with the seeds 1 to N, short for --set seeds=N
+    #[arg(long, value_name = "N", value_parser = positive())]
+    pub(crate) seeds: Option<u32>,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: RunOutput,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// The shape of what `weir fio` and `weir replay` print, with fio's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FioOutput {
+    /// Tables for people
+    #[value(alias = "table")]
+    Normal,
+    /// The JSON of fio; with several devices one object with everything: {"runs": [...]}
+    #[value(alias = "fio-json")]
+    Json,
+}
+
+/// Which devices, and in which state.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// A preset (see `weir device list`) or a device file; may be given often
+    #[arg(long, short, value_name = "PRESET|FILE.toml", required = true)]
+    pub(crate) device: Vec<String>,
+    /// Set a key of every device, as in ftl.gc.policy=fifo; may be given often
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Seed of all randomness
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How the device gets its state before the workload
+    #[arg(long, value_enum, default_value_t = PreconditionArg::Instant, help_heading = "State of the device")]
+    pub(crate) precondition: PreconditionArg,
+    /// Fraction of the capacity that is written once, in order
+    #[arg(long, value_name = "0..1", default_value_t = 1.0, help_heading = "State of the device")]
+    pub(crate) fill: f64,
+    /// How often that part is then overwritten
+    #[arg(long, value_name = "TIMES", default_value_t = 0.0, help_heading = "State of the device")]
+    pub(crate) overwrite: f64,
+    /// The order of the overwrites
+    #[arg(long, value_enum, default_value_t = PatternArg::Random, help_heading = "State of the device")]
+    pub(crate) pattern: PatternArg,
+    /// What to print
+    #[arg(long, alias = "output", value_name = "SHAPE", default_value = "normal", help_heading = "Output")]
+    pub(crate) output_format: FioOutput,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PreconditionArg {
+    /// Fresh from the factory; reads of it touch no flash
+    None,
+    /// Placed as writing would have placed it, in no time
+    Instant,
+    /// Written in virtual time, which takes longer to simulate
+    AgeByWriting,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PatternArg {
+    /// Uniformly random addresses
+    Random,
+    /// Rising addresses
+    Sequential,
+}
+
+impl DeviceArgs {
+    /// The state that is asked for.
+    pub(crate) fn precondition(&self) -> Precondition {
+        let mode = match self.precondition {
+            PreconditionArg::None => Mode::None,
+            PreconditionArg::Instant => Mode::Instant,
+            PreconditionArg::AgeByWriting => Mode::AgeByWriting,
+        };
+        let pattern = match self.pattern {
+            PatternArg::Random => Pattern::Random,
+            PatternArg::Sequential => Pattern::Sequential,
+        };
+        Precondition { mode, fill: self.fill, overwrite: self.overwrite, pattern }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir fio job.fio --device consumer-tlc-nvme
+  weir fio job.fio --device sata-mlc --device my.toml               side by side
+  weir fio job.fio --device rflush --set buffer.mode=write-through
+  weir fio job.fio --device sata-mlc --overwrite 2                  a device that has been in use
+  weir fio job.fio --device sata-mlc --output-format json | fio-plot ...
+
+The device is full before the job starts, as fio's files are laid out before it reads them. Job files are fio's own:
+sections, [global], stonewall, numjobs, runtime and so on; what has no meaning on a simulated device is warned about.")]
+pub(crate) struct FioArgs {
+    /// The job file
+    #[arg(value_name = "JOBFILE")]
+    pub(crate) job_file: PathBuf,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+/// How a trace is read.
+#[derive(Debug, Args)]
+pub(crate) struct ReadArgs {
+    /// Format of the trace [default: told from its first line]
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    pub(crate) format: Option<Format>,
+    /// Which device of the trace: a name, `first` or `all` [default: all for mqsim, else first]
+    #[arg(long, value_name = "NAME", value_parser = trace_device)]
+    pub(crate) trace_device: Option<Devices>,
+    /// Stage of a blkparse trace: Q (queued), I (inserted) or D (issued) [default: Q, or D without a Q]
+    #[arg(long, value_name = "LETTER", value_parser = action)]
+    pub(crate) action: Option<Action>,
+    /// Read so many requests at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+}
+
+impl ReadArgs {
+    pub(crate) fn options(&self, sort: bool) -> ReadOptions {
+        ReadOptions {
+            format: self.format,
+            device: self.trace_device.clone(),
+            action: self.action,
+            sort,
+            limit: self.limit,
+            ..ReadOptions::default()
+        }
+    }
+}
+
+fn format(text: &str) -> Result<Format, String> {
+    Format::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
+        let nearest = flashweir_lab::spelling::nearest(text, Format::ALL.map(Format::name));
+        let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean `{nearest}`?"));
+        format!("expected {}{hint}", Format::names())
+    })
+}
+
+fn trace_device(text: &str) -> Result<Devices, String> {
+    Ok(match text {
+        "first" => Devices::First,
+        "all" => Devices::All,
+        name => Devices::Only(name.to_owned()),
+    })
+}
+
+fn action(text: &str) -> Result<Action, String> {
+    let value = toml::Value::String(text.to_owned());
+    value.try_into().map_err(|_| "expected Q, I or D".to_owned())
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir replay tpcc.trace --device mqsim-default --fit wrap
+  weir replay prxy_0.csv --device consumer-tlc-nvme --timing scaled=0.1   ten times as fast
+  weir replay tencent.csv --device sata-mlc --trace-device 1063 --timing closed=32
+  zcat web.csv.gz | weir replay /dev/stdin --device sata-mlc --limit 1000000
+
+Under `original` and `scaled` timing a request starts when the trace says, and its latency counts from there, also if
+the device is not able to keep up. Under `closed` the times of the trace are ignored.")]
+pub(crate) struct ReplayArgs {
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    #[command(flatten)]
+    pub(crate) read: ReadArgs,
+    /// When requests start: original, scaled=FACTOR (0.5 is twice as fast) or closed=DEPTH
+    #[arg(long, value_name = "TIMING", default_value = "original", value_parser = timing)]
+    pub(crate) timing: Timing,
+    /// What happens to requests beyond the end of the device
+    #[arg(long, value_enum, default_value_t = FitArg::Refuse)]
+    pub(crate) fit: FitArg,
+    /// How often the trace is replayed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeat: u32,
+    /// Sort the trace by time instead of refusing one that is out of order
+    #[arg(long)]
+    pub(crate) sort: bool,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FitArg {
+    /// The replay is refused
+    Refuse,
+    /// Addresses wrap around
+    Wrap,
+}
+
+impl ReplayArgs {
+    pub(crate) fn config(&self) -> ReplayConfig {
+        let fit = match self.fit {
+            FitArg::Refuse => Fit::Refuse,
+            FitArg::Wrap => Fit::Wrap,
+        };
+        ReplayConfig { timing: self.timing, fit, repeat: self.repeat }
+    }
+}
+
+fn timing(text: &str) -> Result<Timing, String> {
+    let expected =
+        || "expected original, scaled=FACTOR as in scaled=0.5, or closed=DEPTH as in closed=32".to_owned();
+    let timing = match text.split_once('=') {
+        None if text == "original" => Timing::Original,
+        Some(("scaled", factor)) => Timing::Scaled(factor.parse().map_err(|_| expected())?),
+        Some(("closed", depth)) => Timing::Closed(depth.parse().map_err(|_| expected())?),
+        _ => return Err(expected()),
+    };
+    let config = ReplayConfig { timing, ..ReplayConfig::default() };
+    config.validate().map(|()| timing).map_err(|problem| problem.to_string())
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// Sum up a trace: requests, bytes, footprint, duration
+    Info {
+        /// The trace
+        #[arg(value_name = "TRACE")]
+        trace: PathBuf,
+        #[command(flatten)]
+        read: ReadArgs,
+        /// What to print
+        #[arg(long, alias = "output-format", value_name = "SHAPE", default_value = "table")]
+        output: InfoOutput,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum InfoOutput {
+    /// Lines for people
+    #[value(alias = "normal")]
+    Table,
+    /// One JSON object
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// The presets in a table
+    List,
+    /// The text of a preset, with the source of every value; a start for a device file of your own
+    Show {
+        /// Name of the preset
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Check a device file
+    Check {
+        /// The file
+        #[arg(value_name = "FILE.toml")]
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImportCommand {
+    /// MQSim's ssdconfig.xml, and its workload file
+    #[command(after_help = "Examples:
+  weir import mqsim ssdconfig.xml > my-device.toml
+  weir import mqsim ssdconfig.xml --workload workload.xml -o imported/")]
+    Mqsim {
+        /// MQSim's device configuration
+        #[arg(value_name = "SSDCONFIG.xml")]
+        config: PathBuf,
+        /// MQSim's workload file; its caching mode is taken over into the device
+        #[arg(long, value_name = "W.xml", requires = "out_dir")]
+        workload: Option<PathBuf>,
+        /// Write device.toml and fio jobs into this directory instead of the device to stdout
+        #[arg(short, long = "out-dir", value_name = "DIR")]
+        out_dir: Option<PathBuf>,
+        /// No warnings about keys that are not modelled
+        #[arg(long, short)]
+        quiet: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir waf --device mqsim-small-ideal
+  weir waf --device rflush --policy greedy --policy fifo --policy d-choices
+  weir waf --device rflush --over-provisioning 0.07 --over-provisioning 0.15 --over-provisioning 0.28
+
+The FTL of the device runs without time under uniformly random writes of one mapping unit until `--settle` times its
+capacity is written; then write amplification is measured over `--measure` capacities. The closed form beside it is for
+one plane's blocks without those that are kept free (fifo: Desnoyers; greedy and d-choices: mean field of Van Houdt).")]
+pub(crate) struct WafArgs {
+    /// A preset (see `weir device list`) or a device file
+    #[arg(long, short, value_name = "PRESET|FILE.toml", default_value = "mqsim-small-ideal")]
+    pub(crate) device: String,
+    /// Set a key of the device, as in ftl.gc.choices=4; may be given often
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Victim policy: greedy, cost-benefit, d-choices or fifo; may be given often [default: greedy, fifo]
+    #[arg(long, value_name = "POLICY", value_delimiter = ',')]
+    pub(crate) policy: Vec<String>,
+    /// Over-provisioning, a fraction; may be given often [default: 0.1, 0.15, 0.2, 0.3]
+    #[arg(long, alias = "op", value_name = "0..0.9", value_delimiter = ',')]
+    pub(crate) over_provisioning: Vec<f64>,
+    /// Capacities to write before measuring
+    #[arg(long, value_name = "TIMES", default_value_t = 4.0)]
+    pub(crate) settle: f64,
+    /// Capacities to write while measuring
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0)]
+    pub(crate) measure: f64,
+    /// Seed of all randomness
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: InfoOutput,
+    /// No progress; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}

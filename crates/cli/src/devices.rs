@@ -1,0 +1,188 @@
+//! Devices by name or by file, with keys set on the command line; `weir device`.
+
+use crate::args::DeviceCommand;
+use crate::error::{Failure, Outcome, unreadable};
+use crate::output::print;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_device::config::{BufferMode, DeviceConfig};
+use flashweir_device::geometry::Geometry;
+use flashweir_device::presets;
+use flashweir_lab::scenario::{Fault, Scenario, read_device};
+use flashweir_lab::spelling::nearest;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// The devices of a command line: each a preset or a file, every one with the keys of `set`.
+pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceConfig>> {
+    let mut text = String::from("name = \"command line\"\n");
+    for device in devices {
+        let key = if presets::text(device).is_some() { "preset" } else { "file" };
+        if key == "file" && !looks_like_file(device) {
+            return Err(unknown_preset(device));
+        }
+        let _ = writeln!(text, "[[device]]\n{key} = {}", toml::Value::String(device.clone()));
+    }
+    // A scenario wants a workload; this one fits on every device, and nobody runs it.
+    text.push_str("[[workload]]\nfio_inline = \"[none]\\nbs=512\\nsize=512\\n\"\n");
+    let overrides: Vec<String> = set
+        .iter()
+        .map(|change| match change.starts_with("device.") {
+            true => change.clone(),
+            false => format!("device.*.{change}"),
+        })
+        .collect();
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| error.to_string());
+    let scenario = Scenario::parse("", &text, &overrides, &read).map_err(|error| {
+        let inside = if error.file.is_empty() { String::new() } else { format!("{}: ", error.file) };
+        Failure::Usage(match *error.fault {
+            Fault::Syntax { line, message } => format!("{}:{line}: {message}", error.file),
+            Fault::Read { path, reason, .. } => format!("{path}: cannot be read: {reason}"),
+            Fault::Override { text, reason } => {
+                let text = text.strip_prefix("device.*.").unwrap_or(&text).to_owned();
+                Fault::Override { text, reason }.to_string()
+            }
+            Fault::Invalid { place, reason } if place == "the scenario" => reason,
+            fault => format!("{inside}{fault}"),
+        })
+    })?;
+    Ok(scenario.devices)
+}
+
+fn looks_like_file(name: &str) -> bool {
+    name.ends_with(".toml") || name.contains(std::path::MAIN_SEPARATOR) || Path::new(name).is_file()
+}
+
+fn unknown_preset(name: &str) -> Failure {
+    let hint =
+        nearest(name, presets::names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+    let names: Vec<_> = presets::names().collect();
+    Failure::Usage(format!(
+        "`{name}` is neither a preset nor a device file{hint}{} Presets: {}",
+        if hint.is_empty() { "." } else { "" },
+        names.join(", ")
+    ))
+}
+
+/// `weir device`.
+pub(crate) fn command(command: &DeviceCommand) -> Outcome {
+    match command {
+        DeviceCommand::List => print(&list()),
+        DeviceCommand::Show { name } => match presets::text(name) {
+            Some(text) => print(text),
+            None => Err(unknown_preset(name)),
+        },
+        DeviceCommand::Check { file } => {
+            let name = file.display().to_string();
+            let text = std::fs::read_to_string(file).map_err(|error| unreadable(&name, &error))?;
+            let config = read_device(&name, &text).map_err(Failure::usage)?;
+            print(&format!("{name}: valid\n\n{}", describe(&config)))
+        }
+    }
+}
+
+/// A size with one digit after the point, in binary units.
+fn size(bytes: u64) -> String {
+    let gib = bytes as f64 / (1u64 << 30) as f64;
+    if gib >= 1.0 { format!("{gib:.1} GiB") } else { format!("{:.1} MiB", gib * 1024.0) }
+}
+
+fn user_bytes(config: &DeviceConfig) -> u64 {
+    Geometry::new(config).capacity_lbas() * LBA_BYTES
+}
+
+fn promise(config: &DeviceConfig) -> &'static str {
+    match config.buffer.mode {
+        BufferMode::WriteThrough => "through",
+        BufferMode::WriteBack => "back",
+        BufferMode::PowerLossProtected => "protected",
+    }
+}
+
+/// The presets in a table.
+fn list() -> String {
+    let mut rows = vec![
+        ["name", "capacity", "channels × dies", "planes", "page", "cell", "cache", "link MB/s"]
+            .map(str::to_owned),
+    ];
+    for config in presets::all() {
+        let geometry = Geometry::new(&config);
+        rows.push([
+            config.name.clone(),
+            size(user_bytes(&config)),
+            format!("{} × {}", geometry.channels(), geometry.dies() / geometry.channels()),
+            config.geometry.planes_per_die.to_string(),
+            config.geometry.page_bytes.to_string(),
+            format!("{:?}", config.timing.cell).to_uppercase(),
+            promise(&config).to_owned(),
+            match config.link.bytes_per_s {
+                0 => "-".to_owned(),
+                rate => (rate / 1_000_000).to_string(),
+            },
+        ]);
+    }
+    let mut text = table(&rows, 1);
+    text.push_str("\nWhere the values come from: weir device show NAME\n");
+    text
+}
+
+/// Columns of text: the first `left` to the left, the others to the right.
+pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let gap = if column == 0 { "" } else { "  " };
+            let _ = match column < left {
+                true => write!(line, "{gap}{cell:width$}"),
+                false => write!(line, "{gap}{cell:>width$}"),
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// What a device is, in a few lines.
+fn describe(config: &DeviceConfig) -> String {
+    let (geometry, g) = (Geometry::new(config), &config.geometry);
+    let physical = geometry.physical_units() * geometry.unit_bytes;
+    let lines = [
+        ("name", config.name.clone()),
+        ("source", config.source.clone()),
+        (
+            "capacity",
+            format!(
+                "{} of {} ({:.1} % over-provisioned)",
+                size(user_bytes(config)),
+                size(physical),
+                config.ftl.over_provisioning * 100.0
+            ),
+        ),
+        (
+            "parallelism",
+            format!(
+                "{} channels × {} chips × {} dies × {} planes",
+                g.channels, g.chips_per_channel, g.dies_per_chip, g.planes_per_die
+            ),
+        ),
+        ("block", format!("{} pages of {}, mapped by {}", g.pages_per_block, g.page_bytes, g.unit_bytes)),
+        (
+            "spare",
+            format!(
+                "{:.1} of {} blocks in a plane; collection begins below {}",
+                geometry.spare_blocks_per_plane_min(),
+                g.blocks_per_plane,
+                config.ftl.gc.start_below_blocks
+            ),
+        ),
+        ("cache", format!("{}, {}", promise(config), config.buffer.capacity)),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "{name:12}{value}");
+    }
+    text
+}

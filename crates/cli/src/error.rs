@@ -1,0 +1,64 @@
+//! How a command fails: one line for people, one exit code for scripts.
+//!
+//! Invariant: every failure reaches the user as a single line on stderr that begins with `weir: `.
+
+use std::fmt;
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line or a file that it names is wrong; exit code 2.
+    Usage(String),
+    /// A run or a write failed; exit code 1.
+    Run(String),
+    /// The user stopped it; exit code 130, as shells have it.
+    Interrupted,
+    /// Who read our output has gone; the end, without a word.
+    BrokenPipe,
+}
+
+/// What a command gives.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// The command line or a file that it names is wrong.
+    pub(crate) fn usage(error: impl fmt::Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+
+    /// A run or a write failed.
+    pub(crate) fn run(error: impl fmt::Display) -> Self {
+        Self::Run(error.to_string())
+    }
+
+    /// Says it on stderr and gives the exit code.
+    pub(crate) fn report(&self) -> u8 {
+        match self {
+            Self::Usage(line) => {
+                say(line);
+                2
+            }
+            Self::Run(line) => {
+                say(line);
+                1
+            }
+            Self::Interrupted => {
+                say("stopped; nothing was written");
+                130
+            }
+            Self::BrokenPipe => 0,
+        }
+    }
+}
+
+/// A line on stderr. If nobody reads it, there is nobody to tell.
+pub(crate) fn say(line: impl fmt::Display) {
+    use std::io::Write as _;
+    let line = line.to_string().replace('\n', ", ");
+    let _ = writeln!(std::io::stderr(), "weir: {line}");
+}
+
+/// A file that cannot be read.
+pub(crate) fn unreadable(path: &str, error: &std::io::Error) -> Failure {
+    Failure::Usage(format!("{path}: cannot be read: {error}"))
+}

@@ -1,0 +1,87 @@
+//! Where results go: standard output, or files that appear whole or not at all.
+//!
+//! Invariant: a file is written beside its place and then renamed, so that a reader never sees half of it, and a
+//! failure leaves what was there before.
+
+use crate::error::{Failure, Outcome};
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Prints to standard output.
+pub(crate) fn print(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::BrokenPipe,
+        _ => Failure::Run(format!("standard output cannot be written: {error}")),
+    })
+}
+
+/// Whether a file can be written at `path`, as far as one can tell before there is something to write.
+pub(crate) fn check(path: &Path) -> Outcome {
+    let shown = path.display();
+    if path.is_dir() {
+        return Err(Failure::Usage(format!("{shown} is a directory: expected the name of a file to write")));
+    }
+    match directory(path) {
+        parent if parent.is_dir() => Ok(()),
+        parent => Err(Failure::Usage(format!(
+            "{shown} cannot be written: there is no directory {}",
+            parent.display()
+        ))),
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Files that appear together.
+#[derive(Debug, Default)]
+pub(crate) struct Files(Vec<(PathBuf, Vec<u8>)>);
+
+impl Files {
+    /// One more file.
+    pub(crate) fn add(&mut self, path: impl Into<PathBuf>, content: impl Into<Vec<u8>>) {
+        self.0.push((path.into(), content.into()));
+    }
+
+    /// Writes all of them beside their places, then renames them.
+    pub(crate) fn write(self) -> Outcome {
+        let mut waiting = Waiting(Vec::new());
+        for (path, content) in &self.0 {
+            let failed = |error: std::io::Error| {
+                Failure::Run(format!("{} cannot be written: {error}", path.display()))
+            };
+            if path.exists() && !path.is_file() {
+                // A pipe or a terminal has no half-written state, and must not be replaced by a file.
+                std::fs::write(path, content).map_err(failed)?;
+                continue;
+            }
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let temporary = directory(path).join(format!(".{name}.{}.part", std::process::id()));
+            waiting.0.push((temporary.clone(), path.clone()));
+            let mut file = std::fs::File::create(&temporary).map_err(failed)?;
+            file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+        }
+        for (temporary, path) in &waiting.0 {
+            std::fs::rename(temporary, path)
+                .map_err(|error| Failure::Run(format!("{} cannot be written: {error}", path.display())))?;
+        }
+        waiting.0.clear();
+        Ok(())
+    }
+}
+
+/// Temporary files and their places; they are removed when they did not get there.
+struct Waiting(Vec<(PathBuf, PathBuf)>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        for (path, _) in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `weir run`, `weir fio` and `weir replay`: three ways to an experiment, and what is shown of it.
+
+use crate::args::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
+use crate::devices::resolve;
+use crate::error::{Failure, Outcome, say, unreadable};
+use crate::output::{Files, check, print};
+use crate::progress::{Cost, Watch};
+use flashweir_lab::experiment::{self, Experiment};
+use flashweir_lab::precondition::Mode;
+use flashweir_lab::results::{Grouping, RunResult, device_table, fio_json, job_table, write_csv};
+use flashweir_lab::scenario::{Scenario, Source, WorkloadConfig};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// The shape of what is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Table,
+    Runs,
+    Fio,
+}
+
+/// `weir run`.
+pub(crate) fn run(args: &RunArgs, cancel: &AtomicBool) -> Outcome {
+    let mut overrides = args.set.clone();
+    overrides.extend(args.seeds.map(|seeds| format!("seeds={seeds}")));
+    let scenario = Scenario::load(&args.scenario, &overrides).map_err(Failure::usage)?;
+    let shape = match args.output {
+        RunOutput::Table => Shape::Table,
+        RunOutput::Json => Shape::Runs,
+        RunOutput::FioJson => Shape::Fio,
+    };
+    execute(scenario, shape, &args.common, cancel)
+}
+
+/// `weir fio`.
+pub(crate) fn fio(args: &FioArgs, cancel: &AtomicBool) -> Outcome {
+    let file = args.job_file.display().to_string();
+    let text = std::fs::read_to_string(&args.job_file).map_err(|error| unreadable(&file, &error))?;
+    let name = stem(&args.job_file);
+    on_devices(&args.device, name, Source::Fio { file, text }, cancel)
+}
+
+/// `weir replay`.
+pub(crate) fn replay(args: &ReplayArgs, cancel: &AtomicBool) -> Outcome {
+    let source =
+        Source::Trace { file: args.trace.clone(), read: args.read.options(args.sort), replay: args.config() };
+    on_devices(&args.device, stem(&args.trace), source, cancel)
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or("workload".into(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// Runs one workload on the devices of the command line.
+fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBool) -> Outcome {
+    let precondition = args.precondition();
+    precondition.validate().map_err(|error| {
+        // On the command line the keys are options.
+        Failure::Usage(error.replace("precondition.", "--"))
+    })?;
+    let scenario = Scenario {
+        name: name.clone(),
+        seeds: vec![args.seed],
+        precondition,
+        track_contents: false,
+        devices: resolve(&args.device, &args.set)?,
+        workloads: vec![WorkloadConfig { name, source }],
+    };
+    let shape = match args.output_format {
+        FioOutput::Normal => Shape::Table,
+        FioOutput::Json if scenario.devices.len() == 1 => Shape::Fio,
+        FioOutput::Json => Shape::Runs,
+    };
+    execute(scenario, shape, &args.common, cancel)
+}
+
+/// Runs a scenario and shows or stores what it measured.
+fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBool) -> Outcome {
+    for path in common.out.iter().chain(&common.csv) {
+        check(path)?;
+    }
+    let experiment = Experiment::new(scenario).map_err(Failure::usage)?;
+    if shape == Shape::Fio && experiment.cells().len() != 1 {
+        return Err(Failure::Usage(format!(
+            "--output fio-json shows one run and this scenario has {}: expected one device, one workload and one \
+             seed, or --output json",
+            experiment.cells().len()
+        )));
+    }
+    if !common.quiet {
+        for warning in experiment.warnings() {
+            say(format!("warning: {warning}"));
+        }
+    }
+    let threads = common
+        .jobs
+        .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |jobs| jobs as usize);
+    let watch = Watch::new(&experiment, common.quiet);
+    let outcomes = experiment.run(threads, cancel, &|report| watch.report(report));
+    let cost = watch.finish();
+    let outcomes = outcomes.ok_or(Failure::Interrupted)?;
+    let results: Vec<RunResult> = outcomes.iter().map(|outcome| outcome.result.clone()).collect();
+    let text = show(&experiment, &results, shape)?;
+    let mut files = Files::default();
+    if let Some(path) = &common.csv {
+        let mut csv = Vec::new();
+        write_csv(&results, &mut csv).map_err(Failure::run)?;
+        files.add(path, csv);
+    }
+    match &common.out {
+        Some(path) => {
+            files.add(path, text);
+            files.write()?;
+        }
+        None => {
+            files.write()?;
+            print(&text)?;
+        }
+    }
+    if !common.quiet {
+        say(speed(&outcomes, cost));
+    }
+    failures(&experiment, &outcomes)
+}
+
+fn show(experiment: &Experiment, results: &[RunResult], shape: Shape) -> Outcome<String> {
+    #[derive(Serialize)]
+    struct Runs<'a> {
+        scenario: &'a str,
+        runs: &'a [RunResult],
+    }
+    match shape {
+        Shape::Table => Ok(tables(experiment.scenario(), results)),
+        Shape::Runs => {
+            let runs = Runs { scenario: &experiment.scenario().name, runs: results };
+            let mut text = serde_json::to_string_pretty(&runs).map_err(Failure::run)?;
+            text.push('\n');
+            Ok(text)
+        }
+        Shape::Fio => Ok(fio_json(&results[0], Grouping::PerJob)),
+    }
+}
+
+/// What was asked, what the jobs saw, what the devices did.
+fn tables(scenario: &Scenario, results: &[RunResult]) -> String {
+    let mut text = format!("{}\n", scenario.name);
+    let state = &scenario.precondition;
+    let percent = state.fill * 100.0;
+    let before = match (state.mode, state.overwrite > 0.0) {
+        (Mode::None, _) => "fresh devices".to_owned(),
+        (Mode::Instant | Mode::AgeByWriting, false) => format!("devices filled to {percent} %"),
+        (Mode::Instant | Mode::AgeByWriting, true) => {
+            format!("devices filled to {percent} % and overwritten {} times", state.overwrite)
+        }
+    };
+    let seeds = match scenario.seeds.as_slice() {
+        [seed] => format!("seed {seed}"),
+        seeds => format!("{} seeds, ± is the half width of the 95 % confidence interval", seeds.len()),
+    };
+    let _ = writeln!(text, "{before}; {seeds}\n");
+    let _ = write!(text, "{}\n{}", job_table(results), device_table(results));
+    text
+}
+
+/// How fast the simulator was; the only place where the wall clock shows.
+fn speed(outcomes: &[experiment::Outcome], cost: Cost) -> String {
+    let requests: u64 = outcomes.iter().map(|outcome| outcome.requests).sum();
+    let mut line = format!("{} requests in {:.2} s", thousands(requests), cost.wall.as_secs_f64());
+    let running = cost.running.as_secs_f64();
+    if running > 0.0 {
+        let _ = write!(line, ", {} per CPU second", thousands((requests as f64 / running) as u64));
+    }
+    if cost.preparing.as_secs_f64() >= 0.1 {
+        let _ = write!(line, " besides {:.1} s for the state of devices", cost.preparing.as_secs_f64());
+    }
+    line
+}
+
+/// A number with commas.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Requests that a device refused make the run a failure, after its results were shown.
+fn failures(experiment: &Experiment, outcomes: &[experiment::Outcome]) -> Outcome {
+    let failed = || outcomes.iter().enumerate().filter(|(_, outcome)| outcome.errors > 0);
+    let Some((cell, first)) = failed().next() else { return Ok(()) };
+    let count: u64 = failed().map(|(_, outcome)| outcome.errors).sum();
+    Err(Failure::Run(format!(
+        "{} requests failed; the first on {}: {}",
+        thousands(count),
+        experiment.cell_name(cell),
+        first.first_error.as_deref().unwrap_or("no reason given")
+    )))
+}

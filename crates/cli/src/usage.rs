@@ -1,0 +1,67 @@
+//! What is wrong with a command line, in one line; help and version go to stdout.
+
+use crate::error::{Failure, Outcome};
+use crate::output::print;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::error::Error as _;
+use std::io::Write as _;
+
+/// Shows help, or says what is wrong.
+pub(crate) fn explain(error: &clap::Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(&error.render().to_string()),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // Whoever asks for nothing gets the help, but a script must notice.
+            let _ = write!(std::io::stderr(), "{}", error.render());
+            Err(Failure::Usage("a command is missing; the help is above".into()))
+        }
+        _ => Err(Failure::Usage(line(error))),
+    }
+}
+
+fn line(error: &clap::Error) -> String {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) if !texts.is_empty() => Some(texts.join(", ")),
+        _ => None,
+    };
+    let near = |kind| text(kind).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+    let argument = text(ContextKind::InvalidArg).unwrap_or_default();
+    // `--seed <N>` is called `--seed`.
+    let option = argument.split(' ').next().unwrap_or_default();
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            format!("unknown argument `{argument}`{}", near(ContextKind::SuggestedArg))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let command = text(ContextKind::InvalidSubcommand).unwrap_or_default();
+            format!("unknown command `{command}`{}", near(ContextKind::SuggestedSubcommand))
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let value = text(ContextKind::InvalidValue).unwrap_or_default();
+            if value.is_empty() && error.source().is_none() {
+                return format!("{option} needs a value");
+            }
+            let expected = match (text(ContextKind::ValidValue), error.source()) {
+                (Some(valid), _) => format!(": expected {valid}"),
+                (None, Some(source)) => format!(": {source}"),
+                (None, None) => String::new(),
+            };
+            format!("{option} cannot be `{value}`{expected}{}", near(ContextKind::SuggestedValue))
+        }
+        ErrorKind::MissingRequiredArgument => format!("missing: {argument}"),
+        ErrorKind::MissingSubcommand => "a command is missing".into(),
+        ErrorKind::ArgumentConflict => {
+            let other = text(ContextKind::PriorArg).unwrap_or_default();
+            match other == argument {
+                true => format!("{option} is given more than once"),
+                false => format!("{option} cannot be used with {other}"),
+            }
+        }
+        _ => {
+            let rendered = error.render().to_string();
+            let first = rendered.lines().next().unwrap_or_default();
+            first.trim_start_matches("error: ").to_owned()
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `weir waf`: write amplification alone, without time, beside the closed forms.
+
+use crate::args::{InfoOutput, WafArgs};
+use crate::devices::{resolve, table};
+use crate::error::{Failure, Outcome};
+use crate::output::print;
+use crate::progress::Bar;
+use flashweir_core::random::Stream;
+use flashweir_core::{Lpn, Payload};
+use flashweir_device::config::DeviceConfig;
+use flashweir_device::geometry::Geometry;
+use flashweir_device::{Device, DeviceOptions, FastForward};
+use flashweir_ftl::{GcPolicy, theory};
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Writes between two looks at the clock and at Ctrl-C.
+const STEP: u64 = 1 << 16;
+/// Spare factors to measure where none is given.
+const SPARES: [f64; 4] = [0.1, 0.15, 0.2, 0.3];
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+struct Point {
+    device: String,
+    policy: GcPolicy,
+    over_provisioning: f64,
+    /// User units over the units of the blocks that can hold data.
+    utilisation: f64,
+    measured: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    closed_form: Option<f64>,
+}
+
+/// `weir waf`.
+pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
+    for (key, value) in [("--settle", args.settle), ("--measure", args.measure)] {
+        if !(0.0..=1000.0).contains(&value) || (key == "--measure" && value == 0.0) {
+            return Err(Failure::Usage(format!(
+                "{key} cannot be `{value}`: expected more than 0 and at most 1000"
+            )));
+        }
+    }
+    let configs = configs(args)?;
+    let mut bar = Bar::new(args.quiet);
+    let mut points = Vec::new();
+    for (at, config) in configs.iter().enumerate() {
+        let mut step = |fraction: f64| {
+            bar.set((at as f64 + fraction) / configs.len() as f64, || {
+                format!(
+                    "{}, over-provisioning {}",
+                    policy_name(config.ftl.gc.policy),
+                    config.ftl.over_provisioning
+                )
+            });
+            !cancel.load(Ordering::Relaxed)
+        };
+        let point = measure(config, args, &mut step);
+        if point.is_none() {
+            bar.clear();
+        }
+        points.push(point.ok_or(Failure::Interrupted)?);
+    }
+    bar.clear();
+    match args.output {
+        InfoOutput::Table => print(&lines(&points)),
+        InfoOutput::Json => {
+            let text = serde_json::to_string_pretty(&points).map_err(Failure::run)?;
+            print(&format!("{text}\n"))
+        }
+    }
+}
+
+/// A device for each policy and over-provisioning.
+fn configs(args: &WafArgs) -> Outcome<Vec<DeviceConfig>> {
+    let policies = match args.policy.as_slice() {
+        [] => vec!["greedy".to_owned(), "fifo".to_owned()],
+        policies => policies.to_vec(),
+    };
+    let spares = match args.over_provisioning.as_slice() {
+        [] => SPARES.to_vec(),
+        spares => spares.to_vec(),
+    };
+    let mut configs = Vec::new();
+    for policy in &policies {
+        for spare in &spares {
+            let mut set = args.set.clone();
+            set.push(format!("ftl.gc.policy=\"{policy}\""));
+            set.push(format!("ftl.over_provisioning={spare:?}"));
+            let config = resolve(std::slice::from_ref(&args.device), &set)?.remove(0);
+            let utilisation = utilisation(&config);
+            if !(0.0..0.995).contains(&utilisation) {
+                return Err(Failure::Usage(format!(
+                    "--over-provisioning cannot be {spare} on {}: {:.1} of the {} blocks of a plane are spare, and \
+                     ftl.gc.start_below_blocks = {} of them are kept free: expected more of the one or less of the \
+                     other",
+                    config.name,
+                    Geometry::new(&config).spare_blocks_per_plane_min(),
+                    config.geometry.blocks_per_plane,
+                    config.ftl.gc.start_below_blocks
+                )));
+            }
+            configs.push(config);
+        }
+    }
+    Ok(configs)
+}
+
+/// User units over the units of the blocks that can hold data: those of metadata and those that collection keeps
+/// free cannot.
+fn utilisation(config: &DeviceConfig) -> f64 {
+    let geometry = Geometry::new(config);
+    let user =
+        geometry.user_units as f64 / f64::from(geometry.planes()) / f64::from(geometry.units_per_block());
+    let kept_free = f64::from(config.ftl.gc.start_below_blocks - 1);
+    let holding = user + geometry.spare_blocks_per_plane_min() - kept_free;
+    if holding <= 0.0 { f64::INFINITY } else { user / holding }
+}
+
+/// Settles a device and measures it; `None` if `step` says to stop.
+fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> bool) -> Option<Point> {
+    let options = DeviceOptions { seed: args.seed, track_contents: false, planted: None };
+    let mut device = Device::new(config.clone(), options);
+    let units = device.geometry().user_units;
+    let mut random = Stream::new(args.seed, "waf");
+    let settle = (units as f64 * args.settle) as u64;
+    let count = (units as f64 * args.measure).max(1.0) as u64;
+    let total = units + settle + count;
+    let mut write = |device: &mut Device, from: u64, count: u64, next: &mut dyn FnMut(u64) -> u64| {
+        let mut forward = FastForward::new(device);
+        for i in 0..count {
+            forward.write(Lpn(next(i)), Payload::Zero);
+            if i % STEP == 0 && !step((from + i) as f64 / total as f64) {
+                return false;
+            }
+        }
+        forward.finish();
+        true
+    };
+    let mut uniform = |_| random.below(units);
+    let settled = write(&mut device, 0, units, &mut |i| i) && write(&mut device, units, settle, &mut uniform);
+    let before = *device.metrics();
+    if !settled || !write(&mut device, units + settle, count, &mut uniform) {
+        return None;
+    }
+    let metrics = device.metrics().since(&before);
+    let programmed = metrics.user_units_programmed + metrics.gc_units_moved + metrics.filler_units;
+    Some(Point {
+        device: config.name.clone(),
+        policy: config.ftl.gc.policy,
+        over_provisioning: config.ftl.over_provisioning,
+        utilisation: utilisation(config),
+        measured: programmed as f64 / metrics.host_units_written as f64,
+        closed_form: closed_form(config),
+    })
+}
+
+/// What theory expects; there is none for cost-benefit.
+fn closed_form(config: &DeviceConfig) -> Option<f64> {
+    let (rho, units) = (utilisation(config), Geometry::new(config).units_per_block());
+    match config.ftl.gc.policy {
+        GcPolicy::Fifo => Some(theory::fifo(rho)),
+        GcPolicy::Greedy => Some(theory::greedy(rho, units)),
+        GcPolicy::DChoices => Some(theory::d_choices(rho, units, f64::from(config.ftl.gc.choices))),
+        GcPolicy::CostBenefit => None,
+    }
+}
+
+fn policy_name(policy: GcPolicy) -> &'static str {
+    match policy {
+        GcPolicy::Greedy => "greedy",
+        GcPolicy::CostBenefit => "cost-benefit",
+        GcPolicy::DChoices => "d-choices",
+        GcPolicy::Fifo => "fifo",
+    }
+}
+
+fn lines(points: &[Point]) -> String {
+    let head = ["device", "policy", "over-provisioning", "utilisation", "WAF", "closed form", "difference"];
+    let mut rows = vec![head.map(str::to_owned)];
+    for point in points {
+        let theory = |show: &dyn Fn(f64) -> String| point.closed_form.map_or("-".to_owned(), show);
+        rows.push([
+            point.device.clone(),
+            policy_name(point.policy).to_owned(),
+            format!("{:.3}", point.over_provisioning),
+            format!("{:.3}", point.utilisation),
+            format!("{:.3}", point.measured),
+            theory(&|theory| format!("{theory:.3}")),
+            theory(&|theory| format!("{:+.1} %", (point.measured / theory - 1.0) * 100.0)),
+        ]);
+    }
+    table(&rows, 2)
+}
