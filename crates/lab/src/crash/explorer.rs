@@ -12,7 +12,7 @@
 //! change what happens in it.
 
 use super::sim::{Misbehaviour, Sim};
-use super::token::NestedCut;
+use super::token::{Chosen, NestedCut, Token};
 use super::workload::{History, exercise, history};
 use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Verdict, Violation};
 use flashweir_core::random::{Stream, mix};
@@ -21,17 +21,20 @@ use flashweir_device::config::BufferMode;
 use flashweir_device::nand::{Interrupted, OpKind};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, PlantedBug, Recovery, Torn};
 use flashweir_device::UNREADABLE;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How far a world is explored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Operations of the history of a boot.
+pub const OPS: u32 = 120;
+
+/// How far a world is explored; what happens in it does not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Boots.
+    /// Boots of each world.
     pub boots: u32,
-    /// Operations of the history of each.
-    pub ops: u32,
     /// Cuts inside recoveries, one inside the other, at most.
     pub nested_depth: u32,
     /// Cuts drawn from each recovery; one recovery in [`NESTED_ALL`] gets every cut.
@@ -42,7 +45,7 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { boots: 4, ops: 120, nested_depth: 3, nested_draws: 3, exercise_every: 512 }
+        Self { boots: 4, nested_depth: 3, nested_draws: 3, exercise_every: 512 }
     }
 }
 
@@ -65,7 +68,7 @@ pub struct WorldSpec {
 }
 
 impl WorldSpec {
-    fn options(&self) -> DeviceOptions {
+    pub(super) fn options(&self) -> DeviceOptions {
         DeviceOptions { seed: self.seed, track_contents: true, planted: self.planted }
     }
 
@@ -112,6 +115,15 @@ impl Fault {
     }
 }
 
+thread_local! {
+    static CURRENT: RefCell<Option<Token>> = const { RefCell::new(None) };
+}
+
+/// The cut that this thread is busy with, for the message of a panic that does not unwind.
+pub fn current_case() -> Option<Token> {
+    CURRENT.with(|current| current.borrow().clone())
+}
+
 /// A fault and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -127,8 +139,24 @@ pub struct Found {
     pub nested: Vec<NestedCut>,
 }
 
+impl Found {
+    /// The line that replays it in the world of `spec`.
+    pub fn token(&self, spec: &WorldSpec, ops: Chosen) -> Token {
+        Token {
+            device: spec.config.name.clone(),
+            seed: spec.seed,
+            boot: self.boot,
+            ops,
+            cut: self.cut,
+            torn: self.torn.clone(),
+            nested: self.nested.clone(),
+            planted: spec.planted,
+        }
+    }
+}
+
 /// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Media produced by cuts, nested ones included.
     pub states: u64,
@@ -178,7 +206,7 @@ pub fn boot_device(spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
 /// The history of a boot.
 pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     let geometry = flashweir_device::Geometry::new(&spec.config);
-    history(&geometry, spec.seed, boot, spec.effort.ops as usize)
+    history(&geometry, spec.seed, boot, OPS as usize)
 }
 
 /// A new device; half of the worlds begin with a filled one.
@@ -272,6 +300,7 @@ struct Situation {
 /// The exploration of one boot.
 struct Boot<'a> {
     spec: &'a WorldSpec,
+    boot: u32,
     oracle: Oracle,
     /// Contents by digest of the medium.
     known: BTreeMap<u64, Contents>,
@@ -287,6 +316,7 @@ impl<'a> Boot<'a> {
     fn new(spec: &'a WorldSpec, boot: u32) -> Self {
         Self {
             spec,
+            boot,
             oracle: Oracle::new(spec.kind().policy()),
             known: BTreeMap::new(),
             situation: Situation::default(),
@@ -316,6 +346,7 @@ impl<'a> Boot<'a> {
                 self.counts.states += 1;
                 if !self.known.contains_key(&digest) {
                     self.counts.distinct += 1;
+                    self.announce(sim, &torn);
                     self.recover(media, digest)
                         .map_err(|(fault, nested)| found(sim, fault, &torn, nested))?;
                 }
@@ -334,6 +365,20 @@ impl<'a> Boot<'a> {
             }
         }
         Ok(())
+    }
+
+    fn announce(&self, sim: &Sim, torn: &[Torn]) {
+        let case = Token {
+            device: self.spec.config.name.clone(),
+            seed: self.spec.seed,
+            boot: self.boot,
+            ops: Chosen::All,
+            cut: sim.events(),
+            torn: torn.to_vec(),
+            nested: Vec::new(),
+            planted: self.spec.planted,
+        };
+        CURRENT.with(|current| *current.borrow_mut() = Some(case));
     }
 
     /// Recovers a medium that was not seen before, also with cuts inside; its contents are judged by the

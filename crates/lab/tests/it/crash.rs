@@ -1,24 +1,63 @@
 //! The crash laboratory against the simulated SSD.
 
-use flashweir_lab::crash::devices::{names, tiny};
-use flashweir_lab::crash::explorer::{Effort, WorldSpec, explore_world};
+use flashweir_lab::crash::{CrashConfig, Token, explore, mutation_score, replay};
+
+fn seed() -> u64 {
+    std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(otherwise)
+}
 
 #[test]
-#[ignore]
-fn survey() {
-    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(2);
-    let only = std::env::var("DEVICE").unwrap_or_default();
-    std::panic::set_hook(Box::new(|_| {}));
-    for name in names().filter(|n| only.is_empty() || *n == only) {
-        for seed in 0..seeds {
-            let spec = WorldSpec { config: tiny(name).unwrap(), seed, planted: None, effort: Effort::default() };
-            let start = std::time::Instant::now();
-            let (counts, found) = explore_world(&spec);
-            let s = start.elapsed().as_secs_f64();
-            println!("{name} {seed}: {:.2}s {:.0}/s {counts:?}", s, counts.distinct as f64 / s);
-            if let Some(found) = found {
-                println!("   {found:?}");
-            }
-        }
+fn no_cut_breaks_the_contract() {
+    let states = number("FLASHWEIR_CRASH_STATES", 250_000);
+    let devices = std::env::var("DEVICE").ok().into_iter().collect();
+    let config = CrashConfig { seed: seed(), states, jobs: 2, devices, ..CrashConfig::default() };
+    let report = explore(&config, |_| true).unwrap();
+    println!("{} worlds, {:?}", report.worlds, report.totals);
+    for (device, counts) in &report.devices {
+        println!("{device}: {counts:?}");
+    }
+    for violation in &report.violations {
+        println!("{}\n{}\nweir crash --replay {}", violation.drawing, violation.what, violation.token);
+        println!("found as {}", violation.found_as);
+    }
+    assert!(report.violations.is_empty());
+    assert!(report.totals.distinct >= states);
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let config = CrashConfig { seed: seed(), states: number("MUTANT_STATES", 200_000), jobs: 2, minimise: false, ..CrashConfig::default() };
+    let score = mutation_score(&config, |mutant| {
+        let by = mutant.killed_by.as_ref().map_or("NOT FOUND".into(), |v| format!("{} ({})", v.what, v.token));
+        println!("{}: {} states, {by}", mutant.bug, mutant.distinct);
+    });
+    let score = score.unwrap();
+    println!("mutation score {} / {}", score.killed(), score.mutants.len());
+    assert_eq!(score.killed(), score.mutants.len());
+}
+
+#[test]
+fn a_token_replays_what_was_found() {
+    let config = CrashConfig {
+        seed: seed(),
+        planted: Some(flashweir_device::PlantedBug::EarlyFlush),
+        devices: vec!["tiny-d1".into()],
+        ..CrashConfig::default()
+    };
+    let report = explore(&config, |_| true).unwrap();
+    let violation = &report.violations[0];
+    println!("{}\n{}", violation.token, violation.drawing);
+    assert!(violation.ops <= 4, "{} operations", violation.ops);
+    for text in [&violation.token, &violation.found_as] {
+        let mut token: Token = text.parse().unwrap();
+        assert_eq!(&token.to_string(), text);
+        let replayed = replay(&token).unwrap();
+        assert!(replayed.fault.is_some(), "{text}\n{}", replayed.drawing);
+        token.planted = None;
+        assert_eq!(replay(&token).unwrap().fault, None, "without the bug nothing is wrong");
     }
 }

@@ -1,0 +1,252 @@
+//! A violation made small and readable, and replayed from its token.
+//!
+//! Invariant: a replay does what the exploration did to this one medium, and everything that it checks.
+
+use super::devices::tiny;
+use super::explorer::{
+    Effort, Fault, Found, WorldSpec, boot_device, boot_history, caught, contents, cut, exercise_device,
+    explore_boot, observed,
+};
+use super::sim::{Misbehaviour, Sim};
+use super::token::{Chosen, Token};
+use super::workload::History;
+use flashweir_contract::{Content, Oracle, Verdict, Violation, draw, minimise};
+use flashweir_core::Lpn;
+use flashweir_device::nand::{Interrupted, OpKind};
+use flashweir_device::{Device, Media, Recovery, Torn};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// Explorations of one boot that the minimiser may spend.
+const MINIMISE_RUNS_MAX: u32 = 300;
+
+/// A violation for people: what is wrong, how to see it again, what happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViolationReport {
+    /// What is wrong, in one line.
+    pub what: String,
+    /// The shortest history that was found, as `weir crash --replay` takes it.
+    pub token: String,
+    /// The history in which it was found.
+    pub found_as: String,
+    /// Operations of the shortest history.
+    pub ops: u32,
+    /// The history, the cut, what persisted and what was lost.
+    pub drawing: String,
+}
+
+/// What a replay showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replayed {
+    /// What is wrong; `None` if everything is as it should be.
+    pub fault: Option<Fault>,
+    /// The history, the cut, what persisted and what was lost.
+    pub drawing: String,
+}
+
+/// The world that a token names.
+pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
+    let config = tiny(&token.device).ok_or_else(|| {
+        let known: Vec<&str> = super::devices::names().collect();
+        format!("`{}` is no tiny device: expected one of {}", token.device, known.join(", "))
+    })?;
+    Ok(WorldSpec { config, seed: token.seed, planted: token.planted, effort: Effort::default() })
+}
+
+/// Does again, precisely, what a token says.
+pub fn replay(token: &Token) -> Result<Replayed, String> {
+    let spec = world_of(token)?;
+    let device = match boot_device(&spec, token.boot) {
+        Ok(device) => device,
+        Err(found) => {
+            let drawing = format!("boot {} before it cannot be reached\n", found.boot);
+            return Ok(Replayed { fault: Some(found.fault), drawing });
+        }
+    };
+    let history = chosen(boot_history(&spec, token.boot), &token.ops)?;
+    Ok(replay_on(&spec, device, history, token))
+}
+
+/// The operations of a history that a token chose.
+fn chosen(history: History, ops: &Chosen) -> Result<History, String> {
+    let Chosen::Some(list) = ops else { return Ok(history) };
+    let find = |op: &u32| {
+        let known = history.ops.len();
+        history.ops.get(*op as usize).copied().ok_or(format!("operation {op}: the history has {known}"))
+    };
+    Ok(History { ops: list.iter().map(find).collect::<Result<_, _>>()?, depth: history.depth })
+}
+
+fn replay_on(spec: &WorldSpec, device: Device, history: History, token: &Token) -> Replayed {
+    let mut sim = Sim::new(device, history);
+    let mut fault = None;
+    while sim.events() < token.cut && fault.is_none() {
+        match caught(|| sim.step()) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(panic) => fault = Some(panic),
+        }
+    }
+    fault = fault.or_else(|| sim.misbehaviour().cloned().map(Fault::Runtime));
+    let media = cut(&sim, &token.torn);
+    let (after, seen) = after_cut(spec, &sim, media, token);
+    fault = fault.or(after);
+    if fault.is_none() && sim.events() == token.cut && caught(|| sim.step()).is_ok() {
+        fault = sim.misbehaviour().cloned().map(Fault::Runtime);
+    }
+    let drawing = drawing(spec, &sim, token, &seen, fault.as_ref());
+    Replayed { fault, drawing }
+}
+
+/// What is wrong with the recovered device, and what it reads as.
+fn after_cut(spec: &WorldSpec, sim: &Sim, media: Media, token: &Token) -> (Option<Fault>, Vec<Content>) {
+    let wake = |media: Media| caught(|| Recovery::begin(&spec.config, spec.options(), media).finish().0);
+    let mut device = match wake(media.clone()) {
+        Ok(device) => device,
+        Err(fault) => return (Some(fault), Vec::new()),
+    };
+    let straight = contents(&device).to_vec();
+    let mut oracle = Oracle::new(spec.kind().policy());
+    let position = sim.log().position();
+    if let Verdict::Violation(violation) = oracle.check(sim.log(), position, |lpn| observed(&straight, lpn)) {
+        return (Some(Fault::Contract(violation)), straight);
+    }
+    let mut media = media;
+    for nested in &token.nested {
+        let walk = caught(|| {
+            let mut walk = Recovery::begin(&spec.config, spec.options(), media.clone());
+            (0..nested.step).for_each(|_| {
+                walk.advance();
+            });
+            walk.cut(nested.torn)
+        });
+        media = match walk {
+            Ok(media) => media,
+            Err(fault) => return (Some(fault), straight),
+        };
+        device = match wake(media.clone()) {
+            Ok(device) => device,
+            Err(fault) => return (Some(fault), straight),
+        };
+        let again = contents(&device).to_vec();
+        if let Some(differs) = (0..again.len()).find(|&i| again[i] != straight[i]) {
+            return (Some(Fault::NotIdempotent { lpn: Lpn(differs as u64) }), again);
+        }
+    }
+    let works = caught(|| device.audit()).and_then(|()| exercise_device(device, spec.seed));
+    (works.err(), straight)
+}
+
+/// Makes a fault small and draws it.
+pub fn report(spec: &WorldSpec, found: &Found) -> ViolationReport {
+    let found_as = found.token(spec, Chosen::All);
+    let token = shortest(spec, found).unwrap_or_else(|| found_as.clone());
+    let replayed = replay(&token).unwrap_or_else(|error| Replayed { fault: None, drawing: error });
+    let ops = match &token.ops {
+        Chosen::All => super::explorer::OPS,
+        Chosen::Some(ops) => ops.len() as u32,
+    };
+    ViolationReport {
+        what: describe(&found.fault),
+        token: token.to_string(),
+        found_as: found_as.to_string(),
+        ops,
+        drawing: replayed.drawing,
+    }
+}
+
+/// The shortest list of operations after which exploration finds a fault of the same sort.
+fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
+    let start = boot_device(spec, found.boot).ok()?;
+    let history = boot_history(spec, found.boot);
+    let needs_exercise = matches!(found.fault, Fault::Runtime(_)) && !found.torn.is_empty();
+    let effort = Effort {
+        nested_depth: found.nested.len() as u32,
+        exercise_every: if needs_exercise { 4 } else { 0 },
+        ..spec.effort
+    };
+    let spec = WorldSpec { effort, ..spec.clone() };
+    let explore = |ops: &[u32]| -> Option<Found> {
+        let ops = ops.iter().map(|op| history.ops[*op as usize]).collect();
+        let history = History { ops, depth: history.depth };
+        let (_, result) = explore_boot(&spec, found.boot, start.clone(), history);
+        result.err().filter(|other| other.fault.resembles(&found.fault))
+    };
+    let all: Vec<u32> = (0..history.ops.len() as u32).collect();
+    explore(&all)?;
+    let mut runs = 0;
+    let best = minimise(&all, |ops| {
+        runs += 1;
+        runs <= MINIMISE_RUNS_MAX && explore(ops).is_some()
+    });
+    Some(explore(&best)?.token(&spec, Chosen::Some(best)))
+}
+
+/// A fault in one line.
+pub fn describe(fault: &Fault) -> String {
+    match fault {
+        Fault::Contract(Violation::LostPromise { .. }) => "a promised version was lost".into(),
+        Fault::Contract(Violation::Impossible { lpn, .. }) => {
+            format!("unit {} reads as something that never was its content", lpn.0)
+        }
+        Fault::Contract(Violation::Unreadable { lpn }) => format!("unit {} cannot be read", lpn.0),
+        Fault::Contract(Violation::BrokenOrder { lpn, .. }) => {
+            format!("unit {} persisted without what comes before it", lpn.0)
+        }
+        Fault::NotIdempotent { lpn } => {
+            format!("unit {} reads differently after a recovery that was cut", lpn.0)
+        }
+        Fault::Runtime(Misbehaviour::WrongRead { op, lpn }) => {
+            format!("operation {op} read wrong data from unit {}", lpn.0)
+        }
+        Fault::Runtime(Misbehaviour::Failed { op, error }) => format!("operation {op} failed: {error}"),
+        Fault::Runtime(Misbehaviour::Wedged { in_flight, state }) => {
+            format!("{in_flight} commands never complete: {state}")
+        }
+        Fault::Runtime(Misbehaviour::Restless) => "the device never comes to rest".into(),
+        Fault::Runtime(Misbehaviour::WrongAtRest { lpn }) => {
+            format!("unit {} holds wrong data at rest", lpn.0)
+        }
+        Fault::Panic(message) => format!("assertion: {message}"),
+    }
+}
+
+fn drawing(spec: &WorldSpec, sim: &Sim, token: &Token, seen: &[Content], fault: Option<&Fault>) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{} seed {} boot {}", token.device, token.seed, token.boot);
+    let now = sim.cut_instant();
+    let _ = writeln!(out, "power cut before event {} at {now:?}", sim.events());
+    let mut torn = token.torn.iter();
+    for cell in sim.device().interrupted(now) {
+        let stood = match torn.next() {
+            None | Some(Torn::Absent) => "had not begun",
+            Some(Torn::Damaged) => "was interrupted",
+            Some(Torn::Done) => "had finished",
+        };
+        let _ = writeln!(out, "  {} {stood}", describe_cell(&cell));
+    }
+    for nested in &token.nested {
+        let _ = writeln!(out, "  recovery cut in step {}: {:?}", nested.step, nested.torn);
+    }
+    if !seen.is_empty() {
+        let violation = match fault {
+            Some(Fault::Contract(violation)) => Some(violation),
+            _ => None,
+        };
+        let position = sim.log().position();
+        out += &draw(sim.log(), position, spec.kind().policy(), |lpn| observed(seen, lpn), violation);
+    }
+    if let Some(fault) = fault {
+        let _ = writeln!(out, "{}", describe(fault));
+    }
+    out
+}
+
+fn describe_cell(cell: &Interrupted) -> String {
+    let kind = match cell.op.kind {
+        OpKind::Read => "read",
+        OpKind::Program => "program",
+        OpKind::Erase => "erase",
+    };
+    format!("{kind} of block {} page {} ({:?})", cell.op.at.block.0, cell.op.at.page, cell.op.job)
+}
