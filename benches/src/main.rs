@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cpu;
+mod crash;
 mod memory;
 mod requests;
 mod writes;
@@ -17,11 +18,12 @@ use std::process::ExitCode;
 type Bench = fn() -> Result<Vec<(&'static str, f64)>, String>;
 
 /// Name, what one run does, whether it is repeated (a peak of memory is reached once).
-const BENCHES: [(&str, Bench, bool); 4] = [
+const BENCHES: [(&str, Bench, bool); 5] = [
     ("qd32-read", requests::read, true),
     ("qd32-write", requests::write, true),
     ("waf-only", writes::uniform, true),
     ("memory-512g", memory::after_tpcc, false),
+    ("crash-states", crash::states, true),
 ];
 
 fn main() -> ExitCode {
