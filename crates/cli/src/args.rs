@@ -11,18 +11,18 @@ use std::path::PathBuf;
     name = "weir",
     version,
     max_term_width = 100,
-    propagate_version = true,
     after_help = "Examples:
   weir device list                                     the devices that come with the program
   weir fio job.fio --device consumer-tlc-nvme          a fio job file on one of them
   weir fio job.fio --device sata-mlc --device my.toml --set ftl.gc.policy=fifo
   weir run scenarios/first-look.toml                   four devices under three workloads
   weir replay tpcc.trace --device mqsim-default --fit wrap
-  weir waf --device rflush --policy greedy --policy fifo
+  weir waf --policy greedy,fifo                        write amplification beside theory
+  weir crash --states 100000                           power cuts at every moment
 
 Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
 Results go to stdout; warnings, progress and the speed of the simulator to stderr.
-Exit codes: 0 done, 1 a run failed, 2 something on the command line or in a file is wrong, 130 stopped."
+Exit codes: 0 done, 1 a run failed, 2 the command line or a file is wrong, 130 stopped."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Import(ImportCommand),
     /// Measure write amplification alone, beside the closed forms
     Waf(WafArgs),
+    /// Cut the power of tiny devices at every moment and judge what is left
+    Crash(CrashArgs),
 }
 
 /// What every command has that runs something.
@@ -205,7 +207,7 @@ impl DeviceArgs {
   weir fio job.fio --device sata-mlc --overwrite 2                  a device that has been in use
   weir fio job.fio --device sata-mlc --output-format json | fio-plot ...
 
-The device is full before the job starts, as fio's files are laid out before it reads them. Job files are fio's own:
+The device is full before the job starts, as fio's files are laid out before it reads them. Job files are fio's own: \
 sections, [global], stonewall, numjobs, runtime and so on; what has no meaning on a simulated device is warned about.")]
 pub(crate) struct FioArgs {
     /// The job file
@@ -273,7 +275,7 @@ fn action(text: &str) -> Result<Action, String> {
   weir replay tencent.csv --device sata-mlc --trace-device 1063 --timing closed=32
   zcat web.csv.gz | weir replay /dev/stdin --device sata-mlc --limit 1000000
 
-Under `original` and `scaled` timing a request starts when the trace says, and its latency counts from there, also if
+Under `original` and `scaled` timing a request starts when the trace says, and its latency counts from there, also if \
 the device is not able to keep up. Under `closed` the times of the trace are ignored.")]
 pub(crate) struct ReplayArgs {
     /// The trace
@@ -394,16 +396,16 @@ pub(crate) enum ImportCommand {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  weir waf --device mqsim-small-ideal
-  weir waf --device rflush --policy greedy --policy fifo --policy d-choices
-  weir waf --device rflush --over-provisioning 0.07 --over-provisioning 0.15 --over-provisioning 0.28
+  weir waf
+  weir waf --device rflush --policy greedy,fifo,d-choices
+  weir waf --device amf --over-provisioning 0.07,0.15,0.28 --set ftl.gc.hot_cold=false
 
-The FTL of the device runs without time under uniformly random writes of one mapping unit until `--settle` times its
-capacity is written; then write amplification is measured over `--measure` capacities. The closed form beside it is for
-one plane's blocks without those that are kept free (fifo: Desnoyers; greedy and d-choices: mean field of Van Houdt).")]
+The FTL of the device runs without time under uniformly random writes of one mapping unit until --settle times its capacity \
+is written; then write amplification is measured over --measure capacities. The closed form beside it takes the blocks \
+of a plane without those that are kept free (fifo: Desnoyers; greedy and d-choices: mean field of Van Houdt).")]
 pub(crate) struct WafArgs {
     /// A preset (see `weir device list`) or a device file
-    #[arg(long, short, value_name = "PRESET|FILE.toml", default_value = "mqsim-small-ideal")]
+    #[arg(long, short, value_name = "PRESET|FILE.toml", default_value = "amf")]
     pub(crate) device: String,
     /// Set a key of the device, as in ftl.gc.choices=4; may be given often
     #[arg(long, value_name = "KEY=VALUE")]
@@ -411,11 +413,14 @@ pub(crate) struct WafArgs {
     /// Victim policy: greedy, cost-benefit, d-choices or fifo; may be given often [default: greedy, fifo]
     #[arg(long, value_name = "POLICY", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
-    /// Over-provisioning, a fraction; may be given often [default: 0.1, 0.15, 0.2, 0.3]
+    /// Over-provisioning, a fraction; may be given often [default: 0.1, 0.2, 0.3]
     #[arg(long, alias = "op", value_name = "0..0.9", value_delimiter = ',')]
     pub(crate) over_provisioning: Vec<f64>,
+    /// Devices that are measured at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    pub(crate) jobs: Option<u32>,
     /// Capacities to write before measuring
-    #[arg(long, value_name = "TIMES", default_value_t = 4.0)]
+    #[arg(long, value_name = "TIMES", default_value_t = 3.0)]
     pub(crate) settle: f64,
     /// Capacities to write while measuring
     #[arg(long, value_name = "TIMES", default_value_t = 1.0)]
@@ -433,6 +438,58 @@ pub(crate) struct WafArgs {
     )]
     pub(crate) output: InfoOutput,
     /// No progress; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir crash --states 100000              every tiny device, cut at every event
+  weir crash --device tiny-d1 --seed 7
+  weir crash --mutants                    would it find a bug? plants ten, one after the other
+  weir crash --planted early-flush        one of them, drawn
+  weir crash --replay TOKEN               the line that a violation prints
+
+Tiny devices run random histories; their power is cut at every event, also inside of recoveries, and what is left is \
+recovered and held against the contract. A violation is made small and drawn, and ends the command with exit code 1.")]
+pub(crate) struct CrashArgs {
+    /// A tiny device, as in tiny-d1; may be given often [default: all]
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) device: Vec<String>,
+    /// Distinct states to recover; with --mutants at most so many for each bug
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) states: u64,
+    /// Seed of the first world
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Plant each known bug in turn and count those that are found
+    #[arg(long, conflicts_with = "planted")]
+    pub(crate) mutants: bool,
+    /// Plant this bug
+    #[arg(long, value_name = "BUG")]
+    pub(crate) planted: Option<String>,
+    /// Stop after so many violations
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) violations: usize,
+    /// Do again what this token says, and draw it
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device"])]
+    pub(crate) replay: Option<String>,
+    /// Worlds that run at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    pub(crate) jobs: Option<u32>,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: InfoOutput,
+    /// Write to this file instead of stdout; it appears whole or not at all
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) out: Option<PathBuf>,
+    /// No progress, no line about speed; errors are still said
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
 }

@@ -92,35 +92,35 @@ fn user_bytes(config: &DeviceConfig) -> u64 {
 
 fn promise(config: &DeviceConfig) -> &'static str {
     match config.buffer.mode {
-        BufferMode::WriteThrough => "through",
-        BufferMode::WriteBack => "back",
-        BufferMode::PowerLossProtected => "protected",
+        BufferMode::WriteThrough => "write-through",
+        BufferMode::WriteBack => "write-back",
+        BufferMode::PowerLossProtected => "power-loss-protected",
     }
 }
 
 /// The presets in a table.
 fn list() -> String {
     let mut rows = vec![
-        ["name", "capacity", "channels × dies", "planes", "page", "cell", "cache", "link MB/s"]
+        ["name", "cell", "cache", "capacity", "channels × dies", "planes", "page", "link MB/s"]
             .map(str::to_owned),
     ];
     for config in presets::all() {
         let geometry = Geometry::new(&config);
         rows.push([
             config.name.clone(),
+            format!("{:?}", config.timing.cell).to_uppercase(),
+            promise(&config).to_owned(),
             size(user_bytes(&config)),
             format!("{} × {}", geometry.channels(), geometry.dies() / geometry.channels()),
             config.geometry.planes_per_die.to_string(),
             config.geometry.page_bytes.to_string(),
-            format!("{:?}", config.timing.cell).to_uppercase(),
-            promise(&config).to_owned(),
             match config.link.bytes_per_s {
                 0 => "-".to_owned(),
                 rate => (rate / 1_000_000).to_string(),
             },
         ]);
     }
-    let mut text = table(&rows, 1);
+    let mut text = table(&rows, 3);
     text.push_str("\nWhere the values come from: weir device show NAME\n");
     text
 }

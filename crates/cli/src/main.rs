@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod crash;
 mod devices;
 mod error;
 mod import;
@@ -46,25 +47,47 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Device(command) => devices::command(command),
         Command::Import(command) => import::command(command),
         Command::Waf(args) => waf::command(args, cancel),
+        Command::Crash(args) => in_crash_laboratory(|| crash::command(args, cancel)),
     }
+}
+
+/// Set while a panic may be what the crash laboratory looks for: an assertion of a simulated device, which the
+/// laboratory catches and reports as a violation.
+static PANICS_ARE_CAUGHT: AtomicBool = AtomicBool::new(false);
+
+/// Runs the crash laboratory, in which panics unwind quietly; one that nobody catches is a bug of ours after all.
+fn in_crash_laboratory(work: impl FnOnce() -> Outcome) -> Outcome {
+    PANICS_ARE_CAUGHT.store(cfg!(panic = "unwind"), Ordering::Relaxed);
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    PANICS_ARE_CAUGHT.store(false, Ordering::Relaxed);
+    outcome.unwrap_or_else(|payload| Err(Failure::Run(bug(payload.as_ref(), ""))))
+}
+
+/// The line about a bug of ours.
+fn bug(payload: &(dyn std::any::Any + Send), place: &str) -> String {
+    let message = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let case = flashweir_lab::crash::current_case();
+    let case = case.map_or(String::new(), |case| format!("; weir crash --replay '{case}'"));
+    format!(
+        "this is a bug of the simulator, please report this line: version {}{place}: {message}: weir {}{case}",
+        env!("CARGO_PKG_VERSION"),
+        arguments.join(" ")
+    )
 }
 
 /// A panic is a bug of ours. The user gets a line to report, and the exit code of a failed run.
 fn install_panic_hook() {
     std::panic::set_hook(Box::new(|info| {
-        let payload = info.payload();
-        let message = payload
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("no message");
+        if PANICS_ARE_CAUGHT.load(Ordering::Relaxed) {
+            return;
+        }
         let place = info.location().map_or(String::new(), |at| format!(" at {}:{}", at.file(), at.line()));
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
-        say(format!(
-            "this is a bug of the simulator, please report this line: version {}{place}: {message}: weir {}",
-            env!("CARGO_PKG_VERSION"),
-            arguments.join(" ")
-        ));
+        say(bug(info.payload(), &place));
         std::process::exit(1);
     }));
 }

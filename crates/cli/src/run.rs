@@ -126,6 +126,14 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
     failures(&experiment, &outcomes)
 }
 
+/// How many worlds run at once.
+pub(crate) fn threads(jobs: Option<u32>) -> usize {
+    match jobs {
+        Some(jobs) => jobs as usize,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
 fn show(experiment: &Experiment, results: &[RunResult], shape: Shape) -> Outcome<String> {
     #[derive(Serialize)]
     struct Runs<'a> {

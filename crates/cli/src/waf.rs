@@ -5,6 +5,7 @@ use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
 use crate::output::print;
 use crate::progress::Bar;
+use crate::run::threads;
 use flashweir_core::random::Stream;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
@@ -12,12 +13,13 @@ use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceOptions, FastForward};
 use flashweir_ftl::{GcPolicy, theory};
 use serde::Serialize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Writes between two looks at the clock and at Ctrl-C.
 const STEP: u64 = 1 << 16;
 /// Spare factors to measure where none is given.
-const SPARES: [f64; 4] = [0.1, 0.15, 0.2, 0.3];
+const SPARES: [f64; 3] = [0.1, 0.2, 0.3];
 
 /// One line of the table.
 #[derive(Debug, Serialize)]
@@ -42,26 +44,7 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
         }
     }
     let configs = configs(args)?;
-    let mut bar = Bar::new(args.quiet);
-    let mut points = Vec::new();
-    for (at, config) in configs.iter().enumerate() {
-        let mut step = |fraction: f64| {
-            bar.set((at as f64 + fraction) / configs.len() as f64, || {
-                format!(
-                    "{}, over-provisioning {}",
-                    policy_name(config.ftl.gc.policy),
-                    config.ftl.over_provisioning
-                )
-            });
-            !cancel.load(Ordering::Relaxed)
-        };
-        let point = measure(config, args, &mut step);
-        if point.is_none() {
-            bar.clear();
-        }
-        points.push(point.ok_or(Failure::Interrupted)?);
-    }
-    bar.clear();
+    let points = measure_all(&configs, args, cancel).ok_or(Failure::Interrupted)?;
     match args.output {
         InfoOutput::Table => print(&lines(&points)),
         InfoOutput::Json => {
@@ -69,6 +52,44 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
             print(&format!("{text}\n"))
         }
     }
+}
+
+/// Measures all devices, several at once; `None` if the user stopped it.
+fn measure_all(configs: &[DeviceConfig], args: &WafArgs, cancel: &AtomicBool) -> Option<Vec<Point>> {
+    let watch = Mutex::new((Bar::new(args.quiet), vec![0.0; configs.len()]));
+    let points: Vec<Mutex<Option<Point>>> = configs.iter().map(|_| Mutex::default()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(config) = configs.get(at) else { break };
+            let mut step = |fraction: f64| {
+                if let Ok(mut watch) = watch.lock() {
+                    let (bar, done) = &mut *watch;
+                    done[at] = fraction;
+                    bar.set(done.iter().sum::<f64>() / done.len() as f64, || {
+                        let ftl = &config.ftl;
+                        format!("{}, over-provisioning {}", policy_name(ftl.gc.policy), ftl.over_provisioning)
+                    });
+                }
+                !cancel.load(Ordering::Relaxed)
+            };
+            let point = measure(config, args, &mut step);
+            if let Ok(mut slot) = points[at].lock() {
+                *slot = point;
+            }
+            step(1.0);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads(args.jobs).min(configs.len()) {
+            scope.spawn(work);
+        }
+    });
+    if let Ok(watch) = watch.lock() {
+        watch.0.clear();
+    }
+    points.into_iter().map(|slot| slot.into_inner().expect("a panic ends the program")).collect()
 }
 
 /// A device for each policy and over-provisioning.
@@ -106,13 +127,15 @@ fn configs(args: &WafArgs) -> Outcome<Vec<DeviceConfig>> {
     Ok(configs)
 }
 
-/// User units over the units of the blocks that can hold data: those of metadata and those that collection keeps
-/// free cannot.
+/// User units over the units that can hold data: blocks of metadata, blocks that collection keeps free and the empty
+/// part of write frontiers cannot.
 fn utilisation(config: &DeviceConfig) -> f64 {
     let geometry = Geometry::new(config);
     let user =
         geometry.user_units as f64 / f64::from(geometry.planes()) / f64::from(geometry.units_per_block());
-    let kept_free = f64::from(config.ftl.gc.start_below_blocks - 1);
+    // A write frontier is half empty on average.
+    let frontiers = 0.5 + 0.5 * f64::from(u8::from(config.ftl.gc.hot_cold));
+    let kept_free = f64::from(config.ftl.gc.start_below_blocks - 1) + frontiers;
     let holding = user + geometry.spare_blocks_per_plane_min() - kept_free;
     if holding <= 0.0 { f64::INFINITY } else { user / holding }
 }

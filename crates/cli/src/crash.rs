@@ -1,0 +1,208 @@
+//! `weir crash`: the crash laboratory on the command line.
+
+use crate::args::{CrashArgs, InfoOutput};
+use crate::devices::table;
+use crate::error::{Failure, Outcome, say};
+use crate::output::{Files, check, print};
+use crate::progress::Bar;
+use crate::run::{thousands, threads};
+use flashweir_device::PlantedBug;
+use flashweir_lab::crash::devices::{names, tiny};
+use flashweir_lab::crash::token::bug_named;
+use flashweir_lab::crash::{
+    Counts, CrashConfig, CrashReport, Mutant, MutationScore, Token, ViolationReport, describe, explore,
+    replay,
+};
+use flashweir_lab::spelling::nearest;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// `weir crash`.
+pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
+    if let Some(token) = &args.replay {
+        return again(token);
+    }
+    if let Some(path) = &args.out {
+        check(path)?;
+    }
+    let config = config(args)?;
+    if args.mutants { mutants(args, &config, cancel) } else { campaign(args, &config, cancel) }
+}
+
+fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
+    for name in args.device.iter().filter(|name| tiny(name).is_none()) {
+        let hint = nearest(name, names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        let known: Vec<_> = names().collect();
+        return Err(Failure::Usage(format!(
+            "--device cannot be `{name}`: expected one of {}{hint}",
+            known.join(", ")
+        )));
+    }
+    let planted = args.planted.as_deref().map(|name| {
+        bug_named(name).map_err(|_| {
+            let bugs = || PlantedBug::ALL.iter().map(|(_, name)| *name);
+            let hint =
+                nearest(name, bugs()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+            let known: Vec<_> = bugs().collect();
+            Failure::Usage(format!(
+                "--planted cannot be `{name}`: expected one of {}{hint}",
+                known.join(", ")
+            ))
+        })
+    });
+    Ok(CrashConfig {
+        devices: args.device.clone(),
+        seed: args.seed,
+        states: args.states,
+        planted: planted.transpose()?,
+        jobs: threads(args.jobs),
+        violations_max: args.violations,
+        ..CrashConfig::default()
+    })
+}
+
+/// Does again what a token says.
+fn again(token: &str) -> Outcome {
+    let wrong = |error| Failure::Usage(format!("--replay: {error}"));
+    let token: Token = token.parse().map_err(wrong)?;
+    let replayed = replay(&token).map_err(wrong)?;
+    match &replayed.fault {
+        None => print(&format!("{}\nnothing is wrong\n", replayed.drawing)),
+        Some(fault) => {
+            print(&format!("{}\n", replayed.drawing))?;
+            Err(Failure::Run(format!("violation: {}", describe(fault))))
+        }
+    }
+}
+
+/// Explores, with a bar. `None` if it was stopped.
+fn watched(
+    config: &CrashConfig,
+    bar: &mut Bar,
+    cancel: &AtomicBool,
+    message: &(dyn Fn(u64, usize) -> String + Sync),
+) -> Outcome<CrashReport> {
+    let report = explore(config, |progress| {
+        bar.set(progress.distinct as f64 / progress.wanted.max(1) as f64, || {
+            message(progress.worlds, progress.violations)
+        });
+        !cancel.load(Ordering::Relaxed)
+    });
+    if cancel.load(Ordering::Relaxed) {
+        bar.clear();
+        return Err(Failure::Interrupted);
+    }
+    report.map_err(Failure::usage)
+}
+
+fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outcome {
+    let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
+    let report = watched(config, &mut bar, cancel, &|worlds, violations| {
+        format!("{worlds} worlds, {violations} violations")
+    })?;
+    bar.clear();
+    let text = match args.output {
+        InfoOutput::Json => json(&report)?,
+        InfoOutput::Table => {
+            let mut text = counts(&report);
+            for violation in &report.violations {
+                text.push_str(&drawn(violation));
+            }
+            text
+        }
+    };
+    show(args, text)?;
+    speed(args, report.totals.distinct, begun);
+    match report.violations.len() {
+        0 => Ok(()),
+        1 => Err(Failure::Run("1 violation of the contract".into())),
+        many => Err(Failure::Run(format!("{many} violations of the contract"))),
+    }
+}
+
+fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outcome {
+    let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
+    let mut score = MutationScore::default();
+    for (bug, name) in PlantedBug::ALL {
+        let config = CrashConfig { planted: Some(bug), violations_max: 1, minimise: false, ..config.clone() };
+        let report = watched(&config, &mut bar, cancel, &|worlds, _| format!("{name}: {worlds} worlds"))?;
+        score.mutants.push(Mutant {
+            bug: name.to_owned(),
+            distinct: report.totals.distinct,
+            killed_by: report.violations.into_iter().next(),
+        });
+    }
+    bar.clear();
+    let (killed, all) = (score.killed(), score.mutants.len());
+    let text = match args.output {
+        InfoOutput::Json => json(&score)?,
+        InfoOutput::Table => {
+            let mut rows = vec![["planted bug", "found as", "states"].map(str::to_owned)];
+            rows.extend(score.mutants.iter().map(|mutant| {
+                let found = mutant.killed_by.as_ref().map_or("NOT FOUND".to_owned(), |by| by.what.clone());
+                [mutant.bug.clone(), found, thousands(mutant.distinct)]
+            }));
+            format!("{}\nmutation score {killed} / {all}\n", table(&rows, 2))
+        }
+    };
+    show(args, text)?;
+    speed(args, score.mutants.iter().map(|mutant| mutant.distinct).sum(), begun);
+    match all - killed {
+        0 => Ok(()),
+        left => Err(Failure::Run(format!("{left} of {all} planted bugs were not found"))),
+    }
+}
+
+fn json(value: &impl Serialize) -> Outcome<String> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(Failure::run)
+}
+
+fn show(args: &CrashArgs, text: String) -> Outcome {
+    match &args.out {
+        None => print(&text),
+        Some(path) => {
+            let mut files = Files::default();
+            files.add(path, text);
+            files.write()
+        }
+    }
+}
+
+fn speed(args: &CrashArgs, states: u64, begun: Instant) {
+    if !args.quiet {
+        let seconds = begun.elapsed().as_secs_f64().max(1e-9);
+        say(format!(
+            "{} distinct states in {seconds:.1} s, {} per second",
+            thousands(states),
+            thousands((states as f64 / seconds) as u64)
+        ));
+    }
+}
+
+/// What was explored, device by device.
+fn counts(report: &CrashReport) -> String {
+    let head = ["device", "cuts", "distinct", "in recovery", "verdicts", "events", "exercised"];
+    let row = |name: &str, counts: &Counts| {
+        let Counts { states, distinct, distinct_nested, judged, events, exercised } = *counts;
+        let numbers = [states, distinct, distinct_nested, judged, events, exercised].map(thousands);
+        let [a, b, c, d, e, f] = numbers;
+        [name.to_owned(), a, b, c, d, e, f]
+    };
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(report.devices.iter().map(|(name, counts)| row(name, counts)));
+    rows.push(row("all", &report.totals));
+    let worlds = thousands(report.worlds);
+    let planted = report.planted.as_ref().map_or(String::new(), |bug| format!(" with the bug {bug}"));
+    format!("worlds{planted}: {worlds}, violations: {}\n\n{}", report.violations.len(), table(&rows, 1))
+}
+
+fn drawn(violation: &ViolationReport) -> String {
+    let mut text = format!("\nviolation: {}\n", violation.what);
+    let _ =
+        writeln!(text, "shortest history ({} operations):\n{}", violation.ops, violation.drawing.trim_end());
+    let _ = writeln!(text, "to see it again: weir crash --replay '{}'", violation.token);
+    let _ = writeln!(text, "as it was found: weir crash --replay '{}'", violation.found_as);
+    text
+}
