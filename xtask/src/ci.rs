@@ -9,7 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Cut states that CI explores; the full count is `cargo xtask evidence crash-d0-d1-d2`.
-const CRASH_STATES: u32 = 50_000;
+/// This many reach every tiny device.
+const CRASH_STATES: u32 = 500_000;
+
+/// Cut states at most in the search for one planted bug; the search ends when it is found.
+const MUTANT_STATES: u32 = 1_000_000;
 
 /// Runs all steps; says whether none failed.
 pub(crate) fn run() -> Result<bool, String> {
@@ -69,6 +73,9 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     }
     steps.step("same bytes with one and two workers", || same_bytes(seed, out));
     steps.step("crash laboratory", || crash(seed));
+    steps.step("planted bugs are found", || {
+        show(weir(seed).args(["crash", "--mutants", "--quiet", "--states", &MUTANT_STATES.to_string()]))
+    });
     Ok(())
 }
 
