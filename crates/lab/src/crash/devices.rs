@@ -35,7 +35,7 @@ const PLAIN: Shape = Shape {
     mode: BufferMode::WriteBack,
     cell: Cell::Slc,
     parallel: [2, 1, 1],
-    blocks_per_plane: 12,
+    blocks_per_plane: 14,
     pages_per_block: 8,
     unit_bytes: 512,
     units_per_page: 2,
@@ -43,31 +43,32 @@ const PLAIN: Shape = Shape {
     high_water: 0.5,
     allocation: Allocation::Static,
     hot_cold: true,
-    over_provisioning: 0.62,
+    over_provisioning: 0.63,
     program_fail: 0.0,
 };
 
 #[rustfmt::skip]
 const SHAPES: [Shape; 12] = [
     PLAIN,
-    Shape { name: "tiny-d1-mlc", cell: Cell::Mlc, ..PLAIN },
-    Shape { name: "tiny-d1-partial", unit_bytes: 4096, units_per_page: 1, buffer_units: 6, ..PLAIN },
+    Shape { name: "tiny-d1-mlc", cell: Cell::Mlc, over_provisioning: 0.76, ..PLAIN },
+    Shape { name: "tiny-d1-partial", unit_bytes: 4096, units_per_page: 1, buffer_units: 6,
+        blocks_per_plane: 12, over_provisioning: 0.6, ..PLAIN },
     Shape { name: "tiny-d1-dynamic", allocation: Allocation::Dynamic, parallel: [2, 1, 2],
-        blocks_per_plane: 10, over_provisioning: 0.7, buffer_units: 16, ..PLAIN },
+        blocks_per_plane: 10, over_provisioning: 0.74, buffer_units: 16, ..PLAIN },
     Shape { name: "tiny-d1-mixed", hot_cold: false, parallel: [1, 1, 2], cell: Cell::Mlc, high_water: 0.9,
-        unit_bytes: 1024, units_per_page: 2, ..PLAIN },
+        unit_bytes: 1024, over_provisioning: 0.7, ..PLAIN },
     Shape { name: "tiny-d1-failing", program_fail: 0.004, blocks_per_plane: 16, over_provisioning: 0.7,
         ..PLAIN },
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d0-mlc", mode: BufferMode::WriteThrough, cell: Cell::Mlc, parallel: [1, 2, 1],
         unit_bytes: 1024, units_per_page: 1, ..PLAIN },
     Shape { name: "tiny-d0-dynamic", mode: BufferMode::WriteThrough, allocation: Allocation::Dynamic,
-        parallel: [2, 2, 1], blocks_per_plane: 10, over_provisioning: 0.7, hot_cold: false, ..PLAIN },
+        parallel: [2, 2, 1], blocks_per_plane: 10, over_provisioning: 0.66, hot_cold: false, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
     Shape { name: "tiny-d2-mlc", mode: BufferMode::PowerLossProtected, cell: Cell::Mlc, parallel: [1, 1, 2],
-        unit_bytes: 1024, units_per_page: 2, hot_cold: false, ..PLAIN },
+        unit_bytes: 1024, hot_cold: false, over_provisioning: 0.7, ..PLAIN },
     Shape { name: "tiny-d2-dynamic", mode: BufferMode::PowerLossProtected, allocation: Allocation::Dynamic,
-        parallel: [2, 1, 2], blocks_per_plane: 10, over_provisioning: 0.7, unit_bytes: 512, ..PLAIN },
+        parallel: [2, 1, 2], blocks_per_plane: 10, over_provisioning: 0.74, ..PLAIN },
 ];
 
 /// Names of the tiny devices.
@@ -85,6 +86,7 @@ impl Shape {
         let [channels, dies_per_chip, planes_per_die] = self.parallel;
         let page_bytes = self.unit_bytes * self.units_per_page;
         let us = Duration::from_micros;
+        let reserve_blocks = 2 + u32::from(self.program_fail > 0.0);
         let program = match self.cell {
             Cell::Slc => PageTimes::Same(us(100)),
             cell => PageTimes::Each((1..=u64::from(cell.pages_per_wordline())).map(|i| us(60 * i)).collect()),
@@ -124,8 +126,8 @@ impl Shape {
                 over_provisioning: self.over_provisioning,
                 gc: GcConfig {
                     hot_cold: self.hot_cold,
-                    start_below_blocks: 3,
-                    reserve_blocks: 2,
+                    start_below_blocks: reserve_blocks + 1,
+                    reserve_blocks,
                     ..GcConfig::default()
                 },
                 metadata: Metadata::Log,

@@ -498,7 +498,7 @@ fn cell_hash(cell: &Interrupted) -> u64 {
 
 /// The ways in which interrupted operations may stand: all while they are few, else all alike, each one
 /// unlike the others, and two draws.
-fn combinations(cells: &[Interrupted], random: &mut Stream) -> Vec<Vec<Torn>> {
+pub(super) fn combinations(cells: &[Interrupted], random: &mut Stream) -> Vec<Vec<Torn>> {
     let n = cells.len();
     if n <= EXHAUSTIVE_CELLS_MAX {
         let all = 3usize.pow(n as u32);

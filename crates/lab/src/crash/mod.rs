@@ -11,6 +11,7 @@
 pub mod campaign;
 pub mod devices;
 pub mod explorer;
+pub mod litmus;
 pub mod replay;
 pub mod sim;
 pub mod token;
@@ -20,5 +21,6 @@ pub use campaign::{
     CrashConfig, CrashProgress, CrashReport, Mutant, MutationScore, explore, mutation_score,
 };
 pub use explorer::{Counts, Effort, Fault, current_case};
+pub use litmus::{LitmusResult, litmus};
 pub use replay::{Replayed, ViolationReport, describe, replay};
 pub use token::Token;

@@ -134,6 +134,30 @@ impl Sim {
         true
     }
 
+    /// Lets the host submit `op` after its delay and goes on until it has; returns its number.
+    pub fn submit_next(&mut self, op: HostOp) -> u32 {
+        let number = self.history.ops.len() as u32;
+        self.history.ops.push(op);
+        self.log_ops.push(None);
+        self.expected.push(None);
+        self.schedule_next(self.agenda.now());
+        while self.log_ops[number as usize].is_none() && self.step() {}
+        number
+    }
+
+    /// Goes on until the operation has completed; false if the device rests before.
+    pub fn wait_for(&mut self, number: u32) -> bool {
+        loop {
+            let op = self.log_ops[number as usize];
+            if op.is_none_or(|op| self.log.op(op).completed().is_some()) {
+                return true;
+            }
+            if !self.step() {
+                return false;
+            }
+        }
+    }
+
     /// Runs to the end; says what went wrong.
     pub fn run(&mut self) -> Option<Misbehaviour> {
         while self.misbehaviour.is_none() && self.step() {}

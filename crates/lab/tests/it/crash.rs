@@ -1,6 +1,6 @@
 //! The crash laboratory against the simulated SSD.
 
-use flashweir_lab::crash::{CrashConfig, Token, explore, mutation_score, replay};
+use flashweir_lab::crash::{CrashConfig, Token, explore, litmus, mutation_score, replay};
 
 fn seed() -> u64 {
     std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
@@ -60,4 +60,22 @@ fn a_token_replays_what_was_found() {
         token.planted = None;
         assert_eq!(replay(&token).unwrap().fault, None, "without the bug nothing is wrong");
     }
+}
+
+/// Each allowed state that the SSD does not reach is reached by the model device: the contract's own tests
+/// show that it reaches all of them.
+#[test]
+fn litmus_tests_from_both_sides() {
+    let results = litmus(None);
+    let (mut allowed, mut reached, mut states) = (0, 0, 0);
+    for result in &results {
+        allowed += result.allowed;
+        reached += result.reached;
+        states += result.states;
+        if !result.missed.is_empty() || result.forbidden.is_some() {
+            println!("{} {}: {}/{} missed {:?} {:?}", result.name, result.kind, result.reached, result.allowed, result.missed, result.forbidden);
+        }
+    }
+    println!("{} tests × kinds, {states} states: {reached} of {allowed} allowed states reached by the SSD", results.len());
+    assert!(results.iter().all(|result| result.forbidden.is_none()));
 }
