@@ -14,6 +14,7 @@ use crate::geometry::{Geometry, PageAddr};
 use crate::media::{Media, Owner, UnitImage};
 use crate::meta_format::{GroupKind, PageHeader, Record, encode, records_per_page};
 use crate::nand::{Class, Job, Op as NandOp, OpKind};
+use crate::planted::PlantedBug;
 use flashweir_core::{Instant, Payload, Ppa};
 use flashweir_ftl::recovery::{Mapping, TrimRecord};
 use flashweir_ftl::{BlockId, MapWord};
@@ -347,7 +348,11 @@ impl Device {
 
     fn write_checkpoint(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let horizon = self.horizon();
-        let records = self.checkpoint_records(horizon, self.space.open_blocks().collect());
+        let mut open: Vec<BlockId> = self.space.open_blocks().collect();
+        if self.has_planted(PlantedBug::OpenBlockTrusted) {
+            open.clear();
+        }
+        let records = self.checkpoint_records(horizon, open);
         let images = self.log.pages(GroupKind::Checkpoint, self.log.group, &records);
         self.log.group += 1;
         self.log.next_page = 0;
@@ -368,6 +373,9 @@ impl Device {
 
     /// Everything accepted at or below is on the medium or superseded.
     fn horizon(&self) -> u64 {
+        if self.has_planted(PlantedBug::HorizonAhead) {
+            return self.seq;
+        }
         let slots = self.buffer.iter().map(|(_, slot)| slot.seq);
         let waiting = self.admission.front().map(|at| self.commands.get(*at).seq).filter(|seq| *seq > 0);
         slots.chain(waiting).min().map_or(self.seq, |seq| seq - 1)
@@ -377,8 +385,9 @@ impl Device {
     pub(crate) fn checkpoint_records(&self, horizon: u64, open: Vec<BlockId>) -> Vec<Record> {
         let mut records = vec![Record::Checkpoint { horizon, openings: self.space.openings }];
         records.extend(open.into_iter().map(Record::Open));
-        records
-            .extend(self.log.recent_trims.iter().filter(|trim| trim.seq > horizon).map(|t| Record::Trim(*t)));
+        let forgets = self.has_planted(PlantedBug::CheckpointForgetsTrims);
+        let uncovered = self.log.recent_trims.iter().filter(|trim| trim.seq > horizon && !forgets);
+        records.extend(uncovered.map(|trim| Record::Trim(*trim)));
         for (lpn, mut word) in self.map.iter() {
             while let MapWord::Cached { slot, generation } = word {
                 word = self.buffer.named(slot, generation).under;

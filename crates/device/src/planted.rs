@@ -24,11 +24,25 @@ pub enum PlantedBug {
     CopyRenumbered,
     /// A page counts as durable before its word line is complete.
     PairedPageIgnored,
+    /// A checkpoint claims to cover versions that are still in the buffer.
+    HorizonAhead,
+    /// A checkpoint vouches for blocks that are still being written.
+    OpenBlockTrusted,
+    /// A checkpoint forgets deallocations above its horizon.
+    CheckpointForgetsTrims,
+    /// Recovery believes the summary of a block that was erased and written again since.
+    StaleSummary,
+    /// The capacitor also saves versions that were deallocated.
+    DeadVersionSaved,
+    /// The capacitor does not save deallocations.
+    SaveForgetsTrims,
+    /// Recovery forgets what the capacitor saved before its checkpoint is complete.
+    SaveClearedEarly,
 }
 
 impl PlantedBug {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 17] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -39,5 +53,12 @@ impl PlantedBug {
         (Self::Resurrection, "resurrection"),
         (Self::CopyRenumbered, "copy-renumbered"),
         (Self::PairedPageIgnored, "paired-page-ignored"),
+        (Self::HorizonAhead, "horizon-ahead"),
+        (Self::OpenBlockTrusted, "open-block-trusted"),
+        (Self::CheckpointForgetsTrims, "checkpoint-forgets-trims"),
+        (Self::StaleSummary, "stale-summary"),
+        (Self::DeadVersionSaved, "dead-version-saved"),
+        (Self::SaveForgetsTrims, "save-forgets-trims"),
+        (Self::SaveClearedEarly, "save-cleared-early"),
     ];
 }

@@ -77,9 +77,11 @@ impl Device {
     /// What the capacitor saves: every version that is not on the medium and still counts. The record of a
     /// deallocation that superseded a version may be durable already, so the version is not saved.
     fn save(&self) -> SaveArea {
-        let live = self.buffer.iter().filter(|(_, slot)| slot.superseded == Superseded::No);
+        let all = self.has_planted(PlantedBug::DeadVersionSaved);
+        let live = self.buffer.iter().filter(|(_, slot)| all || slot.superseded == Superseded::No);
         let units = live.map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
-        SaveArea { units: units.collect(), trims: self.log.unlogged_trims().collect() }
+        let trims = self.log.unlogged_trims().filter(|_| !self.has_planted(PlantedBug::SaveForgetsTrims));
+        SaveArea { units: units.collect(), trims: trims.collect() }
     }
 }
 
@@ -332,7 +334,11 @@ impl<'a> Scan<'a> {
     /// Every version in a block that has to be looked at: from its summary, or page by page.
     fn fold_block(&mut self, block: BlockId, opened: u64, summaries: &Summaries, fold: &mut Fold) {
         let first = self.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
-        if let Some(units) = summaries.get(&(block, opened)) {
+        let believed = match self.has_planted(PlantedBug::StaleSummary) {
+            true => summaries.range((block, 0)..=(block, opened)).next_back().map(|(_, units)| units),
+            false => summaries.get(&(block, opened)),
+        };
+        if let Some(units) = believed {
             for &(unit, lpn, seq) in units {
                 fold.found(Mapping { lpn, ppa: Ppa(first + u64::from(unit)), seq });
             }
@@ -378,8 +384,12 @@ impl<'a> Scan<'a> {
         let victims = collect_short(&mut device, &mut steps);
         device.seq = fold.seq_max().max(seq_saved) + BOOT_GAP;
         device.log.boot = boot;
+        let cleared_early = device.has_planted(PlantedBug::SaveClearedEarly);
+        if save.is_some() && cleared_early {
+            steps.push(Step::ClearSaveArea);
+        }
         write_checkpoint(&mut device, target, group, &mut steps);
-        if save.is_some() {
+        if save.is_some() && !cleared_early {
             steps.push(Step::ClearSaveArea);
         }
         for victim in victims {
@@ -492,7 +502,8 @@ fn collect_short(device: &mut Device, steps: &mut Vec<Step>) -> Vec<BlockId> {
     for plane in (0..device.geometry.planes()).map(PlaneId) {
         let mut gained = 0;
         while device.space.blocks.free_count(plane) + gained < enough {
-            let room_open = device.space.next_page(plane, Frontier::Gc).map_or(0, |next| pages_per_block - next);
+            let room_open =
+                device.space.next_page(plane, Frontier::Gc).map_or(0, |next| pages_per_block - next);
             let room = room_open + device.space.blocks.free_count(plane) * pages_per_block;
             let Some(victim) = device.gainful(plane) else { break };
             let pages = device.space.blocks.valid(victim).div_ceil(device.geometry.units_per_page);

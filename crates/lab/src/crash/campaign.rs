@@ -210,7 +210,10 @@ impl MutationScore {
 }
 
 /// Plants each bug in turn and explores until it is found; `config.states` bounds the effort for each.
-pub fn mutation_score(config: &CrashConfig, mut progress: impl FnMut(&Mutant) + Send) -> Result<MutationScore, String> {
+pub fn mutation_score(
+    config: &CrashConfig,
+    mut progress: impl FnMut(&Mutant) + Send,
+) -> Result<MutationScore, String> {
     let mut score = MutationScore::default();
     for (bug, name) in PlantedBug::ALL {
         let config = CrashConfig { planted: Some(bug), violations_max: 1, ..config.clone() };

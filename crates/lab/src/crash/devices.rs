@@ -47,28 +47,29 @@ const PLAIN: Shape = Shape {
     program_fail: 0.0,
 };
 
+/// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
 #[rustfmt::skip]
 const SHAPES: [Shape; 12] = [
     PLAIN,
+    Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
+    Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
     Shape { name: "tiny-d1-mlc", cell: Cell::Mlc, over_provisioning: 0.76, ..PLAIN },
+    Shape { name: "tiny-d0-mlc", mode: BufferMode::WriteThrough, cell: Cell::Mlc, parallel: [1, 2, 1],
+        unit_bytes: 1024, units_per_page: 1, ..PLAIN },
+    Shape { name: "tiny-d2-mlc", mode: BufferMode::PowerLossProtected, cell: Cell::Mlc, parallel: [1, 1, 2],
+        unit_bytes: 1024, hot_cold: false, over_provisioning: 0.7, ..PLAIN },
     Shape { name: "tiny-d1-partial", unit_bytes: 4096, units_per_page: 1, buffer_units: 6,
         blocks_per_plane: 12, over_provisioning: 0.6, ..PLAIN },
+    Shape { name: "tiny-d0-dynamic", mode: BufferMode::WriteThrough, allocation: Allocation::Dynamic,
+        parallel: [2, 2, 1], blocks_per_plane: 10, over_provisioning: 0.72, hot_cold: false, ..PLAIN },
+    Shape { name: "tiny-d2-dynamic", mode: BufferMode::PowerLossProtected, allocation: Allocation::Dynamic,
+        parallel: [2, 1, 2], blocks_per_plane: 10, over_provisioning: 0.74, ..PLAIN },
     Shape { name: "tiny-d1-dynamic", allocation: Allocation::Dynamic, parallel: [2, 1, 2],
         blocks_per_plane: 10, over_provisioning: 0.74, buffer_units: 16, ..PLAIN },
     Shape { name: "tiny-d1-mixed", hot_cold: false, parallel: [1, 1, 2], cell: Cell::Mlc, high_water: 0.9,
         unit_bytes: 1024, over_provisioning: 0.7, ..PLAIN },
     Shape { name: "tiny-d1-failing", program_fail: 0.004, blocks_per_plane: 16, over_provisioning: 0.7,
         ..PLAIN },
-    Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
-    Shape { name: "tiny-d0-mlc", mode: BufferMode::WriteThrough, cell: Cell::Mlc, parallel: [1, 2, 1],
-        unit_bytes: 1024, units_per_page: 1, ..PLAIN },
-    Shape { name: "tiny-d0-dynamic", mode: BufferMode::WriteThrough, allocation: Allocation::Dynamic,
-        parallel: [2, 2, 1], blocks_per_plane: 10, over_provisioning: 0.66, hot_cold: false, ..PLAIN },
-    Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
-    Shape { name: "tiny-d2-mlc", mode: BufferMode::PowerLossProtected, cell: Cell::Mlc, parallel: [1, 1, 2],
-        unit_bytes: 1024, hot_cold: false, over_provisioning: 0.7, ..PLAIN },
-    Shape { name: "tiny-d2-dynamic", mode: BufferMode::PowerLossProtected, allocation: Allocation::Dynamic,
-        parallel: [2, 1, 2], blocks_per_plane: 10, over_provisioning: 0.74, ..PLAIN },
 ];
 
 /// Names of the tiny devices.

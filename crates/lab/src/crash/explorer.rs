@@ -17,10 +17,10 @@ use super::workload::{History, exercise, history};
 use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Verdict, Violation};
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Lpn, Payload};
+use flashweir_device::UNREADABLE;
 use flashweir_device::config::BufferMode;
 use flashweir_device::nand::{Interrupted, OpKind};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, PlantedBug, Recovery, Torn};
-use flashweir_device::UNREADABLE;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -253,8 +253,13 @@ impl Carry {
 
     fn wake(self, spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
         let (media, event, torn) = self.chosen.expect("a boot has at least one cut");
-        caught(|| Recovery::begin(&spec.config, spec.options(), media).finish().0)
-            .map_err(|fault| Found { fault, boot, cut: event, torn, nested: Vec::new() })
+        caught(|| Recovery::begin(&spec.config, spec.options(), media).finish().0).map_err(|fault| Found {
+            fault,
+            boot,
+            cut: event,
+            torn,
+            nested: Vec::new(),
+        })
     }
 }
 
@@ -413,7 +418,9 @@ impl<'a> Boot<'a> {
         }
         let device = caught(|| walk.finish().0)?;
         let found = contents(&device);
-        if let Some(differs) = expected.and_then(|expected| (0..found.len()).find(|&i| found[i] != expected[i])) {
+        if let Some(differs) =
+            expected.and_then(|expected| (0..found.len()).find(|&i| found[i] != expected[i]))
+        {
             return Err(Fault::NotIdempotent { lpn: Lpn(differs as u64) });
         }
         caught(|| device.audit())?;
@@ -502,7 +509,9 @@ pub(super) fn combinations(cells: &[Interrupted], random: &mut Stream) -> Vec<Ve
     let n = cells.len();
     if n <= EXHAUSTIVE_CELLS_MAX {
         let all = 3usize.pow(n as u32);
-        return (0..all).map(|code| (0..n).map(|i| TORN[code / 3usize.pow(i as u32) % 3]).collect()).collect();
+        return (0..all)
+            .map(|code| (0..n).map(|i| TORN[code / 3usize.pow(i as u32) % 3]).collect())
+            .collect();
     }
     let mut list: Vec<Vec<Torn>> = TORN.iter().map(|torn| vec![*torn; n]).collect();
     for odd in 0..n {

@@ -59,12 +59,7 @@ pub fn litmus(planted: Option<PlantedBug>) -> Vec<LitmusResult> {
     results
 }
 
-fn run_test(
-    test: &Litmus,
-    kind: DeviceKind,
-    names: &[&str],
-    planted: Option<PlantedBug>,
-) -> LitmusResult {
+fn run_test(test: &Litmus, kind: DeviceKind, names: &[&str], planted: Option<PlantedBug>) -> LitmusResult {
     let mut reached = BTreeSet::new();
     let mut states = 0;
     let mut forbidden = None;
@@ -73,8 +68,13 @@ fn run_test(
         let spec = WorldSpec { config, seed: 1, planted, effort: super::Effort::default() };
         let start = aged(&spec);
         for (prelude, delay_ns, base) in timings(&spec.config) {
-            let mut driver =
-                Driver { sim: Sim::new(start.clone(), idle()), delay_ns, prelude, base, numbers: BTreeMap::new() };
+            let mut driver = Driver {
+                sim: Sim::new(start.clone(), idle()),
+                delay_ns,
+                prelude,
+                base,
+                numbers: BTreeMap::new(),
+            };
             run(&test.steps(), &mut driver);
             match observe(test, &spec, driver, &mut reached) {
                 Ok(seen) => states += seen,
@@ -99,9 +99,12 @@ fn run_test(
 /// The same device, more or less eager to write, with other evictions, and with little and slow memory.
 fn variants(config: &DeviceConfig) -> Vec<DeviceConfig> {
     let mut list = Vec::new();
-    for (high, low, eviction) in [(0.0, 0.0, Eviction::Fifo), (0.4, 0.2, Eviction::Lru), (1.0, 0.9, Eviction::Fifo)] {
+    for (high, low, eviction) in
+        [(0.0, 0.0, Eviction::Fifo), (0.4, 0.2, Eviction::Lru), (1.0, 0.9, Eviction::Fifo)]
+    {
         let mut variant = config.clone();
-        (variant.buffer.high_water, variant.buffer.low_water, variant.buffer.eviction) = (high, low, eviction);
+        (variant.buffer.high_water, variant.buffer.low_water, variant.buffer.eviction) =
+            (high, low, eviction);
         list.push(variant);
     }
     let mut small = list[0].clone();
@@ -225,7 +228,9 @@ fn observe(
             if !known.insert(media.digest()) {
                 continue;
             }
-            let place = || format!("{} +{delay_ns} ns at {}, event {}, {torn:?}", spec.config.name, base.0, sim.events());
+            let place = || {
+                format!("{} +{delay_ns} ns at {}, event {}, {torn:?}", spec.config.name, base.0, sim.events())
+            };
             let woken = caught(|| Recovery::begin(&spec.config, spec.options(), media).finish().0);
             let seen = contents(&woken.map_err(|fault| format!("{}: {fault:?}", place()))?);
             let initial = |lpn: Lpn| sim.log().initial(lpn);

@@ -17,9 +17,7 @@ pub mod sim;
 pub mod token;
 pub mod workload;
 
-pub use campaign::{
-    CrashConfig, CrashProgress, CrashReport, Mutant, MutationScore, explore, mutation_score,
-};
+pub use campaign::{CrashConfig, CrashProgress, CrashReport, Mutant, MutationScore, explore, mutation_score};
 pub use explorer::{Counts, Effort, Fault, current_case};
 pub use litmus::{LitmusResult, litmus};
 pub use replay::{Replayed, ViolationReport, describe, replay};

@@ -191,7 +191,8 @@ impl Sim {
     fn submit(&mut self, now: Instant, number: u32) {
         let op = self.history.ops[number as usize];
         let command = op.command(u64::from(number));
-        self.log_ops[number as usize] = Submission::of(&command).map(|submission| self.log.submit(submission));
+        self.log_ops[number as usize] =
+            Submission::of(&command).map(|submission| self.log.submit(submission));
         if op.verb == Verb::Read {
             let (first, end) = self.touched(&op);
             let now_visible = |unit| self.device.peek(Lpn(unit)).unwrap_or_default().identity();
@@ -230,7 +231,8 @@ impl Sim {
     fn check_read(&mut self, number: u32, data: &[Payload]) {
         let expected = self.expected[number as usize].take().unwrap_or_default();
         let first = self.touched(&self.history.ops[number as usize]).0;
-        let wrong = data.iter().zip(&expected).position(|(payload, expected)| payload.identity() != *expected);
+        let wrong =
+            data.iter().zip(&expected).position(|(payload, expected)| payload.identity() != *expected);
         if let Some(wrong) = wrong {
             let lpn = Lpn(first + wrong as u64);
             self.misbehaviour.get_or_insert(Misbehaviour::WrongRead { op: number, lpn });

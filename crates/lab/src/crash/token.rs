@@ -193,9 +193,18 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for text in [
-            "", "a/1/2", "d/x/0/all/c0/-/-", "d/1/0/3-1/c0/-/-", "d/1/0/1,1/c0/-/-", "d/1/0/all/0/-/-",
-            "d/1/0/all/c0/x/-", "d/1/0/all/c0/-/d", "d/1/0/all/c0/-/-/no-bug", "d/1/0/all/c0/-/-/lost-trim/x",
-            "d/1/0/0-4000000000/c0/-/-", "d/1/0/all/c0/-/1é",
+            "",
+            "a/1/2",
+            "d/x/0/all/c0/-/-",
+            "d/1/0/3-1/c0/-/-",
+            "d/1/0/1,1/c0/-/-",
+            "d/1/0/all/0/-/-",
+            "d/1/0/all/c0/x/-",
+            "d/1/0/all/c0/-/d",
+            "d/1/0/all/c0/-/-/no-bug",
+            "d/1/0/all/c0/-/-/lost-trim/x",
+            "d/1/0/0-4000000000/c0/-/-",
+            "d/1/0/all/c0/-/1é",
         ] {
             assert!(text.parse::<Token>().is_err(), "{text}");
         }

@@ -1,6 +1,14 @@
-//! The crash laboratory against the simulated SSD.
+//! The crash laboratory against the simulated SSD (spec 8).
+//!
+//! `FLASHWEIR_SEED` rotates the seeds, `FLASHWEIR_CRASH_STATES` sets how many distinct media are recovered.
 
-use flashweir_lab::crash::{CrashConfig, Token, explore, litmus, mutation_score, replay};
+use flashweir_core::random::Stream;
+use flashweir_device::{Device, DeviceConfig, DeviceOptions, Media, PlantedBug, Recovery, Torn};
+use flashweir_lab::crash::devices::{names, tiny};
+use flashweir_lab::crash::explorer::{WorldSpec, contents, cut, exercise_device, explore_world};
+use flashweir_lab::crash::sim::Sim;
+use flashweir_lab::crash::workload::history;
+use flashweir_lab::crash::{CrashConfig, Effort, Token, explore, litmus, mutation_score, replay};
 
 fn seed() -> u64 {
     std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
@@ -13,8 +21,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 #[test]
 fn no_cut_breaks_the_contract() {
     let states = number("FLASHWEIR_CRASH_STATES", 250_000);
-    let devices = std::env::var("DEVICE").ok().into_iter().collect();
-    let config = CrashConfig { seed: seed(), states, jobs: 2, devices, ..CrashConfig::default() };
+    let config = CrashConfig { seed: seed(), states, jobs: 2, ..CrashConfig::default() };
     let report = explore(&config, |_| true).unwrap();
     println!("{} worlds, {:?}", report.worlds, report.totals);
     for (device, counts) in &report.devices {
@@ -30,9 +37,11 @@ fn no_cut_breaks_the_contract() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    let config = CrashConfig { seed: seed(), states: number("MUTANT_STATES", 200_000), jobs: 2, minimise: false, ..CrashConfig::default() };
+    let config =
+        CrashConfig { seed: seed(), states: 1_000_000, jobs: 2, minimise: false, ..CrashConfig::default() };
     let score = mutation_score(&config, |mutant| {
-        let by = mutant.killed_by.as_ref().map_or("NOT FOUND".into(), |v| format!("{} ({})", v.what, v.token));
+        let by =
+            mutant.killed_by.as_ref().map_or("NOT FOUND".into(), |v| format!("{} ({})", v.what, v.token));
         println!("{}: {} states, {by}", mutant.bug, mutant.distinct);
     });
     let score = score.unwrap();
@@ -44,7 +53,7 @@ fn every_planted_bug_is_found() {
 fn a_token_replays_what_was_found() {
     let config = CrashConfig {
         seed: seed(),
-        planted: Some(flashweir_device::PlantedBug::EarlyFlush),
+        planted: Some(PlantedBug::EarlyFlush),
         devices: vec!["tiny-d1".into()],
         ..CrashConfig::default()
     };
@@ -73,9 +82,116 @@ fn litmus_tests_from_both_sides() {
         reached += result.reached;
         states += result.states;
         if !result.missed.is_empty() || result.forbidden.is_some() {
-            println!("{} {}: {}/{} missed {:?} {:?}", result.name, result.kind, result.reached, result.allowed, result.missed, result.forbidden);
+            println!(
+                "{} {}: {}/{} missed {:?} {:?}",
+                result.name, result.kind, result.reached, result.allowed, result.missed, result.forbidden
+            );
         }
     }
-    println!("{} tests × kinds, {states} states: {reached} of {allowed} allowed states reached by the SSD", results.len());
+    println!(
+        "{} tests × kinds, {states} states: {reached} of {allowed} allowed states reached by the SSD",
+        results.len()
+    );
     assert!(results.iter().all(|result| result.forbidden.is_none()));
+}
+
+const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
+
+fn options(seed: u64) -> DeviceOptions {
+    DeviceOptions { seed, track_contents: true, planted: None }
+}
+
+/// A device that ran so many events of a short history, and then lost its power.
+fn cut_short(config: &DeviceConfig, device: Device, boot: u32, random: &mut Stream) -> Media {
+    let geometry = device.geometry().clone();
+    let mut sim = Sim::new(device, history(&geometry, 5, boot, 40));
+    for _ in 0..random.below(200) {
+        if !sim.step() {
+            break;
+        }
+    }
+    assert_eq!(sim.misbehaviour(), None, "{} boot {boot}", config.name);
+    let cells = sim.device().interrupted(sim.cut_instant()).len();
+    let torn: Vec<Torn> = (0..cells).map(|_| TORN[random.below(3) as usize]).collect();
+    cut(&sim, &torn)
+}
+
+/// Each boot leaves blocks half filled and ends before collection has had its time.
+#[test]
+fn regression_cuts_that_follow_each_other_soon_do_not_use_up_a_plane() {
+    for name in names() {
+        let config = tiny(name).unwrap();
+        let mut random = Stream::new(seed(), name);
+        let mut device = Device::new(config.clone(), options(1));
+        for boot in 0..60 {
+            let media = cut_short(&config, device, boot, &mut random);
+            let mut recovery = Recovery::begin(&config, options(1), media);
+            if random.chance(0.3) {
+                let steps = random.below(recovery.steps_left() as u64 + 1);
+                (0..steps).for_each(|_| assert!(recovery.advance()));
+                recovery = Recovery::begin(&config, options(1), recovery.cut(TORN[random.below(2) as usize]));
+            }
+            device = recovery.finish().0;
+            device.audit();
+        }
+        assert_eq!(exercise_device(device, 1), Ok(()), "{name}");
+    }
+}
+
+/// What the capacitor saved was written to new blocks by each attempt, until none was left; and blocks that the
+/// recovery itself was going to erase counted as written.
+#[test]
+fn regression_a_recovery_that_is_cut_again_and_again_ends_some_day() {
+    for name in names().filter(|name| name.starts_with("tiny-d2")) {
+        let config = tiny(name).unwrap();
+        let mut random = Stream::new(seed(), name);
+        let mut device = Device::new(config.clone(), options(1));
+        for boot in 0..6 {
+            let mut media = cut_short(&config, device, boot, &mut random);
+            let expected = contents(&Recovery::begin(&config, options(1), media.clone()).finish().0);
+            for attempt in 0..40 {
+                let mut recovery = Recovery::begin(&config, options(1), media);
+                let steps = attempt % (recovery.steps_left() + 1);
+                (0..steps).for_each(|_| assert!(recovery.advance()));
+                media = recovery.cut(Torn::Damaged);
+            }
+            device = Recovery::begin(&config, options(1), media).finish().0;
+            assert_eq!(contents(&device), expected, "{name} boot {boot}");
+        }
+        assert_eq!(exercise_device(device, 1), Ok(()), "{name}");
+    }
+}
+
+fn explored(name: &str, seed: u64, effort: Effort) {
+    let spec = WorldSpec { config: tiny(name).unwrap(), seed, planted: None, effort };
+    assert_eq!(explore_world(&spec).1, None, "{name} seed {seed}");
+}
+
+/// A plane that was short of free blocks when the device woke up waited for a program that could not come.
+#[test]
+fn regression_a_plane_short_of_blocks_collects_after_a_recovery() {
+    let effort = Effort { boots: 2, nested_depth: 0, exercise_every: 4, ..Effort::default() };
+    for name in ["tiny-d1", "tiny-d1-partial", "tiny-d1-mlc"] {
+        (0..2).for_each(|seed| explored(name, seed, effort));
+    }
+}
+
+/// The first program after it could destroy a page that had been durable since the preconditioning.
+#[test]
+fn regression_preconditioning_leaves_no_open_word_line() {
+    let effort = Effort { boots: 1, nested_depth: 0, exercise_every: 0, ..Effort::default() };
+    for seed in [0, 2, 4, 6] {
+        for name in ["tiny-d1-mlc", "tiny-d1-mixed", "tiny-d0-mlc", "tiny-d2-mlc"] {
+            explored(name, seed, effort);
+        }
+    }
+}
+
+/// Collection in a plane whose victims have nothing to give never ended.
+#[test]
+fn regression_collection_without_gain_comes_to_rest() {
+    let effort = Effort { boots: 2, nested_depth: 1, exercise_every: 16, ..Effort::default() };
+    for name in ["tiny-d1-dynamic", "tiny-d0-dynamic"] {
+        (0..3).for_each(|seed| explored(name, seed, effort));
+    }
 }

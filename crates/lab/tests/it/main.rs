@@ -2,4 +2,5 @@
 
 mod amplification;
 mod answers;
+mod crash;
 mod support;
