@@ -91,8 +91,13 @@ impl Device {
             let id = flashweir_ftl::PlaneId(plane);
             let c = &self.collections[plane as usize];
             text += &format!(
-                "plane {plane}: free {} {c:?} user waits {} gc waits {} offer {:?}\n",
+                "plane {plane}: free {} valid {} {c:?} user waits {} gc waits {} offer {:?}\n",
                 self.space.blocks.free_count(id),
+                self.space
+                    .blocks
+                    .of_plane(id)
+                    .map(|b| self.space.blocks.valid(flashweir_ftl::BlockId(b)))
+                    .sum::<u32>(),
                 self.nand.has_waiting_program(id, Frontier::User),
                 self.nand.has_waiting_program(id, Frontier::Gc),
                 crate::nand::Binder::offer(&self.space, id, Frontier::User)

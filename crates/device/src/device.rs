@@ -24,9 +24,9 @@ use crate::planted::PlantedBug;
 use crate::slab::Slab;
 use crate::space::Space;
 use flashweir_core::random::Stream;
-use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lpn, Payload};
+use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lba, Lpn, Payload};
 use flashweir_ftl::{BlockId, Map, PlaneId};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// A moment that the device asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,10 @@ pub struct Device {
     pub(crate) read_only: bool,
     pub(crate) background: bool,
     pub(crate) collection_waste_pages: u32,
+    /// Pages whose newest version could not be written after it was accepted; reads of them fail.
+    pub(crate) lost: BTreeSet<Lpn>,
+    /// A version was lost and no command has told the host yet; the next FLUSH does.
+    pub(crate) unreported: Option<Lba>,
     /// Planes that can neither write nor make room.
     pub(crate) dead_planes: Vec<bool>,
     /// Collections of each plane since the last one for wear-levelling.
@@ -182,6 +186,8 @@ impl Device {
             read_only: false,
             background: false,
             collection_waste_pages: Geometry::collection_waste_pages(&config),
+            lost: BTreeSet::new(),
+            unreported: None,
             dead_planes: vec![false; planes],
             collections_since_wear: vec![0; planes],
             starved: vec![false; planes],
@@ -234,6 +240,11 @@ impl Device {
     /// Whether the device has nothing left to do on its own.
     pub fn is_quiet(&self) -> bool {
         self.commands.len() == 0 && self.nand.in_flight() == 0
+    }
+
+    /// Whether the device takes no more writes because it lacks spare blocks.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Whether a logical page holds anything.

@@ -19,6 +19,10 @@ impl Device {
             let data = data.collect();
             self.commands.get_mut(at).data = data;
         }
+        if let Some(lost) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
+            let lba = self.lba(*lost);
+            self.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { lba });
+        }
         let mut parts = 0;
         let mut cached = 0;
         let mut page: Option<(PageAddr, Ppa, u32)> = None;

@@ -67,6 +67,8 @@ pub(crate) struct Space {
     pub(crate) to_release: Vec<u32>,
     /// Pages of host data that the machine has.
     pub(crate) queued_pages: usize,
+    /// The plane of each station that gets the next page of the shared queue.
+    turns: Vec<u32>,
     pages_per_block: u32,
     units_per_page: u32,
     unit_bytes: u32,
@@ -95,6 +97,7 @@ impl Space {
             shared: VecDeque::new(),
             to_release: Vec::new(),
             queued_pages: 0,
+            turns: vec![0; geometry.stations() as usize],
             pages_per_block: geometry.pages_per_block,
             units_per_page: geometry.units_per_page,
             unit_bytes: geometry.unit_bytes as u32,
@@ -263,11 +266,13 @@ impl Binder for Space {
         if self.shared.is_empty() {
             return None;
         }
-        // The emptiest plane takes it, so that all hold about the same.
-        let plane = planes
-            .map(PlaneId)
-            .filter(|&plane| self.offer(plane, Frontier::User).is_some())
-            .max_by_key(|&plane| (self.blocks.free_count(plane), u32::MAX - plane.0))?;
+        // The planes of a station take turns, so that all hold about the same.
+        let (first, count) = (planes.start, planes.end - planes.start);
+        let turn = &mut self.turns[(first / count) as usize];
+        let start = std::mem::replace(turn, (*turn + 1) % count);
+        let plane = (0..count)
+            .map(|i| PlaneId(first + (start + i) % count))
+            .find(|&plane| self.offer(plane, Frontier::User).is_some())?;
         let page = self.shared.pop_front()?;
         self.pages[page as usize].plane = plane;
         Some(self.op(page))

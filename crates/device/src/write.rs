@@ -260,6 +260,12 @@ impl Device {
             }
             self.space.release_held();
             self.release_pages(now, effects);
+        }
+        // What was lost before, or just now, without anybody waiting for it.
+        if let Some(lba) = self.unreported.take() {
+            self.commands.get_mut(at).error = Some(DeviceError::WriteFault { lba });
+        }
+        if !self.is_protected() {
             let mut flush = PendingFlush { command: at, upto, units_left: self.buffer.used(), trims_upto: 0 };
             if self.log.last_trim() > self.log.durable_trims() {
                 flush.trims_upto = self.log.last_trim();
@@ -522,7 +528,9 @@ impl Device {
         let held = &self.open_wordlines[plane.0 as usize][stream];
         let mut frontiers =
             [Frontier::User, Frontier::Gc].into_iter().filter(|f| self.space.stream(*f) == stream);
-        let comes = frontiers.any(|frontier| self.nand.has_waiting_program(plane, frontier));
+        let comes = frontiers.any(|frontier| {
+            self.nand.has_waiting_program(plane, frontier) && self.space.offer(plane, frontier).is_some()
+        });
         if held.is_empty() || comes || self.space.programming[plane.0 as usize][stream] > 0 {
             return;
         }
@@ -686,6 +694,12 @@ impl Device {
                     flush.command
                 })
                 .collect();
+            if lost {
+                self.lost.insert(unit.lpn);
+                if waiting.is_empty() && waiter.is_none() {
+                    self.unreported.get_or_insert(lba);
+                }
+            }
             for command in waiting.into_iter().chain(waiter) {
                 self.commands.get_mut(command).error.get_or_insert(DeviceError::WriteFault { lba });
             }

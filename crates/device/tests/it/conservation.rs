@@ -30,7 +30,19 @@ fn torture(seed: u64, steps: u64, fault: f64) {
         host.wait(depth);
         if step % 500 == 499 {
             host.wait(0);
-            if host.errors > 0 {
+            if host.device.is_read_only() {
+                // A write that could not be kept is reported by a FLUSH or, at the latest, by a read.
+                host.submit(Op::Flush, false);
+                if let Some((lpn, ..)) = host.mismatch() {
+                    let per_unit = host.device.geometry().lbas_per_unit;
+                    let (lba, blocks) = (Lba(lpn as u64 * per_unit), per_unit as u32);
+                    host.submit(Op::Read { lba, blocks }, false);
+                }
+                host.wait(0);
+                assert!(
+                    host.errors > 0 || host.mismatch().is_none(),
+                    "seed {seed}: a write was lost silently"
+                );
                 return;
             }
             host.check(&format!("seed {seed}, step {step}, {config:?}"));

@@ -94,13 +94,18 @@ impl Host {
         self.expected[lpn as usize..(lpn + units) as usize].fill(0);
     }
 
+    /// The first page that does not hold what was written last: number, content, expected.
+    pub(crate) fn mismatch(&self) -> Option<(usize, u64, u64)> {
+        self.expected.iter().enumerate().find_map(|(lpn, &expected)| {
+            let content = self.device.peek(Lpn(lpn as u64)).as_ref().map_or(0, Payload::identity);
+            (content != expected).then_some((lpn, content, expected))
+        })
+    }
+
     pub(crate) fn check(&mut self, what: &str) {
         self.wait(0);
         self.device.audit();
-        for (lpn, expected) in self.expected.iter().enumerate() {
-            let content = self.device.peek(Lpn(lpn as u64)).as_ref().map_or(0, Payload::identity);
-            assert_eq!(content, *expected, "{what}: page {lpn}");
-        }
+        assert_eq!(self.mismatch(), None, "{what}");
     }
 }
 
