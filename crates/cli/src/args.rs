@@ -69,8 +69,28 @@ pub(crate) struct Common {
     pub(crate) jobs: Option<u32>,
 }
 
-fn positive() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=100_000)
+/// A whole number in a range.
+fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
+            u64::MAX => format!("expected a whole number of {least} or more"),
+            _ => format!("expected a whole number from {least} to {most}"),
+        })
+    }
+}
+
+/// A number of things of which there is one at least and which nobody wants too many of.
+fn positive() -> impl Fn(&str) -> Result<u32, String> + Clone {
+    whole(1, 100_000)
+}
+
+/// A real number.
+fn real(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite())
+        .ok_or_else(|| "expected a number such as 0.5".to_owned())
 }
 
 /// The shape of what `weir run` prints.
@@ -144,16 +164,16 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Seed of all randomness
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
     /// How the device gets its state before the workload
     #[arg(long, value_enum, default_value_t = PreconditionArg::Instant, help_heading = "State of the device")]
     pub(crate) precondition: PreconditionArg,
     /// Fraction of the capacity that is written once, in order
-    #[arg(long, value_name = "0..1", default_value_t = 1.0, help_heading = "State of the device")]
+    #[arg(long, value_name = "0..1", default_value_t = 1.0, help_heading = "State of the device", value_parser = real)]
     pub(crate) fill: f64,
     /// How often that part is then overwritten
-    #[arg(long, value_name = "TIMES", default_value_t = 0.0, help_heading = "State of the device")]
+    #[arg(long, value_name = "TIMES", default_value_t = 0.0, help_heading = "State of the device", value_parser = real)]
     pub(crate) overwrite: f64,
     /// The order of the overwrites
     #[arg(long, value_enum, default_value_t = PatternArg::Random, help_heading = "State of the device")]
@@ -230,7 +250,7 @@ pub(crate) struct ReadArgs {
     #[arg(long, value_name = "LETTER", value_parser = action)]
     pub(crate) action: Option<Action>,
     /// Read so many requests at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) limit: Option<u64>,
 }
 
@@ -290,7 +310,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, default_value_t = FitArg::Refuse)]
     pub(crate) fit: FitArg,
     /// How often the trace is replayed
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1, u64::from(u32::MAX)))]
     pub(crate) repeat: u32,
     /// Sort the trace by time instead of refusing one that is out of order
     #[arg(long)]
@@ -414,19 +434,19 @@ pub(crate) struct WafArgs {
     #[arg(long, value_name = "POLICY", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
     /// Over-provisioning, a fraction; may be given often [default: 0.1, 0.2, 0.3]
-    #[arg(long, alias = "op", value_name = "0..0.9", value_delimiter = ',')]
+    #[arg(long, alias = "op", value_name = "0..0.9", value_delimiter = ',', value_parser = real)]
     pub(crate) over_provisioning: Vec<f64>,
     /// Devices that are measured at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,
     /// Capacities to write before measuring
-    #[arg(long, value_name = "TIMES", default_value_t = 3.0)]
+    #[arg(long, value_name = "TIMES", default_value_t = 3.0, value_parser = real)]
     pub(crate) settle: f64,
     /// Capacities to write while measuring
-    #[arg(long, value_name = "TIMES", default_value_t = 1.0)]
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = real)]
     pub(crate) measure: f64,
     /// Seed of all randomness
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
     /// What to print
     #[arg(
@@ -457,10 +477,10 @@ pub(crate) struct CrashArgs {
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
     /// Distinct states to recover; with --mutants at most so many for each bug
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) states: u64,
     /// Seed of the first world
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
     /// Plant each known bug in turn and count those that are found
     #[arg(long, conflicts_with = "planted")]
@@ -469,7 +489,7 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "BUG")]
     pub(crate) planted: Option<String>,
     /// Stop after so many violations
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     pub(crate) violations: usize,
     /// Do again what this token says, and draw it
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device"])]

@@ -32,7 +32,7 @@ pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
 }
 
 fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
-    for name in args.device.iter().filter(|name| tiny(name).is_none()) {
+    if let Some(name) = args.device.iter().find(|name| tiny(name).is_none()) {
         let hint = nearest(name, names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         let known: Vec<_> = names().collect();
         return Err(Failure::Usage(format!(

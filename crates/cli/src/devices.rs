@@ -14,6 +14,15 @@ use std::path::Path;
 
 /// The devices of a command line: each a preset or a file, every one with the keys of `set`.
 pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceConfig>> {
+    let renamed = set.iter().any(|change| change.starts_with("device.") && change.contains(".name="));
+    for (at, device) in devices.iter().enumerate() {
+        if devices[..at].contains(device) && !renamed {
+            return Err(Failure::Usage(format!(
+                "--device {device} is given twice: expected different devices, or a name for one of them as in \
+                 --set device.{at}.name=other"
+            )));
+        }
+    }
     let mut text = String::from("name = \"command line\"\n");
     for device in devices {
         let key = if presets::text(device).is_some() { "preset" } else { "file" };

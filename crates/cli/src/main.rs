@@ -25,6 +25,7 @@ use error::{Failure, Outcome, say};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     install_panic_hook();
@@ -92,13 +93,17 @@ fn install_panic_hook() {
     }));
 }
 
-/// Ctrl-C asks the work to stop; a second one does not wait for it.
+/// Ctrl-C asks the work to stop; a second one does not wait for it. Wrappers such as `timeout` send the same signal
+/// twice at once, which counts as one.
 fn install_cancel() -> Outcome<Arc<AtomicBool>> {
+    const SAME_PRESS: Duration = Duration::from_millis(300);
     let cancel = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&cancel);
+    let mut first: Option<Instant> = None;
     ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+        flag.store(true, Ordering::Relaxed);
+        if first.get_or_insert_with(Instant::now).elapsed() > SAME_PRESS {
+            std::process::exit(i32::from(Failure::Interrupted.report()));
         }
     })
     .map_err(|error| Failure::Run(format!("Ctrl-C cannot be handled: {error}")))?;

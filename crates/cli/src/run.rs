@@ -8,7 +8,7 @@ use crate::progress::{Cost, Watch};
 use flashweir_lab::experiment::{self, Experiment};
 use flashweir_lab::precondition::Mode;
 use flashweir_lab::results::{Grouping, RunResult, device_table, fio_json, job_table, write_csv};
-use flashweir_lab::scenario::{Scenario, Source, WorkloadConfig};
+use flashweir_lab::scenario::{Fault, Scenario, Source, WorkloadConfig};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,7 +26,12 @@ enum Shape {
 pub(crate) fn run(args: &RunArgs, cancel: &AtomicBool) -> Outcome {
     let mut overrides = args.set.clone();
     overrides.extend(args.seeds.map(|seeds| format!("seeds={seeds}")));
-    let scenario = Scenario::load(&args.scenario, &overrides).map_err(Failure::usage)?;
+    let scenario = Scenario::load(&args.scenario, &overrides).map_err(|error| match &*error.fault {
+        Fault::Read { path, reason, .. } if *path == error.file => {
+            Failure::Usage(format!("{path}: cannot be read: {reason}"))
+        }
+        _ => Failure::usage(error),
+    })?;
     let shape = match args.output {
         RunOutput::Table => Shape::Table,
         RunOutput::Json => Shape::Runs,
@@ -161,7 +166,7 @@ fn tables(scenario: &Scenario, results: &[RunResult]) -> String {
         (Mode::None, _) => "fresh devices".to_owned(),
         (Mode::Instant | Mode::AgeByWriting, false) => format!("devices filled to {percent} %"),
         (Mode::Instant | Mode::AgeByWriting, true) => {
-            format!("devices filled to {percent} % and overwritten {} times", state.overwrite)
+            format!("devices filled to {percent} % and overwritten {} ×", state.overwrite)
         }
     };
     let seeds = match scenario.seeds.as_slice() {

@@ -35,17 +35,19 @@ fn line(error: &clap::Error) -> String {
         }
         ErrorKind::InvalidSubcommand => {
             let command = text(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!("unknown command `{command}`{}", near(ContextKind::SuggestedSubcommand))
+            let hint = near(ContextKind::SuggestedSubcommand);
+            let hint = if hint.is_empty() { "; weir --help lists the commands".to_owned() } else { hint };
+            format!("unknown command `{command}`{hint}")
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let value = text(ContextKind::InvalidValue).unwrap_or_default();
             if value.is_empty() && error.source().is_none() {
                 return format!("{option} needs a value");
             }
-            let expected = match (text(ContextKind::ValidValue), error.source()) {
-                (Some(valid), _) => format!(": expected {valid}"),
-                (None, Some(source)) => format!(": {source}"),
-                (None, None) => String::new(),
+            let expected = match (error.get(ContextKind::ValidValue), error.source()) {
+                (Some(ContextValue::Strings(valid)), _) => format!(": expected {}", choice(valid)),
+                (_, Some(source)) => format!(": {source}"),
+                (_, None) => String::new(),
             };
             format!("{option} cannot be `{value}`{expected}{}", near(ContextKind::SuggestedValue))
         }
@@ -63,5 +65,14 @@ fn line(error: &clap::Error) -> String {
             let first = rendered.lines().next().unwrap_or_default();
             first.trim_start_matches("error: ").to_owned()
         }
+    }
+}
+
+/// `a, b or c`.
+fn choice(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
     }
 }

@@ -43,8 +43,8 @@ const INTERVALS: u64 = 20;
 pub enum ExperimentError {
     /// A fio job.
     Fio {
-        /// The device.
-        device: String,
+        /// The device, where there are several.
+        device: Option<String>,
         /// What is wrong.
         error: FioError,
     },
@@ -52,8 +52,8 @@ pub enum ExperimentError {
     Trace(TraceError),
     /// A trace that cannot be replayed.
     Replay {
-        /// The device.
-        device: String,
+        /// The device, where there are several.
+        device: Option<String>,
         /// What is wrong.
         error: TraceError,
     },
@@ -63,8 +63,10 @@ impl fmt::Display for ExperimentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Trace(error) => error.fmt(f),
-            Self::Fio { device, error } => write!(f, "{error} (on device {device})"),
-            Self::Replay { device, error } => write!(f, "{error} (on device {device})"),
+            Self::Fio { device: Some(device), error } => write!(f, "{error} (on device {device})"),
+            Self::Replay { device: Some(device), error } => write!(f, "{error} (on device {device})"),
+            Self::Fio { device: None, error } => error.fmt(f),
+            Self::Replay { device: None, error } => error.fmt(f),
         }
     }
 }
@@ -293,12 +295,13 @@ fn plan(
             }
         }
     };
+    let name = |device: &DeviceConfig| (devices.len() > 1).then(|| device.name.clone());
     let capacities = devices.iter().map(|device| (device, Geometry::new(device).capacity_lbas()));
     match source {
         Source::Fio { file, text } => capacities
             .map(|(device, blocks)| {
                 let jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
-                    .map_err(|error| ExperimentError::Fio { device: device.name.clone(), error })?;
+                    .map_err(|error| ExperimentError::Fio { device: name(device), error })?;
                 warn(jobs.warnings);
                 Ok(Plan::Fio(jobs.jobs))
             })
@@ -309,7 +312,7 @@ fn plan(
             capacities
                 .map(|(device, capacity_blocks)| {
                     Replay::new(Arc::clone(&trace), replay, capacity_blocks)
-                        .map_err(|error| ExperimentError::Replay { device: device.name.clone(), error })?;
+                        .map_err(|error| ExperimentError::Replay { device: name(device), error })?;
                     Ok(Plan::Trace { trace: Arc::clone(&trace), config: replay.clone(), capacity_blocks })
                 })
                 .collect()

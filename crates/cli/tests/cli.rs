@@ -1,0 +1,442 @@
+//! The program as a user meets it: what it says to mistakes, and that good runs leave what was asked for.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A directory of its own for each test, removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("weir-cli-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        for (name, text) in FILES {
+            std::fs::write(path.join(name), text).unwrap();
+        }
+        Self(path)
+    }
+
+    fn weir(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_weir")).args(arguments).current_dir(&self.0).output().unwrap()
+    }
+
+    /// Arguments separated by blanks.
+    fn say(&self, line: &str) -> Output {
+        self.weir(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn good(output: &Output) -> &str {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Files that stand in the directory of every test.
+const FILES: [(&str, &str); 24] = [
+    ("job.fio", "[j]\nrw=randread\nbs=4k\niodepth=4\nsize=64m\nnumber_ios=2000\n"),
+    ("option.fio", "[j]\nrw=randread\niodept=4\n"),
+    ("value.fio", "[j]\nrw=randread\n\nbs=700\n"),
+    ("outside.fio", "rw=randread\n"),
+    ("empty.fio", ""),
+    ("large.fio", "[j]\nsize=1t\n"),
+    ("engine.fio", "[j]\nioengine=cpuio\n"),
+    ("good.trace", "0 0 0 8 1\n1000 0 8 8 0\n2000 0 16 8 1\n"),
+    ("field.trace", "0 0 0 8 1\n1000 0 eight 8 0\n"),
+    ("columns.trace", "0 0 0 8 1\n1000 0 8\n"),
+    ("backwards.trace", "9000000 0 0 8 1\n1000 0 8 8 0\n"),
+    ("beyond.trace", "0 0 999999999999 8 1\n"),
+    ("prose.trace", "It was a dark and stormy night.\n"),
+    ("empty.trace", ""),
+    (
+        "key.toml",
+        "name = 's'\n[[device]]\npreset = 'sata-mlc'\nftl.gc.polcy = 'fifo'\n[[workload]]\nfio = 'job.fio'\n",
+    ),
+    ("top.toml", "name = 's'\nseed = 3\n[[device]]\npreset = 'sata-mlc'\n[[workload]]\nfio = 'job.fio'\n"),
+    ("preset.toml", "name = 's'\n[[device]]\npreset = 'sata-mcl'\n[[workload]]\nfio = 'job.fio'\n"),
+    ("nofio.toml", "name = 's'\n[[device]]\npreset = 'sata-mlc'\n[[workload]]\nfio = 'none.fio'\n"),
+    ("badfio.toml", "name = 's'\n[[device]]\npreset = 'sata-mlc'\n[[workload]]\nfio = 'option.fio'\n"),
+    ("syntax.toml", "name = 's'\n[[device]\n"),
+    ("good.toml", "name = 's'\n[[device]]\npreset = 'sata-mlc'\n[[workload]]\nfio = 'job.fio'\n"),
+    ("device.toml", "name = 'd'\n[geometry]\nchannels = 0\n"),
+    ("config.xml", "<Execution_Parameter_Set></Execution_Parameter_Set>"),
+    ("broken.xml", "<Execution_Parameter_Set>"),
+];
+
+/// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
+/// stand in angle brackets.
+#[rustfmt::skip]
+const BAD: [(&str, &str); 85] = [
+    ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
+    ("devices list", "unknown command `devices`; did you mean `device`?"),
+    ("device lst", "unknown command `lst`; did you mean `list`?"),
+    ("run", "missing: <SCENARIO.toml>"),
+    ("run good.toml --jbos 2", "unknown argument `--jbos`; did you mean `--jobs`?"),
+    ("run good.toml --jobs 0", "--jobs cannot be `0`: expected a whole number from 1 to 100000"),
+    ("run good.toml --jobs two", "--jobs cannot be `two`: expected a whole number from 1 to 100000"),
+    ("run good.toml --output yaml", "--output cannot be `yaml`: expected table, json or fio-json"),
+    ("run good.toml --output tabel", "--output cannot be `tabel`: expected table, json or fio-json; did you mean `table`?"),
+    ("run good.toml --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),
+    ("run good.toml --jobs", "--jobs needs a value"),
+    ("run good.toml again", "unknown argument `again`"),
+    ("run good.toml --quiet --quiet", "--quiet is given more than once"),
+    ("run none.toml", "none.toml: cannot be read: No such file or directory (os error 2)"),
+    ("run key.toml", "key.toml: unknown key `ftl.gc.polcy` in device 0 (sata-mlc); did you mean `policy`? Known keys: choices, hot_cold, policy, preemptible, reserve_blocks, start_below_blocks"),
+    ("run top.toml", "top.toml: unknown key `seed` in the scenario; did you mean `seeds`? Known keys: device, name, precondition, seeds, track_contents, workload"),
+    ("run preset.toml", "preset.toml: unknown preset `sata-mcl` in device 0 (sata-mcl); did you mean `sata-mlc`? Presets: <presets>"),
+    ("run nofio.toml", "nofio.toml: cannot read `none.fio` for workload 0: No such file or directory (os error 2)"),
+    ("run badfio.toml", "badfio.toml: workload 0: on device sata-mlc: option.fio:3: unknown option `iodept` in [j]; did you mean `iodepth`?"),
+    ("run syntax.toml", "syntax.toml:2: unclosed array table, expected `]`"),
+    ("run good.toml --set seeds", "good.toml: --set seeds: expected key=value, as in seeds=5"),
+    ("run good.toml --set seeds=-1", "good.toml: `seeds` in the scenario cannot be -1: expected a number from 1 to 100000, or a list of different seeds such as [1, 2, 3]"),
+    ("run good.toml --set device.3.ftl.gc.policy=fifo", "good.toml: --set device.3.ftl.gc.policy=fifo: there is no `device.3`: expected 0 to 0 or *"),
+    ("run good.toml --set device.*.ftl.gc.policy=fif", "good.toml: `ftl.gc.policy` in device 0 (sata-mlc) cannot be \"fif\"; did you mean `fifo`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
+    ("run good.toml --set precondition.fill=2", "good.toml: `precondition.mode` is missing in the scenario: expected none, instant or age-by-writing"),
+    ("run good.toml --out none/out.json", "none/out.json cannot be written: there is no directory none"),
+    ("run good.toml --csv .", ". is a directory: expected the name of a file to write"),
+    ("run good.toml --seeds 2 --output fio-json", "--output fio-json shows one run and this scenario has 2: expected one device, one workload and one seed, or --output json"),
+    ("fio job.fio", "missing: --device <PRESET|FILE.toml>"),
+    ("fio none.fio --device sata-mlc", "none.fio: cannot be read: No such file or directory (os error 2)"),
+    ("fio job.fio --device sata-mcl", "`sata-mcl` is neither a preset nor a device file; did you mean `sata-mlc`? Presets: <presets>"),
+    ("fio job.fio --device none.toml", "none.toml: cannot be read: No such file or directory (os error 2)"),
+    ("fio job.fio --device device.toml", "`geometry.chips_per_channel` is missing in device 0 (device.toml): expected a whole number"),
+    ("fio job.fio --device sata-mlc --device sata-mlc", "--device sata-mlc is given twice: expected different devices, or a name for one of them as in --set device.1.name=other"),
+    ("fio option.fio --device sata-mlc", "option.fio:3: unknown option `iodept` in [j]; did you mean `iodepth`?"),
+    ("fio value.fio --device sata-mlc", "value.fio:4: option `bs` in [j] cannot be `700`: expected a multiple of 512 bytes up to 1g, such as 4k, or up to three with commas for reads, writes and trims"),
+    ("fio outside.fio --device sata-mlc", "outside.fio:1: `rw=randread` stands outside of any section"),
+    ("fio empty.fio --device sata-mlc", "empty.fio: no job is defined: expected a section such as [writer]"),
+    ("fio large.fio --device sata-mlc", "large.fio:1: [j] reaches beyond the device: offset 0B and size 1TiB on 14909MiB"),
+    ("fio engine.fio --device sata-mlc", "engine.fio:2: option `ioengine` in [j] cannot be `cpuio`: expected an engine that reads and writes a device, such as libaio or io_uring"),
+    ("fio job.fio --device sata-mlc --set geometry.channels=0", "device 0 (sata-mlc): geometry.channels = 0: expected 1 to 256"),
+    ("fio job.fio --device sata-mlc --set geometry.chanels=8", "unknown key `geometry.chanels` in device 0 (sata-mlc); did you mean `channels`? Known keys: blocks_per_plane, channels, chips_per_channel, dies_per_chip, page_bytes, pages_per_block, planes_per_die, unit_bytes"),
+    ("fio job.fio --device sata-mlc --set timing.read=75", "`timing.read` in device 0 (sata-mlc) cannot be 75: expected a duration such as \"75us\", or a list of them"),
+    ("fio job.fio --device sata-mlc --set timing.read.x=75", "--set timing.read.x=75: there is no `read.x`: expected 0 to 1 or *"),
+    ("fio job.fio --device sata-mlc --fill 1.5", "--fill = 1.5: expected 0 to 1"),
+    ("fio job.fio --device sata-mlc --precondition instnat", "--precondition cannot be `instnat`: expected none, instant or age-by-writing; did you mean `instant`?"),
+    ("fio job.fio --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
+    ("replay none.trace --device sata-mlc", "none.trace: cannot be read: No such file or directory (os error 2)"),
+    ("replay field.trace --device sata-mlc", "field.trace:2: `eight` is not an address: expected a whole number"),
+    ("replay columns.trace --device sata-mlc", "columns.trace:2: 3 fields: expected `time_ns device lba size type`"),
+    ("replay backwards.trace --device sata-mlc", "backwards.trace:2: time goes back by 8999us, which is more than the tolerance of 1ms: expected a trace in order of time, or the option `sort`"),
+    ("replay beyond.trace --device sata-mlc", "beyond.trace:1: blocks 999999999999..1000000000007 reach beyond the device, which has 30533632 blocks (14909MiB): expected a device of at least 512000000003584B, or the fit `wrap`"),
+    ("replay prose.trace --device sata-mlc", "prose.trace:1: `It was a dark and stormy night.` is not a line of a known format: expected mqsim, disksim, msr, alibaba, tencent, blkparse or fio-iolog"),
+    ("replay empty.trace --device sata-mlc", "empty.trace: no requests: expected at least one"),
+    ("replay good.trace --device sata-mlc --format mqsm", "--format cannot be `mqsm`: expected mqsim, disksim, msr, alibaba, tencent, blkparse or fio-iolog; did you mean `mqsim`?"),
+    ("replay good.trace --device sata-mlc --timing closed=0", "--timing cannot be `closed=0`: timing.closed = 0: expected a depth of 1 or more"),
+    ("replay good.trace --device sata-mlc --trace-device 7", "good.trace: no requests of device `7`: expected one of `0` (3)"),
+    ("replay good.trace --device sata-mlc --timing fast", "--timing cannot be `fast`: expected original, scaled=FACTOR as in scaled=0.5, or closed=DEPTH as in closed=32"),
+    ("trace info prose.trace", "prose.trace:1: `It was a dark and stormy night.` is not a line of a known format: expected mqsim, disksim, msr, alibaba, tencent, blkparse or fio-iolog"),
+    ("device check device.toml", "device.toml: `geometry.chips_per_channel` is missing in the device: expected a whole number"),
+    ("device show sata", "`sata` is neither a preset nor a device file. Presets: <presets>"),
+    ("fio job.fio --device sata-mlc --set ftl.over_provisioning=0.95", "device 0 (sata-mlc): ftl.over_provisioning = 0.95: expected 0 to 0.9"),
+    ("fio job.fio --device sata-mlc --overwrite x", "--overwrite cannot be `x`: expected a number such as 0.5"),
+    ("fio job.fio --device sata-mlc --output-format xml", "--output-format cannot be `xml`: expected normal or json"),
+    ("replay good.trace --device sata-mlc --limit 0", "--limit cannot be `0`: expected a whole number of 1 or more"),
+    ("replay good.trace --device sata-mlc --fit squeeze", "--fit cannot be `squeeze`: expected refuse or wrap"),
+    ("replay good.trace", "missing: --device <PRESET|FILE.toml>"),
+    ("trace info none.trace", "none.trace: cannot be read: No such file or directory (os error 2)"),
+    ("trace info", "missing: <TRACE>"),
+    ("device show", "missing: <NAME>"),
+    ("device check none.toml", "none.toml: cannot be read: No such file or directory (os error 2)"),
+    ("import mqsim none.xml", "none.xml: cannot be read: No such file or directory (os error 2)"),
+    ("import mqsim config.xml", "config.xml: Host_Parameter_Set is missing in Execution_Parameter_Set (line 1)"),
+    ("import mqsim broken.xml", "broken.xml: not an XML file: the root node was opened but never closed"),
+    ("import mqsim config.xml --workload w.xml", "missing: --out-dir <DIR>"),
+    ("import femu x", "unknown command `femu`; weir --help lists the commands"),
+    ("waf --device nothing", "`nothing` is neither a preset nor a device file. Presets: <presets>"),
+    ("waf --device amf --policy gredy", "`ftl.gc.policy` in device 0 (amf) cannot be \"gredy\"; did you mean `greedy`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
+    ("waf --device amf --over-provisioning 2", "device 0 (amf): ftl.over_provisioning = 2: expected 0 to 0.9"),
+    ("waf --measure 0", "--measure cannot be `0`: expected more than 0 and at most 1000"),
+    ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny>"),
+    ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
+    ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),
+    ("crash --mutants --planted early-flush", "--mutants cannot be used with --planted <BUG>"),
+    ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
+];
+
+#[test]
+fn every_mistake_earns_one_line_and_exit_code_2() {
+    let place = Place::new("bad");
+    let presets: Vec<_> = flashweir_device::presets::names().collect();
+    let tiny: Vec<_> = flashweir_lab::crash::devices::names().collect();
+    let bugs = flashweir_device::PlantedBug::ALL.map(|(_, name)| name);
+    let lists = [("<presets>", presets.join(", ")), ("<tiny>", tiny.join(", ")), ("<bugs>", bugs.join(", "))];
+    let before = place.names();
+    for (line, expected) in BAD {
+        let output = place.say(line);
+        let mut expected = format!("weir: {expected}\n");
+        for (mark, names) in &lists {
+            expected = expected.replace(mark, names);
+        }
+        assert_eq!(text(&output.stderr), expected, "weir {line}");
+        assert_eq!(output.status.code(), Some(2), "weir {line}");
+        assert_eq!(text(&output.stdout), "", "weir {line}");
+    }
+    assert_eq!(place.names(), before, "a mistake leaves no file");
+}
+
+#[test]
+fn without_a_command_there_is_help_and_exit_code_2() {
+    let output = Place::new("nothing").weir(&[]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""));
+    assert!(text(&output.stderr).contains("Usage: weir"));
+    assert!(text(&output.stderr).ends_with("weir: a command is missing; the help is above\n"));
+}
+
+#[test]
+fn every_help_page_teaches_within_100_columns() {
+    let place = Place::new("help");
+    let pages = ["", "run", "fio", "replay", "waf", "crash", "import mqsim"];
+    for page in pages {
+        let output = place.say(&format!("{page} --help"));
+        assert!(good(&output).contains("Examples:"), "{page}");
+    }
+    for page in
+        pages.iter().chain(&["trace info", "device show", "device check", "device", "trace", "import"])
+    {
+        let output = place.say(&format!("{page} --help"));
+        let wide = good(&output).lines().find(|line| line.chars().count() > 100);
+        assert_eq!(wide, None, "{page}");
+    }
+    assert!(good(&place.say("--version")).starts_with("weir 0."));
+}
+
+#[test]
+fn devices_are_listed_shown_and_checked() {
+    let place = Place::new("devices");
+    let list = place.say("device list");
+    for name in flashweir_device::presets::names() {
+        assert_eq!(
+            good(&list).lines().filter(|line| line.split(' ').next() == Some(name)).count(),
+            1,
+            "{name}"
+        );
+    }
+    let shown = place.say("device show sata-mlc");
+    std::fs::write(place.0.join("mine.toml"), good(&shown)).unwrap();
+    let checked = place.say("device check mine.toml");
+    assert!(
+        good(&checked).starts_with("mine.toml: valid\n\nname        sata-mlc\n"),
+        "{}",
+        text(&checked.stdout)
+    );
+    let run = place.say("fio job.fio --device mine.toml --quiet");
+    assert!(good(&run).contains("sata-mlc"));
+    assert_eq!(text(&run.stderr), "");
+}
+
+#[test]
+fn fio_prints_tables_and_the_json_of_fio() {
+    let place = Place::new("fio");
+    let table = place.say("fio job.fio --device sata-mlc --device low-latency-slc");
+    let shown = good(&table);
+    for word in ["device", "IOPS", "p99 µs", "WAF", "sata-mlc", "low-latency-slc", "read"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    assert!(text(&table.stderr).starts_with("weir: 4,000 requests in "), "{}", text(&table.stderr));
+    let json = place.say("fio job.fio --device sata-mlc --output-format json --csv series.csv");
+    let json: serde_json::Value = serde_json::from_str(good(&json)).unwrap();
+    let job = &json["jobs"][0];
+    assert_eq!(job["jobname"], "j");
+    assert_eq!(job["read"]["total_ios"], 2000);
+    assert_eq!(job["job options"]["rw"], "randread");
+    assert_eq!(json["flashweir"]["device"], "sata-mlc");
+    let csv = std::fs::read_to_string(place.0.join("series.csv")).unwrap();
+    assert!(csv.lines().count() > 1 && csv.starts_with("device,workload,seed,job,kind"));
+}
+
+#[test]
+fn set_reaches_the_device_and_precondition_its_state() {
+    let place = Place::new("set");
+    let iops = |options: &str| {
+        let output = place.say(&format!("fio job.fio --device sata-mlc -q --output-format json {options}"));
+        let json: serde_json::Value = serde_json::from_str(good(&output)).unwrap();
+        json["jobs"][0]["read"]["iops"].as_f64().unwrap()
+    };
+    let plain = iops("");
+    assert!(iops("--set timing.read=500us") < plain / 2.0);
+    assert!(iops("--precondition none") > plain * 1.5, "nothing is read from the flash of a fresh device");
+    assert_eq!(iops("--seed 1"), plain);
+    assert!(iops("--seed 2") != plain);
+}
+
+const MATRIX: &str = "name = 'm'\nseeds = 2\nprecondition = { mode = 'instant', overwrite = 0.5 }
+[[device]]\npreset = 'barrier-ufs'\ngeometry.blocks_per_plane = 64\nftl.over_provisioning = 0.3
+[[device]]\npreset = 'low-latency-slc'\ngeometry.blocks_per_plane = 64\nftl.over_provisioning = 0.3
+[[workload]]\nfio = 'job.fio'
+[[workload]]\nname = 'w'\nfio_inline = \"[w]\\nrw=randrw\\nbs=4k\\niodepth=16\\nfsync=16\\nnumber_ios=3000\\n\"\n";
+
+#[test]
+fn any_number_of_jobs_gives_the_same_bytes() {
+    let place = Place::new("jobs");
+    std::fs::write(place.0.join("matrix.toml"), MATRIX).unwrap();
+    let run = |jobs: &str| {
+        let json = place.say(&format!("run matrix.toml --output json --jobs {jobs}"));
+        let table = place.say(&format!("run matrix.toml --jobs {jobs}"));
+        (good(&json).to_owned(), good(&table).to_owned())
+    };
+    let one = run("1");
+    assert_eq!(one, run("2"));
+    assert_eq!(one, run("7"));
+    let json: serde_json::Value = serde_json::from_str(&one.0).unwrap();
+    assert_eq!(json["runs"].as_array().unwrap().len(), 8);
+    assert_eq!(json["runs"][7]["seed"], 2);
+    assert!(one.1.contains("2 seeds, ±") && one.1.contains('±'));
+}
+
+#[test]
+fn files_appear_whole_and_alone() {
+    let place = Place::new("files");
+    let before = place.names();
+    good(&place.say("run good.toml --output json --out results.json --csv series.csv"));
+    let mut expected = before.clone();
+    expected.extend(["results.json".to_owned(), "series.csv".to_owned()]);
+    expected.sort();
+    assert_eq!(place.names(), expected);
+    let first = std::fs::read(place.0.join("results.json")).unwrap();
+    serde_json::from_slice::<serde_json::Value>(&first).unwrap();
+    let failed = place.say("run badfio.toml --output json --out results.json");
+    assert_eq!(failed.status.code(), Some(2));
+    assert_eq!(
+        std::fs::read(place.0.join("results.json")).unwrap(),
+        first,
+        "a failure leaves what was there"
+    );
+}
+
+#[test]
+fn requests_that_fail_are_exit_code_1_after_the_results() {
+    let place = Place::new("worn");
+    let job = "[j]\nrw=randwrite\nbs=4k\niodepth=8\nio_size=1g\nnorandommap\n";
+    std::fs::write(place.0.join("worn.fio"), job).unwrap();
+    let output = place.say(
+        "fio worn.fio --device mobile-ufs --set faults.endurance=2 --set geometry.blocks_per_plane=32 \
+         --set geometry.pages_per_block=48 --set ftl.over_provisioning=0.4 --overwrite 1 --quiet",
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("IOPS"));
+    let said = text(&output.stderr);
+    assert!(said.ends_with(" the device is read-only: it has no spare blocks left\n"), "{said}");
+    assert_eq!(said.lines().count(), 1);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["device", "show", "sata-mlc"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+}
+
+#[test]
+fn an_interrupt_ends_the_run_and_writes_nothing() {
+    let place = Place::new("interrupt");
+    std::fs::write(place.0.join("long.fio"), "[j]\nrw=randread\niodepth=4\ntime_based\nruntime=10d\n")
+        .unwrap();
+    let before = place.names();
+    let output = Command::new("timeout")
+        .args(["--preserve-status", "--signal=INT", "2", env!("CARGO_BIN_EXE_weir"), "fio", "long.fio"])
+        .args(["--device", "barrier-ufs", "--out", "out.json"])
+        .current_dir(&place.0)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!((text(&output.stderr), text(&output.stdout)), ("weir: stopped; nothing was written\n", ""));
+    assert_eq!(place.names(), before);
+}
+
+#[test]
+fn traces_are_summed_up_and_replayed() {
+    let place = Place::new("trace");
+    let info = place.say("trace info good.trace");
+    assert!(good(&info).contains("requests      3\n"), "{}", text(&info.stdout));
+    let info = place.say("trace info good.trace --output json");
+    let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
+    assert_eq!((&info["reads"], &info["format"]), (&2.into(), &"mqsim".into()));
+    let replayed =
+        place.say("replay good.trace --device sata-mlc --output-format json --timing closed=2 --repeat 3");
+    let json: serde_json::Value = serde_json::from_str(good(&replayed)).unwrap();
+    assert_eq!(json["jobs"][0]["read"]["total_ios"], 6);
+    assert_eq!(json["jobs"][0]["job options"]["timing"], "closed=2");
+    let wrapped = place.say("replay beyond.trace --device sata-mlc --fit wrap -q");
+    assert!(good(&wrapped).contains("beyond"));
+    let sorted = place.say("replay backwards.trace --device sata-mlc --sort");
+    good(&sorted);
+    assert!(text(&sorted.stderr).contains("warning: backwards.trace: 1 requests are earlier"));
+}
+
+/// MQSim's files as they come with the project.
+fn mqsim(name: &str) -> String {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/mqsim")).join(name).display().to_string()
+}
+
+#[test]
+fn mqsim_files_become_a_device_and_jobs_that_run() {
+    let place = Place::new("import");
+    let imported = place.say(&format!(
+        "import mqsim {} --workload {} -o imported -q",
+        mqsim("ssd-small-ideal.xml"),
+        mqsim("r8k-qd32.xml")
+    ));
+    assert!(good(&imported).contains("weir fio imported/scenario-1.fio --device imported/device.toml"));
+    let checked = place.say("device check imported/device.toml");
+    assert!(good(&checked).contains("name        ssd-small-ideal"));
+    let on_stdout = place.say(&format!("import mqsim {} -q", mqsim("ssd-small-ideal.xml")));
+    let file = std::fs::read_to_string(place.0.join("imported/device.toml")).unwrap();
+    assert_eq!(good(&on_stdout), file);
+}
+
+#[test]
+fn write_amplification_stands_beside_theory() {
+    let place = Place::new("waf");
+    let small = "waf --device amf --set geometry.channels=1 --set geometry.chips_per_channel=1 \
+                 --set ftl.gc.hot_cold=false --over-provisioning 0.2,0.3 --output json -q";
+    let points = |jobs: &str| good(&place.say(&format!("{small} --jobs {jobs}"))).to_owned();
+    let text = points("1");
+    assert_eq!(text, points("2"));
+    let points: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let points = points.as_array().unwrap();
+    assert_eq!(points.len(), 4);
+    for point in points {
+        let (ours, theirs) = (point["measured"].as_f64().unwrap(), point["closed_form"].as_f64().unwrap());
+        assert!((ours / theirs - 1.0).abs() < 0.03, "{point}");
+    }
+}
+
+#[test]
+fn the_crash_laboratory_counts_draws_and_replays() {
+    let place = Place::new("crash");
+    let clean = place.say("crash --device tiny-d1 --states 2000");
+    assert!(good(&clean).contains("violations: 0"));
+    assert!(text(&clean.stderr).contains(" distinct states in "));
+    let found = place.say("crash --device tiny-d1 --planted early-flush --quiet");
+    assert_eq!((found.status.code(), text(&found.stderr)), (Some(1), "weir: 1 violation of the contract\n"));
+    let shown = text(&found.stdout);
+    let token =
+        shown.lines().find_map(|line| line.strip_prefix("to see it again: weir crash --replay ")).unwrap();
+    let replayed = place.weir(&["crash", "--replay", token.trim_matches('\'')]);
+    assert_eq!(replayed.status.code(), Some(1));
+    assert!(text(&replayed.stderr).starts_with("weir: violation: "), "{}", text(&replayed.stderr));
+}
