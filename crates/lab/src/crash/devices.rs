@@ -26,7 +26,6 @@ struct Shape {
     high_water: f64,
     allocation: Allocation,
     hot_cold: bool,
-    over_provisioning: f64,
     program_fail: f64,
 }
 
@@ -43,7 +42,6 @@ const PLAIN: Shape = Shape {
     high_water: 0.5,
     allocation: Allocation::Static,
     hot_cold: true,
-    over_provisioning: 0.63,
     program_fail: 0.0,
 };
 
@@ -53,22 +51,22 @@ const SHAPES: [Shape; 12] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
-    Shape { name: "tiny-d1-mlc", cell: Cell::Mlc, over_provisioning: 0.76, ..PLAIN },
+    Shape { name: "tiny-d1-mlc", cell: Cell::Mlc, ..PLAIN },
     Shape { name: "tiny-d0-mlc", mode: BufferMode::WriteThrough, cell: Cell::Mlc, parallel: [1, 2, 1],
         unit_bytes: 1024, units_per_page: 1, ..PLAIN },
     Shape { name: "tiny-d2-mlc", mode: BufferMode::PowerLossProtected, cell: Cell::Mlc, parallel: [1, 1, 2],
-        unit_bytes: 1024, hot_cold: false, over_provisioning: 0.7, ..PLAIN },
+        unit_bytes: 1024, hot_cold: false, ..PLAIN },
     Shape { name: "tiny-d1-partial", unit_bytes: 4096, units_per_page: 1, buffer_units: 6,
-        blocks_per_plane: 12, over_provisioning: 0.6, ..PLAIN },
+        blocks_per_plane: 12, ..PLAIN },
     Shape { name: "tiny-d0-dynamic", mode: BufferMode::WriteThrough, allocation: Allocation::Dynamic,
-        parallel: [2, 2, 1], blocks_per_plane: 10, over_provisioning: 0.72, hot_cold: false, ..PLAIN },
+        parallel: [2, 2, 1], blocks_per_plane: 10, hot_cold: false, ..PLAIN },
     Shape { name: "tiny-d2-dynamic", mode: BufferMode::PowerLossProtected, allocation: Allocation::Dynamic,
-        parallel: [2, 1, 2], blocks_per_plane: 10, over_provisioning: 0.74, ..PLAIN },
+        parallel: [2, 1, 2], blocks_per_plane: 10, ..PLAIN },
     Shape { name: "tiny-d1-dynamic", allocation: Allocation::Dynamic, parallel: [2, 1, 2],
-        blocks_per_plane: 10, over_provisioning: 0.74, buffer_units: 16, ..PLAIN },
+        blocks_per_plane: 10, buffer_units: 16, ..PLAIN },
     Shape { name: "tiny-d1-mixed", hot_cold: false, parallel: [1, 1, 2], cell: Cell::Mlc, high_water: 0.9,
-        unit_bytes: 1024, over_provisioning: 0.7, ..PLAIN },
-    Shape { name: "tiny-d1-failing", program_fail: 0.004, blocks_per_plane: 16, over_provisioning: 0.7,
+        unit_bytes: 1024, ..PLAIN },
+    Shape { name: "tiny-d1-failing", program_fail: 0.004, blocks_per_plane: 16,
         ..PLAIN },
 ];
 
@@ -83,7 +81,14 @@ pub fn tiny(name: &str) -> Option<DeviceConfig> {
 }
 
 impl Shape {
+    /// The device with the least over-provisioning that is valid, so that collection is never far.
     fn config(&self) -> DeviceConfig {
+        let percents = 40..90;
+        let mut configs = percents.map(|percent| self.config_with(f64::from(percent) / 100.0));
+        configs.find(|config| config.validate().is_ok()).expect("enough over-provisioning makes it valid")
+    }
+
+    fn config_with(&self, over_provisioning: f64) -> DeviceConfig {
         let [channels, dies_per_chip, planes_per_die] = self.parallel;
         let page_bytes = self.unit_bytes * self.units_per_page;
         let us = Duration::from_micros;
@@ -124,7 +129,7 @@ impl Shape {
             },
             ftl: FtlConfig {
                 allocation: self.allocation,
-                over_provisioning: self.over_provisioning,
+                over_provisioning,
                 gc: GcConfig {
                     hot_cold: self.hot_cold,
                     start_below_blocks: reserve_blocks + 1,

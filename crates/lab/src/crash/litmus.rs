@@ -8,8 +8,10 @@ use super::devices::tiny;
 use super::explorer::{WorldSpec, caught, combinations, contents, cut, kind_of, observed};
 use super::sim::Sim;
 use super::workload::{History, HostOp, Verb};
-use flashweir_contract::program::{Request, Target, run};
-use flashweir_contract::{Content, DeviceKind, Kind, LITMUS, Litmus, Outcome, Value};
+use flashweir_contract::program::{Request, Target, run, unit_count};
+use flashweir_contract::{
+    Content, DeviceKind, Exploration, Kind, LITMUS, Litmus, ModelDevice, Observed, Outcome, Value,
+};
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Bytes, Duration, Lpn, Payload};
 use flashweir_device::config::{Allocation, Eviction};
@@ -30,6 +32,8 @@ pub struct LitmusResult {
     pub reached: u32,
     /// Those that none showed.
     pub missed: Vec<String>,
+    /// … of which the model device shows so many.
+    pub model: u32,
     /// Distinct media that were recovered.
     pub states: u64,
     /// A forbidden state that was seen: variant, delay, cut and what was read.
@@ -91,9 +95,30 @@ fn run_test(test: &Litmus, kind: DeviceKind, names: &[&str], planted: Option<Pla
         allowed: allowed.len() as u32,
         reached: reached.len() as u32,
         missed: missed.collect(),
+        model: model_reaches(test, kind).difference(&reached).count() as u32,
         states,
         forbidden,
     }
+}
+
+/// The allowed states that the model device of the contract shows.
+fn model_reaches(test: &Litmus, kind: DeviceKind) -> BTreeSet<usize> {
+    let steps = test.steps();
+    let initial = |lpn: Lpn| Payload::Tag(mix(lpn.0 + 77));
+    let mut device = ModelDevice::new(kind.policy(), 8, 64);
+    for lpn in (0..unit_count(&steps) as u64).map(Lpn) {
+        device.age(lpn, initial(lpn));
+    }
+    run(&steps, &mut device);
+    let shown = device.legal_states(Exploration::default()).filter_map(|state| {
+        let woken = device.after(&state);
+        let seen = |lpn: Lpn| Observed::Content(Content::from(&woken.read(lpn)));
+        match test.judge(Lpn(0), |lpn| Content::from(&initial(lpn)), seen) {
+            Outcome::Allowed(state) => Some(state),
+            Outcome::Forbidden(_) | Outcome::Unlisted => None,
+        }
+    });
+    shown.collect()
 }
 
 /// The same device, more or less eager to write, with other evictions, and with little and slow memory.
@@ -114,7 +139,7 @@ fn variants(config: &DeviceConfig) -> Vec<DeviceConfig> {
     small.geometry.page_bytes = small.geometry.unit_bytes;
     small.buffer.capacity = small.geometry.unit_bytes;
     small.ftl.allocation = Allocation::Static;
-    small.ftl.over_provisioning = 0.8;
+    small.ftl.over_provisioning = 0.85;
     list.push(small);
     for variant in &list {
         assert_eq!(variant.validate(), Ok(()), "a variant is valid");

@@ -8,7 +8,9 @@ use flashweir_lab::crash::devices::{names, tiny};
 use flashweir_lab::crash::explorer::{WorldSpec, contents, cut, exercise_device, explore_world};
 use flashweir_lab::crash::sim::Sim;
 use flashweir_lab::crash::workload::history;
-use flashweir_lab::crash::{CrashConfig, Effort, Token, explore, litmus, mutation_score, replay};
+use flashweir_lab::crash::{
+    CrashConfig, Effort, LitmusResult, Token, explore, litmus, mutation_score, replay,
+};
 
 fn seed() -> u64 {
     std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
@@ -20,7 +22,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn no_cut_breaks_the_contract() {
-    let states = number("FLASHWEIR_CRASH_STATES", 250_000);
+    let states = number("FLASHWEIR_CRASH_STATES", 200_000);
     let config = CrashConfig { seed: seed(), states, jobs: 2, ..CrashConfig::default() };
     let report = explore(&config, |_| true).unwrap();
     println!("{} worlds, {:?}", report.worlds, report.totals);
@@ -36,9 +38,26 @@ fn no_cut_breaks_the_contract() {
 }
 
 #[test]
+fn a_report_does_not_depend_on_the_number_of_threads() {
+    let report = |jobs| {
+        let config = CrashConfig { seed: seed(), states: 30_000, jobs, ..CrashConfig::default() };
+        serde_json::to_string(&explore(&config, |_| true).unwrap()).unwrap()
+    };
+    let alone = report(1);
+    assert_eq!(alone, report(1));
+    assert_eq!(alone, report(3));
+}
+
+#[test]
 fn every_planted_bug_is_found() {
-    let config =
-        CrashConfig { seed: seed(), states: 1_000_000, jobs: 2, minimise: false, ..CrashConfig::default() };
+    let config = CrashConfig {
+        seed: seed(),
+        states: 1_000_000,
+        jobs: 2,
+        minimise: false,
+        effort: Effort { nested_draws: 1, exercise_every: 2_048, ..Effort::default() },
+        ..CrashConfig::default()
+    };
     let score = mutation_score(&config, |mutant| {
         let by =
             mutant.killed_by.as_ref().map_or("NOT FOUND".into(), |v| format!("{} ({})", v.what, v.token));
@@ -71,28 +90,22 @@ fn a_token_replays_what_was_found() {
     }
 }
 
-/// Each allowed state that the SSD does not reach is reached by the model device: the contract's own tests
-/// show that it reaches all of them.
+/// No forbidden state is seen; each allowed one is reached by a variant of the SSD or by the model device.
 #[test]
 fn litmus_tests_from_both_sides() {
     let results = litmus(None);
-    let (mut allowed, mut reached, mut states) = (0, 0, 0);
-    for result in &results {
-        allowed += result.allowed;
-        reached += result.reached;
-        states += result.states;
-        if !result.missed.is_empty() || result.forbidden.is_some() {
-            println!(
-                "{} {}: {}/{} missed {:?} {:?}",
-                result.name, result.kind, result.reached, result.allowed, result.missed, result.forbidden
-            );
-        }
+    let sum = |of: fn(&LitmusResult) -> u64| results.iter().map(of).sum::<u64>();
+    for result in results.iter().filter(|r| !r.missed.is_empty() || r.forbidden.is_some()) {
+        println!("{} {}: missed {:?}, {:?}", result.name, result.kind, result.missed, result.forbidden);
     }
+    let (allowed, reached) = (sum(|r| u64::from(r.allowed)), sum(|r| u64::from(r.reached)));
+    let states = sum(|r| r.states);
     println!(
-        "{} tests × kinds, {states} states: {reached} of {allowed} allowed states reached by the SSD",
+        "{} tests, {states} media, {reached} of {allowed} allowed states reached by the SSD",
         results.len()
     );
     assert!(results.iter().all(|result| result.forbidden.is_none()));
+    assert_eq!(reached + sum(|r| u64::from(r.model)), allowed, "the model device reaches the others");
 }
 
 const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
@@ -116,7 +129,8 @@ fn cut_short(config: &DeviceConfig, device: Device, boot: u32, random: &mut Stre
     cut(&sim, &torn)
 }
 
-/// Each boot leaves blocks half filled and ends before collection has had its time.
+/// Each boot leaves blocks half filled and ends before collection has had its time; and a plane that was short
+/// of blocks when the device woke up waited for a program that could not come.
 #[test]
 fn regression_cuts_that_follow_each_other_soon_do_not_use_up_a_plane() {
     for name in names() {
@@ -167,15 +181,6 @@ fn explored(name: &str, seed: u64, effort: Effort) {
     assert_eq!(explore_world(&spec).1, None, "{name} seed {seed}");
 }
 
-/// A plane that was short of free blocks when the device woke up waited for a program that could not come.
-#[test]
-fn regression_a_plane_short_of_blocks_collects_after_a_recovery() {
-    let effort = Effort { boots: 2, nested_depth: 0, exercise_every: 4, ..Effort::default() };
-    for name in ["tiny-d1", "tiny-d1-partial", "tiny-d1-mlc"] {
-        (0..2).for_each(|seed| explored(name, seed, effort));
-    }
-}
-
 /// The first program after it could destroy a page that had been durable since the preconditioning.
 #[test]
 fn regression_preconditioning_leaves_no_open_word_line() {
@@ -184,14 +189,5 @@ fn regression_preconditioning_leaves_no_open_word_line() {
         for name in ["tiny-d1-mlc", "tiny-d1-mixed", "tiny-d0-mlc", "tiny-d2-mlc"] {
             explored(name, seed, effort);
         }
-    }
-}
-
-/// Collection in a plane whose victims have nothing to give never ended.
-#[test]
-fn regression_collection_without_gain_comes_to_rest() {
-    let effort = Effort { boots: 2, nested_depth: 1, exercise_every: 16, ..Effort::default() };
-    for name in ["tiny-d1-dynamic", "tiny-d0-dynamic"] {
-        (0..3).for_each(|seed| explored(name, seed, effort));
     }
 }
