@@ -37,7 +37,7 @@ pub struct Effort {
     pub boots: u32,
     /// Cuts inside recoveries, one inside the other, at most.
     pub nested_depth: u32,
-    /// Cuts drawn from each recovery; one recovery in [`NESTED_ALL`] gets every cut.
+    /// Cuts drawn from each recovery; one recovery in 64 gets every cut.
     pub nested_draws: u32,
     /// One new medium in so many shows that the device works on; 0 is none.
     pub exercise_every: u32,
