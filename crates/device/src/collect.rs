@@ -287,7 +287,7 @@ impl Device {
 
     /// A plane that lost too many blocks cannot promise room for its share: the device turns read-only while
     /// it can still write what it has accepted.
-    fn check_spare(&mut self, plane: PlaneId) {
+    pub(crate) fn check_spare(&mut self, plane: PlaneId) {
         let share = self.geometry.user_units / u64::from(self.geometry.planes());
         let data = share.div_ceil(u64::from(self.geometry.units_per_block())) as u32;
         let meta = (2 * self.geometry.meta_blocks_per_region).div_ceil(self.geometry.planes());

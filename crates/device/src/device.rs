@@ -94,6 +94,7 @@ pub struct Device {
     pub(crate) commands: Slab<Active>,
     /// Commands that change something and wait for a slot, in order.
     pub(crate) admission: VecDeque<u32>,
+    pub(crate) admitting: bool,
     pub(crate) flushes: Vec<PendingFlush>,
     pub(crate) collections: Vec<Collection>,
     pub(crate) log: MapLog,
@@ -146,10 +147,20 @@ impl Device {
     pub fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
         let geometry = Geometry::new(&config);
         let mut factory = Stream::new(options.seed, "factory");
-        let bad: Vec<BlockId> = (0..geometry.blocks())
-            .map(BlockId)
-            .filter(|_| factory.chance(config.faults.factory_bad))
-            .collect();
+        // The regions of metadata are laid out over good blocks, and no plane has more bad ones than the
+        // fraction says, as vendors guarantee.
+        let meta: BTreeSet<BlockId> = (0..2).flat_map(|region| geometry.meta_blocks(region)).collect();
+        let bad_max = geometry.factory_bad_max();
+        let mut bad_of_plane = vec![0; geometry.planes() as usize];
+        let mut bad = Vec::new();
+        for block in (0..geometry.blocks()).map(BlockId) {
+            let of_plane = &mut bad_of_plane[geometry.plane_of(block).0 as usize];
+            let drawn = factory.chance(config.faults.factory_bad);
+            if drawn && *of_plane < bad_max && !meta.contains(&block) {
+                *of_plane += 1;
+                bad.push(block);
+            }
+        }
         let media = Media::new(&config, options.track_contents, &bad);
         Self::on_medium(config, options, media)
     }
@@ -176,6 +187,7 @@ impl Device {
             buffer: Buffer::new(units, config.buffer.eviction),
             commands: Slab::default(),
             admission: VecDeque::new(),
+            admitting: false,
             flushes: Vec::new(),
             collections: (0..planes).map(|_| Collection::default()).collect(),
             log: MapLog::new(&config, &geometry),

@@ -134,6 +134,10 @@ impl Device {
 
     /// Accepts waiting commands as far as there is room.
     pub(crate) fn admit(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        // What is accepted may set things free that call here again.
+        if std::mem::replace(&mut self.admitting, true) {
+            return;
+        }
         while let Some(&at) = self.admission.front() {
             let done = match self.commands.get(at).command.op {
                 Op::Write { .. } => self.accept_write(now, at, effects),
@@ -149,6 +153,7 @@ impl Device {
             }
             self.admission.pop_front();
         }
+        self.admitting = false;
     }
 
     /// The mapping units of a range.

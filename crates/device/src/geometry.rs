@@ -207,6 +207,11 @@ impl Geometry {
         })
     }
 
+    /// Bad blocks from the factory in one plane at most.
+    pub fn factory_bad_max(&self) -> u32 {
+        (f64::from(self.blocks_per_plane) * self.bad_fraction).ceil() as u32
+    }
+
     /// Pages that one collection may leave unused: the rest of a last page, and of a last word line.
     pub fn collection_waste_pages(config: &DeviceConfig) -> u32 {
         let partial_page = u32::from(config.geometry.page_bytes != config.geometry.unit_bytes);
@@ -220,6 +225,6 @@ impl Geometry {
         let user = self.user_units as f64 / f64::from(self.planes()) / f64::from(self.units_per_block());
         let meta = (2 * self.meta_blocks_per_region).div_ceil(self.planes());
         let blocks = f64::from(self.blocks_per_plane);
-        blocks * (1.0 - self.bad_fraction) - user - f64::from(meta)
+        blocks - f64::from(self.factory_bad_max()) - user - f64::from(meta)
     }
 }

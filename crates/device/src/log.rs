@@ -163,6 +163,12 @@ impl MapLog {
         PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
     }
 
+    /// Whether so many deallocations wait for a checkpoint that no more are accepted: a checkpoint repeats those
+    /// above its horizon, and must fit into its region with them.
+    pub(crate) fn is_congested(&self) -> bool {
+        self.recent_trims.len() >= (self.pages_per_region as usize * self.records_per_page / 4).max(8)
+    }
+
     fn is_due(&self) -> bool {
         let waits = self.wanted && !self.pending.is_empty();
         waits || self.pending.len() >= self.records_per_page || self.pins.len() >= PINS_MAX
@@ -188,7 +194,7 @@ impl MapLog {
 
     /// Pages left in the region.
     fn room(&self) -> u32 {
-        self.pages_per_region - self.next_page
+        self.pages_per_region.saturating_sub(self.next_page)
     }
 }
 
@@ -203,6 +209,11 @@ impl Device {
             for ppa in std::mem::take(&mut self.log.pins) {
                 self.invalidate(ppa);
             }
+        }
+        if self.log.is_congested() && self.log.recent_trims[0].seq <= self.horizon() && self.keeps_metadata()
+        {
+            self.begin_checkpoint(now, effects);
+            return;
         }
         if !self.log.is_due() {
             if self.log.pending.is_empty() && self.log.wanted {
@@ -299,6 +310,7 @@ impl Device {
             self.part_done(command, effects);
         }
         self.check_flushes(effects);
+        self.admit(now, effects);
         self.collect_recheck(now, effects);
         for plane in 0..self.collections.len() {
             if std::mem::take(&mut self.collections[plane].waits_for_log) {

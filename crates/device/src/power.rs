@@ -1,7 +1,7 @@
 //! The power goes, and comes back.
 //!
 //! A cut leaves the medium, with what was in the cells torn as the caller decides. Recovery reads it
-//! (a pure fold, [`flashweir_ftl::recovery`]), then writes in a few steps: what the capacitor saved, and a
+//! (a pure fold, [`flashweir_ftl::recovery`]), then writes in a few steps: survivors of planes that are short, and a
 //! new checkpoint. A cut between or inside these steps leaves a medium from which recovery begins anew.
 //!
 //! Invariants: no step destroys what the fold needed before the new checkpoint is complete; only after the
@@ -91,7 +91,6 @@ enum Step {
     Erase(BlockId),
     Program { at: PageAddr, opened: u64, units: Vec<UnitImage> },
     ProgramMeta { at: PageAddr, group: u64, image: Arc<[u8]> },
-    ClearSaveArea,
 }
 
 /// A metadata group as it was found.
@@ -152,6 +151,9 @@ impl Recovery {
         if let Some(step) = self.steps.get(self.next) {
             apply(&mut media, step, torn);
         }
+        if self.next > 0 && self.device.has_planted(PlantedBug::SaveClearedEarly) {
+            media.set_save_area(None);
+        }
         media
     }
 
@@ -163,6 +165,8 @@ impl Recovery {
     /// Does all steps that are left; the device takes commands from then on.
     pub fn finish(mut self) -> (Device, RecoveryReport) {
         while self.advance() {}
+        // From here on the capacitor covers the buffer, which holds what was saved.
+        self.device.media.set_save_area(None);
         (self.device, self.report)
     }
 }
@@ -180,8 +184,6 @@ fn apply(media: &mut Media, step: &Step, torn: Torn) {
         (Step::ProgramMeta { at, group, image }, Torn::Done) => {
             program_meta_page(media, *at, *group, image.clone());
         }
-        (Step::ClearSaveArea, Torn::Damaged) => {}
-        (Step::ClearSaveArea, Torn::Done) => media.set_save_area(None),
     }
 }
 
@@ -299,6 +301,7 @@ impl<'a> Scan<'a> {
         let mut untrusted: Vec<(u64, BlockId)> = (0..self.geometry.blocks())
             .map(BlockId)
             .filter(|block| !trusted[block.0 as usize] && !self.unfinished.contains(block))
+            .filter(|block| !self.media.is_bad(*block))
             .filter_map(|block| Some((self.media.opened(block).filter(|opened| *opened > 0)?, block)))
             .collect();
         untrusted.sort_unstable();
@@ -321,7 +324,9 @@ impl<'a> Scan<'a> {
         for block in (0..self.geometry.blocks()).map(BlockId) {
             self.note_read(block);
             let opened = self.media.opened(block).unwrap_or(0);
-            trusted.push(opened > 0 && opened <= openings && !open.contains(&block));
+            // A block that became bad was emptied before; what it still shows lives elsewhere.
+            let bad = self.media.is_bad(block);
+            trusted.push(opened > 0 && opened <= openings && !open.contains(&block) && !bad);
             if opened > openings + BOOT_GAP / 2 {
                 self.unfinished.push(block);
             } else {
@@ -378,19 +383,12 @@ impl<'a> Scan<'a> {
         let mut steps = Vec::new();
         erase_garbage(&mut device, &self.unfinished, &mut steps);
         let seq_saved = save.iter().flat_map(|s| s.units.iter().map(|(_, seq, _)| *seq)).max().unwrap_or(0);
-        if let Some(save) = &save {
-            write_saved(&mut device, save, &mut steps);
-        }
         let victims = collect_short(&mut device, &mut steps);
         device.seq = fold.seq_max().max(seq_saved) + BOOT_GAP;
         device.log.boot = boot;
-        let cleared_early = device.has_planted(PlantedBug::SaveClearedEarly);
-        if save.is_some() && cleared_early {
-            steps.push(Step::ClearSaveArea);
-        }
         write_checkpoint(&mut device, target, group, &mut steps);
-        if save.is_some() && !cleared_early {
-            steps.push(Step::ClearSaveArea);
+        if let Some(save) = &save {
+            restore_saved(&mut device, save);
         }
         for victim in victims {
             device.space.blocks.release(victim);
@@ -401,6 +399,7 @@ impl<'a> Scan<'a> {
         report.time = duration(&device, &reads, &steps);
         for plane in 0..device.geometry.planes() {
             device.space.close_frontiers(PlaneId(plane));
+            device.check_spare(PlaneId(plane));
             device.recheck.push(PlaneId(plane));
         }
         Recovery { device, steps, next: 0, report }
@@ -437,8 +436,10 @@ fn erase_garbage(device: &mut Device, unfinished: &[BlockId], steps: &mut Vec<St
     }
 }
 
-/// Programs what the capacitor saved, newest version of each page only.
-fn write_saved(device: &mut Device, save: &SaveArea, steps: &mut Vec<Step>) {
+/// Puts what the capacitor saved back into the buffer, newest version of each page only and in the order in
+/// which they were accepted. They get new numbers, above the horizon of the new checkpoint. The capacitor saves
+/// them again at the next cut, so nothing needs to be programmed before the device takes commands.
+fn restore_saved(device: &mut Device, save: &SaveArea) {
     let mut newest: BTreeMap<Lpn, (u64, &Payload)> = BTreeMap::new();
     for (lpn, seq, payload) in &save.units {
         let entry = newest.entry(*lpn).or_insert((*seq, payload));
@@ -455,23 +456,17 @@ fn write_saved(device: &mut Device, save: &SaveArea, steps: &mut Vec<Step>) {
         };
         !trimmed && *seq > durable
     });
-    let mut of_plane: BTreeMap<PlaneId, Vec<(Lpn, u64, Payload)>> = BTreeMap::new();
-    for (i, (lpn, (seq, payload))) in newest.into_iter().enumerate() {
-        let plane = match device.config.ftl.allocation {
-            crate::config::Allocation::Static => device.plane_for(lpn),
-            crate::config::Allocation::Dynamic => PlaneId(i as u32 % device.geometry.planes()),
-        };
-        of_plane.entry(plane).or_default().push((lpn, seq, payload.clone()));
-    }
-    for (plane, units) in of_plane {
-        for page in units.chunks(device.geometry.units_per_page as usize) {
-            program(device, plane, page, steps);
-        }
+    let mut units: Vec<(u64, Lpn, &Payload)> =
+        newest.into_iter().map(|(lpn, (seq, payload))| (seq, lpn, payload)).collect();
+    units.sort_unstable_by_key(|(seq, lpn, _)| (*seq, *lpn));
+    for (_, lpn, payload) in units {
+        let seq = device.next_seq();
+        let slot = device.buffer.insert(lpn, seq, payload.clone(), device.map.get(lpn));
+        device.map.replace(lpn, device.buffer.word(slot));
     }
 }
 
-/// Plans one page of versions that get a new place: saved ones and survivors. The reserve of collection is there
-/// for this.
+/// Plans one page of survivors.
 fn program(device: &mut Device, plane: PlaneId, units: &[(Lpn, u64, Payload)], steps: &mut Vec<Step>) {
     let frontier = Frontier::Gc;
     device.space.offer(plane, frontier).expect("a plane keeps free blocks in reserve");
@@ -570,7 +565,6 @@ fn duration(device: &Device, reads: &[u64], steps: &[Step]) -> Duration {
     let step_time = |step: &Step| match step {
         Step::Erase(_) => timing.command[2] + timing.erase,
         Step::Program { at, .. } | Step::ProgramMeta { at, .. } => page_program + timing.program.of(at.page),
-        Step::ClearSaveArea => Duration::ZERO,
     };
     let longest = reads.iter().copied().max().unwrap_or(0);
     page_read * longest + steps.iter().map(step_time).sum()

@@ -9,7 +9,7 @@ use crate::geometry::{Geometry, PageAddr};
 use crate::nand::{Binder, Class, Frontier, Job, Op, OpKind, UNBOUND};
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Ppa};
-use flashweir_ftl::{BlockId, Blocks, PlaneId, VictimPicker};
+use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId, VictimPicker};
 use std::collections::VecDeque;
 
 /// A unit on its way to the medium.
@@ -148,8 +148,12 @@ impl Space {
     /// Closes whatever is open in a plane: after a recovery nothing is appended to old blocks.
     pub(crate) fn close_frontiers(&mut self, plane: PlaneId) {
         for frontier in &mut self.frontiers[plane.index()] {
-            if let Some(open) = frontier.take() {
-                self.blocks.close(open.block);
+            *frontier = None;
+        }
+        // A block that was filled to its last page is no frontier any more, but still open.
+        for block in self.blocks.of_plane(plane).map(BlockId) {
+            if self.blocks.state(block) == BlockState::Open {
+                self.blocks.close(block);
             }
         }
     }

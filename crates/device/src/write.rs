@@ -171,6 +171,14 @@ impl Device {
 
     /// Accepts a deallocation; true when it is in.
     pub(crate) fn accept_trim(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) -> bool {
+        if self.log.is_congested() {
+            // What the horizon waits for goes to the medium; the checkpoint after that makes room.
+            self.write_all(now, effects);
+            self.pump_log(now, effects);
+            if self.log.is_congested() {
+                return false;
+            }
+        }
         let (lba, blocks) = range(&self.commands.get(at).command.op).expect("a deallocation has a range");
         let zeroes = matches!(self.commands.get(at).command.op, Op::WriteZeroes { .. });
         let span = self.span(lba, blocks);
@@ -255,11 +263,7 @@ impl Device {
         let upto = self.accept(at, effects);
         self.metrics.flushes += 1;
         if !self.is_protected() {
-            while let Some(slot) = self.buffer.oldest() {
-                self.place(slot, true);
-            }
-            self.space.release_held();
-            self.release_pages(now, effects);
+            self.write_all(now, effects);
         }
         // What was lost before, or just now, without anybody waiting for it.
         if let Some(lba) = self.unreported.take() {
@@ -285,6 +289,16 @@ impl Device {
             }
         }
         self.part_done(at, effects);
+    }
+
+    /// Sends every dirty unit to the medium.
+    fn write_all(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        while let Some(slot) = self.buffer.oldest() {
+            self.place(slot, true);
+        }
+        self.space.release_held();
+        self.release_pages(now, effects);
+        self.demand_wordlines(now, effects);
     }
 
     /// Completes every FLUSH that has nothing left to wait for.

@@ -154,7 +154,10 @@ pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
     ftl.over_provisioning = 0.05;
     config.buffer.mode =
         [BufferMode::WriteThrough, BufferMode::WriteBack, BufferMode::PowerLossProtected][pick(3) as usize];
-    config.buffer.capacity = Bytes(config.geometry.page_bytes.0 * (1 + pick(16)));
+    let g = &config.geometry;
+    let planes = g.channels * g.chips_per_channel * g.dies_per_chip * g.planes_per_die;
+    let pages_max = u64::from(planes * g.pages_per_block).min(16);
+    config.buffer.capacity = Bytes(g.page_bytes.0 * (1 + pick(pages_max)));
     config.buffer.high_water = [0.0, 0.5, 0.9][pick(3) as usize];
     config.buffer.low_water = config.buffer.high_water * 0.9;
     config.buffer.eviction = if pick(2) == 0 { Eviction::Fifo } else { Eviction::Lru };
