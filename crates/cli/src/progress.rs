@@ -14,6 +14,9 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Positions of a bar; a bar is drawn with fewer characters than this.
 const STEPS: u64 = 10_000;
 
+/// Characters of the message beside a bar.
+const MESSAGE_CHARS_MAX: usize = 34;
+
 /// One bar that appears when it has waited long enough.
 #[derive(Debug)]
 pub(crate) struct Bar {
@@ -27,10 +30,9 @@ pub(crate) struct Bar {
 impl Bar {
     /// A bar that has not appeared.
     pub(crate) fn new(quiet: bool) -> Self {
-        let style =
-            ProgressStyle::with_template("{bar:24} {percent:>3} %  {elapsed}, {eta} left  {wide_msg}")
-                .expect("the template is fixed")
-                .progress_chars("█▌░");
+        let style = ProgressStyle::with_template("{bar:16} {percent:>3} %  {elapsed}, {eta} left  {msg}")
+            .expect("the template is fixed")
+            .progress_chars("█▌░");
         let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden()).with_style(style);
         Self { bar, wanted: !quiet && std::io::stderr().is_terminal(), shown: false, begun: Instant::now() }
     }
@@ -44,7 +46,10 @@ impl Bar {
             self.shown = true;
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_message(message());
+        // A line as wide as the terminal would wrap when Ctrl-C is echoed behind it, and could not be taken away.
+        let message = message();
+        let short: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
+        self.bar.set_message(if short.len() < message.len() { format!("{short}…") } else { short });
         self.bar.set_position((fraction.clamp(0.0, 1.0) * STEPS as f64) as u64);
     }
 
