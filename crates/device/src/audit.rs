@@ -14,7 +14,7 @@ impl Device {
         assert_eq!(self.metrics.commands, self.metrics.completions, "each command completes once");
         assert!(self.flushes.is_empty() && self.admission.is_empty(), "commands wait");
         let valid = self.space.blocks.audit();
-        let mut mapped = 0;
+        let mut direct = 0;
         for (lpn, word) in self.map.iter() {
             let mut word = word;
             while let MapWord::Cached { slot, generation } = word {
@@ -22,22 +22,30 @@ impl Device {
                 assert_eq!(version.lpn, lpn, "a slot of the chain belongs to its page");
                 word = version.under;
             }
-            if let MapWord::Direct(ppa) = word {
-                assert!(self.space.blocks.is_valid(ppa), "page {} is mapped to an invalid unit", lpn.0);
-                mapped += 1;
-                match self.media.oob(ppa) {
-                    Some((owner, _)) => {
-                        assert_eq!(owner, Owner::Lpn(lpn), "unit {} has another owner", ppa.0)
-                    }
-                    None => assert!(self.metrics.uncorrectable_reads > 0 || self.media.oob(ppa).is_none()),
-                }
-            }
+            direct += u64::from(matches!(word, MapWord::Direct(_)));
         }
-        assert_eq!(valid, mapped + self.log.pinned() as u64, "valid units are mapped or pinned");
+        // From the medium's side, so that memory is read in order: each valid unit is what the map names.
+        let units = u64::from(self.geometry.units_per_block());
+        let mut named = 0;
+        for block in self.space.blocks.ids().filter(|block| self.space.blocks.valid(*block) > 0) {
+            let first = u64::from(block.0) * units;
+            let valid = (first..first + units).map(Ppa).filter(|ppa| self.space.blocks.is_valid(*ppa));
+            named += valid.filter(|ppa| self.is_named(*ppa)).count() as u64;
+        }
+        assert_eq!(direct, named, "each mapped unit is valid and belongs to its page");
+        assert_eq!(valid, named + self.log.pinned() as u64, "valid units are mapped or pinned");
         let survivors: u32 = self.collections.iter().map(|c| c.moves()).sum();
         let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
         assert!(survivors > 0 || gc_pages == 0 || self.nand.in_flight() > 0, "survivors are lost");
         self.audit_blocks();
+    }
+
+    /// Whether the map names this unit for the page that owns it; a unit that cannot be read owns nothing.
+    fn is_named(&self, ppa: Ppa) -> bool {
+        match self.media.oob(ppa) {
+            Some((Owner::Lpn(lpn), _)) => self.is_mapped_to(lpn, ppa),
+            _ => false,
+        }
     }
 
     /// Pages live + stale + free are all pages, and the erases of all blocks are the erases counted.

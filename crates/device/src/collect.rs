@@ -229,7 +229,7 @@ impl Device {
     }
 
     /// Whether `ppa` is the durable place of `lpn`.
-    fn is_mapped_to(&self, lpn: Lpn, ppa: Ppa) -> bool {
+    pub(crate) fn is_mapped_to(&self, lpn: Lpn, ppa: Ppa) -> bool {
         let mut word = self.map.get(lpn);
         while let MapWord::Cached { slot, generation } = word {
             word = self.buffer.named(slot, generation).under;

@@ -261,7 +261,7 @@ impl Device {
 
     /// Whether a logical page holds anything.
     pub fn is_mapped(&self, lpn: Lpn) -> bool {
-        self.map.get(lpn) != flashweir_ftl::MapWord::Unmapped
+        lpn.0 < self.map.len() && self.map.get(lpn) != flashweir_ftl::MapWord::Unmapped
     }
 
     /// Sets the clock of a quiet device to zero, for its use in another world.

@@ -266,8 +266,7 @@ impl Blocks {
         let mut total = 0;
         for block in self.ids() {
             let first = u64::from(block.0) * u64::from(self.units_per_block);
-            let bits = (first..first + u64::from(self.units_per_block)).filter(|&p| self.is_valid(Ppa(p)));
-            let valid = bits.count() as u32;
+            let valid = self.count_valid(first, first + u64::from(self.units_per_block));
             assert_eq!(valid, self.valid(block), "valid units of block {}", block.0);
             total += u64::from(valid);
         }
@@ -280,6 +279,15 @@ impl Blocks {
         let free = self.states.iter().filter(|s| **s == BlockState::Free).count();
         assert_eq!(free, self.free.iter().map(VecDeque::len).sum::<usize>(), "free pools");
         total
+    }
+
+    /// Set bits of the units from `first` up to `end`, a word at a time.
+    fn count_valid(&self, first: u64, end: u64) -> u32 {
+        let words = &self.valid_bits[(first / 64) as usize..end.div_ceil(64) as usize];
+        let all: u32 = words.iter().map(|word| word.count_ones()).sum();
+        let before = words[0] & ((1 << (first % 64)) - 1);
+        let after = if end.is_multiple_of(64) { 0 } else { words[words.len() - 1] >> (end % 64) };
+        all - before.count_ones() - after.count_ones()
     }
 
     /// Bytes of memory in use.
