@@ -303,7 +303,7 @@ impl Device {
     fn operation_done(&mut self, now: Instant, id: OpId, effects: &mut Vec<Effect>) {
         let op = self.nand.take(id);
         match op.job {
-            Job::HostRead { command, units } => self.host_read_done(now, &op, command, units, effects),
+            Job::HostRead { command } => self.host_read_done(&op, command, effects),
             Job::Modify { command } => self.modify_done(now, command, effects),
             Job::GcRead => self.gc_read_done(now, &op, effects),
             Job::UserPage(page) | Job::GcPage(page) => self.page_done(now, &op, page, effects),

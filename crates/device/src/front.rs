@@ -43,10 +43,8 @@ impl Device {
         self.metrics.commands += 1;
         let verdict = self.check(&command);
         let blocks = range(&command.op).map(|(_, blocks)| blocks);
-        let kind = std::mem::discriminant(&command.op);
         let is_read = matches!(command.op, Op::Read { .. });
         let is_write = matches!(command.op, Op::Write { .. });
-        let _ = kind;
         let active = Active { command, seq: 0, left: 0, next: 0, error: None, data: Vec::new() };
         let at = self.commands.insert(active);
         if let Err(error) = verdict {

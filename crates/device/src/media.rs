@@ -63,6 +63,13 @@ pub struct UnitImage {
     pub payload: Payload,
 }
 
+impl UnitImage {
+    /// For a medium that does not keep contents.
+    pub fn without_content(owner: Owner, seq: u64) -> Self {
+        Self { owner, seq, payload: Payload::Zero }
+    }
+}
+
 /// How an operation stood when the power went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Torn {

@@ -62,7 +62,7 @@ pub enum Frontier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
     /// Part of a host read.
-    HostRead { command: u32, units: u32 },
+    HostRead { command: u32 },
     /// Old content for a write that covers part of a unit.
     Modify { command: u32 },
     /// Valid units of a page of the plane's victim.

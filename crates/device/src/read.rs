@@ -64,7 +64,7 @@ impl Device {
 
     fn read_page(&mut self, now: Instant, command: u32, ppa: Ppa, units: u32, effects: &mut Vec<Effect>) {
         self.metrics.pages_read += 1;
-        self.push_read(now, ppa, units, Job::HostRead { command, units }, effects);
+        self.push_read(now, ppa, units, Job::HostRead { command }, effects);
     }
 
     /// Queues the read of `units` units of the page that holds `ppa`.
@@ -89,14 +89,7 @@ impl Device {
         self.start(now, station, effects);
     }
 
-    pub(crate) fn host_read_done(
-        &mut self,
-        _now: Instant,
-        op: &NandOp,
-        command: u32,
-        _units: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(crate) fn host_read_done(&mut self, op: &NandOp, command: u32, effects: &mut Vec<Effect>) {
         if !self.media.is_readable(op.at) {
             self.metrics.uncorrectable_reads += 1;
             let lba = range(&self.commands.get(command).command.op).expect("a read has a range").0;

@@ -445,15 +445,22 @@ impl Device {
 
     /// What a program does to the medium.
     pub(crate) fn program_page(&mut self, page: u32, at: PageAddr) {
-        let images = self.page_images(page);
-        let filler = u64::from(self.geometry.units_per_page) - images.len() as u64;
-        match self.space.pages[page as usize].frontier {
-            Frontier::User => self.metrics.user_units_programmed += images.len() as u64,
-            Frontier::Gc => self.metrics.gc_units_moved += images.len() as u64,
+        let opened = self.space.opened(at.block);
+        let write = &self.space.pages[page as usize];
+        let units = write.units.len() as u64;
+        match write.frontier {
+            Frontier::User => self.metrics.user_units_programmed += units,
+            Frontier::Gc => self.metrics.gc_units_moved += units,
         }
-        self.metrics.filler_units += filler;
+        self.metrics.filler_units += u64::from(self.geometry.units_per_page) - units;
         self.metrics.pages_programmed += 1;
-        self.media.program(at, self.space.opened(at.block), images.into_iter());
+        if self.media.tracks_contents() {
+            let images = self.page_images(page);
+            self.media.program(at, opened, images.into_iter());
+        } else {
+            let image = |unit: &PageUnit| UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq);
+            self.media.program(at, opened, write.units.iter().map(image));
+        }
     }
 
     /// What the page write `page` puts on the medium.
@@ -461,7 +468,6 @@ impl Device {
         let write = &self.space.pages[page as usize];
         let image = |unit: &PageUnit| {
             let payload = match write.frontier {
-                _ if !self.media.tracks_contents() => Payload::Zero,
                 Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
                 Frontier::Gc => self.media.payload(unit.source).unwrap_or_default(),
             };
