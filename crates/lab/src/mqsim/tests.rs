@@ -117,7 +117,7 @@ fn bad_devices_are_refused_with_key_value_and_line() {
         (
             ">0.07<",
             ">0.01<",
-            "the imported device is not valid: ftl.over_provisioning = 0.01: expected enough for 4 spare blocks in each plane of 64 (reserve, frontiers and one to collect); this leaves 0.6 after metadata and bad blocks",
+            "the imported device is not valid: ftl.over_provisioning = 0.01: expected enough for 4.0 spare blocks in each plane of 64 (reserve, frontiers, one to collect, and what collections leave unused); this leaves 0.6 after metadata and bad blocks",
         ),
         (
             "<Static_Wearleveling_Enabled>true<",

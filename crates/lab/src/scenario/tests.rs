@@ -124,7 +124,7 @@ fn bad_overrides_are_refused() {
         (
             "device.0.ftl.gc.polcy=fifo",
             "unknown key `ftl.gc.polcy` in device 0 (rflush); did you mean `policy`? Known keys: choices, hot_cold, \
-             policy, reserve_blocks, start_below_blocks",
+             policy, preemptible, reserve_blocks, start_below_blocks",
         ),
         (
             "sedes=5",
@@ -253,7 +253,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflush\"\nset = { \"ftl.gc.polcy\" = \"fifo\" }",
-        "dir/s.toml: unknown key `ftl.gc.polcy` in device 0 (rflush); did you mean `policy`? Known keys: choices, hot_cold, policy, reserve_blocks, start_below_blocks",
+        "dir/s.toml: unknown key `ftl.gc.polcy` in device 0 (rflush); did you mean `policy`? Known keys: choices, hot_cold, policy, preemptible, reserve_blocks, start_below_blocks",
     ),
     (
         "preset = \"rflush\"",
