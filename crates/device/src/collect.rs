@@ -34,6 +34,8 @@ pub(crate) struct Collection {
     filling: Option<u32>,
     erasing: bool,
     drained: bool,
+    /// Valid units of the victim when it was chosen.
+    valid: u32,
     /// The victim is erased once its deallocations are in the log.
     pub(crate) waits_for_log: bool,
 }
@@ -69,6 +71,14 @@ impl Device {
             Some(victim) => {
                 self.space.blocks.collect(victim);
                 self.metrics.gc_victims += 1;
+                let valid = self.space.blocks.valid(victim);
+                let gains = valid > 0 && valid < self.geometry.units_per_block();
+                if self.config.ftl.gc.preemptible && short && gains {
+                    self.space.begin_pace(plane);
+                } else {
+                    self.space.end_pace(plane);
+                }
+                self.collections[plane.index()].valid = valid;
                 self.collections_since_wear[plane.index()] += 1;
                 let collection = &mut self.collections[plane.index()];
                 collection.victim = Some(victim);
@@ -76,7 +86,10 @@ impl Device {
                 collection.drained = false;
                 self.collect_step(now, plane, effects);
             }
-            None => self.starved[plane.index()] = short,
+            None => {
+                self.starved[plane.index()] = short;
+                self.space.end_pace(plane);
+            }
         }
     }
 
@@ -253,6 +266,7 @@ impl Device {
         effects: &mut Vec<Effect>,
     ) {
         self.collections[plane.index()].moves -= units;
+        self.space.earn(plane, units, self.collections[plane.index()].valid);
         self.collect_step(now, plane, effects);
     }
 

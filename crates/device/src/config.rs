@@ -217,8 +217,9 @@ pub struct GcConfig {
     pub choices: u32,
     /// Survivors get a write frontier of their own.
     pub hot_cold: bool,
-    /// Collection and host writes take turns on a die while host writes have room; otherwise collection goes
-    /// first whenever it has something to do.
+    /// Collection and host writes take turns on a die, and a plane that collects takes host writes at the pace at
+    /// which it gains room, so that they never stop for a whole block. Otherwise collection goes first whenever it
+    /// has something to do.
     pub preemptible: bool,
     /// A plane collects when it has fewer free blocks.
     pub start_below_blocks: u32,

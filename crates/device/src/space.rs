@@ -12,6 +12,9 @@ use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId, VictimPicker};
 use std::collections::VecDeque;
 
+/// Credit for one mapping unit.
+const UNIT_CREDIT: i64 = 1024;
+
 /// A unit on its way to the medium.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PageUnit {
@@ -75,6 +78,8 @@ pub(crate) struct Space {
     hot_cold: bool,
     reserve: u32,
     dynamic_wear: bool,
+    /// Planes whose host data are paced by collection, and how much of a unit, in 1/1024, they may write.
+    pace: Vec<Option<i64>>,
     /// The next collection frontier of this plane takes the most worn block (static wear-levelling).
     pub(crate) cold_to_worn: Vec<bool>,
 }
@@ -104,6 +109,7 @@ impl Space {
             hot_cold: gc.hot_cold,
             reserve: gc.reserve_blocks,
             dynamic_wear: config.ftl.wear.dynamic,
+            pace: vec![None; planes],
             cold_to_worn: vec![false; planes],
         }
     }
@@ -123,6 +129,25 @@ impl Space {
     pub(crate) fn open_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         use flashweir_ftl::BlockState::Open;
         self.blocks.ids().filter(|block| self.blocks.state(*block) == Open)
+    }
+
+    /// From now on host data of the plane wait for collection: see [`Self::earn`].
+    pub(crate) fn begin_pace(&mut self, plane: PlaneId) {
+        self.pace[plane.index()].get_or_insert(0);
+    }
+
+    /// Collection has made durable `units` survivors of a victim with `valid` of them: host data may write the
+    /// same share of what the victim gives back.
+    pub(crate) fn earn(&mut self, plane: PlaneId, units: u32, valid: u32) {
+        if let Some(credit) = &mut self.pace[plane.index()] {
+            let gain = i64::from(self.pages_per_block * self.units_per_page - valid);
+            *credit += i64::from(units) * gain * UNIT_CREDIT / i64::from(valid.max(1));
+        }
+    }
+
+    /// Host data of the plane are free to take whatever room there is.
+    pub(crate) fn end_pace(&mut self, plane: PlaneId) {
+        self.pace[plane.index()] = None;
     }
 
     /// A program that was bound to a page has ended.
@@ -229,6 +254,9 @@ impl Space {
 impl Binder for Space {
     #[inline]
     fn offer(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
+        if frontier == Frontier::User && self.pace[plane.index()].is_some_and(|credit| credit <= 0) {
+            return None;
+        }
         let free = self.blocks.free_count(plane);
         match self.frontiers[plane.index()][self.stream(frontier)] {
             // A frontier that collection shares is its last resort when no block is free.
@@ -245,6 +273,11 @@ impl Binder for Space {
     fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr {
         let stream = self.stream(frontier);
         self.programming[plane.index()][stream] += 1;
+        if frontier == Frontier::User
+            && let Some(credit) = &mut self.pace[plane.index()]
+        {
+            *credit -= i64::from(self.units_per_page) * UNIT_CREDIT;
+        }
         let open = match self.frontiers[plane.index()][stream] {
             Some(open) => open,
             None => {

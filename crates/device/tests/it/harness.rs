@@ -147,6 +147,7 @@ pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
     ftl.gc.policy =
         [GcPolicy::Greedy, GcPolicy::CostBenefit, GcPolicy::DChoices, GcPolicy::Fifo][pick(4) as usize];
     ftl.gc.hot_cold = pick(2) == 0;
+    ftl.gc.preemptible = pick(2) == 0;
     ftl.gc.reserve_blocks = 2 + pick(2) as u32 + u32::from(fault > 0.0);
     ftl.gc.start_below_blocks = ftl.gc.reserve_blocks + 1 + pick(2) as u32;
     ftl.wear.dynamic = pick(2) == 0;
@@ -166,7 +167,10 @@ pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
     // The least over-provisioning that validation lets pass: a device as full as it may be.
     while config.validate().is_err() {
         config.ftl.over_provisioning += 0.01;
-        assert!(config.ftl.over_provisioning < 0.9, "{config:?}");
+        if config.ftl.over_provisioning > 0.85 {
+            config.ftl.over_provisioning = 0.05;
+            config.geometry.blocks_per_plane += 8;
+        }
     }
     config
 }
