@@ -104,6 +104,9 @@ pub struct Device {
     pub(crate) memory_free_at: Instant,
     pub(crate) read_only: bool,
     pub(crate) background: bool,
+    /// Dirty units above which writing in the background begins, and at which it ends.
+    pub(crate) high_water_units: u32,
+    pub(crate) low_water_units: u32,
     pub(crate) collection_waste_pages: u32,
     /// Pages whose newest version could not be written after it was accepted; reads of them fail.
     pub(crate) lost: BTreeSet<Lpn>,
@@ -197,6 +200,8 @@ impl Device {
             memory_free_at: Instant::ZERO,
             read_only: false,
             background: false,
+            high_water_units: (f64::from(units) * config.buffer.high_water) as u32,
+            low_water_units: (f64::from(units) * config.buffer.low_water) as u32,
             collection_waste_pages: Geometry::collection_waste_pages(&config),
             lost: BTreeSet::new(),
             unreported: None,

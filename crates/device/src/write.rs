@@ -82,7 +82,7 @@ impl Device {
             self.commands.get_mut(at).next += 1;
         }
         self.background |= !complete;
-        if !complete || waits || self.buffer.dirty() > self.high_water() {
+        if !complete || waits || self.buffer.dirty() > self.high_water_units {
             self.destage(now, effects);
         }
         if complete {
@@ -93,16 +93,6 @@ impl Device {
             return self.accept_write(now, at, effects);
         }
         complete
-    }
-
-    fn high_water(&self) -> u32 {
-        let units = self.config.buffer.capacity.0 / self.geometry.unit_bytes;
-        (units as f64 * self.config.buffer.high_water) as u32
-    }
-
-    fn low_water(&self) -> u32 {
-        let units = self.config.buffer.capacity.0 / self.geometry.unit_bytes;
-        (units as f64 * self.config.buffer.low_water) as u32
     }
 
     fn accept_unit(&mut self, at: u32, lpn: Lpn, seq: u64, payload: Payload, waits: bool) {
@@ -402,11 +392,11 @@ impl Device {
 
     /// Writes dirty units: in the background down to the low-water mark, and whatever is urgent.
     pub(crate) fn destage(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        if self.buffer.dirty() > self.high_water() {
+        if self.buffer.dirty() > self.high_water_units {
             self.background = true;
         }
         let pages_max = 2 * self.geometry.planes() as usize;
-        let low = self.low_water();
+        let low = self.low_water_units;
         while self.background && self.space.queued_pages < pages_max {
             let blocked = !self.admission.is_empty() && !self.buffer.has_room();
             if self.buffer.dirty() <= low && !blocked {
