@@ -273,7 +273,6 @@ impl Device {
             }
             if flush.units_left > 0 || flush.trims_upto > 0 {
                 self.flushes.push(flush);
-                self.demand_wordlines(now, effects);
                 self.pump_log(now, effects);
                 return;
             }

@@ -3,6 +3,8 @@
 //! Invariant: every name is in exactly one table, and no table has a name that fio lacks, so that a typing
 //! error never passes for an option.
 
+use crate::spelling;
+
 /// What becomes of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -462,31 +464,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 
 /// The valid name that is spelled most like `wrong`, if one is near enough to be what was meant.
 pub(super) fn nearest(wrong: &str) -> Option<&'static str> {
-    let wrong = wrong.to_ascii_lowercase().replace('-', "_");
-    let limit = (wrong.chars().count() / 3).clamp(1, 3);
-    let best = names().map(|name| (edits(&wrong, name), name)).min_by_key(|(distance, _)| *distance)?;
-    (best.0 <= limit).then_some(best.1)
-}
-
-/// Edit distance where an insertion, a deletion, a replacement and an exchange of neighbours cost one each.
-fn edits(from: &str, to: &str) -> usize {
-    let from: Vec<char> = from.chars().collect();
-    let to: Vec<char> = to.chars().collect();
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=to.len()).collect();
-    for i in 1..=from.len() {
-        let mut row = vec![i];
-        for j in 1..=to.len() {
-            let replaced = last[j - 1] + usize::from(from[i - 1] != to[j - 1]);
-            let mut cost = replaced.min(last[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
-                cost = cost.min(before[j - 2] + 1);
-            }
-            row.push(cost);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[to.len()]
+    spelling::nearest(wrong, names())
 }
 
 #[cfg(test)]
