@@ -1,12 +1,13 @@
 //! Write amplification against theory and against another simulator, and the two ways to age a device.
 
-use crate::support::device;
+use crate::support::{device, filled, run_fio};
 use flashweir_core::random::Stream;
 use flashweir_core::{Bytes, Lpn, Payload};
 use flashweir_device::presets::preset;
 use flashweir_device::{DeviceConfig, FastForward};
 use flashweir_ftl::{GcPolicy, theory};
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
+use flashweir_lab::workload::Kind;
 
 /// One plane with one write frontier, as the theory and Desnoyers' simulator assume.
 fn one_plane(policy: GcPolicy, spare: f64, blocks: u32, pages: u32) -> DeviceConfig {
@@ -107,4 +108,20 @@ fn instant_preconditioning_and_ageing_by_writing_amplify_alike() {
             0.02,
         );
     }
+}
+
+#[test]
+fn host_writes_keep_the_pace_of_collection_on_a_full_device() {
+    let mut config = preset("sata-mlc").unwrap();
+    let slowest_ns = |config: &DeviceConfig| {
+        let job = "[j]\nrw=randwrite\nbs=4k\niodepth=32\nnorandommap\nruntime=12\ntime_based\n";
+        let (run, device) = run_fio(filled(config, 1, 1.0), 1, job);
+        assert!(device.metrics().gc_victims > 0, "the device never collected");
+        run.jobs[0].kind(Kind::Write).expect("it wrote").lat.summary.max_ns
+    };
+    let paced = slowest_ns(&config);
+    config.ftl.gc.preemptible = false;
+    let unpaced = slowest_ns(&config);
+    println!("slowest write: {paced} ns paced, {unpaced} ns where collection goes first");
+    assert!(paced * 10 < unpaced, "{paced} ns paced, {unpaced} ns where collection goes first");
 }
