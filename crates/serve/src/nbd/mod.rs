@@ -1,0 +1,1 @@
+//! The NBD protocol, server side, without I/O.

@@ -1,0 +1,1 @@
+//! A volume: the medium of one device in a directory.
