@@ -7,45 +7,27 @@
 //! compares when it fires.
 
 use crate::time::Instant;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 
-#[derive(Clone, Debug)]
-struct Entry<E> {
-    /// Time in the upper half, order of scheduling in the lower: one comparison decides.
-    key: u128,
-    event: E,
-}
-
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key == other.key
-    }
-}
-impl<E> Eq for Entry<E> {}
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<E> Ord for Entry<E> {
-    /// Reversed: the standard heap gives the greatest first, an agenda the earliest.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.key.cmp(&self.key)
-    }
-}
+/// Children of a node. Four keys are one cache line, and the heap is half as deep as a binary one.
+const ARITY: usize = 4;
+/// Bits of a key that say where its event is kept; the order of scheduling stands above them.
+const PLACE_BITS: u32 = 24;
 
 /// A queue of future events, keyed `(Instant, Seq)`.
 #[derive(Clone, Debug)]
 pub struct Agenda<E> {
-    heap: BinaryHeap<Entry<E>>,
+    /// A heap with the earliest key first: time in the upper half; below it the order of scheduling, which makes
+    /// keys differ, and the place of the event, which does not take part in any comparison that matters.
+    heap: Vec<u128>,
+    events: Vec<Option<E>>,
+    free: Vec<u32>,
     scheduled: u64,
     now: Instant,
 }
 
 impl<E> Default for Agenda<E> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::with_capacity(256), scheduled: 0, now: Instant::ZERO }
+        Self { heap: Vec::new(), events: Vec::new(), free: Vec::new(), scheduled: 0, now: Instant::ZERO }
     }
 }
 
@@ -60,22 +42,89 @@ impl<E> Agenda<E> {
     #[inline]
     pub fn at(&mut self, at: Instant, event: E) {
         assert!(at >= self.now, "scheduled {at:?} in the past of {:?}", self.now);
-        let key = (u128::from(at.as_nanos()) << 64) | u128::from(self.scheduled);
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.events[place as usize] = Some(event);
+                place
+            }
+            None => {
+                assert!(self.events.len() < 1 << PLACE_BITS, "no more than 2^{PLACE_BITS} events wait");
+                self.events.push(Some(event));
+                self.events.len() as u32 - 1
+            }
+        };
+        let order = self.scheduled << PLACE_BITS | u64::from(place);
         self.scheduled += 1;
-        self.heap.push(Entry { key, event });
+        assert!(self.scheduled < 1 << (64 - PLACE_BITS), "a run schedules fewer than 2^40 events");
+        self.heap.push(u128::from(at.as_nanos()) << 64 | u128::from(order));
+        self.rise(self.heap.len() - 1);
     }
 
     /// Takes the next event and moves time to it.
     #[inline]
     pub fn pop(&mut self) -> Option<(Instant, E)> {
-        let Entry { key, event } = self.heap.pop()?;
+        let last = self.heap.pop()?;
+        let key = match self.heap.first_mut() {
+            Some(first) => {
+                let key = std::mem::replace(first, last);
+                self.sink();
+                key
+            }
+            None => last,
+        };
         self.now = Instant::from_nanos((key >> 64) as u64);
+        let place = (key as u64 & ((1 << PLACE_BITS) - 1)) as u32;
+        self.free.push(place);
+        let event = self.events[place as usize].take().expect("a key names one event");
         Some((self.now, event))
+    }
+
+    /// Moves the key at `at` up to its place.
+    #[inline]
+    fn rise(&mut self, mut at: usize) {
+        let heap = &mut self.heap[..];
+        let key = heap[at];
+        while at > 0 {
+            let parent = (at - 1) / ARITY;
+            if heap[parent] <= key {
+                break;
+            }
+            heap[at] = heap[parent];
+            at = parent;
+        }
+        heap[at] = key;
+    }
+
+    /// Moves the first key down to its place.
+    #[inline]
+    fn sink(&mut self) {
+        let heap = &mut self.heap[..];
+        let (key, mut at) = (heap[0], 0);
+        loop {
+            let first = at * ARITY + 1;
+            let children = match heap.get(first..first + ARITY) {
+                Some(children) => children,
+                None if first < heap.len() => &heap[first..],
+                None => break,
+            };
+            let (mut least, mut child) = (children[0], first);
+            for (i, other) in children.iter().enumerate().skip(1) {
+                if *other < least {
+                    (least, child) = (*other, first + i);
+                }
+            }
+            if key <= least {
+                break;
+            }
+            heap[at] = least;
+            at = child;
+        }
+        heap[at] = key;
     }
 
     /// When the next event happens.
     pub fn peek(&self) -> Option<Instant> {
-        self.heap.peek().map(|e| Instant::from_nanos((e.key >> 64) as u64))
+        self.heap.first().map(|key| Instant::from_nanos((key >> 64) as u64))
     }
 
     /// Number of events that wait.
@@ -98,6 +147,26 @@ impl<E> Agenda<E> {
 mod tests {
     use super::*;
     use crate::time::Duration;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn events_come_in_the_order_of_time_and_scheduling(steps in prop::collection::vec((0..5u64, 0..4u8), 1..300)) {
+            let (mut agenda, mut model) = (Agenda::default(), BTreeMap::new());
+            for (n, (delay, pops)) in steps.into_iter().enumerate() {
+                let at = agenda.now() + Duration::from_nanos(delay);
+                agenda.at(at, n);
+                model.insert((at, n), n);
+                for _ in 1..pops {
+                    let expected = model.pop_first().map(|((at, _), n)| (at, n));
+                    prop_assert_eq!(agenda.peek(), expected.map(|(at, _)| at));
+                    prop_assert_eq!(agenda.pop(), expected);
+                }
+                prop_assert_eq!(agenda.len(), model.len());
+            }
+        }
+    }
 
     #[test]
     fn equal_times_keep_their_order() {

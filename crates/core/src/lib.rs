@@ -8,6 +8,7 @@
 
 pub mod agenda;
 pub mod command;
+pub mod divisor;
 pub mod executor;
 pub mod index;
 pub mod link;
@@ -18,7 +19,7 @@ pub mod units;
 
 pub use agenda::Agenda;
 pub use command::{Command, CommandId, Completion, Data, DeviceError, Done, Op, Order, Payload};
-
+pub use divisor::Divisor;
 pub use executor::Executor;
 pub use index::IndexVec;
 pub use link::{Link, LinkConfig};

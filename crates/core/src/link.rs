@@ -123,13 +123,15 @@ pub struct Link {
     in_flight: Vec<u32>,
     /// When each direction is free again: down, up.
     free_at: [Instant; 2],
+    /// The last length in each direction, and its time.
+    transfers: [(u64, Duration); 2],
 }
 
 impl Link {
     /// An idle link.
     pub fn new(config: LinkConfig) -> Self {
         let in_flight = vec![0; usize::from(config.queues)];
-        Self { config, in_flight, free_at: [Instant::ZERO; 2] }
+        Self { config, in_flight, free_at: [Instant::ZERO; 2], transfers: [(0, Duration::ZERO); 2] }
     }
 
     /// Shape and speed.
@@ -170,7 +172,11 @@ impl Link {
     #[inline]
     fn transfer(&mut self, direction: usize, now: Instant, bytes: u64) -> Instant {
         let server = if self.config.half_duplex { 0 } else { direction };
-        let done = self.free_at[server].max(now) + Duration::of_transfer(bytes, self.config.bytes_per_s);
+        let last = &mut self.transfers[direction];
+        if last.0 != bytes {
+            *last = (bytes, Duration::of_transfer(bytes, self.config.bytes_per_s));
+        }
+        let done = self.free_at[server].max(now) + last.1;
         self.free_at[server] = done;
         done
     }

@@ -264,6 +264,12 @@ impl Device {
         self.read_only
     }
 
+    /// Begins to fetch the state of a logical page from memory, for a command that will arrive soon.
+    #[inline]
+    pub fn prefetch(&self, lpn: Lpn) {
+        self.map.prefetch(lpn);
+    }
+
     /// Whether a logical page holds anything.
     pub fn is_mapped(&self, lpn: Lpn) -> bool {
         lpn.0 < self.map.len() && self.map.get(lpn) != flashweir_ftl::MapWord::Unmapped
@@ -336,17 +342,18 @@ impl Device {
 
     /// Completes a command.
     pub(crate) fn complete(&mut self, command: u32, effects: &mut Vec<Effect>) {
-        let active = self.commands.take(command);
+        let active = self.commands.get_mut(command);
         self.metrics.completions += 1;
-        let result = match active.error {
+        let result = match active.error.take() {
             Some(error) => {
                 self.metrics.errors += 1;
                 Err(error)
             }
             None if active.data.is_empty() => Ok(Done::Ok),
-            None => Ok(Done::Data(active.data.into_boxed_slice())),
+            None => Ok(Done::Data(std::mem::take(&mut active.data).into_boxed_slice())),
         };
         let Command { id, queue, .. } = active.command;
+        self.commands.remove(command);
         effects.push(Effect::Complete(Completion { id, queue, result }));
     }
 

@@ -3,6 +3,7 @@
 //! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
 
 use crate::device::{Active, Device, Effect, Event};
+use crate::geometry::Geometry;
 use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op};
 
 /// The mapping units that a range touches, and whether its ends cover only a part of one.
@@ -16,13 +17,14 @@ pub(crate) struct Span {
 
 impl Span {
     #[inline]
-    pub(crate) fn new(lba: Lba, blocks: u32, lbas_per_unit: u64) -> Self {
-        let end_lba = lba.0 + u64::from(blocks);
+    pub(crate) fn new(lba: Lba, blocks: u32, geometry: &Geometry) -> Self {
+        let (first, rest_first) = geometry.unit_of(lba);
+        let (end, rest_last) = geometry.unit_of(Lba(lba.0 + u64::from(blocks)));
         Self {
-            first: lba.0 / lbas_per_unit,
-            end: end_lba.div_ceil(lbas_per_unit),
-            partial_first: !lba.0.is_multiple_of(lbas_per_unit),
-            partial_last: !end_lba.is_multiple_of(lbas_per_unit),
+            first: first.0,
+            end: end.0 + u64::from(rest_last > 0),
+            partial_first: rest_first > 0,
+            partial_last: rest_last > 0,
         }
     }
 
@@ -157,7 +159,7 @@ impl Device {
     /// The mapping units of a range.
     #[inline]
     pub(crate) fn span(&self, lba: Lba, blocks: u32) -> Span {
-        Span::new(lba, blocks, self.geometry.lbas_per_unit)
+        Span::new(lba, blocks, &self.geometry)
     }
 
     /// The first 512-byte block of a unit, for errors.

@@ -2,7 +2,7 @@
 
 use crate::config::{DeviceConfig, Metadata};
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Lpn, Ppa, index_type};
+use flashweir_core::{Divisor, Lba, Lpn, Ppa, index_type};
 use flashweir_ftl::{BlockId, PlaneId};
 
 index_type! {
@@ -30,6 +30,14 @@ pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
 #[derive(Clone, Debug)]
 pub struct Geometry {
     counts: [u32; 4],
+    /// The same counts; see [`Self::dimensions`].
+    dimensions: [Divisor; 4],
+    planes: u32,
+    planes_per_station: Divisor,
+    per_plane: Divisor,
+    per_block: Divisor,
+    per_page: Divisor,
+    per_unit: Divisor,
     die_interleaving: bool,
     /// Erase blocks in a plane.
     pub blocks_per_plane: u32,
@@ -53,8 +61,20 @@ impl Geometry {
     pub fn new(config: &DeviceConfig) -> Self {
         let g = &config.geometry;
         let units_per_page = (g.page_bytes.0 / g.unit_bytes.0) as u32;
+        let counts = [g.channels, g.chips_per_channel, g.dies_per_chip, g.planes_per_die];
         let mut geometry = Self {
-            counts: [g.channels, g.chips_per_channel, g.dies_per_chip, g.planes_per_die],
+            dimensions: counts.map(|count| Divisor::new(u64::from(count))),
+            planes: counts.iter().product(),
+            planes_per_station: Divisor::new(u64::from(if config.timing.die_interleaving {
+                g.planes_per_die
+            } else {
+                g.dies_per_chip * g.planes_per_die
+            })),
+            per_plane: Divisor::new(u64::from(g.blocks_per_plane)),
+            per_block: Divisor::new(u64::from(g.pages_per_block)),
+            per_page: Divisor::new(u64::from(units_per_page)),
+            per_unit: Divisor::new(g.unit_bytes.0 / LBA_BYTES),
+            counts,
             die_interleaving: config.timing.die_interleaving,
             blocks_per_plane: g.blocks_per_plane,
             pages_per_block: g.pages_per_block,
@@ -81,7 +101,7 @@ impl Geometry {
 
     /// Number of planes.
     pub fn planes(&self) -> u32 {
-        self.counts.iter().product()
+        self.planes
     }
 
     /// Number of dies.
@@ -111,7 +131,7 @@ impl Geometry {
 
     /// Planes that one station serves.
     pub fn planes_per_station(&self) -> u32 {
-        self.planes() / self.stations()
+        self.planes_per_station.get() as u32
     }
 
     /// Planes in a die.
@@ -120,8 +140,8 @@ impl Geometry {
     }
 
     /// Counts of channels, ways, dies, planes, as striping wants them.
-    pub fn dimensions(&self) -> [u32; 4] {
-        self.counts
+    pub fn dimensions(&self) -> [Divisor; 4] {
+        self.dimensions
     }
 
     /// Mapping units in a block.
@@ -148,7 +168,7 @@ impl Geometry {
     /// The station of a plane.
     #[inline]
     pub fn station(&self, plane: PlaneId) -> StationId {
-        StationId(plane.0 / self.planes_per_station())
+        StationId(self.planes_per_station.div_u32(plane.0))
     }
 
     /// The die of a plane.
@@ -166,7 +186,7 @@ impl Geometry {
     /// The plane of a block.
     #[inline]
     pub fn plane_of(&self, block: BlockId) -> PlaneId {
-        PlaneId(block.0 / self.blocks_per_plane)
+        PlaneId(self.per_plane.div_u32(block.0))
     }
 
     /// The physical address of a unit of a page.
@@ -179,22 +199,34 @@ impl Geometry {
     /// The page of a unit, and its position in it.
     #[inline]
     pub fn page_of(&self, ppa: Ppa) -> (PageAddr, u32) {
-        let page = ppa.0 / u64::from(self.units_per_page);
-        let unit = (ppa.0 % u64::from(self.units_per_page)) as u32;
-        let block = BlockId((page / u64::from(self.pages_per_block)) as u32);
-        (PageAddr { block, page: (page % u64::from(self.pages_per_block)) as u32 }, unit)
+        let (page, unit) = self.per_page.div_rem(ppa.0);
+        let (block, page) = self.per_block.div_rem(page);
+        (PageAddr { block: BlockId(block as u32), page: page as u32 }, unit as u32)
     }
 
     /// The block of a unit and the unit's number in it.
     #[inline]
     pub fn block_of(&self, ppa: Ppa) -> (BlockId, u32) {
-        let units = u64::from(self.units_per_block());
-        (BlockId((ppa.0 / units) as u32), (ppa.0 % units) as u32)
+        let (at, unit) = self.page_of(ppa);
+        (at.block, at.page * self.units_per_page + unit)
+    }
+
+    /// The mapping unit of a block of 512 bytes, and the block's number in it.
+    #[inline]
+    pub fn unit_of(&self, lba: Lba) -> (Lpn, u64) {
+        let (lpn, rest) = self.per_unit.div_rem(lba.0);
+        (Lpn(lpn), rest)
+    }
+
+    /// The flash page, counted over all planes, on which striping puts a mapping unit.
+    #[inline]
+    pub fn striped_page(&self, lpn: Lpn) -> u64 {
+        self.per_page.div(lpn.0)
     }
 
     /// The first block of 512 bytes of a mapping unit.
-    pub fn lba_of(&self, lpn: Lpn) -> flashweir_core::Lba {
-        flashweir_core::Lba(lpn.0 * self.lbas_per_unit)
+    pub fn lba_of(&self, lpn: Lpn) -> Lba {
+        Lba(lpn.0 * self.lbas_per_unit)
     }
 
     /// The blocks of metadata region 0 or 1: spread over the planes, last blocks first.

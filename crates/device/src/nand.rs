@@ -13,7 +13,7 @@
 
 use crate::config::{Cell, PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
-use flashweir_core::{Duration, IndexVec, Instant};
+use flashweir_core::{Divisor, Duration, IndexVec, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::VecDeque;
 
@@ -187,6 +187,8 @@ struct Station {
     erases: VecDeque<OpId>,
     gc_writes: Vec<VecDeque<OpId>>,
     writes: Vec<VecDeque<OpId>>,
+    /// Programs in the queues of each frontier, over all planes.
+    waiting: [u32; 2],
     write_turn: u32,
     busy: Duration,
 }
@@ -219,9 +221,9 @@ pub struct Machine {
     channels: IndexVec<ChannelId, Channel>,
     ops: Vec<Op>,
     free_ops: Vec<u32>,
-    per_channel: u32,
-    planes_per_station: u32,
-    planes_per_die: u32,
+    per_channel: Divisor,
+    planes_per_station: Divisor,
+    planes_per_die: Divisor,
     bus_bytes_per_s: u64,
     command: [Duration; 3],
     command_next_plane: [Duration; 3],
@@ -256,6 +258,7 @@ impl Machine {
             erases: VecDeque::new(),
             gc_writes: vec![VecDeque::new(); planes],
             writes: vec![VecDeque::new(); planes],
+            waiting: [0; 2],
             write_turn: 0,
             busy: Duration::ZERO,
         };
@@ -273,9 +276,9 @@ impl Machine {
             channels: IndexVec::from_fn(geometry.channels() as usize, channel),
             ops: Vec::new(),
             free_ops: Vec::new(),
-            per_channel: geometry.stations_per_channel(),
-            planes_per_station: geometry.planes_per_station(),
-            planes_per_die: geometry.planes_per_die(),
+            per_channel: Divisor::new(u64::from(geometry.stations_per_channel())),
+            planes_per_station: Divisor::new(u64::from(geometry.planes_per_station())),
+            planes_per_die: Divisor::new(u64::from(geometry.planes_per_die())),
             bus_bytes_per_s: timing.bus_bytes_per_s,
             command: timing.command,
             command_next_plane: timing.command_next_plane,
@@ -304,11 +307,16 @@ impl Machine {
 
     /// Queues an operation; it begins when [`Self::start`] is called for its channel.
     pub fn push(&mut self, op: Op) -> StationId {
-        let station_id = StationId(op.plane.0 / self.planes_per_station);
-        let plane = (op.plane.0 % self.planes_per_station) as usize;
+        let station_id = self.station_of(op.plane);
+        let plane = self.nth_plane(op.plane);
         let class = op.class;
         let id = self.insert(op);
         let station = &mut self.stations[station_id];
+        match class {
+            Class::GcWrite => station.waiting[Frontier::Gc as usize] += 1,
+            Class::Write => station.waiting[Frontier::User as usize] += 1,
+            Class::Meta | Class::Read | Class::GcRead | Class::Erase => {}
+        }
         match class {
             Class::Meta => &mut station.meta,
             Class::Read => &mut station.reads,
@@ -320,6 +328,22 @@ impl Machine {
         .push_back(id);
         self.wake(station_id);
         station_id
+    }
+
+    #[inline]
+    fn station_of(&self, plane: PlaneId) -> StationId {
+        StationId(self.planes_per_station.div_u32(plane.0))
+    }
+
+    /// The number of a plane in its station.
+    #[inline]
+    fn nth_plane(&self, plane: PlaneId) -> usize {
+        self.planes_per_station.div_rem_u32(plane.0).1 as usize
+    }
+
+    #[inline]
+    fn channel_of(&self, station: StationId) -> ChannelId {
+        ChannelId(self.per_channel.div_u32(station.0))
     }
 
     fn insert(&mut self, op: Op) -> OpId {
@@ -344,8 +368,8 @@ impl Machine {
             Phase::Output { .. } | Phase::Suspending => false,
         };
         if idle {
-            let channel = ChannelId(station.0 / self.per_channel);
-            self.channels[channel].ready |= 1 << (station.0 % self.per_channel);
+            let (channel, nth) = self.per_channel.div_rem_u32(station.0);
+            self.channels[ChannelId(channel)].ready |= 1 << nth;
         }
     }
 
@@ -367,14 +391,13 @@ impl Machine {
             && s.reads.is_empty()
             && s.gc_reads.is_empty()
             && s.erases.is_empty()
-            && s.gc_writes.iter().all(VecDeque::is_empty)
-            && s.writes.iter().all(VecDeque::is_empty)
+            && s.waiting == [0; 2]
     }
 
     /// Whether a program of this plane waits in one of its queues.
     pub fn has_waiting_program(&self, plane: PlaneId, frontier: Frontier) -> bool {
-        let station = &self.stations[StationId(plane.0 / self.planes_per_station)];
-        let plane = (plane.0 % self.planes_per_station) as usize;
+        let station = &self.stations[self.station_of(plane)];
+        let plane = self.nth_plane(plane);
         match frontier {
             Frontier::User => !station.writes[plane].is_empty(),
             Frontier::Gc => !station.gc_writes[plane].is_empty(),
@@ -419,7 +442,7 @@ impl Machine {
         binder: &mut impl Binder,
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) {
-        self.arbitrate(now, ChannelId(station.0 / self.per_channel), binder, schedule);
+        self.arbitrate(now, self.channel_of(station), binder, schedule);
     }
 
     /// A scheduled moment has come; operations that finished are appended to `finished`. The caller handles
@@ -428,7 +451,7 @@ impl Machine {
         match event {
             NandEvent::Wake(channel) => {
                 self.channels[channel].wake = false;
-                Some(StationId(channel.0 * self.per_channel))
+                Some(StationId(channel.0 * self.per_channel.get() as u32))
             }
             NandEvent::Array { station, generation } => {
                 if self.stations[station].generation != generation {
@@ -439,7 +462,7 @@ impl Machine {
             }
             NandEvent::Output(channel) => {
                 let op = self.channels[channel].transfer.take().expect("an output event ends a transfer");
-                let station_id = StationId(self.op(op).plane.0 / self.planes_per_station);
+                let station_id = self.station_of(self.op(op).plane);
                 finished.push(op);
                 if let Phase::Output { left } = &mut self.stations[station_id].phase {
                     *left -= 1;
@@ -454,7 +477,7 @@ impl Machine {
     }
 
     fn array_done(&mut self, station_id: StationId, finished: &mut Vec<OpId>) {
-        let channel = ChannelId(station_id.0 / self.per_channel);
+        let channel = self.channel_of(station_id);
         let station = &mut self.stations[station_id];
         match station.phase {
             Phase::Array { kind: OpKind::Read, batch, .. } => {
@@ -498,7 +521,7 @@ impl Machine {
             if let Some(op) = channel.outputs.pop_front() {
                 let bytes = u64::from(self.op(op).bytes);
                 let time = self.transfer_time(bytes);
-                let station = StationId(self.op(op).plane.0 / self.planes_per_station);
+                let station = self.station_of(self.op(op).plane);
                 self.stations[station].busy += time;
                 let channel = &mut self.channels[channel_id];
                 channel.transfer = Some(op);
@@ -508,11 +531,12 @@ impl Machine {
                 return;
             }
             let Some(nth) = next_bit(channel.ready, channel.turn) else { return };
-            let station = StationId(channel_id.0 * self.per_channel + nth);
+            let per_channel = self.per_channel.get() as u32;
+            let station = StationId(channel_id.0 * per_channel + nth);
             match self.issue(now, station, binder, schedule) {
                 Some(bus) => {
                     let channel = &mut self.channels[channel_id];
-                    channel.turn = (nth + 1) % self.per_channel;
+                    channel.turn = if nth + 1 == per_channel { 0 } else { nth + 1 };
                     channel.ready &= !(1 << nth);
                     channel.busy_until = now + bus;
                     channel.busy += bus;
@@ -631,7 +655,8 @@ impl Machine {
         if let Some(batch) = self.next_programs(id, Frontier::User, binder) {
             return Some(batch);
         }
-        let planes = id.0 * self.planes_per_station..(id.0 + 1) * self.planes_per_station;
+        let planes = self.planes_per_station.get() as u32;
+        let planes = id.0 * planes..(id.0 + 1) * planes;
         let op = binder.pull(planes)?;
         let op = self.insert(op);
         self.bind(op, binder);
@@ -651,11 +676,12 @@ impl Machine {
 
     /// Takes out the programs of host data that wait for a page of `plane`.
     pub fn drop_waiting_programs(&mut self, plane: PlaneId) -> Vec<Op> {
-        let station = &mut self.stations[StationId(plane.0 / self.planes_per_station)];
-        let queue = &mut station.writes[(plane.0 % self.planes_per_station) as usize];
+        let (station, nth) = (self.station_of(plane), self.nth_plane(plane));
+        let queue = &mut self.stations[station].writes[nth];
         let (drop, keep): (Vec<OpId>, Vec<OpId>) =
             queue.drain(..).partition(|op| matches!(self.ops[op.0 as usize].job, Job::UserPage(_)));
         queue.extend(keep);
+        self.stations[station].waiting[Frontier::User as usize] -= drop.len() as u32;
         drop.into_iter().map(|op| self.take(op)).collect()
     }
 
@@ -668,21 +694,22 @@ impl Machine {
     fn next_reads(&mut self, id: StationId) -> Option<Batch> {
         let front = self.stations[id].reads.pop_front()?;
         let mut batch = self.single(front);
-        if !self.multi_plane || self.planes_per_die == 1 || self.stations[id].reads.is_empty() {
+        let planes_per_die = self.planes_per_die.get() as u32;
+        if !self.multi_plane || planes_per_die == 1 || self.stations[id].reads.is_empty() {
             return Some(batch);
         }
         let front = *self.op(front);
-        let die = front.plane.0 / self.planes_per_die;
-        let mut taken = 1u64 << (front.plane.0 % self.planes_per_die);
+        let (die, nth) = self.planes_per_die.div_rem_u32(front.plane.0);
+        let mut taken = 1u64 << nth;
         let mut i = 0;
         while i < self.stations[id].reads.len().min(MULTI_PLANE_WINDOW)
-            && u32::from(batch.len) < self.planes_per_die
+            && u32::from(batch.len) < planes_per_die
         {
             let candidate = self.stations[id].reads[i];
             let op = self.op(candidate);
-            let bit = 1u64 << (op.plane.0 % self.planes_per_die);
-            let fits =
-                op.plane.0 / self.planes_per_die == die && taken & bit == 0 && op.at.page == front.at.page;
+            let (other_die, nth) = self.planes_per_die.div_rem_u32(op.plane.0);
+            let bit = 1u64 << nth;
+            let fits = other_die == die && taken & bit == 0 && op.at.page == front.at.page;
             if fits {
                 taken |= bit;
                 batch.push(candidate);
@@ -701,7 +728,10 @@ impl Machine {
         frontier: Frontier,
         binder: &mut impl Binder,
     ) -> Option<Batch> {
-        let planes = self.planes_per_station;
+        if self.stations[id].waiting[frontier as usize] == 0 {
+            return None;
+        }
+        let planes = self.planes_per_station.get() as u32;
         let first_plane = id.0 * planes;
         let turn = self.stations[id].write_turn;
         let waits = |machine: &Self, plane: u32| {
@@ -709,7 +739,7 @@ impl Machine {
             let queues = if frontier == Frontier::Gc { &station.gc_writes } else { &station.writes };
             !queues[plane as usize].is_empty()
         };
-        let start = (0..planes).map(|i| (turn + i) % planes).find_map(|plane| {
+        let start = (turn..planes).chain(0..turn).find_map(|plane| {
             let offset =
                 waits(self, plane).then(|| binder.offer(PlaneId(first_plane + plane), frontier))??;
             Some((plane, offset))
@@ -718,15 +748,16 @@ impl Machine {
         let mut batch = Batch::default();
         self.take_program(id, plane, frontier, &mut batch, binder);
         if self.multi_plane {
-            let die = plane / self.planes_per_die * self.planes_per_die;
-            for other in (die..die + self.planes_per_die).filter(|&other| other != plane) {
+            let per_die = self.planes_per_die.get() as u32;
+            let die = plane - self.planes_per_die.div_rem_u32(plane).1;
+            for other in (die..die + per_die).filter(|&other| other != plane) {
                 if waits(self, other) && binder.offer(PlaneId(first_plane + other), frontier) == Some(offset)
                 {
                     self.take_program(id, other, frontier, &mut batch, binder);
                 }
             }
         }
-        self.stations[id].write_turn = (plane + 1) % planes;
+        self.stations[id].write_turn = if plane + 1 == planes { 0 } else { plane + 1 };
         Some(batch)
     }
 
@@ -741,6 +772,7 @@ impl Machine {
         let station = &mut self.stations[id];
         let queues = if frontier == Frontier::Gc { &mut station.gc_writes } else { &mut station.writes };
         let op = queues[plane as usize].pop_front().expect("the queue was seen to hold a program");
+        station.waiting[frontier as usize] -= 1;
         self.bind(op, binder);
         batch.push(op);
     }

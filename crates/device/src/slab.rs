@@ -39,9 +39,11 @@ impl<T> Slab<T> {
     }
 
     #[inline]
-    pub(crate) fn take(&mut self, at: u32) -> T {
+    pub(crate) fn remove(&mut self, at: u32) {
+        let object = &mut self.items[at as usize];
+        assert!(object.is_some(), "an object is removed once");
+        *object = None;
         self.free.push(at);
-        self.items[at as usize].take().expect("the object is taken once")
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -306,7 +306,7 @@ impl Device {
         if self.config.ftl.allocation == Allocation::Dynamic {
             return PlaneId(0);
         }
-        let page = lpn.0 / u64::from(self.geometry.units_per_page);
+        let page = self.geometry.striped_page(lpn);
         self.geometry.plane_at(self.config.ftl.striping.place(page, self.geometry.dimensions()))
     }
 

@@ -3,6 +3,7 @@
 //! The order of the four letters says which dimension varies fastest: C channel, W way (chip), D die,
 //! P plane. `CWDP` puts neighbours on different channels first (as MQSim does by default).
 
+use flashweir_core::Divisor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
@@ -26,13 +27,13 @@ impl Default for Striping {
 
 impl Striping {
     /// The plane of flash page `index`, as `(channel, way, die, plane)`, for these counts.
-    pub fn place(self, index: u64, counts: [u32; 4]) -> [u32; 4] {
+    pub fn place(self, index: u64, counts: [Divisor; 4]) -> [u32; 4] {
         let mut rest = index;
         let mut place = [0; 4];
         for dimension in self.0 {
             let at = dimension as usize;
-            place[at] = (rest % u64::from(counts[at])) as u32;
-            rest /= u64::from(counts[at]);
+            let (quotient, at_dimension) = counts[at].div_rem(rest);
+            (place[at], rest) = (at_dimension as u32, quotient);
         }
         place
     }
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn every_permutation_is_a_bijection() {
-        let counts = [3, 2, 2, 4];
+        let counts = [3, 2, 2, 4].map(Divisor::new);
         for text in ["CWDP", "PDWC", "WCPD", "dpcw"] {
             let striping: Striping = text.parse().unwrap();
             assert_eq!(striping.to_string(), text.to_ascii_uppercase());

@@ -136,6 +136,7 @@ impl World {
     pub fn run(&mut self, mut progress: impl FnMut(Progress) -> bool) -> bool {
         self.start_group(Instant::ZERO);
         let mut moments = 0;
+        let mut ended = false;
         while let Some((now, moment)) = self.agenda.pop() {
             match moment {
                 Moment::Device(event) => {
@@ -148,12 +149,16 @@ impl World {
                     self.device.command(now, command, &mut self.effects);
                     self.carry_out(now);
                 }
-                Moment::Complete(flight) => self.complete(now, flight),
+                Moment::Complete(flight) => {
+                    self.complete(now, flight);
+                    ended = self.has_ended();
+                }
                 Moment::Poll(job) => {
                     let job = job as usize;
                     if self.jobs[job].wake == Some(now) {
                         self.jobs[job].wake = None;
                         self.poll(now, job);
+                        ended = self.has_ended();
                     }
                 }
             }
@@ -161,7 +166,7 @@ impl World {
             if moments % REPORT_EVERY == 0 && !progress(self.progress(now)) {
                 return false;
             }
-            if self.jobs.iter().all(|job| job.done && job.in_flight == 0) {
+            if ended {
                 break;
             }
         }
@@ -188,6 +193,10 @@ impl World {
         }
         self.device.reset_clock();
         self.device
+    }
+
+    fn has_ended(&self) -> bool {
+        self.jobs.iter().all(|job| job.done && job.in_flight == 0)
     }
 
     fn progress(&self, now: Instant) -> Progress {
@@ -286,7 +295,7 @@ impl World {
         command.fua = fua;
         flight.submitted = now;
         // The look-up at arrival would wait for memory; begun here, it is there by then.
-        std::hint::black_box(self.device.is_mapped(Lpn(lba.0 / self.lbas_per_unit)));
+        self.device.prefetch(Lpn(lba.0 / self.lbas_per_unit));
         let arrives = self.link.submit(now, &command);
         flight.command = Some(command);
         self.agenda.at(arrives, Moment::Arrive(at));
