@@ -3,6 +3,7 @@
 
 pub mod crash;
 pub mod experiment;
+pub mod live;
 pub mod mqsim;
 pub mod precondition;
 pub mod results;
