@@ -73,6 +73,10 @@ impl Buffer {
         (self.slots.len() - self.free.len()) as u32
     }
 
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     /// Slots that are dirty and not chosen for writing.
     pub(crate) fn dirty(&self) -> u32 {
         self.dirty

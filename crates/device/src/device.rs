@@ -275,6 +275,29 @@ impl Device {
         lpn.0 < self.map.len() && self.map.get(lpn) != flashweir_ftl::MapWord::Unmapped
     }
 
+    /// Slots of the buffer, slots in use, dirty slots; in mapping units.
+    pub fn buffer_use(&self) -> [u64; 3] {
+        [self.buffer.capacity(), self.buffer.used(), self.buffer.dirty()].map(u64::from)
+    }
+
+    /// Free blocks of a plane: the least, and the mean over the planes.
+    pub fn free_blocks(&self) -> (u64, f64) {
+        let counts = (0..self.geometry.planes()).map(|plane| self.space.blocks.free_count(PlaneId(plane)));
+        let (least, sum) = counts.fold((u32::MAX, 0), |(least, sum), n| (least.min(n), sum + n));
+        (u64::from(least), f64::from(sum) / f64::from(self.geometry.planes()))
+    }
+
+    /// Erase counts of the blocks that are in use: least, mean, largest.
+    pub fn wear(&self) -> (u64, f64, u64) {
+        let good = self.space.blocks.ids().filter(|block| !self.media.is_bad(*block));
+        let (mut least, mut most, mut sum, mut count) = (u32::MAX, 0, 0u64, 0u64);
+        for erases in good.map(|block| self.media.erases(block)) {
+            (least, most) = (least.min(erases), most.max(erases));
+            (sum, count) = (sum + u64::from(erases), count + 1);
+        }
+        (u64::from(least), sum as f64 / count.max(1) as f64, u64::from(most))
+    }
+
     /// Sets the clock of a quiet device to zero, for its use in another world.
     pub fn reset_clock(&mut self) {
         assert!(self.is_quiet(), "the device still works\n{}", self.describe());

@@ -207,24 +207,24 @@ impl Live {
         self.effects = effects;
     }
 
-    /// Cuts the power now and brings the device back: commands that have not finished are gone, with whatever the
+    /// Cuts the power at `at`, up to which everything has happened, and brings the device back: commands that have not finished are gone, with whatever the
     /// device had not made durable. The new device begins at virtual time zero, ready after the report's time.
     /// Panics if the device keeps no metadata or no contents, so that nothing could be recovered.
-    pub fn cut(self, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
-        let media = self.cut_media(tear);
+    pub fn cut(self, at: Instant, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
+        let media = self.cut_media(at, tear);
         let config = self.device.config().clone();
         drop(self);
         let (device, report) = Recovery::begin(&config, options, media).finish();
         (Self::new(device), report)
     }
 
-    /// What a cut now leaves on the medium.
-    fn cut_media(&self, tear: Tear) -> Media {
+    /// What a cut at `at` leaves on the medium.
+    fn cut_media(&self, at: Instant, tear: Tear) -> Media {
         let mut drawn = match tear {
             Tear::Likeliest => 0,
             Tear::Drawn(seed) => mix(seed ^ self.hash),
         };
-        self.device.cut(self.agenda.now(), |_| match tear {
+        self.device.cut(at.max(self.agenda.now()), |_| match tear {
             Tear::Likeliest => Torn::Damaged,
             Tear::Drawn(_) => {
                 drawn = mix(drawn);

@@ -1,8 +1,20 @@
 //! Front ends: the simulated device as a disk that real programs use.
 //!
 //! Place in the data flow: protocol machines ([`nbd`]) turn bytes into requests and answers into bytes, without
-//! I/O of their own; a volume ([`volume`]) keeps the medium on the host's file system.
+//! I/O of their own; a [`Disk`] lets a simulated device do them; the [`Server`] polls sockets and the clock; a volume
+//! ([`volume`]) keeps the medium on the host's file system.
 #![forbid(unsafe_code)]
 
+pub mod clock;
+pub mod control;
+mod disk;
 pub mod nbd;
+pub mod recording;
+mod server;
+pub mod stats;
+mod versions;
 pub mod volume;
+
+pub use clock::{Clock, Speed};
+pub use disk::{Disk, OnCut};
+pub use server::{Endpoint, ServeError, Server, ServerConfig};

@@ -1,0 +1,114 @@
+//! The wall clock, and the only place of this crate that reads it.
+//!
+//! Virtual time is wall time since the server began, times a factor. Whoever needs the time asks once for each turn
+//! of the server and passes it on, so that everything in a turn happens at one instant.
+
+use flashweir_core::Instant;
+use std::time::Duration as WallDuration;
+use std::time::Instant as WallInstant;
+
+/// How fast virtual time passes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// So many virtual seconds in a second of the wall clock; 1 is real time.
+    Scaled(f64),
+    /// As fast as the machine can: a request is answered as soon as its completion is computed.
+    Max,
+}
+
+impl Speed {
+    /// Slowest and fastest scale.
+    const SCALES: std::ops::RangeInclusive<f64> = 1e-4..=1e4;
+}
+
+impl std::str::FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "real" => return Ok(Self::Scaled(1.0)),
+            "max" => return Ok(Self::Max),
+            _ => {}
+        }
+        let number = text.strip_suffix('x').unwrap_or(text).parse().ok();
+        match number.filter(|number| Self::SCALES.contains(number)) {
+            Some(number) => Ok(Self::Scaled(number)),
+            None => Err("expected real, max, or a factor from 0.0001 to 10000 such as 0.1 or 10x".into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Speed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Scaled(1.0) => f.write_str("real"),
+            Self::Scaled(factor) => write!(f, "{factor}x"),
+            Self::Max => f.write_str("max"),
+        }
+    }
+}
+
+/// A clock that began when it was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: WallInstant,
+    speed: Speed,
+}
+
+impl Clock {
+    /// Begins now.
+    pub fn new(speed: Speed) -> Self {
+        Self { origin: WallInstant::now(), speed }
+    }
+
+    /// How fast it goes.
+    pub fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    /// Virtual seconds in a second of the wall clock; 1 where virtual time does not follow the wall clock.
+    pub fn factor(&self) -> f64 {
+        match self.speed {
+            Speed::Scaled(factor) => factor,
+            Speed::Max => 1.0,
+        }
+    }
+
+    /// Wall time since the clock began.
+    pub fn wall(&self) -> WallDuration {
+        self.origin.elapsed()
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Instant {
+        let wall = self.wall().as_nanos() as u64;
+        match self.speed {
+            Speed::Scaled(factor) if factor != 1.0 => Instant::from_nanos((wall as f64 * factor) as u64),
+            _ => Instant::from_nanos(wall),
+        }
+    }
+
+    /// Wall time in which so much virtual time passes.
+    pub fn wall_of(&self, span: flashweir_core::Duration) -> WallDuration {
+        WallDuration::from_nanos((span.as_nanos() as f64 / self.factor()) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_read_and_written() {
+        assert_eq!("real".parse(), Ok(Speed::Scaled(1.0)));
+        assert_eq!("10x".parse(), Ok(Speed::Scaled(10.0)));
+        assert_eq!("0.1".parse(), Ok(Speed::Scaled(0.1)));
+        assert_eq!("max".parse(), Ok(Speed::Max));
+        for wrong in ["", "fast", "0", "-1", "nan", "1e9"] {
+            let _ = wrong.parse::<Speed>().unwrap_err();
+        }
+        for text in ["real", "10x", "max"] {
+            assert_eq!(text.parse::<Speed>().unwrap().to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The control socket: how `weir cut` and live views reach a running server. One line of JSON asks, one line answers.
+//!
+//! Invariant: a line of a client is at most 64 KiB long; a client that sends more is dropped.
+
+use crate::disk::OnCut;
+use crate::stats::{KindStatus, Percentiles};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest line of a client, bytes.
+pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// What can be asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Ask {
+    /// Cut the power.
+    Cut(CutOrder),
+    /// Say how the server is.
+    Status,
+    /// End the server in order.
+    Stop,
+}
+
+/// How the power is cut.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CutOrder {
+    /// Which disk; all of them if absent.
+    pub export: Option<String>,
+    /// Draws what was torn, and where versions are kept which of them come back; absent is the likeliest.
+    pub seed: Option<u64>,
+    /// Clients get EIO instead of a closed connection.
+    pub eio: bool,
+    /// Virtual nanoseconds without power at least; recovery may take longer.
+    pub off_ns: u64,
+}
+
+impl CutOrder {
+    pub(crate) fn on_cut(&self) -> OnCut {
+        if self.eio { OnCut::Fail } else { OnCut::Drop }
+    }
+}
+
+/// What a cut did to one disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CutDone {
+    /// Which disk.
+    pub export: String,
+    /// Requests that were lost with the power.
+    pub requests_lost: u64,
+    /// Connections that were closed.
+    pub connections_dropped: u64,
+    /// Pages that the recovery read.
+    pub pages_read: u64,
+    /// Pages and erases that the recovery wrote.
+    pub steps: u64,
+    /// Mapping units that it found.
+    pub units: u64,
+    /// Virtual time that it took, ns.
+    pub recovery_ns: u64,
+}
+
+/// How a server is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Wall time since it began, ns.
+    pub uptime_ns: u64,
+    /// `real`, `max`, or a factor.
+    pub speed: String,
+    /// Connections of clients.
+    pub connections: u64,
+    /// Each disk.
+    pub disks: Vec<DiskStatus>,
+}
+
+/// How a disk is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DiskStatus {
+    /// Its export.
+    pub export: String,
+    /// Name of its device's configuration.
+    pub device: String,
+    /// Whether its power is on.
+    pub on: bool,
+    /// Power cuts so far.
+    pub cuts: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Requests by kind.
+    pub kinds: Vec<KindStatus>,
+    /// How much later than the model's completions answers were queued, ns.
+    pub misses_ns: Percentiles,
+    /// Buffer: slots, slots in use, dirty slots.
+    pub buffer: [u64; 3],
+    /// Free blocks: least and mean over the planes.
+    pub free_blocks: (u64, f64),
+    /// Units that the host wrote, that were programmed for it, that collection moved, and filler and metadata.
+    pub units: [u64; 4],
+    /// Erases since the power came on; least, mean and largest erase count of a block.
+    pub erases: u64,
+    /// Erase counts of blocks: least, mean, largest.
+    pub wear: (u64, f64, u64),
+    /// Virtual time since the power came on, ns.
+    pub time_ns: u64,
+    /// Busy virtual time of each die, ns.
+    pub die_busy_ns: Vec<u64>,
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// The power was cut.
+    Cut(Vec<CutDone>),
+    /// How it is.
+    Status(Status),
+    /// It ends.
+    Stopping,
+    /// It could not.
+    Error(String),
+}
+
+/// Why a server could not be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlError(String);
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for ControlError {}
+
+/// Asks the server behind the control socket `path`.
+///
+/// # Errors
+/// Nobody listens there, it does not answer within 60 seconds, or it refuses.
+pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
+    let name = path.display();
+    let failed = |what: &str, error: std::io::Error| ControlError(format!("{name}: {what}: {error}"));
+    let mut stream =
+        UnixStream::connect(path).map_err(|error| failed("no server answers on this control socket", error))?;
+    let timeout = Some(Duration::from_secs(60));
+    stream.set_read_timeout(timeout).map_err(|error| failed("cannot be used", error))?;
+    let line = serde_json::to_string(ask).expect("a question is JSON");
+    writeln!(stream, "{line}").map_err(|error| failed("cannot be written", error))?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).map_err(|error| failed("no answer", error))?;
+    let reply = serde_json::from_str(&line)
+        .map_err(|_| ControlError(format!("{name}: no answer of a server: {:?}", line.trim_end())))?;
+    match reply {
+        Reply::Error(why) => Err(ControlError(why)),
+        reply => Ok(reply),
+    }
+}

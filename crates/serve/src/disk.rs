@@ -1,0 +1,493 @@
+//! One served disk: a simulated device, its power, and the requests of all clients that wait for it.
+//!
+//! Place in the data flow: the server hands requests in and takes answers out; [`Live`] decides when they are due.
+//!
+//! Invariants: each request gets one answer, or its client is dropped; nothing is answered while the power is off but
+//! with an error where a cut asked for that; after a cut the device is the one that its own recovery gave back.
+//!
+//! Deliberately absent: sockets and clocks. Time is an argument.
+
+use crate::nbd::{Command, Errno, Extent, Request, Token};
+use crate::recording::{Header, Recorder};
+use crate::stats::{Kind, Stats};
+use crate::versions::Versions;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
+use flashweir_device::config::Metadata;
+use flashweir_device::{Device, DeviceOptions, RecoveryReport};
+use flashweir_lab::live::{Finished, Live, Tear};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A connection, by its place and generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientId {
+    pub(crate) place: u32,
+    pub(crate) generation: u32,
+}
+
+/// What a client gets for a request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) client: ClientId,
+    pub(crate) token: Token,
+    pub(crate) body: Body,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    Done,
+    Failed(Errno, String),
+    /// Mapping units that cover the range, of `unit_bytes` each; the first `skip` bytes are not of the range.
+    Data {
+        units: Box<[Payload]>,
+        skip: usize,
+        unit_bytes: usize,
+        length: usize,
+    },
+    Extents(Vec<Extent>),
+}
+
+/// A request that the device works on.
+#[derive(Debug)]
+struct Pending {
+    client: ClientId,
+    token: Token,
+    offset: u64,
+    length: u32,
+    kind: Kind,
+    fua: bool,
+    /// Of a flush: the completions that it covers.
+    covers: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Power {
+    On,
+    /// Until this instant of the server's clock. Requests fail, or they wait.
+    Off {
+        until: Instant,
+        fail: bool,
+    },
+}
+
+/// What a cut does to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnCut {
+    /// Their connections are closed.
+    Drop,
+    /// Requests in flight, and those that come while the power is off, fail with EIO.
+    Fail,
+}
+
+/// One served disk.
+#[derive(Debug)]
+pub struct Disk {
+    name: String,
+    live: Option<Live>,
+    options: DeviceOptions,
+    /// Instant of the server's clock at which the device's time began.
+    origin: Instant,
+    power: Power,
+    follows_clock: bool,
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    held: Vec<(ClientId, u16, Request)>,
+    finished: Vec<Finished>,
+    stats: Stats,
+    recorder: Option<Recorder>,
+    versions: Option<Versions>,
+    cuts: u64,
+}
+
+impl Disk {
+    /// A disk called `name` on a device that has just woken up and keeps contents.
+    pub fn new(name: &str, device: Device, options: DeviceOptions) -> Self {
+        assert!(device.media().tracks_contents(), "a served device keeps contents");
+        Self {
+            name: name.to_owned(),
+            live: Some(Live::new(device)),
+            options,
+            origin: Instant::ZERO,
+            power: Power::On,
+            follows_clock: true,
+            pending: Vec::new(),
+            free: Vec::new(),
+            held: Vec::new(),
+            finished: Vec::new(),
+            stats: Stats::default(),
+            recorder: None,
+            versions: None,
+            cuts: 0,
+        }
+    }
+
+    /// Keeps every version that a cut could legally bring back, for cuts that draw one. Costs a look-up for each
+    /// written unit.
+    pub fn keep_versions(&mut self) {
+        self.versions = Some(Versions::default());
+    }
+
+    /// Records what clients ask for.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn record(&mut self, path: &Path, header: &Header) -> io::Result<()> {
+        self.recorder = Some(Recorder::create(path, header)?);
+        Ok(())
+    }
+
+    /// Its name: that of its export.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.live().device()
+    }
+
+    /// What was counted since the server began.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Virtual time since the power came on, ns.
+    pub fn time_ns(&self) -> u64 {
+        self.live().now().as_nanos()
+    }
+
+    /// Power cuts so far.
+    pub fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// Requests that the device works on, and those that wait for the power.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len() - self.free.len() + self.held.len()
+    }
+
+    /// Whether the power is on.
+    pub fn is_on(&self) -> bool {
+        self.power == Power::On
+    }
+
+    /// Why a cut of its power cannot be survived; `None` if it can.
+    pub fn why_no_cut(&self) -> Option<String> {
+        let config = self.device().config();
+        (config.ftl.metadata == Metadata::None).then(|| {
+            format!(
+                "{}: the device keeps no metadata (ftl.metadata = \"none\"), so it cannot come back after a cut",
+                config.name
+            )
+        })
+    }
+
+    fn live(&self) -> &Live {
+        self.live.as_ref().expect("a disk has a device except inside a cut")
+    }
+
+    fn live_mut(&mut self) -> &mut Live {
+        self.live.as_mut().expect("a disk has a device except inside a cut")
+    }
+
+    /// Whether the device follows the server's clock; otherwise it has a time of its own, as fast as possible.
+    pub(crate) fn follow_clock(&mut self, follows: bool) {
+        self.follows_clock = follows;
+    }
+
+    /// The device's time at an instant of the server's clock.
+    fn time(&self, clock: Instant) -> Instant {
+        if self.follows_clock {
+            Instant::ZERO + clock.saturating_since(self.origin)
+        } else {
+            self.live().now()
+        }
+    }
+
+    /// When something happens next, on the server's clock.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        match self.power {
+            Power::Off { until, .. } => Some(until),
+            Power::On if self.follows_clock => {
+                self.live().next().map(|next| self.origin + next.since(Instant::ZERO))
+            }
+            Power::On => None,
+        }
+    }
+
+    /// A client asks for something.
+    pub(crate) fn request(
+        &mut self,
+        clock: Instant,
+        client: ClientId,
+        queue: u16,
+        request: Request,
+        answers: &mut Vec<Answer>,
+    ) -> io::Result<()> {
+        match self.power {
+            Power::Off { fail: true, .. } => {
+                let body = Body::Failed(Errno::Io, "the device's power is off".into());
+                answers.push(Answer { client, token: request.token, body });
+                return Ok(());
+            }
+            Power::Off { fail: false, .. } => {
+                self.held.push((client, queue, request));
+                return Ok(());
+            }
+            Power::On => {}
+        }
+        let Request { token, offset, length, command } = request;
+        let (lba, blocks) = (Lba(offset / LBA_BYTES), (u64::from(length) / LBA_BYTES) as u32);
+        let (op, kind, fua) = match command {
+            Command::Read => (Op::Read { lba, blocks }, Kind::Read, false),
+            Command::Write { data, fua } => {
+                (Op::Write { lba, blocks, data: Data::Bytes(data) }, Kind::Write, fua)
+            }
+            Command::Trim { fua } => (Op::Trim { lba, blocks }, Kind::Trim, fua),
+            Command::WriteZeroes { fua, no_hole: false, .. } => {
+                (Op::WriteZeroes { lba, blocks }, Kind::Zero, fua)
+            }
+            Command::WriteZeroes { fast: true, .. } => {
+                let why = "zeros that stay allocated are written, which is not fast".into();
+                answers.push(Answer { client, token, body: Body::Failed(Errno::NotSup, why) });
+                return Ok(());
+            }
+            Command::WriteZeroes { fua, .. } => {
+                (Op::Write { lba, blocks, data: Data::Zero }, Kind::Zero, fua)
+            }
+            Command::Flush => (Op::Flush, Kind::Flush, false),
+            // The device has no read cache; there is nothing that would make a later read faster.
+            Command::Cache => {
+                answers.push(Answer { client, token, body: Body::Done });
+                return Ok(());
+            }
+            Command::BlockStatus { one } => {
+                let body = Body::Extents(self.extents(offset, length, one));
+                answers.push(Answer { client, token, body });
+                return Ok(());
+            }
+        };
+        let at = self.time(clock);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.request(at, queue, &op, fua)?;
+        }
+        let units = self.units(offset, length);
+        let mut covers = 0;
+        if let Some(versions) = &mut self.versions {
+            let device = self.live.as_ref().expect("the power is on").device();
+            match kind {
+                Kind::Read => {}
+                Kind::Flush => covers = versions.flush_covers(),
+                Kind::Write | Kind::Trim | Kind::Zero => {
+                    versions.submitted(units, |lpn| device.peek(lpn).unwrap_or_default());
+                }
+            }
+        }
+        let pending = Pending { client, token, offset, length, kind, fua, covers };
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.pending[place as usize] = Some(pending);
+                place
+            }
+            None => {
+                self.pending.push(Some(pending));
+                self.pending.len() as u32 - 1
+            }
+        };
+        let live = self.live.as_mut().expect("the power is on");
+        live.submit(at, queue, op, fua, u64::from(place), &mut self.finished);
+        Ok(())
+    }
+
+    fn units(&self, offset: u64, length: u32) -> std::ops::Range<u64> {
+        let unit = self.device().geometry().unit_bytes;
+        offset / unit..(offset + u64::from(length)).div_ceil(unit)
+    }
+
+    /// What of a range is allocated, from its begin; where `one` is enough, no more than one extent.
+    fn extents(&self, offset: u64, length: u32, one: bool) -> Vec<Extent> {
+        let (device, unit) = (self.device(), self.device().geometry().unit_bytes);
+        let end = offset + u64::from(length);
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let lpn = Lpn(at / unit);
+            let next = ((lpn.0 + 1) * unit).min(end);
+            let hole = !device.is_mapped(lpn);
+            let part = (next - at) as u32;
+            match extents.last_mut() {
+                Some(last) if last.hole == hole => last.length += part,
+                Some(_) if one => break,
+                _ => extents.push(Extent { length: part, hole, zero: hole }),
+            }
+            at = next;
+        }
+        extents
+    }
+
+    /// Lets everything happen up to `clock`, and takes the answers out. Where the device has a time of its own,
+    /// everything happens that clients wait for.
+    pub(crate) fn advance(&mut self, clock: Instant, answers: &mut Vec<Answer>) -> io::Result<()> {
+        if let Power::Off { until, .. } = self.power {
+            if clock < until {
+                return Ok(());
+            }
+            self.power_on(clock, answers)?;
+        }
+        let at = self.time(clock);
+        let live = self.live.as_mut().expect("the power is on");
+        if self.follows_clock {
+            live.advance(at, &mut self.finished);
+        } else {
+            while live.in_flight() > 0 && live.step(&mut self.finished) {}
+        }
+        Ok(())
+    }
+
+    /// Takes out what has finished; `queued` is when, for the statistics.
+    pub(crate) fn answer(&mut self, queued: Instant, factor: f64, answers: &mut Vec<Answer>) {
+        if self.finished.is_empty() {
+            return;
+        }
+        let queued = self.time(queued);
+        let mut finished = std::mem::take(&mut self.finished);
+        for Finished { token: place, submitted, at, result } in finished.drain(..) {
+            let pending = self.pending[place as usize].take().expect("a request finishes once");
+            self.free.push(place as u32);
+            let (bytes, is_error) = (u64::from(pending.length), result.is_err());
+            self.stats.answered(pending.kind, bytes, is_error, submitted, at, queued, factor);
+            if !is_error {
+                self.note_version(&pending);
+            }
+            let body = self.body(&pending, result);
+            answers.push(Answer { client: pending.client, token: pending.token, body });
+        }
+        self.finished = finished;
+    }
+
+    fn note_version(&mut self, pending: &Pending) {
+        let units = self.units(pending.offset, pending.length);
+        let Some(versions) = &mut self.versions else { return };
+        let device = self.live.as_ref().expect("the power is on").device();
+        match pending.kind {
+            Kind::Read => {}
+            Kind::Flush => versions.flushed(pending.covers),
+            Kind::Write | Kind::Trim | Kind::Zero => {
+                let durable = pending.fua || device.config().completion_is_durable();
+                versions.completed(units, durable, |lpn| device.peek(lpn).unwrap_or_default());
+            }
+        }
+    }
+
+    fn body(&self, pending: &Pending, result: Result<Done, DeviceError>) -> Body {
+        match result {
+            Ok(Done::Data(units)) => {
+                let unit_bytes = self.device().geometry().unit_bytes;
+                let skip = (pending.offset % unit_bytes) as usize;
+                Body::Data { units, skip, unit_bytes: unit_bytes as usize, length: pending.length as usize }
+            }
+            Ok(_) => Body::Done,
+            Err(error) => {
+                let errno = match error {
+                    DeviceError::ReadOnly => Errno::Perm,
+                    DeviceError::OutOfRange { .. } | DeviceError::InvalidField(_) => Errno::Inval,
+                    DeviceError::NotSupported(_) => Errno::NotSup,
+                    _ => Errno::Io,
+                };
+                Body::Failed(errno, error.to_string())
+            }
+        }
+    }
+
+    /// Cuts the power at `clock`. The device recovers, and is there again after `off`, or after the time that its
+    /// recovery takes if that is longer.
+    pub(crate) fn cut(
+        &mut self,
+        clock: Instant,
+        tear: Tear,
+        on_cut: OnCut,
+        off: Duration,
+        answers: &mut Vec<Answer>,
+    ) -> io::Result<RecoveryReport> {
+        self.advance(clock, answers)?;
+        let at = self.time(clock);
+        let live = self.live.take().expect("a disk has a device");
+        if let Some(recorder) = &mut self.recorder {
+            recorder.cut(at, tear, live.trace_hash())?;
+        }
+        let (live, report) = live.cut(at, self.options, tear);
+        self.live = Some(live);
+        self.cuts += 1;
+        self.bring_back(tear);
+        self.finished.clear();
+        for place in 0..self.pending.len() {
+            if let Some(lost) = self.pending[place].take() {
+                self.free.push(place as u32);
+                if on_cut == OnCut::Fail {
+                    let body = Body::Failed(Errno::Io, "the device lost its power".into());
+                    answers.push(Answer { client: lost.client, token: lost.token, body });
+                }
+            }
+        }
+        let recovery = if self.follows_clock { report.time } else { Duration::ZERO };
+        let until = clock + off.max(recovery);
+        self.power = Power::Off { until, fail: on_cut == OnCut::Fail };
+        Ok(report)
+    }
+
+    /// Puts onto the medium what the seed draws among the legal states.
+    fn bring_back(&mut self, tear: Tear) {
+        let Some(versions) = self.versions.replace(Versions::default()) else {
+            self.versions = None;
+            return;
+        };
+        let Tear::Drawn(seed) = tear else { return };
+        let blocks = self.device().geometry().lbas_per_unit as u32;
+        let unit_bytes = self.device().geometry().unit_bytes as usize;
+        let mut finished = Vec::new();
+        let live = self.live_mut();
+        for (lpn, version) in versions.draw(seed) {
+            let Some(version) = version else { continue };
+            if live.device().peek(lpn).unwrap_or_default().identity() == version.identity() {
+                continue;
+            }
+            let lba = Lba(lpn.0 * u64::from(blocks));
+            let op = match version {
+                Payload::Zero => Op::WriteZeroes { lba, blocks },
+                version => {
+                    let mut bytes = vec![0; unit_bytes];
+                    version.expand(&mut bytes);
+                    Op::Write { lba, blocks, data: Data::Bytes(Arc::from(bytes)) }
+                }
+            };
+            live.submit(live.now(), 0, op, false, 0, &mut finished);
+        }
+        live.submit(live.now(), 0, Op::Flush, false, 0, &mut finished);
+        while live.in_flight() > 0 && live.step(&mut finished) {}
+    }
+
+    fn power_on(&mut self, clock: Instant, answers: &mut Vec<Answer>) -> io::Result<()> {
+        self.power = Power::On;
+        // What recovery wrote took its own time; from here on the device's time goes with the clock.
+        let spent = self.live().now().since(Instant::ZERO);
+        self.origin = Instant::from_nanos(clock.as_nanos().saturating_sub(spent.as_nanos()));
+        for (client, queue, request) in std::mem::take(&mut self.held) {
+            self.request(clock, client, queue, request, answers)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the disk in order: what it was given is finished and flushed. Gives its device back.
+    ///
+    /// # Errors
+    /// The recording cannot be ended.
+    pub fn shut_down(mut self) -> io::Result<Device> {
+        let live = self.live.take().expect("a disk has a device");
+        if let Some(recorder) = self.recorder.take() {
+            recorder.finish(live.now(), live.trace_hash())?;
+        }
+        Ok(live.shut_down())
+    }
+}

@@ -1,0 +1,728 @@
+//! The server: one thread that polls its sockets, reads the clock once per turn, and lets its disks happen.
+//!
+//! Place in the data flow: bytes of clients become requests in [`crate::nbd`], requests become commands in
+//! [`crate::disk`]; answers go back the same way. Nothing is handed to another thread on the way.
+//!
+//! A turn: poll, read the clock, let the disks happen up to it, take in what clients sent, answer what is due, write.
+//! Before a deadline that is near the poll does not sleep: a sleep of 75 µs takes up to 187 µs on a common kernel.
+//!
+//! Invariants: a client that breaks the protocol, stalls, or vanishes is dropped and nobody else notices; memory for
+//! each client is bounded, and so is the number of clients.
+
+use crate::clock::{Clock, Speed};
+use crate::control::{Ask, CutDone, CutOrder, DiskStatus, LINE_BYTES_MAX, Reply, Status};
+use crate::disk::{Answer, Body, ClientId, Disk, OnCut};
+use crate::nbd::{Config, Connection, Progress, TlsKeys};
+use flashweir_core::{Duration, Instant, Payload};
+use flashweir_lab::live::Tear;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration as WallDuration;
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A unix socket; the file is made and removed by the server.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(SocketAddr),
+}
+
+/// How a server behaves.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where clients connect.
+    pub endpoints: Vec<Endpoint>,
+    /// A unix socket for `weir cut` and live views.
+    pub control: Option<PathBuf>,
+    /// How fast virtual time passes.
+    pub speed: Speed,
+    /// Certificate and key, where TLS is offered.
+    pub keys: Option<TlsKeys>,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// A handshake takes no longer, nor does one message of a client or the taking of an answer.
+    pub patience: WallDuration,
+    /// How long before a deadline the server stops sleeping, and how long it looks for requests before it sleeps.
+    pub spin: WallDuration,
+}
+
+/// Why a server cannot run.
+#[derive(Debug)]
+pub struct ServeError(String);
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for ServeError {}
+
+fn failed(what: impl fmt::Display) -> impl Fn(io::Error) -> ServeError {
+    let what = what.to_string();
+    move |error| ServeError(format!("{what}: {error}"))
+}
+
+#[derive(Debug)]
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Tcp(stream) => stream.read(buffer),
+        }
+    }
+}
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tcp(stream) => stream.write(bytes),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+    Control(UnixListener),
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Unix(listener) | Self::Control(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Stream::Unix(stream)
+            }
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+        })
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener) | Self::Control(listener) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// A connection of an NBD client.
+#[derive(Debug)]
+struct Client {
+    id: ClientId,
+    connection: Connection<Stream>,
+    interest: EventFlags,
+    /// Wall time of the last byte that went either way.
+    moved: WallDuration,
+    /// Output or interest may have changed in this turn.
+    touched: bool,
+}
+
+/// A connection to the control socket.
+#[derive(Debug)]
+struct Controller {
+    stream: Stream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// What an event of the poll belongs to: a kind and a place in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Listener(u32),
+    Client(u32),
+    Controller(u32),
+}
+
+impl Source {
+    fn pack(self) -> EventData {
+        let (kind, place) = match self {
+            Self::Listener(place) => (0, place),
+            Self::Client(place) => (1, place),
+            Self::Controller(place) => (2, place),
+        };
+        EventData::new_u64(kind << 32 | u64::from(place))
+    }
+
+    fn unpack(data: EventData) -> Self {
+        let place = data.u64() as u32;
+        match data.u64() >> 32 {
+            0 => Self::Listener(place),
+            1 => Self::Client(place),
+            _ => Self::Controller(place),
+        }
+    }
+}
+
+/// Controllers at once.
+const CONTROLLERS_MAX: usize = 16;
+/// Events of one poll.
+const EVENTS: usize = 64;
+/// Longest sleep, so that a signal is noticed and stalled clients are.
+const SLEEP_MAX: WallDuration = WallDuration::from_millis(200);
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    config: ServerConfig,
+    nbd: Arc<Config>,
+    disks: Vec<Disk>,
+    clock: Clock,
+    epoll: OwnedFd,
+    listeners: Vec<Listener>,
+    clients: Vec<Option<Client>>,
+    controllers: Vec<Option<Controller>>,
+    generation: u32,
+    /// Unix sockets to be removed at the end.
+    sockets: Vec<PathBuf>,
+    /// Clients that have something left to do without an event.
+    runnable: Vec<u32>,
+    touched: Vec<u32>,
+    answers: Vec<Answer>,
+    /// Wall time until which the poll does not sleep because clients were active.
+    awake_until: WallDuration,
+    looked_for_stalls: WallDuration,
+    stopping: bool,
+    connections_total: u64,
+    dropped: u64,
+}
+
+impl Server {
+    /// Opens the sockets. The disks are the exports of `nbd`, in the same order.
+    ///
+    /// # Errors
+    /// A socket cannot be opened, for instance because another server uses it.
+    pub fn bind(config: ServerConfig, nbd: Config, mut disks: Vec<Disk>) -> Result<Self, ServeError> {
+        assert_eq!(nbd.exports().len(), disks.len(), "each export is one disk");
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from);
+        let epoll = epoll.map_err(failed("epoll"))?;
+        let (mut listeners, mut sockets) = (Vec::new(), Vec::new());
+        let mut unix = |path: &Path| {
+            let listener = bind_unix(path)?;
+            sockets.push(path.to_owned());
+            Ok(listener)
+        };
+        for endpoint in &config.endpoints {
+            listeners.push(match endpoint {
+                Endpoint::Unix(path) => Listener::Unix(unix(path)?),
+                Endpoint::Tcp(address) => {
+                    let listener = TcpListener::bind(address).map_err(failed(address))?;
+                    listener.set_nonblocking(true).map_err(failed(address))?;
+                    Listener::Tcp(listener)
+                }
+            });
+        }
+        if let Some(path) = &config.control {
+            listeners.push(Listener::Control(unix(path)?));
+        }
+        for (place, listener) in (0..).zip(&listeners) {
+            let added = epoll::add(&epoll, listener, Source::Listener(place).pack(), EventFlags::IN);
+            added.map_err(io::Error::from).map_err(failed("epoll"))?;
+        }
+        let follows = config.speed != Speed::Max;
+        disks.iter_mut().for_each(|disk| disk.follow_clock(follows));
+        Ok(Self {
+            nbd: Arc::new(nbd),
+            disks,
+            clock: Clock::new(config.speed),
+            epoll,
+            listeners,
+            clients: Vec::new(),
+            controllers: Vec::new(),
+            generation: 0,
+            sockets,
+            runnable: Vec::new(),
+            touched: Vec::new(),
+            answers: Vec::new(),
+            awake_until: WallDuration::ZERO,
+            looked_for_stalls: WallDuration::ZERO,
+            stopping: false,
+            connections_total: 0,
+            dropped: 0,
+            config,
+        })
+    }
+
+    /// Addresses at which clients reach it; of TCP with the port that the system chose, where that was 0.
+    pub fn addresses(&self) -> Vec<String> {
+        let address = |listener: &Listener| match listener {
+            Listener::Tcp(listener) => listener.local_addr().ok().map(|address| format!("nbd://{address}")),
+            Listener::Unix(listener) => {
+                let address = listener.local_addr().ok()?;
+                Some(format!("nbd+unix:///?socket={}", address.as_pathname()?.display()))
+            }
+            Listener::Control(_) => None,
+        };
+        self.listeners.iter().filter_map(address).collect()
+    }
+
+    /// Serves until `stop` is set or somebody asks the control socket for it, then ends every connection in order.
+    ///
+    /// # Errors
+    /// Polling fails, a recording cannot be written, or a volume's host disk fails.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), ServeError> {
+        while !self.stopping && !stop.load(Ordering::Relaxed) {
+            self.turn()?;
+        }
+        self.say_farewell()
+    }
+
+    /// One turn.
+    fn turn(&mut self) -> Result<(), ServeError> {
+        let mut events: [epoll::Event; EVENTS] =
+            [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+        let timeout = self.timeout();
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos() as i64 };
+        let count = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(error) => return Err(failed("epoll")(error.into())),
+        };
+        let (wall, now) = (self.clock.wall(), self.clock.now());
+        self.advance(now)?;
+        for event in &events[..count] {
+            match Source::unpack(event.data) {
+                Source::Listener(place) => self.accept(place, wall),
+                Source::Client(place) => self.serve(place, event.flags, wall, now)?,
+                Source::Controller(place) => self.control(place, now)?,
+            }
+        }
+        for place in std::mem::take(&mut self.runnable) {
+            self.serve(place, EventFlags::IN, wall, now)?;
+        }
+        if count > 0 {
+            self.awake_until = wall + self.config.spin;
+        }
+        self.advance(now)?;
+        self.answer();
+        self.write(wall);
+        self.drop_stalled(wall);
+        Ok(())
+    }
+
+    /// How long the poll may sleep.
+    fn timeout(&self) -> WallDuration {
+        if !self.runnable.is_empty() || self.clock.wall() < self.awake_until {
+            return WallDuration::ZERO;
+        }
+        let Some(next) = self.disks.iter().filter_map(Disk::next).min() else { return SLEEP_MAX };
+        let left = self.clock.wall_of(next.saturating_since(self.clock.now()));
+        left.saturating_sub(self.config.spin).min(SLEEP_MAX)
+    }
+
+    fn advance(&mut self, now: Instant) -> Result<(), ServeError> {
+        for disk in &mut self.disks {
+            disk.advance(now, &mut self.answers).map_err(failed(disk.name()))?;
+        }
+        Ok(())
+    }
+
+    /// Hands what is due to the sessions.
+    fn answer(&mut self) {
+        let (queued, factor) = (self.clock.now(), self.clock.factor());
+        for disk in &mut self.disks {
+            disk.answer(queued, factor, &mut self.answers);
+        }
+        for Answer { client: id, token, body } in self.answers.drain(..) {
+            let client = self.clients.get_mut(id.place as usize).and_then(Option::as_mut);
+            // Who has gone gets no answer.
+            let Some(client) = client.filter(|client| client.id == id) else { continue };
+            let session = client.connection.session();
+            match body {
+                Body::Done => session.reply_ok(token),
+                Body::Failed(errno, why) => session.reply_error(token, errno, &why),
+                Body::Extents(extents) => session.reply_block_status(token, extents),
+                Body::Data { units, skip, unit_bytes, length } => session.reply_read(token, |reply| {
+                    let (mut skip, mut left) = (skip, length);
+                    for unit in &units {
+                        let part = (unit_bytes - skip).min(left);
+                        match unit {
+                            Payload::Zero => reply.hole(part),
+                            Payload::Bytes(bytes) => reply.data(&bytes[skip..skip + part]),
+                            Payload::Tag(_) => {
+                                let mut bytes = vec![0; unit_bytes];
+                                unit.expand(&mut bytes);
+                                reply.data(&bytes[skip..skip + part]);
+                            }
+                        }
+                        (skip, left) = (0, left - part);
+                    }
+                }),
+            }
+            touch(client, &mut self.touched);
+        }
+    }
+
+    /// Writes what sessions want to say.
+    fn write(&mut self, wall: WallDuration) {
+        for place in std::mem::take(&mut self.touched) {
+            let Some(client) = self.clients[place as usize].as_mut() else { continue };
+            client.touched = false;
+            let connection = &mut client.connection;
+            let ended = match connection.flush() {
+                Ok(Progress::Done(n)) => {
+                    if n > 0 {
+                        client.moved = wall;
+                    }
+                    false
+                }
+                Ok(Progress::Blocked | Progress::Closed) => false,
+                Err(_) => true,
+            };
+            if ended || connection.session().wants_close() {
+                self.drop_client(place);
+                continue;
+            }
+            if connection.is_runnable() {
+                self.runnable.push(place);
+            }
+            let mut interest = EventFlags::empty();
+            interest.set(EventFlags::IN, connection.wants_read());
+            interest.set(EventFlags::OUT, connection.wants_write());
+            if interest != client.interest {
+                client.interest = interest;
+                let data = Source::Client(place).pack();
+                if epoll::modify(&self.epoll, connection.stream(), data, interest).is_err() {
+                    self.drop_client(place);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, place: u32, wall: WallDuration) {
+        let listener = &self.listeners[place as usize];
+        // A client that has gone already, or a lack of descriptors: the next turn tries again.
+        let Ok(stream) = listener.accept() else { return };
+        if matches!(listener, Listener::Control(_)) {
+            let place = vacancy(&mut self.controllers, CONTROLLERS_MAX);
+            let Some(place) = place else { return };
+            let data = Source::Controller(place).pack();
+            if epoll::add(&self.epoll, &stream, data, EventFlags::IN).is_ok() {
+                let controller = Controller { stream, input: Vec::new(), output: Vec::new() };
+                self.controllers[place as usize] = Some(controller);
+            }
+            return;
+        }
+        let Some(place) = vacancy(&mut self.clients, self.config.connections_max) else {
+            self.dropped += 1;
+            return;
+        };
+        let interest = EventFlags::IN | EventFlags::OUT;
+        if epoll::add(&self.epoll, &stream, Source::Client(place).pack(), interest).is_err() {
+            return;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        self.connections_total += 1;
+        let connection = Connection::new(stream, Arc::clone(&self.nbd), self.config.keys.clone());
+        let id = ClientId { place, generation: self.generation };
+        let client = Client { id, connection, interest, moved: wall, touched: false };
+        let client = self.clients[place as usize].insert(client);
+        touch(client, &mut self.touched);
+    }
+
+    /// Takes in what a client sent.
+    fn serve(
+        &mut self,
+        place: u32,
+        flags: EventFlags,
+        wall: WallDuration,
+        now: Instant,
+    ) -> Result<(), ServeError> {
+        let Some(client) = self.clients[place as usize].as_mut() else { return Ok(()) };
+        touch(client, &mut self.touched);
+        let mut ended = false;
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            match client.connection.read() {
+                Ok(Progress::Done(n)) if n > 0 => client.moved = wall,
+                Ok(Progress::Done(_) | Progress::Blocked) => {
+                    // The other side is gone and nothing of it is wanted: no event would ever tell again.
+                    ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+                }
+                Ok(Progress::Closed) | Err(_) => ended = true,
+            }
+        }
+        let id = client.id;
+        loop {
+            let session = client.connection.session();
+            match session.next_request() {
+                Ok(Some(request)) => {
+                    let disk = session.export().expect("requests come after an export was chosen");
+                    let disk = &mut self.disks[disk];
+                    let done = disk.request(now, id, place as u16, request, &mut self.answers);
+                    done.map_err(failed(disk.name()))?;
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    ended = true;
+                    break;
+                }
+            }
+        }
+        if ended {
+            // What it asked for before is done; there is nobody to tell.
+            self.drop_client(place);
+        }
+        Ok(())
+    }
+
+    fn drop_client(&mut self, place: u32) {
+        if let Some(client) = self.clients[place as usize].take() {
+            let _ = epoll::delete(&self.epoll, client.connection.stream());
+            client.connection.close();
+        }
+    }
+
+    /// Drops clients that are in the middle of something and do not move.
+    fn drop_stalled(&mut self, wall: WallDuration) {
+        if wall < self.looked_for_stalls + SLEEP_MAX {
+            return;
+        }
+        self.looked_for_stalls = wall;
+        for place in 0..self.clients.len() {
+            let Some(client) = self.clients[place].as_mut() else { continue };
+            let waits_for_client = client.connection.wants_write();
+            let session = client.connection.session();
+            let busy = !session.is_transmitting() || session.is_mid_message() || waits_for_client;
+            let stalled = wall.saturating_sub(client.moved) > self.config.patience;
+            // While answers are due it is the device that the client waits for.
+            if busy && stalled && session.in_flight() == 0 {
+                self.dropped += 1;
+                self.drop_client(place as u32);
+            }
+        }
+    }
+
+    fn control(&mut self, place: u32, now: Instant) -> Result<(), ServeError> {
+        let Some(mut controller) = self.controllers[place as usize].take() else { return Ok(()) };
+        let mut chunk = [0; 4096];
+        let ended = match controller.stream.read(&mut chunk) {
+            Ok(0) => true,
+            Ok(n) => {
+                controller.input.extend_from_slice(&chunk[..n]);
+                controller.input.len() > LINE_BYTES_MAX
+            }
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        };
+        while let Some(end) = controller.input.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = controller.input.drain(..=end).collect();
+            let reply = match serde_json::from_slice(&line) {
+                Ok(ask) => self.obey(ask, now)?,
+                Err(error) => Reply::Error(format!("not a question that a server knows: {error}")),
+            };
+            let reply = serde_json::to_string(&reply).expect("an answer is JSON");
+            controller.output.extend_from_slice(reply.as_bytes());
+            controller.output.push(b'\n');
+        }
+        // Answers are short; a controller that does not read them is dropped.
+        let sent = controller.stream.write_all(&controller.output).is_ok();
+        controller.output.clear();
+        if ended || !sent {
+            let _ = epoll::delete(&self.epoll, &controller.stream);
+        } else {
+            self.controllers[place as usize] = Some(controller);
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, ask: Ask, now: Instant) -> Result<Reply, ServeError> {
+        Ok(match ask {
+            Ask::Status => Reply::Status(self.status()),
+            Ask::Stop => {
+                self.stopping = true;
+                Reply::Stopping
+            }
+            Ask::Cut(order) => self.cut(&order, now)?,
+        })
+    }
+
+    /// Cuts the power of one disk or of all.
+    fn cut(&mut self, order: &CutOrder, now: Instant) -> Result<Reply, ServeError> {
+        let names: Vec<&str> = self.disks.iter().map(Disk::name).collect();
+        let chosen: Vec<usize> = match &order.export {
+            None => (0..self.disks.len()).collect(),
+            Some(name) => match names.iter().position(|other| other == name) {
+                Some(at) => vec![at],
+                None => {
+                    let there = names.join("`, `");
+                    return Ok(Reply::Error(format!("there is no export `{name}`; there are `{there}`")));
+                }
+            },
+        };
+        if let Some(why) = chosen.iter().find_map(|disk| self.disks[*disk].why_no_cut()) {
+            return Ok(Reply::Error(why));
+        }
+        let tear = order.seed.map_or(Tear::Likeliest, Tear::Drawn);
+        let mut done = Vec::new();
+        for at in chosen {
+            let mut connections_dropped = 0;
+            if order.on_cut() == OnCut::Drop {
+                for place in 0..self.clients.len() {
+                    let client = self.clients[place].as_mut();
+                    if client.is_some_and(|client| client.connection.session().export() == Some(at)) {
+                        self.drop_client(place as u32);
+                        connections_dropped += 1;
+                    }
+                }
+            }
+            let disk = &mut self.disks[at];
+            let requests_lost = disk.in_flight() as u64;
+            let off = Duration::from_nanos(order.off_ns);
+            let report = disk.cut(now, tear, order.on_cut(), off, &mut self.answers);
+            let report = report.map_err(failed(disk.name()))?;
+            done.push(CutDone {
+                export: disk.name().to_owned(),
+                requests_lost,
+                connections_dropped,
+                pages_read: report.pages_read,
+                steps: report.steps,
+                units: report.units,
+                recovery_ns: report.time.as_nanos(),
+            });
+        }
+        Ok(Reply::Cut(done))
+    }
+
+    /// How the server is.
+    pub fn status(&self) -> Status {
+        Status {
+            uptime_ns: self.clock.wall().as_nanos() as u64,
+            speed: self.clock.speed().to_string(),
+            connections: self.clients.iter().flatten().count() as u64,
+            disks: self.disks.iter().map(disk_status).collect(),
+        }
+    }
+
+    /// Connections that were ever accepted, and those that were refused or dropped because they stalled.
+    pub fn connections(&self) -> (u64, u64) {
+        (self.connections_total, self.dropped)
+    }
+
+    /// Answers what is in flight, then closes every connection.
+    fn say_farewell(&mut self) -> Result<(), ServeError> {
+        for client in self.clients.iter_mut().flatten() {
+            client.connection.session().shut_down();
+            touch(client, &mut self.touched);
+        }
+        self.listeners.clear();
+        self.sockets.drain(..).for_each(remove);
+        let deadline = self.clock.wall() + self.config.patience.min(WallDuration::from_secs(5));
+        while self.clients.iter().any(Option::is_some) && self.clock.wall() < deadline {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// The disks, for a clean end. The server is of no use any more.
+    pub fn into_disks(mut self) -> Vec<Disk> {
+        std::mem::take(&mut self.disks)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.sockets.drain(..).for_each(remove);
+    }
+}
+
+fn remove(path: PathBuf) {
+    // If it is gone already, so much the better.
+    let _ = std::fs::remove_file(path);
+}
+
+/// The client is looked at again at the end of the turn.
+fn touch(client: &mut Client, touched: &mut Vec<u32>) {
+    if !std::mem::replace(&mut client.touched, true) {
+        touched.push(client.id.place);
+    }
+}
+
+/// A free place of a table of at most `max`.
+fn vacancy<T>(table: &mut Vec<Option<T>>, max: usize) -> Option<u32> {
+    let free = table.iter().position(Option::is_none);
+    if free.is_none() && table.len() < max {
+        table.push(None);
+        return Some(table.len() as u32 - 1);
+    }
+    free.map(|free| free as u32)
+}
+
+/// Listens on a unix socket. A file that a dead server left behind is replaced; one that is alive is not.
+fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
+    let name = path.display();
+    if let Ok(kind) = std::fs::symlink_metadata(path).map(|meta| meta.file_type()) {
+        use std::os::unix::fs::FileTypeExt as _;
+        if !kind.is_socket() {
+            return Err(ServeError(format!("{name}: there is a file that is no socket; it is not replaced")));
+        }
+        if UnixStream::connect(path).is_ok() {
+            return Err(ServeError(format!("{name}: another server listens here")));
+        }
+        std::fs::remove_file(path).map_err(failed(&name))?;
+    }
+    let listener = UnixListener::bind(path).map_err(failed(&name))?;
+    listener.set_nonblocking(true).map_err(failed(&name))?;
+    Ok(listener)
+}
+
+fn disk_status(disk: &Disk) -> DiskStatus {
+    let device = disk.device();
+    let geometry = device.geometry();
+    let metrics = device.metrics();
+    let wear = device.wear();
+    let buffer = device.buffer_use();
+    DiskStatus {
+        export: disk.name().to_owned(),
+        device: device.config().name.clone(),
+        on: disk.is_on(),
+        cuts: disk.cuts(),
+        size: geometry.user_units * geometry.unit_bytes,
+        in_flight: disk.in_flight() as u64,
+        kinds: disk.stats().kinds(),
+        misses_ns: disk.stats().misses(),
+        buffer,
+        free_blocks: device.free_blocks(),
+        units: [
+            metrics.host_units_written,
+            metrics.user_units_programmed,
+            metrics.gc_units_moved,
+            metrics.filler_units + metrics.meta_units,
+        ],
+        erases: metrics.erases,
+        wear,
+        time_ns: disk.time_ns(),
+        die_busy_ns: device.nand().station_busy().map(|busy| busy.as_nanos()).collect(),
+    }
+}
