@@ -1,5 +1,6 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
+use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
 use flashweir_lab::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
@@ -19,6 +20,7 @@ use std::path::PathBuf;
   weir replay tpcc.trace --device mqsim-default --fit wrap
   weir waf --policy greedy,fifo                        write amplification beside theory
   weir crash --states 100000                           power cuts at every moment
+  weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, whose power `weir cut` cuts
 
 Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
 Results go to stdout; warnings, progress and the speed of the simulator to stderr.
@@ -48,6 +50,12 @@ pub(crate) enum Command {
     Import(ImportCommand),
     /// Measure write amplification alone, beside the closed forms
     Waf(WafArgs),
+    /// Serve simulated devices as disks of real programs, over NBD
+    Serve(ServeArgs),
+    /// Cut the power of a disk that is being served
+    Cut(CutArgs),
+    /// Run a recording of `weir serve` again in virtual time
+    Rerun(RerunArgs),
     /// Cut the power of tiny devices at every moment and judge what is left
     Crash(CrashArgs),
 }
@@ -203,14 +211,21 @@ pub(crate) enum PatternArg {
     Sequential,
 }
 
+impl PreconditionArg {
+    /// What the laboratory calls it.
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Self::None => Mode::None,
+            Self::Instant => Mode::Instant,
+            Self::AgeByWriting => Mode::AgeByWriting,
+        }
+    }
+}
+
 impl DeviceArgs {
     /// The state that is asked for.
     pub(crate) fn precondition(&self) -> Precondition {
-        let mode = match self.precondition {
-            PreconditionArg::None => Mode::None,
-            PreconditionArg::Instant => Mode::Instant,
-            PreconditionArg::AgeByWriting => Mode::AgeByWriting,
-        };
+        let mode = self.precondition.mode();
         let pattern = match self.pattern {
             PatternArg::Random => Pattern::Random,
             PatternArg::Sequential => Pattern::Sequential,

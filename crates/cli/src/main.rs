@@ -15,6 +15,7 @@ mod import;
 mod output;
 mod progress;
 mod run;
+mod serve;
 mod trace;
 mod usage;
 mod waf;
@@ -48,6 +49,9 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Device(command) => devices::command(command),
         Command::Import(command) => import::command(command),
         Command::Waf(args) => waf::command(args, cancel),
+        Command::Serve(args) => serve::serve(args, cancel),
+        Command::Cut(args) => serve::cut(args),
+        Command::Rerun(args) => serve::rerun(args),
         Command::Crash(args) => in_crash_laboratory(|| crash::command(args, cancel)),
     }
 }

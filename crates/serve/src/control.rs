@@ -145,8 +145,8 @@ impl std::error::Error for ControlError {}
 pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
     let name = path.display();
     let failed = |what: &str, error: std::io::Error| ControlError(format!("{name}: {what}: {error}"));
-    let mut stream =
-        UnixStream::connect(path).map_err(|error| failed("no server answers on this control socket", error))?;
+    let mut stream = UnixStream::connect(path)
+        .map_err(|error| failed("no server answers on this control socket", error))?;
     let timeout = Some(Duration::from_secs(60));
     stream.set_read_timeout(timeout).map_err(|error| failed("cannot be used", error))?;
     let line = serde_json::to_string(ask).expect("a question is JSON");

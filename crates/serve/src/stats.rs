@@ -87,6 +87,11 @@ pub struct Stats {
     misses: Histogram<u64>,
 }
 
+#[inline]
+fn record(histogram: &mut Histogram<u64>, ns: u64) {
+    histogram.record(ns).expect("a histogram grows with what it gets");
+}
+
 fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are possible")
 }
@@ -119,9 +124,9 @@ impl Stats {
         stats.requests += 1;
         stats.errors += u64::from(is_error);
         stats.bytes += bytes;
-        stats.model.saturating_record(wall(due.saturating_since(submitted)));
-        stats.server.saturating_record(wall(queued.saturating_since(submitted)));
-        self.misses.saturating_record(wall(queued.saturating_since(due)));
+        record(&mut stats.model, wall(due.saturating_since(submitted)));
+        record(&mut stats.server, wall(queued.saturating_since(submitted)));
+        record(&mut self.misses, wall(queued.saturating_since(due)));
     }
 
     /// Every kind that occurred.
@@ -141,5 +146,22 @@ impl Stats {
     /// How much later than the model's completions answers were queued.
     pub fn misses(&self) -> Percentiles {
         Percentiles::of(&self.misses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_and_misses_are_spans_of_the_wall_clock() {
+        let mut stats = Stats::default();
+        let at = |us: u64| Instant::from_nanos(us * 1000);
+        stats.answered(Kind::Read, 4096, false, at(10), at(110), at(112), 10.0);
+        let kinds = stats.kinds();
+        assert_eq!((kinds[0].kind.as_str(), kinds[0].requests, kinds[0].bytes), ("read", 1, 4096));
+        assert!(kinds[0].model_ns.p50.abs_diff(10_000) < 20, "{kinds:?}");
+        assert!(kinds[0].server_ns.p50.abs_diff(10_200) < 20, "{kinds:?}");
+        assert_eq!(stats.misses().p50, 200);
     }
 }

@@ -1,0 +1,427 @@
+//! `weir serve`, `weir cut` and `weir rerun`: simulated devices as disks of real programs.
+
+use crate::args::PreconditionArg;
+use crate::devices::resolve;
+use crate::error::{Failure, Outcome, say};
+use crate::output::{check, print};
+use clap::Args;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_device::config::DeviceConfig;
+use flashweir_device::{Device, DeviceOptions};
+use flashweir_lab::precondition::{Pattern, Precondition};
+use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
+use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
+use flashweir_serve::recording::{self, Header};
+use flashweir_serve::{Disk, Endpoint, Server, ServerConfig, Speed};
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration as WallDuration;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir serve consumer-tlc-nvme                           NBD at 127.0.0.1:10809, in real time
+  weir serve sata-mlc --unix /tmp/disk.sock              on a unix socket; `weir cut /tmp/disk.sock` cuts its power
+  weir serve a=sata-mlc b=mobile-ufs --tcp 127.0.0.1:0   two exports, on a free port
+  weir serve consumer-tlc-nvme --speed max               as fast as the machine can, its whole FTL at work
+  weir serve my.toml --speed 0.1 --record session.rec    ten times slower; `weir rerun session.rec` runs it again
+
+Then, for instance:
+  nbdinfo 'nbd+unix:///?socket=/tmp/disk.sock'
+  fio --name=j --ioengine=nbd --uri='nbd+unix:///?socket=/tmp/disk.sock' --rw=randread --bs=4k --iodepth=16
+  nbdfuse mnt/disk --unix /tmp/disk.sock
+
+A request is answered when the simulated device would have answered it. What the machine could not keep of that is
+measured: the summary at the end, and `weir serve --top`, show how late answers were. The tag, stream and barrier of a
+write and the range flush have no place in NBD; they come with other front ends.")]
+pub(crate) struct ServeArgs {
+    /// What to serve: a preset, a device file or a volume, with a name for the export before it where there are several
+    #[arg(value_name = "[NAME=]PRESET|FILE.toml|VOLUME", required = true)]
+    exports: Vec<String>,
+    /// Listen on this unix socket; may be given often
+    #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
+    unix: Vec<PathBuf>,
+    /// Listen on this TCP address; may be given often [default: 127.0.0.1:10809 where no --unix is given]
+    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Where clients connect")]
+    tcp: Vec<SocketAddr>,
+    /// Certificate chain for TLS, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Where clients connect")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Where clients connect")]
+    tls_key: Option<PathBuf>,
+    /// Accept only clients with a certificate of this authority, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Where clients connect")]
+    tls_client_ca: Option<PathBuf>,
+    /// Refuse clients that do not speak TLS
+    #[arg(long, requires = "tls_cert", help_heading = "Where clients connect")]
+    tls_required: bool,
+    /// Allow clear text on an address that is not of this machine
+    #[arg(long, help_heading = "Where clients connect")]
+    clear_text: bool,
+    /// Socket for `weir cut` and live views [default: the first unix socket with .control behind it]
+    #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
+    control: Option<PathBuf>,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    connections: u32,
+    /// Drop a client that does not move for so many seconds in the middle of something
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    patience: u32,
+    /// How fast virtual time passes: real, max, or a factor
+    #[arg(long, value_name = "SPEED", default_value = "real")]
+    speed: Speed,
+    /// Microseconds before a deadline, and after a request, in which the server does not sleep
+    #[arg(long, value_name = "µs", default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    spin: u32,
+    /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Seed of all randomness
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How a device in memory gets its state
+    #[arg(long, value_enum, default_value_t = PreconditionArg::None, help_heading = "State of the device")]
+    precondition: PreconditionArg,
+    /// Fraction of the capacity that is written once, in order
+    #[arg(long, value_name = "0..1", default_value_t = 1.0, help_heading = "State of the device")]
+    fill: f64,
+    /// How often that part is then overwritten, at random
+    #[arg(long, value_name = "TIMES", default_value_t = 0.0, help_heading = "State of the device")]
+    overwrite: f64,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// Record what clients ask for, and when; `weir rerun FILE` runs it again in virtual time
+    #[arg(long, value_name = "FILE", conflicts_with = "worst")]
+    record: Option<PathBuf>,
+    /// Keep every version that no flush covers, so that `weir cut --seed N` can draw any state that the contract allows
+    #[arg(long)]
+    worst: bool,
+    /// Nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir cut /tmp/disk.sock                      the likeliest outcome: the buffer is lost, what was programmed is torn
+  weir cut /tmp/disk.sock --seed 7             outcomes drawn by a seed; with `weir serve --worst` any legal state
+  weir cut /tmp/disk.sock --eio --off 2s       clients stay connected and get EIO for two seconds
+
+The device comes back by its own recovery, with what its contract preserves and nothing else. Requests wait until it is
+back, or for as long as --off says; its recovery time is part of that.")]
+pub(crate) struct CutArgs {
+    /// The server's control socket, or the unix socket that it serves
+    #[arg(value_name = "SOCKET")]
+    socket: PathBuf,
+    /// Which export [default: all]
+    #[arg(long, value_name = "NAME")]
+    export: Option<String>,
+    /// Draw the outcome of each interrupted operation
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Answer EIO instead of closing connections
+    #[arg(long)]
+    eio: bool,
+    /// How long the power stays off, in virtual time
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
+    off: flashweir_core::Duration,
+    /// Print one object of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn span(text: &str) -> Result<flashweir_core::Duration, String> {
+    text.parse().map_err(|_| "expected a time such as 500ms or 2s".to_owned())
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A recording holds every request of the clients of `weir serve --record FILE`, with its instant, and every power
+cut. Run again in virtual time, the device does the same at the same instants: the trace hashes are equal."
+)]
+pub(crate) struct RerunArgs {
+    /// A file of `weir serve --record`
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print one object of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `weir serve`.
+pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
+    let endpoints = endpoints(args)?;
+    let keys = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Some(TlsKeys::load(certificate, key, args.tls_client_ca.as_deref()).map_err(Failure::usage)?)
+        }
+        _ => None,
+    };
+    let tls = match (&keys, args.tls_required) {
+        (None, _) => TlsMode::Off,
+        (Some(_), false) => TlsMode::Offered,
+        (Some(_), true) => TlsMode::Required,
+    };
+    let disks = disks(args)?;
+    let exports = disks.iter().map(|disk| export(disk, args.read_only)).collect();
+    let nbd = Config::new(exports, tls, Limits::default()).map_err(Failure::usage)?;
+    let control = args
+        .control
+        .clone()
+        .or_else(|| args.unix.first().map(|path| control_of(path)))
+        .filter(|path| !path.as_os_str().is_empty());
+    let config = ServerConfig {
+        endpoints,
+        control: control.clone(),
+        speed: args.speed,
+        keys,
+        connections_max: args.connections as usize,
+        patience: WallDuration::from_secs(args.patience.into()),
+        spin: WallDuration::from_micros(args.spin.into()),
+    };
+    let mut server = Server::bind(config, nbd, disks).map_err(Failure::run)?;
+    if !args.quiet {
+        print(&greeting(&server, args.speed, control.as_deref()))?;
+    }
+    let ended = server.run(cancel).map_err(Failure::run);
+    let status = server.status();
+    let (connections, dropped) = server.connections();
+    for disk in server.into_disks() {
+        disk.shut_down().map_err(|error| Failure::Run(format!("the recording is not complete: {error}")))?;
+    }
+    ended?;
+    if !args.quiet {
+        print(&summary(&status, connections, dropped))?;
+    }
+    Ok(())
+}
+
+/// Where to listen. Clear text leaves this machine only where that is asked for.
+fn endpoints(args: &ServeArgs) -> Outcome<Vec<Endpoint>> {
+    let mut endpoints: Vec<Endpoint> = args.unix.iter().cloned().map(Endpoint::Unix).collect();
+    for address in &args.tcp {
+        let is_ours = match address.ip() {
+            IpAddr::V4(ip) => ip.is_loopback(),
+            IpAddr::V6(ip) => ip.is_loopback(),
+        };
+        if !is_ours && !args.tls_required && !args.clear_text {
+            return Err(Failure::Usage(format!(
+                "--tcp {address} can be reached from other machines, and NBD in clear text protects nothing: expected \
+                 --tls-cert, --tls-key and --tls-required, or --clear-text if that is meant"
+            )));
+        }
+        endpoints.push(Endpoint::Tcp(*address));
+    }
+    if endpoints.is_empty() {
+        endpoints.push(Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 10_809))));
+    }
+    Ok(endpoints)
+}
+
+/// The control socket that belongs to a unix socket.
+fn control_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".control");
+    name.into()
+}
+
+fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
+    let mode = args.precondition.mode();
+    let precondition =
+        Precondition { mode, fill: args.fill, overwrite: args.overwrite, pattern: Pattern::Random };
+    precondition.validate().map_err(|error| Failure::Usage(error.replace("precondition.", "--")))?;
+    if args.record.is_some() && args.exports.len() > 1 {
+        return Err(Failure::Usage("--record records one export; serve the others by another server".into()));
+    }
+    let mut disks = Vec::new();
+    for export in &args.exports {
+        let (name, target) = match export.split_once('=') {
+            Some((name, target)) => (Some(name), target),
+            None => (None, export.as_str()),
+        };
+        let config = resolve(&[target.to_owned()], &args.set)?.remove(0);
+        let name = name.map_or_else(|| config.name.clone(), str::to_owned);
+        disks.push(in_memory(args, &name, config, precondition)?);
+    }
+    Ok(disks)
+}
+
+fn in_memory(
+    args: &ServeArgs,
+    name: &str,
+    config: DeviceConfig,
+    precondition: Precondition,
+) -> Outcome<Disk> {
+    let options = DeviceOptions { seed: args.seed, track_contents: true, planted: None };
+    let device = Device::new(config.clone(), options);
+    let (device, _) = precondition.apply(device, args.seed, |_| true);
+    let mut disk = Disk::new(name, device, options);
+    if let Some(path) = &args.record {
+        check(path)?;
+        let header = Header { export: name.into(), seed: args.seed, precondition, device: config };
+        disk.record(path, &header).map_err(|error| {
+            Failure::Run(format!("{}: the recording cannot be written: {error}", path.display()))
+        })?;
+    }
+    if args.worst {
+        disk.keep_versions();
+    }
+    Ok(disk)
+}
+
+fn export(disk: &Disk, read_only: bool) -> Export {
+    let geometry = disk.device().geometry();
+    Export {
+        name: disk.name().to_owned(),
+        description: format!("simulated SSD, {}", disk.device().config().name),
+        size: geometry.capacity_lbas() * LBA_BYTES,
+        read_only,
+        preferred_block: (geometry.unit_bytes as u32).max(LBA_BYTES as u32),
+    }
+}
+
+fn greeting(server: &Server, speed: Speed, control: Option<&Path>) -> String {
+    let mut text = String::new();
+    for disk in server.status().disks {
+        let _ = writeln!(
+            text,
+            "export `{}`: {}, {:.2} GB, speed {speed}",
+            disk.export,
+            disk.device,
+            disk.size as f64 / 1e9
+        );
+    }
+    for address in server.addresses() {
+        let _ = writeln!(text, "clients: {address}");
+    }
+    if let Some(control) = control {
+        let _ = writeln!(text, "control: {}", control.display());
+    }
+    text
+}
+
+fn summary(status: &Status, connections: u64, dropped: u64) -> String {
+    let mut text = format!(
+        "\nserved for {:.1} s, {connections} connections, {dropped} refused or dropped\n",
+        status.uptime_ns as f64 / 1e9
+    );
+    for disk in &status.disks {
+        text.push_str(&disk_summary(disk, &status.speed));
+    }
+    text
+}
+
+fn disk_summary(disk: &DiskStatus, speed: &str) -> String {
+    let mut text = format!("\nexport `{}` ({}), {} power cuts\n", disk.export, disk.device, disk.cuts);
+    let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
+    let line = |text: &mut String, cells: [String; 10]| {
+        let widths = [6, 12, 7, 10, 10, 10, 10, 10, 10, 10];
+        for (cell, width) in cells.iter().zip(widths) {
+            let _ = write!(text, "{cell:>width$}");
+        }
+        text.push('\n');
+    };
+    let heads =
+        ["kind", "requests", "errors", "MB", "model p50", "p99", "p99.9", "server p50", "p99", "p99.9"];
+    line(&mut text, heads.map(str::to_owned));
+    for kind in &disk.kinds {
+        line(
+            &mut text,
+            [
+                kind.kind.clone(),
+                kind.requests.to_string(),
+                kind.errors.to_string(),
+                format!("{:.1}", kind.bytes as f64 / 1e6),
+                us(kind.model_ns.p50),
+                us(kind.model_ns.p99),
+                us(kind.model_ns.p999),
+                us(kind.server_ns.p50),
+                us(kind.server_ns.p99),
+                us(kind.server_ns.p999),
+            ],
+        );
+    }
+    if speed == "max" {
+        text.push_str("latencies are virtual: answers were queued as soon as they were computed\n");
+    } else {
+        let misses = &disk.misses_ns;
+        let _ = writeln!(
+            text,
+            "µs of the wall clock; answers were late by p50 {}, p99 {}, p99.9 {}, max {}",
+            us(misses.p50),
+            us(misses.p99),
+            us(misses.p999),
+            us(misses.max)
+        );
+    }
+    text
+}
+
+/// `weir cut`.
+pub(crate) fn cut(args: &CutArgs) -> Outcome {
+    let order =
+        CutOrder { export: args.export.clone(), seed: args.seed, eio: args.eio, off_ns: args.off.as_nanos() };
+    let beside = control_of(&args.socket);
+    let socket = if beside.exists() { &beside } else { &args.socket };
+    let reply = control::ask(socket, &Ask::Cut(order)).map_err(Failure::run)?;
+    let Reply::Cut(done) = reply else {
+        return Err(Failure::Run("the server answered something else".into()));
+    };
+    if args.json {
+        return print(&format!("{}\n", serde_json::to_string(&done).map_err(Failure::run)?));
+    }
+    let mut text = String::new();
+    for cut in done {
+        let _ = writeln!(
+            text,
+            "`{}` lost its power: {} requests and {} connections with it; recovery read {} pages, wrote {}, found {} \
+             units, and took {:.3} ms of virtual time",
+            cut.export,
+            cut.requests_lost,
+            cut.connections_dropped,
+            cut.pages_read,
+            cut.steps,
+            cut.units,
+            cut.recovery_ns as f64 / 1e6
+        );
+    }
+    print(&text)
+}
+
+/// `weir rerun`.
+pub(crate) fn rerun(args: &RerunArgs) -> Outcome {
+    let (header, rerun) = recording::rerun(&args.file).map_err(Failure::usage)?;
+    if args.json {
+        let value = serde_json::json!({
+            "device": header.device.name, "requests": rerun.requests, "cuts": rerun.cuts,
+            "time_ns": rerun.time_ns, "hash": rerun.hash, "recorded_hash": rerun.recorded_hash,
+        });
+        print(&format!("{value}\n"))?;
+    } else {
+        print(&format!(
+            "{}: {} requests and {} power cuts on {}, trace hash {:016x}\n",
+            args.file.display(),
+            rerun.requests,
+            rerun.cuts,
+            header.device.name,
+            rerun.hash
+        ))?;
+    }
+    match rerun.recorded_hash {
+        Some(recorded) if recorded != rerun.hash => Err(Failure::Run(format!(
+            "{}: the device did something else than when it was recorded (trace hash {recorded:016x})",
+            args.file.display()
+        ))),
+        Some(_) => Ok(()),
+        None => {
+            say(format!(
+                "{}: the recording has no end, as its server was killed; there is nothing to compare with",
+                args.file.display()
+            ));
+            Ok(())
+        }
+    }
+}
