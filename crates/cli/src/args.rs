@@ -1,6 +1,7 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
+use crate::top::TopArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
 use flashweir_lab::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Cut the power of a disk that is being served
     Cut(CutArgs),
+    /// Watch a running server
+    Top(TopArgs),
     /// Run a recording of `weir serve` again in virtual time
     Rerun(RerunArgs),
     /// Cut the power of tiny devices at every moment and judge what is left

@@ -16,6 +16,7 @@ mod output;
 mod progress;
 mod run;
 mod serve;
+mod top;
 mod trace;
 mod usage;
 mod waf;
@@ -51,6 +52,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Waf(args) => waf::command(args, cancel),
         Command::Serve(args) => serve::serve(args, cancel),
         Command::Cut(args) => serve::cut(args),
+        Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),
         Command::Crash(args) => in_crash_laboratory(|| crash::command(args, cancel)),
     }

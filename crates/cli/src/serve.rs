@@ -4,6 +4,7 @@ use crate::args::PreconditionArg;
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say};
 use crate::output::{check, print};
+use crate::top;
 use clap::Args;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::DeviceConfig;
@@ -12,8 +13,9 @@ use flashweir_lab::precondition::{Pattern, Precondition};
 use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
 use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
 use flashweir_serve::recording::{self, Header};
-use flashweir_serve::{Disk, Endpoint, Server, ServerConfig, Speed};
+use flashweir_serve::{Disk, Endpoint, ServeError, Server, ServerConfig, Speed};
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -60,7 +62,8 @@ pub(crate) struct ServeArgs {
     /// Allow clear text on an address that is not of this machine
     #[arg(long, help_heading = "Where clients connect")]
     clear_text: bool,
-    /// Socket for `weir cut` and live views [default: the first unix socket with .control behind it]
+    /// Socket for `weir cut` and `weir top` [default: the first unix socket with .control behind it, or one among the
+    /// temporary files]
     #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
     control: Option<PathBuf>,
     /// Connections at once
@@ -99,6 +102,9 @@ pub(crate) struct ServeArgs {
     /// Keep every version that no flush covers, so that `weir cut --seed N` can draw any state that the contract allows
     #[arg(long)]
     worst: bool,
+    /// Watch it on the terminal: see `weir top`
+    #[arg(long, conflicts_with = "quiet")]
+    top: bool,
     /// Nothing but errors
     #[arg(long, short)]
     quiet: bool,
@@ -168,14 +174,13 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
     let disks = disks(args)?;
     let exports = disks.iter().map(|disk| export(disk, args.read_only)).collect();
     let nbd = Config::new(exports, tls, Limits::default()).map_err(Failure::usage)?;
-    let control = args
-        .control
-        .clone()
-        .or_else(|| args.unix.first().map(|path| control_of(path)))
-        .filter(|path| !path.as_os_str().is_empty());
+    let control = args.control.clone().unwrap_or_else(|| match args.unix.first() {
+        Some(path) => control_of(path),
+        None => std::env::temp_dir().join(format!("weir-{}.control", std::process::id())),
+    });
     let config = ServerConfig {
         endpoints,
-        control: control.clone(),
+        control: Some(control.clone()),
         speed: args.speed,
         keys,
         connections_max: args.connections as usize,
@@ -183,10 +188,12 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
         spin: WallDuration::from_micros(args.spin.into()),
     };
     let mut server = Server::bind(config, nbd, disks).map_err(Failure::run)?;
-    if !args.quiet {
-        print(&greeting(&server, args.speed, control.as_deref()))?;
+    let top = args.top && std::io::stdout().is_terminal();
+    if !args.quiet && !top {
+        print(&greeting(&server, args.speed, &control))?;
     }
-    let ended = server.run(cancel).map_err(Failure::run);
+    let ended = if top { watched(&mut server, &control, cancel) } else { server.run(cancel) };
+    let ended = ended.map_err(Failure::run);
     let status = server.status();
     let (connections, dropped) = server.connections();
     for disk in server.into_disks() {
@@ -222,7 +229,7 @@ fn endpoints(args: &ServeArgs) -> Outcome<Vec<Endpoint>> {
 }
 
 /// The control socket that belongs to a unix socket.
-fn control_of(path: &Path) -> PathBuf {
+pub(crate) fn control_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".control");
     name.into()
@@ -283,7 +290,19 @@ fn export(disk: &Disk, read_only: bool) -> Export {
     }
 }
 
-fn greeting(server: &Server, speed: Speed, control: Option<&Path>) -> String {
+/// Runs the server with the live view beside it.
+fn watched(server: &mut Server, control: &Path, cancel: &AtomicBool) -> Result<(), ServeError> {
+    let (ended, has_ended) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        // The view asks the control socket as any other program would; if it cannot, the disk is served all the same.
+        scope.spawn(move || top::show(control, cancel, &has_ended));
+        let outcome = server.run(cancel);
+        drop(ended);
+        outcome
+    })
+}
+
+fn greeting(server: &Server, speed: Speed, control: &Path) -> String {
     let mut text = String::new();
     for disk in server.status().disks {
         let _ = writeln!(
@@ -297,9 +316,7 @@ fn greeting(server: &Server, speed: Speed, control: Option<&Path>) -> String {
     for address in server.addresses() {
         let _ = writeln!(text, "clients: {address}");
     }
-    if let Some(control) = control {
-        let _ = writeln!(text, "control: {}", control.display());
-    }
+    let _ = writeln!(text, "control: {}", control.display());
     text
 }
 
