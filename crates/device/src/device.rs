@@ -17,7 +17,7 @@ use crate::collect::Collection;
 use crate::config::{BufferMode, DeviceConfig, Metadata};
 use crate::geometry::{Geometry, StationId};
 use crate::log::MapLog;
-use crate::media::Media;
+use crate::media::{Media, StoreError};
 use crate::metrics::DeviceMetrics;
 use crate::nand::{Job, Machine, NandEvent, OpId};
 use crate::planted::PlantedBug;
@@ -237,6 +237,13 @@ impl Device {
     /// The medium.
     pub fn media(&self) -> &Media {
         &self.media
+    }
+
+    /// Why the medium's store failed, if it did. From then on the medium in memory is ahead of what would be found
+    /// there again, so no completion may reach a host any more.
+    #[inline]
+    pub fn store_error(&self) -> Option<&StoreError> {
+        self.media.store_error()
     }
 
     /// What was counted since the device was made.

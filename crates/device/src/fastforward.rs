@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::geometry::PageAddr;
 use crate::media::{Owner, UnitImage};
 use crate::nand::{Binder, Frontier};
+use crate::read::LOST;
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::{BlockId, MapWord, PlaneId};
@@ -154,7 +155,7 @@ impl<'a> FastForward<'a> {
                 unreachable!("a valid unit belongs to a logical page")
             };
             let payload = match self.device.media.tracks_contents() {
-                true => self.device.media.payload(ppa).unwrap_or_default(),
+                true => self.device.media.payload(ppa).unwrap_or(LOST),
                 false => Payload::Zero,
             };
             page.push((lpn, Some(ppa), payload));

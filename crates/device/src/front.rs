@@ -154,6 +154,7 @@ impl Device {
             self.admission.pop_front();
         }
         self.admitting = false;
+        self.commit_saved();
     }
 
     /// The mapping units of a range.

@@ -7,6 +7,10 @@
 //! and where `paired_page_loss` is on, so do the earlier pages of its word line; an interrupted erase leaves
 //! a block of which nothing can be read; a page that was never programmed is recognised as such.
 //!
+//! Where a [`Store`] is attached, each change of the medium is told to it at the moment at which it happens, and
+//! contents live there instead of in memory; what only decides (owners, versions, wear) is in memory either way.
+//! After the first error of the store it is told nothing more, so what it holds is a state that the medium was in.
+//!
 //! Deliberately absent: time. The operation's begin and end are moments of [`crate::nand`].
 
 use crate::config::DeviceConfig;
@@ -16,7 +20,8 @@ use flashweir_core::random::mix;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::recovery::TrimRecord;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Whose content a physical unit holds, as its out-of-band area says (`specs/device-metadata.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +111,21 @@ struct BlockMedia {
     erase_torn: bool,
 }
 
+impl BlockMedia {
+    /// Owner and version of the next of `capacity` units.
+    #[inline]
+    fn push(&mut self, capacity: u32, owner: u64, seq: u64) {
+        if self.written == 0 {
+            self.owners.reserve_exact(capacity as usize);
+            self.seqs.reserve_exact(capacity as usize);
+        }
+        self.owners.push(owner);
+        self.seqs.push(seq);
+        self.written += 1;
+        assert!(self.written <= capacity, "a block takes {capacity} units");
+    }
+}
+
 /// Wear and fate of a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wear {
@@ -122,7 +142,113 @@ pub struct SaveArea {
     pub trims: Vec<TrimRecord>,
 }
 
-/// The medium of one device.
+/// What the capacitor has to protect from now on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Saved {
+    /// A version in the buffer: page, sequence number, content.
+    Unit(Lpn, u64, Payload),
+    /// A deallocation that is not in the log yet.
+    Trim(TrimRecord),
+}
+
+/// A page as a [`Store`] gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct PageImage<'a> {
+    /// Where it is.
+    pub at: PageAddr,
+    /// Erases that its block had seen.
+    pub erases: u32,
+    /// Number of the block's opening.
+    pub opened: u64,
+    /// As many units as a page holds.
+    pub units: &'a [UnitImage],
+}
+
+/// What is known of a block apart from its pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockHealth {
+    /// Erases that it has seen, interrupted ones included.
+    pub erases: u32,
+    /// It takes no more data.
+    pub bad: bool,
+    /// Its last erase was interrupted.
+    pub erase_torn: bool,
+}
+
+/// Why a store could not keep something.
+#[derive(Debug)]
+pub struct StoreError {
+    /// What was being done, with the file's name.
+    pub what: String,
+    /// What the host's system said.
+    pub error: std::io::Error,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.error)
+    }
+}
+impl std::error::Error for StoreError {}
+
+/// What a store answers.
+pub type Stored<T = ()> = Result<T, StoreError>;
+
+/// Where a medium lives outside of this process. Each method is one change of the medium; when it has returned, the
+/// change outlives the process, and when the process ends inside, the change has happened, has not, or has left what
+/// an interrupted operation of the medium may leave. Changes outlive it in the order of the calls.
+pub trait Store: fmt::Debug + Send {
+    /// A page was programmed. Its block is programmed in order.
+    fn program(&mut self, page: &PageImage<'_>) -> Stored;
+
+    /// A program left page `at` unreadable, and the pages from `lost_from` on with it.
+    fn spoil(&mut self, at: PageAddr, erases: u32, opened: u64, lost_from: u32) -> Stored;
+
+    /// All pages of a block are gone; `health.erases` counts the erase.
+    fn erase(&mut self, block: BlockId, health: BlockHealth) -> Stored;
+
+    /// A block was marked bad.
+    fn mark(&mut self, block: BlockId, health: BlockHealth) -> Stored;
+
+    /// Content of unit `unit` of a page that was programmed when its block had seen `erases` erases; `None` if it
+    /// cannot be read or fails its checksum.
+    fn read(&self, at: PageAddr, unit: u32, erases: u32) -> Option<Payload>;
+
+    /// The capacitor protects these as well; says whether it is time for [`Self::begin_journal`].
+    fn journal(&mut self, entries: &[Saved]) -> Stored<bool>;
+
+    /// From now on the capacitor protects this and nothing older.
+    fn begin_journal(&mut self, area: &SaveArea) -> Stored;
+}
+
+/// A store that several clones of a medium share: the one from before a cut, and the one after.
+pub type SharedStore = Arc<Mutex<dyn Store>>;
+
+#[derive(Clone, Debug)]
+struct Backing {
+    store: SharedStore,
+    /// The first error; nothing goes to the store after it.
+    failure: Arc<OnceLock<StoreError>>,
+    /// Units of the page that is being programmed.
+    page: Vec<UnitImage>,
+    /// What the capacitor got since the store was last told.
+    saved: Vec<Saved>,
+}
+
+impl Backing {
+    fn lock(&self) -> MutexGuard<'_, dyn Store + 'static> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell<T>(&self, change: impl FnOnce(&mut dyn Store) -> Stored<T>) -> Option<T> {
+        if self.failure.get().is_some() {
+            return None;
+        }
+        change(&mut *self.lock()).map_err(|error| self.failure.set(error)).ok()
+    }
+}
+
+/// The medium of one device. With a store, clones share it, and only one of them may be changed from then on.
 #[derive(Clone, Debug)]
 pub struct Media {
     blocks: Vec<Option<Arc<BlockMedia>>>,
@@ -134,6 +260,7 @@ pub struct Media {
     units_per_page: u32,
     units_per_block: u32,
     track_contents: bool,
+    backing: Option<Box<Backing>>,
 }
 
 impl Media {
@@ -154,7 +281,87 @@ impl Media {
             units_per_page: geometry.units_per_page,
             units_per_block: geometry.units_per_block(),
             track_contents,
+            backing: None,
         }
+    }
+
+    /// Keeps contents in `store` from now on, and tells it each change. What is on the medium is there already.
+    pub fn attach(&mut self, store: SharedStore) {
+        assert!(self.track_contents, "a store keeps contents");
+        let failure = Arc::default();
+        self.backing = Some(Box::new(Backing { store, failure, page: Vec::new(), saved: Vec::new() }));
+    }
+
+    /// Whether a store is attached.
+    #[inline]
+    pub fn is_stored(&self) -> bool {
+        self.backing.is_some()
+    }
+
+    /// The first error of the store. From then on the medium in memory is ahead of it.
+    #[inline]
+    pub fn store_error(&self) -> Option<&StoreError> {
+        self.backing.as_ref().and_then(|backing| backing.failure.get())
+    }
+
+    /// A copy without contents and without the store, to see what changes would lead to.
+    pub(crate) fn sketch(&self) -> Self {
+        Self { track_contents: false, backing: None, ..self.clone() }
+    }
+
+    /// Takes over what a store knows of a block that has no pages yet; the store is attached afterwards.
+    pub fn restore_block(&mut self, block: BlockId, health: BlockHealth) {
+        self.wear[block.index()] = Wear { erases: health.erases, bad: health.bad };
+        if health.erase_torn {
+            self.damaged = true;
+            self.block_mut(block).erase_torn = true;
+        }
+    }
+
+    /// Takes over the next page of a block from a store, by owners and sequence numbers of its units.
+    pub fn restore_page(&mut self, at: PageAddr, opened: u64, units: impl Iterator<Item = (Owner, u64)>) {
+        self.begin(at, opened);
+        let capacity = self.units_per_block;
+        let media = self.block_mut(at.block);
+        units.for_each(|(owner, seq)| media.push(capacity, owner.pack(), seq));
+    }
+
+    /// Takes over the next page of a block, which cannot be read, and the pages from `lost_from` on with it.
+    pub fn restore_spoilt(&mut self, at: PageAddr, opened: u64, lost_from: u32) {
+        self.damaged = true;
+        self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0)));
+        let media = self.block_mut(at.block);
+        media.unreadable_pages.retain(|page| *page < lost_from);
+        media.unreadable_pages.extend(lost_from..=at.page);
+    }
+
+    /// Notes what the capacitor has to protect, for [`Self::commit_saved`].
+    pub(crate) fn note_saved(&mut self, saved: Saved) {
+        if let Some(backing) = &mut self.backing {
+            backing.saved.push(saved);
+        }
+    }
+
+    /// Tells the store what was noted; says whether the store wants [`Self::begin_journal`].
+    pub(crate) fn commit_saved(&mut self) -> bool {
+        let Some(backing) = &mut self.backing else { return false };
+        if backing.saved.is_empty() {
+            return false;
+        }
+        let saved = std::mem::take(&mut backing.saved);
+        backing.tell(|store| store.journal(&saved)).unwrap_or(false)
+    }
+
+    /// Tells the store everything that the capacitor protects now.
+    pub(crate) fn begin_journal(&mut self, area: &SaveArea) {
+        if let Some(backing) = &mut self.backing {
+            backing.tell(|store| store.begin_journal(area));
+        }
+    }
+
+    fn health(&self, block: BlockId) -> BlockHealth {
+        let Wear { erases, bad } = self.wear[block.index()];
+        BlockHealth { erases, bad, erase_torn: self.erase_torn(block) }
     }
 
     /// Whether contents are kept.
@@ -162,7 +369,7 @@ impl Media {
         self.track_contents
     }
 
-    /// A hash of everything on the medium; equal media have equal digests. Kept only where contents are.
+    /// A hash of everything on the medium; equal media have equal digests. Kept only where contents are in memory.
     pub fn digest(&self) -> u64 {
         match &self.save_area {
             None => self.digest,
@@ -208,23 +415,36 @@ impl Media {
     /// Programs the next unit of a block, as [`Self::program`] does for a page.
     #[inline]
     pub fn append(&mut self, block: BlockId, unit: UnitImage) {
-        let (track, capacity) = (self.track_contents, self.units_per_block as usize);
-        let at = u64::from(block.0) * capacity as u64;
+        let (track, stored, capacity) = (self.track_contents, self.backing.is_some(), self.units_per_block);
+        let at = u64::from(block.0) * u64::from(capacity);
         let media = self.block_mut(block);
         let owner = unit.owner.pack();
-        if media.written == 0 {
-            media.owners.reserve_exact(capacity);
-            media.seqs.reserve_exact(capacity);
-        }
         let offset = u64::from(media.written);
-        media.owners.push(owner);
-        media.seqs.push(unit.seq);
-        media.written += 1;
-        assert!(media.written as usize <= capacity, "block {} is full", block.0);
-        if track {
+        media.push(capacity, owner, unit.seq);
+        if track && stored {
+            self.store(block, unit);
+        } else if track {
             let digest = Self::unit_digest(at + offset, owner, unit.seq, &unit.payload);
             media.payloads.push(unit.payload);
             self.digest = self.digest.wrapping_add(digest);
+        }
+    }
+
+    /// Content of the unit that was pushed last goes to the store, which gets whole pages.
+    #[cold]
+    fn store(&mut self, block: BlockId, unit: UnitImage) {
+        let erases = self.wear[block.index()].erases;
+        let (opened, written) =
+            self.blocks[block.index()].as_ref().map_or((0, 0), |media| (media.opened, media.written));
+        let units_per_page = self.units_per_page;
+        let Some(backing) = &mut self.backing else { return };
+        backing.page.push(unit);
+        if written.is_multiple_of(units_per_page) {
+            let units = std::mem::take(&mut backing.page);
+            let at = PageAddr { block, page: written / units_per_page - 1 };
+            backing.tell(|store| store.program(&PageImage { at, erases, opened, units: &units }));
+            backing.page = units;
+            backing.page.clear();
         }
     }
 
@@ -237,7 +457,14 @@ impl Media {
     /// page that is lost with it.
     pub fn spoil(&mut self, at: PageAddr, opened: u64, wordline_from: u32) {
         self.damaged = true;
-        self.program(at, opened, std::iter::empty());
+        match &self.backing {
+            None => self.program(at, opened, std::iter::empty()),
+            Some(backing) => {
+                let erases = self.wear[at.block.index()].erases;
+                backing.tell(|store| store.spoil(at, erases, opened, wordline_from));
+                self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0)));
+            }
+        }
         let media = self.block_mut(at.block);
         let mut spoiled = 0u64;
         for page in wordline_from..=at.page {
@@ -253,6 +480,13 @@ impl Media {
     pub fn erase(&mut self, block: BlockId) {
         self.forget(block);
         self.wear[block.index()].erases += 1;
+        self.tell_erased(block);
+    }
+
+    fn tell_erased(&self, block: BlockId) {
+        if let Some(backing) = &self.backing {
+            backing.tell(|store| store.erase(block, self.health(block)));
+        }
     }
 
     /// Leaves a block of which nothing can be read: an erase was interrupted.
@@ -263,10 +497,11 @@ impl Media {
         self.block_mut(block).erase_torn = true;
         self.digest = self.digest.wrapping_add(hash);
         self.wear[block.index()].erases += 1;
+        self.tell_erased(block);
     }
 
     fn forget(&mut self, block: BlockId) {
-        if self.track_contents {
+        if self.track_contents && self.backing.is_none() {
             self.digest = self.digest.wrapping_sub(self.block_digest(block));
         }
         if let Some(shared) = &mut self.blocks[block.index()] {
@@ -354,6 +589,10 @@ impl Media {
     pub fn payload(&self, ppa: Ppa) -> Option<Payload> {
         self.oob(ppa)?;
         let (block, unit) = self.split(ppa);
+        if let Some(backing) = &self.backing {
+            let at = PageAddr { block: BlockId(block as u32), page: unit / self.units_per_page };
+            return backing.lock().read(at, unit % self.units_per_page, self.wear[block].erases);
+        }
         let media = self.blocks[block].as_ref()?;
         Some(media.payloads.get(unit as usize).cloned().unwrap_or_default())
     }
@@ -383,6 +622,9 @@ impl Media {
     pub fn mark_bad(&mut self, block: BlockId) {
         self.wear[block.index()].bad = true;
         self.digest = self.digest.wrapping_add(mix(u64::from(block.0) ^ 0xbad));
+        if let Some(backing) = &self.backing {
+            backing.tell(|store| store.mark(block, self.health(block)));
+        }
     }
 
     /// What the capacitor saved at the last cut and no recovery has taken over yet.

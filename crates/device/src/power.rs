@@ -8,7 +8,7 @@
 //! last step does the device take commands.
 
 use crate::buffer::Superseded;
-use crate::config::{BufferMode, DeviceConfig};
+use crate::config::DeviceConfig;
 use crate::device::{Device, DeviceOptions};
 use crate::geometry::{Geometry, PageAddr};
 use crate::log::program_meta_page;
@@ -16,6 +16,7 @@ use crate::media::{Media, Owner, PageState, SaveArea, Torn, UnitImage};
 use crate::meta_format::{GroupKind, PageHeader, Record, decode};
 use crate::nand::{Binder, Frontier, Interrupted, Job, OpKind, wordline_start};
 use crate::planted::PlantedBug;
+use crate::read::LOST;
 use flashweir_core::{Duration, Instant, Lpn, Payload, Ppa};
 use flashweir_ftl::recovery::{Fold, Mapping};
 use flashweir_ftl::{BlockId, MapWord, PlaneId};
@@ -32,13 +33,14 @@ impl Device {
         self.nand.interrupted(now)
     }
 
-    /// What is left if the power goes at `now`; `torn` says how each interrupted operation stands.
+    /// What is left if the power goes at `now`; `torn` says how each interrupted operation stands. Where the medium
+    /// has a store, the cut happens there: this device must not be used after it.
     pub fn cut(&self, now: Instant, mut torn: impl FnMut(&Interrupted) -> Torn) -> Media {
         let mut left = self.media.clone();
         for interrupted in self.nand.interrupted(now) {
             self.tear(&mut left, &interrupted, torn(&interrupted));
         }
-        if self.config.buffer.mode == BufferMode::PowerLossProtected && self.config.completion_is_durable() {
+        if self.is_protected() {
             let save = self.save();
             let empty = save.units.is_empty() && save.trims.is_empty();
             left.set_save_area((!empty).then_some(save));
@@ -71,6 +73,21 @@ impl Device {
                 }
                 _ => media.program(op.at, opened, std::iter::empty()),
             },
+        }
+    }
+
+    /// Where the medium has a store: the capacitor protects the buffer as it is now.
+    fn begin_journal(&mut self) {
+        if self.media.is_stored() && self.is_protected() {
+            let area = self.save();
+            self.media.begin_journal(&area);
+        }
+    }
+
+    /// Brings to the store what was accepted since the last call, before anybody is told.
+    pub(crate) fn commit_saved(&mut self) {
+        if self.media.commit_saved() {
+            self.begin_journal();
         }
     }
 
@@ -167,6 +184,7 @@ impl Recovery {
         while self.advance() {}
         // From here on the capacitor covers the buffer, which holds what was saved.
         self.device.media.set_save_area(None);
+        self.device.begin_journal();
         (self.device, self.report)
     }
 }
@@ -524,7 +542,7 @@ fn survivors(device: &Device, block: BlockId) -> Vec<(Lpn, u64, Payload)> {
     let valid = units.filter(|ppa| device.space.blocks.is_valid(*ppa));
     valid
         .filter_map(|ppa| match device.media.oob(ppa)? {
-            (Owner::Lpn(lpn), seq) => Some((lpn, seq, device.media.payload(ppa).unwrap_or_default())),
+            (Owner::Lpn(lpn), seq) => Some((lpn, seq, device.media.payload(ppa).unwrap_or(LOST))),
             _ => None,
         })
         .collect()
@@ -537,7 +555,7 @@ fn write_checkpoint(device: &mut Device, target: usize, group: u64, steps: &mut 
             steps.push(Step::Erase(block));
         }
     }
-    let mut after = device.media.clone();
+    let mut after = device.media.sketch();
     steps.iter().for_each(|step| apply(&mut after, step, Torn::Done));
     let resurrect = device.has_planted(PlantedBug::Resurrection);
     let horizon = if resurrect { 0 } else { device.seq };

@@ -16,7 +16,15 @@ impl Device {
         self.metrics.host_units_read += u64::from(span.len());
         if self.media.tracks_contents() {
             let data = (span.first..span.end).map(|unit| self.content(Lpn(unit)).unwrap_or_default());
-            let data = data.collect();
+            let data: Vec<Payload> = data.collect();
+            // A store may lose what the medium has: its own page checksum is what tells.
+            if self.media.is_stored()
+                && let Some(lost) = (span.first..).zip(&data).find(|(_, content)| **content == LOST)
+            {
+                let lba = self.lba(Lpn(lost.0));
+                self.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { lba });
+                self.metrics.uncorrectable_reads += 1;
+            }
             self.commands.get_mut(at).data = data;
         }
         if let Some(lost) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
@@ -105,7 +113,7 @@ impl Device {
             MapWord::Cached { slot, generation } => Some(self.buffer.named(slot, generation).payload.clone()),
             MapWord::Direct(ppa) => {
                 // An unreadable page is data loss; the marker is no pattern of any operation.
-                Some(self.media.payload(ppa).unwrap_or(Payload::Tag(UNREADABLE)))
+                Some(self.media.payload(ppa).unwrap_or(LOST))
             }
         }
     }
@@ -113,3 +121,6 @@ impl Device {
 
 /// Identity of the content of a page that should be readable and is not.
 pub const UNREADABLE: u64 = 0xbad0_bad0_bad0_bad0;
+
+/// The content of such a page. A copy of it is one as well, so that no error turns into data on its way.
+pub(crate) const LOST: Payload = Payload::Tag(UNREADABLE);

@@ -8,9 +8,10 @@ use crate::config::{Allocation, BufferMode};
 use crate::device::{Device, Effect, PendingFlush};
 use crate::front::{Span, range};
 use crate::geometry::{PageAddr, StationId};
-use crate::media::{Owner, UnitImage};
+use crate::media::{Owner, Saved, UnitImage};
 use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, wordline_start};
 use crate::planted::PlantedBug;
+use crate::read::LOST;
 use crate::space::PageUnit;
 use flashweir_core::command::pattern;
 use flashweir_core::units::LBA_BYTES;
@@ -78,6 +79,7 @@ impl Device {
                 break;
             }
             let payload = self.unit_content(&data, lba.0, blocks, &span, unit);
+            self.note_lost(at, Lpn(unit), &payload);
             self.accept_unit(at, Lpn(unit), seq, payload, waits);
             self.commands.get_mut(at).next += 1;
         }
@@ -95,7 +97,18 @@ impl Device {
         complete
     }
 
+    /// A write of a part cannot complete a unit whose other part is lost.
+    fn note_lost(&mut self, at: u32, lpn: Lpn, payload: &Payload) {
+        if *payload == LOST {
+            let lba = self.lba(lpn);
+            self.commands.get_mut(at).error.get_or_insert(DeviceError::Uncorrectable { lba });
+        }
+    }
+
     fn accept_unit(&mut self, at: u32, lpn: Lpn, seq: u64, payload: Payload, waits: bool) {
+        if self.media.is_stored() && self.is_protected() {
+            self.media.note_saved(Saved::Unit(lpn, seq, payload.clone()));
+        }
         let mut under = self.map.get(lpn);
         if let MapWord::Cached { slot, generation } = under {
             let current = self.buffer.named(slot, generation);
@@ -138,7 +151,10 @@ impl Device {
             return whole(data);
         }
         let mut merged = vec![0; unit_bytes];
-        self.content(Lpn(unit)).unwrap_or_default().expand(&mut merged);
+        match self.content(Lpn(unit)).unwrap_or_default() {
+            LOST => return LOST,
+            current => current.expand(&mut merged),
+        }
         let unit_lba = unit * self.geometry.lbas_per_unit;
         let (from, to) =
             (lba.max(unit_lba), (lba + u64::from(blocks)).min(unit_lba + self.geometry.lbas_per_unit));
@@ -188,6 +204,7 @@ impl Device {
                     }
                 }
                 let payload = self.unit_content(&Data::Zero, lba.0, blocks, &span, unit);
+                self.note_lost(at, Lpn(unit), &payload);
                 self.accept_unit(at, Lpn(unit), seq, payload, waits);
                 self.commands.get_mut(at).next += 1;
             }
@@ -199,7 +216,11 @@ impl Device {
         self.metrics.host_trims += 1;
         self.metrics.host_units_trimmed += end - first;
         if changed && self.keeps_metadata() {
-            self.log.add_trim(TrimRecord { lpn: Lpn(first), count: end - first, seq });
+            let trim = TrimRecord { lpn: Lpn(first), count: end - first, seq };
+            self.log.add_trim(trim);
+            if self.is_protected() {
+                self.media.note_saved(Saved::Trim(trim));
+            }
         }
         // What an earlier deallocation of the same pages still has in the log counts for this one too.
         if waits && self.log.last_trim() > self.log.durable_trims() {
@@ -458,7 +479,7 @@ impl Device {
         let image = |unit: &PageUnit| {
             let payload = match write.frontier {
                 Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
-                Frontier::Gc => self.media.payload(unit.source).unwrap_or_default(),
+                Frontier::Gc => self.media.payload(unit.source).unwrap_or(LOST),
             };
             UnitImage { owner: Owner::Lpn(unit.lpn), seq: unit.seq, payload }
         };
