@@ -212,7 +212,7 @@ pub trait Store: fmt::Debug + Send {
 
     /// Content of unit `unit` of a page that was programmed when its block had seen `erases` erases; `None` if it
     /// cannot be read or fails its checksum.
-    fn read(&self, at: PageAddr, unit: u32, erases: u32) -> Option<Payload>;
+    fn read(&mut self, at: PageAddr, unit: u32, erases: u32) -> Option<Payload>;
 
     /// The capacitor protects these as well; says whether it is time for [`Self::begin_journal`].
     fn journal(&mut self, entries: &[Saved]) -> Stored<bool>;

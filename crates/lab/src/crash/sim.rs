@@ -207,6 +207,8 @@ impl Sim {
             match effect {
                 Effect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
                 Effect::Accepted { id, seq } => self.accept(id.0 as u32, seq),
+                // What the medium's store could not keep must not be told to anybody.
+                Effect::Complete(_) if self.device.store_error().is_some() => {}
                 Effect::Complete(completion) => {
                     let number = completion.id.0 as u32;
                     self.in_flight -= 1;

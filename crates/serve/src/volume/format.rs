@@ -1,0 +1,491 @@
+//! The bits of a volume's files (`specs/volume.md`): checked views and what they may hold.
+//!
+//! Invariants: each record carries its own place, so that a misdirected one is noticed; a record whose checksum is
+//! wrong is told apart by its last bytes, which are written last: old ones mean that a write was interrupted, new ones
+//! that the record was damaged afterwards.
+
+use flashweir_core::{Lpn, Payload};
+use flashweir_device::media::{BlockHealth, Owner, Saved};
+use flashweir_ftl::recovery::TrimRecord;
+use std::sync::Arc;
+
+/// Version of the format.
+pub(crate) const VERSION: u32 = 1;
+/// Bytes of one of the two slots of a block.
+pub(crate) const SLOT_BYTES: usize = 32;
+/// Bytes of the fixed part of a journal record.
+pub(crate) const JOURNAL_BYTES: usize = 48;
+
+const PAGE_HEADER_BYTES: usize = 40;
+const UNIT_BYTES: usize = 32;
+const TRAILER_BYTES: usize = 8;
+const BLOCK_MAGIC: [u8; 4] = *b"FWVB";
+const PAGE_MAGIC: [u8; 4] = *b"FWVP";
+const JOURNAL_MAGIC: [u8; 4] = *b"FWVJ";
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
+}
+
+fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+    bytes[at..at + N].copy_from_slice(&value);
+}
+
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+/// What the bytes of a record are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found<T> {
+    /// Never written.
+    Blank,
+    /// Whole.
+    Whole(T),
+    /// A write was interrupted.
+    Torn,
+    /// It was whole once.
+    Damaged,
+}
+
+/// One slot of a block: the number of the change, and what it made of the block.
+pub(crate) fn encode_slot(block: u32, change: u32, health: BlockHealth) -> [u8; SLOT_BYTES] {
+    let mut slot = [0; SLOT_BYTES];
+    put(&mut slot, 0, BLOCK_MAGIC);
+    put(&mut slot, 8, block.to_le_bytes());
+    put(&mut slot, 12, change.to_le_bytes());
+    put(&mut slot, 16, health.erases.to_le_bytes());
+    slot[20] = u8::from(health.bad) | u8::from(health.erase_torn) << 1;
+    put(&mut slot, 28, (change + 1).to_le_bytes());
+    let crc = crc32c::crc32c(&slot[8..28]);
+    put(&mut slot, 4, crc.to_le_bytes());
+    slot
+}
+
+fn decode_slot(slot: &[u8], block: u32, parity: u32) -> Option<(u32, BlockHealth)> {
+    let (change, flags) = (u32_at(slot, 12), slot[20]);
+    let whole = slot[..4] == BLOCK_MAGIC
+        && crc32c::crc32c(&slot[8..28]) == u32_at(slot, 4)
+        && u32_at(slot, 8) == block
+        && change & 1 == parity
+        && flags < 4;
+    let health = BlockHealth { erases: u32_at(slot, 16), bad: flags & 1 != 0, erase_torn: flags & 2 != 0 };
+    whole.then_some((change, health))
+}
+
+/// The two slots of a block: number and result of the last change that is whole, and whether the write of another was
+/// interrupted. `None` if they were damaged.
+pub(crate) fn decode_block(slots: &[u8], block: u32) -> Option<(u32, BlockHealth, bool)> {
+    let (even, odd) = slots.split_at(SLOT_BYTES);
+    match (decode_slot(even, block, 0), decode_slot(odd, block, 1)) {
+        (Some((a, health)), Some((b, _))) if a == b + 1 => Some((a, health, false)),
+        (Some((a, _)), Some((b, health))) if b == a + 1 => Some((b, health, false)),
+        (Some((0, health)), None) if is_blank(odd) => Some((0, health, false)),
+        (Some((change, health)), None) => torn_slot(change, health, odd),
+        (None, Some((change, health))) => torn_slot(change, health, even),
+        _ => None,
+    }
+}
+
+/// One slot is whole; the other is what an interrupted write of the next change left, or damaged.
+fn torn_slot(change: u32, health: BlockHealth, other: &[u8]) -> Option<(u32, BlockHealth, bool)> {
+    // Its last bytes are still those of the change before the whole one, or of none.
+    let old = u32_at(other, 28) == change;
+    old.then_some((change, health, true))
+}
+
+/// A unit as the out-of-band area has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnitRecord {
+    pub(crate) owner: Owner,
+    pub(crate) seq: u64,
+    pub(crate) content: ContentRecord,
+}
+
+/// Where the content of a unit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContentRecord {
+    Zero,
+    Tag(u64),
+    /// In `data`, at the unit's place: length and checksum.
+    Bytes {
+        len: u32,
+        crc: u32,
+    },
+}
+
+impl ContentRecord {
+    /// Zeros need no place, whatever form they come in.
+    pub(crate) fn of(payload: &Payload) -> Self {
+        match payload {
+            Payload::Zero => Self::Zero,
+            Payload::Tag(tag) => Self::Tag(*tag),
+            Payload::Bytes(bytes) if is_blank(bytes) => Self::Zero,
+            Payload::Bytes(bytes) => Self::Bytes { len: bytes.len() as u32, crc: crc32c::crc32c(bytes) },
+        }
+    }
+}
+
+/// The out-of-band area of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PageRecord {
+    /// Number of the page on the medium.
+    pub(crate) page: u64,
+    /// Number of the block's opening.
+    pub(crate) opened: u64,
+    /// Erases that the block had seen.
+    pub(crate) erases: u32,
+    pub(crate) state: PageContent,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PageContent {
+    Units(Vec<UnitRecord>),
+    /// It cannot be read, nor can the pages of its block from `lost_from` on.
+    Unreadable {
+        lost_from: u32,
+    },
+}
+
+/// Bytes of the out-of-band area of a page of `units` units.
+pub(crate) fn page_record_bytes(units: u32) -> usize {
+    PAGE_HEADER_BYTES + units as usize * UNIT_BYTES + TRAILER_BYTES
+}
+
+const KIND_LPN: u64 = 1;
+const KIND_META: u64 = 3;
+const OWNER_VALUE: u64 = (1 << 62) - 1;
+
+fn encode_owner(owner: Owner) -> u64 {
+    match owner {
+        Owner::Pad => 0,
+        Owner::Lpn(lpn) => KIND_LPN << 62 | lpn.0,
+        Owner::Meta => KIND_META << 62,
+    }
+}
+
+fn decode_owner(word: u64) -> Option<Owner> {
+    match (word >> 62, word & OWNER_VALUE) {
+        (0, 0) => Some(Owner::Pad),
+        (KIND_LPN, lpn) => Some(Owner::Lpn(Lpn(lpn))),
+        (KIND_META, 0) => Some(Owner::Meta),
+        _ => None,
+    }
+}
+
+/// Writes the record of a page into `out`, which has its length.
+pub(crate) fn encode_page(record: &PageRecord, out: &mut [u8]) {
+    out.fill(0);
+    put(out, 0, PAGE_MAGIC);
+    put(out, 8, record.page.to_le_bytes());
+    put(out, 16, record.opened.to_le_bytes());
+    put(out, 24, record.erases.to_le_bytes());
+    match &record.state {
+        PageContent::Unreadable { lost_from } => {
+            out[28] = 2;
+            put(out, 32, lost_from.to_le_bytes());
+        }
+        PageContent::Units(units) => {
+            out[28] = 1;
+            out[29] = units.len() as u8;
+            for (unit, at) in units.iter().zip((PAGE_HEADER_BYTES..).step_by(UNIT_BYTES)) {
+                let (tag, kind, crc) = match unit.content {
+                    ContentRecord::Zero => (0, 0, 0),
+                    ContentRecord::Tag(tag) => (tag, 1 << 30, 0),
+                    ContentRecord::Bytes { len, crc } => (0, 2 << 30 | len, crc),
+                };
+                put(out, at, encode_owner(unit.owner).to_le_bytes());
+                put(out, at + 8, unit.seq.to_le_bytes());
+                put(out, at + 16, u64::to_le_bytes(tag));
+                put(out, at + 24, u32::to_le_bytes(kind));
+                put(out, at + 28, crc.to_le_bytes());
+            }
+        }
+    }
+    let end = out.len() - TRAILER_BYTES;
+    put(out, end, (u64::from(record.erases) + 1).to_le_bytes());
+    let crc = crc32c::crc32c(&out[8..end]);
+    put(out, 4, crc.to_le_bytes());
+}
+
+/// Reads the record of page `page` of a block that has seen `erases` erases.
+pub(crate) fn decode_page(bytes: &[u8], page: u64, erases: u32, units: u32) -> Found<PageRecord> {
+    if is_blank(bytes) {
+        return Found::Blank;
+    }
+    match decode_whole_page(bytes, page, units) {
+        Some(record) => Found::Whole(record),
+        None if u64_at(bytes, bytes.len() - TRAILER_BYTES) == u64::from(erases) + 1 => Found::Damaged,
+        None => Found::Torn,
+    }
+}
+
+fn decode_whole_page(bytes: &[u8], page: u64, units: u32) -> Option<PageRecord> {
+    let end = bytes.len() - TRAILER_BYTES;
+    let whole = bytes[..4] == PAGE_MAGIC
+        && crc32c::crc32c(&bytes[8..end]) == u32_at(bytes, 4)
+        && u64_at(bytes, 8) == page;
+    if !whole {
+        return None;
+    }
+    let state = match (bytes[28], bytes[29]) {
+        (1, count) if u32::from(count) == units => {
+            let at = (PAGE_HEADER_BYTES..).step_by(UNIT_BYTES).take(units as usize);
+            PageContent::Units(at.map(|at| decode_unit(bytes, at)).collect::<Option<_>>()?)
+        }
+        (2, 0) => PageContent::Unreadable { lost_from: u32_at(bytes, 32) },
+        _ => return None,
+    };
+    Some(PageRecord { page, opened: u64_at(bytes, 16), erases: u32_at(bytes, 24), state })
+}
+
+fn decode_unit(bytes: &[u8], at: usize) -> Option<UnitRecord> {
+    let kind = u32_at(bytes, at + 24);
+    let content = match (kind >> 30, kind & ((1 << 30) - 1)) {
+        (0, 0) => ContentRecord::Zero,
+        (1, 0) => ContentRecord::Tag(u64_at(bytes, at + 16)),
+        (2, len) => ContentRecord::Bytes { len, crc: u32_at(bytes, at + 28) },
+        _ => return None,
+    };
+    Some(UnitRecord { owner: decode_owner(u64_at(bytes, at))?, seq: u64_at(bytes, at + 8), content })
+}
+
+/// One record of the capacitor's journal.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum JournalRecord {
+    /// First of a file.
+    Begin,
+    /// What the buffer held when the file was begun is complete.
+    Complete,
+    /// Something that was accepted.
+    Saved(Saved),
+}
+
+/// Appends a record of the journal with number `epoch`.
+pub(crate) fn encode_journal(epoch: u64, record: &JournalRecord, out: &mut Vec<u8>) {
+    let (kind, lpn, seq, value, bytes): (u8, u64, u64, u64, &[u8]) = match record {
+        JournalRecord::Begin => (1, 0, 0, u64::from(VERSION), &[]),
+        JournalRecord::Complete => (2, 0, 0, 0, &[]),
+        JournalRecord::Saved(Saved::Trim(trim)) => (3, trim.lpn.0, trim.seq, trim.count, &[]),
+        JournalRecord::Saved(Saved::Unit(lpn, seq, payload)) => match payload {
+            Payload::Zero => (4, lpn.0, *seq, 0, &[]),
+            Payload::Tag(tag) => (5, lpn.0, *seq, *tag, &[]),
+            Payload::Bytes(bytes) => (6, lpn.0, *seq, u64::from(crc32c::crc32c(bytes)), bytes),
+        },
+    };
+    let mut header = [0; JOURNAL_BYTES];
+    put(&mut header, 0, JOURNAL_MAGIC);
+    put(&mut header, 8, epoch.to_le_bytes());
+    header[16] = kind;
+    put(&mut header, 20, (bytes.len() as u32).to_le_bytes());
+    put(&mut header, 24, lpn.to_le_bytes());
+    put(&mut header, 32, seq.to_le_bytes());
+    put(&mut header, 40, value.to_le_bytes());
+    let crc = crc32c::crc32c(&header[8..]);
+    put(&mut header, 4, crc.to_le_bytes());
+    out.extend_from_slice(&header);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads the record at the beginning of `bytes`, of the journal with number `epoch` if that is known: its number, the
+/// record, and its length. A file is only ever appended to, so what ends early was interrupted, and nothing else.
+pub(crate) fn decode_journal(bytes: &[u8], epoch: Option<u64>) -> Found<(u64, JournalRecord, usize)> {
+    let Some(header) = bytes.get(..JOURNAL_BYTES) else {
+        return if bytes.is_empty() { Found::Blank } else { Found::Torn };
+    };
+    let found = u64_at(header, 8);
+    let whole = header[..4] == JOURNAL_MAGIC
+        && crc32c::crc32c(&header[8..]) == u32_at(header, 4)
+        && epoch.is_none_or(|epoch| epoch == found);
+    if !whole {
+        return Found::Damaged;
+    }
+    let len = u32_at(header, 20) as usize;
+    let Some(payload) = bytes[JOURNAL_BYTES..].get(..len) else { return Found::Torn };
+    let (lpn, seq, value) = (Lpn(u64_at(header, 24)), u64_at(header, 32), u64_at(header, 40));
+    let unit = |payload| JournalRecord::Saved(Saved::Unit(lpn, seq, payload));
+    let record = match (header[16], len) {
+        (1, 0) if value == u64::from(VERSION) => JournalRecord::Begin,
+        (2, 0) => JournalRecord::Complete,
+        (3, 0) => JournalRecord::Saved(Saved::Trim(TrimRecord { lpn, count: value, seq })),
+        (4, 0) => unit(Payload::Zero),
+        (5, 0) => unit(Payload::Tag(value)),
+        (6, _) if u64::from(crc32c::crc32c(payload)) == value => unit(Payload::Bytes(Arc::from(payload))),
+        _ => return Found::Damaged,
+    };
+    Found::Whole((found, record, JOURNAL_BYTES + len))
+}
+
+/// Text with its checksum on a last line of its own.
+pub(crate) fn seal(text: &str) -> String {
+    format!("{text}# crc32c {:08x}\n", crc32c::crc32c(text.as_bytes()))
+}
+
+/// The text of a sealed one; `None` if it is not what was sealed.
+pub(crate) fn unseal(sealed: &str) -> Option<&str> {
+    let at = sealed.rfind("# crc32c ")?;
+    (seal(&sealed[..at]) == sealed).then_some(&sealed[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn health(erases: u32) -> BlockHealth {
+        BlockHealth { erases, bad: erases.is_multiple_of(3), erase_torn: erases.is_multiple_of(2) }
+    }
+
+    fn page() -> PageRecord {
+        let unit = |owner, content| UnitRecord { owner, seq: 1 << 50, content };
+        let units = vec![
+            unit(Owner::Lpn(Lpn(77)), ContentRecord::Bytes { len: 4096, crc: 5 }),
+            unit(Owner::Meta, ContentRecord::Tag(u64::MAX)),
+            unit(Owner::Pad, ContentRecord::Zero),
+        ];
+        PageRecord { page: 9, opened: 1 << 40, erases: 3, state: PageContent::Units(units) }
+    }
+
+    fn page_bytes(record: &PageRecord) -> Vec<u8> {
+        let mut bytes = vec![0xff; page_record_bytes(3)];
+        encode_page(record, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_block_is_what_its_last_whole_change_made_of_it() {
+        let mut slots = [0; 2 * SLOT_BYTES];
+        for change in 0..5u32 {
+            let before = slots;
+            let at = (change & 1) as usize * SLOT_BYTES;
+            let slot = encode_slot(6, change, health(change));
+            for written in 1..=SLOT_BYTES {
+                slots[at..at + written].copy_from_slice(&slot[..written]);
+                let found = decode_block(&slots, 6);
+                let whole = slots[at..at + 28] == slot[..28];
+                match whole {
+                    true => assert_eq!(found, Some((change, health(change), false)), "{change} {written}"),
+                    false if change == 0 => assert_eq!(found, None),
+                    false => {
+                        let torn = slots != before;
+                        assert_eq!(found, Some((change - 1, health(change - 1), torn)), "{change} {written}");
+                    }
+                }
+            }
+        }
+        assert_eq!(decode_block(&slots, 7), None, "it is another block's");
+    }
+
+    #[test]
+    fn each_flipped_bit_of_a_block_is_noticed() {
+        for last in 0..4u32 {
+            let mut slots = [0; 2 * SLOT_BYTES];
+            for change in 0..=last {
+                let at = (change & 1) as usize * SLOT_BYTES;
+                slots[at..at + SLOT_BYTES].copy_from_slice(&encode_slot(6, change, health(change)));
+            }
+            for bit in 0..slots.len() * 8 {
+                let mut damaged = slots;
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                match decode_block(&damaged, 6) {
+                    // The last bytes are in no checksum: they only say whether the others were written.
+                    Some((change, found, false)) => {
+                        assert!(bit / 8 % SLOT_BYTES >= 28);
+                        assert_eq!((change, found), (last, health(last)));
+                    }
+                    Some((change, _, true)) => assert_eq!(change, last, "{last} {bit}"),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_is_read_back_and_an_interrupted_one_is_known() {
+        for record in [page(), PageRecord { state: PageContent::Unreadable { lost_from: 2 }, ..page() }] {
+            let bytes = page_bytes(&record);
+            assert_eq!(decode_page(&bytes, 9, 3, 3), Found::Whole(record.clone()));
+            let older = page_bytes(&PageRecord { erases: 2, opened: 5, ..page() });
+            for before in [vec![0; bytes.len()], older] {
+                for written in 1..bytes.len() {
+                    let mut torn = before.clone();
+                    torn[..written].copy_from_slice(&bytes[..written]);
+                    match decode_page(&torn, 9, 3, 3) {
+                        Found::Torn => {}
+                        Found::Whole(found) => assert!(found == record || torn == before, "{written}"),
+                        found => panic!("{written}: {found:?}"),
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_flipped_bit_of_a_page_is_damage() {
+        let bytes = page_bytes(&page());
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let found = decode_page(&damaged, 9, 3, 3);
+            let trailer = bit / 8 >= bytes.len() - TRAILER_BYTES;
+            assert_eq!(found, if trailer { Found::Whole(page()) } else { Found::Damaged }, "bit {bit}");
+        }
+        assert_eq!(decode_page(&bytes, 8, 3, 3), Found::Damaged, "it is another page's");
+    }
+
+    fn journal() -> Vec<JournalRecord> {
+        let saved = |payload| JournalRecord::Saved(Saved::Unit(Lpn(5), 6, payload));
+        vec![
+            JournalRecord::Begin,
+            saved(Payload::Zero),
+            JournalRecord::Complete,
+            saved(Payload::Tag(0)),
+            saved(Payload::Bytes(Arc::from([1; 512]))),
+            JournalRecord::Saved(Saved::Trim(TrimRecord { lpn: Lpn(1), count: 1 << 40, seq: 9 })),
+        ]
+    }
+
+    #[test]
+    fn a_journal_is_read_back_up_to_where_it_ends() {
+        for record in journal() {
+            let mut bytes = Vec::new();
+            encode_journal(7, &record, &mut bytes);
+            assert_eq!(decode_journal(&bytes, Some(7)), Found::Whole((7, record.clone(), bytes.len())));
+            assert_eq!(decode_journal(&bytes, Some(8)), Found::Damaged);
+            for len in 1..bytes.len() {
+                assert_eq!(decode_journal(&bytes[..len], None), Found::Torn, "{len}");
+            }
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode_journal(&damaged, None), Found::Damaged, "bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn sealed_text_is_as_it_was() {
+        let sealed = seal("a = 1\n");
+        assert_eq!(unseal(&sealed), Some("a = 1\n"));
+        for at in 0..sealed.len() {
+            let mut damaged = sealed.clone().into_bytes();
+            damaged[at] ^= 1;
+            assert_eq!(std::str::from_utf8(&damaged).ok().and_then(unseal), None, "{at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode_journal(&bytes, None);
+            let mut padded = bytes;
+            padded.resize(page_record_bytes(3), 1);
+            let _ = decode_page(&padded, 0, 0, 3);
+            let _ = decode_block(&padded[..2 * SLOT_BYTES], 0);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Looking at a volume without changing it: what it is, and whether everything in it is as it was written.
+//!
+//! Invariant: nothing here writes to a volume. Recovery is tried on an overlay that forgets what it was told.
+
+use super::host::{HostFiles, Part, bytes_taken};
+use super::load::{Problem, page_name};
+use super::store::{FileStore, Layout};
+use super::{Opened, Read, VolumeError, describe, description, read_state};
+use flashweir_core::index::Idx as _;
+use flashweir_core::{Lpn, Payload, Ppa};
+use flashweir_device::geometry::PageAddr;
+use flashweir_device::media::{
+    BlockHealth, Media, PageImage, PageState, SaveArea, Saved, Store, StoreError, Stored,
+};
+use flashweir_device::{Device, DeviceConfig, Geometry, Recovery, UNREADABLE};
+use flashweir_ftl::BlockId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// What a volume is.
+#[derive(Debug)]
+pub struct Info {
+    /// The device.
+    pub config: DeviceConfig,
+    /// Seed of its own randomness.
+    pub seed: u64,
+    /// It was closed, and nobody has opened it since.
+    pub clean: bool,
+    /// How often it was opened.
+    pub opens: u64,
+    /// Whether a process has it open; what follows is then not known.
+    pub in_use: bool,
+    /// That process.
+    pub process: Option<u32>,
+    /// Bytes that it takes on the host, holes not counted.
+    pub host_bytes: u64,
+    /// What is on the medium.
+    pub content: Option<Content>,
+}
+
+/// What is on the medium of a volume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Content {
+    /// Bytes that the host has written and not deallocated; `None` if the volume is damaged.
+    pub mapped_bytes: Option<u64>,
+    /// Erases of the least and of the most worn block, and of all together.
+    pub erases: [u64; 3],
+    /// Blocks that are marked bad.
+    pub bad_blocks: u32,
+    /// Blocks that hold anything.
+    pub used_blocks: u32,
+    /// Problems that were found without reading contents.
+    pub problems: u64,
+}
+
+/// What a check found.
+#[derive(Debug)]
+pub struct Checked {
+    /// What no end of a process explains, in the order of the files.
+    pub problems: Vec<Problem>,
+    /// It was closed, and nobody has opened it since.
+    pub clean: bool,
+    /// Pages whose contents were read.
+    pub pages: u64,
+    /// Bytes that the host has written and not deallocated; `None` if recovery was not tried, because of problems.
+    pub mapped_bytes: Option<u64>,
+}
+
+/// Says what a volume is. `progress` gets the fraction that is read.
+pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, VolumeError> {
+    let host_bytes = || {
+        bytes_taken(directory).map_err(|error| VolumeError::Io {
+            directory: directory.to_owned(),
+            what: "cannot be read".into(),
+            error,
+        })
+    };
+    let opened = match Opened::of(directory) {
+        Ok(opened) => opened,
+        Err(VolumeError::InUse { process, .. }) => {
+            let (config, seed) = describe(directory, &description(directory)?)?;
+            let state = read_state(directory)?;
+            let (host_bytes, opens) = (host_bytes()?, state.opens);
+            let (in_use, clean, content) = (true, state.clean, None);
+            return Ok(Info { config, seed, clean, opens, in_use, process, host_bytes, content });
+        }
+        Err(error) => return Err(error),
+    };
+    let files = opened.files(false)?;
+    let Read { loaded, save, .. } = opened.read(&files, progress)?;
+    let layout = Layout::new(&Geometry::new(&opened.config));
+    let blocks = || (0..layout.blocks).map(BlockId);
+    let erases = || blocks().map(|block| u64::from(loaded.media.erases(block)));
+    let mut content = Content {
+        mapped_bytes: None,
+        erases: [erases().min().unwrap_or(0), erases().max().unwrap_or(0), erases().sum()],
+        bad_blocks: blocks().filter(|block| loaded.media.is_bad(*block)).count() as u32,
+        used_blocks: loaded.blocks_used,
+        problems: loaded.problems.len() as u64,
+    };
+    if loaded.problems.is_empty() {
+        let (device, _) = try_recovery(&opened, files, loaded.media, save);
+        content.mapped_bytes = Some(mapped_bytes(&device));
+    }
+    Ok(Info {
+        seed: opened.options.seed,
+        clean: opened.state.clean,
+        opens: opened.state.opens,
+        in_use: false,
+        process: None,
+        host_bytes: host_bytes()?,
+        content: Some(content),
+        config: opened.config,
+    })
+}
+
+/// Reads everything in a volume and tries a recovery. `progress` gets the fraction that is done.
+pub fn check(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Checked, VolumeError> {
+    let opened = Opened::of(directory)?;
+    let files = opened.files(false)?;
+    let Read { mut loaded, save, .. } = opened.read(&files, &mut |done| progress(done * 0.1))?;
+    let geometry = Geometry::new(&opened.config);
+    let layout = Layout::new(&geometry);
+    let mut pages = 0;
+    for block in (0..layout.blocks).map(BlockId) {
+        progress(0.1 + 0.8 * f64::from(block.0) / f64::from(layout.blocks));
+        for page in 0..loaded.media.pages_written(block) {
+            let at = PageAddr { block, page };
+            if loaded.media.page_state(at) != PageState::Good {
+                continue;
+            }
+            pages += 1;
+            for unit in 0..layout.units_per_page {
+                if let Err(reason) = layout.read_unit(&files, at, unit, loaded.media.erases(block)) {
+                    loaded.problem(Part::Data, format!("{}, unit {unit}", page_name(at)), &reason);
+                }
+            }
+        }
+    }
+    let mut mapped = None;
+    if loaded.problems.is_empty() {
+        let (device, damage) = try_recovery(&opened, files, loaded.media, save);
+        mapped = Some(mapped_bytes(&device));
+        loaded.problems.extend(damage);
+        for unit in (0..geometry.user_units).filter(|unit| is_lost(&device, Lpn(*unit))) {
+            let what = "recovery finds it where it cannot be read".to_owned();
+            let place = format!("unit {unit} of the host");
+            loaded.problems.push(Problem { file: Part::Oob.name(), place, what });
+        }
+    }
+    progress(1.0);
+    let (problems, clean) = (loaded.problems, opened.state.clean);
+    Ok(Checked { problems, clean, pages, mapped_bytes: mapped })
+}
+
+fn is_lost(device: &Device, lpn: Lpn) -> bool {
+    device.is_mapped(lpn) && device.peek(lpn) == Some(Payload::Tag(UNREADABLE))
+}
+
+fn mapped_bytes(device: &Device) -> u64 {
+    let geometry = device.geometry();
+    (0..geometry.user_units).filter(|unit| device.is_mapped(Lpn(*unit))).count() as u64 * geometry.unit_bytes
+}
+
+/// Runs the device's recovery without changing the volume.
+fn try_recovery(
+    opened: &Opened,
+    files: HostFiles,
+    mut media: Media,
+    save: Option<SaveArea>,
+) -> (Device, Vec<Problem>) {
+    let geometry = Geometry::new(&opened.config);
+    let layout = Layout::new(&geometry);
+    let overlay = Overlay { files, layout, pages: BTreeMap::new(), damage: Vec::new() };
+    let overlay = Arc::new(Mutex::new(overlay));
+    media.attach(overlay.clone());
+    media.set_save_area(save);
+    let (device, _) = Recovery::begin(&opened.config, opened.options, media).finish();
+    let damage = overlay.lock().map(|overlay| overlay.damage.clone()).unwrap_or_default();
+    (device, damage.iter().map(problem_of).collect())
+}
+
+fn problem_of((at, unit, reason): &(PageAddr, u32, String)) -> Problem {
+    let place = format!("{}, unit {unit}", page_name(*at));
+    Problem { file: Part::Data.name(), place, what: reason.clone() }
+}
+
+/// Pages of the device's own metadata that could not be read. Recovery would take them for interrupted ones.
+pub(super) fn damage_in_metadata(store: &FileStore, geometry: &Geometry) -> Vec<Problem> {
+    let meta: BTreeSet<usize> =
+        (0..2).flat_map(|region| geometry.meta_blocks(region)).map(|block| block.index()).collect();
+    let in_meta = |damage: &&(PageAddr, u32, String)| meta.contains(&damage.0.block.index());
+    store.damage().iter().filter(in_meta).map(problem_of).collect()
+}
+
+/// A store that reads files and keeps changes to itself.
+#[derive(Debug)]
+struct Overlay {
+    files: HostFiles,
+    layout: Layout,
+    /// What was programmed, by number of the unit.
+    pages: BTreeMap<Ppa, Payload>,
+    damage: Vec<(PageAddr, u32, String)>,
+}
+
+impl Overlay {
+    fn ppa(&self, at: PageAddr, unit: u32) -> Ppa {
+        Ppa(self.layout.page(at) * u64::from(self.layout.units_per_page) + u64::from(unit))
+    }
+}
+
+impl Store for Overlay {
+    fn program(&mut self, page: &PageImage<'_>) -> Stored {
+        for (unit, image) in (0..).zip(page.units) {
+            self.pages.insert(self.ppa(page.at, unit), image.payload.clone());
+        }
+        Ok(())
+    }
+
+    fn spoil(&mut self, _: PageAddr, _: u32, _: u64, _: u32) -> Stored {
+        Ok(())
+    }
+
+    fn erase(&mut self, _: BlockId, _: BlockHealth) -> Stored {
+        Ok(())
+    }
+
+    fn mark(&mut self, _: BlockId, _: BlockHealth) -> Stored {
+        Ok(())
+    }
+
+    fn read(&mut self, at: PageAddr, unit: u32, erases: u32) -> Option<Payload> {
+        if let Some(payload) = self.pages.get(&self.ppa(at, unit)) {
+            return Some(payload.clone());
+        }
+        match self.layout.read_unit(&self.files, at, unit, erases) {
+            Ok(payload) => Some(payload),
+            Err(reason) => {
+                self.damage.push((at, unit, reason));
+                None
+            }
+        }
+    }
+
+    fn journal(&mut self, _: &[Saved]) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    fn begin_journal(&mut self, _: &SaveArea) -> Stored {
+        Ok(())
+    }
+}

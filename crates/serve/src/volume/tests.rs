@@ -1,0 +1,633 @@
+//! Volumes whose process ends at each of its writes, whose files are damaged, and whose host is full.
+
+use super::format::page_record_bytes;
+use super::host::{Host, HostFiles, Part};
+use super::*;
+use flashweir_contract::{Content as Identity, DeviceKind, Log, Observed, Oracle, Policy, Verdict};
+use flashweir_core::random::Stream;
+use flashweir_core::{Data, Lba, Lpn, Payload};
+use flashweir_device::UNREADABLE;
+use flashweir_device::config::BufferMode;
+use flashweir_lab::crash::devices::{names, tiny};
+use flashweir_lab::crash::sim::Sim;
+use flashweir_lab::crash::workload::{exercise, history};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A directory of its own for each test, removed at the end.
+struct Place(PathBuf);
+
+static PLACES: AtomicU64 = AtomicU64::new(0);
+
+impl Place {
+    fn new() -> Self {
+        let number = PLACES.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("weir-volume-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A host that stops in the middle of a call, as the end of a process does, or because it is full.
+#[derive(Debug)]
+struct Faulty {
+    directory: PathBuf,
+    files: HostFiles,
+    /// Calls that still work.
+    left: u64,
+    /// Part of the call after those that still happens, in 256ths.
+    share: u64,
+}
+
+impl Faulty {
+    /// Whether this call works, in part, or not at all.
+    fn works(&mut self, len: usize) -> Option<usize> {
+        self.left = self.left.checked_sub(1)?;
+        Some(if self.left == 0 { len * self.share as usize / 256 } else { len })
+    }
+
+    fn stopped<T>() -> io::Result<T> {
+        Err(io::Error::from_raw_os_error(28))
+    }
+}
+
+impl Host for Faulty {
+    fn write_at(&mut self, part: Part, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        match self.works(bytes.len()) {
+            Some(written) => {
+                self.files.write_at(part, offset, &bytes[..written])?;
+                if written < bytes.len() { Self::stopped() } else { Ok(()) }
+            }
+            None => Self::stopped(),
+        }
+    }
+
+    fn read_at(&self, part: Part, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        self.files.read_at(part, offset, buffer)
+    }
+
+    fn len(&self, part: Part) -> io::Result<u64> {
+        self.files.len(part)
+    }
+
+    fn clear(&mut self, part: Part) -> io::Result<()> {
+        match self.works(1) {
+            Some(1) => self.files.clear(part),
+            _ => Self::stopped(),
+        }
+    }
+
+    fn release(&mut self, part: Part, offset: u64, len: u64) {
+        self.files.release(part, offset, len);
+    }
+
+    fn replace_state(&mut self, text: &str) -> io::Result<()> {
+        match self.works(1) {
+            // As the real one, without waiting for the disk.
+            Some(1) => {
+                let part = self.directory.join("state.part");
+                std::fs::write(&part, text).and_then(|()| std::fs::rename(part, self.directory.join(STATE)))
+            }
+            _ => Self::stopped(),
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const NEVER: u64 = u64::MAX;
+
+fn open_until(directory: &Path, left: u64, share: u64) -> Result<(Volume, Device), VolumeError> {
+    let faulty = |files| Faulty { directory: directory.to_owned(), files, left, share };
+    let opened = Volume::open_on(directory, &mut |_| {}, |files| Box::new(faulty(files)));
+    opened.map(|(volume, device, _)| (volume, device))
+}
+
+fn open(directory: &Path) -> (Volume, Device) {
+    open_until(directory, NEVER, 0).unwrap()
+}
+
+fn contents(device: &Device) -> Vec<Identity> {
+    let units = (0..device.geometry().user_units).map(Lpn);
+    units.map(|lpn| Identity::from(&device.peek(lpn).unwrap_or_default())).collect()
+}
+
+fn policy(config: &DeviceConfig) -> Policy {
+    match config.buffer.mode {
+        BufferMode::WriteThrough => DeviceKind::D0.policy(),
+        BufferMode::WriteBack => DeviceKind::D1.policy(),
+        BufferMode::PowerLossProtected => DeviceKind::D2.policy(),
+    }
+}
+
+/// Holds what the device shows against what was done.
+fn judge(policy: Policy, log: &Log, device: &Device, case: &str) {
+    let contents = contents(device);
+    let seen = |lpn: Lpn| match contents[lpn.0 as usize] {
+        Identity(UNREADABLE) => Observed::Unreadable,
+        content => Observed::Content(content),
+    };
+    let verdict = Oracle::new(policy).check(log, log.position(), seen);
+    assert_eq!(verdict, Verdict::Legal, "{case}");
+}
+
+/// Runs histories on a volume whose process ends again and again, and judges it after each.
+fn live_and_die(name: &str, seed: u64, boots: u32) -> u64 {
+    let mut random = Stream::new(seed, name);
+    let place = Place::new();
+    let directory = place.join("v");
+    let config = tiny(name).unwrap();
+    Volume::create(&directory, &config, seed).unwrap();
+    let mut last: Option<Log> = None;
+    let mut deaths = 0;
+    for boot in 0..boots {
+        let case = format!("{name}, seed {seed}, boot {boot}");
+        let found = check(&directory, &mut |_| {}).unwrap();
+        assert_eq!(found.problems, [], "{case}");
+        // Deaths while it is opened follow each other, then one comes while it is in use.
+        let left = match random.below(3) {
+            0 => 1 + random.below(12),
+            1 => 20 + random.below(60),
+            _ => 50 + random.below(1500),
+        };
+        let (_volume, device) = match open_until(&directory, left, random.below(256)) {
+            Ok(opened) => opened,
+            Err(VolumeError::Io { .. }) => {
+                deaths += 1;
+                continue;
+            }
+            Err(error) => panic!("{case}: {error}"),
+        };
+        if let Some(log) = &last {
+            judge(policy(&config), log, &device, &case);
+        }
+        let history = match random.below(4) {
+            0 => exercise(device.geometry(), seed + u64::from(boot)),
+            _ => history(device.geometry(), seed, boot, 150),
+        };
+        let mut sim = Sim::new(device, history);
+        while sim.device().store_error().is_none() && sim.misbehaviour().is_none() && sim.step() {}
+        match sim.device().store_error() {
+            Some(_) => deaths += 1,
+            None => assert_eq!(sim.misbehaviour(), None, "{case}"),
+        }
+        last = Some(sim.log().clone());
+    }
+    let (_volume, device) = open(&directory);
+    if let Some(log) = &last {
+        judge(policy(&config), log, &device, &format!("{name}, seed {seed}, at the end"));
+    }
+    deaths
+}
+
+#[test]
+fn the_process_may_end_at_each_write() {
+    let seed = std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let worlds = std::env::var("FLASHWEIR_DEATHS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    println!("FLASHWEIR_SEED={seed}");
+    for name in names() {
+        let deaths: u64 = (0..worlds).map(|world| live_and_die(name, seed + 1000 * world, 8)).sum();
+        println!("{name}: {deaths} deaths");
+        assert!(deaths > worlds, "{name}: {deaths}");
+    }
+}
+
+/// A volume with a past, half of it in real bytes; what a host reads from it.
+fn volume_with_past(directory: &Path, name: &str, clean: bool) -> Vec<Identity> {
+    let config = tiny(name).unwrap();
+    let geometry = Geometry::new(&config);
+    Volume::create(directory, &config, 7).unwrap();
+    let (volume, device) = open(directory);
+    let mut sim = Sim::new(device, exercise(&geometry, 3));
+    assert_eq!(sim.run(), None);
+    drop((volume, sim));
+    let (volume, mut device) = open_until(directory, if clean { NEVER } else { 70 }, 100).unwrap();
+    let mut run = Runner::default();
+    for unit in (0..geometry.user_units).filter(|unit| unit % 2 == 0) {
+        let (lba, blocks) = (geometry.lba_of(Lpn(unit)), geometry.lbas_per_unit as u32);
+        let data = bytes(blocks as usize, unit);
+        run.command(&mut device, Op::Write { lba, blocks, data }).unwrap();
+    }
+    if clean {
+        let before = contents(&device);
+        let now = run.now;
+        volume.close(device, now, run.pending()).unwrap();
+        return before;
+    }
+    assert!(device.store_error().is_some(), "{name}: more than 70 writes");
+    drop((volume, device));
+    let copy = directory.with_extension("copy");
+    copy_volume(directory, &copy);
+    contents(&open(&copy).1)
+}
+
+fn copy_volume(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_or_changes_nothing() {
+    for (name, clean) in [
+        ("tiny-d1", true),
+        ("tiny-d2", false),
+        ("tiny-d2", true),
+        ("tiny-d1-partial", false),
+        ("tiny-d0", true),
+    ] {
+        let place = Place::new();
+        let (original, copy) = (place.join("v"), place.join("w"));
+        let expected = volume_with_past(&original, name, clean);
+        let (mut refused, mut lost, mut harmless) = (0, 0, 0);
+        for file in ["volume.toml", "state", "blocks", "oob", "data", "capacitor-0", "capacitor-1"] {
+            let len = std::fs::metadata(original.join(file)).unwrap().len();
+            let mut random = Stream::new(len, file);
+            for _ in 0..if len == 0 { 0 } else { 40 } {
+                copy_volume(&original, &copy);
+                let (at, bit) = (random.below(len), random.below(8));
+                let mut bytes = std::fs::read(copy.join(file)).unwrap();
+                bytes[at as usize] ^= 1 << bit;
+                std::fs::write(copy.join(file), bytes).unwrap();
+                let case = format!("{name}, clean {clean}: bit {bit} of byte {at} of {file}");
+                match open_until(&copy, NEVER, 0) {
+                    Err(VolumeError::Damaged { .. } | VolumeError::Newer { .. }) => refused += 1,
+                    Err(error) => panic!("{case}: {error}"),
+                    Ok((_volume, device)) => {
+                        let found = contents(&device);
+                        let mut flawed = false;
+                        for (lpn, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                            let is_lost = *found == Identity(UNREADABLE);
+                            assert!(found == expected || is_lost, "{case}: unit {lpn}");
+                            flawed |= is_lost;
+                        }
+                        if flawed { lost += 1 } else { harmless += 1 }
+                    }
+                }
+            }
+        }
+        println!("{name}, clean {clean}: {refused} refused, {lost} lost a unit, {harmless} harmless");
+        assert!(refused > 40 && lost > 0, "{name}: {refused} refused, {lost} lost");
+    }
+}
+
+#[test]
+fn a_lost_unit_is_an_error_that_copies_do_not_hide() {
+    let place = Place::new();
+    let directory = place.join("v");
+    let config = tiny("tiny-d1-partial").unwrap();
+    Volume::create(&directory, &config, 1).unwrap();
+    let (volume, mut device) = open(&directory);
+    let mut run = Runner::default();
+    for lba in (0..device.geometry().capacity_lbas()).step_by(8) {
+        assert!(
+            run.command(&mut device, Op::Write { lba: Lba(lba), blocks: 8, data: bytes(8, lba) }).is_ok()
+        );
+    }
+    let now = run.now;
+    volume.close(device, now, run.pending()).unwrap();
+    // Every content is damaged; the records are not.
+    let mut data = std::fs::read(directory.join("data")).unwrap();
+    let layout = Layout::new(&Geometry::new(&config));
+    let meta: Vec<u32> = (0..2).flat_map(|r| Geometry::new(&config).meta_blocks(r)).map(|b| b.0).collect();
+    let block_bytes = layout.page_bytes() as usize * layout.pages_per_block as usize;
+    for (block, bytes) in
+        data.chunks_mut(block_bytes).enumerate().filter(|(b, _)| !meta.contains(&(*b as u32)))
+    {
+        bytes.chunks_mut(4096).for_each(|unit| unit[block] ^= 1);
+    }
+    std::fs::write(directory.join("data"), data).unwrap();
+    let found = check(&directory, &mut |_| {}).unwrap();
+    assert!(found.problems.len() as u64 >= Geometry::new(&config).user_units, "{}", found.problems.len());
+    let (_volume, mut device) = open(&directory);
+    let mut run = Runner::default();
+    let uncorrectable = |lba| Err(DeviceError::Uncorrectable { lba: Lba(lba) });
+    assert_eq!(run.command(&mut device, Op::Read { lba: Lba(32), blocks: 8 }).map(drop), uncorrectable(32));
+    let part = |lba| Op::Write { lba: Lba(lba), blocks: 1, data: bytes(1, 5) };
+    assert_eq!(run.command(&mut device, part(33)).map(drop), uncorrectable(32));
+    assert_eq!(run.command(&mut device, Op::Read { lba: Lba(32), blocks: 8 }).map(drop), uncorrectable(32));
+    // Half of the units become good again, often enough for the others to be moved.
+    for round in 0..12 {
+        for lba in (0..device.geometry().capacity_lbas()).step_by(8).filter(|lba| lba / 16 % 2 == 0) {
+            let write = Op::Write { lba: Lba(lba), blocks: 8, data: bytes(8, lba + round) };
+            assert_eq!(run.command(&mut device, write).map(drop), Ok(()));
+        }
+    }
+    assert!(device.metrics().gc_units_moved > 0);
+    for lba in (0..device.geometry().capacity_lbas()).step_by(8) {
+        let read = run.command(&mut device, Op::Read { lba: Lba(lba), blocks: 8 });
+        match lba / 16 % 2 {
+            0 => {
+                let Data::Bytes(expected) = bytes(8, lba + 11) else { unreachable!() };
+                assert_eq!(read.unwrap(), [Payload::Bytes(expected)]);
+            }
+            _ => assert_eq!(read.map(drop), uncorrectable(lba)),
+        }
+    }
+}
+
+fn bytes(blocks: usize, fill: u64) -> Data {
+    let words = (0..blocks as u64 * 64).flat_map(|word| (fill << 16 | word | 1 << 63).to_le_bytes());
+    Data::Bytes(words.collect())
+}
+
+/// Gives a device one command after the other.
+#[derive(Default)]
+struct Runner {
+    now: Instant,
+    agenda: Agenda<Event>,
+    commands: u64,
+}
+
+impl Runner {
+    fn command(&mut self, device: &mut Device, op: Op) -> Result<Vec<Payload>, DeviceError> {
+        let mut effects = Vec::new();
+        let command = Command::new(self.commands, op);
+        let id = command.id;
+        self.commands += 1;
+        device.command(self.now, command, &mut effects);
+        loop {
+            let mut result = None;
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::At(at, event) => self.agenda.at(at, event),
+                    Effect::Complete(completion) if completion.id == id => result = Some(completion.result),
+                    Effect::Complete(_) | Effect::Accepted { .. } => {}
+                }
+            }
+            if let Some(result) = result {
+                return result.map(|done| match done {
+                    flashweir_core::Done::Data(data) => data.into_vec(),
+                    _ => Vec::new(),
+                });
+            }
+            let (now, event) = self.agenda.pop().expect("a command completes");
+            self.now = now;
+            device.event(now, event, &mut effects);
+        }
+    }
+
+    fn pending(mut self) -> Vec<(Instant, Event)> {
+        std::iter::from_fn(|| self.agenda.pop()).collect()
+    }
+}
+
+#[test]
+fn a_stop_with_notice_loses_nothing() {
+    for name in names() {
+        let place = Place::new();
+        let directory = place.join("v");
+        let config = tiny(name).unwrap();
+        Volume::create(&directory, &config, 1).unwrap();
+        let lbas = Geometry::new(&config).lbas_per_unit as u32;
+        for boot in 0..4u64 {
+            let (volume, mut device) = open(&directory);
+            assert!(volume.was_clean());
+            let mut run = Runner::default();
+            for unit in 0..device.geometry().user_units {
+                let lba = Lba(unit * u64::from(lbas));
+                if boot > 0 {
+                    let Data::Bytes(expected) = bytes(lbas as usize, unit + boot - 1) else { unreachable!() };
+                    let read = run.command(&mut device, Op::Read { lba, blocks: lbas });
+                    assert_eq!(read.unwrap(), [Payload::Bytes(expected)], "{name}: unit {unit}");
+                }
+                let data = bytes(lbas as usize, unit + boot);
+                run.command(&mut device, Op::Write { lba, blocks: lbas, data }).unwrap();
+            }
+            let now = run.now;
+            volume.close(device, now, run.pending()).unwrap();
+            let info = info(&directory, &mut |_| {}).unwrap();
+            assert!(info.clean && info.opens == boot + 1);
+            let mapped = info.content.unwrap().mapped_bytes;
+            assert_eq!(mapped, Some(Geometry::new(&config).capacity_lbas() * 512), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_full_host_is_named_and_the_volume_is_there_when_it_is_not_full_any_more() {
+    for name in ["tiny-d0", "tiny-d1", "tiny-d2"] {
+        let place = Place::new();
+        let directory = place.join("v");
+        let config = tiny(name).unwrap();
+        Volume::create(&directory, &config, 1).unwrap();
+        let (volume, device) = open_until(&directory, 90, 128).unwrap();
+        let mut sim = Sim::new(device, exercise(&Geometry::new(&config), 5));
+        while sim.device().store_error().is_none() {
+            assert!(sim.step(), "{name}: more than 90 writes");
+        }
+        let said = sim.device().store_error().unwrap().to_string();
+        assert!(said.ends_with(" cannot be written: No space left on device (os error 28)"), "{said}");
+        let (log, device) = (sim.log().clone(), sim.device().clone());
+        let error = volume.close(device, sim.cut_instant(), []).unwrap_err();
+        assert!(matches!(error, VolumeError::Io { .. }), "{error}");
+        drop(sim);
+        let (volume, device) = open(&directory);
+        assert!(!volume.was_clean());
+        judge(policy(&config), &log, &device, name);
+    }
+}
+
+#[test]
+fn a_live_cut_is_one_on_files_too() {
+    for (name, seed) in names().zip(1..) {
+        let place = Place::new();
+        let directory = place.join("v");
+        let config = tiny(name).unwrap();
+        Volume::create(&directory, &config, seed).unwrap();
+        let mut random = Stream::new(seed, name);
+        let (volume, mut device) = open(&directory);
+        for boot in 0..6 {
+            let mut sim = Sim::new(device, history(&Geometry::new(&config), seed, boot, 120));
+            for _ in 0..100 + random.below(1500) {
+                sim.step();
+            }
+            let torn = [
+                flashweir_device::Torn::Absent,
+                flashweir_device::Torn::Damaged,
+                flashweir_device::Torn::Done,
+            ];
+            let media = sim.device().cut(sim.cut_instant(), |_| torn[random.below(3) as usize]);
+            let log = sim.log().clone();
+            drop(sim);
+            device = volume.recover(media).0;
+            assert!(device.store_error().is_none());
+            judge(policy(&config), &log, &device, &format!("{name}, boot {boot}"));
+        }
+        let before = contents(&device);
+        drop((volume, device));
+        assert_eq!(check(&directory, &mut |_| {}).unwrap().problems, [], "{name}");
+        let (_volume, device) = open(&directory);
+        assert_eq!(contents(&device), before, "{name}");
+    }
+}
+
+#[test]
+fn who_may_not_open_is_told_why() {
+    let place = Place::new();
+    let directory = place.join("v");
+    let said = |error: VolumeError| error.to_string().replace(&*place.0.to_string_lossy(), "");
+    let opened = |path: &Path| match Volume::open(path, &mut |_| {}) {
+        Ok(_) => "opened".to_owned(),
+        Err(error) => said(error),
+    };
+    let config = tiny("tiny-d1").unwrap();
+    assert_eq!(opened(&directory), "/v: there is no such directory");
+    std::fs::create_dir(&directory).unwrap();
+    assert_eq!(opened(&directory), "/v is not a volume: it has no volume.toml");
+    Volume::create(&directory, &config, 1).unwrap();
+    assert_eq!(
+        said(Volume::create(&directory, &config, 1).unwrap_err()),
+        "/v is not empty: expected an empty directory, or a new name"
+    );
+    let held = open(&directory);
+    let process = std::process::id();
+    assert_eq!(opened(&directory), format!("/v is in use by process {process}"));
+    let shown = info(&directory, &mut |_| {}).unwrap();
+    assert!(shown.in_use && shown.process == Some(process) && shown.content.is_none());
+    drop(held);
+    assert_eq!(opened(&directory), "opened");
+    for file in ["blocks", "oob", "data"] {
+        let len = std::fs::metadata(directory.join(file)).unwrap().len();
+        let handle = OpenOptions::new().write(true).open(directory.join(file)).unwrap();
+        handle.set_len(len - 1).unwrap();
+        assert_eq!(opened(&directory), format!("/v: {file}: {} bytes: expected {len}", len - 1));
+        handle.set_len(len).unwrap();
+    }
+    let text = std::fs::read_to_string(directory.join(DESCRIPTION)).unwrap();
+    let rewrite = |text: &str| std::fs::write(directory.join(DESCRIPTION), text).unwrap();
+    rewrite(&text.replace("format = 1", "format = 9"));
+    assert_eq!(opened(&directory), "/v: the volume has format 9, and this program knows formats up to 1");
+    rewrite(&text.replace("channels = 2", "channels = 3"));
+    assert_eq!(opened(&directory), "/v: volume.toml: wrong checksum");
+    rewrite(&text);
+    std::fs::remove_file(directory.join("oob")).unwrap();
+    assert_eq!(opened(&directory), "/v: oob cannot be opened: No such file or directory (os error 2)");
+    let mut ideal = config;
+    ideal.ftl.metadata = Metadata::None;
+    let refused = said(Volume::create(&place.join("w"), &ideal, 1).unwrap_err());
+    assert!(refused.starts_with("ftl.metadata = none of tiny-d1: expected log"), "{refused}");
+    assert!(!place.join("w").exists());
+}
+
+#[test]
+fn capacities_are_met_from_above() {
+    for config in flashweir_device::presets::all().into_iter().filter(|c| c.ftl.metadata == Metadata::Log) {
+        let stripe = {
+            let geometry = Geometry::new(&config);
+            u64::from(geometry.planes()) * u64::from(geometry.units_per_page) * geometry.unit_bytes
+        };
+        for gib in [8, 20, 33] {
+            let wanted = Bytes::gib(gib);
+            let sized = match with_capacity(&config, wanted) {
+                Ok(sized) => sized,
+                Err(error) => {
+                    assert!(error.starts_with("expected at "), "{}: {error}", config.name);
+                    continue;
+                }
+            };
+            let capacity = Geometry::new(&sized).capacity_lbas() * 512;
+            assert!(capacity >= wanted.0 && capacity < wanted.0 + stripe, "{}: {capacity}", config.name);
+        }
+        assert!(with_capacity(&config, Bytes(1)).unwrap_err().starts_with("expected at least "));
+        assert!(with_capacity(&config, Bytes(1 << 60)).unwrap_err().starts_with("expected at most "));
+    }
+}
+
+#[test]
+fn contents_are_on_the_host_and_not_in_memory() {
+    let place = Place::new();
+    let directory = place.join("v");
+    let config = tiny("tiny-d1-partial").unwrap();
+    Volume::create(&directory, &config, 1).unwrap();
+    let empty = host::bytes_taken(&directory).unwrap();
+    let (_volume, mut device) = open(&directory);
+    let mut run = Runner::default();
+    let before = device.memory_bytes();
+    let units = device.geometry().user_units;
+    for unit in 0..units {
+        run.command(&mut device, Op::Write { lba: Lba(8 * unit), blocks: 8, data: bytes(8, unit) }).unwrap();
+    }
+    run.command(&mut device, Op::Flush).unwrap();
+    let grown = device.memory_bytes() - before;
+    assert!(grown < units * 128, "{grown} bytes for {units} units");
+    let taken = host::bytes_taken(&directory).unwrap() - empty;
+    assert!(taken >= units * 4096, "{taken}");
+    assert_eq!(page_record_bytes(1), 80);
+}
+
+/// A process that writes to the volume that it is told, says what was acknowledged, and is killed.
+#[test]
+fn child() {
+    let Ok(directory) = std::env::var("FLASHWEIR_TEST_VOLUME") else { return };
+    let (_volume, mut device, _) = Volume::open(Path::new(&directory), &mut |_| {}).unwrap();
+    let flushes = !device.config().completion_is_durable();
+    let units = device.geometry().user_units;
+    let blocks = device.geometry().lbas_per_unit as u32;
+    let mut run = Runner::default();
+    let mut out = io::stdout();
+    for number in 0u64.. {
+        let unit = number * 7919 % units;
+        let lba = Lba(unit * u64::from(blocks));
+        run.command(&mut device, Op::Write { lba, blocks, data: bytes(blocks as usize, number) }).unwrap();
+        if flushes && number % 4 == 3 {
+            run.command(&mut device, Op::Flush).unwrap();
+        }
+        if !flushes || number % 4 == 3 {
+            writeln!(out, "acknowledged {number}").unwrap();
+            out.flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_it_acknowledged() {
+    use std::io::BufRead as _;
+    for (name, rounds) in [("tiny-d0", 3), ("tiny-d1", 3), ("tiny-d2", 3)] {
+        let place = Place::new();
+        let directory = place.join("v");
+        Volume::create(&directory, &tiny(name).unwrap(), 1).unwrap();
+        for round in 0..rounds {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "volume::tests::child", "--nocapture", "--test-threads=1"])
+                .env("FLASHWEIR_TEST_VOLUME", &directory)
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut lines = io::BufReader::new(child.stdout.take().unwrap()).lines();
+            let number = |line: &str| line.split_once("acknowledged ")?.1.parse::<u64>().ok();
+            let mut last = lines
+                .by_ref()
+                .find_map(|line| number(&line.unwrap()).filter(|number| *number > 300 + 217 * round));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            last = lines.map_while(Result::ok).filter_map(|line| number(&line)).last().or(last);
+            let last = last.expect("the process wrote for a while");
+            let (_volume, device) = open(&directory);
+            let units = device.geometry().user_units;
+            for number in last.saturating_sub(units - 1)..=last {
+                let Some(Payload::Bytes(found)) = device.peek(Lpn(number * 7919 % units)) else {
+                    panic!("{name}: {number} of {last} is lost");
+                };
+                let found = u64::from_le_bytes(found[..8].try_into().unwrap()) << 1 >> 17;
+                let same = found % units == number % units;
+                assert!(same && found >= number, "{name}: {found} instead of {number} of {last}");
+            }
+        }
+    }
+}
