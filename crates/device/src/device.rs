@@ -266,6 +266,12 @@ impl Device {
         self.commands.len() == 0 && self.nand.in_flight() == 0
     }
 
+    /// Whether the device holds something that a power cut would lose: versions in a buffer that nothing protects, or
+    /// deallocations that are not in the log.
+    pub fn is_volatile(&self) -> bool {
+        !self.is_protected() && (self.buffer.used() > 0 || self.log.last_trim() > self.log.durable_trims())
+    }
+
     /// Whether the device takes no more writes because it lacks spare blocks.
     pub fn is_read_only(&self) -> bool {
         self.read_only

@@ -17,13 +17,10 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use flashweir_core::agenda::Agenda;
-use flashweir_core::{Bytes, Command, DeviceError, Instant, Op};
+use flashweir_core::Bytes;
 use flashweir_device::config::Metadata;
 use flashweir_device::media::{BlockHealth, Media, SaveArea, Store as _};
-use flashweir_device::{
-    Device, DeviceConfig, DeviceOptions, Effect, Event, Geometry, Recovery, RecoveryReport,
-};
+use flashweir_device::{Device, DeviceConfig, DeviceOptions, Geometry, Recovery, RecoveryReport};
 use host::{Host, HostFiles, Part, STATE};
 pub use info::{Checked, Content, Info, check, info};
 pub use load::Problem;
@@ -60,8 +57,8 @@ pub enum VolumeError {
     Unsuitable(String),
     /// The host's file system refused something.
     Io { directory: PathBuf, what: String, error: io::Error },
-    /// The last flush failed: the medium could not take everything that was written.
-    Flush(DeviceError),
+    /// The device was not at rest, or had not been flushed, when the volume was closed.
+    Unflushed(PathBuf),
 }
 
 impl fmt::Display for VolumeError {
@@ -93,7 +90,9 @@ impl fmt::Display for VolumeError {
             }
             Self::Unsuitable(reason) => f.write_str(reason),
             Self::Io { directory, what, error } => write!(f, "{}: {what}: {error}", directory.display()),
-            Self::Flush(error) => write!(f, "the last flush failed: {error}"),
+            Self::Unflushed(path) => {
+                write!(f, "{} is not closed: its device was not flushed", path.display())
+            }
         }
     }
 }
@@ -256,29 +255,23 @@ impl Volume {
         Recovery::begin(&self.opened.config, self.opened.options, media).finish()
     }
 
-    /// A stop with notice: lets the device do what it was asked for and flush, then marks the volume as clean.
-    /// `pending` are all the moments that the device asked for and that have not come; completions go nowhere.
-    pub fn close(
-        self,
-        mut device: Device,
-        now: Instant,
-        pending: impl IntoIterator<Item = (Instant, Event)>,
-    ) -> Result<(), VolumeError> {
-        let failed = |device: &Device| match device.store_error() {
-            Some(error) => Err(self.opened.io(error.what.clone())(clone_error(&error.error))),
-            None => Ok(()),
-        };
-        failed(&device)?;
-        let flushed = power_down(&mut device, now, pending);
-        failed(&device)?;
+    /// A stop with notice: waits for the host's disk and marks the volume as clean. The device was flushed and rests, as
+    /// `Live::shut_down` of the laboratory leaves it; one that does not, or that holds what would be lost, is refused, and
+    /// the volume stays as after the end of a process.
+    pub fn close(self, device: &Device) -> Result<(), VolumeError> {
+        if let Some(error) = device.store_error() {
+            return Err(self.opened.io(error.what.clone())(clone_error(&error.error)));
+        }
+        if !device.is_quiet() || device.is_volatile() {
+            return Err(VolumeError::Unflushed(self.opened.directory.clone()));
+        }
         let mut store = self.lock();
         store.host().sync().map_err(self.opened.io("cannot be written".into()))?;
         let state = State { clean: true, opens: self.opened.state.opens + 1 };
         store
             .host()
             .replace_state(&state.text())
-            .map_err(self.opened.io(format!("{STATE} cannot be written")))?;
-        flushed.map_err(VolumeError::Flush)
+            .map_err(self.opened.io(format!("{STATE} cannot be written")))
     }
 
     /// Waits until the host's disk has everything that the device has on its medium. Without it a volume survives the
@@ -476,38 +469,6 @@ fn process_of(mut lock: &File) -> Option<u32> {
     let mut text = String::new();
     lock.read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
-}
-
-/// Runs what is under way and a FLUSH after it, in virtual time.
-fn power_down(
-    device: &mut Device,
-    now: Instant,
-    pending: impl IntoIterator<Item = (Instant, Event)>,
-) -> Result<(), DeviceError> {
-    let mut agenda = Agenda::default();
-    let mut effects = Vec::new();
-    let mut flushed = None;
-    pending.into_iter().for_each(|(at, event)| agenda.at(at.max(now), event));
-    // No host uses this name: it counts from zero.
-    let flush = Command::new(u64::MAX, Op::Flush);
-    let id = flush.id;
-    device.command(now, flush, &mut effects);
-    loop {
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::At(at, event) => agenda.at(at, event),
-                Effect::Complete(completion) if completion.id == id => {
-                    flushed = Some(completion.result.map(|_| ()));
-                }
-                Effect::Complete(_) | Effect::Accepted { .. } => {}
-            }
-        }
-        match agenda.pop() {
-            Some((now, event)) if device.store_error().is_none() => device.event(now, event, &mut effects),
-            Some(_) => return Ok(()),
-            None => return flushed.expect("all moments that the device asked for were given"),
-        }
-    }
 }
 
 /// The device `config` with at least `capacity` bytes for the host, as near as whole stripes allow: blocks are added

@@ -5,9 +5,9 @@ use super::host::{Host, HostFiles, Part};
 use super::*;
 use flashweir_contract::{Content as Identity, DeviceKind, Log, Observed, Oracle, Policy, Verdict};
 use flashweir_core::random::Stream;
-use flashweir_core::{Data, Lba, Lpn, Payload};
-use flashweir_device::UNREADABLE;
+use flashweir_core::{Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::config::BufferMode;
+use flashweir_device::{Effect, Event, UNREADABLE};
 use flashweir_lab::crash::devices::{names, tiny};
 use flashweir_lab::crash::sim::Sim;
 use flashweir_lab::crash::workload::{exercise, history};
@@ -221,10 +221,9 @@ fn volume_with_past(directory: &Path, name: &str, clean: bool) -> Vec<Identity> 
         run.command(&mut device, Op::Write { lba, blocks, data }).unwrap();
     }
     if clean {
-        let before = contents(&device);
-        let now = run.now;
-        volume.close(device, now, run.pending()).unwrap();
-        return before;
+        run.shut_down(&mut device);
+        volume.close(&device).unwrap();
+        return contents(&device);
     }
     assert!(device.store_error().is_some(), "{name}: more than 70 writes");
     drop((volume, device));
@@ -299,8 +298,8 @@ fn a_lost_unit_is_an_error_that_copies_do_not_hide() {
             run.command(&mut device, Op::Write { lba: Lba(lba), blocks: 8, data: bytes(8, lba) }).is_ok()
         );
     }
-    let now = run.now;
-    volume.close(device, now, run.pending()).unwrap();
+    run.shut_down(&mut device);
+    volume.close(&device).unwrap();
     // Every content is damaged; the records are not.
     let mut data = std::fs::read(directory.join("data")).unwrap();
     let layout = Layout::new(&Geometry::new(&config));
@@ -382,8 +381,18 @@ impl Runner {
         }
     }
 
-    fn pending(mut self) -> Vec<(Instant, Event)> {
-        std::iter::from_fn(|| self.agenda.pop()).collect()
+    /// Flushes and lets everything come to rest.
+    fn shut_down(mut self, device: &mut Device) {
+        self.command(device, Op::Flush).unwrap();
+        let mut effects = Vec::new();
+        while let Some((now, event)) = self.agenda.pop() {
+            device.event(now, event, &mut effects);
+            for effect in effects.drain(..) {
+                if let Effect::At(at, event) = effect {
+                    self.agenda.at(at, event);
+                }
+            }
+        }
     }
 }
 
@@ -409,8 +418,8 @@ fn a_stop_with_notice_loses_nothing() {
                 let data = bytes(lbas as usize, unit + boot);
                 run.command(&mut device, Op::Write { lba, blocks: lbas, data }).unwrap();
             }
-            let now = run.now;
-            volume.close(device, now, run.pending()).unwrap();
+            run.shut_down(&mut device);
+            volume.close(&device).unwrap();
             let info = info(&directory, &mut |_| {}).unwrap();
             assert!(info.clean && info.opens == boot + 1);
             let mapped = info.content.unwrap().mapped_bytes;
@@ -434,7 +443,7 @@ fn a_full_host_is_named_and_the_volume_is_there_when_it_is_not_full_any_more() {
         let said = sim.device().store_error().unwrap().to_string();
         assert!(said.ends_with(" cannot be written: No space left on device (os error 28)"), "{said}");
         let (log, device) = (sim.log().clone(), sim.device().clone());
-        let error = volume.close(device, sim.cut_instant(), []).unwrap_err();
+        let error = volume.close(&device).unwrap_err();
         assert!(matches!(error, VolumeError::Io { .. }), "{error}");
         drop(sim);
         let (volume, device) = open(&directory);
@@ -500,7 +509,10 @@ fn who_may_not_open_is_told_why() {
     assert_eq!(opened(&directory), format!("/v is in use by process {process}"));
     let shown = info(&directory, &mut |_| {}).unwrap();
     assert!(shown.in_use && shown.process == Some(process) && shown.content.is_none());
-    drop(held);
+    let (volume, mut device) = held;
+    Runner::default().command(&mut device, Op::Write { lba: Lba(0), blocks: 1, data: bytes(1, 1) }).unwrap();
+    assert_eq!(said(volume.close(&device).unwrap_err()), "/v is not closed: its device was not flushed");
+    drop(device);
     assert_eq!(opened(&directory), "opened");
     for file in ["blocks", "oob", "data"] {
         let len = std::fs::metadata(directory.join(file)).unwrap().len();
