@@ -179,11 +179,13 @@ fn live_and_die(name: &str, seed: u64, boots: u32) -> u64 {
         };
         let mut sim = Sim::new(device, history);
         while sim.device().store_error().is_none() && sim.misbehaviour().is_none() && sim.step() {}
+        last = Some(sim.log().clone());
         match sim.device().store_error() {
             Some(_) => deaths += 1,
+            // A device whose programs fail may come to its end.
+            None if sim.device().is_read_only() && config.faults.program_fail > 0.0 => break,
             None => assert_eq!(sim.misbehaviour(), None, "{case}"),
         }
-        last = Some(sim.log().clone());
     }
     let (_volume, device) = open(&directory);
     if let Some(log) = &last {
