@@ -2,7 +2,8 @@
 //!
 //! A bar is a ratio of counts to CPU seconds, or a number of bytes; wall-clock time is judged nowhere.
 
-use crate::ci::cargo;
+use crate::bench_nbd;
+use crate::ci::{cargo, weir_builds};
 use crate::host::{commit, machine, out_dir, seed, target_dir};
 use crate::steps::take;
 use serde_json::{Value, json};
@@ -26,39 +27,46 @@ const BARS: [(&str, &str, &str, Bar); 5] = [
 
 /// Runs the benches that were named, or all; with `--check` a missed bar is a failure.
 pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
+    let speeds = bench_nbd::SPEEDS.iter().map(|speed| speed.0);
+    let known: Vec<&str> = BARS.iter().map(|bar| bar.0).chain(speeds).chain([LATENCY]).collect();
     let (mut check, mut runs, mut names) = (false, "5", Vec::new());
     let mut rest = args.iter();
     while let Some(&arg) = rest.next() {
         match arg {
             "--check" => check = true,
             "--runs" => runs = rest.next().ok_or("--runs needs a number")?,
-            name if BARS.iter().any(|bar| bar.0 == name) => names.push(name),
-            other => {
-                let known: Vec<&str> = BARS.iter().map(|bar| bar.0).collect();
-                return Err(format!("no bench {other:?}; there are {}", known.join(", ")));
-            }
+            name if known.contains(&name) => names.push(name),
+            other => return Err(format!("no bench {other:?}; there are {}", known.join(", "))),
         }
     }
     let seed = seed()?;
     take(cargo(seed).args(["build", "--locked", "--release", "--quiet", "-p", "flashweir-benches"]))?;
     let program = target_dir().join("release").join("flashweir-benches");
-    let (mut results, mut missed) = (Vec::new(), 0);
+    let wanted = |name: &str| names.is_empty() || names.contains(&name);
+    let mut table = Table::default();
     println!("{}", machine());
     println!("{:<14} {:>14} {:>14}  {:<20} verdict", "bench", "bar", "measured", "unit");
-    for (name, key, unit, bar) in BARS.iter().filter(|bar| names.is_empty() || names.contains(&bar.0)) {
+    for (name, key, unit, bar) in BARS.iter().filter(|bar| wanted(bar.0)) {
         let text = take(Command::new(&program).args([name, "--runs", runs]))?;
         let answer: Value =
             serde_json::from_str(&text).map_err(|error| format!("{name}: {error}: {text}"))?;
         let value = answer[*key].as_f64().ok_or_else(|| format!("{name}: no {key} in {text}"))?;
-        let (met, bar) = match *bar {
-            Bar::AtLeast(bar) => (value >= bar, format!("≥ {}", grouped(bar))),
-            Bar::AtMost(bar) => (value <= bar, format!("≤ {}", grouped(bar))),
-        };
-        missed += u32::from(!met);
-        let verdict = if met { "met" } else { "MISSED" };
-        println!("{name:<14} {bar:>14} {:>14}  {unit:<20} {verdict}", grouped(value));
-        results.push(json!({ "name": name, "bar": bar, "met": met, "answer": answer }));
+        table.add(name, value, unit, *bar, answer);
     }
+    if bench_nbd::SPEEDS.iter().map(|speed| speed.0).chain([LATENCY]).any(wanted) {
+        take(&mut weir_builds(seed))?;
+    }
+    for (name, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
+        let (ours, theirs) = bench_nbd::speed(rw, depth)?;
+        let answer = json!({ "iops": ours, "nbdkit_iops": theirs });
+        table.add(name, ours / theirs, "of nbdkit's IOPS", Bar::AtLeast(0.9), answer);
+    }
+    if wanted(LATENCY) {
+        let bench_nbd::Latency { model, server, late } = bench_nbd::latency()?;
+        let answer = json!({ "model_p50_ns": model, "server_p50_ns": server, "late_p50_p99_ns": late });
+        table.add(LATENCY, server / model, "of the model's p50", Bar::AtMost(1.05), answer);
+    }
+    let Table { results, missed } = table;
     let file = out_dir()?.join("bench.json");
     let report = json!({ "commit": commit(), "machine": machine(), "runs": runs, "results": results });
     std::fs::write(&file, format!("{report:#}\n")).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -66,8 +74,34 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     Ok(!check || missed == 0)
 }
 
-/// Digits in groups of three.
+/// The bar of the latency in real time.
+const LATENCY: &str = "nbd-latency";
+
+#[derive(Default)]
+struct Table {
+    results: Vec<Value>,
+    missed: u32,
+}
+
+impl Table {
+    /// Judges a value and prints its line.
+    fn add(&mut self, name: &str, value: f64, unit: &str, bar: Bar, answer: Value) {
+        let (met, bar) = match bar {
+            Bar::AtLeast(bar) => (value >= bar, format!("≥ {}", grouped(bar))),
+            Bar::AtMost(bar) => (value <= bar, format!("≤ {}", grouped(bar))),
+        };
+        self.missed += u32::from(!met);
+        let verdict = if met { "met" } else { "MISSED" };
+        println!("{name:<14} {bar:>14} {:>14}  {unit:<20} {verdict}", grouped(value));
+        self.results.push(json!({ "name": name, "bar": bar, "met": met, "answer": answer }));
+    }
+}
+
+/// Digits in groups of three; of ratios, two behind the point.
 fn grouped(value: f64) -> String {
+    if value < 100.0 {
+        return format!("{value:.2}");
+    }
     let digits = format!("{value:.0}");
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -85,6 +119,6 @@ mod tests {
 
     #[test]
     fn digits_stand_in_groups_of_three() {
-        assert_eq!([5.0, 1000.4, 1e7].map(grouped), ["5", "1,000", "10,000,000"]);
+        assert_eq!([0.9, 1000.4, 1e7].map(grouped), ["0.90", "1,000", "10,000,000"]);
     }
 }

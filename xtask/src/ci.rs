@@ -40,9 +40,7 @@ pub(crate) fn run() -> Result<bool, String> {
         show(cargo(seed).args(["test", "--locked", "--workspace", "--doc", "--quiet"]))
     });
     steps.step("licences and sources of dependencies", || deny(seed));
-    let built = steps.step("build weir", || {
-        show(cargo(seed).args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]))
-    });
+    let built = steps.step("build weir", || show(&mut weir_builds(seed)));
     if built {
         with_weir(&mut steps, seed, &out)?;
     }
@@ -84,6 +82,13 @@ pub(crate) fn cargo(seed: u64) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command.env("FLASHWEIR_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
+    command
+}
+
+/// Builds the program in release.
+pub(crate) fn weir_builds(seed: u64) -> Command {
+    let mut command = cargo(seed);
+    command.args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]);
     command
 }
 

@@ -102,6 +102,9 @@ pub(crate) struct ServeArgs {
     /// Keep every version that no flush covers, so that `weir cut --seed N` can draw any state that the contract allows
     #[arg(long)]
     worst: bool,
+    /// Print the summary at the end as one object of JSON
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
     /// Watch it on the terminal: see `weir top`
     #[arg(long, conflicts_with = "quiet")]
     top: bool,
@@ -200,6 +203,9 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
         disk.shut_down().map_err(|error| Failure::Run(format!("the recording is not complete: {error}")))?;
     }
     ended?;
+    if args.json {
+        return print(&format!("{}\n", serde_json::to_string(&status).map_err(Failure::run)?));
+    }
     if !args.quiet {
         print(&summary(&status, connections, dropped))?;
     }

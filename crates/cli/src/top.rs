@@ -36,12 +36,19 @@ pub(crate) struct TopArgs {
     /// Print one picture of half a second and end
     #[arg(long)]
     once: bool,
+    /// Print the server's status as one object of JSON and end
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
 }
 
 /// `weir top`.
 pub(crate) fn command(args: &TopArgs, cancel: &AtomicBool) -> Outcome {
     let beside = control_of(&args.socket);
     let socket = if beside.exists() { &beside } else { &args.socket };
+    if args.json {
+        let status = serde_json::to_string(&status(socket)?).map_err(Failure::run)?;
+        return print(&format!("{status}\n"));
+    }
     if args.once || !std::io::stdout().is_terminal() {
         let before = status(socket)?;
         // Nobody sends anything: this waits.

@@ -1,0 +1,162 @@
+//! The bars of `weir serve`: its speed beside another server's, and its latency beside its own model's.
+//!
+//! Both servers hold their disk in memory and are asked by fio through the same kind of socket, in turns, so that what
+//! the machine does meanwhile hits both. The median of the turns counts.
+
+use crate::host::{on_path, target_dir};
+use crate::steps::take;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Turns of each server; odd, so that there is a median.
+const TURNS: usize = 5;
+/// Seconds of one turn.
+const TURN_S: u32 = 2;
+
+/// One comparison: name of the bar, fio's `rw` and `iodepth`.
+pub(crate) const SPEEDS: [(&str, &str, u32); 4] = [
+    ("nbd-read-qd1", "randread", 1),
+    ("nbd-read-qd16", "randread", 16),
+    ("nbd-write-qd1", "randwrite", 1),
+    ("nbd-write-qd16", "randwrite", 16),
+];
+
+/// A server that is ended with the value.
+struct Server {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    fn start(mut command: Command, socket: &Path) -> Result<Self, String> {
+        let _ = std::fs::remove_file(socket);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let server =
+            Self { child: child.map_err(|error| format!("{command:?}: {error}"))?, socket: socket.into() };
+        let begun = Instant::now();
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            if begun.elapsed() > Duration::from_secs(20) {
+                return Err(format!("{command:?} does not listen"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+
+    /// Ends it as Ctrl-C would; gives what it printed.
+    fn end(mut self) -> Result<String, String> {
+        let pid = self.child.id().to_string();
+        take(Command::new("kill").args(["-INT", &pid]))?;
+        let mut text = String::new();
+        if let Some(mut out) = self.child.stdout.take() {
+            std::io::Read::read_to_string(&mut out, &mut text).map_err(|error| error.to_string())?;
+        }
+        self.child.wait().map_err(|error| error.to_string())?;
+        Ok(text)
+    }
+
+    /// Requests per second that fio reaches.
+    fn iops(&self, rw: &str, depth: u32, seconds: u32) -> Result<f64, String> {
+        let uri = format!("--uri=nbd+unix:///?socket={}", self.socket.display());
+        let text = take(Command::new("fio").args([
+            "--name=bench",
+            "--ioengine=nbd",
+            &uri,
+            &format!("--rw={rw}"),
+            "--bs=4k",
+            &format!("--iodepth={depth}"),
+            "--size=1g",
+            "--time_based",
+            &format!("--runtime={seconds}"),
+            "--output-format=json",
+        ]))?;
+        let json = text.find('{').map_or("", |at| &text[at..]);
+        let answer: Value = serde_json::from_str(json).map_err(|error| format!("fio: {error}"))?;
+        let job = &answer["jobs"][0];
+        let iops = |kind: &str| job[kind]["iops"].as_f64().unwrap_or(0.0);
+        match iops("read") + iops("write") {
+            iops if iops > 0.0 => Ok(iops),
+            _ => Err(format!("fio did nothing: {}", job["error"])),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn weir(arguments: &[&str], socket: &Path) -> Result<Server, String> {
+    let mut command = Command::new(target_dir().join("release").join("weir"));
+    command.arg("serve").args(arguments).arg("--json").arg("--unix").arg(socket);
+    Server::start(command, socket)
+}
+
+fn sockets() -> Result<[PathBuf; 2], String> {
+    for tool in ["fio", "nbdkit"] {
+        if !on_path(tool) {
+            return Err(format!("{tool} is not installed"));
+        }
+    }
+    let socket = |name: &str| std::env::temp_dir().join(format!("weir-bench-{}-{name}", std::process::id()));
+    Ok([socket("ours"), socket("nbdkit")])
+}
+
+/// Requests per second of ours and of nbdkit's memory plugin: the medians.
+pub(crate) fn speed(rw: &str, depth: u32) -> Result<(f64, f64), String> {
+    let [ours, theirs] = sockets()?;
+    let ours = weir(&["consumer-tlc-nvme", "--speed", "max"], &ours)?;
+    let mut nbdkit = Command::new("nbdkit");
+    nbdkit.arg("--foreground").arg("--unix").arg(&theirs).args(["memory", "2G"]);
+    let theirs = Server::start(nbdkit, &theirs)?;
+    // Both begin with a disk that has been written, so that reads find data.
+    for server in [&ours, &theirs] {
+        server.iops("randwrite", 16, TURN_S)?;
+    }
+    let mut turns = [Vec::new(), Vec::new()];
+    for _ in 0..TURNS {
+        for (server, turns) in [&ours, &theirs].into_iter().zip(&mut turns) {
+            turns.push(server.iops(rw, depth, TURN_S)?);
+        }
+    }
+    let [ours, theirs] = turns.map(|mut turns| {
+        turns.sort_by(f64::total_cmp);
+        turns[TURNS / 2]
+    });
+    Ok((ours, theirs))
+}
+
+/// What a read at depth 1 takes in real time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    /// The model's median, ns.
+    pub(crate) model: f64,
+    /// The server's median from request decoded to answer queued, ns.
+    pub(crate) server: f64,
+    /// How late answers were: median and 99th percentile, ns.
+    pub(crate) late: [f64; 2],
+}
+
+/// Latency of the QD1 read on a device whose medium takes 75 µs.
+pub(crate) fn latency() -> Result<Latency, String> {
+    let [socket, _] = sockets()?;
+    let server = weir(&["mqsim-small-ideal", "--precondition", "instant"], &socket)?;
+    server.iops("randread", 1, 5)?;
+    let text = server.end()?;
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    let status: Value = serde_json::from_str(json).map_err(|error| format!("weir serve: {error}: {text}"))?;
+    let disk = &status["disks"][0];
+    let number = |value: &Value| value.as_f64().ok_or_else(|| format!("no number in {status}"));
+    let read = disk["kinds"].as_array().and_then(|kinds| kinds.iter().find(|kind| kind["kind"] == "read"));
+    let read = read.ok_or("no reads were answered")?;
+    Ok(Latency {
+        model: number(&read["model_ns"]["p50"])?,
+        server: number(&read["server_ns"]["p50"])?,
+        late: [number(&disk["misses_ns"]["p50"])?, number(&disk["misses_ns"]["p99"])?],
+    })
+}
