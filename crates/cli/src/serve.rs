@@ -13,6 +13,7 @@ use flashweir_lab::precondition::{Pattern, Precondition};
 use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
 use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
 use flashweir_serve::recording::{self, Header};
+use flashweir_serve::volume::{Volume, VolumeError};
 use flashweir_serve::{Disk, Endpoint, ServeError, Server, ServerConfig, Speed};
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -196,11 +197,12 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
         print(&greeting(&server, args.speed, &control))?;
     }
     let ended = if top { watched(&mut server, &control, cancel) } else { server.run(cancel) };
-    let ended = ended.map_err(Failure::run);
+    let mut ended = ended.map_err(Failure::run);
     let status = server.status();
     let (connections, dropped) = server.connections();
     for disk in server.into_disks() {
-        disk.shut_down().map_err(|error| Failure::Run(format!("the recording is not complete: {error}")))?;
+        let closed = disk.shut_down().map_err(Failure::run);
+        ended = ended.and(closed);
     }
     ended?;
     if args.json {
@@ -255,11 +257,51 @@ fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
             Some((name, target)) => (Some(name), target),
             None => (None, export.as_str()),
         };
+        let path = Path::new(target);
+        if path.is_dir() {
+            disks.push(on_volume(args, name, path)?);
+            continue;
+        }
         let config = resolve(&[target.to_owned()], &args.set)?.remove(0);
         let name = name.map_or_else(|| config.name.clone(), str::to_owned);
         disks.push(in_memory(args, &name, config, precondition)?);
     }
     Ok(disks)
+}
+
+/// A volume brings its device, its state and its seed with it.
+fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<Disk> {
+    let shown = directory.display();
+    let refuse = |option: &str| {
+        Err(Failure::Usage(format!("{option} is for devices in memory: the volume {shown} has its own")))
+    };
+    if !args.set.is_empty() {
+        return refuse("--set");
+    }
+    if args.precondition != PreconditionArg::None {
+        return refuse("--precondition");
+    }
+    if args.record.is_some() {
+        return Err(Failure::Usage(format!(
+            "--record needs a device in memory: a recording begins with a fresh device, which the volume {shown} is not"
+        )));
+    }
+    let (volume, device, report) = Volume::open(directory, &mut |_| {}).map_err(|error| match error {
+        VolumeError::Missing(_) | VolumeError::NotAVolume(_) => Failure::usage(error),
+        error => Failure::run(error),
+    })?;
+    if !volume.was_clean() && !args.quiet {
+        say(format!(
+            "{shown} was not closed; its device recovered: {} pages read, {} written, {} units found",
+            report.pages_read, report.steps, report.units
+        ));
+    }
+    let name = name.map_or_else(|| volume.config().name.clone(), str::to_owned);
+    let mut disk = Disk::on_volume(&name, volume, device);
+    if args.worst {
+        disk.keep_versions();
+    }
+    Ok(disk)
 }
 
 fn in_memory(

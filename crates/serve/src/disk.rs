@@ -11,11 +11,13 @@ use crate::nbd::{Command, Errno, Extent, Request, Token};
 use crate::recording::{Header, Recorder};
 use crate::stats::{Kind, Stats};
 use crate::versions::Versions;
+use crate::volume::Volume;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::config::Metadata;
 use flashweir_device::{Device, DeviceOptions, RecoveryReport};
 use flashweir_lab::live::{Finished, Live, Tear};
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,6 +83,27 @@ pub enum OnCut {
     Fail,
 }
 
+/// Why a disk cannot go on.
+#[derive(Debug)]
+pub enum DiskError {
+    /// The recording cannot be written.
+    Recording(io::Error),
+    /// The volume cannot be written; what the host's disk has is recoverable.
+    Volume(String),
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recording(error) => write!(f, "the recording cannot be written: {error}"),
+            Self::Volume(error) => {
+                write!(f, "{error}; the volume keeps everything that was acknowledged before")
+            }
+        }
+    }
+}
+impl std::error::Error for DiskError {}
+
 /// One served disk.
 #[derive(Debug)]
 pub struct Disk {
@@ -98,6 +121,7 @@ pub struct Disk {
     stats: Stats,
     recorder: Option<Recorder>,
     versions: Option<Versions>,
+    volume: Option<Volume>,
     cuts: u64,
 }
 
@@ -119,8 +143,16 @@ impl Disk {
             stats: Stats::default(),
             recorder: None,
             versions: None,
+            volume: None,
             cuts: 0,
         }
+    }
+
+    /// A disk called `name` on the device of an open volume.
+    pub fn on_volume(name: &str, volume: Volume, device: Device) -> Self {
+        let mut disk = Self::new(name, device, volume.options());
+        disk.volume = Some(volume);
+        disk
     }
 
     /// Keeps every version that a cut could legally bring back, for cuts that draw one. Costs a look-up for each
@@ -225,7 +257,7 @@ impl Disk {
         queue: u16,
         request: Request,
         answers: &mut Vec<Answer>,
-    ) -> io::Result<()> {
+    ) -> Result<(), DiskError> {
         match self.power {
             Power::Off { fail: true, .. } => {
                 let body = Body::Failed(Errno::Io, "the device's power is off".into());
@@ -271,7 +303,7 @@ impl Disk {
         };
         let at = self.time(clock);
         if let Some(recorder) = &mut self.recorder {
-            recorder.request(at, queue, &op, fua)?;
+            recorder.request(at, queue, &op, fua).map_err(DiskError::Recording)?;
         }
         let units = self.units(offset, length);
         let mut covers = 0;
@@ -329,7 +361,7 @@ impl Disk {
 
     /// Lets everything happen up to `clock`, and takes the answers out. Where the device has a time of its own,
     /// everything happens that clients wait for.
-    pub(crate) fn advance(&mut self, clock: Instant, answers: &mut Vec<Answer>) -> io::Result<()> {
+    pub(crate) fn advance(&mut self, clock: Instant, answers: &mut Vec<Answer>) -> Result<(), DiskError> {
         if let Power::Off { until, .. } = self.power {
             if clock < until {
                 return Ok(());
@@ -343,7 +375,11 @@ impl Disk {
         } else {
             while live.in_flight() > 0 && live.step(&mut self.finished) {}
         }
-        Ok(())
+        match live.device().store_error() {
+            // Nothing that has finished since is answered: it may not be where it should.
+            Some(error) => Err(DiskError::Volume(error.to_string())),
+            None => Ok(()),
+        }
     }
 
     /// Takes out what has finished; `queued` is when, for the statistics.
@@ -410,12 +446,12 @@ impl Disk {
         on_cut: OnCut,
         off: Duration,
         answers: &mut Vec<Answer>,
-    ) -> io::Result<RecoveryReport> {
+    ) -> Result<RecoveryReport, DiskError> {
         self.advance(clock, answers)?;
         let at = self.time(clock);
         let live = self.live.take().expect("a disk has a device");
         if let Some(recorder) = &mut self.recorder {
-            recorder.cut(at, tear, live.trace_hash())?;
+            recorder.cut(at, tear, live.trace_hash()).map_err(DiskError::Recording)?;
         }
         let (live, report) = live.cut(at, self.options, tear);
         self.live = Some(live);
@@ -468,7 +504,7 @@ impl Disk {
         while live.in_flight() > 0 && live.step(&mut finished) {}
     }
 
-    fn power_on(&mut self, clock: Instant, answers: &mut Vec<Answer>) -> io::Result<()> {
+    fn power_on(&mut self, clock: Instant, answers: &mut Vec<Answer>) -> Result<(), DiskError> {
         self.power = Power::On;
         // What recovery wrote took its own time; from here on the device's time goes with the clock.
         let spent = self.live().now().since(Instant::ZERO);
@@ -479,15 +515,20 @@ impl Disk {
         Ok(())
     }
 
-    /// Ends the disk in order: what it was given is finished and flushed. Gives its device back.
+    /// Ends the disk in order: what it was given is finished and flushed, its volume is closed.
     ///
     /// # Errors
-    /// The recording cannot be ended.
-    pub fn shut_down(mut self) -> io::Result<Device> {
+    /// The recording or the volume cannot be ended; the volume is recoverable all the same.
+    pub fn shut_down(mut self) -> Result<(), DiskError> {
         let live = self.live.take().expect("a disk has a device");
         if let Some(recorder) = self.recorder.take() {
-            recorder.finish(live.now(), live.trace_hash())?;
+            recorder.finish(live.now(), live.trace_hash()).map_err(DiskError::Recording)?;
         }
-        Ok(live.shut_down())
+        match self.volume.take() {
+            Some(volume) => {
+                volume.close(&live.shut_down()).map_err(|error| DiskError::Volume(error.to_string()))
+            }
+            None => Ok(()),
+        }
     }
 }

@@ -16,5 +16,5 @@ mod versions;
 pub mod volume;
 
 pub use clock::{Clock, Speed};
-pub use disk::{Disk, OnCut};
+pub use disk::{Disk, DiskError, OnCut};
 pub use server::{Endpoint, ServeError, Server, ServerConfig};

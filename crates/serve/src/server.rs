@@ -66,7 +66,7 @@ impl fmt::Display for ServeError {
 }
 impl std::error::Error for ServeError {}
 
-fn failed(what: impl fmt::Display) -> impl Fn(io::Error) -> ServeError {
+fn failed<E: fmt::Display>(what: impl fmt::Display) -> impl Fn(E) -> ServeError {
     let what = what.to_string();
     move |error| ServeError(format!("{what}: {error}"))
 }
@@ -227,8 +227,7 @@ impl Server {
     /// A socket cannot be opened, for instance because another server uses it.
     pub fn bind(config: ServerConfig, nbd: Config, mut disks: Vec<Disk>) -> Result<Self, ServeError> {
         assert_eq!(nbd.exports().len(), disks.len(), "each export is one disk");
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from);
-        let epoll = epoll.map_err(failed("epoll"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll"))?;
         let (mut listeners, mut sockets) = (Vec::new(), Vec::new());
         let mut unix = |path: &Path| {
             let listener = bind_unix(path)?;
@@ -250,7 +249,7 @@ impl Server {
         }
         for (place, listener) in (0..).zip(&listeners) {
             let added = epoll::add(&epoll, listener, Source::Listener(place).pack(), EventFlags::IN);
-            added.map_err(io::Error::from).map_err(failed("epoll"))?;
+            added.map_err(failed("epoll"))?;
         }
         let follows = config.speed != Speed::Max;
         disks.iter_mut().for_each(|disk| disk.follow_clock(follows));
@@ -309,7 +308,7 @@ impl Server {
         let count = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
             Ok(count) => count,
             Err(rustix::io::Errno::INTR) => 0,
-            Err(error) => return Err(failed("epoll")(error.into())),
+            Err(error) => return Err(failed("epoll")(error)),
         };
         let (wall, now) = (self.clock.wall(), self.clock.now());
         self.advance(now)?;
