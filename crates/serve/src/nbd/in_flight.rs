@@ -61,6 +61,12 @@ impl InFlight {
         self.bytes
     }
 
+    /// What the table and the requests hold, bytes.
+    pub(super) fn capacity_bytes(&self) -> usize {
+        let table = self.slots.capacity() * size_of::<Slot>() + self.free.capacity() * size_of::<u32>();
+        table + self.bytes as usize
+    }
+
     /// A new request.
     #[inline]
     pub(super) fn insert(&mut self, pending: Pending) -> Token {

@@ -52,6 +52,11 @@ impl Input {
         self.start += n;
     }
 
+    /// Bytes of the buffer.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);

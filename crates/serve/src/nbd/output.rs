@@ -25,6 +25,11 @@ impl Output {
         self.bytes.len() - self.sent
     }
 
+    /// Bytes of the buffer.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// The first `n` pending bytes were sent.
     #[track_caller]
     pub(super) fn sent(&mut self, n: usize) {

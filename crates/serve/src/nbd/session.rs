@@ -209,6 +209,15 @@ impl Session {
             || self.in_flight.bytes() >= limits.request_bytes
     }
 
+    /// Memory that this connection holds, in bytes: what it brought, what waits to be sent, and the buffers for that.
+    /// At most [`Limits::request_bytes`](super::Limits::request_bytes) and
+    /// [`Limits::output_bytes`](super::Limits::output_bytes) with one request more, where answers go to the output
+    /// before others are taken, and twice as much while the output grows.
+    pub fn memory_bytes(&self) -> usize {
+        let payload = self.payload.as_ref().map_or(0, Payload::capacity);
+        self.input.capacity() + self.output.capacity() + self.in_flight.capacity_bytes() + payload
+    }
+
     /// Received bytes are welcome. Where this says no, the socket is left alone, so that the client has to wait.
     pub fn wants_read(&self) -> bool {
         matches!(self.phase, Phase::ClientFlags | Phase::Options | Phase::Transmission)

@@ -114,6 +114,11 @@ impl Payload {
         Self { header, data: Vec::new(), filled: 0 }
     }
 
+    /// Bytes of the buffer.
+    pub(super) fn capacity(&self) -> usize {
+        self.data.capacity()
+    }
+
     fn is_complete(&self) -> bool {
         self.filled == self.header.length as usize
     }
