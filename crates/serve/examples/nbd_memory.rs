@@ -67,7 +67,8 @@ fn serve(mut connection: Connection<TcpStream>, disk: &Disk) -> Result<(), Box<d
             connection.close();
             return Ok(());
         }
-        if !connection.is_runnable() && connection.read()? == Progress::Closed {
+        // The stream blocks, so it is not read while requests are here already.
+        if !connection.session().is_runnable() && connection.read()? == Progress::Closed {
             return Ok(());
         }
         while let Some(request) = connection.session().next_request()? {

@@ -23,7 +23,7 @@ pub enum Progress {
     /// Reading: so many bytes went to the session, there may be more. Writing: all of the output, as many bytes, went
     /// to the stream.
     Done(usize),
-    /// The stream is not ready, or the session does not want to read now.
+    /// The stream is not ready, or the session does not want to read now, or TLS has to write first.
     Blocked,
     /// The client has closed its side; only reading says so.
     Closed,
@@ -103,6 +103,7 @@ impl<S: Read + Write> Connection<S> {
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(Progress::Closed),
                 Err(error) => return Err(error),
             }
+            let handshaking = tls.is_handshaking();
             if retry(|| tls.read_tls(&mut self.stream))?.is_none() {
                 return Ok(Progress::Blocked);
             }
@@ -113,6 +114,10 @@ impl<S: Read + Write> Connection<S> {
                     let _ = tls.write_tls(&mut self.stream);
                     return Err(io::Error::new(ErrorKind::InvalidData, error));
                 }
+            }
+            if handshaking && tls.wants_write() {
+                // The client may wait for that before it says more.
+                return Ok(Progress::Blocked);
             }
         }
     }
@@ -174,7 +179,8 @@ impl<S: Read + Write> Connection<S> {
         }
     }
 
-    /// There is something to do without any event of the stream: bytes that are here already.
+    /// [`Self::read`] and [`Session::next_request`] have something to do without any event of the stream: bytes that
+    /// are here already.
     pub fn is_runnable(&self) -> bool {
         self.session.is_runnable() || (self.decrypted > 0 && self.session.wants_read())
     }
