@@ -9,6 +9,7 @@
 mod cpu;
 mod crash;
 mod memory;
+mod nbd;
 mod requests;
 mod writes;
 
@@ -18,12 +19,13 @@ use std::process::ExitCode;
 type Bench = fn() -> Result<Vec<(&'static str, f64)>, String>;
 
 /// Name, what one run does, whether it is repeated (a peak of memory is reached once).
-const BENCHES: [(&str, Bench, bool); 5] = [
+const BENCHES: [(&str, Bench, bool); 6] = [
     ("qd32-read", requests::read, true),
     ("qd32-write", requests::write, true),
     ("waf-only", writes::uniform, true),
     ("memory-512g", memory::after_tpcc, false),
     ("crash-states", crash::states, true),
+    ("nbd-session", nbd::session, true),
 ];
 
 fn main() -> ExitCode {

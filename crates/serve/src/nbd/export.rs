@@ -52,8 +52,8 @@ pub enum TlsMode {
     Required,
 }
 
-/// What one connection may hold of the server's memory. A session takes no further request while one of these is
-/// reached, so that each is exceeded by one request at most.
+/// What one connection may hold of the server's memory. While one of these is reached, a session takes no further
+/// request; so requests exceed them by one at most, and output by what requests in flight are answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests that wait for their answer.

@@ -209,10 +209,8 @@ impl Session {
             || self.in_flight.bytes() >= limits.request_bytes
     }
 
-    /// Memory that this connection holds, in bytes: what it brought, what waits to be sent, and the buffers for that.
-    /// At most [`Limits::request_bytes`](super::Limits::request_bytes) and
-    /// [`Limits::output_bytes`](super::Limits::output_bytes) with one request more, where answers go to the output
-    /// before others are taken, and twice as much while the output grows.
+    /// Memory that this connection holds, in bytes: what requests in flight brought or ask for, the payload that
+    /// arrives, and buffers. Buffers that grow have up to twice the size of what is in them.
     pub fn memory_bytes(&self) -> usize {
         let payload = self.payload.as_ref().map_or(0, Payload::capacity);
         self.input.capacity() + self.output.capacity() + self.in_flight.capacity_bytes() + payload
