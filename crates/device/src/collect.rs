@@ -12,6 +12,7 @@ use crate::geometry::PageAddr;
 use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind};
 use crate::planted::PlantedBug;
 use crate::space::PageUnit;
+use crate::trace::Traced;
 use flashweir_core::index::Idx;
 use flashweir_core::{Instant, Lpn, Ppa};
 use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId, VictimPicker};
@@ -58,6 +59,7 @@ impl Device {
         if self.collections[plane.index()].victim.is_some() {
             return;
         }
+        self.nand.trace.touch(plane);
         let short = self.space.blocks.free_count(plane) < self.config.ftl.gc.start_below_blocks;
         let failing = self.failing.iter().position(|block| {
             self.geometry.plane_of(*block) == plane && self.space.blocks.state(*block) == BlockState::Closed
@@ -72,6 +74,7 @@ impl Device {
                 self.space.blocks.collect(victim);
                 self.metrics.gc_victims += 1;
                 let valid = self.space.blocks.valid(victim);
+                self.nand.trace.record(|| Traced::Victim { plane, block: victim, valid });
                 let gains = valid > 0 && valid < self.geometry.units_per_block();
                 if self.config.ftl.gc.preemptible && short && gains {
                     self.space.begin_pace(plane);

@@ -23,6 +23,7 @@ use crate::nand::{Job, Machine, NandEvent, OpId};
 use crate::planted::PlantedBug;
 use crate::slab::Slab;
 use crate::space::Space;
+use crate::trace::Traced;
 use flashweir_core::random::Stream;
 use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lba, Lpn, Payload};
 use flashweir_ftl::{BlockId, Map, PlaneId};
@@ -325,6 +326,7 @@ impl Device {
 
     /// A moment that the device asked for has come.
     pub fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.nand.trace.moment(now);
         match event {
             Event::Nand(event) => {
                 let mut finished = std::mem::take(&mut self.finished);
@@ -345,10 +347,12 @@ impl Device {
             }
             Event::BufferMemory { command } => self.memory_done(now, command, effects),
         }
+        self.trace_room();
     }
 
     fn operation_done(&mut self, now: Instant, id: OpId, effects: &mut Vec<Effect>) {
         let op = self.nand.take(id);
+        self.nand.trace.touch(op.plane);
         match op.job {
             Job::HostRead { command } => self.host_read_done(&op, command, effects),
             Job::Modify { command } => self.modify_done(now, command, effects),
@@ -380,6 +384,7 @@ impl Device {
     pub(crate) fn complete(&mut self, command: u32, effects: &mut Vec<Effect>) {
         let active = self.commands.get_mut(command);
         self.metrics.completions += 1;
+        self.nand.trace.record(|| Traced::Completed { command, failed: active.error.is_some() });
         let result = match active.error.take() {
             Some(error) => {
                 self.metrics.errors += 1;

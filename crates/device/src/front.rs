@@ -4,6 +4,7 @@
 
 use crate::device::{Active, Device, Effect, Event};
 use crate::geometry::Geometry;
+use crate::trace::Traced;
 use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op};
 
 /// The mapping units that a range touches, and whether its ends cover only a part of one.
@@ -47,8 +48,11 @@ impl Device {
         let blocks = range(&command.op).map(|(_, blocks)| blocks);
         let is_read = matches!(command.op, Op::Read { .. });
         let is_write = matches!(command.op, Op::Write { .. });
+        let id = command.id;
         let active = Active { command, seq: 0, left: 0, next: 0, error: None, data: Vec::new() };
         let at = self.commands.insert(active);
+        self.nand.trace.moment(now);
+        self.nand.trace.record(|| Traced::Arrived { command: at, id });
         if let Err(error) = verdict {
             self.commands.get_mut(at).error = Some(error);
             self.complete(at, effects);
@@ -58,13 +62,14 @@ impl Device {
             self.start_read(now, at, effects);
         } else if is_write {
             let bytes = self.commands.get(at).command.bytes_down();
-            match self.memory_access(now, bytes) {
+            match self.memory_access(now, at, bytes) {
                 Some(done) => effects.push(Effect::At(done, Event::BufferMemory { command: at })),
                 None => self.start_write(now, at, effects),
             }
         } else {
             self.enqueue(now, at, effects);
         }
+        self.trace_room();
     }
 
     /// Refuses what the device cannot do; nothing has changed.
@@ -103,18 +108,22 @@ impl Device {
         if changes && self.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
     }
 
-    /// When the buffer memory has moved `bytes`; `None` if that takes no time.
-    pub(crate) fn memory_access(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
+    /// When the buffer memory has moved `bytes` of a command; `None` if that takes no time.
+    pub(crate) fn memory_access(&mut self, now: Instant, command: u32, bytes: u64) -> Option<Instant> {
         let buffer = &self.config.buffer;
         if buffer.bytes_per_s == 0 && buffer.access_latency == Duration::ZERO {
             return None;
         }
         let time = buffer.access_latency + Duration::of_transfer(bytes, buffer.bytes_per_s);
-        self.memory_free_at = self.memory_free_at.max(now) + time;
-        Some(self.memory_free_at)
+        let from = self.memory_free_at.max(now);
+        let until = from + time;
+        self.memory_free_at = until;
+        self.nand.trace.record(|| Traced::Memory { command, from, until });
+        Some(until)
     }
 
     pub(crate) fn memory_done(&mut self, now: Instant, command: u32, effects: &mut Vec<Effect>) {
+        self.nand.trace.record(|| Traced::MemoryDone { command });
         if matches!(self.commands.get(command).command.op, Op::Read { .. }) {
             self.part_done(command, effects);
         } else {
@@ -124,6 +133,7 @@ impl Device {
 
     /// Accepts a command that changes something, or lets it wait behind those that came before.
     pub(crate) fn enqueue(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+        self.nand.trace.record(|| Traced::Enqueued { command: at });
         self.admission.push_back(at);
         if self.admission.len() == 1 {
             self.admit(now, effects);
@@ -152,6 +162,7 @@ impl Device {
                 break;
             }
             self.admission.pop_front();
+            self.nand.trace.record(|| Traced::Admitted { command: at });
         }
         self.admitting = false;
         self.commit_saved();

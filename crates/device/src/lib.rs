@@ -23,6 +23,7 @@ pub mod presets;
 mod read;
 mod slab;
 mod space;
+pub mod trace;
 mod write;
 
 pub use config::DeviceConfig;

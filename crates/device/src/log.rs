@@ -15,6 +15,7 @@ use crate::media::{Media, Owner, UnitImage};
 use crate::meta_format::{GroupKind, PageHeader, Record, encode, records_per_page};
 use crate::nand::{Class, Job, Op as NandOp, OpKind};
 use crate::planted::PlantedBug;
+use crate::trace::{LogWork, Traced};
 use flashweir_core::{Instant, Payload, Ppa};
 use flashweir_ftl::recovery::{Mapping, TrimRecord};
 use flashweir_ftl::{BlockId, MapWord};
@@ -240,6 +241,7 @@ impl Device {
             pins: std::mem::take(&mut self.log.pins),
             trims_upto: self.log.last_trim,
         };
+        self.nand.trace.record(|| Traced::Log { work: LogWork::Group, count: pages });
         self.write_meta(now, self.log.region, images, effects);
     }
 
@@ -283,6 +285,7 @@ impl Device {
         if left > 0 {
             return;
         }
+        self.nand.trace.record(|| Traced::LogDone);
         let (pins, trims_upto) = match std::mem::replace(&mut self.log.writing, Writing::Nothing) {
             Writing::Group { pins, trims_upto, .. } => (pins, trims_upto),
             Writing::Checkpoint { horizon, pages, pins, trims_upto, .. } => {
@@ -327,6 +330,7 @@ impl Device {
             .filter(|b| self.media.pages_written(*b) > 0 || self.media.erase_torn(*b))
             .collect();
         self.log.writing = Writing::Erasing { left: used.len() as u32 };
+        self.nand.trace.record(|| Traced::Log { work: LogWork::Erase, count: used.len() as u32 });
         if used.is_empty() {
             self.write_checkpoint(now, effects);
             return;
@@ -380,6 +384,7 @@ impl Device {
             pins: std::mem::take(&mut self.log.pins),
             trims_upto: self.log.last_trim,
         };
+        self.nand.trace.record(|| Traced::Log { work: LogWork::Checkpoint, count: pages });
         self.write_meta(now, self.log.region ^ 1, images, effects);
     }
 

@@ -13,6 +13,7 @@
 
 use crate::config::{Cell, PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
+use crate::trace::{Traced, Tracer};
 use flashweir_core::{Divisor, Duration, IndexVec, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::VecDeque;
@@ -20,6 +21,13 @@ use std::collections::VecDeque;
 /// An operation in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpId(u32);
+
+impl OpId {
+    /// Its place in a table; small, and used again after the operation has ended.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// Read, program or erase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +247,8 @@ pub struct Machine {
     pub suspends: u64,
     /// Last transfer length that was asked for, and its time.
     transfer_memo: (u64, Duration),
+    /// What it does and when, if anybody wants to know.
+    pub(crate) trace: Tracer,
 }
 
 impl Machine {
@@ -291,6 +301,7 @@ impl Machine {
             multi_plane_commands: 0,
             suspends: 0,
             transfer_memo: (0, Duration::ZERO),
+            trace: Tracer::default(),
         }
     }
 
@@ -301,6 +312,7 @@ impl Machine {
 
     /// Takes a finished operation out.
     pub fn take(&mut self, id: OpId) -> Op {
+        self.trace.record(|| Traced::Finished { op: id });
         self.free_ops.push(id.0);
         self.ops[id.0 as usize]
     }
@@ -347,7 +359,7 @@ impl Machine {
     }
 
     fn insert(&mut self, op: Op) -> OpId {
-        match self.free_ops.pop() {
+        let id = match self.free_ops.pop() {
             Some(free) => {
                 self.ops[free as usize] = op;
                 OpId(free)
@@ -356,7 +368,9 @@ impl Machine {
                 self.ops.push(op);
                 OpId(self.ops.len() as u32 - 1)
             }
-        }
+        };
+        self.trace.record(|| Traced::Queued { op: id, what: op });
+        id
     }
 
     /// The station may have work that it could not do before.
@@ -527,6 +541,7 @@ impl Machine {
                 channel.transfer = Some(op);
                 channel.busy_until = now + time;
                 channel.busy += time;
+                self.trace.record(|| Traced::Output { op, until: now + time });
                 schedule(channel.busy_until, NandEvent::Output(channel_id));
                 return;
             }
@@ -586,8 +601,22 @@ impl Machine {
         if batch.len > 1 {
             self.multi_plane_commands += 1;
         }
+        if self.trace.is_on() {
+            self.trace_issue(&batch, bus, array);
+        }
         schedule(until, NandEvent::Array { station: id, generation });
         Some(bus)
+    }
+
+    #[cold]
+    fn trace_issue(&mut self, batch: &Batch, bus: Duration, array: Duration) {
+        let mut planes = batch.len;
+        for op in batch.iter() {
+            let Op { at, bytes, plane, .. } = self.ops[op.0 as usize];
+            self.trace.record(|| Traced::Issued { op, at, bytes, planes, bus, array });
+            self.trace.touch(plane);
+            planes = 0;
+        }
     }
 
     fn bus_time(&mut self, batch: &Batch, kind: OpKind) -> Duration {
@@ -811,6 +840,7 @@ impl Machine {
         station.generation = station.generation.wrapping_add(1);
         self.suspends += 1;
         let at = now + suspend.latency;
+        self.trace.record(|| Traced::Suspended { station: id, until: at });
         schedule(at, NandEvent::Array { station: id, generation: self.stations[id].generation });
         Some(Duration::ZERO)
     }
@@ -826,6 +856,7 @@ impl Machine {
         station.phase = Phase::Array { kind, batch, since: now, until: now + left };
         station.generation = station.generation.wrapping_add(1);
         station.busy += left;
+        self.trace.record(|| Traced::Resumed { station: id, until: now + left });
         schedule(now + left, NandEvent::Array { station: id, generation: station.generation });
         Some(Duration::ZERO)
     }

@@ -58,7 +58,7 @@ impl Device {
         }
         self.metrics.buffer_read_hits += cached;
         if cached > 0
-            && let Some(done) = self.memory_access(now, cached * self.geometry.unit_bytes)
+            && let Some(done) = self.memory_access(now, at, cached * self.geometry.unit_bytes)
         {
             parts += 1;
             effects.push(Effect::At(done, Event::BufferMemory { command: at }));

@@ -13,6 +13,7 @@ use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, w
 use crate::planted::PlantedBug;
 use crate::read::LOST;
 use crate::space::PageUnit;
+use crate::trace::Traced;
 use flashweir_core::command::pattern;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Data, DeviceError, Instant, Lpn, Op, Payload, Ppa};
@@ -90,6 +91,10 @@ impl Device {
         if complete {
             self.metrics.host_writes += 1;
             self.metrics.host_units_written += u64::from(span.len());
+            if waits {
+                let units = self.commands.get(at).left - 1;
+                self.nand.trace.record(|| Traced::Waits { command: at, units, log: false });
+            }
             self.part_done(at, effects);
         } else if self.buffer.has_room() {
             return self.accept_write(now, at, effects);
@@ -226,6 +231,8 @@ impl Device {
         if waits && self.log.last_trim() > self.log.durable_trims() {
             self.commands.get_mut(at).left += 1;
             self.log.wait_for_trims(at);
+            let units = self.commands.get(at).left - 2;
+            self.nand.trace.record(|| Traced::Waits { command: at, units, log: true });
         }
         self.destage(now, effects);
         self.pump_log(now, effects);
@@ -293,6 +300,8 @@ impl Device {
                 (flush.units_left, flush.trims_upto) = (0, 0);
             }
             if flush.units_left > 0 || flush.trims_upto > 0 {
+                let (units, log) = (flush.units_left, flush.trims_upto > 0);
+                self.nand.trace.record(|| Traced::Waits { command: at, units, log });
                 self.flushes.push(flush);
                 self.pump_log(now, effects);
                 return;

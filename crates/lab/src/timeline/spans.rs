@@ -1,0 +1,895 @@
+//! From the device's records to the pieces of a command's time.
+//!
+//! Place in the data flow: [`Spans::feed`] takes [`Record`]s in their order and keeps what each die, channel and plane
+//! did; when a command completes it goes back along the chain of causes that ended last and says of every
+//! nanosecond between arrival and completion what it went into.
+//!
+//! The chain: a command completes because an operation ended. Before that the operation used the bus and the array,
+//! or waited for its die, of which is known what it did. The operation was queued because another one ended, and
+//! so on, back to the arrival.
+//!
+//! Invariants: the pieces of a command follow each other without a gap from its arrival to its completion; history
+//! is kept as far back as a command that is being served needs it, and no further.
+//!
+//! Deliberately absent: the host's side of a request, and sums over requests.
+
+use flashweir_core::index::Idx;
+use flashweir_core::{Duration, IndexVec, Instant};
+use flashweir_device::Geometry;
+use flashweir_device::geometry::{ChannelId, StationId};
+use flashweir_device::nand::{Class, Job, Op, OpKind};
+use flashweir_device::trace::{Record, Traced};
+use flashweir_ftl::PlaneId;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Whom the work of a die serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Work {
+    /// Reads that a host waits for, also of old content for a write of a part of a unit.
+    HostRead,
+    /// Programs of host data, and filler for them.
+    HostProgram,
+    /// Reads of collection.
+    GcRead,
+    /// Programs of collection.
+    GcProgram,
+    /// Erases of collection.
+    Erase,
+    /// The map log.
+    Metadata,
+}
+
+impl Work {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::HostRead, Self::HostProgram, Self::GcRead, Self::GcProgram, Self::Erase, Self::Metadata];
+
+    /// Whom an operation serves.
+    pub fn of(op: &Op) -> Self {
+        match op.job {
+            Job::HostRead { .. } | Job::Modify { .. } => Self::HostRead,
+            Job::UserPage(_) => Self::HostProgram,
+            Job::Filler if op.class == Class::Write => Self::HostProgram,
+            Job::GcRead => Self::GcRead,
+            Job::GcPage(_) | Job::Filler => Self::GcProgram,
+            Job::GcErase => Self::Erase,
+            Job::MetaPage(_) | Job::MetaErase => Self::Metadata,
+        }
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HostRead => "host read",
+            Self::HostProgram => "host program",
+            Self::GcRead => "GC read",
+            Self::GcProgram => "GC program",
+            Self::Erase => "erase",
+            Self::Metadata => "metadata",
+        }
+    }
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The host holds it back: its job or its queue is full.
+    HostQueue,
+    /// From the host to the device.
+    LinkDown,
+    /// Into or out of the buffer memory.
+    Memory,
+    /// The old content of a unit is read of which a write covers a part.
+    Merge,
+    /// It waits behind a command that arrived earlier and is not accepted yet.
+    Behind,
+    /// The first of those that wait to be accepted: a write, for room in the buffer.
+    BufferFull,
+    /// The first of those that wait to be accepted: a deallocation, for room in the map log.
+    LogFull,
+    /// Its flash pages are read.
+    Flash,
+    /// It is accepted and waits until something is durable: FLUSH, FUA, write-through.
+    Durable,
+    /// From the device to the host.
+    LinkUp,
+}
+
+/// Number of stages.
+pub const STAGES: usize = 10;
+
+impl Stage {
+    /// All of them, in the order in which a request passes them.
+    pub const ALL: [Self; STAGES] = [
+        Self::HostQueue,
+        Self::LinkDown,
+        Self::Memory,
+        Self::Merge,
+        Self::Behind,
+        Self::BufferFull,
+        Self::LogFull,
+        Self::Flash,
+        Self::Durable,
+        Self::LinkUp,
+    ];
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HostQueue => "host queue",
+            Self::LinkDown => "link down",
+            Self::Memory => "buffer memory",
+            Self::Merge => "old content of a partial unit",
+            Self::Behind => "admission: behind an earlier command",
+            Self::BufferFull => "admission: buffer full",
+            Self::LogFull => "admission: map log full",
+            Self::Flash => "flash",
+            Self::Durable => "flush wait",
+            Self::LinkUp => "link up",
+        }
+    }
+}
+
+/// What a piece of time went into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// What the stage is: the link moves, a queue is full.
+    Itself,
+    /// The plane has no free block for host data, or collection holds them back.
+    NoRoom,
+    /// The die works on something else.
+    Die(Work),
+    /// The array works on it.
+    Array(Work),
+    /// The die is free, or its data are ready, but the bus is not.
+    BusWait,
+    /// The bus moves command or data.
+    Bus,
+    /// The buffer memory moves data of another command.
+    MemoryWait,
+    /// The buffer memory moves its data.
+    Memory,
+    /// The device has not asked for the flash work yet that it waits for.
+    Held,
+}
+
+/// Number of reasons.
+pub const REASONS: usize = 19;
+
+impl Reason {
+    /// Its place in a table.
+    pub fn index(self) -> usize {
+        match self {
+            Self::Itself => 0,
+            Self::NoRoom => 1,
+            Self::Die(work) => 2 + work as usize,
+            Self::Array(work) => 8 + work as usize,
+            Self::BusWait => 14,
+            Self::Bus => 15,
+            Self::MemoryWait => 16,
+            Self::Memory => 17,
+            Self::Held => 18,
+        }
+    }
+
+    /// All of them, in the order of their places.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let die = Work::ALL.into_iter().map(Self::Die);
+        let array = Work::ALL.into_iter().map(Self::Array);
+        let rest = [Self::BusWait, Self::Bus, Self::MemoryWait, Self::Memory, Self::Held];
+        [Self::Itself, Self::NoRoom].into_iter().chain(die).chain(array).chain(rest)
+    }
+
+    /// In words.
+    pub fn name(self) -> String {
+        match self {
+            Self::Itself => "itself".into(),
+            Self::NoRoom => "plane out of room".into(),
+            Self::Die(work) => format!("die busy with {}", work.name()),
+            Self::Array(work) => format!("array, {}", work.name()),
+            Self::BusWait => "waiting for the bus".into(),
+            Self::Bus => "bus transfer".into(),
+            Self::MemoryWait => "buffer memory busy".into(),
+            Self::Memory => "buffer memory transfer".into(),
+            Self::Held => "not yet asked of the flash".into(),
+        }
+    }
+}
+
+/// A piece of the time of a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Piece {
+    /// Where it was.
+    pub stage: Stage,
+    /// What the time went into.
+    pub reason: Reason,
+    /// From.
+    pub from: Instant,
+    /// Until.
+    pub until: Instant,
+    /// The operation on its way, if it is one.
+    pub op: Option<Op>,
+    /// How many other commands the die worked on, for [`Reason::Die`].
+    pub others: u32,
+}
+
+impl Piece {
+    /// A piece outside the flash.
+    pub fn plain(stage: Stage, reason: Reason, from: Instant, until: Instant) -> Self {
+        Self { stage, reason, from, until, op: None, others: 0 }
+    }
+
+    /// How long it is.
+    pub fn length(&self) -> Duration {
+        self.until.since(self.from)
+    }
+}
+
+/// Time by reason, in nanoseconds.
+pub type ByReason = [u64; REASONS];
+
+/// A command that has completed.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The host's name for it.
+    pub id: u64,
+    /// When it arrived at the device.
+    pub arrived: Instant,
+    /// When the device completed it.
+    pub completed: Instant,
+    /// Where the time in between went, without a gap.
+    pub pieces: Vec<Piece>,
+    /// What those before it waited for while it was [`Stage::Behind`] them; adds up to that stage's length.
+    pub behind: ByReason,
+    /// It completed with an error.
+    pub failed: bool,
+}
+
+/// States of something, each from an instant to the next.
+#[derive(Clone, Debug)]
+struct History<S> {
+    states: VecDeque<(Instant, S)>,
+}
+
+impl<S: Copy> History<S> {
+    fn new(state: S) -> Self {
+        Self { states: VecDeque::from([(Instant::ZERO, state)]) }
+    }
+
+    /// From `at` on it is in `state`, whatever was planned; nothing before `floor` is asked for any more.
+    fn set(&mut self, at: Instant, state: S, floor: Instant) {
+        while self.states.back().is_some_and(|(from, _)| *from >= at) {
+            self.states.pop_back();
+        }
+        self.states.push_back((at, state));
+        while self.states.len() > 1 && self.states[1].0 <= floor {
+            self.states.pop_front();
+        }
+    }
+
+    /// Unless something else happens, it is in `state` from `at` on.
+    fn plan(&mut self, at: Instant, state: S) {
+        debug_assert!(self.states.back().is_none_or(|(from, _)| *from <= at), "plans follow each other");
+        self.states.push_back((at, state));
+    }
+
+    /// The states between two instants, without a gap.
+    fn walk(&self, from: Instant, until: Instant, mut each: impl FnMut(Instant, Instant, S)) {
+        let first = self.states.partition_point(|(at, _)| *at <= from);
+        assert!(first > 0 || from >= until, "history was forgotten that is still needed");
+        let mut at = from;
+        for i in first.saturating_sub(1)..self.states.len() {
+            let next = self.states.get(i + 1).map_or(Instant::MAX, |(next, _)| *next).min(until);
+            if next > at {
+                each(at, next, self.states[i].1);
+                at = next;
+            }
+            if at >= until {
+                return;
+            }
+        }
+    }
+}
+
+/// What a die does.
+#[derive(Clone, Copy, Debug)]
+enum Doing {
+    Nothing,
+    /// The operation has this number in the order of all.
+    Busy(Work, u64),
+}
+
+#[derive(Clone, Debug)]
+struct Station {
+    doing: History<Doing>,
+    /// Operations of the command that the die works on.
+    current: Vec<usize>,
+    suspended: Vec<usize>,
+    /// Reads of the command whose data are still in the die.
+    outputs: usize,
+}
+
+/// Why something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// A command arrived, or nothing is known.
+    Host,
+    /// The buffer memory has moved the data of a command.
+    Memory,
+    /// The operation with this number in the order of their ends has ended.
+    Ended(u64),
+}
+
+/// An operation.
+#[derive(Clone, Debug)]
+pub(crate) struct OpSpan {
+    pub(crate) op: Op,
+    /// Its number in the order of all.
+    number: u64,
+    queued: Instant,
+    cause: Cause,
+    /// When its command began; later than everything while it waits.
+    pub(crate) issued: Instant,
+    /// When the array began.
+    pub(crate) array_from: Instant,
+    /// When the array ends.
+    pub(crate) array_until: Instant,
+    /// Since when the array has worked without a break.
+    pub(crate) part_from: Instant,
+    /// Times in which the array did something else.
+    breaks: Vec<(Instant, Instant)>,
+    /// When its data left.
+    output: Option<(Instant, Instant)>,
+    ended: Instant,
+}
+
+#[derive(Clone, Debug)]
+struct Command {
+    id: u64,
+    arrived: Instant,
+    /// Up to here its time is explained.
+    explained: Instant,
+    pieces: Vec<Piece>,
+    behind: ByReason,
+    memory: Option<(Instant, Instant)>,
+    /// It has changed something or will; it waits in the queue, or did.
+    enqueued: Option<Instant>,
+    /// Since when it is the first in the queue.
+    first_since: Instant,
+    admitted: bool,
+    is_trim: bool,
+    /// From here on it needs history.
+    needs: Option<Instant>,
+}
+
+/// What the first of the queue waited for, with the sums before it.
+#[derive(Clone, Debug)]
+struct FirstPiece {
+    from: Instant,
+    until: Instant,
+    reason: Reason,
+    before: ByReason,
+}
+
+/// What the device did, as far back as it is needed.
+#[derive(Clone, Debug)]
+pub struct Spans {
+    planes_per_station: u32,
+    per_channel: u32,
+    stations: IndexVec<StationId, Station>,
+    channels: IndexVec<ChannelId, History<bool>>,
+    rooms: IndexVec<PlaneId, History<bool>>,
+    ops: Vec<Option<OpSpan>>,
+    numbers: u64,
+    /// Operations that have ended, and how many ended before the first of them.
+    ended: VecDeque<OpSpan>,
+    forgotten: u64,
+    commands: Vec<Option<Command>>,
+    /// Commands that wait to be accepted.
+    queue: VecDeque<u32>,
+    first_pieces: VecDeque<FirstPiece>,
+    first_sums: ByReason,
+    cause: Cause,
+    /// Since when history is needed, by command.
+    needs: BTreeSet<(Instant, u32)>,
+    served: Vec<Served>,
+}
+
+impl Spans {
+    /// For a device of this shape.
+    pub fn new(geometry: &Geometry) -> Self {
+        let station = |_| Station {
+            doing: History::new(Doing::Nothing),
+            current: Vec::new(),
+            suspended: Vec::new(),
+            outputs: 0,
+        };
+        Self {
+            planes_per_station: geometry.planes_per_station(),
+            per_channel: geometry.stations_per_channel(),
+            stations: IndexVec::from_fn(geometry.stations() as usize, station),
+            channels: IndexVec::from_fn(geometry.channels() as usize, |_| History::new(false)),
+            rooms: IndexVec::from_fn(geometry.planes() as usize, |_| History::new(true)),
+            ops: Vec::new(),
+            numbers: 0,
+            ended: VecDeque::new(),
+            forgotten: 0,
+            commands: Vec::new(),
+            queue: VecDeque::new(),
+            first_pieces: VecDeque::new(),
+            first_sums: [0; REASONS],
+            cause: Cause::Host,
+            needs: BTreeSet::new(),
+            served: Vec::new(),
+        }
+    }
+
+    /// The commands that have completed since the last call.
+    pub fn take_served(&mut self) -> impl Iterator<Item = Served> + '_ {
+        self.served.drain(..)
+    }
+
+    /// An operation that has not ended. `None` if it was queued before the tracer was turned on.
+    pub(crate) fn op(&self, op: usize) -> Option<&OpSpan> {
+        self.ops.get(op)?.as_ref()
+    }
+
+    /// The operations that a die works on now, and those that it has suspended.
+    pub(crate) fn works_on(&self, station: StationId) -> (&[usize], &[usize]) {
+        (&self.stations[station].current, &self.stations[station].suspended)
+    }
+
+    /// The host's name for a command in the device.
+    pub(crate) fn command_id(&self, command: u32) -> Option<u64> {
+        Some(self.commands.get(command as usize)?.as_ref()?.id)
+    }
+
+    /// The die of a plane.
+    pub(crate) fn station(&self, plane: PlaneId) -> StationId {
+        StationId(plane.0 / self.planes_per_station)
+    }
+
+    /// The channel of a die.
+    pub(crate) fn channel(&self, station: StationId) -> ChannelId {
+        ChannelId(station.0 / self.per_channel)
+    }
+
+    fn floor(&self, now: Instant) -> Instant {
+        self.needs.first().map_or(now, |(at, _)| *at)
+    }
+
+    /// Takes one record.
+    pub fn feed(&mut self, record: &Record) {
+        let now = record.at;
+        match record.what {
+            Traced::Arrived { command, id } => {
+                self.cause = Cause::Host;
+                self.arrived(now, command, id.0);
+            }
+            Traced::MemoryDone { command } => {
+                self.cause = Cause::Memory;
+                self.explain_memory(now, command);
+            }
+            Traced::Finished { op } => self.finished(now, op.index()),
+            Traced::Memory { command, from, until } => {
+                if let Some(command) = self.command(command) {
+                    command.memory = Some((from, until));
+                }
+            }
+            Traced::Enqueued { command } => self.enqueued(now, command),
+            Traced::Admitted { command } => self.admitted(now, command),
+            Traced::Waits { .. } | Traced::Victim { .. } | Traced::Log { .. } | Traced::LogDone => {}
+            Traced::Completed { command, failed } => self.completed(now, command, failed),
+            Traced::Queued { op, what } => self.queued(now, op.index(), what),
+            Traced::Issued { op, at, bytes, planes, bus, array } => {
+                if let Some(Some(span)) = self.ops.get_mut(op.index()) {
+                    (span.op.at, span.op.bytes) = (at, bytes);
+                    (span.issued, span.array_from) = (now, now + bus);
+                    (span.part_from, span.array_until) = (now + bus, now + bus + array);
+                    self.issued(now, op.index(), planes);
+                }
+            }
+            Traced::Output { op, until } => self.output(now, op.index(), until),
+            Traced::Suspended { station, until } => self.suspended(now, station, until),
+            Traced::Resumed { station, until } => self.resumed(now, station, until),
+            Traced::Room { plane, room } => {
+                let floor = self.floor(now);
+                self.rooms[plane].set(now, room, floor);
+            }
+        }
+    }
+
+    fn command(&mut self, command: u32) -> Option<&mut Command> {
+        self.commands.get_mut(command as usize)?.as_mut()
+    }
+
+    fn need(&mut self, at: u32, from: Option<Instant>) {
+        let Some(command) = self.commands.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let before = std::mem::replace(&mut command.needs, from);
+        if let Some(before) = before {
+            self.needs.remove(&(before, at));
+        }
+        if let Some(from) = from {
+            self.needs.insert((from, at));
+        }
+    }
+
+    fn arrived(&mut self, now: Instant, at: u32, id: u64) {
+        if self.commands.len() <= at as usize {
+            self.commands.resize_with(at as usize + 1, || None);
+        }
+        self.commands[at as usize] = Some(Command {
+            id,
+            arrived: now,
+            explained: now,
+            pieces: Vec::new(),
+            behind: [0; REASONS],
+            memory: None,
+            enqueued: None,
+            first_since: now,
+            admitted: false,
+            is_trim: false,
+            needs: None,
+        });
+        self.need(at, Some(now));
+    }
+
+    fn explain_memory(&mut self, now: Instant, at: u32) {
+        let Some(command) = self.command(at) else { return };
+        let Some((from, _)) = command.memory else { return };
+        let from = from.clamp(command.explained, now);
+        let parts = [(Reason::MemoryWait, command.explained, from), (Reason::Memory, from, now)];
+        // A read completes later if its flash pages do; only what ends last is on its way.
+        if command.enqueued.is_none() {
+            command.memory = None;
+            let pieces = parts.into_iter().filter(|(_, from, until)| from < until);
+            let pieces = pieces.map(|(reason, from, until)| Piece::plain(Stage::Memory, reason, from, until));
+            command.pieces = pieces.collect();
+            command.explained = now;
+        }
+    }
+
+    fn queued(&mut self, now: Instant, op: usize, what: Op) {
+        if self.ops.len() <= op {
+            self.ops.resize_with(op + 1, || None);
+        }
+        self.numbers += 1;
+        self.ops[op] = Some(OpSpan {
+            op: what,
+            number: self.numbers,
+            queued: now,
+            cause: self.cause,
+            issued: Instant::MAX,
+            array_from: Instant::MAX,
+            array_until: Instant::MAX,
+            part_from: Instant::MAX,
+            breaks: Vec::new(),
+            output: None,
+            ended: Instant::MAX,
+        });
+    }
+
+    fn issued(&mut self, now: Instant, op: usize, planes: u8) {
+        let Some(span) = self.ops[op].as_ref() else { return };
+        let (work, number, kind) = (Work::of(&span.op), span.number, span.op.kind);
+        let (array_from, array_until) = (span.array_from, span.array_until);
+        let id = self.station(span.op.plane);
+        let (channel, floor) = (self.channel(id), self.floor(now));
+        let station = &mut self.stations[id];
+        if planes == 0 {
+            station.current.push(op);
+            return;
+        }
+        station.current.clear();
+        station.current.push(op);
+        station.outputs = if kind == OpKind::Read { usize::from(planes) } else { 0 };
+        station.doing.set(now, Doing::Busy(work, number), floor);
+        if kind != OpKind::Read {
+            station.doing.plan(array_until, Doing::Nothing);
+        }
+        if array_from > now {
+            self.channels[channel].set(now, true, floor);
+            self.channels[channel].plan(array_from, false);
+        }
+    }
+
+    fn output(&mut self, now: Instant, op: usize, until: Instant) {
+        let Some(Some(span)) = self.ops.get_mut(op) else { return };
+        span.output = Some((now, until));
+        let id = StationId(span.op.plane.0 / self.planes_per_station);
+        let (channel, floor) = (self.channel(id), self.floor(now));
+        let station = &mut self.stations[id];
+        station.outputs = station.outputs.saturating_sub(1);
+        if station.outputs == 0 {
+            station.doing.plan(until, Doing::Nothing);
+        }
+        if until > now {
+            self.channels[channel].set(now, true, floor);
+            self.channels[channel].plan(until, false);
+        }
+    }
+
+    fn suspended(&mut self, now: Instant, id: StationId, until: Instant) {
+        let floor = self.floor(now);
+        let station = &mut self.stations[id];
+        station.suspended = std::mem::take(&mut station.current);
+        let mut doing = Doing::Nothing;
+        for op in &station.suspended {
+            if let Some(Some(span)) = self.ops.get_mut(*op) {
+                span.breaks.push((now, Instant::MAX));
+                doing = Doing::Busy(Work::of(&span.op), span.number);
+            }
+        }
+        station.doing.set(now, doing, floor);
+        station.doing.plan(until, Doing::Nothing);
+    }
+
+    fn resumed(&mut self, now: Instant, id: StationId, until: Instant) {
+        let floor = self.floor(now);
+        let station = &mut self.stations[id];
+        station.current = std::mem::take(&mut station.suspended);
+        let mut doing = Doing::Nothing;
+        for op in &station.current {
+            if let Some(Some(span)) = self.ops.get_mut(*op) {
+                if let Some(last) = span.breaks.last_mut() {
+                    last.1 = now;
+                }
+                (span.part_from, span.array_until) = (now, until);
+                doing = Doing::Busy(Work::of(&span.op), span.number);
+            }
+        }
+        station.doing.set(now, doing, floor);
+        station.doing.plan(until, Doing::Nothing);
+    }
+
+    fn finished(&mut self, now: Instant, op: usize) {
+        self.cause = Cause::Host;
+        let Some(mut span) = self.ops.get_mut(op).and_then(Option::take) else { return };
+        span.ended = now;
+        let id = self.station(span.op.plane);
+        self.stations[id].current.retain(|other| *other != op);
+        self.cause = Cause::Ended(self.forgotten + self.ended.len() as u64);
+        self.ended.push_back(span);
+        let floor = self.floor(now);
+        // The newest one is the cause of what follows.
+        while self.ended.len() > 1 && self.ended[0].ended < floor {
+            self.ended.pop_front();
+            self.forgotten += 1;
+        }
+    }
+
+    fn enqueued(&mut self, now: Instant, at: u32) {
+        let cause = self.cause;
+        let Some(command) = self.command(at) else { return };
+        let from = command.explained;
+        command.enqueued = Some(now);
+        command.first_since = now;
+        if from < now {
+            let pieces = self.chain(from, now, cause, Stage::Merge);
+            self.append(at, pieces, now);
+        }
+        self.queue.push_back(at);
+        let first = self.queue.len() == 1;
+        self.need(at, first.then_some(now));
+    }
+
+    fn append(&mut self, at: u32, pieces: Vec<Piece>, now: Instant) {
+        let Some(command) = self.command(at) else { return };
+        command.pieces.extend(pieces);
+        command.explained = now;
+    }
+
+    /// Explains how long a command waited in the queue.
+    fn explain_admission(&mut self, now: Instant, at: u32) {
+        let cause = self.cause;
+        let Some(command) = self.command(at) else { return };
+        let (enqueued, first_since) = (command.enqueued.unwrap_or(now), command.first_since);
+        command.admitted = true;
+        let stage = if command.is_trim { Stage::LogFull } else { Stage::BufferFull };
+        if first_since > enqueued {
+            let behind = self.first_between(enqueued, first_since);
+            if let Some(command) = self.command(at) {
+                command.behind = behind;
+                command.pieces.push(Piece::plain(
+                    Stage::Behind,
+                    Reason::Itself,
+                    enqueued,
+                    first_since,
+                ));
+            }
+        }
+        let pieces = if now > first_since { self.chain(first_since, now, cause, stage) } else { Vec::new() };
+        if self.queue.len() > 1 {
+            for piece in &pieces {
+                let before = self.first_sums;
+                self.first_sums[piece.reason.index()] += piece.length().as_nanos();
+                let Piece { from, until, reason, .. } = *piece;
+                self.first_pieces.push_back(FirstPiece { from, until, reason, before });
+            }
+        }
+        self.append(at, pieces, now);
+        self.need(at, Some(now));
+    }
+
+    /// What the first of the queue waited for between two instants.
+    fn first_between(&self, from: Instant, until: Instant) -> ByReason {
+        let mut sums = self.first_sums;
+        let nth = self.first_pieces.partition_point(|piece| piece.until <= from);
+        let Some(piece) = self.first_pieces.get(nth) else { return [0; REASONS] };
+        let end = self.first_pieces.back().map_or(until, |piece| piece.until);
+        assert!(piece.from <= from && end == until, "the queue has a first one all the time");
+        for (sum, before) in sums.iter_mut().zip(piece.before) {
+            *sum -= before;
+        }
+        sums[piece.reason.index()] -= from.since(piece.from).as_nanos();
+        sums
+    }
+
+    fn admitted(&mut self, now: Instant, at: u32) {
+        if self.command(at).is_some_and(|command| !command.admitted) {
+            self.explain_admission(now, at);
+        }
+        let Some(place) = self.queue.iter().position(|other| *other == at) else { return };
+        self.queue.remove(place);
+        if let Some(&first) = self.queue.front() {
+            if let Some(command) = self.command(first) {
+                command.first_since = now;
+            }
+            self.need(first, Some(now));
+        }
+        let oldest = self.queue.front().and_then(|at| self.commands[*at as usize].as_ref()?.enqueued);
+        while self.first_pieces.front().is_some_and(|piece| oldest.is_none_or(|oldest| piece.until <= oldest)) {
+            self.first_pieces.pop_front();
+        }
+    }
+
+    fn completed(&mut self, now: Instant, at: u32, failed: bool) {
+        let cause = self.cause;
+        let Some(command) = self.command(at) else { return };
+        let stage = match command.enqueued {
+            None => Stage::Flash,
+            Some(_) => Stage::Durable,
+        };
+        if command.enqueued.is_some() && !command.admitted {
+            self.explain_admission(now, at);
+        }
+        let from = self.command(at).map_or(now, |command| command.explained);
+        if from < now {
+            // A read whose buffered units came first goes back to its arrival along its last flash page.
+            let from = match stage {
+                Stage::Flash => self.forget_memory(at),
+                _ => from,
+            };
+            let pieces = self.chain(from, now, cause, stage);
+            self.append(at, pieces, now);
+        }
+        self.need(at, None);
+        let Some(command) = self.commands[at as usize].take() else { return };
+        let Command { id, arrived, pieces, behind, .. } = command;
+        self.served.push(Served { id, arrived, completed: now, pieces, behind, failed });
+    }
+
+    fn forget_memory(&mut self, at: u32) -> Instant {
+        let Some(command) = self.command(at) else { return Instant::ZERO };
+        command.pieces.clear();
+        command.explained = command.arrived;
+        command.arrived
+    }
+
+    /// The pieces between two instants, of which the later one came because of `cause`.
+    fn chain(&self, from: Instant, until: Instant, cause: Cause, stage: Stage) -> Vec<Piece> {
+        let mut backwards = Vec::new();
+        let (mut cause, mut until) = (cause, until);
+        while until > from {
+            let ended = match cause {
+                Cause::Ended(nth) => nth.checked_sub(self.forgotten).and_then(|i| self.ended.get(i as usize)),
+                Cause::Host | Cause::Memory => None,
+            };
+            let Some(span) = ended else {
+                backwards.push(Piece::plain(stage, Reason::Held, from, until));
+                break;
+            };
+            let pieces = self.op_pieces(span, from.max(span.queued), until, stage);
+            backwards.extend(pieces.into_iter().rev());
+            until = until.min(span.queued);
+            cause = span.cause;
+        }
+        let mut pieces: Vec<Piece> = Vec::with_capacity(backwards.len());
+        for piece in backwards.into_iter().rev() {
+            match pieces.last_mut() {
+                Some(last) if last.reason == piece.reason && same_place(last, &piece) => {
+                    last.until = piece.until;
+                    last.others += piece.others;
+                }
+                _ => pieces.push(piece),
+            }
+        }
+        pieces
+    }
+
+    /// What an operation did between two instants.
+    fn op_pieces(&self, span: &OpSpan, from: Instant, until: Instant, stage: Stage) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut add = |reason: Reason, a: Instant, b: Instant, others: u32| {
+            let (a, b) = (a.max(from), b.min(until));
+            if a < b {
+                pieces.push(Piece { stage, reason, from: a, until: b, op: Some(span.op), others });
+            }
+        };
+        let issued = span.issued.min(span.ended);
+        if from < issued {
+            self.wait_pieces(span, from, until.min(issued), &mut add);
+        }
+        if span.issued < span.ended {
+            add(Reason::Bus, span.issued, span.array_from, 0);
+            let mut at = span.array_from;
+            for (stop, go) in &span.breaks {
+                add(Reason::Array(Work::of(&span.op)), at, *stop, 0);
+                let (a, b) = ((*stop).max(from), (*go).min(until));
+                if a < b {
+                    self.die_pieces(span, a, b, &mut add);
+                }
+                at = *go;
+            }
+            add(Reason::Array(Work::of(&span.op)), at, span.array_until.min(span.ended), 0);
+            if let Some((out, end)) = span.output {
+                add(Reason::BusWait, span.array_until, out, 0);
+                add(Reason::Bus, out, end, 0);
+            }
+        }
+        pieces
+    }
+
+    /// Why an operation waited at its die.
+    fn wait_pieces(
+        &self,
+        span: &OpSpan,
+        from: Instant,
+        until: Instant,
+        add: &mut impl FnMut(Reason, Instant, Instant, u32),
+    ) {
+        if !matches!(span.op.job, Job::UserPage(_)) {
+            self.die_pieces(span, from, until, add);
+            return;
+        }
+        self.rooms[span.op.plane].walk(from, until, |from, until, room| match room {
+            true => self.die_pieces(span, from, until, add),
+            false => add(Reason::NoRoom, from, until, 0),
+        });
+    }
+
+    fn die_pieces(
+        &self,
+        span: &OpSpan,
+        from: Instant,
+        until: Instant,
+        add: &mut impl FnMut(Reason, Instant, Instant, u32),
+    ) {
+        let id = self.station(span.op.plane);
+        let channel = &self.channels[self.channel(id)];
+        self.stations[id].doing.walk(from, until, |from, until, doing| match doing {
+            // Its own array, which is being stopped.
+            Doing::Busy(work, number) if number == span.number => add(Reason::Array(work), from, until, 0),
+            Doing::Busy(work, _) => add(Reason::Die(work), from, until, 1),
+            Doing::Nothing => channel.walk(from, until, |from, until, busy| {
+                add(if busy { Reason::BusWait } else { Reason::Held }, from, until, 0);
+            }),
+        });
+    }
+
+    /// What is known of a command that deallocates, so that its wait has the right name.
+    pub(crate) fn note_trim(&mut self, at: u32) {
+        if let Some(command) = self.command(at) {
+            command.is_trim = true;
+        }
+    }
+}
+
+/// Whether two pieces that follow each other are about the same work at the same die.
+fn same_place(a: &Piece, b: &Piece) -> bool {
+    match (&a.op, &b.op) {
+        (None, None) => true,
+        (Some(a), Some(b)) => a.plane.index() == b.plane.index() && a.at == b.at && a.job == b.job,
+        _ => false,
+    }
+}
