@@ -90,7 +90,7 @@ pub enum Job {
 }
 
 /// One operation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
     /// Read, program or erase.
     pub kind: OpKind,

@@ -16,6 +16,7 @@ mod tests;
 
 use crate::results::RunResult;
 use crate::scenario::{Run, Scenario, Source};
+use crate::timeline::{Findings, Ledger, Perfetto, Timeline};
 use crate::workload::fio::{FioError, FioJob, JobSpec, Sizes, parse_job_file};
 use crate::workload::trace::{Replay, ReplayConfig, Timing, Trace, TraceError};
 use crate::world::{JobSetup, Progress, World};
@@ -108,6 +109,18 @@ pub struct Outcome {
     pub first_error: Option<String>,
 }
 
+/// What is to be found out about the requests of a cell.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    /// Writes them for Perfetto.
+    pub perfetto: Option<Perfetto>,
+    /// Sums up where their time went.
+    pub ledger: Option<Ledger>,
+}
+
+/// Where a worker puts what became of a cell.
+type Slot = Mutex<Option<(Outcome, Option<Findings>)>>;
+
 /// A scenario whose workloads were read and found to fit on its devices.
 #[derive(Debug)]
 pub struct Experiment {
@@ -191,11 +204,23 @@ impl Experiment {
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
     ) -> Option<Vec<Outcome>> {
+        let outcomes = self.run_traced(threads, cancel, observe, &|_| Wanted::default())?;
+        Some(outcomes.into_iter().map(|(outcome, _)| outcome).collect())
+    }
+
+    /// As [`Self::run`], and follows the requests of each cell as `wanted` says of it.
+    pub fn run_traced(
+        &self,
+        threads: usize,
+        cancel: &AtomicBool,
+        observe: &(dyn Fn(Report) + Sync),
+        wanted: &(dyn Fn(usize) -> Wanted + Sync),
+    ) -> Option<Vec<(Outcome, Option<Findings>)>> {
         let board = Board::new(&self.cells);
-        let outcomes: Vec<Mutex<Option<Outcome>>> = self.cells.iter().map(|_| Mutex::default()).collect();
+        let outcomes: Vec<Slot> = self.cells.iter().map(|_| Mutex::default()).collect();
         std::thread::scope(|scope| {
             for _ in 0..threads.clamp(1, self.cells.len()) {
-                scope.spawn(|| self.work(&board, &outcomes, cancel, observe));
+                scope.spawn(|| self.work(&board, &outcomes, cancel, observe, wanted));
             }
         });
         let outcomes = outcomes.into_iter().map(|slot| slot.into_inner().expect("no worker panicked"));
@@ -206,9 +231,10 @@ impl Experiment {
     fn work(
         &self,
         board: &Board,
-        outcomes: &[Mutex<Option<Outcome>>],
+        outcomes: &[Slot],
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
+        wanted: &(dyn Fn(usize) -> Wanted + Sync),
     ) {
         while let Some(task) = board.take() {
             let finished = match task {
@@ -220,7 +246,7 @@ impl Experiment {
                     finished
                 }
                 Task::Run { cell, device } => {
-                    let outcome = self.run_cell(cell, *device, cancel, observe);
+                    let outcome = self.run_cell(cell, *device, cancel, observe, wanted(cell));
                     let finished = outcome.is_some();
                     *outcomes[cell].lock().expect("a cell has one worker") = outcome;
                     finished
@@ -257,13 +283,17 @@ impl Experiment {
         device: Device,
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
-    ) -> Option<Outcome> {
+        Wanted { perfetto, ledger }: Wanted,
+    ) -> Option<(Outcome, Option<Findings>)> {
         let run = self.cells[cell];
         let plan = &self.plans[run.workload][run.device];
         let (jobs, extent) = (plan.jobs(run.seed), plan.extent());
         let report = |stage, fraction| observe(Report { cell, stage, fraction });
         report(Stage::Running, Some(0.0));
         let mut world = World::new(device, jobs, plan.interval());
+        if perfetto.is_some() || ledger.is_some() {
+            world.trace(|device| Timeline::new(device, perfetto, ledger));
+        }
         let finished = world.run(|progress| {
             report(Stage::Running, extent.fraction(progress));
             !cancel.load(Ordering::Relaxed)
@@ -271,13 +301,14 @@ impl Experiment {
         if !finished {
             return None;
         }
+        let findings = world.end_trace();
         let requests = world.requests();
         let (errors, first_error) = world.errors();
         let first_error = first_error.map(str::to_owned);
         let device = &self.scenario.devices[run.device].name;
         let (result, _) = world.finish(device, &self.scenario.workloads[run.workload].name, run.seed);
         report(Stage::Done, Some(1.0));
-        Some(Outcome { result, requests, errors, first_error })
+        Some((Outcome { result, requests, errors, first_error }, findings))
     }
 }
 

@@ -9,5 +9,6 @@ pub mod precondition;
 pub mod results;
 pub mod scenario;
 pub mod spelling;
+pub mod timeline;
 pub mod workload;
 pub mod world;

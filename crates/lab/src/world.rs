@@ -7,6 +7,7 @@
 //! world panics; nothing happens after the last job has ended but what the device owes.
 
 use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult};
+use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::{Kind, Request, Step, Workload};
 use flashweir_core::random::mix;
 use flashweir_core::{Agenda, Command, Data, Duration, Instant, Link, Lpn, Op};
@@ -95,6 +96,7 @@ pub struct World {
     first_error: Option<String>,
     hash: u64,
     baseline: DeviceMetrics,
+    timeline: Option<Box<Timeline>>,
 }
 
 impl World {
@@ -124,11 +126,22 @@ impl World {
             first_error: None,
             hash: 0,
             baseline: *device.metrics(),
+            timeline: None,
             interval,
             lbas_per_unit: device.geometry().lbas_per_unit,
             link,
             device,
         }
+    }
+
+    /// Lets `make` follow what happens from now on; the world has not begun.
+    pub fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
+        self.timeline = Some(Box::new(make(&mut self.device)));
+    }
+
+    /// Ends what [`Self::trace`] began.
+    pub fn end_trace(&mut self) -> Option<Findings> {
+        Some(self.timeline.take()?.finish(self.agenda.now(), &mut self.device))
     }
 
     /// Runs until every job has ended; `progress` is called now and then and stops the run by returning
@@ -270,6 +283,10 @@ impl World {
             entry.recorder = Some(recorder);
         }
         let queue = entry.queue;
+        if let Some(timeline) = &mut self.timeline {
+            let Request { kind, lba, blocks, fua, intended, .. } = request;
+            timeline.submitted(u64::from(at), Asked { kind, lba, blocks, fua, queue, intended });
+        }
         if self.link.has_room(queue) && self.waiting[usize::from(queue)].is_empty() {
             self.send(now, at);
         } else {
@@ -294,6 +311,9 @@ impl World {
         command.queue = self.jobs[flight.job as usize].queue;
         command.fua = fua;
         flight.submitted = now;
+        if let Some(timeline) = &mut self.timeline {
+            timeline.sent(now, u64::from(at));
+        }
         // The look-up at arrival would wait for memory; begun here, it is there by then.
         self.device.prefetch(Lpn(lba.0 / self.lbas_per_unit));
         let arrives = self.link.submit(now, &command);
@@ -303,6 +323,9 @@ impl World {
 
     /// Does what the device asked for.
     fn carry_out(&mut self, now: Instant) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.device(now, &mut self.device);
+        }
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
@@ -345,6 +368,9 @@ impl World {
         if measured && let Some(recorder) = &mut entry.recorder {
             let bytes = u64::from(request.blocks) * 512;
             recorder.record(request.kind, bytes, request.intended.min(submitted), submitted, now);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.seen(now, u64::from(at), measured && entry.setup.stats);
         }
         entry.setup.workload.completed(now, request.token);
         self.poll(now, job);

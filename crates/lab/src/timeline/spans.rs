@@ -149,7 +149,7 @@ pub enum Reason {
     MemoryWait,
     /// The buffer memory moves its data.
     Memory,
-    /// The device has not asked for the flash work yet that it waits for.
+    /// The device has not asked for the flash work yet that it waits for: a page or a word line waits until it is full.
     Held,
 }
 
@@ -191,7 +191,7 @@ impl Reason {
             Self::Bus => "bus transfer".into(),
             Self::MemoryWait => "buffer memory busy".into(),
             Self::Memory => "buffer memory transfer".into(),
-            Self::Held => "not yet asked of the flash".into(),
+            Self::Held => "held for a full page or word line".into(),
         }
     }
 }
@@ -324,8 +324,8 @@ enum Cause {
 #[derive(Clone, Debug)]
 pub(crate) struct OpSpan {
     pub(crate) op: Op,
-    /// Its number in the order of all.
-    number: u64,
+    /// The number of the first operation of its command, in the order of all.
+    batch: u64,
     queued: Instant,
     cause: Cause,
     /// When its command began; later than everything while it waits.
@@ -376,6 +376,8 @@ struct FirstPiece {
 pub struct Spans {
     planes_per_station: u32,
     per_channel: u32,
+    /// Pages wait for any die, not for one.
+    dynamic: bool,
     stations: IndexVec<StationId, Station>,
     channels: IndexVec<ChannelId, History<bool>>,
     rooms: IndexVec<PlaneId, History<bool>>,
@@ -390,14 +392,15 @@ pub struct Spans {
     first_pieces: VecDeque<FirstPiece>,
     first_sums: ByReason,
     cause: Cause,
+    cause_at: Instant,
     /// Since when history is needed, by command.
     needs: BTreeSet<(Instant, u32)>,
     served: Vec<Served>,
 }
 
 impl Spans {
-    /// For a device of this shape.
-    pub fn new(geometry: &Geometry) -> Self {
+    /// For a device of this shape; `dynamic` if dies take pages of host data from one queue.
+    pub fn new(geometry: &Geometry, dynamic: bool) -> Self {
         let station = |_| Station {
             doing: History::new(Doing::Nothing),
             current: Vec::new(),
@@ -407,6 +410,7 @@ impl Spans {
         Self {
             planes_per_station: geometry.planes_per_station(),
             per_channel: geometry.stations_per_channel(),
+            dynamic,
             stations: IndexVec::from_fn(geometry.stations() as usize, station),
             channels: IndexVec::from_fn(geometry.channels() as usize, |_| History::new(false)),
             rooms: IndexVec::from_fn(geometry.planes() as usize, |_| History::new(true)),
@@ -419,6 +423,7 @@ impl Spans {
             first_pieces: VecDeque::new(),
             first_sums: [0; REASONS],
             cause: Cause::Host,
+            cause_at: Instant::ZERO,
             needs: BTreeSet::new(),
             served: Vec::new(),
         }
@@ -432,11 +437,6 @@ impl Spans {
     /// An operation that has not ended. `None` if it was queued before the tracer was turned on.
     pub(crate) fn op(&self, op: usize) -> Option<&OpSpan> {
         self.ops.get(op)?.as_ref()
-    }
-
-    /// The operations that a die works on now, and those that it has suspended.
-    pub(crate) fn works_on(&self, station: StationId) -> (&[usize], &[usize]) {
-        (&self.stations[station].current, &self.stations[station].suspended)
     }
 
     /// The host's name for a command in the device.
@@ -461,6 +461,9 @@ impl Spans {
     /// Takes one record.
     pub fn feed(&mut self, record: &Record) {
         let now = record.at;
+        if now > self.cause_at {
+            (self.cause, self.cause_at) = (Cause::Host, now);
+        }
         match record.what {
             Traced::Arrived { command, id } => {
                 self.cause = Cause::Host;
@@ -556,7 +559,7 @@ impl Spans {
         self.numbers += 1;
         self.ops[op] = Some(OpSpan {
             op: what,
-            number: self.numbers,
+            batch: self.numbers,
             queued: now,
             cause: self.cause,
             issued: Instant::MAX,
@@ -571,13 +574,17 @@ impl Spans {
 
     fn issued(&mut self, now: Instant, op: usize, planes: u8) {
         let Some(span) = self.ops[op].as_ref() else { return };
-        let (work, number, kind) = (Work::of(&span.op), span.number, span.op.kind);
+        let (work, number, kind) = (Work::of(&span.op), span.batch, span.op.kind);
         let (array_from, array_until) = (span.array_from, span.array_until);
         let id = self.station(span.op.plane);
         let (channel, floor) = (self.channel(id), self.floor(now));
         let station = &mut self.stations[id];
         if planes == 0 {
+            let first = station.current.first().and_then(|first| Some(self.ops[*first].as_ref()?.batch));
             station.current.push(op);
+            if let (Some(first), Some(span)) = (first, &mut self.ops[op]) {
+                span.batch = first;
+            }
             return;
         }
         station.current.clear();
@@ -617,7 +624,7 @@ impl Spans {
         for op in &station.suspended {
             if let Some(Some(span)) = self.ops.get_mut(*op) {
                 span.breaks.push((now, Instant::MAX));
-                doing = Doing::Busy(Work::of(&span.op), span.number);
+                doing = Doing::Busy(Work::of(&span.op), span.batch);
             }
         }
         station.doing.set(now, doing, floor);
@@ -635,7 +642,7 @@ impl Spans {
                     last.1 = now;
                 }
                 (span.part_from, span.array_until) = (now, until);
-                doing = Doing::Busy(Work::of(&span.op), span.number);
+                doing = Doing::Busy(Work::of(&span.op), span.batch);
             }
         }
         station.doing.set(now, doing, floor);
@@ -690,12 +697,7 @@ impl Spans {
             let behind = self.first_between(enqueued, first_since);
             if let Some(command) = self.command(at) {
                 command.behind = behind;
-                command.pieces.push(Piece::plain(
-                    Stage::Behind,
-                    Reason::Itself,
-                    enqueued,
-                    first_since,
-                ));
+                command.pieces.push(Piece::plain(Stage::Behind, Reason::Itself, enqueued, first_since));
             }
         }
         let pieces = if now > first_since { self.chain(first_since, now, cause, stage) } else { Vec::new() };
@@ -738,7 +740,8 @@ impl Spans {
             self.need(first, Some(now));
         }
         let oldest = self.queue.front().and_then(|at| self.commands[*at as usize].as_ref()?.enqueued);
-        while self.first_pieces.front().is_some_and(|piece| oldest.is_none_or(|oldest| piece.until <= oldest)) {
+        while self.first_pieces.front().is_some_and(|piece| oldest.is_none_or(|oldest| piece.until <= oldest))
+        {
             self.first_pieces.pop_front();
         }
     }
@@ -793,6 +796,16 @@ impl Spans {
             backwards.extend(pieces.into_iter().rev());
             until = until.min(span.queued);
             cause = span.cause;
+            let pulled = self.dynamic && span.queued == span.issued && from < until;
+            if pulled && matches!(span.op.job, Job::UserPage(_)) {
+                // The page waited for any die; what the die did that took it stands for all of them.
+                let mut pieces = Vec::new();
+                self.wait_pieces(span, from, until, &mut |reason, from, until, others| {
+                    pieces.push(Piece { stage, reason, from, until, op: Some(span.op), others });
+                });
+                backwards.extend(pieces.into_iter().rev());
+                break;
+            }
         }
         let mut pieces: Vec<Piece> = Vec::with_capacity(backwards.len());
         for piece in backwards.into_iter().rev() {
@@ -869,7 +882,7 @@ impl Spans {
         let channel = &self.channels[self.channel(id)];
         self.stations[id].doing.walk(from, until, |from, until, doing| match doing {
             // Its own array, which is being stopped.
-            Doing::Busy(work, number) if number == span.number => add(Reason::Array(work), from, until, 0),
+            Doing::Busy(work, number) if number == span.batch => add(Reason::Array(work), from, until, 0),
             Doing::Busy(work, _) => add(Reason::Die(work), from, until, 1),
             Doing::Nothing => channel.walk(from, until, |from, until, busy| {
                 add(if busy { Reason::BusWait } else { Reason::Held }, from, until, 0);

@@ -4,3 +4,4 @@ mod amplification;
 mod answers;
 mod crash;
 mod support;
+mod timeline;
