@@ -3,6 +3,7 @@
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::top::TopArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use flashweir_core::{Duration, Instant};
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
 use flashweir_lab::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use std::path::PathBuf;
@@ -78,6 +79,32 @@ pub(crate) struct Common {
     /// Worlds that run at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,
+    #[command(flatten)]
+    pub(crate) trace: TraceArgs,
+}
+
+/// A time line for Perfetto.
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// Write a time line for Perfetto (ui.perfetto.dev) to this file: tracks for each queue, channel, die, flush and
+    /// collection, in virtual time; docs/perfetto.md says what they show
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) perfetto: Option<PathBuf>,
+    /// The part of the run in that file, as in 10ms..12.5ms [default: from the start until it has 300,000 events]
+    #[arg(long, value_name = "START..END", help_heading = "Output", requires = "perfetto", value_parser = window)]
+    pub(crate) perfetto_window: Option<(Instant, Instant)>,
+}
+
+/// A span of virtual time; what is missing on one side has no limit there.
+fn window(text: &str) -> Result<(Instant, Instant), String> {
+    let expected = || "expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us".to_owned();
+    let (from, until) = text.split_once("..").ok_or_else(expected)?;
+    let at = |text: &str, missing: Instant| match text.trim() {
+        "" => Ok(missing),
+        text => text.parse::<Duration>().map(|after| Instant::ZERO + after),
+    };
+    let (from, until) = (at(from, Instant::ZERO)?, at(until, Instant::MAX)?);
+    if from < until { Ok((from, until)) } else { Err(format!("it ends before it begins; {}", expected())) }
 }
 
 /// A whole number in a range.
@@ -123,6 +150,7 @@ pub(crate) enum RunOutput {
   weir run s.toml --set 'device.*.ftl.gc.policy=fifo'            one key of every device
   weir run s.toml --set device.0.buffer.capacity=64MiB --set precondition.overwrite=2
   weir run s.toml --output json --out results.json --csv series.csv
+  weir run s.toml --perfetto trace.json --perfetto-window 1s..1.01s       ten milliseconds of every run
 
 A scenario in short:
   name = \"my question\"

@@ -13,6 +13,7 @@ mod devices;
 mod error;
 mod import;
 mod output;
+mod perfetto;
 mod progress;
 mod run;
 mod serve;

@@ -38,6 +38,12 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
+/// A name beside `path` for what becomes a part of it.
+pub(crate) fn temporary(path: &Path, ending: &str) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    directory(path).join(format!(".{name}.{}.{ending}", std::process::id()))
+}
+
 /// Files that appear together.
 #[derive(Debug, Default)]
 pub(crate) struct Files(Vec<(PathBuf, Vec<u8>)>);
@@ -60,8 +66,7 @@ impl Files {
                 std::fs::write(path, content).map_err(failed)?;
                 continue;
             }
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let temporary = directory(path).join(format!(".{name}.{}.part", std::process::id()));
+            let temporary = temporary(path, "part");
             waiting.0.push((temporary.clone(), path.clone()));
             let mut file = std::fs::File::create(&temporary).map_err(failed)?;
             file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;

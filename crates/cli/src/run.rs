@@ -4,6 +4,7 @@ use crate::args::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, R
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::output::{Files, check, print};
+use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
 use flashweir_lab::experiment::{self, Experiment};
 use flashweir_lab::precondition::Mode;
@@ -103,10 +104,13 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
     let threads = common
         .jobs
         .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |jobs| jobs as usize);
+    let timeline = TimelineFile::new(&common.trace, &experiment)?;
     let watch = Watch::new(&experiment, common.quiet);
-    let outcomes = experiment.run(threads, cancel, &|report| watch.report(report));
+    let observe = |report| watch.report(report);
+    let outcomes = experiment.run_traced(threads, cancel, &observe, &|cell| timeline.wanted(cell));
     let cost = watch.finish();
-    let outcomes = outcomes.ok_or(Failure::Interrupted)?;
+    let (outcomes, findings): (Vec<_>, Vec<_>) = outcomes.ok_or(Failure::Interrupted)?.into_iter().unzip();
+    timeline.finish(findings.iter(), common.quiet)?;
     let results: Vec<RunResult> = outcomes.iter().map(|outcome| outcome.result.clone()).collect();
     let text = show(&experiment, &results, shape)?;
     let mut files = Files::default();

@@ -618,7 +618,7 @@ fn of(op: &Op, spans: &Spans, open: &BTreeMap<u64, Open>) -> String {
 pub fn die_name(geometry: &Geometry, station: StationId) -> String {
     let per_channel = geometry.stations_per_channel();
     let (channel, nth) = (station.0 / per_channel, station.0 % per_channel);
-    let [_, chips, dies, _] = geometry.dimensions();
+    let [_, chips, dies, _] = geometry.dimensions().map(|count| count.get() as u32);
     if per_channel == chips * dies && dies > 1 {
         format!("ch {channel} chip {} die {}", nth / dies, nth % dies)
     } else {

@@ -280,7 +280,7 @@ fn deallocations_wait_for_room_in_the_map_log() {
     config.buffer.capacity = Bytes::kib(64);
     config.ftl.over_provisioning = 0.5;
     config.validate().unwrap();
-    let text = "[t]\nrw=randtrim\nbs=4k\niodepth=32\nnorandommap\nio_size=32m\n\
+    let text = "[t]\nrw=randtrim\nbs=4k\niodepth=32\nnorandommap\nio_size=32m\nrate_iops=3000\n\
                 [w]\nrw=randwrite\nbs=4k\niodepth=32\nnorandommap\nio_size=32m\n";
     let traced = traced(filled(&config, 1, 1.0), 1, text, None, Some(Ledger::new(None, None)));
     let ledger = traced.findings.ledger.unwrap();
@@ -292,7 +292,7 @@ fn deallocations_wait_for_room_in_the_map_log() {
 #[test]
 fn a_file_shows_a_window_or_is_cut_and_says_so() {
     let config = preset("consumer-tlc-nvme").unwrap();
-    let text = "[j]\nrw=randrw\nbs=4k\niodepth=8\nnumber_ios=3000\nfsync=50\n";
+    let text = "[j]\nrw=randrw\nbs=4k\niodepth=8\nnumber_ios=1200\nfsync=50\n";
     let at = |us| Instant::ZERO + Duration::from_micros(us);
     let run = |limits| {
         let out = Shared::default();
@@ -301,7 +301,7 @@ fn a_file_shows_a_window_or_is_cut_and_says_so() {
         (traced.findings.perfetto.unwrap(), out.events(), traced.hash)
     };
     let (whole, all, hash) = run(Limits::default());
-    assert!(!whole.cut && whole.error.is_none() && whole.until > at(10_000));
+    assert!(!whole.cut && whole.error.is_none() && whole.until > at(6000));
     let (cut, events, same) = run(Limits { events: 2000, ..Limits::default() });
     assert!(cut.cut && cut.events >= 2000 && cut.events < 2300 && cut.until < whole.until, "{cut:?}");
     assert_eq!(hash, same, "a tracer that is turned off in the middle changes nothing");
