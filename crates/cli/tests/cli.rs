@@ -148,6 +148,11 @@ const BAD: [(&str, &str); 85] = [
     ("fio job.fio --device sata-mlc --set ftl.over_provisioning=0.95", "device 0 (sata-mlc): ftl.over_provisioning = 0.95: expected 0 to 0.9"),
     ("fio job.fio --device sata-mlc --overwrite x", "--overwrite cannot be `x`: expected a number such as 0.5"),
     ("fio job.fio --device sata-mlc --output-format xml", "--output-format cannot be `xml`: expected normal or json"),
+    ("fio job.fio --device sata-mlc --perfetto-window 1ms..2ms", "missing: --perfetto <FILE>"),
+    ("fio job.fio --device sata-mlc --perfetto t.json --perfetto-window 2ms..1ms", "--perfetto-window cannot be `2ms..1ms`: it ends before it begins; expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
+    ("run good.toml --perfetto t.json --perfetto-window 10", "--perfetto-window cannot be `10`: expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
+    ("run good.toml --perfetto t.json --perfetto-window 10..20ms", "--perfetto-window cannot be `10..20ms`: `10` is not a duration: expected a number with ns, us, ms or s, as in 75us"),
+    ("replay good.trace --device sata-mlc --perfetto none/t.json", "none/t.json cannot be written: there is no directory none"),
     ("replay good.trace --device sata-mlc --limit 0", "--limit cannot be `0`: expected a whole number of 1 or more"),
     ("replay good.trace --device sata-mlc --fit squeeze", "--fit cannot be `squeeze`: expected refuse or wrap"),
     ("replay good.trace", "missing: --device <PRESET|FILE.toml>"),
@@ -319,6 +324,37 @@ fn files_appear_whole_and_alone() {
         first,
         "a failure leaves what was there"
     );
+}
+
+#[test]
+fn time_lines_of_all_runs_are_in_one_file() {
+    let place = Place::new("perfetto");
+    let before = place.names();
+    let two = "fio job.fio --device sata-mlc --device low-latency-slc";
+    let plain = place.say(&format!("{two} -q"));
+    let traced = place.say(&format!("{two} --perfetto t.json"));
+    assert_eq!(good(&plain), good(&traced), "what is measured does not depend on it");
+    assert!(text(&traced.stderr).contains("t.json: ") && text(&traced.stderr).contains(" events"));
+    let shown = |file: &str| {
+        let json: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(place.0.join(file)).unwrap()).unwrap();
+        json["traceEvents"].as_array().unwrap().clone()
+    };
+    let names: Vec<String> = shown("t.json")
+        .iter()
+        .filter(|event| event["name"] == "process_name")
+        .map(|event| event["args"]["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names.len(), 8);
+    assert!(names[0].starts_with("sata-mlc, job · ") && names[7].starts_with("low-latency-slc, job · "));
+    let window = place.say("fio job.fio --device sata-mlc -q --perfetto w.json --perfetto-window 1ms..1.5ms");
+    assert_eq!(text(&window.stderr), "");
+    let times: Vec<f64> = shown("w.json").iter().filter_map(|event| event["ts"].as_f64()).collect();
+    assert!(times.len() > 20 && times.iter().all(|ts| (0.0..1600.0).contains(ts)), "{times:?}");
+    let mut expected = before;
+    expected.extend(["t.json".to_owned(), "w.json".to_owned()]);
+    expected.sort();
+    assert_eq!(place.names(), expected, "no parts are left");
 }
 
 #[test]
