@@ -258,14 +258,4 @@ impl Device {
             }
         }
     }
-
-    /// Mapping units in the buffer.
-    pub fn buffered_units(&self) -> u32 {
-        self.buffer.used()
-    }
-
-    /// Erased blocks in all planes.
-    pub fn free_blocks(&self) -> u64 {
-        (0..self.geometry.planes()).map(|plane| u64::from(self.space.blocks.free_count(PlaneId(plane)))).sum()
-    }
 }

@@ -271,10 +271,17 @@ impl Perfetto {
     /// What is counted, after a moment of the device.
     pub(super) fn counters(&mut self, now: Instant, device: &Device) {
         self.counter(Process::Queues, now, 0, "in the device:", "commands", self.in_device);
-        let units = u64::from(device.buffered_units());
+        let units = device.buffer_use()[1];
         self.counter(Process::Background, now, 1, "buffer:", "units", units);
         if std::mem::take(&mut self.blocks_changed) {
-            self.counter(Process::Background, now, 2, "free:", "blocks", device.free_blocks());
+            self.counter(
+                Process::Background,
+                now,
+                2,
+                "least free of a plane:",
+                "blocks",
+                device.free_blocks().0,
+            );
         }
     }
 

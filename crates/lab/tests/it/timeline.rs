@@ -318,7 +318,8 @@ fn a_file_shows_a_window_or_is_cut_and_says_so() {
     // Collections and flushes that are open at the end end there.
     expected.retain(|(_, until, _)| *until <= 5_500_000);
     shown.retain(|(_, until, _)| *until <= 5_500_000);
-    (expected.sort_unstable(), shown.sort_unstable());
+    expected.sort_unstable();
+    shown.sort_unstable();
     assert_eq!(expected, shown);
     let name = events.iter().find(|event| event["name"] == "process_name").unwrap();
     assert_eq!(
