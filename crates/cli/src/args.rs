@@ -2,6 +2,7 @@
 
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::top::TopArgs;
+use crate::volume::VolumeCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flashweir_core::{Duration, Instant};
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
@@ -22,7 +23,8 @@ use std::path::PathBuf;
   weir replay tpcc.trace --device mqsim-default --fit wrap
   weir waf --policy greedy,fifo                        write amplification beside theory
   weir crash --states 100000                           power cuts at every moment
-  weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, whose power `weir cut` cuts
+  weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
+  weir volume create disk --device sata-mlc            a disk that is kept in a directory
 
 Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
 Results go to stdout; warnings, progress and the speed of the simulator to stderr.
@@ -54,6 +56,9 @@ pub(crate) enum Command {
     Waf(WafArgs),
     /// Serve simulated devices as disks of real programs, over NBD
     Serve(ServeArgs),
+    /// Make, look at and check volumes: disks that are kept in a directory
+    #[command(subcommand)]
+    Volume(VolumeCommand),
     /// Cut the power of a disk that is being served
     Cut(CutArgs),
     /// Watch a running server
@@ -108,7 +113,7 @@ fn window(text: &str) -> Result<(Instant, Instant), String> {
 }
 
 /// A whole number in a range.
-fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
+pub(crate) fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {

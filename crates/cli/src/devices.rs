@@ -90,7 +90,7 @@ pub(crate) fn command(command: &DeviceCommand) -> Outcome {
 }
 
 /// A size with one digit after the point, in binary units.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let gib = bytes as f64 / (1u64 << 30) as f64;
     if gib >= 1.0 { format!("{gib:.1} GiB") } else { format!("{:.1} MiB", gib * 1024.0) }
 }

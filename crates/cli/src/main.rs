@@ -20,6 +20,7 @@ mod serve;
 mod top;
 mod trace;
 mod usage;
+mod volume;
 mod waf;
 
 use args::{Cli, Command};
@@ -52,6 +53,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Import(command) => import::command(command),
         Command::Waf(args) => waf::command(args, cancel),
         Command::Serve(args) => serve::serve(args, cancel),
+        Command::Volume(command) => volume::command(command, cancel),
         Command::Cut(args) => serve::cut(args),
         Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),

@@ -83,7 +83,7 @@ const FILES: [(&str, &str); 24] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 90] = [
+const BAD: [(&str, &str); 109] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -169,6 +169,25 @@ const BAD: [(&str, &str); 90] = [
     ("waf --device amf --policy gredy", "`ftl.gc.policy` in device 0 (amf) cannot be \"gredy\"; did you mean `greedy`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
     ("waf --device amf --over-provisioning 2", "device 0 (amf): ftl.over_provisioning = 2: expected 0 to 0.9"),
     ("waf --measure 0", "--measure cannot be `0`: expected more than 0 and at most 1000"),
+    ("volume create", "missing: --device <PRESET|FILE.toml>, <DIR>"),
+    ("volume create v", "missing: --device <PRESET|FILE.toml>"),
+    ("volume create v --device sata", "`sata` is neither a preset nor a device file. Presets: <presets>"),
+    ("volume create v --device sata-mlc --capacity big", "--capacity cannot be `big`: expected a size such as 100GiB"),
+    ("volume create v --device sata-mlc --capacity 0", "--capacity cannot be `0`: expected a size such as 100GiB"),
+    ("volume create v --device sata-mlc --capacity 1MiB", "--capacity = 1MiB: expected at least 91648KiB for sata-mlc"),
+    ("volume create v --device sata-mlc --capacity 999TiB", "--capacity = 999TiB: expected at most 7633633MiB for sata-mlc"),
+    ("volume create v --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
+    ("volume create v --device sata-mlc --set buffer.mod=x", "unknown key `buffer.mod` in device 0 (sata-mlc); did you mean `mode`? Known keys: access_latency, bytes_per_s, capacity, eviction, high_water, low_water, mode, protected"),
+    ("volume create v --device mqsim-default", "ftl.metadata = none of mqsim-default: expected log, because a volume is recovered from what the device keeps on flash"),
+    ("volume create . --device sata-mlc", ". is not empty: expected an empty directory, or a new name"),
+    ("volume create none/v --device sata-mlc", "none/v cannot be made: there is no directory none"),
+    ("volume create job.fio --device sata-mlc", "job.fio is not a directory: expected an empty directory, or a new name"),
+    ("volume info", "missing: <DIR>"),
+    ("volume info none", "none: there is no such directory"),
+    ("volume info .", ". is not a volume: it has no volume.toml"),
+    ("volume check none", "none: there is no such directory"),
+    ("volume check job.fio", "job.fio is not a volume: it has no volume.toml"),
+    ("volume chek none", "unknown command `chek`; did you mean `check`?"),
     ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny>"),
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
     ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),
@@ -208,7 +227,7 @@ fn without_a_command_there_is_help_and_exit_code_2() {
 #[test]
 fn every_help_page_teaches_within_100_columns() {
     let place = Place::new("help");
-    let pages = ["", "run", "fio", "replay", "waf", "crash", "import mqsim"];
+    let pages = ["", "run", "fio", "replay", "waf", "crash", "import mqsim", "volume create", "volume check"];
     for page in pages {
         let output = place.say(&format!("{page} --help"));
         assert!(good(&output).contains("Examples:"), "{page}");
@@ -475,4 +494,81 @@ fn the_crash_laboratory_counts_draws_and_replays() {
     let replayed = place.weir(&["crash", "--replay", token.trim_matches('\'')]);
     assert_eq!(replayed.status.code(), Some(1));
     assert!(text(&replayed.stderr).starts_with("weir: violation: "), "{}", text(&replayed.stderr));
+}
+
+#[test]
+fn a_volume_is_made_looked_at_and_checked() {
+    let place = Place::new("volume");
+    let made = place.say("volume create v --device sata-mlc --capacity 1GiB --seed 7");
+    assert_eq!(good(&made), "v: 1.0 GiB of sata-mlc; weir serve v\n");
+    let info = place.say("volume info v");
+    for line in [
+        "volume       v\n",
+        "device       sata-mlc, seed 7\n",
+        "capacity     1.0 GiB (1073741824 bytes)\n",
+        "kind         D1, write-back: a write is durable after a FLUSH\n",
+        "state        closed\n",
+        "used         0.0 MiB written and not deallocated (0.0 %)\n",
+    ] {
+        assert!(good(&info).contains(line), "{line}{}", text(&info.stdout));
+    }
+    for line in ["volume info v --json", "volume info v --output json"] {
+        let info = place.say(line);
+        let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
+        assert_eq!((&info["capacity_bytes"], &info["kind"]), (&(1 << 30).into(), &"D1".into()));
+        assert_eq!((&info["clean"], &info["content"]["mapped_bytes"]), (&true.into(), &0.into()));
+    }
+    let checked = place.say("volume check v");
+    assert_eq!(good(&checked), "no problems: 0 pages read, closed, recovery finds 0.0 MiB of the host\n");
+    let checked = place.say("volume check v --json");
+    let checked: serde_json::Value = serde_json::from_str(good(&checked)).unwrap();
+    assert_eq!(checked["problems"], serde_json::json!([]));
+}
+
+#[test]
+fn a_damaged_volume_is_exit_code_1_with_a_list() {
+    let place = Place::new("damaged");
+    good(&place.say("volume create v --device sata-mlc --capacity 1GiB"));
+    let flip = |file: &str, at: usize| {
+        let path = place.0.join("v").join(file);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    };
+    [0, 640].map(|at| flip("blocks", at));
+    let checked = place.say("volume check v");
+    assert_eq!(
+        text(&checked.stdout),
+        "blocks, block 0: both slots are wrong\nblocks, block 10: both slots are wrong\n\
+         2 problems: 0 pages read, closed, recovery was not tried\n"
+    );
+    assert_eq!(checked.status.code(), Some(1));
+    assert_eq!(text(&checked.stderr), "weir: v is damaged: 2 problems\n");
+    let info = place.say("volume info v");
+    assert!(good(&info).contains("used         not known: 2 problems, weir volume check lists them\n"));
+    [0, 640].map(|at| flip("blocks", at));
+    flip("state", 3);
+    let info = place.say("volume info v");
+    assert_eq!((info.status.code(), text(&info.stderr)), (Some(1), "weir: v: state: wrong checksum\n"));
+    flip("state", 3);
+    let description = std::fs::read_to_string(place.0.join("v/volume.toml")).unwrap();
+    std::fs::write(place.0.join("v/volume.toml"), description.replace("format = 1", "format = 2")).unwrap();
+    let newer = place.say("volume check v");
+    let said = "weir: v: the volume has format 2, and this program knows formats up to 1\n";
+    assert_eq!((newer.status.code(), text(&newer.stderr)), (Some(2), said));
+}
+
+#[test]
+fn a_volume_that_is_locked_is_not_checked() {
+    let place = Place::new("locked");
+    good(&place.say("volume create v --device sata-mlc --capacity 1GiB"));
+    std::fs::write(place.0.join("v/lock"), "4711\n").unwrap();
+    let lock = std::fs::File::open(place.0.join("v/lock")).unwrap();
+    lock.lock().unwrap();
+    let checked = place.say("volume check v");
+    assert_eq!(checked.status.code(), Some(1));
+    assert_eq!(text(&checked.stderr), "weir: v is in use by process 4711\n");
+    assert!(good(&place.say("volume info v")).contains("state        in use by process 4711\n"));
+    lock.unlock().unwrap();
+    good(&place.say("volume check v"));
 }

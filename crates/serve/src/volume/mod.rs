@@ -47,6 +47,10 @@ pub enum VolumeError {
     NotAVolume(PathBuf),
     /// A volume is to be made where something is already.
     NotEmpty(PathBuf),
+    /// A volume is to be made in a directory that does not exist.
+    Homeless(PathBuf),
+    /// A volume is to be made where a file is.
+    NotADirectory(PathBuf),
     /// The volume was made by a newer version of the program.
     Newer { directory: PathBuf, version: u64 },
     /// Another process has it open.
@@ -70,6 +74,14 @@ impl fmt::Display for VolumeError {
             }
             Self::NotEmpty(path) => {
                 write!(f, "{} is not empty: expected an empty directory, or a new name", path.display())
+            }
+            Self::Homeless(path) => {
+                let parent = path.parent().unwrap_or(path).display();
+                write!(f, "{} cannot be made: there is no directory {parent}", path.display())
+            }
+            Self::NotADirectory(path) => {
+                let shown = path.display();
+                write!(f, "{shown} is not a directory: expected an empty directory, or a new name")
             }
             Self::Newer { directory, version } => write!(
                 f,
@@ -153,8 +165,14 @@ impl Volume {
                 None => false,
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                std::fs::create_dir(directory).map_err(io("cannot be made".into()))?;
+                std::fs::create_dir(directory).map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => VolumeError::Homeless(directory.to_owned()),
+                    _ => io("cannot be made".into())(error),
+                })?;
                 true
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                return Err(VolumeError::NotADirectory(directory.to_owned()));
             }
             Err(error) => return Err(io("cannot be used".into())(error)),
         };
@@ -471,37 +489,46 @@ fn process_of(mut lock: &File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// The device `config` with at least `capacity` bytes for the host, as near as whole stripes allow: blocks are added
-/// to each plane or taken away, and what they have too much goes to over-provisioning.
+/// The device `config` with `capacity` bytes for the host, rounded up to whole stripes: as many blocks in each plane as
+/// its over-provisioning asks for, and more where those would not leave enough spare ones.
 pub fn with_capacity(config: &DeviceConfig, capacity: Bytes) -> Result<DeviceConfig, String> {
+    const BLOCKS: std::ops::RangeInclusive<u32> = 4..=65_536;
+    const OVER_PROVISIONING_MAX: f64 = 0.9;
+    let sized = |blocks_per_plane: u32, over_provisioning: f64| {
+        let mut sized = config.clone();
+        sized.geometry.blocks_per_plane = blocks_per_plane;
+        sized.ftl.over_provisioning = over_provisioning;
+        sized
+    };
     let bytes_of = |config: &DeviceConfig| {
         let geometry = Geometry::new(config);
         geometry.user_units * geometry.unit_bytes
     };
-    let sized = |blocks_per_plane: u32| {
-        let mut sized = config.clone();
-        sized.geometry.blocks_per_plane = blocks_per_plane;
-        sized
-    };
-    let valid = |blocks: &u32| sized(*blocks).validate().is_ok();
-    // Metadata and spare blocks take a fixed number of blocks, so a device may be too small and not too large.
-    let (mut low, mut high) = (4, 65_536);
-    if bytes_of(&sized(high)) < capacity.0 || sized(high).validate().is_err() {
-        let most = (4..=high).rev().find(valid).map_or(Bytes(0), |blocks| Bytes(bytes_of(&sized(blocks))));
-        return Err(format!("expected at most {most} for {}", config.name));
-    }
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let enough = bytes_of(&sized(middle)) >= capacity.0 && valid(&middle);
-        (low, high) = if enough { (low, middle) } else { (middle + 1, high) };
-    }
-    let mut best = sized(low);
-    let geometry = Geometry::new(&best);
+    let is_valid = |config: &DeviceConfig| config.validate().is_ok();
+    let own = config.ftl.over_provisioning;
+    let geometry = Geometry::new(config);
     let stripe = u64::from(geometry.planes()) * u64::from(geometry.units_per_page);
-    let units = capacity.0.div_ceil(geometry.unit_bytes).div_ceil(stripe).max(1) * stripe;
-    best.ftl.over_provisioning = 1.0 - (units as f64 + 0.5) / geometry.physical_units() as f64;
-    match best.validate() {
-        Ok(()) => Ok(best),
-        Err(_) => Err(format!("expected at least {} for {}", Bytes(bytes_of(&sized(low))), config.name)),
+    let units = capacity.0.div_ceil(geometry.unit_bytes).div_ceil(stripe) * stripe;
+    let enough = BLOCKS.filter(|blocks| bytes_of(&sized(*blocks, own)) / geometry.unit_bytes >= units);
+    for blocks in enough {
+        let physical = Geometry::new(&sized(blocks, own)).physical_units();
+        // Half a unit more than is asked for, so that rounding down gives what is asked for.
+        let over_provisioning = 1.0 - (units as f64 + 0.5) / physical as f64;
+        if over_provisioning > OVER_PROVISIONING_MAX {
+            break;
+        }
+        let sized = sized(blocks, over_provisioning.max(0.0));
+        if is_valid(&sized) {
+            return Ok(sized);
+        }
+    }
+    let mut least = BLOCKS.map(|blocks| sized(blocks, OVER_PROVISIONING_MAX)).filter(is_valid);
+    match least.next().map(|least| bytes_of(&least)).filter(|least| capacity.0 < *least) {
+        Some(least) => Err(format!("expected at least {} for {}", Bytes(least), config.name)),
+        None => {
+            let most = BLOCKS.rev().map(|blocks| sized(blocks, own)).find(is_valid);
+            let most = most.map_or(0, |most| bytes_of(&most));
+            Err(format!("expected at most {} for {}", Bytes(most), config.name))
+        }
     }
 }

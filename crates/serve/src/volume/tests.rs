@@ -541,13 +541,14 @@ fn who_may_not_open_is_told_why() {
 
 #[test]
 fn capacities_are_met_from_above() {
+    let mut met = 0;
     for config in flashweir_device::presets::all().into_iter().filter(|c| c.ftl.metadata == Metadata::Log) {
         let stripe = {
             let geometry = Geometry::new(&config);
             u64::from(geometry.planes()) * u64::from(geometry.units_per_page) * geometry.unit_bytes
         };
-        for gib in [8, 20, 33] {
-            let wanted = Bytes::gib(gib);
+        for mib in [700, 8 << 10, 20 << 10, 33_333] {
+            let wanted = Bytes::mib(mib);
             let sized = match with_capacity(&config, wanted) {
                 Ok(sized) => sized,
                 Err(error) => {
@@ -555,12 +556,15 @@ fn capacities_are_met_from_above() {
                     continue;
                 }
             };
+            sized.validate().unwrap();
             let capacity = Geometry::new(&sized).capacity_lbas() * 512;
+            met += 1;
             assert!(capacity >= wanted.0 && capacity < wanted.0 + stripe, "{}: {capacity}", config.name);
         }
         assert!(with_capacity(&config, Bytes(1)).unwrap_err().starts_with("expected at least "));
         assert!(with_capacity(&config, Bytes(1 << 60)).unwrap_err().starts_with("expected at most "));
     }
+    assert!(met > 30, "{met}");
 }
 
 #[test]
@@ -601,6 +605,10 @@ fn child() {
         run.command(&mut device, Op::Write { lba, blocks, data: bytes(blocks as usize, number) }).unwrap();
         if flushes && number % 4 == 3 {
             run.command(&mut device, Op::Flush).unwrap();
+        }
+        if let Some(error) = device.store_error() {
+            writeln!(out, "stopped: {error}").unwrap();
+            return;
         }
         if !flushes || number % 4 == 3 {
             writeln!(out, "acknowledged {number}").unwrap();

@@ -1,0 +1,297 @@
+//! `weir volume`: disks that are kept in a directory, made, looked at and checked.
+
+use crate::args::whole;
+use crate::devices::{resolve, size};
+use crate::error::{Failure, Outcome};
+use crate::output::print;
+use crate::progress::Bar;
+use clap::{Args, Subcommand, ValueEnum};
+use flashweir_core::Bytes;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_device::config::{BufferMode, DeviceConfig};
+use flashweir_device::geometry::Geometry;
+use flashweir_serve::volume::{self, Checked, Info, Problem, Volume, VolumeError};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Make a volume with a device fresh from the factory
+    Create(CreateArgs),
+    /// Say what a volume is: device, wear, how full, closed or not
+    Info(LookArgs),
+    /// Read everything in a volume and try a recovery, without changing it; exit code 1 if something is wrong
+    Check(LookArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir volume create disk --device consumer-tlc-nvme
+  weir volume create disk --device sata-mlc --capacity 100GiB
+  weir volume create disk --device my.toml --set buffer.mode=write-through --seed 7
+  weir serve disk                                  serves it
+
+A volume is a directory that holds the medium of one device: contents, out-of-band areas, wear, and the device's own \
+metadata. It takes room on the host as it fills. Whatever ends the server (a stop, kill -9, a full disk), the device \
+recovers at the next opening as from a power cut: what its contract promises is there.")]
+pub(crate) struct CreateArgs {
+    /// The directory; it is empty or does not exist yet
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// A preset (see `weir device list`) or a device file
+    #[arg(long, short, value_name = "PRESET|FILE.toml")]
+    device: String,
+    /// Set a key of the device, as in buffer.capacity=64MiB; may be given often
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Bytes that the host sees, as in 100GiB; planes get more or fewer blocks [default: the device's own]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    capacity: Option<Bytes>,
+    /// Seed of the device's own randomness: bad blocks from the factory, failures
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    seed: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir volume info disk
+  weir volume info disk --output json
+  weir volume check disk && weir serve disk")]
+pub(crate) struct LookArgs {
+    /// The directory
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// What to print
+    #[arg(long, alias = "output-format", value_name = "SHAPE", default_value = "table")]
+    output: LookOutput,
+    /// Short for --output json
+    #[arg(long)]
+    json: bool,
+    /// No progress; errors are still said
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LookOutput {
+    /// Lines for people
+    #[value(alias = "normal")]
+    Table,
+    /// One JSON object
+    Json,
+}
+
+fn capacity(text: &str) -> Result<Bytes, String> {
+    let size = text.parse().ok().filter(|size: &Bytes| size.0 > 0);
+    size.ok_or_else(|| "expected a size such as 100GiB".to_owned())
+}
+
+/// `weir volume`.
+pub(crate) fn command(command: &VolumeCommand, cancel: &AtomicBool) -> Outcome {
+    match command {
+        VolumeCommand::Create(args) => create(args),
+        VolumeCommand::Info(args) => {
+            let info = look(args, cancel, volume::info)?;
+            print(&if args.is_json() { pretty(&info_json(args, &info)) } else { info_lines(args, &info) })
+        }
+        VolumeCommand::Check(args) => {
+            let checked = look(args, cancel, volume::check)?;
+            print(&if args.is_json() { pretty(&check_json(args, &checked)) } else { check_lines(&checked) })?;
+            match checked.problems.len() {
+                0 => Ok(()),
+                1 => Err(Failure::Run(format!("{} is damaged: 1 problem", args.directory.display()))),
+                many => {
+                    Err(Failure::Run(format!("{} is damaged: {many} problems", args.directory.display())))
+                }
+            }
+        }
+    }
+}
+
+impl LookArgs {
+    fn is_json(&self) -> bool {
+        self.json || self.output == LookOutput::Json
+    }
+}
+
+/// A volume that cannot be used is a wrong argument, unless it was right once.
+pub(crate) fn failure(error: &VolumeError) -> Failure {
+    match error {
+        VolumeError::Missing(_)
+        | VolumeError::NotAVolume(_)
+        | VolumeError::NotEmpty(_)
+        | VolumeError::Homeless(_)
+        | VolumeError::NotADirectory(_)
+        | VolumeError::Newer { .. }
+        | VolumeError::Unsuitable(_) => Failure::usage(error),
+        VolumeError::InUse { .. }
+        | VolumeError::Damaged { .. }
+        | VolumeError::Io { .. }
+        | VolumeError::Unflushed(_) => Failure::run(error),
+    }
+}
+
+fn create(args: &CreateArgs) -> Outcome {
+    let mut devices = resolve(std::slice::from_ref(&args.device), &args.set)?;
+    let mut config = devices.pop().expect("one device was asked for");
+    if let Some(capacity) = args.capacity {
+        config = volume::with_capacity(&config, capacity)
+            .map_err(|expected| Failure::Usage(format!("--capacity = {capacity}: {expected}")))?;
+    }
+    Volume::create(&args.directory, &config, args.seed).map_err(|error| failure(&error))?;
+    let shown = args.directory.display();
+    print(&format!("{shown}: {} of {}; weir serve {shown}\n", size(user_bytes(&config)), config.name))
+}
+
+/// Reads a volume with a bar. Nothing is written, so Ctrl-C ends it at once.
+fn look<T>(
+    args: &LookArgs,
+    cancel: &AtomicBool,
+    work: impl FnOnce(&Path, &mut dyn FnMut(f64)) -> Result<T, VolumeError>,
+) -> Outcome<T> {
+    let mut bar = Bar::new(args.quiet);
+    let done = work(&args.directory, &mut |fraction| {
+        if cancel.load(Ordering::Relaxed) {
+            bar.clear();
+            std::process::exit(i32::from(Failure::Interrupted.report()));
+        }
+        bar.set(fraction, || args.directory.display().to_string());
+    });
+    bar.clear();
+    done.map_err(|error| failure(&error))
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+fn user_bytes(config: &DeviceConfig) -> u64 {
+    Geometry::new(config).capacity_lbas() * LBA_BYTES
+}
+
+/// What the device promises: its kind, its buffer, and when a write is durable.
+fn promise(config: &DeviceConfig) -> [&'static str; 3] {
+    match (config.buffer.mode, config.completion_is_durable()) {
+        (BufferMode::WriteThrough, _) => ["D0", "write-through", "a write is durable when it completes"],
+        (BufferMode::PowerLossProtected, true) => {
+            ["D2", "power-loss-protected", "a write is durable when it completes"]
+        }
+        (BufferMode::PowerLossProtected, false) => {
+            ["D1", "protected in part", "a write is durable after a FLUSH"]
+        }
+        (BufferMode::WriteBack, _) => ["D1", "write-back", "a write is durable after a FLUSH"],
+    }
+}
+
+fn info_lines(args: &LookArgs, info: &Info) -> String {
+    let [kind, buffer, durable] = promise(&info.config);
+    let capacity = user_bytes(&info.config);
+    let mut lines = vec![
+        ("volume", args.directory.display().to_string()),
+        ("device", format!("{}, seed {}", info.config.name, info.seed)),
+        ("capacity", format!("{} ({capacity} bytes)", size(capacity))),
+        ("kind", format!("{kind}, {buffer}: {durable}")),
+        ("state", state(info)),
+        ("opened", format!("{} times", info.opens)),
+    ];
+    if let Some(content) = &info.content {
+        let blocks = Geometry::new(&info.config).blocks();
+        let used = match content.mapped_bytes {
+            Some(mapped) => {
+                let share = mapped as f64 * 100.0 / capacity as f64;
+                format!("{} written and not deallocated ({share:.1} %)", size(mapped))
+            }
+            None => format!("not known: {} problems, weir volume check lists them", content.problems),
+        };
+        let [least, most, all] = content.erases;
+        let mean = all as f64 / f64::from(blocks);
+        lines.push(("used", used));
+        lines.push(("wear", format!("{least} to {most} erases a block, {mean:.1} on average")));
+        lines.push((
+            "blocks",
+            format!(
+                "{blocks}, of which {} hold something and {} are bad",
+                content.used_blocks, content.bad_blocks
+            ),
+        ));
+    }
+    lines.push(("on the host", size(info.host_bytes)));
+    let mut text = String::new();
+    for (name, value) in lines {
+        let _ = writeln!(text, "{name:12} {value}");
+    }
+    text
+}
+
+fn state(info: &Info) -> String {
+    match (info.in_use, info.clean) {
+        (true, _) => match info.process {
+            Some(process) => format!("in use by process {process}"),
+            None => "in use".to_owned(),
+        },
+        (false, true) => "closed".to_owned(),
+        (false, false) => "not closed: the device recovers as from a power cut when it is opened".to_owned(),
+    }
+}
+
+fn info_json(args: &LookArgs, info: &Info) -> Value {
+    let [kind, buffer, _] = promise(&info.config);
+    let content = info.content.as_ref().map(|content| {
+        let [least, most, all] = content.erases;
+        json!({
+            "mapped_bytes": content.mapped_bytes,
+            "erases": { "min": least, "max": most, "total": all },
+            "used_blocks": content.used_blocks,
+            "bad_blocks": content.bad_blocks,
+            "problems": content.problems,
+        })
+    });
+    json!({
+        "volume": args.directory.display().to_string(),
+        "device": info.config.name,
+        "seed": info.seed,
+        "capacity_bytes": user_bytes(&info.config),
+        "kind": kind,
+        "buffer": buffer,
+        "blocks": Geometry::new(&info.config).blocks(),
+        "clean": info.clean,
+        "opens": info.opens,
+        "in_use": info.in_use,
+        "process": info.process,
+        "host_bytes": info.host_bytes,
+        "content": content,
+    })
+}
+
+fn check_lines(checked: &Checked) -> String {
+    let mut text = String::new();
+    for problem in &checked.problems {
+        let _ = writeln!(text, "{problem}");
+    }
+    let ended = if checked.clean { "closed" } else { "not closed" };
+    let recovered = match checked.mapped_bytes {
+        Some(mapped) => format!("recovery finds {} of the host", size(mapped)),
+        None => "recovery was not tried".to_owned(),
+    };
+    let found = match checked.problems.len() {
+        0 => "no problems".to_owned(),
+        1 => "1 problem".to_owned(),
+        many => format!("{many} problems"),
+    };
+    let _ = writeln!(text, "{found}: {} pages read, {ended}, {recovered}", checked.pages);
+    text
+}
+
+fn check_json(args: &LookArgs, checked: &Checked) -> Value {
+    let problem =
+        |problem: &Problem| json!({ "file": problem.file, "place": problem.place, "what": problem.what });
+    json!({
+        "volume": args.directory.display().to_string(),
+        "clean": checked.clean,
+        "pages_read": checked.pages,
+        "mapped_bytes": checked.mapped_bytes,
+        "problems": checked.problems.iter().map(problem).collect::<Vec<_>>(),
+    })
+}
