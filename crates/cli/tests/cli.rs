@@ -535,7 +535,7 @@ fn a_damaged_volume_is_exit_code_1_with_a_list() {
         bytes[at] ^= 1;
         std::fs::write(path, bytes).unwrap();
     };
-    [0, 640].map(|at| flip("blocks", at));
+    [0, 640].into_iter().for_each(|at| flip("blocks", at));
     let checked = place.say("volume check v");
     assert_eq!(
         text(&checked.stdout),
@@ -546,7 +546,7 @@ fn a_damaged_volume_is_exit_code_1_with_a_list() {
     assert_eq!(text(&checked.stderr), "weir: v is damaged: 2 problems\n");
     let info = place.say("volume info v");
     assert!(good(&info).contains("used         not known: 2 problems, weir volume check lists them\n"));
-    [0, 640].map(|at| flip("blocks", at));
+    [0, 640].into_iter().for_each(|at| flip("blocks", at));
     flip("state", 3);
     let info = place.say("volume info v");
     assert_eq!((info.status.code(), text(&info.stderr)), (Some(1), "weir: v: state: wrong checksum\n"));
