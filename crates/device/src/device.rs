@@ -312,6 +312,11 @@ impl Device {
         (u64::from(least), sum as f64 / count.max(1) as f64, u64::from(most))
     }
 
+    /// Contents are not hashed any more; see [`Media::forgo_digest`].
+    pub fn forgo_digest(&mut self) {
+        self.media.forgo_digest();
+    }
+
     /// Sets the clock of a quiet device to zero, for its use in another world.
     pub fn reset_clock(&mut self) {
         assert!(self.is_quiet(), "the device still works\n{}", self.describe());

@@ -255,6 +255,8 @@ pub struct Media {
     wear: Vec<Wear>,
     save_area: Option<Arc<SaveArea>>,
     digest: u64,
+    /// Whether the digest follows contents; see [`Self::forgo_digest`].
+    digests: bool,
     /// Pages or blocks were ever left unreadable; while none was, reads need not look.
     damaged: bool,
     units_per_page: u32,
@@ -277,6 +279,7 @@ impl Media {
             wear,
             save_area: None,
             digest: 0,
+            digests: track_contents,
             damaged: false,
             units_per_page: geometry.units_per_page,
             units_per_block: geometry.units_per_block(),
@@ -369,8 +372,15 @@ impl Media {
         self.track_contents
     }
 
+    /// Contents are not hashed any more: who never compares media saves a look at every byte. [`Self::digest`] is of
+    /// no use afterwards.
+    pub fn forgo_digest(&mut self) {
+        self.digests = false;
+    }
+
     /// A hash of everything on the medium; equal media have equal digests. Kept only where contents are in memory.
     pub fn digest(&self) -> u64 {
+        debug_assert!(self.digests || !self.track_contents, "the digest was given up");
         match &self.save_area {
             None => self.digest,
             Some(save) => {
@@ -416,6 +426,7 @@ impl Media {
     #[inline]
     pub fn append(&mut self, block: BlockId, unit: UnitImage) {
         let (track, stored, capacity) = (self.track_contents, self.backing.is_some(), self.units_per_block);
+        let digests = self.digests;
         let at = u64::from(block.0) * u64::from(capacity);
         let media = self.block_mut(block);
         let owner = unit.owner.pack();
@@ -424,9 +435,9 @@ impl Media {
         if track && stored {
             self.store(block, unit);
         } else if track {
-            let digest = Self::unit_digest(at + offset, owner, unit.seq, &unit.payload);
+            let digest = digests.then(|| Self::unit_digest(at + offset, owner, unit.seq, &unit.payload));
             media.payloads.push(unit.payload);
-            self.digest = self.digest.wrapping_add(digest);
+            self.digest = self.digest.wrapping_add(digest.unwrap_or(0));
         }
     }
 
@@ -501,7 +512,7 @@ impl Media {
     }
 
     fn forget(&mut self, block: BlockId) {
-        if self.track_contents && self.backing.is_none() {
+        if self.digests && self.backing.is_none() {
             self.digest = self.digest.wrapping_sub(self.block_digest(block));
         }
         if let Some(shared) = &mut self.blocks[block.index()] {

@@ -147,6 +147,7 @@ impl Device {
         let whole = |data: &Data| match data {
             Data::Zero => Payload::Zero,
             Data::Pattern(operation) => Payload::Tag(pattern(*operation, Lpn(unit))),
+            Data::Bytes(bytes) if bytes.len() == unit_bytes => Payload::Bytes(Arc::clone(bytes)),
             Data::Bytes(bytes) => {
                 let from = (unit * self.geometry.lbas_per_unit - lba) as usize * LBA_BYTES as usize;
                 Payload::Bytes(Arc::from(&bytes[from..from + unit_bytes]))

@@ -65,7 +65,8 @@ pub struct Live {
 
 impl Live {
     /// A device that has just woken up, at virtual time zero.
-    pub fn new(device: Device) -> Self {
+    pub fn new(mut device: Device) -> Self {
+        device.forgo_digest();
         let link = Link::new(device.config().link.clone());
         Self {
             agenda: Agenda::default(),

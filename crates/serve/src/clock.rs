@@ -75,16 +75,18 @@ impl Clock {
     }
 
     /// Wall time since the clock began.
+    #[inline]
     pub fn wall(&self) -> WallDuration {
         self.origin.elapsed()
     }
 
-    /// Virtual time.
-    pub fn now(&self) -> Instant {
-        let wall = self.wall().as_nanos() as u64;
+    /// Virtual time when the wall clock stands at `wall`.
+    #[inline]
+    pub fn virtual_at(&self, wall: WallDuration) -> Instant {
+        let ns = wall.as_nanos() as u64;
         match self.speed {
-            Speed::Scaled(factor) if factor != 1.0 => Instant::from_nanos((wall as f64 * factor) as u64),
-            _ => Instant::from_nanos(wall),
+            Speed::Scaled(factor) if factor != 1.0 => Instant::from_nanos((ns as f64 * factor) as u64),
+            _ => Instant::from_nanos(ns),
         }
     }
 

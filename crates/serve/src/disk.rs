@@ -382,6 +382,11 @@ impl Disk {
         }
     }
 
+    /// Whether something has finished and is not taken out yet.
+    pub(crate) fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
     /// Takes out what has finished; `queued` is when, for the statistics.
     pub(crate) fn answer(&mut self, queued: Instant, factor: f64, answers: &mut Vec<Answer>) {
         if self.finished.is_empty() {

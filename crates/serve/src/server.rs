@@ -215,6 +215,8 @@ pub struct Server {
     /// Wall time until which the poll does not sleep because clients were active.
     awake_until: WallDuration,
     looked_for_stalls: WallDuration,
+    /// Wall time when the clock was read last.
+    wall: WallDuration,
     stopping: bool,
     connections_total: u64,
     dropped: u64,
@@ -268,6 +270,7 @@ impl Server {
             answers: Vec::new(),
             awake_until: WallDuration::ZERO,
             looked_for_stalls: WallDuration::ZERO,
+            wall: WallDuration::ZERO,
             stopping: false,
             connections_total: 0,
             dropped: 0,
@@ -303,14 +306,16 @@ impl Server {
     fn turn(&mut self) -> Result<(), ServeError> {
         let mut events: [epoll::Event; EVENTS] =
             [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
-        let timeout = self.timeout();
+        let timeout = self.timeout(self.wall);
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos() as i64 };
         let count = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
             Ok(count) => count,
             Err(rustix::io::Errno::INTR) => 0,
             Err(error) => return Err(failed("epoll")(error)),
         };
-        let (wall, now) = (self.clock.wall(), self.clock.now());
+        let wall = self.clock.wall();
+        let now = self.clock.virtual_at(wall);
+        self.wall = wall;
         self.advance(now)?;
         for event in &events[..count] {
             match Source::unpack(event.data) {
@@ -332,13 +337,13 @@ impl Server {
         Ok(())
     }
 
-    /// How long the poll may sleep.
-    fn timeout(&self) -> WallDuration {
-        if !self.runnable.is_empty() || self.clock.wall() < self.awake_until {
+    /// How long the poll may sleep, `wall` being the time of the last turn.
+    fn timeout(&self, wall: WallDuration) -> WallDuration {
+        if !self.runnable.is_empty() || wall < self.awake_until {
             return WallDuration::ZERO;
         }
         let Some(next) = self.disks.iter().filter_map(Disk::next).min() else { return SLEEP_MAX };
-        let left = self.clock.wall_of(next.saturating_since(self.clock.now()));
+        let left = self.clock.wall_of(next.saturating_since(self.clock.virtual_at(wall)));
         left.saturating_sub(self.config.spin).min(SLEEP_MAX)
     }
 
@@ -351,7 +356,11 @@ impl Server {
 
     /// Hands what is due to the sessions.
     fn answer(&mut self) {
-        let (queued, factor) = (self.clock.now(), self.clock.factor());
+        if self.disks.iter().any(Disk::has_finished) {
+            // As late as possible: what this turn did is part of what clients wait for.
+            self.wall = self.clock.wall();
+        }
+        let (queued, factor) = (self.clock.virtual_at(self.wall), self.clock.factor());
         for disk in &mut self.disks {
             disk.answer(queued, factor, &mut self.answers);
         }
