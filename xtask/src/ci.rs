@@ -4,6 +4,7 @@
 
 use crate::host::{on_path, out_dir, root, seed, target_dir};
 use crate::packages;
+use crate::serve;
 use crate::steps::{Steps, Verdict, show, take};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,6 +75,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("planted bugs are found", || {
         show(weir(seed).args(["crash", "--mutants", "--quiet", "--states", &MUTANT_STATES.to_string()]))
     });
+    serve::steps(steps, seed);
     Ok(())
 }
 

@@ -25,10 +25,14 @@ pub(crate) fn out_dir() -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// Whether a program can be started by its name.
+/// Where the administrator's tools are, which are not on everybody's path.
+pub(crate) const ADMIN_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Whether a program can be started by its name, or is a tool of the administrator.
 pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    let mut dirs = std::env::split_paths(&path).chain(std::env::split_paths(ADMIN_PATH));
+    dirs.any(|dir| dir.join(program).is_file())
 }
 
 /// Whether we are root; wrong answers only make apt-get fail.

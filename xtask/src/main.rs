@@ -13,6 +13,7 @@ mod ci;
 mod evidence;
 mod host;
 mod packages;
+mod serve;
 mod steps;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask <command>
 
   ci                       everything that CI runs, one summary at the end
+  serve-judges [NAME...]   outside tools and file systems against a running `weir serve`; without a name: all
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars in release; --check fails where a bar is missed
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
         ["ci"] => ci::run(),
+        ["serve-judges", rest @ ..] => serve::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["help" | "--help" | "-h"] => {

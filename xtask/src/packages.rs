@@ -4,7 +4,18 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Package, a program that it brings, and what it is used for here.
-const PACKAGES: [(&str, &str, &str); 1] = [("fio", "fio", "reads our example job files (--parse-only)")];
+const PACKAGES: [(&str, &str, &str); 10] = [
+    ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
+    ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
+    ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
+    ("openssl", "openssl", "certificates for TLS"),
+    ("mount", "losetup", "mounts what is served"),
+    ("e2fsprogs", "mkfs.ext4", "makes and checks ext4"),
+    ("xfsprogs", "mkfs.xfs", "makes and checks XFS"),
+    ("f2fs-tools", "mkfs.f2fs", "makes and checks F2FS"),
+    ("user-mode-linux", "linux.uml", "a kernel with F2FS"),
+    ("kmod", "modprobe", "loads F2FS in that kernel"),
+];
 
 /// Installs what is missing; says what it did.
 pub(crate) fn install_missing() -> Result<String, String> {
