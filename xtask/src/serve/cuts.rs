@@ -3,13 +3,18 @@
 use crate::serve::Finding;
 use crate::serve::disk::{Fuse, Loop, Mount};
 use crate::serve::place::Place;
-use crate::serve::program::{Program, run};
+use crate::serve::program::{Program, run, wait_until};
 use crate::serve::random::Random;
 use crate::serve::records::SyncedFiles;
 use crate::serve::server::{SMALL, Server, TINY, run_weir};
 use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::Duration;
+
+/// The number of this error on Linux.
+const EIO: i32 = 5;
 
 /// A session that is recorded while fio works, with a power cut in the middle, gives the same trace when it is run again.
 pub(super) fn rerun(place: &Place) -> Finding {
@@ -48,6 +53,47 @@ pub(super) fn rerun(place: &Place) -> Finding {
         return Err(format!("trace hashes differ: {hashes:?}"));
     }
     Ok(format!("{requests} requests and a power cut, the same trace twice"))
+}
+
+/// Clients may stay connected, and get errors until the power is back.
+pub(super) fn eio(place: &Place) -> Finding {
+    const CUTS: usize = 3;
+    const BLOCK: usize = 4096;
+    const STEP: u64 = 256 << 10;
+    let server = Server::start(place, &[TINY])?;
+    let fuse = Fuse::mount(place, server.socket())?;
+    let name = fuse.file();
+    let failed = |error: std::io::Error| format!("{name}: {error}");
+    let file = File::options().read(true).write(true).open(&name).map_err(failed)?;
+    let mut refused = 0;
+    let mut fresh = STEP;
+    for cut in 0..CUTS {
+        let pattern = 0x41 + cut as u8;
+        let at = (cut * BLOCK) as u64;
+        file.write_all_at(&[pattern; BLOCK], at).and_then(|()| file.sync_all()).map_err(failed)?;
+        server.cut(place, &["--eio", "--off", "400ms"])?;
+        wait_until("the end of a power cut", || {
+            // Each try reads another place, as the kernel keeps what it has read.
+            fresh += STEP;
+            match file.read_exact_at(&mut [0; BLOCK], fresh) {
+                Ok(()) => Ok(true),
+                Err(error) if error.raw_os_error() == Some(EIO) => {
+                    refused += 1;
+                    Ok(false)
+                }
+                Err(error) => Err(failed(error)),
+            }
+        })?;
+        let read = format!("read -P {pattern} {at} {BLOCK}");
+        run(place, &["qemu-io", "-f", "raw", "-c", &read, &server.uri()])?;
+    }
+    drop(file);
+    fuse.unmount()?;
+    let words = server.stop()?;
+    if refused < CUTS || !words.contains(&format!("{CUTS} power cuts")) {
+        return Err(format!("{refused} errors in {CUTS} cuts; the server says: {}", words.trim()));
+    }
+    Ok(format!("{CUTS} cuts, {refused} reads refused, the connection goes on"))
 }
 
 /// The power is cut again and again while files are made and synced.

@@ -39,7 +39,7 @@ type Finding = Result<String, String>;
 type Judge = (&'static str, &'static str, fn(&Place) -> Finding);
 
 /// All of them, in the order of CI.
-const JUDGES: [Judge; 14] = [
+const JUDGES: [Judge; 15] = [
     ("nbdinfo", "exports, sizes, block sizes, flags and maps", clients::nbdinfo),
     ("nbdcopy", "images with holes, there and back", clients::nbdcopy),
     ("qemu-img", "images converted, compared and mapped", qemu::img),
@@ -53,6 +53,7 @@ const JUDGES: [Judge; 14] = [
     ("restart-stop", "ext4 on a volume whose server was stopped", restarts::stopped),
     ("restart-kill", "what was synced is there after kill -9", restarts::killed),
     ("rerun", "a recorded session with a power cut, run again", cuts::rerun),
+    ("cut-eio", "clients that stay connected while the power is off", cuts::eio),
     ("cut-ext4", "what was synced is there after power cuts", cuts::ext4),
 ];
 

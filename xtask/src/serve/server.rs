@@ -71,11 +71,17 @@ impl Server {
         format!("nbd+unix:///?socket={}", self.socket)
     }
 
-    /// Its TCP address, `127.0.0.1:PORT`.
+    /// Its TCP address, `127.0.0.1:PORT`. It listens before it says where.
     pub(super) fn tcp(&self) -> Result<String, String> {
-        let output = self.program.output();
-        let address = output.lines().find_map(|line| line.strip_prefix("clients: nbd://"));
-        address.map(|address| address.trim().to_owned()).ok_or_else(|| "it named no TCP address".into())
+        let mut found = None;
+        wait_until("the name of a TCP address", || {
+            let output = self.program.output();
+            let address = output.lines().find_map(|line| line.strip_prefix("clients: nbd://"));
+            // A line without its end is not complete yet.
+            found = address.filter(|_| output.ends_with('\n')).map(str::to_owned);
+            Ok(found.is_some())
+        })?;
+        Ok(found.expect("it was waited for"))
     }
 
     /// How it is.
