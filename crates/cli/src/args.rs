@@ -1,5 +1,6 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
+use crate::explain::ExplainArgs;
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
   weir fio job.fio --device sata-mlc --device my.toml --set ftl.gc.policy=fifo
   weir run scenarios/first-look.toml                   four devices under three workloads
   weir replay tpcc.trace --device mqsim-default --fit wrap
+  weir explain job.fio --device sata-mlc               where the time of the slowest 0.1 % went
   weir waf --policy greedy,fifo                        write amplification beside theory
   weir crash --states 100000                           power cuts at every moment
   weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
@@ -52,6 +54,8 @@ pub(crate) enum Command {
     /// Import the files of other simulators
     #[command(subcommand)]
     Import(ImportCommand),
+    /// Say where the time of requests went: queue, link, bus, die, collection, flush
+    Explain(ExplainArgs),
     /// Measure write amplification alone, beside the closed forms
     Waf(WafArgs),
     /// Serve simulated devices as disks of real programs, over NBD
@@ -124,12 +128,12 @@ pub(crate) fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> 
 }
 
 /// A number of things of which there is one at least and which nobody wants too many of.
-fn positive() -> impl Fn(&str) -> Result<u32, String> + Clone {
+pub(crate) fn positive() -> impl Fn(&str) -> Result<u32, String> + Clone {
     whole(1, 100_000)
 }
 
 /// A real number.
-fn real(text: &str) -> Result<f64, String> {
+pub(crate) fn real(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
         .filter(|number: &f64| number.is_finite())
@@ -262,11 +266,17 @@ impl DeviceArgs {
     /// The state that is asked for.
     pub(crate) fn precondition(&self) -> Precondition {
         let mode = self.precondition.mode();
-        let pattern = match self.pattern {
-            PatternArg::Random => Pattern::Random,
-            PatternArg::Sequential => Pattern::Sequential,
-        };
-        Precondition { mode, fill: self.fill, overwrite: self.overwrite, pattern }
+        Precondition { mode, fill: self.fill, overwrite: self.overwrite, pattern: self.pattern.pattern() }
+    }
+}
+
+impl PatternArg {
+    /// What it stands for.
+    pub(crate) fn pattern(self) -> Pattern {
+        match self {
+            Self::Random => Pattern::Random,
+            Self::Sequential => Pattern::Sequential,
+        }
     }
 }
 

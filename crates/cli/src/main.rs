@@ -11,6 +11,7 @@ mod args;
 mod crash;
 mod devices;
 mod error;
+mod explain;
 mod import;
 mod output;
 mod perfetto;
@@ -51,6 +52,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Trace(command) => trace::command(command),
         Command::Device(command) => devices::command(command),
         Command::Import(command) => import::command(command),
+        Command::Explain(args) => explain::command(args, cancel),
         Command::Waf(args) => waf::command(args, cancel),
         Command::Serve(args) => serve::serve(args, cancel),
         Command::Volume(command) => volume::command(command, cancel),

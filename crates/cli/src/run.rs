@@ -27,18 +27,23 @@ enum Shape {
 pub(crate) fn run(args: &RunArgs, cancel: &AtomicBool) -> Outcome {
     let mut overrides = args.set.clone();
     overrides.extend(args.seeds.map(|seeds| format!("seeds={seeds}")));
-    let scenario = Scenario::load(&args.scenario, &overrides).map_err(|error| match &*error.fault {
-        Fault::Read { path, reason, .. } if *path == error.file => {
-            Failure::Usage(format!("{path}: cannot be read: {reason}"))
-        }
-        _ => Failure::usage(error),
-    })?;
+    let scenario = load(&args.scenario, &overrides)?;
     let shape = match args.output {
         RunOutput::Table => Shape::Table,
         RunOutput::Json => Shape::Runs,
         RunOutput::FioJson => Shape::Fio,
     };
     execute(scenario, shape, &args.common, cancel)
+}
+
+/// Reads a scenario.
+pub(crate) fn load(file: &Path, overrides: &[String]) -> Outcome<Scenario> {
+    Scenario::load(file, overrides).map_err(|error| match &*error.fault {
+        Fault::Read { path, reason, .. } if *path == error.file => {
+            Failure::Usage(format!("{path}: cannot be read: {reason}"))
+        }
+        _ => Failure::usage(error),
+    })
 }
 
 /// `weir fio`.
@@ -56,7 +61,8 @@ pub(crate) fn replay(args: &ReplayArgs, cancel: &AtomicBool) -> Outcome {
     on_devices(&args.device, stem(&args.trace), source, cancel)
 }
 
-fn stem(path: &Path) -> String {
+/// What a workload is called by the name of its file.
+pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().map_or("workload".into(), |stem| stem.to_string_lossy().into_owned())
 }
 

@@ -25,7 +25,7 @@ mod spans;
 pub use ledger::{Account, Ledger, Matrix, Means};
 pub use perfetto::{EVENTS_MAX, HEAD, Limits, Perfetto, TAIL, Written, die_name, kind_name};
 
-pub use spans::{ByReason, Piece, REASONS, Reason, STAGES, Served, Spans, Stage, Work};
+pub use spans::{ByReason, NO_ROOM, Piece, REASONS, Reason, STAGES, Served, Spans, Stage, Work};
 
 use crate::workload::Kind;
 use flashweir_core::{Instant, Lba};

@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: sorting. Perfetto sorts events by time and keeps the order of equal times.
 
-use super::spans::{Piece, Reason, Spans, Work};
+use super::spans::{NO_ROOM, Piece, Reason, Spans, Work};
 use super::{Open, Request};
 use crate::workload::Kind;
 use flashweir_core::units::LBA_BYTES;
@@ -518,7 +518,10 @@ impl Perfetto {
         self.edge(Process::Queues, true, *from, *number, &queue, "");
         self.edge(Process::Queues, true, *from, *number, kind_name(asked.kind), &args);
         let mut stage: Option<&Piece> = None;
-        for piece in &request.pieces {
+        let no_room = |piece: &Piece| matches!(piece.reason, Reason::NoRoom(_));
+        // What the die does while a plane has no room is in the die's track.
+        for pieces in request.pieces.chunk_by(|a, b| a.stage == b.stage && no_room(a) && no_room(b)) {
+            let (piece, until) = (&pieces[0], pieces[pieces.len() - 1].until);
             if stage.is_none_or(|stage| stage.stage != piece.stage) {
                 if let Some(before) = stage {
                     self.edge(Process::Queues, false, piece.from, *number, before.stage.name(), "");
@@ -527,12 +530,12 @@ impl Perfetto {
                 stage = Some(piece);
             }
             if piece.reason != Reason::Itself {
-                let name = piece.reason.name();
+                let name = if no_room(piece) { NO_ROOM.to_owned() } else { piece.reason.name() };
                 let die = piece.op.map_or(String::new(), |op| {
                     format!("\"plane\":{},\"other_commands\":{}", op.plane.0, piece.others)
                 });
                 self.edge(Process::Queues, true, piece.from, *number, &name, &die);
-                self.edge(Process::Queues, false, piece.until, *number, &name, "");
+                self.edge(Process::Queues, false, until, *number, &name, "");
             }
         }
         if let Some(last) = stage {

@@ -135,8 +135,8 @@ impl Stage {
 pub enum Reason {
     /// What the stage is: the link moves, a queue is full.
     Itself,
-    /// The plane has no free block for host data, or collection holds them back.
-    NoRoom,
+    /// The plane has no free block for host data, or collection holds them back; the die works on this meanwhile.
+    NoRoom(Option<Work>),
     /// The die works on something else.
     Die(Work),
     /// The array works on it.
@@ -153,38 +153,44 @@ pub enum Reason {
     Held,
 }
 
+/// What [`Reason::NoRoom`] is called whatever the die does.
+pub const NO_ROOM: &str = "plane out of room";
+
 /// Number of reasons.
-pub const REASONS: usize = 19;
+pub const REASONS: usize = 25;
 
 impl Reason {
     /// Its place in a table.
     pub fn index(self) -> usize {
         match self {
             Self::Itself => 0,
-            Self::NoRoom => 1,
-            Self::Die(work) => 2 + work as usize,
-            Self::Array(work) => 8 + work as usize,
-            Self::BusWait => 14,
-            Self::Bus => 15,
-            Self::MemoryWait => 16,
-            Self::Memory => 17,
-            Self::Held => 18,
+            Self::NoRoom(None) => 1,
+            Self::NoRoom(Some(work)) => 2 + work as usize,
+            Self::Die(work) => 8 + work as usize,
+            Self::Array(work) => 14 + work as usize,
+            Self::BusWait => 20,
+            Self::Bus => 21,
+            Self::MemoryWait => 22,
+            Self::Memory => 23,
+            Self::Held => 24,
         }
     }
 
     /// All of them, in the order of their places.
     pub fn all() -> impl Iterator<Item = Self> {
-        let die = Work::ALL.into_iter().map(Self::Die);
+        let no_room = Work::ALL.into_iter().map(|work| Self::NoRoom(Some(work)));
+        let die = no_room.chain(Work::ALL.into_iter().map(Self::Die));
         let array = Work::ALL.into_iter().map(Self::Array);
         let rest = [Self::BusWait, Self::Bus, Self::MemoryWait, Self::Memory, Self::Held];
-        [Self::Itself, Self::NoRoom].into_iter().chain(die).chain(array).chain(rest)
+        [Self::Itself, Self::NoRoom(None)].into_iter().chain(die).chain(array).chain(rest)
     }
 
     /// In words.
     pub fn name(self) -> String {
         match self {
             Self::Itself => "itself".into(),
-            Self::NoRoom => "plane out of room".into(),
+            Self::NoRoom(None) => format!("{NO_ROOM}, die idle"),
+            Self::NoRoom(Some(work)) => format!("{NO_ROOM}, die at {}", work.name()),
             Self::Die(work) => format!("die busy with {}", work.name()),
             Self::Array(work) => format!("array, {}", work.name()),
             Self::BusWait => "waiting for the bus".into(),
@@ -867,7 +873,15 @@ impl Spans {
         }
         self.rooms[span.op.plane].walk(from, until, |from, until, room| match room {
             true => self.die_pieces(span, from, until, add),
-            false => add(Reason::NoRoom, from, until, 0),
+            false => {
+                self.stations[self.station(span.op.plane)].doing.walk(from, until, |from, until, doing| {
+                    let work = match doing {
+                        Doing::Nothing => None,
+                        Doing::Busy(work, _) => Some(work),
+                    };
+                    add(Reason::NoRoom(work), from, until, 0);
+                })
+            }
         });
     }
 
