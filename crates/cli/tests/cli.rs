@@ -83,7 +83,7 @@ const FILES: [(&str, &str); 24] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 109] = [
+const BAD: [(&str, &str); 121] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -152,6 +152,18 @@ const BAD: [(&str, &str); 109] = [
     ("fio job.fio --device sata-mlc --perfetto t.json --perfetto-window 2ms..1ms", "--perfetto-window cannot be `2ms..1ms`: it ends before it begins; expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
     ("run good.toml --perfetto t.json --perfetto-window 10", "--perfetto-window cannot be `10`: expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
     ("run good.toml --perfetto t.json --perfetto-window 10..20ms", "--perfetto-window cannot be `10..20ms`: `10` is not a duration: expected a number with ns, us, ms or s, as in 75us"),
+    ("explain job.fio", "missing: --device <PRESET|FILE.toml>"),
+    ("explain none.fio --device sata-mlc", "none.fio: cannot be read: No such file or directory (os error 2)"),
+    ("explain none.toml", "none.toml: cannot be read: No such file or directory (os error 2)"),
+    ("explain good.toml --fill 0.5", "--fill belongs to a job file, and good.toml is a scenario: expected --set precondition.fill=0..1"),
+    ("explain good.toml --device sata-mlc", "--device belongs to a job file, and good.toml is a scenario: expected --set device.N.KEY=VALUE"),
+    ("explain job.fio --device sata-mlc --slowest 0.1", "--slowest cannot be `0.1`: expected more than 0% and at most 100%, as in 0.1%"),
+    ("explain job.fio --device sata-mlc --slowest 0%", "--slowest cannot be `0%`: expected more than 0% and at most 100%, as in 0.1%"),
+    ("explain job.fio --device sata-mlc --request x", "--request cannot be `x`: expected a whole number of 0 or more"),
+    ("explain job.fio --device sata-mlc --request 2000", "--request 2000: there is none with this number: 2,000 requests completed, counted from 0"),
+    ("explain job.fio --device sata-mlc --device amf --request 1", "--request names a request of one run and this scenario has 2: expected one device, one workload and one seed"),
+    ("explain job.fio --device sata-mlc --kind erase", "--kind cannot be `erase`: expected read, write, trim, write-zeroes or flush"),
+    ("explain job.fio --device sata-mlc --kind read --request 1", "--request cannot be used with --kind <KIND>"),
     ("replay good.trace --device sata-mlc --perfetto none/t.json", "none/t.json cannot be written: there is no directory none"),
     ("replay good.trace --device sata-mlc --limit 0", "--limit cannot be `0`: expected a whole number of 1 or more"),
     ("replay good.trace --device sata-mlc --fit squeeze", "--fit cannot be `squeeze`: expected refuse or wrap"),
@@ -227,7 +239,18 @@ fn without_a_command_there_is_help_and_exit_code_2() {
 #[test]
 fn every_help_page_teaches_within_100_columns() {
     let place = Place::new("help");
-    let pages = ["", "run", "fio", "replay", "waf", "crash", "import mqsim", "volume create", "volume check"];
+    let pages = [
+        "",
+        "run",
+        "fio",
+        "replay",
+        "explain",
+        "waf",
+        "crash",
+        "import mqsim",
+        "volume create",
+        "volume check",
+    ];
     for page in pages {
         let output = place.say(&format!("{page} --help"));
         assert!(good(&output).contains("Examples:"), "{page}");
@@ -374,6 +397,47 @@ fn time_lines_of_all_runs_are_in_one_file() {
     expected.extend(["t.json".to_owned(), "w.json".to_owned()]);
     expected.sort();
     assert_eq!(place.names(), expected, "no parts are left");
+}
+
+#[test]
+fn explanations_add_up_and_agree_with_what_was_measured() {
+    let place = Place::new("explain");
+    let read = |line: &str| -> serde_json::Value { serde_json::from_str(good(&place.say(line))).unwrap() };
+    let measured = read("fio job.fio --device sata-mlc --output-format json -q");
+    let mean = measured["jobs"][0]["read"]["lat_ns"]["mean"].as_f64().unwrap();
+    let explained = read("explain job.fio --device sata-mlc --json -q");
+    let run = &explained["runs"][0];
+    let all = &run["kinds"][0]["all"];
+    assert_eq!((&run["kinds"][0]["kind"], &all["requests"]), (&"read".into(), &2000.into()));
+    assert!((all["latency_ns"].as_f64().unwrap() / mean - 1.0).abs() < 1e-6, "{all} {mean}");
+    for column in ["all", "median", "slowest"] {
+        let column = &run["kinds"][0][column];
+        let stages = column["stages"].as_object().unwrap();
+        let sum: f64 = stages.values().map(|stage| stage["ns"].as_f64().unwrap()).sum();
+        assert!((sum / column["latency_ns"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{column}");
+    }
+    let slowest = &run["slowest_requests"][0];
+    let number = slowest["request"].as_u64().unwrap();
+    let one = read(&format!("explain job.fio --device sata-mlc --request {number} --output json -q"));
+    assert_eq!(one["runs"][0]["pieces"], slowest["pieces"]);
+    let pieces = slowest["pieces"].as_array().unwrap();
+    let ends =
+        pieces.iter().map(|piece| (piece["from_ns"].as_u64().unwrap(), piece["until_ns"].as_u64().unwrap()));
+    let end = ends.fold(0, |at, (from, until)| {
+        assert_eq!(at, from, "{pieces:?}");
+        until
+    });
+    assert_eq!(slowest["latency_ns"], end);
+    let shown = place.say(&format!("explain job.fio --device sata-mlc --request {number} -q"));
+    for word in ["array, host read, ch ", "link up", "latency", "100%"] {
+        assert!(good(&shown).contains(word), "{word}: {}", text(&shown.stdout));
+    }
+    let table = place.say("explain good.toml -q --slowest 1%");
+    for word in
+        ["sata-mlc, job: read\n", "× the median", "slowest 1 %", "die busy with host read", "--request N: "]
+    {
+        assert!(good(&table).contains(word), "{word}: {}", text(&table.stdout));
+    }
 }
 
 #[test]

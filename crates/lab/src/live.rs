@@ -10,8 +10,10 @@
 //!
 //! Deliberately absent: clocks, sockets, bytes of any protocol.
 
+use crate::timeline::{Asked, Findings, Timeline};
+use crate::workload::Kind;
 use flashweir_core::random::mix;
-use flashweir_core::{Agenda, Command, DeviceError, Done, Duration, Instant, Link, Lpn, Op};
+use flashweir_core::{Agenda, Command, DeviceError, Done, Duration, Instant, Lba, Link, Lpn, Op};
 use flashweir_device::{Device, DeviceOptions, Effect, Event, Media, Recovery, RecoveryReport, Torn};
 use std::collections::VecDeque;
 
@@ -61,6 +63,7 @@ pub struct Live {
     effects: Vec<Effect>,
     lbas_per_unit: u64,
     hash: u64,
+    timeline: Option<Box<Timeline>>,
 }
 
 impl Live {
@@ -76,6 +79,7 @@ impl Live {
             effects: Vec::new(),
             lbas_per_unit: device.geometry().lbas_per_unit,
             hash: 0,
+            timeline: None,
             link,
             device,
         }
@@ -108,6 +112,17 @@ impl Live {
         self.hash
     }
 
+    /// Lets `make` follow what happens from now on; no command is in flight.
+    pub fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
+        assert_eq!(self.in_flight(), 0, "a time line begins between commands");
+        self.timeline = Some(Box::new(make(&mut self.device)));
+    }
+
+    /// Ends what [`Self::trace`] began, at the instant of the last thing that happened.
+    pub fn end_trace(&mut self) -> Option<Findings> {
+        Some(self.timeline.take()?.finish(self.agenda.now(), &mut self.device))
+    }
+
     /// Submits a command at `at`, or now if `at` has passed. Queues beyond the link's are shared.
     pub fn submit(
         &mut self,
@@ -130,6 +145,11 @@ impl Live {
             Some(free) => *free = flight,
             None => self.flights.push(flight),
         }
+        if let Some(timeline) = &mut self.timeline
+            && let Some(command) = &self.flights[place as usize].command
+        {
+            timeline.submitted(u64::from(place), asked(now, command));
+        }
         if self.link.has_room(queue) && self.waiting[usize::from(queue)].is_empty() {
             self.send(now, place);
         } else {
@@ -143,6 +163,9 @@ impl Live {
             self.device.prefetch(Lpn(lba.0 / self.lbas_per_unit));
         }
         let arrives = self.link.submit(now, command);
+        if let Some(timeline) = &mut self.timeline {
+            timeline.sent(now, u64::from(place));
+        }
         self.agenda.at(arrives, Moment::Arrive(place));
     }
 
@@ -174,6 +197,9 @@ impl Live {
                 let result = flight.result.take().expect("a command finishes once");
                 let (token, submitted, queue) = (flight.token, flight.submitted, flight.queue);
                 self.free.push(place);
+                if let Some(timeline) = &mut self.timeline {
+                    timeline.seen(now, u64::from(place), true);
+                }
                 self.link.release(queue);
                 finished.push(Finished { token, submitted, at: now, result });
                 if let Some(next) = self.waiting[usize::from(queue)].pop_front() {
@@ -190,6 +216,9 @@ impl Live {
     }
 
     fn carry_out(&mut self, now: Instant) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.device(now, &mut self.device);
+        }
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
@@ -250,6 +279,19 @@ impl Live {
     pub fn elapsed(&self) -> Duration {
         self.now().since(Instant::ZERO)
     }
+}
+
+/// A command as a time line shows it; commands that no device of today does count as writes of nothing.
+fn asked(now: Instant, command: &Command) -> Asked {
+    let (kind, lba, blocks) = match command.op {
+        Op::Read { lba, blocks } => (Kind::Read, lba, blocks),
+        Op::Write { lba, blocks, .. } => (Kind::Write, lba, blocks),
+        Op::Trim { lba, blocks } => (Kind::Trim, lba, blocks),
+        Op::WriteZeroes { lba, blocks } => (Kind::WriteZeroes, lba, blocks),
+        Op::Flush => (Kind::Flush, Lba(0), 0),
+        _ => (Kind::Write, Lba(0), 0),
+    };
+    Asked { kind, lba, blocks, fua: command.fua, queue: command.queue, intended: now }
 }
 
 /// What a cut does to programs and erases that are in the cells.

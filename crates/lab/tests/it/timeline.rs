@@ -1,10 +1,11 @@
 //! Time lines: the file for Perfetto is well formed and complete, and every nanosecond of a request is accounted for.
 
 use crate::support::{device, filled, setup};
-use flashweir_core::{Bytes, Duration, Instant, Stream};
+use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, Stream};
 use flashweir_device::config::{Allocation, BufferMode, Cell, Metadata, PageTimes, SuspendConfig};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig};
+use flashweir_lab::live::Live;
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
 use flashweir_lab::results::RunResult;
 use flashweir_lab::timeline::{
@@ -287,6 +288,41 @@ fn deallocations_wait_for_room_in_the_map_log() {
     let means = ledger.all(Some(Kind::Trim)).unwrap();
     assert!(means.stage(Stage::LogFull) > 0.0, "{means:?}");
     assert_eq!(ledger.all(Some(Kind::Write)).unwrap().stage(Stage::LogFull), 0.0);
+}
+
+#[test]
+fn a_device_behind_a_front_end_is_followed_too() {
+    let mut config = preset("consumer-tlc-nvme").unwrap();
+    config.link.queue_depth = 4;
+    let run = |trace: bool| {
+        let out = Shared::default();
+        let mut live = Live::new(device(&config, 1));
+        if trace {
+            let perfetto = Perfetto::new(Box::new(out.clone()), Limits::default(), 0, "");
+            live.trace(|device| Timeline::new(device, Some(perfetto), Some(Ledger::new(None, None))));
+        }
+        let mut finished = Vec::new();
+        for i in 0..300 {
+            let (lba, blocks) = (Lba(i * 8 % 256), 8);
+            let op = match i % 5 {
+                0 => Op::Flush,
+                1 | 2 => Op::Read { lba, blocks },
+                3 => Op::Write { lba, blocks, data: Data::Pattern(i) },
+                _ => Op::Trim { lba, blocks },
+            };
+            live.submit(Instant::ZERO + Duration::from_micros(i), 0, op, i % 2 == 0, i, &mut finished);
+        }
+        while finished.len() < 300 && live.step(&mut finished) {}
+        let latency: u64 = finished.iter().map(|f| f.at.since(f.submitted).as_nanos()).sum();
+        (live.end_trace(), live.trace_hash(), latency, out, live)
+    };
+    let (findings, hash, latency, out, live) = run(true);
+    assert_eq!(hash, run(false).1);
+    let means = findings.unwrap().ledger.unwrap().all(None).unwrap();
+    assert_eq!(means.requests, 300);
+    assert!((means.latency_ns * 300.0 / latency as f64 - 1.0).abs() < 1e-9);
+    assert!(means.stage(Stage::HostQueue) > 0.0 && means.stage(Stage::Durable) > 0.0);
+    check_file(&out.events(), live.device(), "live");
 }
 
 #[test]
