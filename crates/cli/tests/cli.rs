@@ -160,10 +160,10 @@ const BAD: [(&str, &str); 121] = [
     ("explain job.fio --device sata-mlc --slowest 0.1", "--slowest cannot be `0.1`: expected more than 0% and at most 100%, as in 0.1%"),
     ("explain job.fio --device sata-mlc --slowest 0%", "--slowest cannot be `0%`: expected more than 0% and at most 100%, as in 0.1%"),
     ("explain job.fio --device sata-mlc --request x", "--request cannot be `x`: expected a whole number of 0 or more"),
-    ("explain job.fio --device sata-mlc --request 2000", "--request 2000: there is none with this number: 2,000 requests completed, counted from 0"),
+    ("explain job.fio --device sata-mlc --fill 0 --request 2000", "--request 2000: there is none with this number: 2,000 requests completed, counted from 0"),
     ("explain job.fio --device sata-mlc --device amf --request 1", "--request names a request of one run and this scenario has 2: expected one device, one workload and one seed"),
     ("explain job.fio --device sata-mlc --kind erase", "--kind cannot be `erase`: expected read, write, trim, write-zeroes or flush"),
-    ("explain job.fio --device sata-mlc --kind read --request 1", "--request cannot be used with --kind <KIND>"),
+    ("explain job.fio --device sata-mlc --kind read --request 1", "--kind cannot be used with --request <N>"),
     ("replay good.trace --device sata-mlc --perfetto none/t.json", "none/t.json cannot be written: there is no directory none"),
     ("replay good.trace --device sata-mlc --limit 0", "--limit cannot be `0`: expected a whole number of 1 or more"),
     ("replay good.trace --device sata-mlc --fit squeeze", "--fit cannot be `squeeze`: expected refuse or wrap"),
@@ -372,7 +372,7 @@ fn files_appear_whole_and_alone() {
 fn time_lines_of_all_runs_are_in_one_file() {
     let place = Place::new("perfetto");
     let before = place.names();
-    let two = "fio job.fio --device sata-mlc --device low-latency-slc";
+    let two = "fio job.fio --device sata-mlc --device low-latency-slc --fill 0.05";
     let plain = place.say(&format!("{two} -q"));
     let traced = place.say(&format!("{two} --perfetto t.json"));
     assert_eq!(good(&plain), good(&traced), "what is measured does not depend on it");
@@ -389,7 +389,8 @@ fn time_lines_of_all_runs_are_in_one_file() {
         .collect();
     assert_eq!(names.len(), 8);
     assert!(names[0].starts_with("sata-mlc, job · ") && names[7].starts_with("low-latency-slc, job · "));
-    let window = place.say("fio job.fio --device sata-mlc -q --perfetto w.json --perfetto-window 1ms..1.5ms");
+    let window = place
+        .say("fio job.fio --device sata-mlc --fill 0.05 -q --perfetto w.json --perfetto-window 1ms..1.5ms");
     assert_eq!(text(&window.stderr), "");
     let times: Vec<f64> = shown("w.json").iter().filter_map(|event| event["ts"].as_f64()).collect();
     assert!(times.len() > 20 && times.iter().all(|ts| (0.0..1600.0).contains(ts)), "{times:?}");
@@ -403,9 +404,9 @@ fn time_lines_of_all_runs_are_in_one_file() {
 fn explanations_add_up_and_agree_with_what_was_measured() {
     let place = Place::new("explain");
     let read = |line: &str| -> serde_json::Value { serde_json::from_str(good(&place.say(line))).unwrap() };
-    let measured = read("fio job.fio --device sata-mlc --output-format json -q");
+    let measured = read("fio job.fio --device sata-mlc --fill 0.05 --output-format json -q");
     let mean = measured["jobs"][0]["read"]["lat_ns"]["mean"].as_f64().unwrap();
-    let explained = read("explain job.fio --device sata-mlc --json -q");
+    let explained = read("explain job.fio --device sata-mlc --fill 0.05 --json -q");
     let run = &explained["runs"][0];
     let all = &run["kinds"][0]["all"];
     assert_eq!((&run["kinds"][0]["kind"], &all["requests"]), (&"read".into(), &2000.into()));
@@ -418,7 +419,8 @@ fn explanations_add_up_and_agree_with_what_was_measured() {
     }
     let slowest = &run["slowest_requests"][0];
     let number = slowest["request"].as_u64().unwrap();
-    let one = read(&format!("explain job.fio --device sata-mlc --request {number} --output json -q"));
+    let one =
+        read(&format!("explain job.fio --device sata-mlc --fill 0.05 --request {number} --output json -q"));
     assert_eq!(one["runs"][0]["pieces"], slowest["pieces"]);
     let pieces = slowest["pieces"].as_array().unwrap();
     let ends =
@@ -428,11 +430,13 @@ fn explanations_add_up_and_agree_with_what_was_measured() {
         until
     });
     assert_eq!(slowest["latency_ns"], end);
-    let shown = place.say(&format!("explain job.fio --device sata-mlc --request {number} -q"));
+    let shown = place.say(&format!("explain job.fio --device sata-mlc --fill 0.05 --request {number} -q"));
     for word in ["array, host read, ch ", "link up", "latency", "100%"] {
         assert!(good(&shown).contains(word), "{word}: {}", text(&shown.stdout));
     }
-    let table = place.say("explain good.toml -q --slowest 1%");
+    let table = place.say(
+        "explain good.toml -q --slowest 1% --set precondition.mode=instant --set precondition.fill=0.05",
+    );
     for word in
         ["sata-mlc, job: read\n", "× the median", "slowest 1 %", "die busy with host read", "--request N: "]
     {
