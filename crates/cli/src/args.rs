@@ -82,6 +82,9 @@ pub(crate) struct Common {
     /// Write the time series of every job to this file: a line per interval and kind of request
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) csv: Option<PathBuf>,
+    /// Write a page with figures to this file: HTML that needs no network, variants side by side
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
     /// No warnings, no progress, no line about speed; errors are still said
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
@@ -160,6 +163,7 @@ pub(crate) enum RunOutput {
   weir run s.toml --set device.0.buffer.capacity=64MiB --set precondition.overwrite=2
   weir run s.toml --output json --out results.json --csv series.csv
   weir run s.toml --perfetto trace.json --perfetto-window 1s..1.01s       ten milliseconds of every run
+  weir run s.toml --report figures.html                          a page with figures, for a browser
 
 A scenario in short:
   name = \"my question\"
@@ -287,6 +291,7 @@ impl PatternArg {
   weir fio job.fio --device rflush --set buffer.mode=write-through
   weir fio job.fio --device sata-mlc --overwrite 2                  a device that has been in use
   weir fio job.fio --device sata-mlc --output-format json | fio-plot ...
+  weir fio job.fio --device sata-mlc --report figures.html
 
 The device is full before the job starts, as fio's files are laid out before it reads them. Job files are fio's own: \
 sections, [global], stonewall, numjobs, runtime and so on; what has no meaning on a simulated device is warned about.")]
@@ -518,6 +523,9 @@ pub(crate) struct WafArgs {
         help_heading = "Output"
     )]
     pub(crate) output: InfoOutput,
+    /// Write a page with figures to this file: HTML that needs no network
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
     /// No progress; errors are still said
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,

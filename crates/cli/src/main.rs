@@ -16,6 +16,7 @@ mod import;
 mod output;
 mod perfetto;
 mod progress;
+mod report;
 mod run;
 mod serve;
 mod top;

@@ -6,6 +6,7 @@ use crate::error::{Failure, Outcome, say, unreadable};
 use crate::output::{Files, check, print};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
+use crate::report;
 use flashweir_lab::experiment::{self, Experiment};
 use flashweir_lab::precondition::Mode;
 use flashweir_lab::results::{Grouping, RunResult, device_table, fio_json, job_table, write_csv};
@@ -91,10 +92,21 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
 
 /// Runs a scenario and shows or stores what it measured.
 fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBool) -> Outcome {
-    for path in common.out.iter().chain(&common.csv) {
+    let files = [("--out", &common.out), ("--csv", &common.csv), ("--report", &common.report)];
+    for (i, (option, path)) in files.iter().enumerate() {
+        let Some(path) = path else { continue };
         check(path)?;
+        if let Some((other, _)) = files[..i].iter().find(|(_, earlier)| earlier.as_ref() == Some(path)) {
+            let path = path.display();
+            return Err(Failure::Usage(format!(
+                "{option} cannot be {path}: {other} is that file: expected another"
+            )));
+        }
     }
-    let experiment = Experiment::new(scenario).map_err(Failure::usage)?;
+    let mut experiment = Experiment::new(scenario).map_err(Failure::usage)?;
+    if common.report.is_some() {
+        experiment.keep_courses();
+    }
     if shape == Shape::Fio && experiment.cells().len() != 1 {
         return Err(Failure::Usage(format!(
             "--output fio-json shows one run and this scenario has {}: expected one device, one workload and one \
@@ -124,6 +136,10 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
         let mut csv = Vec::new();
         write_csv(&results, &mut csv).map_err(Failure::run)?;
         files.add(path, csv);
+    }
+    if let Some(path) = &common.report {
+        let notes = vec![state(experiment.scenario())];
+        files.add(path, report::of_scenario(experiment.scenario(), notes, &results)?);
     }
     match &common.out {
         Some(path) => {
@@ -169,7 +185,12 @@ fn show(experiment: &Experiment, results: &[RunResult], shape: Shape) -> Outcome
 
 /// What was asked, what the jobs saw, what the devices did.
 fn tables(scenario: &Scenario, results: &[RunResult]) -> String {
-    let mut text = format!("{}\n", scenario.name);
+    let name = &scenario.name;
+    format!("{name}\n{}\n\n{}\n{}", state(scenario), job_table(results), device_table(results))
+}
+
+/// What the devices were before, and how often everything was repeated.
+fn state(scenario: &Scenario) -> String {
     let state = &scenario.precondition;
     let percent = state.fill * 100.0;
     let before = match (state.mode, state.overwrite > 0.0) {
@@ -183,9 +204,7 @@ fn tables(scenario: &Scenario, results: &[RunResult]) -> String {
         [seed] => format!("seed {seed}"),
         seeds => format!("{} seeds, ± is the half width of the 95 % confidence interval", seeds.len()),
     };
-    let _ = writeln!(text, "{before}; {seeds}\n");
-    let _ = write!(text, "{}\n{}", job_table(results), device_table(results));
-    text
+    format!("{before}; {seeds}")
 }
 
 /// How fast the simulator was; the only place where the wall clock shows.

@@ -3,15 +3,18 @@
 use crate::args::{InfoOutput, WafArgs};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
-use crate::output::print;
+use crate::output::{Files, check, print};
 use crate::progress::Bar;
+use crate::report;
 use crate::run::threads;
 use flashweir_core::random::Stream;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
-use flashweir_device::{Device, DeviceOptions, FastForward};
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions, FastForward};
 use flashweir_ftl::{GcPolicy, theory};
+use flashweir_lab::report::{CLOSED_FORM, Curve, Curves, Report};
+use flashweir_lab::results::{DeviceTotals, MetricValue, RunResult, Sampler, Snapshot};
 use serde::Serialize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,6 +37,9 @@ struct Point {
     closed_form: Option<f64>,
 }
 
+/// A line of the table and, for a report, the course of the run.
+type Measured = (Point, Option<RunResult>);
+
 /// `weir waf`.
 pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
     for (key, value) in [("--settle", args.settle), ("--measure", args.measure)] {
@@ -43,8 +49,17 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
             )));
         }
     }
+    if let Some(path) = &args.report {
+        check(path)?;
+    }
     let configs = configs(args)?;
-    let points = measure_all(&configs, args, cancel).ok_or(Failure::Interrupted)?;
+    let measured = measure_all(&configs, args, cancel).ok_or(Failure::Interrupted)?;
+    let (points, runs): (Vec<_>, Vec<_>) = measured.into_iter().unzip();
+    if let Some(path) = &args.report {
+        let mut files = Files::default();
+        files.add(path, page(args, &configs, &points, &runs.into_iter().flatten().collect::<Vec<_>>())?);
+        files.write()?;
+    }
     match args.output {
         InfoOutput::Table => print(&lines(&points)),
         InfoOutput::Json => {
@@ -55,9 +70,9 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
 }
 
 /// Measures all devices, several at once; `None` if the user stopped it.
-fn measure_all(configs: &[DeviceConfig], args: &WafArgs, cancel: &AtomicBool) -> Option<Vec<Point>> {
+fn measure_all(configs: &[DeviceConfig], args: &WafArgs, cancel: &AtomicBool) -> Option<Vec<Measured>> {
     let watch = Mutex::new((Bar::new(args.quiet), vec![0.0; configs.len()]));
-    let points: Vec<Mutex<Option<Point>>> = configs.iter().map(|_| Mutex::default()).collect();
+    let points: Vec<Mutex<Option<Measured>>> = configs.iter().map(|_| Mutex::default()).collect();
     let next = AtomicUsize::new(0);
     let work = || {
         loop {
@@ -141,7 +156,7 @@ fn utilisation(config: &DeviceConfig) -> f64 {
 }
 
 /// Settles a device and measures it; `None` if `step` says to stop.
-fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> bool) -> Option<Point> {
+fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> bool) -> Option<Measured> {
     let options = DeviceOptions { seed: args.seed, track_contents: false, planted: None };
     let mut device = Device::new(config.clone(), options);
     let units = device.geometry().user_units;
@@ -149,9 +164,20 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
     let settle = (units as f64 * args.settle) as u64;
     let count = (units as f64 * args.measure).max(1.0) as u64;
     let total = units + settle + count;
+    let mut sampler = args
+        .report
+        .is_some()
+        .then(|| Sampler::over_host_units(Snapshot::of(&device, flashweir_core::Instant::ZERO)));
+    let mut sample_at = sampler.as_ref().map_or(u64::MAX, Sampler::due);
     let mut write = |device: &mut Device, from: u64, count: u64, next: &mut dyn FnMut(u64) -> u64| {
         let mut forward = FastForward::new(device);
         for i in 0..count {
+            if from + i == sample_at
+                && let Some(sampler) = &mut sampler
+            {
+                sampler.sample(Snapshot::of(forward.device(), flashweir_core::Instant::ZERO));
+                sample_at = sampler.due();
+            }
             forward.write(Lpn(next(i)), Payload::Zero);
             if i % STEP == 0 && !step((from + i) as f64 / total as f64) {
                 return false;
@@ -167,15 +193,94 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
         return None;
     }
     let metrics = device.metrics().since(&before);
-    let programmed = metrics.user_units_programmed + metrics.gc_units_moved + metrics.filler_units;
-    Some(Point {
+    let point = Point {
         device: config.name.clone(),
         policy: config.ftl.gc.policy,
         over_provisioning: config.ftl.over_provisioning,
         utilisation: utilisation(config),
-        measured: programmed as f64 / metrics.host_units_written as f64,
+        measured: programmed(&metrics) as f64 / metrics.host_units_written as f64,
         closed_form: closed_form(config),
-    })
+    };
+    let run = sampler.map(|sampler| {
+        let mut run = run_result(&point, args.seed, &metrics, &device);
+        run.course = Some(Box::new(sampler.finish(total, &device)));
+        run
+    });
+    Some((point, run))
+}
+
+/// What was measured, as the page wants it.
+fn run_result(point: &Point, seed: u64, metrics: &DeviceMetrics, device: &Device) -> RunResult {
+    let unit_bytes = device.geometry().unit_bytes;
+    let mut run = RunResult {
+        device: format!("{}, spare {}", policy_name(point.policy), point.over_provisioning),
+        workload: "uniformly random writes".into(),
+        seed,
+        totals: DeviceTotals {
+            host_written_bytes: metrics.host_units_written * unit_bytes,
+            nand_written_bytes: programmed(metrics) * unit_bytes,
+            erases: metrics.erases,
+            gc_units_moved: metrics.gc_units_moved,
+            flushes: 0,
+        },
+        ..RunResult::default()
+    };
+    // Closed forms know no metadata.
+    run.add_metrics("device", &DeviceMetrics { meta_units: 0, ..*metrics }.list());
+    if let Some(closed_form) = point.closed_form {
+        run.metrics.insert(CLOSED_FORM.into(), MetricValue::Ratio(closed_form));
+    }
+    run
+}
+
+/// Units programmed, without metadata.
+fn programmed(metrics: &DeviceMetrics) -> u64 {
+    metrics.user_units_programmed + metrics.gc_units_moved + metrics.filler_units
+}
+
+/// The page with figures.
+fn page(args: &WafArgs, configs: &[DeviceConfig], points: &[Point], runs: &[RunResult]) -> Outcome<String> {
+    let mut curves: Vec<Curve> = Vec::new();
+    let mut policies: Vec<GcPolicy> = Vec::new();
+    for point in points {
+        if policies.contains(&point.policy) {
+            continue;
+        }
+        policies.push(point.policy);
+        let mut of_policy: Vec<&Point> = points.iter().filter(|other| other.policy == point.policy).collect();
+        of_policy.sort_by(|a, b| a.over_provisioning.total_cmp(&b.over_provisioning));
+        let name = policy_name(point.policy).to_owned();
+        let measured = of_policy.iter().map(|p| (p.over_provisioning, p.measured)).collect();
+        curves.push(Curve { name: name.clone(), points: measured, is_reference: false });
+        let theory: Vec<_> =
+            of_policy.iter().filter_map(|p| Some((p.over_provisioning, p.closed_form?))).collect();
+        if !theory.is_empty() {
+            curves.push(Curve { name: format!("{name}, closed form"), points: theory, is_reference: true });
+        }
+    }
+    let note = format!(
+        "the FTL without time: {} capacities of uniformly random writes to settle, then {} measured; seed {}",
+        args.settle, args.measure, args.seed
+    );
+    // The devices differ in what is varied only; each is shown as it was run.
+    let mut devices = report::devices(configs)?;
+    devices.iter_mut().zip(runs).for_each(|(text, run)| text.name.clone_from(&run.device));
+    Ok(Report {
+        title: format!("Write amplification of {}", configs[0].name),
+        notes: vec![note],
+        command: report::command(),
+        runs,
+        curves: vec![Curves {
+            title: "Write amplification by spare factor".into(),
+            caption: "Units programmed per unit written, metadata left out, over the capacities that were measured."
+                .into(),
+            axes: ["over-provisioning".into(), "units programmed per unit written".into()],
+            curves,
+        }],
+        devices,
+        workloads: Vec::new(),
+    }
+    .html())
 }
 
 /// What theory expects; there is none for cost-benefit.

@@ -83,7 +83,7 @@ const FILES: [(&str, &str); 24] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 121] = [
+const BAD: [(&str, &str); 128] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -204,6 +204,13 @@ const BAD: [(&str, &str); 121] = [
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
     ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),
     ("crash --mutants --planted early-flush", "--mutants cannot be used with --planted <BUG>"),
+    ("run good.toml --report none/page.html", "none/page.html cannot be written: there is no directory none"),
+    ("run good.toml --report", "--report needs a value"),
+    ("run good.toml --csv same --report same", "--report cannot be same: --csv is that file: expected another"),
+    ("fio job.fio --device sata-mlc --report .", ". is a directory: expected the name of a file to write"),
+    ("waf --report none/page.html", "none/page.html cannot be written: there is no directory none"),
+    ("trace info good.trace --report page.html", "unknown argument `--report`"),
+    ("crash --report page.html", "unknown argument `--report`"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
 ];
 
@@ -346,6 +353,33 @@ fn any_number_of_jobs_gives_the_same_bytes() {
     assert_eq!(json["runs"].as_array().unwrap().len(), 8);
     assert_eq!(json["runs"][7]["seed"], 2);
     assert!(one.1.contains("2 seeds, ±") && one.1.contains('±'));
+}
+
+#[test]
+fn a_report_is_a_page_by_itself_and_changes_no_result() {
+    let place = Place::new("report");
+    std::fs::write(place.0.join("matrix.toml"), MATRIX).unwrap();
+    let plain = good(&place.say("run matrix.toml -q")).to_owned();
+    let page = |jobs: &str| {
+        let shown = place.say(&format!("run matrix.toml --report page.html {jobs}"));
+        assert_eq!(good(&shown), plain);
+        std::fs::read_to_string(place.0.join("page.html")).unwrap()
+    };
+    let one = page("--jobs 1");
+    assert!(one == page("-q -j 2"), "any number of jobs gives the same page");
+    assert!(one.contains("<pre>weir run matrix.toml --report page.html</pre>"));
+    assert!(one.starts_with("<!DOCTYPE html>") && one.ends_with("</html>\n"));
+    for part in
+        ["2 seeds", "id=\"throughput\"", "id=\"heat\"", "id=\"wear\"", "rw=randrw", "blocks_per_plane = 64"]
+    {
+        assert!(one.contains(part), "{part}");
+    }
+    let json = place.say("run matrix.toml -q --output json --report page.html");
+    let json: serde_json::Value = serde_json::from_str(good(&json)).unwrap();
+    assert!(json["runs"][0]["course"]["host_units"].is_string(), "who asks for a report gets its data");
+    good(&place.say("replay good.trace --device sata-mlc -q --report trace.html"));
+    let trace = std::fs::read_to_string(place.0.join("trace.html")).unwrap();
+    assert!(trace.contains("id=\"throughput\"") && trace.contains("Device sata-mlc"));
 }
 
 #[test]
@@ -536,9 +570,13 @@ fn write_amplification_stands_beside_theory() {
     let place = Place::new("waf");
     let small = "waf --device amf --set geometry.channels=1 --set geometry.chips_per_channel=1 \
                  --set ftl.gc.hot_cold=false --over-provisioning 0.2,0.3 --output json -q";
-    let points = |jobs: &str| good(&place.say(&format!("{small} --jobs {jobs}"))).to_owned();
-    let text = points("1");
-    assert_eq!(text, points("2"));
+    let points = |options: &str| good(&place.say(&format!("{small} {options}"))).to_owned();
+    let text = points("--jobs 1");
+    assert_eq!(text, points("--jobs 2 --report page.html"));
+    let page = std::fs::read_to_string(place.0.join("page.html")).unwrap();
+    for part in ["id=\"parameter\"", "id=\"waf\"", "id=\"wear\"", "closed form", "greedy, spare 0.2"] {
+        assert!(page.contains(part), "{part}");
+    }
     let points: serde_json::Value = serde_json::from_str(&text).unwrap();
     let points = points.as_array().unwrap();
     assert_eq!(points.len(), 4);

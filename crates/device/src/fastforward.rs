@@ -31,6 +31,11 @@ impl<'a> FastForward<'a> {
         Self { device, user: vec![Vec::new(); planes], turn: 0 }
     }
 
+    /// The device as it is now, up to the units that wait for their page to be full.
+    pub fn device(&self) -> &Device {
+        self.device
+    }
+
     /// Writes one logical page.
     #[inline]
     pub fn write(&mut self, lpn: Lpn, payload: Payload) {

@@ -448,6 +448,33 @@ impl Machine {
         self.channels.iter().map(|c| c.busy)
     }
 
+    /// Time that each station was busy until `now`, at which no event is overdue: what is charged when a command
+    /// begins counts as it passes.
+    pub fn station_busy_until(&self, now: Instant) -> impl Iterator<Item = Duration> + '_ {
+        self.stations.enumerate().map(move |(id, station)| {
+            let ahead = match station.phase {
+                Phase::Array { until, .. } => until.saturating_since(now),
+                Phase::Output { .. } => {
+                    let channel = &self.channels[self.channel_of(id)];
+                    let is_ours = |op: OpId| self.station_of(self.op(op).plane) == id;
+                    match channel.transfer {
+                        Some(op) if is_ours(op) => channel.busy_until.saturating_since(now),
+                        _ => Duration::ZERO,
+                    }
+                }
+                Phase::Idle | Phase::Suspending => Duration::ZERO,
+            };
+            station.busy.saturating_sub(ahead)
+        })
+    }
+
+    /// Time that each channel was busy until `now`, at which no event is overdue.
+    pub fn channel_busy_until(&self, now: Instant) -> impl Iterator<Item = Duration> + '_ {
+        self.channels
+            .iter()
+            .map(move |channel| channel.busy.saturating_sub(channel.busy_until.saturating_since(now)))
+    }
+
     /// Begins whatever can begin on the channel of `station`.
     pub fn start(
         &mut self,

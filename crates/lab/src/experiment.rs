@@ -129,6 +129,7 @@ pub struct Experiment {
     /// By workload, then by device.
     plans: Vec<Vec<Plan>>,
     warnings: Vec<String>,
+    keeps_courses: bool,
 }
 
 /// A workload for one device.
@@ -167,7 +168,12 @@ impl Experiment {
             plans.push(plan(&workload.source, &scenario.devices, &mut warnings)?);
         }
         let cells = scenario.runs().collect();
-        Ok(Self { scenario, cells, plans, warnings })
+        Ok(Self { scenario, cells, plans, warnings, keeps_courses: false })
+    }
+
+    /// Lets every run keep its course in [`RunResult::course`]; nothing else in the results changes by it.
+    pub fn keep_courses(&mut self) {
+        self.keeps_courses = true;
     }
 
     /// What is run.
@@ -293,6 +299,9 @@ impl Experiment {
         let mut world = World::new(device, jobs, plan.interval());
         if perfetto.is_some() || ledger.is_some() {
             world.trace(|device| Timeline::new(device, perfetto, ledger));
+        }
+        if self.keeps_courses {
+            world.keep_course();
         }
         let finished = world.run(|progress| {
             report(Stage::Running, extent.fraction(progress));

@@ -6,6 +6,7 @@ pub mod experiment;
 pub mod live;
 pub mod mqsim;
 pub mod precondition;
+pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod spelling;

@@ -6,7 +6,7 @@
 //! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the
 //! world panics; nothing happens after the last job has ended but what the device owes.
 
-use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult};
+use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult, Sampler, Snapshot};
 use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::{Kind, Request, Step, Workload};
 use flashweir_core::random::mix;
@@ -97,7 +97,13 @@ pub struct World {
     hash: u64,
     baseline: DeviceMetrics,
     timeline: Option<Box<Timeline>>,
+    sampler: Option<Box<Sampler>>,
+    /// When the next sample is due.
+    sample_at: Instant,
 }
+
+/// No sample is ever due.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl World {
     /// A world in which `jobs` begin at time zero, and their results are kept by `interval`.
@@ -127,6 +133,8 @@ impl World {
             hash: 0,
             baseline: *device.metrics(),
             timeline: None,
+            sampler: None,
+            sample_at: NEVER,
             interval,
             lbas_per_unit: device.geometry().lbas_per_unit,
             link,
@@ -144,6 +152,23 @@ impl World {
         Some(self.timeline.take()?.finish(self.agenda.now(), &mut self.device))
     }
 
+    /// Keeps the course of the run, which has not begun, for [`RunResult::course`]. Nothing else changes by it.
+    pub fn keep_course(&mut self) {
+        let sampler = Sampler::over_time(Snapshot::of(&self.device, Instant::ZERO));
+        self.sample_at = Instant::from_nanos(sampler.due());
+        self.sampler = Some(Box::new(sampler));
+    }
+
+    /// Takes the samples that are due before `now`.
+    #[cold]
+    fn sample(&mut self, now: Instant) {
+        let Some(sampler) = &mut self.sampler else { return };
+        while self.sample_at < now {
+            sampler.sample(Snapshot::of(&self.device, self.sample_at));
+            self.sample_at = Instant::from_nanos(sampler.due());
+        }
+    }
+
     /// Runs until every job has ended; `progress` is called now and then and stops the run by returning
     /// false. Says whether the run came to its end.
     pub fn run(&mut self, mut progress: impl FnMut(Progress) -> bool) -> bool {
@@ -151,6 +176,9 @@ impl World {
         let mut moments = 0;
         let mut ended = false;
         while let Some((now, moment)) = self.agenda.pop() {
+            if now > self.sample_at {
+                self.sample(now);
+            }
             match moment {
                 Moment::Device(event) => {
                     self.device.event(now, event, &mut self.effects);
@@ -274,6 +302,9 @@ impl World {
         };
         let entry = &mut self.jobs[job];
         entry.in_flight += 1;
+        if let Some(sampler) = &mut self.sampler {
+            sampler.submitted(now);
+        }
         if let Some(recorder) = &mut entry.recorder {
             recorder.submitted_at_depth(entry.in_flight);
         } else if entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now) {
@@ -364,6 +395,13 @@ impl World {
         let entry = &mut self.jobs[job];
         entry.in_flight -= 1;
         entry.ended = now;
+        if let Some(sampler) = &mut self.sampler {
+            sampler.completed(now);
+            if entry.setup.stats {
+                let began = request.intended.min(submitted);
+                sampler.record(request.kind, u64::from(request.blocks) * 512, now.since(began));
+            }
+        }
         let measured = entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now);
         if measured && let Some(recorder) = &mut entry.recorder {
             let bytes = u64::from(request.blocks) * 512;
@@ -439,6 +477,9 @@ impl World {
         result.metrics.insert("nand.channel_utilisation".into(), share(channels));
         result.metrics.insert("host.errors".into(), count(self.errors));
         result.metrics.insert("trace_hash".into(), count(self.hash));
+        if let Some(sampler) = self.sampler {
+            result.course = Some(Box::new(sampler.finish(now.as_nanos(), &self.device)));
+        }
         let mut merged: BTreeMap<u32, Vec<_>> = BTreeMap::new();
         for job in self.jobs.into_iter().filter(|job| job.setup.stats) {
             let ended = job.ended;

@@ -148,6 +148,11 @@ impl Bins {
         )
     }
 
+    /// Bins from values that were counted, each in a bin of its own.
+    pub(super) fn from_counts(counts: std::collections::BTreeMap<u64, u64>) -> Self {
+        Self(counts.into_iter().filter(|(_, count)| *count > 0).collect())
+    }
+
     /// (largest value of the bin, count) of every occupied bin, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
@@ -160,7 +165,11 @@ impl Bins {
 
     /// The largest value of the bin in which the percentile falls; `None` if there is no value.
     pub fn percentile(&self, percentile: Percentile) -> Option<u64> {
-        let rank = percentile.rank(self.count());
+        self.at_rank(percentile.rank(self.count()))
+    }
+
+    /// The largest value of the bin of the `rank`-th smallest value, counted from one.
+    pub(crate) fn at_rank(&self, rank: u64) -> Option<u64> {
         let mut seen = 0;
         self.iter()
             .find(|(_, count)| {
@@ -170,7 +179,7 @@ impl Bins {
             .map(|(value, _)| value)
     }
 
-    fn merge(&self, other: &Self) -> Self {
+    pub(super) fn merge(&self, other: &Self) -> Self {
         let mut bins: Vec<(u64, u64)> = self.iter().chain(other.iter()).collect();
         bins.sort_unstable();
         bins.dedup_by(|later, kept| {

@@ -8,16 +8,19 @@
 //! Deliberately absent: wall-clock times (the command line shows the speed of the simulator itself) and
 //! opinions about devices (a ratio between variants is the business of a report).
 
+mod course;
 mod csv;
 mod distribution;
 mod fio_json;
 mod recorder;
 mod run;
+mod sampler;
 mod stats;
 mod table;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
+pub use course::{Axis, Course, Numbers, Requests};
 pub use csv::{CSV_COLUMNS, write_csv};
 pub use distribution::{Bins, Distribution, Percentile, Summary};
 pub use fio_json::{Grouping, fio_json};
@@ -26,8 +29,10 @@ pub use run::{
     DEPTH_LEVELS, DeviceTotals, Interval, IntervalRow, JobResult, KindResult, MetricValue, RunResult,
     kind_name,
 };
+pub use sampler::{COLUMNS_MAX, Sampler, Snapshot};
 pub use stats::{
     Drift, Estimate, STEADY_WINDOWS, Shortfall, Steadiness, batch_means, estimate, mser5, shortfalls, steady,
     student_t_95,
 };
+pub(crate) use table::{Table, device_rows, groups, job_rows};
 pub use table::{device_table, job_table};

@@ -3,6 +3,7 @@
 //! Invariants: a result depends on the configuration and the seed only. It holds no wall-clock time, so
 //! that two runs of one seed are compared byte by byte. Kinds of requests that never completed are absent.
 
+use super::course::Course;
 use super::distribution::{Distribution, Summary};
 use crate::workload::Kind;
 use flashweir_core::metrics::Metric;
@@ -56,6 +57,9 @@ pub struct RunResult {
     pub totals: DeviceTotals,
     /// What this device counted besides, by name.
     pub metrics: BTreeMap<String, MetricValue>,
+    /// The course of the run, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub course: Option<Box<Course>>,
 }
 
 impl RunResult {
@@ -77,6 +81,16 @@ pub enum MetricValue {
     Count(u64),
     /// A ratio; always finite.
     Ratio(f64),
+}
+
+impl MetricValue {
+    /// The value, whatever it is; a count loses digits beyond 53 bits.
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Self::Count(count) => count as f64,
+            Self::Ratio(ratio) => ratio,
+        }
+    }
 }
 
 /// What a device did during the measured time, in the terms that every device shares.
@@ -294,14 +308,14 @@ impl KindResult {
     }
 }
 
-mod kind_text {
+pub(super) mod kind_text {
     use super::{KINDS, Kind, kind_name};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(kind: &Kind, s: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::results) fn serialize<S: Serializer>(kind: &Kind, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(kind_name(*kind))
     }
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Kind, D::Error> {
+    pub(in crate::results) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Kind, D::Error> {
         let text = String::deserialize(d)?;
         KINDS.into_iter().find(|k| kind_name(*k) == text).ok_or_else(|| {
             Error::custom(format!(

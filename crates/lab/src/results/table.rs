@@ -8,7 +8,7 @@
 
 use super::distribution::{Distribution, Percentile};
 use super::run::{JobResult, KINDS, KindResult, RunResult, kind_name};
-use super::stats::{Estimate, estimate, shortfalls};
+use super::stats::{Estimate, Shortfall, estimate, shortfalls};
 use crate::workload::Kind;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -24,6 +24,36 @@ const NOTE_NAME_WIDTH: usize = 14;
 /// Latency, IOPS and bandwidth: a row per device, workload, job and kind of request. Latencies count from
 /// when a request should have started. Below the table stands what a run was too short for.
 pub fn job_table(runs: &[RunResult]) -> String {
+    let (table, notes) = job_rows(runs);
+    let mut text = table.text();
+    if !notes.is_empty() {
+        text.push_str("\nToo short to trust:\n");
+        for note in notes {
+            let _ = writeln!(text, "{GAP}{}", note.text(NOTE_NAME_WIDTH));
+        }
+    }
+    text
+}
+
+/// What a run was too short for.
+#[derive(Debug)]
+pub(crate) struct Note {
+    /// Device, workload and job.
+    names: [String; 3],
+    kind: Kind,
+    shortfall: Shortfall,
+}
+
+impl Note {
+    /// The note in one line, with no name longer than `width`.
+    pub(crate) fn text(&self, width: usize) -> String {
+        let names: Vec<String> = self.names.iter().map(|name| shorten(name, width)).collect();
+        format!("{}, {}: {}", names.join(", "), kind_name(self.kind), self.shortfall)
+    }
+}
+
+/// The rows of [`job_table`], and what stands below them.
+pub(crate) fn job_rows(runs: &[RunResult]) -> (Table, Vec<Note>) {
     let mut table = Table::new(
         &["device", "workload", "job", "kind"],
         &[
@@ -59,23 +89,21 @@ pub fn job_table(runs: &[RunResult]) -> String {
             // The first seed that falls short speaks for all.
             let short = seen.iter().map(|(job, kind)| shortfalls(job, kind)).find(|s| !s.is_empty());
             for shortfall in short.unwrap_or_default() {
-                let at = [&first.device, &first.workload, name].map(|name| shorten(name, NOTE_NAME_WIDTH));
-                notes.push(format!("{GAP}{}, {}: {shortfall}", at.join(", "), kind_name(kind)));
+                let names = [&first.device, &first.workload, name].map(str::to_owned);
+                notes.push(Note { names, kind, shortfall });
             }
         }
     }
-    let mut text = table.text();
-    if !notes.is_empty() {
-        text.push_str("\nToo short to trust:\n");
-        for note in notes {
-            let _ = writeln!(text, "{note}");
-        }
-    }
-    text
+    (table, notes)
 }
 
 /// What the devices did: a row per device and workload.
 pub fn device_table(runs: &[RunResult]) -> String {
+    device_rows(runs).text()
+}
+
+/// The rows of [`device_table`].
+pub(crate) fn device_rows(runs: &[RunResult]) -> Table {
     let mut table = Table::new(
         &["device", "workload"],
         &[
@@ -103,7 +131,7 @@ pub fn device_table(runs: &[RunResult]) -> String {
             ],
         });
     }
-    table.text()
+    table
 }
 
 fn percentile_us(latency: &Distribution, percentile: Percentile) -> f64 {
@@ -117,7 +145,7 @@ fn find<'a>(run: &'a RunResult, job: &str, kind: Kind) -> Option<(&'a JobResult,
 
 /// Runs of one device and workload together, in the order in which they first appear. A run that is there
 /// twice is taken once, or its repetition would narrow the confidence interval.
-fn groups(runs: &[RunResult]) -> Vec<Vec<&RunResult>> {
+pub(crate) fn groups(runs: &[RunResult]) -> Vec<Vec<&RunResult>> {
     let mut groups: Vec<Vec<&RunResult>> = Vec::new();
     for run in runs {
         let same = |g: &&mut Vec<&RunResult>| g[0].device == run.device && g[0].workload == run.workload;
@@ -145,15 +173,18 @@ fn job_kinds<'a>(group: &[&'a RunResult]) -> Vec<(&'a str, Kind)> {
     all.filter(|key| seen.contains(key)).collect()
 }
 
-struct Table {
-    names: Vec<&'static str>,
+/// Names and numbers in rows.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) names: Vec<&'static str>,
     /// Heading and digits after the point where the numbers of the column are small.
     columns: Vec<(&'static str, usize)>,
-    rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
 }
 
-struct Row {
-    names: Vec<String>,
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) names: Vec<String>,
     cells: Vec<Option<Estimate>>,
 }
 
@@ -162,8 +193,8 @@ impl Table {
         Self { names: names.into(), columns: columns.into(), rows: Vec::new() }
     }
 
-    /// Heading, and per row a line of values and, where there are repeats, a line of half widths.
-    fn text(&self) -> String {
+    /// The columns of numbers: a heading, then two lines for each row, a value and its half width.
+    pub(crate) fn columns(&self) -> Vec<Vec<String>> {
         let mut columns: Vec<Vec<String>> = self
             .columns
             .iter()
@@ -175,6 +206,12 @@ impl Table {
             let seeds = self.rows.iter().flat_map(|row| [row.samples().to_string(), String::new()]);
             columns.push(std::iter::once("seeds".to_owned()).chain(seeds).collect());
         }
+        columns
+    }
+
+    /// Heading, and per row a line of values and, where there are repeats, a line of half widths.
+    fn text(&self) -> String {
+        let columns = self.columns();
         let widths: Vec<usize> =
             columns.iter().map(|c| c.iter().map(|s| s.chars().count()).max().unwrap_or(0)).collect();
         let numbers: usize = widths.iter().map(|w| w + GAP.len()).sum();

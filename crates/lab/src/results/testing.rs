@@ -9,7 +9,7 @@ const MS: u64 = 1_000_000;
 
 /// One job that reads 4 KiB each millisecond, writes 16 KiB each fourth and flushes each tenth, for a
 /// second; `seed` shifts the latencies.
-pub(super) fn run(seed: u64) -> RunResult {
+pub(crate) fn run(seed: u64) -> RunResult {
     let mut r = Recorder::new(Instant::ZERO, Duration::from_millis(100));
     let at = Instant::from_nanos;
     for ms in 1..=1000 {
@@ -41,6 +41,7 @@ pub(super) fn run(seed: u64) -> RunResult {
             flushes: 100,
         },
         metrics: BTreeMap::new(),
+        course: None,
     };
     result.metrics.insert("nand.programs".to_owned(), MetricValue::Count(1400));
     result.metrics.insert("gc.valid_ratio".to_owned(), MetricValue::Ratio(0.25));
@@ -48,7 +49,7 @@ pub(super) fn run(seed: u64) -> RunResult {
 }
 
 /// Two jobs with random requests of every kind.
-pub(super) fn random_run(seed: u64) -> RunResult {
+pub(crate) fn random_run(seed: u64) -> RunResult {
     let mut stream = Stream::new(seed, "random run");
     let kinds = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
     let jobs = ["a", "b"].map(|name| {

@@ -1,0 +1,693 @@
+//! Which figures there are, and what each shows of the results.
+//!
+//! Place in the data flow: runs in, [`Figure`]s of finished panels out, which [`super::page`] lays out.
+//!
+//! A colour is a device and a panel a workload; where there is one device only, a colour is a workload, and they
+//! share panels. Several seeds become a mean with its confidence interval.
+//!
+//! Invariant: what nothing is known of is said in words; there is no empty panel.
+
+use super::bars::{self, Bar, Group};
+use super::heat::{Block, Heat, SHADES};
+use super::lines::{Axis, Line, Panel, Point};
+use super::scale::Unit;
+use super::{CLOSED_FORM, Curves, Report};
+use crate::results::{
+    Axis as TimeAxis, Course, DEPTH_LEVELS, Distribution, Requests, RunResult, estimate, groups, kind_name,
+};
+use crate::workload::Kind;
+use std::ops::Range;
+
+/// Columns of a line at most; more than two for each pixel show nothing.
+const COLUMNS: usize = 150;
+/// Columns of a ratio of writes at most; in shorter ones it would show how programs come in batches.
+const RATIO_COLUMNS: usize = 50;
+/// Columns of a heat map at most.
+const HEAT_COLUMNS: usize = 150;
+/// Number of the first colour of a figure that has its own; a multiple of all colours and dashes.
+const OWN_COLOURS: usize = 1024;
+/// Bins of the histogram of erases at most.
+const WEAR_BINS: u64 = 40;
+
+/// A figure: panels with a heading and a sentence.
+#[derive(Clone, Debug)]
+pub(super) struct Figure {
+    pub(super) id: &'static str,
+    pub(super) heading: String,
+    pub(super) caption: String,
+    /// What colours of segments and shades mean: class and meaning.
+    pub(super) key: Vec<(String, String)>,
+    /// SVG of each panel; empty where `caption` says all there is.
+    pub(super) panels: Vec<String>,
+}
+
+/// Runs that are compared, and how.
+#[derive(Debug)]
+pub(super) struct Study<'a> {
+    /// Name of each colour.
+    pub(super) variants: Vec<String>,
+    /// Name of each panel; one without a name where all share it.
+    facets: Vec<String>,
+    cells: Vec<Cell<'a>>,
+    colours_are_devices: bool,
+}
+
+/// Runs of one device and one workload.
+#[derive(Debug)]
+struct Cell<'a> {
+    variant: usize,
+    facet: usize,
+    runs: Vec<&'a RunResult>,
+}
+
+impl<'a> Study<'a> {
+    pub(super) fn new(runs: &'a [RunResult]) -> Self {
+        let (mut devices, mut workloads) = (Vec::new(), Vec::new());
+        for run in runs {
+            position(&mut devices, &run.device);
+            position(&mut workloads, &run.workload);
+        }
+        let colours_are_devices = devices.len() > 1;
+        let cell = |group: Vec<&'a RunResult>| {
+            let (device, workload) =
+                (position(&mut devices, &group[0].device), position(&mut workloads, &group[0].workload));
+            let (variant, facet) = if colours_are_devices { (device, workload) } else { (workload, 0) };
+            Cell { variant, facet, runs: group }
+        };
+        let cells = groups(runs).into_iter().map(cell).collect();
+        let (variants, facets) = if colours_are_devices {
+            let several = workloads.len() > 1;
+            (devices, if several { workloads } else { vec![String::new()] })
+        } else {
+            (workloads, vec![String::new()])
+        };
+        Self { variants, facets, cells, colours_are_devices }
+    }
+
+    /// The colour of a row of a table with these names.
+    pub(super) fn variant(&self, device: &str, workload: &str) -> Option<usize> {
+        let name = if self.colours_are_devices { device } else { workload };
+        self.variants.iter().position(|variant| variant == name)
+    }
+
+    /// Whether anything happened in time.
+    pub(super) fn has_time(&self) -> bool {
+        self.cells.iter().flat_map(|cell| &cell.runs).any(|run| run.virtual_time_ns > 0)
+    }
+
+    pub(super) fn has_seeds(&self) -> bool {
+        self.cells.iter().any(|cell| cell.runs.len() > 1)
+    }
+
+    fn of_facet(&self, facet: usize) -> impl Iterator<Item = &Cell<'a>> {
+        self.cells.iter().filter(move |cell| cell.facet == facet)
+    }
+
+    fn courses(&self) -> impl Iterator<Item = &Course> {
+        self.cells.iter().flat_map(|cell| &cell.runs).filter_map(|run| run.course.as_deref())
+    }
+
+    /// Every panel and kind of request of which one completed.
+    fn facet_kinds(&self) -> Vec<(usize, Kind)> {
+        const ORDER: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
+        let completed = |facet: usize, kind: Kind| {
+            let mut jobs = self.of_facet(facet).flat_map(|cell| &cell.runs).flat_map(|run| &run.jobs);
+            jobs.any(|job| job.kind(kind).is_some())
+        };
+        let all = (0..self.facets.len()).flat_map(|facet| ORDER.map(|kind| (facet, kind)));
+        all.filter(|(facet, kind)| completed(*facet, *kind)).collect()
+    }
+
+    fn title(&self, facet: usize, rest: &str) -> String {
+        let parts = [self.facets[facet].as_str(), rest];
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" · ")
+    }
+
+    /// A panel with a line for each variant of a facet.
+    fn panel(&self, facet: usize, title: &str, y: Axis, value: &dyn Fn(&Course) -> Vec<Point>) -> Panel {
+        let lines = self.of_facet(facet).map(|cell| cell.line(value)).collect();
+        let cells = || self.of_facet(facet).flat_map(|cell| &cell.runs);
+        let starts = || cells().flat_map(|run| &run.jobs).map(|job| job.start_ns);
+        // A ramp is shown where all share it.
+        let ramp = starts().max().filter(|last| starts().all(|start| start == *last)).unwrap_or(0);
+        let is_time = self.courses().all(|course| course.axis == TimeAxis::VirtualTime);
+        let ramp = if is_time { ramp as f64 } else { 0.0 };
+        Panel { title: self.title(facet, title), x: self.time(), y, lines, ramp }
+    }
+
+    fn time(&self) -> Axis {
+        match self.courses().next().map(|course| course.axis) {
+            Some(TimeAxis::HostUnits) => axis("mapping units written by the host", Unit::Number, &[0.0]),
+            _ => axis("virtual time", Unit::Nanos, &[0.0]),
+        }
+    }
+
+    /// Panels of all facets that have something to show; `alone` names one that needs no other title.
+    fn panels(&self, alone: &str, y: &Axis, value: &dyn Fn(&Course) -> Vec<Point>) -> Vec<Panel> {
+        let title = |facet: usize| if self.facets[facet].is_empty() { alone } else { "" };
+        let panels = (0..self.facets.len()).map(|f| self.panel(f, title(f), y.clone(), value));
+        panels.filter(|panel| !panel.is_empty()).collect()
+    }
+}
+
+impl Cell<'_> {
+    /// One value over time: the first seed gives the columns, the others are looked up in them.
+    fn line(&self, value: &dyn Fn(&Course) -> Vec<Point>) -> Line {
+        let seeds: Vec<Vec<Point>> =
+            self.runs.iter().filter_map(|run| run.course.as_deref()).map(value).collect();
+        Line { variant: self.variant, name: String::new(), secondary: false, points: together(&seeds) }
+    }
+
+    fn name(&self) -> String {
+        format!("{} · {}", self.runs[0].device, self.runs[0].workload)
+    }
+
+    fn distribution(&self, kind: Kind) -> Vec<Distribution> {
+        let of = |run: &&RunResult| {
+            let kinds = run.jobs.iter().filter_map(|job| job.kind(kind));
+            kinds.fold(Distribution::default(), |sum, one| sum.merge(&one.lat))
+        };
+        self.runs.iter().map(of).filter(|latency| latency.summary.count > 0).collect()
+    }
+}
+
+/// The mean of several seeds at the places of the first one.
+fn together(seeds: &[Vec<Point>]) -> Vec<Point> {
+    let [first, others @ ..] = seeds else { return Vec::new() };
+    let mean = |point: &Point| {
+        let middle = (point.from + point.to) / 2.0;
+        let value_at = |points: &Vec<Point>| {
+            let after = points.partition_point(|other| other.from <= middle);
+            points[..after].last().filter(|other| other.to >= middle).and_then(|other| other.value)
+        };
+        let values: Vec<f64> = point.value.into_iter().chain(others.iter().filter_map(value_at)).collect();
+        Point { from: point.from, to: point.to, ..mean_and_spread(&values) }
+    };
+    first.iter().map(mean).collect()
+}
+
+/// A point without a place; one value has no spread.
+fn mean_and_spread(values: &[f64]) -> Point {
+    let least = values.iter().copied().fold(f64::MAX, f64::min);
+    let greatest = values.iter().copied().fold(f64::MIN, f64::max);
+    let spread = (values.len() > 1).then_some((least, greatest));
+    Point { from: 0.0, to: 0.0, value: estimate(values).map(|e| e.mean), spread }
+}
+
+fn position(names: &mut Vec<String>, name: &str) -> usize {
+    names.iter().position(|other| other == name).unwrap_or_else(|| {
+        names.push(name.to_owned());
+        names.len() - 1
+    })
+}
+
+fn axis(label: &str, unit: Unit, holds: &[f64]) -> Axis {
+    Axis { label: label.to_owned(), unit, log: false, holds: holds.to_vec() }
+}
+
+/// A value for each group of columns of a course.
+fn columns(course: &Course, most: usize, value: impl Fn(Range<usize>, f64) -> Option<f64>) -> Vec<Point> {
+    let groups = course.groups(most);
+    let point = |(columns, span): (Range<usize>, Range<u64>)| {
+        let (from, to) = (span.start as f64, span.end as f64);
+        Point { from, to, value: value(columns, to - from), spread: None }
+    };
+    groups.into_iter().map(point).collect()
+}
+
+fn sum(numbers: &[u64], columns: &Range<usize>) -> f64 {
+    numbers[columns.clone()].iter().sum::<u64>() as f64
+}
+
+/// A value for each column of one kind of request.
+fn requests(course: &Course, kind: Kind, value: &dyn Fn(&Requests, usize, f64) -> Option<f64>) -> Vec<Point> {
+    let Some(requests) = course.requests.iter().find(|requests| requests.kind == kind) else {
+        return Vec::new();
+    };
+    let point = |(i, span): (usize, Range<u64>)| {
+        let (from, to) = (span.start as f64, span.end as f64);
+        Point { from, to, value: value(requests, i, to - from), spread: None }
+    };
+    course.request_columns().into_iter().enumerate().map(point).collect()
+}
+
+/// All figures, in their order. Runs that were not sampled have fewer.
+pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = report.curves.iter().map(parameter).collect();
+    let (has_time, is_sampled) = (study.has_time(), study.courses().next().is_some());
+    if has_time && is_sampled {
+        figures.push(throughput(study));
+    }
+    if has_time {
+        figures.push(curve(study));
+    }
+    if has_time && is_sampled {
+        figures.push(latency(study));
+    }
+    if has_time {
+        figures.push(depth(study));
+    }
+    if has_time && is_sampled {
+        figures.push(in_flight(study));
+    }
+    for figure in figures.iter_mut().filter(|figure| figure.panels.is_empty()) {
+        figure.caption = "No request was measured.".into();
+    }
+    figures.push(amplification_total(study));
+    if is_sampled {
+        figures.extend([amplification(study), collection(study)]);
+        if has_time {
+            figures.extend([buffer(study), utilisation(study)]);
+        }
+        figures.push(wear(study));
+    }
+    // What stands in an earlier figure is not said again.
+    figures.retain(|figure| figure.id != "wafs" || !figure.panels.is_empty());
+    figures
+}
+
+fn figure(id: &'static str, heading: &str, caption: &str, panels: impl IntoIterator<Item = Panel>) -> Figure {
+    let panels = panels.into_iter().filter(|panel| !panel.is_empty()).map(|panel| panel.svg()).collect();
+    Figure { id, heading: heading.to_owned(), caption: caption.to_owned(), key: Vec::new(), panels }
+}
+
+/// Figures against a parameter have colours of their own, which the legend of the page does not switch.
+fn parameter(curves: &Curves) -> Figure {
+    let (mut colour, mut key, mut lines) = (0, Vec::new(), Vec::new());
+    for curve in &curves.curves {
+        if !curve.is_reference {
+            key.push((format!("c{}", colour % 8), curve.name.clone()));
+            colour += 1;
+        }
+        let point = |&(x, y): &(f64, f64)| Point { from: x, to: x, value: Some(y), spread: None };
+        lines.push(Line {
+            variant: OWN_COLOURS + colour.max(1) - 1,
+            name: curve.name.clone(),
+            secondary: curve.is_reference,
+            points: curve.points.iter().map(point).collect(),
+        });
+    }
+    let [x, y] = &curves.axes;
+    let (x, y) = (axis(x, Unit::Number, &[]), axis(y, Unit::Number, &[0.0]));
+    let has_reference = curves.curves.iter().any(|curve| curve.is_reference);
+    let title = if has_reference { "measured, and closed form (dashed)" } else { "measured" };
+    let panel = Panel { title: title.into(), x, y, lines, ramp: 0.0 };
+    Figure { key, ..figure("parameter", &curves.title, &curves.caption, [panel]) }
+}
+
+fn throughput(study: &Study<'_>) -> Figure {
+    let panel = |(facet, kind): (usize, Kind)| {
+        // Large requests are judged by their bytes, small ones by their number.
+        let all = || study.of_facet(facet).flat_map(|cell| &cell.runs).flat_map(|run| &run.jobs);
+        let of_kind = || all().filter_map(|job| job.kind(kind));
+        let (count, bytes): (u64, u64) =
+            (of_kind().map(|k| k.requests).sum(), of_kind().map(|k| k.bytes).sum());
+        let large = bytes / count.max(1) >= 64 << 10;
+        let y = axis(if large { "MB/s" } else { "IOPS" }, Unit::Number, &[0.0]);
+        study.panel(facet, kind_name(kind), y, &|course| {
+            requests(course, kind, &|requests, i, span| {
+                let amount = if large { requests.bytes[i] as f64 / 1e6 } else { requests.count[i] as f64 };
+                (span > 0.0).then(|| amount * 1e9 / span)
+            })
+        })
+    };
+    let panels = study.facet_kinds().into_iter().map(panel);
+    figure(
+        "throughput",
+        "Throughput over time",
+        "Requests that completed in each column of virtual time, ramps included.",
+        panels,
+    )
+}
+
+fn latency(study: &Study<'_>) -> Figure {
+    let mut panels = Vec::new();
+    for (facet, kind) in study.facet_kinds() {
+        let mut row = ["p50", "p99", "p99.9"].map(|name| {
+            let numbers = |requests: &Requests, i: usize| match name {
+                "p50" => requests.p50_ns[i],
+                "p99" => requests.p99_ns[i],
+                _ => requests.p99_9_ns[i],
+            };
+            let y = Axis { log: true, ..axis("latency", Unit::Nanos, &[]) };
+            study.panel(facet, &format!("{} · {name}", kind_name(kind)), y, &|course| {
+                requests(course, kind, &|requests, i, _| {
+                    (requests.count[i] > 0).then(|| numbers(requests, i) as f64)
+                })
+            })
+        });
+        // The three share an axis.
+        let all: Vec<f64> = row.iter().flat_map(Panel::values).collect();
+        row.iter_mut().for_each(|panel| panel.y.holds.clone_from(&all));
+        panels.extend(row);
+    }
+    figure(
+        "latency",
+        "Latency over time",
+        "Percentiles of the requests that completed in each column of virtual time, from the intended start to \
+         completion; in a column of fewer than 1000 requests p99.9 is the largest.",
+        panels,
+    )
+}
+
+fn curve(study: &Study<'_>) -> Figure {
+    /// Points for each factor of ten.
+    const STEPS: f64 = 20.0;
+    let panel = |(facet, kind): (usize, Kind)| {
+        let line = |cell: &Cell<'_>| {
+            let seeds = cell.distribution(kind);
+            let fewest = seeds.iter().map(|latency| latency.summary.count).min().unwrap_or(0) as f64;
+            // The nearest rank; with one request above it or none, the slowest request.
+            let slower_at = |tail: f64, latency: &Distribution| {
+                let count = latency.summary.count;
+                let above = (count as f64 * 10f64.powf(-tail) * (1.0 + 1e-9)) as u64;
+                let rank = if above <= 1 { count } else { (count - above.min(count)).max(1) };
+                latency.bins.at_rank(rank).map(|ns| ns.min(latency.summary.max_ns) as f64)
+            };
+            let point = |tail: f64| {
+                let values: Vec<f64> = seeds.iter().filter_map(|latency| slower_at(tail, latency)).collect();
+                Point { from: tail, to: tail, ..mean_and_spread(&values) }
+            };
+            let end = fewest.max(1.0).log10();
+            let tails = (0..).map(|step| f64::from(step) / STEPS).take_while(|tail| *tail < end);
+            let points = tails.chain([end]).map(point).collect();
+            Line { variant: cell.variant, name: String::new(), secondary: false, points }
+        };
+        let lines = study.of_facet(facet).map(line).collect();
+        let x = axis("percentile of requests", Unit::Tail, &[0.0]);
+        let y = Axis { log: true, ..axis("latency", Unit::Nanos, &[]) };
+        Panel { title: study.title(facet, kind_name(kind)), x, y, lines, ramp: 0.0 }
+    };
+    let panels = study.facet_kinds().into_iter().map(panel);
+    figure(
+        "percentiles",
+        "Latency by percentile",
+        "All measured requests of a run in virtual time, against the share that took longer, both on logarithmic \
+         axes; each curve ends at the slowest request.",
+        panels,
+    )
+}
+
+/// Groups of bars: one for each facet.
+fn bar_groups(study: &Study<'_>, bar: &dyn Fn(&Cell<'_>) -> Option<Bar>) -> Vec<Group> {
+    let group = |facet: usize| {
+        let bars: Vec<Bar> = study.of_facet(facet).filter_map(bar).collect();
+        Group { heading: study.facets[facet].clone(), bars }
+    };
+    (0..study.facets.len()).map(group).filter(|group| !group.bars.is_empty()).collect()
+}
+
+fn depth(study: &Study<'_>) -> Figure {
+    const LEVELS: [&str; DEPTH_LEVELS] = ["1", "2–3", "4–7", "8–15", "16–31", "32–63", "64 or more"];
+    let bar = |cell: &Cell<'_>| {
+        let mut levels = [0u64; DEPTH_LEVELS];
+        for job in cell.runs.iter().flat_map(|run| &run.jobs) {
+            levels.iter_mut().zip(job.depth_levels).for_each(|(sum, level)| *sum += level);
+        }
+        let all: u64 = levels.iter().sum();
+        let most = (0..DEPTH_LEVELS).max_by_key(|level| levels[*level]).unwrap_or(0);
+        (all > 0).then(|| Bar {
+            variant: cell.variant,
+            name: study.variants[cell.variant].clone(),
+            parts: levels.iter().map(|level| *level as f64 / all as f64).collect(),
+            label: format!(
+                "{}: {:.0} %",
+                LEVELS[most].replace(" or more", "+"),
+                levels[most] as f64 * 100.0 / all as f64
+            ),
+            half_width: None,
+            reference: None,
+        })
+    };
+    let groups = bar_groups(study, &bar);
+    let key = LEVELS.iter().enumerate().map(|(i, level)| (format!("q{i}"), (*level).to_owned())).collect();
+    Figure {
+        id: "depth",
+        heading: "Queue depth".into(),
+        caption:
+            "Measured requests by how many of their job were in flight when they were submitted, themselves \
+                  included; the number is the most frequent depth."
+                .into(),
+        key,
+        panels: if groups.is_empty() {
+            Vec::new()
+        } else {
+            vec![bars::svg("queue depth", &groups, "q", &LEVELS)]
+        },
+    }
+}
+
+fn in_flight(study: &Study<'_>) -> Figure {
+    let value = |course: &Course| {
+        columns(course, COLUMNS, |columns, span| {
+            (span > 0.0).then(|| sum(&course.in_flight_ns, &columns) / span)
+        })
+    };
+    let panels = study.panels("all requests", &axis("requests", Unit::Number, &[0.0]), &value);
+    figure(
+        "inflight",
+        "Requests in flight",
+        "Mean over each column of virtual time, over all jobs, waiting for room in a queue included.",
+        panels,
+    )
+}
+
+fn programmed(course: &Course) -> [&[u64]; 4] {
+    [&course.user_units, &course.gc_units, &course.filler_units, &course.meta_units]
+}
+
+fn amplification_total(study: &Study<'_>) -> Figure {
+    const PARTS: [&str; 4] = ["host data", "collection", "filler", "metadata"];
+    let bar = |cell: &Cell<'_>| {
+        let of = |run: &&RunResult| {
+            let metric = |name: &str| run.metrics.get(&format!("device.{name}")).map_or(0.0, |m| m.as_f64());
+            let host = metric("host_units_written");
+            let names = ["user_units_programmed", "gc_units_moved", "filler_units", "meta_units"];
+            (host > 0.0).then(|| names.map(|name| metric(name) / host))
+        };
+        let seeds: Vec<[f64; 4]> = cell.runs.iter().filter_map(of).collect();
+        let totals: Vec<f64> = seeds.iter().map(|parts| parts.iter().sum()).collect();
+        let total = estimate(&totals)?;
+        let part = |i: usize| seeds.iter().map(|parts| parts[i]).sum::<f64>() / seeds.len() as f64;
+        let spread = total.half_width.map_or(String::new(), |half| format!(" ±{half:.3}"));
+        Some(Bar {
+            variant: cell.variant,
+            name: study.variants[cell.variant].clone(),
+            parts: (0..4).map(part).collect(),
+            label: format!("{:.3}{spread}", total.mean),
+            half_width: total.half_width,
+            reference: cell.runs[0].metrics.get(CLOSED_FORM).map(|value| value.as_f64()),
+        })
+    };
+    let groups = bar_groups(study, &bar);
+    let has_reference = groups.iter().flat_map(|group| &group.bars).any(|bar| bar.reference.is_some());
+    let mut key: Vec<(String, String)> =
+        PARTS.iter().enumerate().map(|(i, part)| (format!("p{i}"), (*part).to_owned())).collect();
+    if has_reference {
+        key.push(("reference".into(), "closed form".into()));
+    }
+    let (caption, panels) = if groups.is_empty() {
+        ("The host wrote nothing.", Vec::new())
+    } else {
+        (
+            "Mapping units programmed for each unit that the host wrote, in the whole run; where there is no time, after \
+             the device had settled.",
+            vec![bars::svg("write amplification", &groups, "p", &PARTS)],
+        )
+    };
+    let key = if panels.is_empty() { Vec::new() } else { key };
+    Figure { id: "waf", heading: "Write amplification".into(), caption: caption.into(), key, panels }
+}
+
+fn amplification(study: &Study<'_>) -> Figure {
+    let value = |course: &Course| {
+        // Where next to nothing is written, a ratio says nothing.
+        let least = course.host_units.iter().sum::<u64>() as f64 / (20.0 * RATIO_COLUMNS as f64);
+        columns(course, RATIO_COLUMNS, |columns, _| {
+            let host = sum(&course.host_units, &columns);
+            let all: f64 = programmed(course).iter().map(|units| sum(units, &columns)).sum();
+            (host > least).then(|| all / host)
+        })
+    };
+    let panels = study.panels(
+        "write amplification",
+        &axis("units programmed per unit written", Unit::Number, &[0.0, 1.0]),
+        &value,
+    );
+    let over =
+        if panels.iter().any(|panel| panel.x.unit == Unit::Nanos) { "virtual time" } else { "host writes" };
+    let caption = format!(
+        "The same ratio in each column of {over}; what is buffered in one column and programmed in the next raises \
+         the next."
+    );
+    figure("wafs", &format!("Write amplification over {over}"), &caption, panels)
+}
+
+fn collection(study: &Study<'_>) -> Figure {
+    let moved = |course: &Course| {
+        let is_time = course.axis == TimeAxis::VirtualTime;
+        columns(course, COLUMNS, |columns, span| {
+            let units = sum(&course.gc_units, &columns);
+            let amount = if is_time { units * course.unit_bytes as f64 * 1e3 } else { units };
+            (span > 0.0).then(|| amount / span)
+        })
+    };
+    let erased = |course: &Course| {
+        let scale = if course.axis == TimeAxis::VirtualTime { 1e9 } else { 1e3 };
+        columns(course, COLUMNS, |columns, span| {
+            (span > 0.0).then(|| sum(&course.erases, &columns) * scale / span)
+        })
+    };
+    let free = |course: &Course| {
+        columns(course, COLUMNS, |columns, _| {
+            let last = columns.end - 1;
+            Some(course.free_blocks[last] as f64 / course.planes.max(1) as f64)
+        })
+    };
+    let is_time = study.courses().all(|course| course.axis == TimeAxis::VirtualTime);
+    let (moved_unit, erased_unit) = if is_time {
+        ("MB/s", "erases per second")
+    } else {
+        ("units per unit written", "erases per 1000 units")
+    };
+    let works = |course: &Course| course.gc_units.iter().chain(course.erases.iter()).any(|n| *n > 0);
+    let mut panels = Vec::new();
+    for facet in 0..study.facets.len() {
+        let busy = study
+            .of_facet(facet)
+            .flat_map(|cell| &cell.runs)
+            .any(|run| run.course.as_deref().is_some_and(works));
+        let number = |label: &str| axis(label, Unit::Number, &[0.0]);
+        if busy {
+            panels.push(study.panel(facet, "data moved", number(moved_unit), &moved));
+            panels.push(study.panel(facet, "blocks erased", number(erased_unit), &erased));
+            panels.push(study.panel(facet, "free blocks of a plane, mean", number("blocks"), &free));
+        }
+    }
+    let over = if is_time { "virtual time" } else { "host writes" };
+    let caption = match panels.is_empty() {
+        true => "Nothing was collected: no data moved, no block was erased.".to_owned(),
+        false => {
+            format!("What collection did in each column of {over}, and the room that it kept at its end.")
+        }
+    };
+    figure("gc", "Garbage collection", &caption, panels)
+}
+
+fn buffer(study: &Study<'_>) -> Figure {
+    let value = |course: &Course| {
+        let capacity = course.buffer_capacity_units as f64;
+        columns(course, COLUMNS, |columns, _| {
+            (capacity > 0.0).then(|| course.buffer_used_units[columns.end - 1] as f64 / capacity)
+        })
+    };
+    let wrote = |panel: &Panel| panel.values().any(|value| value > 0.0);
+    let panels =
+        study.panels("write buffer", &axis("of its capacity in use", Unit::Share, &[0.0, 1.0]), &value);
+    let panels: Vec<Panel> = panels.into_iter().filter(wrote).collect();
+    let caption = match panels.is_empty() {
+        true => "No write buffer ever held anything.",
+        false => {
+            "Data in the write buffer at the end of each column of virtual time; panels without any are left out."
+        }
+    };
+    figure("buffer", "Write buffer", caption, panels)
+}
+
+fn utilisation(study: &Study<'_>) -> Figure {
+    let panel = |cell: &Cell<'_>| {
+        let run = cell.runs[0];
+        let course = run.course.as_deref()?;
+        let groups = course.groups(HEAT_COLUMNS);
+        let last = groups.last()?.1.end;
+        let edges = groups.iter().map(|(_, span)| span.start).chain([last]).map(|at| at as f64).collect();
+        let row = |busy: &crate::results::Numbers| {
+            let share = |(columns, span): &(Range<usize>, Range<u64>)| {
+                sum(busy, columns) / (span.end - span.start).max(1) as f64
+            };
+            groups.iter().map(share).collect::<Vec<f64>>()
+        };
+        let block = |name, busy: &[crate::results::Numbers], least: f64, most: f64| Block {
+            name,
+            rows: busy.iter().map(row).collect(),
+            height: (busy.len() as f64 * 4.0).clamp(least, most),
+        };
+        let mean = |busy: &[crate::results::Numbers]| {
+            let all: u64 = busy.iter().flat_map(|numbers| numbers.iter()).sum();
+            all as f64 * 100.0 / busy.len().max(1) as f64 / last.max(1) as f64
+        };
+        Some(Heat {
+            variant: cell.variant,
+            title: cell.name(),
+            subtitle: format!(
+                "dies busy {:.0} %, channels {:.0} % of the time",
+                mean(&course.station_busy_ns),
+                mean(&course.channel_busy_ns)
+            ),
+            x: study.time(),
+            edges,
+            blocks: vec![
+                block("die", &course.station_busy_ns, 60.0, 128.0),
+                block("chan.", &course.channel_busy_ns, 16.0, 40.0),
+            ],
+        })
+    };
+    let panels: Vec<String> = study.cells.iter().filter_map(panel).map(|heat| heat.svg()).collect();
+    let shades = (0..=SHADES).map(|shade| (format!("h{shade}"), String::new()));
+    let word = |text: &str| (String::new(), text.to_owned());
+    let key = std::iter::once(word("idle")).chain(shades).chain([word("always busy")]).collect();
+    let seed = if study.has_seeds() { ", of the first seed" } else { "" };
+    Figure {
+        id: "heat",
+        heading: "Use of dies and channels".into(),
+        caption: format!(
+            "A row is a die (a chip, where its dies do not interleave) or a channel, in the order of their numbers, \
+             channel by channel; a shade is the part of each column of virtual time in which it worked{seed}."
+        ),
+        key,
+        panels,
+    }
+}
+
+fn wear(study: &Study<'_>) -> Figure {
+    let panel = |facet: usize| {
+        let bins = || {
+            let runs = study.of_facet(facet).flat_map(|cell| &cell.runs);
+            runs.filter_map(|run| run.course.as_deref()).flat_map(|course| course.wear.iter())
+        };
+        let low = bins().map(|(erases, _)| erases).min()?;
+        let high = bins().map(|(erases, _)| erases).max()?;
+        let size = (high - low + 1).div_ceil(WEAR_BINS).max(1);
+        let line = |cell: &Cell<'_>| {
+            let histogram = |run: &&RunResult| {
+                let wear = &run.course.as_deref()?.wear;
+                let all = wear.count().max(1) as f64;
+                let bin = |at: u64| {
+                    let inside = wear.iter().filter(|(erases, _)| (at..at + size).contains(erases));
+                    let share = inside.map(|(_, blocks)| blocks).sum::<u64>() as f64 / all;
+                    // The bin of a count is centred on it.
+                    let (from, to) = (at as f64 - 0.5, (at + size) as f64 - 0.5);
+                    Point { from, to, value: Some(share), spread: None }
+                };
+                Some((low..=high).step_by(size as usize).map(bin).collect())
+            };
+            let seeds: Vec<Vec<Point>> = cell.runs.iter().filter_map(histogram).collect();
+            Line { variant: cell.variant, name: String::new(), secondary: false, points: together(&seeds) }
+        };
+        let lines = study.of_facet(facet).map(line).collect();
+        let x = axis("erases of a block", Unit::Number, &[low as f64 - 0.5, high as f64 + 0.5]);
+        let y = axis("of good blocks", Unit::Share, &[0.0]);
+        let title =
+            if study.facets[facet].is_empty() { "blocks by their erases" } else { &study.facets[facet] };
+        (high > 0).then(|| Panel { title: title.to_owned(), x, y, lines, ramp: 0.0 })
+    };
+    let panels: Vec<Panel> = (0..study.facets.len()).filter_map(panel).collect();
+    let caption = match panels.is_empty() {
+        true => "No block was ever erased.",
+        false => {
+            "How often the good blocks of each device had been erased at the end, before the run included; factory \
+             bad blocks are left out."
+        }
+    };
+    figure("wear", "Wear", caption, panels)
+}

@@ -1,0 +1,84 @@
+//! The report: one HTML page with all figures of an experiment, variants side by side.
+//!
+//! Place in the data flow: results with courses and texts come in as plain data, from the command line, from a
+//! server, or read back from files; a page goes out that needs no network and no other file.
+//!
+//! Invariants: a page is a function of its input, byte by byte; it is well-formed XML; it is readable without
+//! its script, which only shows values under the pointer and hides variants.
+//!
+//! Deliberately absent: a plotting crate (none draws small SVG whose colours follow the reader's scheme and
+//! whose variants can be hidden), pictures made of pixels, and any date.
+
+mod bars;
+mod figures;
+mod heat;
+mod lines;
+mod page;
+mod scale;
+mod svg;
+#[cfg(test)]
+mod tests;
+
+use crate::results::RunResult;
+
+/// The metric of a run that holds what theory expects of its write amplification.
+pub const CLOSED_FORM: &str = "theory.write_amplification";
+
+/// A name and what belongs to it, such as a device and its configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Name.
+    pub name: String,
+    /// Any number of lines.
+    pub text: String,
+}
+
+/// A curve of results against a parameter, beside the runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// What its points have in common, as in `greedy`.
+    pub name: String,
+    /// Parameter and result, ascending.
+    pub points: Vec<(f64, f64)>,
+    /// Drawn fainter: what `name` is compared with. It has the colour of the curve before it.
+    pub is_reference: bool,
+}
+
+/// A figure of curves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curves {
+    /// Heading.
+    pub title: String,
+    /// One sentence on what was done.
+    pub caption: String,
+    /// Names of both axes, with units.
+    pub axes: [String; 2],
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
+
+/// What a report is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Report<'a> {
+    /// What the experiment shows.
+    pub title: String,
+    /// State of the devices, seeds, version; a line each.
+    pub notes: Vec<String>,
+    /// The command line that gives the same page again.
+    pub command: String,
+    /// Every run. Runs of one device and one workload are repeats with different seeds.
+    pub runs: &'a [RunResult],
+    /// Figures against a parameter.
+    pub curves: Vec<Curves>,
+    /// The configuration of each device.
+    pub devices: Vec<Text>,
+    /// The options of each workload.
+    pub workloads: Vec<Text>,
+}
+
+impl Report<'_> {
+    /// The page.
+    pub fn html(&self) -> String {
+        page::html(self)
+    }
+}
