@@ -607,7 +607,7 @@ mod tests {
             disk.cut(clock, Tear::Drawn(seed), OnCut::Drop, Duration::ZERO, &mut answers).unwrap();
             let first = contents(&disk);
             differ += first.iter().collect::<std::collections::BTreeSet<_>>().len();
-            clock = clock + Duration::from_millis(seed);
+            clock += Duration::from_millis(seed);
             disk.cut(clock, Tear::Likeliest, OnCut::Drop, Duration::ZERO, &mut answers).unwrap();
             assert_eq!(contents(&disk), first, "seed {seed}");
         }
