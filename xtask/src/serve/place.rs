@@ -31,6 +31,11 @@ impl Place {
         self.seed
     }
 
+    /// The directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The path of a file of this directory.
     pub(super) fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()

@@ -34,6 +34,8 @@ impl Program {
         let (out, err) = file.map_err(|error| format!("{}: {error}", output.display()))?;
         let mut command = Command::new(program);
         command.args(rest).stdin(Stdio::null()).stdout(out).stderr(err);
+        // fio leaves files where it was started.
+        command.current_dir(place.dir());
         let path = std::env::var("PATH").unwrap_or_default();
         // What tools print is compared in English.
         command.env("PATH", format!("{path}:{ADMIN_PATH}")).env("LC_ALL", "C");
