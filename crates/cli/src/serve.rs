@@ -381,10 +381,11 @@ fn summary(status: &Status, connections: u64, dropped: u64) -> String {
 }
 
 fn disk_summary(disk: &DiskStatus, speed: &str) -> String {
-    let mut text = format!("\nexport `{}` ({}), {} power cuts\n", disk.export, disk.device, disk.cuts);
+    let cuts = if disk.cuts == 1 { "1 power cut".to_owned() } else { format!("{} power cuts", disk.cuts) };
+    let mut text = format!("\nexport `{}` ({}), {cuts}\n", disk.export, disk.device);
     let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
     let line = |text: &mut String, cells: [String; 10]| {
-        let widths = [6, 12, 7, 10, 10, 10, 10, 10, 10, 10];
+        let widths = [6, 12, 7, 10, 11, 10, 10, 12, 10, 10];
         for (cell, width) in cells.iter().zip(widths) {
             let _ = write!(text, "{cell:>width$}");
         }
@@ -489,5 +490,17 @@ pub(crate) fn rerun(args: &RerunArgs) -> Outcome {
             ));
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_of_the_summary_stand_apart() {
+        let text = disk_summary(&DiskStatus { cuts: 1, ..DiskStatus::default() }, "real");
+        assert!(text.contains("1 power cut\n"), "{text}");
+        assert!(text.contains("  model p50 ") && text.contains("  server p50 "), "{text}");
     }
 }
