@@ -5,6 +5,7 @@
 //! ([`volume`]) keeps the medium on the host's file system.
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod clock;
 pub mod control;
 mod disk;
