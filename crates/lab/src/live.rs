@@ -266,6 +266,8 @@ impl Live {
     /// Ends a device in order: what it was given is finished and flushed.
     pub fn shut_down(mut self) -> Device {
         let mut finished = Vec::new();
+        // A flush covers what has completed; on the link it could overtake a write.
+        while self.in_flight() > 0 && self.step(&mut finished) {}
         self.submit(self.now(), 0, Op::Flush, false, u64::MAX, &mut finished);
         while self.in_flight() > 0 || !self.device.is_quiet() {
             if !self.step(&mut finished) {
@@ -301,4 +303,32 @@ pub enum Tear {
     Likeliest,
     /// For each it is drawn whether it had not begun, is torn, or had just ended.
     Drawn(u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_core::{Data, Lba};
+
+    /// On a half-duplex link with a deep queue, a flush arrives before the data of writes that were submitted earlier.
+    #[test]
+    fn what_was_in_flight_at_a_clean_end_is_flushed() {
+        let mut config = flashweir_device::presets::preset("sata-mlc").unwrap();
+        config.geometry.blocks_per_plane = 16;
+        config.ftl.over_provisioning = 0.4;
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        let mut live = Live::new(Device::new(config.clone(), options));
+        let mut finished = Vec::new();
+        for number in 0..16 {
+            let op = Op::Write { lba: Lba(number * 512), blocks: 512, data: Data::Pattern(number + 1) };
+            live.submit(Instant::ZERO, 0, op, false, number, &mut finished);
+        }
+        let device = live.shut_down();
+        let media = device.cut(Instant::from_nanos(u64::MAX >> 1), |_| Torn::Damaged);
+        let (back, _) = Recovery::begin(&config, options, media).finish();
+        for unit in 0..16 * 64 {
+            let (now, then) = (back.peek(Lpn(unit)), device.peek(Lpn(unit)));
+            assert!(now.is_some() && now == then, "unit {unit}");
+        }
+    }
 }
