@@ -200,6 +200,16 @@ impl Disk {
         self.pending.len() - self.free.len() + self.held.len()
     }
 
+    /// Whether the device works on a request of a client at this place, be it gone or not.
+    pub(crate) fn owes(&self, place: u32) -> bool {
+        self.pending.iter().flatten().any(|pending| pending.client.place == place)
+    }
+
+    /// A client is gone: what it asked for while the power is off is not done.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.held.retain(|(holder, ..)| *holder != client);
+    }
+
     /// Whether the power is on.
     pub fn is_on(&self) -> bool {
         self.power == Power::On

@@ -7,7 +7,8 @@
 //! Before a deadline that is near the poll does not sleep: a sleep of 75 µs takes up to 187 µs on a common kernel.
 //!
 //! Invariants: a client that breaks the protocol, stalls, or vanishes is dropped and nobody else notices; memory for
-//! each client is bounded, and so is the number of clients.
+//! each client is bounded, and so is the number of clients. The place of one that vanished is free when the device has
+//! done what it had asked for, so that who connects again and again gains nothing by it.
 
 use crate::clock::{Clock, Speed};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, LINE_BYTES_MAX, Reply, Status};
@@ -145,43 +146,66 @@ struct Client {
     id: ClientId,
     connection: Connection<Stream>,
     interest: EventFlags,
-    /// Wall time of the last byte that went either way.
+    /// Wall time since which the server waits for the rest of a message, or for an answer to be taken.
     moved: WallDuration,
+    /// Bytes that went either way since then.
+    bytes: usize,
     /// Output or interest may have changed in this turn.
     touched: bool,
+}
+
+impl Client {
+    /// Bytes went either way. They count when they are many or end something: a client that sends byte by byte, or
+    /// takes its answers so, does not move.
+    fn progressed(&mut self, wall: WallDuration, bytes: usize, ends: bool) {
+        self.bytes += bytes;
+        if ends || (self.bytes >= PROGRESS_BYTES && self.connection.session().is_transmitting()) {
+            (self.moved, self.bytes) = (wall, 0);
+        }
+    }
 }
 
 /// A connection to the control socket.
 #[derive(Debug)]
 struct Controller {
     stream: Stream,
+    /// Wall time of its last sign of life.
+    moved: WallDuration,
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// What an event of the poll belongs to: a kind and a place in its table.
+/// What an event of the poll belongs to: a kind and a place in its table. A client's has the generation of the place,
+/// so that an event of one that was dropped in the same turn is not taken for one of its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Listener(u32),
-    Client(u32),
+    Client { place: u32, generation: u32 },
     Controller(u32),
 }
 
+/// Bits of a generation that an event carries.
+const GENERATION_BITS: u32 = 30;
+
 impl Source {
+    fn of(id: ClientId) -> Self {
+        Self::Client { place: id.place, generation: id.generation % (1 << GENERATION_BITS) }
+    }
+
     fn pack(self) -> EventData {
-        let (kind, place) = match self {
-            Self::Listener(place) => (0, place),
-            Self::Client(place) => (1, place),
-            Self::Controller(place) => (2, place),
+        let (kind, generation, place) = match self {
+            Self::Listener(place) => (0, 0, place),
+            Self::Client { place, generation } => (1, generation, place),
+            Self::Controller(place) => (2, 0, place),
         };
-        EventData::new_u64(kind << 32 | u64::from(place))
+        EventData::new_u64(kind << (32 + GENERATION_BITS) | u64::from(generation) << 32 | u64::from(place))
     }
 
     fn unpack(data: EventData) -> Self {
-        let place = data.u64() as u32;
-        match data.u64() >> 32 {
+        let (place, generation) = (data.u64() as u32, (data.u64() >> 32) as u32 % (1 << GENERATION_BITS));
+        match data.u64() >> (32 + GENERATION_BITS) {
             0 => Self::Listener(place),
-            1 => Self::Client(place),
+            1 => Self::Client { place, generation },
             _ => Self::Controller(place),
         }
     }
@@ -189,6 +213,8 @@ impl Source {
 
 /// Controllers at once.
 const CONTROLLERS_MAX: usize = 16;
+/// Bytes in a client's patience that make it one that moves.
+const PROGRESS_BYTES: usize = 64 << 10;
 /// Events of one poll.
 const EVENTS: usize = 64;
 /// Longest sleep, so that a signal is noticed and stalled clients are.
@@ -320,8 +346,13 @@ impl Server {
         for event in &events[..count] {
             match Source::unpack(event.data) {
                 Source::Listener(place) => self.accept(place, wall),
-                Source::Client(place) => self.serve(place, event.flags, wall, now)?,
-                Source::Controller(place) => self.control(place, now)?,
+                source @ Source::Client { place, .. } => {
+                    let client = self.clients[place as usize].as_ref();
+                    if client.is_some_and(|client| Source::of(client.id) == source) {
+                        self.serve(place, event.flags, wall, now)?;
+                    }
+                }
+                Source::Controller(place) => self.control(place, wall, now)?,
             }
         }
         for place in std::mem::take(&mut self.runnable) {
@@ -399,17 +430,11 @@ impl Server {
         for place in std::mem::take(&mut self.touched) {
             let Some(client) = self.clients[place as usize].as_mut() else { continue };
             client.touched = false;
+            let before = client.connection.session().output().len();
+            let ended = client.connection.flush().is_err();
+            let left = client.connection.session().output().len();
+            client.progressed(wall, before - left, left == 0 && before > 0);
             let connection = &mut client.connection;
-            let ended = match connection.flush() {
-                Ok(Progress::Done(n)) => {
-                    if n > 0 {
-                        client.moved = wall;
-                    }
-                    false
-                }
-                Ok(Progress::Blocked | Progress::Closed) => false,
-                Err(_) => true,
-            };
             if ended || connection.session().wants_close() {
                 self.drop_client(place);
                 continue;
@@ -422,7 +447,7 @@ impl Server {
             interest.set(EventFlags::OUT, connection.wants_write());
             if interest != client.interest {
                 client.interest = interest;
-                let data = Source::Client(place).pack();
+                let data = Source::of(client.id).pack();
                 if epoll::modify(&self.epoll, connection.stream(), data, interest).is_err() {
                     self.drop_client(place);
                 }
@@ -435,30 +460,41 @@ impl Server {
         // A client that has gone already, or a lack of descriptors: the next turn tries again.
         let Ok(stream) = listener.accept() else { return };
         if matches!(listener, Listener::Control(_)) {
-            let place = vacancy(&mut self.controllers, CONTROLLERS_MAX);
-            let Some(place) = place else { return };
-            let data = Source::Controller(place).pack();
-            if epoll::add(&self.epoll, &stream, data, EventFlags::IN).is_ok() {
-                let controller = Controller { stream, input: Vec::new(), output: Vec::new() };
-                self.controllers[place as usize] = Some(controller);
-            }
+            self.accept_controller(stream, wall);
             return;
         }
-        let Some(place) = vacancy(&mut self.clients, self.config.connections_max) else {
+        let owed = |place: usize| self.disks.iter().any(|disk| disk.owes(place as u32));
+        let Some(place) = vacancy(&mut self.clients, self.config.connections_max, owed) else {
             self.dropped += 1;
             return;
         };
+        self.generation = self.generation.wrapping_add(1);
+        let id = ClientId { place, generation: self.generation };
         let interest = EventFlags::IN | EventFlags::OUT;
-        if epoll::add(&self.epoll, &stream, Source::Client(place).pack(), interest).is_err() {
+        if epoll::add(&self.epoll, &stream, Source::of(id).pack(), interest).is_err() {
             return;
         }
-        self.generation = self.generation.wrapping_add(1);
         self.connections_total += 1;
         let connection = Connection::new(stream, Arc::clone(&self.nbd), self.config.keys.clone());
-        let id = ClientId { place, generation: self.generation };
-        let client = Client { id, connection, interest, moved: wall, touched: false };
+        let client = Client { id, connection, interest, moved: wall, bytes: 0, touched: false };
         let client = self.clients[place as usize].insert(client);
         touch(client, &mut self.touched);
+    }
+
+    /// Takes in somebody who asks. Where there are too many, the one that was silent longest has to go: the server can
+    /// always be asked.
+    fn accept_controller(&mut self, stream: Stream, wall: WallDuration) {
+        let place = vacancy(&mut self.controllers, CONTROLLERS_MAX, |_| false).unwrap_or_else(|| {
+            let silent = (0..).zip(&self.controllers).min_by_key(|(_, c)| c.as_ref().map(|c| c.moved));
+            silent.map_or(0, |(place, _)| place)
+        });
+        if let Some(silent) = self.controllers[place as usize].take() {
+            let _ = epoll::delete(&self.epoll, &silent.stream);
+        }
+        if epoll::add(&self.epoll, &stream, Source::Controller(place).pack(), EventFlags::IN).is_ok() {
+            let controller = Controller { stream, moved: wall, input: Vec::new(), output: Vec::new() };
+            self.controllers[place as usize] = Some(controller);
+        }
     }
 
     /// Takes in what a client sent.
@@ -474,7 +510,7 @@ impl Server {
         let mut ended = false;
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             match client.connection.read() {
-                Ok(Progress::Done(n)) if n > 0 => client.moved = wall,
+                Ok(Progress::Done(n)) if n > 0 => client.progressed(wall, n, false),
                 Ok(Progress::Done(_) | Progress::Blocked) => {
                     // The other side is gone and nothing of it is wanted: no event would ever tell again.
                     ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
@@ -483,10 +519,12 @@ impl Server {
             }
         }
         let id = client.id;
+        let mut asked = false;
         loop {
             let session = client.connection.session();
             match session.next_request() {
                 Ok(Some(request)) => {
+                    asked = true;
                     let disk = session.export().expect("requests come after an export was chosen");
                     let disk = &mut self.disks[disk];
                     let done = disk.request(now, id, place as u16, request, &mut self.answers);
@@ -499,6 +537,7 @@ impl Server {
                 }
             }
         }
+        client.progressed(wall, 0, asked);
         if ended {
             // What it asked for before is done; there is nobody to tell.
             self.drop_client(place);
@@ -508,6 +547,7 @@ impl Server {
 
     fn drop_client(&mut self, place: u32) {
         if let Some(client) = self.clients[place as usize].take() {
+            self.disks.iter_mut().for_each(|disk| disk.forget(client.id));
             let _ = epoll::delete(&self.epoll, client.connection.stream());
             client.connection.close();
         }
@@ -524,17 +564,19 @@ impl Server {
             let waits_for_client = client.connection.wants_write();
             let session = client.connection.session();
             let busy = !session.is_transmitting() || session.is_mid_message() || waits_for_client;
-            let stalled = wall.saturating_sub(client.moved) > self.config.patience;
             // While answers are due it is the device that the client waits for.
-            if busy && stalled && session.in_flight() == 0 {
+            if !busy || session.in_flight() > 0 {
+                (client.moved, client.bytes) = (wall, 0);
+            } else if wall.saturating_sub(client.moved) > self.config.patience {
                 self.dropped += 1;
                 self.drop_client(place as u32);
             }
         }
     }
 
-    fn control(&mut self, place: u32, now: Instant) -> Result<(), ServeError> {
+    fn control(&mut self, place: u32, wall: WallDuration, now: Instant) -> Result<(), ServeError> {
         let Some(mut controller) = self.controllers[place as usize].take() else { return Ok(()) };
+        controller.moved = wall;
         let mut chunk = [0; 4096];
         let ended = match controller.stream.read(&mut chunk) {
             Ok(0) => true,
@@ -649,6 +691,15 @@ impl Server {
         let deadline = self.clock.wall() + self.config.patience.min(WallDuration::from_secs(5));
         while self.clients.iter().any(Option::is_some) && self.clock.wall() < deadline {
             self.turn()?;
+            for place in 0..self.clients.len() {
+                let Some(client) = self.clients[place].as_mut() else { continue };
+                let connection = &mut client.connection;
+                let busy = connection.wants_write() || connection.is_runnable();
+                let session = connection.session();
+                if !busy && session.in_flight() == 0 && !session.is_mid_message() {
+                    self.drop_client(place as u32);
+                }
+            }
         }
         Ok(())
     }
@@ -677,9 +728,9 @@ fn touch(client: &mut Client, touched: &mut Vec<u32>) {
     }
 }
 
-/// A free place of a table of at most `max`.
-fn vacancy<T>(table: &mut Vec<Option<T>>, max: usize) -> Option<u32> {
-    let free = table.iter().position(Option::is_none);
+/// A free place of a table of at most `max`, none of those that are `owed` something still.
+fn vacancy<T>(table: &mut Vec<Option<T>>, max: usize, owed: impl Fn(usize) -> bool) -> Option<u32> {
+    let free = (0..table.len()).find(|place| table[*place].is_none() && !owed(*place));
     if free.is_none() && table.len() < max {
         table.push(None);
         return Some(table.len() as u32 - 1);
