@@ -121,7 +121,8 @@ pub(crate) struct ServeArgs {
   weir cut /tmp/disk.sock --eio --off 2s       clients stay connected and get EIO for two seconds
 
 The device comes back by its own recovery, with what its contract preserves and nothing else. Requests wait until it is
-back, or for as long as --off says; its recovery time is part of that.")]
+back, or for as long as --off says; its recovery time is part of that. Where connections stay, as with --eio, the next
+flush of each fails as well if the device's buffer is volatile: what was answered before may be gone.")]
 pub(crate) struct CutArgs {
     /// The server's control socket, or the unix socket that it serves
     #[arg(value_name = "SOCKET")]

@@ -13,7 +13,7 @@
 use crate::clock::{Clock, Speed};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, LINE_BYTES_MAX, Reply, Status};
 use crate::disk::{Answer, Body, ClientId, Disk, OnCut};
-use crate::nbd::{Config, Connection, Progress, TlsKeys};
+use crate::nbd::{Command, Config, Connection, Errno, Progress, TlsKeys};
 use flashweir_core::{Duration, Instant, Payload};
 use flashweir_lab::live::Tear;
 use rustix::event::Timespec;
@@ -152,6 +152,8 @@ struct Client {
     bytes: usize,
     /// Output or interest may have changed in this turn.
     touched: bool,
+    /// Its next flush fails: the power was cut and the connection was not, so what it took for done may be gone.
+    flush_fails: bool,
 }
 
 impl Client {
@@ -476,7 +478,8 @@ impl Server {
         }
         self.connections_total += 1;
         let connection = Connection::new(stream, Arc::clone(&self.nbd), self.config.keys.clone());
-        let client = Client { id, connection, interest, moved: wall, bytes: 0, touched: false };
+        let client =
+            Client { id, connection, interest, moved: wall, bytes: 0, touched: false, flush_fails: false };
         let client = self.clients[place as usize].insert(client);
         touch(client, &mut self.touched);
     }
@@ -525,6 +528,10 @@ impl Server {
             match session.next_request() {
                 Ok(Some(request)) => {
                     asked = true;
+                    if request.command == Command::Flush && std::mem::take(&mut client.flush_fails) {
+                        session.reply_error(request.token, Errno::Io, "the device lost its power before");
+                        continue;
+                    }
                     let disk = session.export().expect("requests come after an export was chosen");
                     let disk = &mut self.disks[disk];
                     let done = disk.request(now, id, place as u16, request, &mut self.answers);
@@ -638,12 +645,19 @@ impl Server {
         let mut done = Vec::new();
         for at in chosen {
             let mut connections_dropped = 0;
-            if order.on_cut() == OnCut::Drop {
-                for place in 0..self.clients.len() {
-                    let client = self.clients[place].as_mut();
-                    if client.is_some_and(|client| client.connection.session().export() == Some(at)) {
+            for place in 0..self.clients.len() {
+                let Some(client) = self.clients[place].as_mut() else { continue };
+                if client.connection.session().export() != Some(at) {
+                    continue;
+                }
+                match order.on_cut() {
+                    OnCut::Drop => {
                         self.drop_client(place as u32);
                         connections_dropped += 1;
+                    }
+                    // As an fsync does after a write-back that failed: nobody shall take for durable what is gone.
+                    OnCut::Fail => {
+                        client.flush_fails = !self.disks[at].device().config().completion_is_durable();
                     }
                 }
             }

@@ -5,10 +5,14 @@
 //! the next boot begins with.
 //!
 //! Invariant: a reply counts only if it belongs to the time before the cut. Where connections are closed, a reply
-//! that arrived was sent before; where requests fail instead, nothing is submitted any more from before the cut on.
+//! that arrived was sent before. Where requests fail instead, a request may reach the server when the power is back
+//! already: it was done then, on whatever the cut had left, so from the moment on at which somebody asks for the cut
+//! nothing is submitted any more and no reply is a promise. Such a boot is judged at the grain of blocks, and flushed
+//! before what it shows counts as durable.
 
 use super::connection::{Client, ClientError, wait_for};
 use super::record::{Failure, FailureKind, Record};
+use super::replies::Ask;
 use super::stamp::stamp;
 use super::workload::Workload;
 use crate::clock::{Clock, Speed};
@@ -165,6 +169,7 @@ pub(super) fn read_region(
 struct Campaign<'a> {
     target: &'a Target,
     plan: &'a Plan,
+    grain: u64,
     record: Record,
     workload: Workload,
     counts: Counts,
@@ -180,6 +185,7 @@ impl<'a> Campaign<'a> {
         Ok(Self {
             target,
             plan,
+            grain,
             record: Record::new(target.kind, plan.region.clone(), unit, grain, now),
             workload: Workload::new(plan.seed, plan.region.clone(), unit),
             counts: Counts::default(),
@@ -190,18 +196,24 @@ impl<'a> Campaign<'a> {
         let random = self.workload.random();
         let seed = random.chance(0.5).then(|| random.next_u64());
         let eio = random.chance(self.plan.eio);
-        // Without connections that would end, a client has to see the power off.
         let off_ns = if random.chance(0.5) { random.below(3_000_000) } else { 0 };
         CutOrder { export: Some(self.target.export.clone()), seed, eio, off_ns }
     }
 
     fn boot(&mut self) -> Result<(), Failure> {
         let order = self.order();
+        if order.eio && !self.plan.blocks {
+            let now = self.record.shown().to_vec();
+            self.record.restart(now, super::stamp::BLOCK as u64);
+        }
         self.load(&order)?;
         if self.workload.random().chance(0.1) {
             let again = CutOrder { eio: false, ..self.order() };
             Cutter::ask(self.target, again).finish()?;
             self.counts.twice += 1;
+        }
+        if order.eio {
+            self.flush()?;
         }
         let structured = self.workload.random().chance(0.5);
         let now = read_region(self.target, &self.plan.region, structured)?;
@@ -213,7 +225,22 @@ impl<'a> Campaign<'a> {
         self.counts.promised += judged.promised;
         self.counts.older += judged.older;
         self.counts.units += judged.units;
-        self.record.restart(now);
+        self.record.restart(now, self.grain);
+        Ok(())
+    }
+
+    /// Makes durable what was done after the power came back.
+    fn flush(&mut self) -> Result<(), Failure> {
+        let clock = Clock::new(Speed::Max);
+        let Target { socket, export, patience, .. } = self.target;
+        let mut client = Client::connect(socket, export, false, *patience)?;
+        let ask = Ask { command: command::FLUSH, ..Ask::default() };
+        while client.call(ask.clone(), &[], *patience)?.result.is_err() {
+            if clock.wall() > *patience {
+                return Err(Failure::new(FailureKind::Refused, "no flush succeeds after a power cut"));
+            }
+            wait_for(&[], Duration::from_millis(5)).map_err(ClientError::from)?;
+        }
         Ok(())
     }
 
@@ -265,7 +292,8 @@ impl<'a> Campaign<'a> {
                 while let Some(reply) = client.reply()? {
                     moved = clock.wall();
                     let id = names.remove(&reply.cookie).expect("replies are to requests in flight");
-                    if cutter.is_some() && order.eio && reply.result == Err(Errno::Io as u32) {
+                    let may_fail = reply.result.is_ok() || reply.result == Err(Errno::Io as u32);
+                    if cutter.is_some() && order.eio && may_fail {
                         self.record.fail(id);
                     } else {
                         self.record.complete(id, &reply.result)?;

@@ -271,6 +271,6 @@ fn boot(
         units: judged.units,
         ..Counts::default()
     });
-    record.restart(now);
+    record.restart(now, unit);
     Ok(())
 }

@@ -153,7 +153,7 @@ impl Record {
             unit,
             model: Vec::new(),
             initial: Vec::new(),
-            busy: vec![Busy::default(); ((region.end - region.start) / grain) as usize],
+            busy: Vec::new(),
             region,
             open: BTreeMap::new(),
             ops: Vec::new(),
@@ -161,12 +161,14 @@ impl Record {
             overlap: None,
             failed: 0,
         };
-        record.restart(now);
+        record.restart(now, grain);
         record
     }
 
-    /// Begins anew on what the region reads as after a cut. A recovery ends with everything durable that it shows.
-    pub fn restart(&mut self, now: Vec<u8>) {
+    /// Begins anew on what the region reads as after a cut, durably: a recovery ends with everything durable that it
+    /// shows.
+    pub fn restart(&mut self, now: Vec<u8>, grain: u64) {
+        self.grain = grain;
         assert_eq!(now.len() as u64, self.region.end - self.region.start, "the whole region is known");
         self.log.clear();
         let first = self.region.start / self.grain;
@@ -175,11 +177,17 @@ impl Record {
         }
         self.initial.clone_from(&now);
         self.model = now;
-        self.busy.fill(Busy::default());
+        self.busy.clear();
+        self.busy.resize(self.model.len() / grain as usize, Busy::default());
         self.open.clear();
         self.ops.clear();
         self.overlap = None;
         self.failed = 0;
+    }
+
+    /// What the region held when this log began.
+    pub fn shown(&self) -> &[u8] {
+        &self.initial
     }
 
     /// The region.
@@ -336,7 +344,7 @@ impl Record {
         }
     }
 
-    /// A request in flight failed because the power went: it promises nothing.
+    /// A request in flight failed because the power went, or was done who knows when: it promises nothing.
     pub fn fail(&mut self, id: u64) {
         let open = self.close(id, false);
         self.failed += u64::from(open.op.is_some());
@@ -553,7 +561,7 @@ mod tests {
         let first = write(&mut record, 0, 8192);
         record.complete(first, &Ok(Vec::new())).unwrap();
         let old = record.model.clone();
-        record.restart(old.clone());
+        record.restart(old.clone(), UNIT);
         let second = write(&mut record, 0, 4096);
         record.complete(second, &Ok(Vec::new())).unwrap();
         let new = record.model.clone();
@@ -567,7 +575,7 @@ mod tests {
         let mut corrupt = new.clone();
         corrupt[4096 + 700] ^= 1;
         assert_eq!(kind(&mut record, &corrupt), Some(FailureKind::Corrupt));
-        record.restart(new);
+        record.restart(new, UNIT);
         assert_eq!(kind(&mut record, &old), Some(FailureKind::Resurrected));
     }
 
