@@ -69,7 +69,7 @@ const CASES: [Case; 12] = [
     Case { name: "d1-slow", device: "mobile-ufs", set: &[], kind: DeviceKind::D1, speed: "0.5", worst: false, blocks: false, mib: 16 },
     Case { name: "d2-max", device: "datacenter-tlc-plp-nvme", set: &[], kind: DeviceKind::D2, speed: "max", worst: false, blocks: false, mib: 64 },
     Case { name: "d1-max", device: "barrier-850", set: SMALL, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
-    Case { name: "d0-8k", device: "mqsim-default", set: &[], kind: DeviceKind::D0, speed: "10x", worst: false, blocks: false, mib: 32 },
+    Case { name: "d0-8k", device: "mqsim-default", set: &["ftl.metadata=log"], kind: DeviceKind::D0, speed: "10x", worst: false, blocks: false, mib: 32 },
 ];
 
 /// A server, ended with us.

@@ -158,10 +158,10 @@ struct Client {
 
 impl Client {
     /// Bytes went either way. They count when they are many or end something: a client that sends byte by byte, or
-    /// takes its answers so, does not move.
+    /// takes its answers so, does not move. Nothing counts in a handshake, which has its time as a whole.
     fn progressed(&mut self, wall: WallDuration, bytes: usize, ends: bool) {
         self.bytes += bytes;
-        if ends || (self.bytes >= PROGRESS_BYTES && self.connection.session().is_transmitting()) {
+        if (ends || self.bytes >= PROGRESS_BYTES) && self.connection.session().is_transmitting() {
             (self.moved, self.bytes) = (wall, 0);
         }
     }
@@ -522,7 +522,7 @@ impl Server {
             }
         }
         let id = client.id;
-        let mut asked = false;
+        let mut asked = !client.connection.session().is_transmitting();
         loop {
             let session = client.connection.session();
             match session.next_request() {
