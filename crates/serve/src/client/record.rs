@@ -143,8 +143,14 @@ impl Record {
     /// The record of a region of a disk that reads as `now`, durably. `unit` is the device's mapping unit and `grain`
     /// that of the judgement, both in bytes.
     pub fn new(kind: DeviceKind, region: Range<u64>, unit: u64, grain: u64, now: Vec<u8>) -> Self {
-        assert!(region.start.is_multiple_of(unit) && region.end.is_multiple_of(unit), "a region is whole units");
-        assert!(unit.is_multiple_of(grain) && grain.is_multiple_of(BLOCK as u64), "a unit is whole grains of whole blocks");
+        assert!(
+            region.start.is_multiple_of(unit) && region.end.is_multiple_of(unit),
+            "a region is whole units"
+        );
+        assert!(
+            unit.is_multiple_of(grain) && grain.is_multiple_of(BLOCK as u64),
+            "a unit is whole grains of whole blocks"
+        );
         let mut record = Self {
             kind,
             oracle: Oracle::new(kind.policy()),
