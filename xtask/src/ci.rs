@@ -3,6 +3,7 @@
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
 use crate::host::{on_path, out_dir, root, seed, target_dir};
+use crate::live_cuts;
 use crate::packages;
 use crate::serve;
 use crate::steps::{Steps, Verdict, show, take};
@@ -75,6 +76,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("planted bugs are found", || {
         show(weir(seed).args(["crash", "--mutants", "--quiet", "--states", &MUTANT_STATES.to_string()]))
     });
+    steps.step("live power cuts", || live_cuts::ci(seed));
     serve::steps(steps, seed);
     Ok(())
 }

@@ -3,8 +3,9 @@
 //! Work is cut into chunks. Each chunk that is done is in the file before the next begins, so that a run
 //! which was stopped goes on where it was; with another commit or seed it begins anew.
 
-use crate::ci::{cargo, weir};
+use crate::ci::{cargo, weir, weir_builds};
 use crate::host::{commit, machine, root, seed};
+use crate::live_cuts;
 use crate::steps::take;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -14,12 +15,15 @@ use std::path::PathBuf;
 enum Kind {
     /// Cut states of the device, in chunks of so many, until the sum of distinct ones is reached.
     CrashStates { chunk: u64, wanted: u64 },
+    /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
+    LiveCuts { chunk: u32, wanted: u64 },
     /// Lines `what: ours X, theirs Y, Z %` of integration tests with this name.
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 3] = [
+const ALL: [(&str, Kind); 4] = [
     ("crash-d0-d1-d2", Kind::CrashStates { chunk: 500_000, wanted: 1_000_000 }),
+    ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
     ("mqsim", Kind::Comparisons { filter: "mqsim" }),
 ];
@@ -38,6 +42,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         let mut file = Evidence::open(name)?;
         good &= match *kind {
             Kind::CrashStates { chunk, wanted } => file.crash_states(chunk, wanted)?,
+            Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
         };
     }
@@ -125,6 +130,23 @@ impl Evidence {
         let violations = self.sum("violations");
         self.finish(json!({ "states": self.sum("states"), "violations": violations }))?;
         Ok(violations == 0)
+    }
+
+    fn live_cuts(&mut self, chunk: u32, wanted: u64) -> Result<bool, String> {
+        take(&mut weir_builds(self.seed))?;
+        live_cuts::build(self.seed)?;
+        let mut sums = json!({});
+        self.chunks().iter().for_each(|chunk| live_cuts::add(&mut sums, &chunk["counts"]));
+        while ["client", "fio"].iter().any(|by| live_cuts::total(&sums, by, "cuts") < wanted) {
+            let seed = self.seed + 1_000 * self.chunks().len() as u64;
+            // A state that the contract forbids is an error, which ends this.
+            let counts = live_cuts::campaign(seed, chunk, chunk)?;
+            live_cuts::add(&mut sums, &counts);
+            self.add_chunk(json!({ "seed": seed, "violations": 0, "counts": counts }))?;
+            println!("   {} of {wanted} cuts under each", live_cuts::total(&sums, "fio", "cuts"));
+        }
+        self.finish(json!({ "violations": 0, "counts": sums }))?;
+        Ok(true)
     }
 
     fn comparisons(&mut self, filter: &str) -> Result<bool, String> {

@@ -12,6 +12,7 @@ mod bench_nbd;
 mod ci;
 mod evidence;
 mod host;
+mod live_cuts;
 mod packages;
 mod serve;
 mod steps;

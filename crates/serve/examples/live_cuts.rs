@@ -153,7 +153,7 @@ fn one(weir: &Path, case: &Case, seed: u64, cuts: u32, with_fio: bool) -> Result
     let counts = if with_fio {
         fio::run(&target, &region, unit, seed, cuts, &scratch.0)?
     } else {
-        let plan = Plan { seed, cuts, region, blocks: case.blocks, requests_max: 1_000, eio: 0.3 };
+        let plan = Plan { seed, cuts, region, blocks: case.blocks, requests_max: 600, eio: 0.3 };
         run(&target, &plan)?
     };
     serving.stop()?;
