@@ -3,7 +3,7 @@
 //! Place in the data flow: runs in, [`Figure`]s of finished panels out, which [`super::page`] lays out.
 //!
 //! A colour is a device and a panel a workload; where there is one device only, a colour is a workload, and they
-//! share panels. Several seeds become a mean with its confidence interval.
+//! share panels. Several seeds become their mean, with a band from the least of them to the greatest.
 //!
 //! Invariant: what nothing is known of is said in words; there is no empty panel.
 
@@ -13,7 +13,8 @@ use super::lines::{Axis, Line, Panel, Point};
 use super::scale::Unit;
 use super::{CLOSED_FORM, Curves, Report};
 use crate::results::{
-    Axis as TimeAxis, Course, DEPTH_LEVELS, Distribution, Requests, RunResult, estimate, groups, kind_name,
+    Axis as TimeAxis, Course, DEPTH_LEVELS, Distribution, KINDS, Requests, RunResult, estimate, groups,
+    kind_name,
 };
 use crate::workload::Kind;
 use std::ops::Range;
@@ -109,12 +110,11 @@ impl<'a> Study<'a> {
 
     /// Every panel and kind of request of which one completed.
     fn facet_kinds(&self) -> Vec<(usize, Kind)> {
-        const ORDER: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
         let completed = |facet: usize, kind: Kind| {
             let mut jobs = self.of_facet(facet).flat_map(|cell| &cell.runs).flat_map(|run| &run.jobs);
             jobs.any(|job| job.kind(kind).is_some())
         };
-        let all = (0..self.facets.len()).flat_map(|facet| ORDER.map(|kind| (facet, kind)));
+        let all = (0..self.facets.len()).flat_map(|facet| KINDS.map(|kind| (facet, kind)));
         all.filter(|(facet, kind)| completed(*facet, *kind)).collect()
     }
 

@@ -106,15 +106,9 @@ impl Panel {
         text(&mut out, 0.0, 28.0, "unit", &self.y.label);
         if self.ramp > 0.0 {
             let end = x.at(self.ramp);
-            super::svg::rect(
-                &mut out,
-                (LEFT, TOP),
-                (end - LEFT, BOTTOM - TOP),
-                "ramp",
-                "<title>ramp: not measured</title>",
-            );
-            if end - LEFT > 40.0 {
-                text(&mut out, LEFT + 4.0, TOP + 12.0, "unit", "ramp");
+            super::svg::rect(&mut out, (LEFT, TOP), (end - LEFT, BOTTOM - TOP), "ramp", "");
+            if end - LEFT > 80.0 {
+                text(&mut out, LEFT + 4.0, TOP + 12.0, "unit", "not measured");
             }
         }
         for (value, label) in y.ticks(self.y.unit, 4) {

@@ -25,6 +25,7 @@ pub use csv::{CSV_COLUMNS, write_csv};
 pub use distribution::{Bins, Distribution, Percentile, Summary};
 pub use fio_json::{Grouping, fio_json};
 pub use recorder::Recorder;
+pub(crate) use run::KINDS;
 pub use run::{
     DEPTH_LEVELS, DeviceTotals, Interval, IntervalRow, JobResult, KindResult, MetricValue, RunResult,
     kind_name,

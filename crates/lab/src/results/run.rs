@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub const DEPTH_LEVELS: usize = 7;
 
 /// Every kind of request, in the order in which results list them.
-pub(super) const KINDS: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
+pub(crate) const KINDS: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
 
 /// The position of a kind in [`KINDS`].
 #[inline]
