@@ -2,17 +2,24 @@
 //!
 //! Invariants: `start <= end <= bytes.len()`; the buffer never grows, so an announcement costs nothing.
 
+use std::fmt;
+
 /// Bytes of the buffer.
 pub(super) const INPUT_BYTES: usize = 256 << 10;
 /// Contiguous room that [`Input::space`] makes if it can.
 const SPACE_BYTES_MIN: usize = 64 << 10;
 
 /// A buffer of fixed size whose content moves to its front when its end is near.
-#[derive(Debug)]
 pub(super) struct Input {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Input({} bytes)", self.end - self.start)
+    }
 }
 
 impl Input {
