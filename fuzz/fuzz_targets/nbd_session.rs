@@ -112,7 +112,13 @@ impl Run {
     fn parse(&mut self) {
         loop {
             let transmitting = self.session.is_transmitting();
+            let idle = self.is_full() || !self.session.is_runnable();
+            let before = self.session.output().len();
             let result = self.session.next_request();
+            assert!(
+                !idle || (result == Ok(None) && self.session.output().len() == before),
+                "a session that is full, or says that there is nothing to do, does nothing"
+            );
             self.look(transmitting);
             match result {
                 Ok(Some(request)) => {
@@ -129,11 +135,9 @@ impl Run {
         }
         assert!(!self.session.is_runnable(), "everything that could be parsed was");
         assert_eq!(self.session.in_flight(), self.waiting.len());
-        let Limits { request_bytes, output_bytes, requests } = self.limits;
-        assert!(self.waiting.len() <= requests);
+        let Limits { request_bytes, output_bytes, .. } = self.limits;
         let one = 2 * DISK_BYTES as usize;
-        let bytes: u64 = self.waiting.iter().map(|request| in_flight_bytes(request)).sum();
-        assert!(bytes < request_bytes + DISK_BYTES);
+        let bytes = self.bytes_in_flight();
         // Requests and the payload that arrives, output in a buffer that doubles, input, and the table.
         let output = 2 * (output_bytes + request_bytes as usize + one);
         let bound = bytes as usize + one + output + (2 << 20) + (512 << 10);
@@ -142,6 +146,27 @@ impl Run {
             self.session.output().len() <= output_bytes + request_bytes as usize + one,
             "output is bounded"
         );
+    }
+
+    /// What requests in flight count of the connection's memory.
+    fn bytes_in_flight(&self) -> u64 {
+        self.waiting
+            .iter()
+            .map(|request| match request.command {
+                Command::Read | Command::Write { .. } => request.length.into(),
+                Command::BlockStatus { one: false } => 4096 * 8,
+                Command::BlockStatus { one: true } => 8,
+                _ => 0,
+            })
+            .sum()
+    }
+
+    /// The session holds as much as it may.
+    fn is_full(&self) -> bool {
+        let Limits { request_bytes, output_bytes, requests } = self.limits;
+        self.waiting.len() >= requests
+            || self.bytes_in_flight() >= request_bytes
+            || self.session.output().len() >= output_bytes
     }
 
     /// What reaches the engine is what it may do.
@@ -249,15 +274,6 @@ impl Run {
     }
 }
 
-/// What a request counts of the connection's memory.
-fn in_flight_bytes(request: &Request) -> u64 {
-    match request.command {
-        Command::Read | Command::Write { .. } => request.length.into(),
-        Command::BlockStatus { one: false } => 4096 * 8,
-        _ => 8,
-    }
-}
-
 fn any_option(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let name = *input.choose(&["", "disk", "old", "nope"])?;
     let number = input.int_in_range(0..=12)?;
@@ -281,7 +297,12 @@ fn any_request(input: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let cookie = input.int_in_range(0..=3)?;
     let (offset, length) = match number {
         command::FLUSH => (0, 0),
-        _ if input.ratio(1, 8)? => (input.arbitrary()?, input.arbitrary()?),
+        _ if input.ratio(1, 16)? => (input.arbitrary()?, input.arbitrary()?),
+        // About the ends of the export and of the numbers.
+        _ if input.ratio(1, 8)? => {
+            let offset = *input.choose(&[DISK_BYTES - 512, DISK_BYTES, 1 << 63, u64::MAX - 511, u64::MAX])?;
+            (offset, *input.choose(&[0, 512, 1024, 32 << 20, u32::MAX - 511, u32::MAX])?)
+        }
         _ => {
             let offset = input.int_in_range(0..=2047_u64)?;
             let blocks = if input.ratio(1, 4)? {

@@ -143,7 +143,8 @@ impl Session {
                 Phase::ClientFlags => self.client_flags(),
                 Phase::Options => self.option(),
                 Phase::Transmission => self.request(),
-                Phase::StartTls | Phase::Leaving | Phase::Closed => {
+                Phase::StartTls => Ok(Step::NeedBytes),
+                Phase::Leaving | Phase::Closed => {
                     self.input.clear();
                     Ok(Step::NeedBytes)
                 }

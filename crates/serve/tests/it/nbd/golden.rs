@@ -459,6 +459,24 @@ fn session_that_stops() -> Session {
 }
 
 #[test]
+fn the_last_choice_of_contexts_counts() {
+    for (last, data) in [
+        ("nothing", context_data("disk", &["x:y"])),
+        ("an unknown export", context_data("nope", &["base:allocation"])),
+        ("nonsense", vec![1, 2, 3]),
+    ] {
+        let mut session = session();
+        feed(&mut session, &client_flags());
+        feed(&mut session, &option(option::STRUCTURED_REPLY, &[]));
+        feed(&mut session, &option(option::SET_META_CONTEXT, &context_data("disk", &["base:allocation"])));
+        feed(&mut session, &option(option::SET_META_CONTEXT, &data));
+        feed(&mut session, &option(option::GO, &info_data("disk", &[])));
+        feed(&mut session, &request(0, command::BLOCK_STATUS, 1, 0, 512));
+        assert_eq!(session.next_request(), Ok(None), "{last}");
+    }
+}
+
+#[test]
 fn a_context_is_for_the_export_that_it_was_chosen_for() {
     for (chosen, export, allowed) in [("disk", "disk", true), ("", "disk", true), ("old", "disk", false)] {
         let mut session = session();

@@ -35,6 +35,7 @@ fn play(stream: &[u8], chunks: &[usize], limits: Limits) -> (Vec<u8>, Memory) {
     let mut sizes = chunks.iter().copied().cycle();
     let mut left = stream;
     loop {
+        let before = (left.len(), session.output().len(), session.is_runnable());
         if session.wants_read() && !left.is_empty() {
             let space = session.space();
             let n = sizes.next().unwrap_or(usize::MAX).min(left.len()).min(space.len());
@@ -51,6 +52,8 @@ fn play(stream: &[u8], chunks: &[usize], limits: Limits) -> (Vec<u8>, Memory) {
         if left.is_empty() && !session.is_runnable() && session.output().is_empty() {
             return (output, memory);
         }
+        let after = (left.len(), session.output().len(), session.is_runnable());
+        assert!(before != after || size > 0, "the session is stuck");
     }
 }
 
