@@ -99,7 +99,6 @@ impl Device {
     /// A unit is not needed any more; a plane that waited for something to collect looks again.
     pub(crate) fn invalidate(&mut self, ppa: Ppa) {
         self.space.blocks.set_invalid(ppa);
-        self.media.give_up_content(ppa);
         let plane = self.geometry.plane_of(self.space.blocks.block(ppa));
         if std::mem::take(&mut self.starved[plane.index()]) {
             self.recheck.push(plane);

@@ -378,20 +378,6 @@ impl Media {
         self.digests = false;
     }
 
-    /// The content of a unit is not needed any more: a newer one is durable, whatever happens. Where nobody compares media
-    /// it is given up, so that a device in memory holds what its host sees and not everything that was ever written.
-    #[inline]
-    pub fn give_up_content(&mut self, ppa: Ppa) {
-        if self.digests || !self.track_contents || self.backing.is_some() {
-            return;
-        }
-        let (block, unit) = self.split(ppa);
-        let media = self.blocks[block].as_mut().and_then(Arc::get_mut);
-        if let Some(payload) = media.and_then(|media| media.payloads.get_mut(unit as usize)) {
-            *payload = Payload::Zero;
-        }
-    }
-
     /// A hash of everything on the medium; equal media have equal digests. Kept only where contents are in memory.
     pub fn digest(&self) -> u64 {
         debug_assert!(self.digests || !self.track_contents, "the digest was given up");
