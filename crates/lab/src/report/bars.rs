@@ -8,9 +8,9 @@ use super::svg::{escape, open, rect, shorten, text, title};
 use std::fmt::Write as _;
 
 const ROW: f64 = 18.0;
-const BAR_LEFT: f64 = 150.0;
+pub(super) const BAR_LEFT: f64 = 150.0;
 const BAR_RIGHT: f64 = 312.0;
-const NAME_CHARS: usize = 22;
+const NAME_CHARS: usize = 20;
 
 /// One bar.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! What every page must be, whatever went in: well-formed, alone, and drawn inside its plots.
 
+use super::bars::BAR_LEFT;
 use super::lines::{BOTTOM, LEFT, RIGHT, TOP, WIDTH};
 use super::*;
 use crate::experiment::Experiment;
@@ -110,7 +111,8 @@ fn fits(node: &Node) {
         c if c.contains("middle") => (x - width / 2.0, x + width / 2.0),
         _ => (x, x + width),
     };
-    assert!(low >= -1.0 && high <= WIDTH + 1.0, "`{text}` reaches from {low} to {high}");
+    let end = if class == "name" { BAR_LEFT } else { WIDTH + 1.0 };
+    assert!(low >= -1.0 && high <= end, "`{text}` reaches from {low} to {high}");
 }
 
 /// Ids of the figures that are shown.

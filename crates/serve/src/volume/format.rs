@@ -66,7 +66,8 @@ pub(crate) fn encode_slot(block: u32, change: u32, health: BlockHealth) -> [u8; 
     slot
 }
 
-fn decode_slot(slot: &[u8], block: u32, parity: u32) -> Option<(u32, BlockHealth)> {
+/// A change whose content is whole; whether its last bytes were written too. `None` if it is not, or damaged.
+fn decode_slot(slot: &[u8], block: u32, parity: u32) -> Option<(u32, BlockHealth, bool)> {
     let (change, flags) = (u32_at(slot, 12), slot[20]);
     let whole = slot[..4] == BLOCK_MAGIC
         && crc32c::crc32c(&slot[8..28]) == u32_at(slot, 4)
@@ -74,21 +75,38 @@ fn decode_slot(slot: &[u8], block: u32, parity: u32) -> Option<(u32, BlockHealth
         && change & 1 == parity
         && flags < 4;
     let health = BlockHealth { erases: u32_at(slot, 16), bad: flags & 1 != 0, erase_torn: flags & 2 != 0 };
-    whole.then_some((change, health))
+    if !whole {
+        return None;
+    }
+    // The last bytes go from those of the change before the last one to this one's.
+    let (old, new) = (change.saturating_sub(1).to_le_bytes(), (change + 1).to_le_bytes());
+    let is_prefix =
+        |written: usize| slot[28..28 + written] == new[..written] && slot[28 + written..] == old[written..];
+    match slot[28..] == new {
+        true => Some((change, health, true)),
+        false => (change > 0 && (0..4).any(is_prefix)).then_some((change, health, false)),
+    }
 }
 
-/// The two slots of a block: number and result of the last change that is whole, and whether the write of another was
-/// interrupted. `None` if they were damaged.
+/// The two slots of a block: number and result of the last change that is finished, and whether the write of another was
+/// interrupted; if only its last bytes are missing, the result is that of the other. `None` if they were damaged.
 pub(crate) fn decode_block(slots: &[u8], block: u32) -> Option<(u32, BlockHealth, bool)> {
     let (even, odd) = slots.split_at(SLOT_BYTES);
     match (decode_slot(even, block, 0), decode_slot(odd, block, 1)) {
-        (Some((a, health)), Some((b, _))) if a == b + 1 => Some((a, health, false)),
-        (Some((a, _)), Some((b, health))) if b == a + 1 => Some((b, health, false)),
-        (Some((0, health)), None) if is_blank(odd) => Some((0, health, false)),
-        (Some((change, health)), None) => torn_slot(change, health, odd),
-        (None, Some((change, health))) => torn_slot(change, health, even),
+        (Some(a), Some(b)) if a.0 == b.0 + 1 => last_of_two(a, b),
+        (Some(a), Some(b)) if b.0 == a.0 + 1 => last_of_two(b, a),
+        (Some((0, health, true)), None) if is_blank(odd) => Some((0, health, false)),
+        (Some((change, health, true)), None) => torn_slot(change, health, odd),
+        (None, Some((change, health, true))) => torn_slot(change, health, even),
         _ => None,
     }
+}
+
+fn last_of_two(
+    (change, health, finished): (u32, BlockHealth, bool),
+    (before, _, before_finished): (u32, BlockHealth, bool),
+) -> Option<(u32, BlockHealth, bool)> {
+    before_finished.then_some(if finished { (change, health, false) } else { (before, health, true) })
 }
 
 /// One slot is whole; the other is what an interrupted write of the next change left, or damaged.
@@ -366,18 +384,54 @@ mod tests {
             for written in 1..=SLOT_BYTES {
                 slots[at..at + written].copy_from_slice(&slot[..written]);
                 let found = decode_block(&slots, 6);
-                let whole = slots[at..at + 28] == slot[..28];
-                match whole {
-                    true => assert_eq!(found, Some((change, health(change), false)), "{change} {written}"),
-                    false if change == 0 => assert_eq!(found, None),
-                    false => {
-                        let torn = slots != before;
-                        assert_eq!(found, Some((change - 1, health(change - 1), torn)), "{change} {written}");
+                let torn = slots != before;
+                let expected = match slots[at..at + 28] == slot[..28] {
+                    true if written == SLOT_BYTES || slots[at..at + SLOT_BYTES] == slot => {
+                        Some((change, health(change), false))
+                    }
+                    _ if change == 0 => None,
+                    // The content is all there: it counts, and is written again.
+                    true => Some((change - 1, health(change), true)),
+                    false => Some((change - 1, health(change - 1), torn)),
+                };
+                assert_eq!(found, expected, "{change} {written}");
+            }
+        }
+        assert_eq!(decode_block(&slots, 7), None, "it is another block's");
+    }
+
+    /// A write that ended inside a slot's last bytes, or just before them, was taken for a finished one. Two changes
+    /// later the stale bytes were in the way: an interrupted write on top of them passed for damage.
+    #[test]
+    fn interrupted_writes_may_follow_each_other_in_a_slot() {
+        for (first, second) in
+            (1..SLOT_BYTES).flat_map(|first| (1..SLOT_BYTES).map(move |second| (first, second)))
+        {
+            let mut slots = [0; 2 * SLOT_BYTES];
+            // Numbers at which the last bytes carry, too.
+            for base in [1u32, 254, 0xfffe] {
+                for change in [base - 1, base] {
+                    let at = (change & 1) as usize * SLOT_BYTES;
+                    slots[at..at + SLOT_BYTES].copy_from_slice(&encode_slot(6, change, health(change)));
+                }
+                for (change, written) in [(base + 1, first), (base + 2, SLOT_BYTES), (base + 3, second)] {
+                    let at = (change & 1) as usize * SLOT_BYTES;
+                    slots[at..at + written]
+                        .copy_from_slice(&encode_slot(6, change, health(change))[..written]);
+                    let (last, found, torn) =
+                        decode_block(&slots, 6).unwrap_or_else(|| panic!("{first} {second}"));
+                    assert!(found == health(change) || found == health(change - 1));
+                    if torn {
+                        let at = ((last + 1) & 1) as usize * SLOT_BYTES;
+                        slots[at..at + SLOT_BYTES].copy_from_slice(&encode_slot(6, last + 1, found));
+                        assert_eq!(decode_block(&slots, 6), Some((last + 1, found, false)));
+                    } else if last < change {
+                        let at = (change & 1) as usize * SLOT_BYTES;
+                        slots[at..at + SLOT_BYTES].copy_from_slice(&encode_slot(6, change, found));
                     }
                 }
             }
         }
-        assert_eq!(decode_block(&slots, 7), None, "it is another block's");
     }
 
     #[test]
@@ -391,14 +445,12 @@ mod tests {
             for bit in 0..slots.len() * 8 {
                 let mut damaged = slots;
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                match decode_block(&damaged, 6) {
-                    // The last bytes are in no checksum: they only say whether the others were written.
-                    Some((change, found, false)) => {
-                        assert!(bit / 8 % SLOT_BYTES >= 28);
-                        assert_eq!((change, found), (last, health(last)));
-                    }
-                    Some((change, _, true)) => assert_eq!(change, last, "{last} {bit}"),
-                    None => {}
+                // One that looks like an interrupted write loses nothing; the other slot can then be the newest.
+                if let Some((change, found, torn)) = decode_block(&damaged, 6) {
+                    assert!(torn, "{last} {bit}");
+                    let finished = change == last && bit / 8 / SLOT_BYTES != (last & 1) as usize;
+                    assert!(finished || change + 1 == last, "{last} {bit}");
+                    assert_eq!(found, health(last), "{last} {bit}");
                 }
             }
         }
