@@ -1,0 +1,9 @@
+//! File systems in user space.
+//!
+//! Place in the data flow: above, whoever opens files; below, the block port ([`port`]), which is all that a file
+//! system sees of a disk. File systems are straight-line `async` code on the executor of `flashweir-core`.
+//!
+//! Deliberately absent: any device, any link, any clock.
+#![forbid(unsafe_code)]
+
+pub mod port;

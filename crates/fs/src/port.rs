@@ -1,0 +1,299 @@
+//! The block port: the one thing that a file system sees of a disk.
+//!
+//! Place in the data flow: a file system submits a [`Request`] and gets a [`Ticket`], on which the moments of the
+//! request can be awaited. Below is either a stack in virtual time (block layer, link, device), which keeps the
+//! [`Progress`] of each request, or an [`Image`], which has done everything before it returns.
+//!
+//! Invariants:
+//! 1. The unit is a [`Block`] of 4,096 bytes, whatever the blocks of the command set are.
+//! 2. A request that was submitted is answered once, also when nobody awaits its ticket any more; dropping a ticket
+//!    takes nothing back. What a power cut destroys is the executor's tasks, tickets with them.
+//! 3. The moments of a request come in the order of [`Moment`]; a later one includes the earlier ones.
+//! 4. Requests are submitted in the order of the calls of [`BlockPort::submit`]. Nothing else is ordered, but for what
+//!    `order` asks of a stream and what flushes promise.
+//!
+//! Deliberately absent: caching, merging, retries, and any knowledge of what a block is for.
+
+mod image;
+
+pub use image::{Image, block_on};
+
+use flashweir_core::command::{StreamId, Tag};
+use flashweir_core::{DeviceError, Order, Payload};
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// Bytes in a block of the port.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// The content of one block as bytes.
+pub type BlockBytes = [u8; BLOCK_BYTES];
+
+/// The number of a block of [`BLOCK_BYTES`] bytes on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Block(pub u64);
+
+/// What a file system asks of a disk.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Read `count` blocks from `block` on; the answer has one payload for each.
+    Read { block: Block, count: u32 },
+    /// Write.
+    Write(Write),
+    /// Make everything that completed before durable.
+    Flush,
+    /// Make a chosen part of what completed before durable.
+    RangeFlush(Selection),
+    /// The contents of these blocks are needed no more; they may read as zeros or as before.
+    Discard { block: Block, count: u32 },
+}
+
+/// A write of consecutive blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// The first block.
+    pub block: Block,
+    /// One content for each block.
+    pub payloads: Vec<Payload>,
+    /// Owners of these blocks, for range flushes; 0 is none.
+    pub tags: [Tag; 2],
+    /// The order domain and the part that this write has in its open epoch; `None` is orderless.
+    pub order: Option<(StreamId, Order)>,
+    /// Complete only when durable.
+    pub fua: bool,
+}
+
+impl Write {
+    /// An orderless write without owners of one or more blocks.
+    pub fn new(block: Block, payloads: Vec<Payload>) -> Self {
+        Self { block, payloads, tags: [Tag(0); 2], order: None, fua: false }
+    }
+}
+
+/// What a range flush selects; several selectors unite.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Ranges of blocks, at most 256.
+    pub ranges: Vec<(Block, u32)>,
+    /// Owners, at most 16.
+    pub tags: Vec<Tag>,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortError {
+    /// What the device answered; its addresses are blocks of 512 bytes.
+    Device(DeviceError),
+    /// What the file of an image said: path or range, and reason.
+    Image(String),
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(error) => error.fmt(f),
+            Self::Image(why) => f.write_str(why),
+        }
+    }
+}
+impl std::error::Error for PortError {}
+impl From<DeviceError> for PortError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// What is answered: the contents of a read, nothing for other requests; or why it failed.
+pub type Answer = Result<Box<[Payload]>, PortError>;
+
+/// The moments of a request, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Moment {
+    /// The device has taken the data: the host's memory is free again.
+    Transferred,
+    /// The device has answered.
+    Completed,
+}
+
+/// A disk, as a file system sees it.
+pub trait BlockPort: fmt::Debug {
+    /// Size in blocks.
+    fn capacity_blocks(&self) -> u64;
+
+    /// Hands a request over; it is under way when this returns.
+    fn submit(&self, request: Request) -> Ticket;
+
+    /// Submits a read.
+    fn read(&self, block: Block, count: u32) -> Ticket {
+        self.submit(Request::Read { block, count })
+    }
+
+    /// Submits a write.
+    fn write(&self, write: Write) -> Ticket {
+        self.submit(Request::Write(write))
+    }
+
+    /// Submits a flush of everything.
+    fn flush(&self) -> Ticket {
+        self.submit(Request::Flush)
+    }
+
+    /// Submits a flush of a part.
+    fn range_flush(&self, selection: Selection) -> Ticket {
+        self.submit(Request::RangeFlush(selection))
+    }
+
+    /// Submits a discard.
+    fn discard(&self, block: Block, count: u32) -> Ticket {
+        self.submit(Request::Discard { block, count })
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reached: Option<Moment>,
+    answer: Option<Answer>,
+    wakers: Vec<Waker>,
+}
+
+/// The file system's end of a request.
+#[derive(Debug)]
+#[must_use = "a request whose ticket is dropped cannot say that it failed"]
+pub struct Ticket {
+    state: Rc<RefCell<State>>,
+}
+
+/// The disk's end of a request: it tells which moments have come.
+#[derive(Debug)]
+pub struct Progress {
+    state: Rc<RefCell<State>>,
+}
+
+impl Ticket {
+    /// A ticket and the end that the port keeps.
+    pub fn new() -> (Progress, Self) {
+        let state = Rc::new(RefCell::new(State::default()));
+        (Progress { state: Rc::clone(&state) }, Self { state })
+    }
+
+    /// A ticket of a request that is done already.
+    pub fn done(answer: Answer) -> Self {
+        let (progress, ticket) = Self::new();
+        progress.complete(answer);
+        ticket
+    }
+
+    /// Waits for a moment. A request that fails reaches all of them.
+    pub async fn reached(&self, moment: Moment) {
+        poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            if state.reached >= Some(moment) {
+                return Poll::Ready(());
+            }
+            state.wakers.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Waits until the device has taken the data.
+    pub async fn transferred(&self) {
+        self.reached(Moment::Transferred).await;
+    }
+
+    /// Waits for the answer. Errors: what the device said.
+    pub async fn completed(self) -> Answer {
+        self.reached(Moment::Completed).await;
+        self.state.borrow_mut().answer.take().expect("only this takes the answer, and it takes the ticket")
+    }
+}
+
+impl Progress {
+    /// The device has taken the data.
+    pub fn transferred(&self) {
+        self.reach(Moment::Transferred);
+    }
+
+    /// The device has answered.
+    pub fn complete(self, answer: Answer) {
+        self.state.borrow_mut().answer = Some(answer);
+        self.reach(Moment::Completed);
+    }
+
+    fn reach(&self, moment: Moment) {
+        let wakers = {
+            let mut state = self.state.borrow_mut();
+            debug_assert!(state.reached <= Some(moment), "moments come in their order");
+            state.reached = Some(moment);
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The bytes of one content.
+pub fn bytes_of(payload: &Payload) -> Arc<[u8]> {
+    match payload {
+        Payload::Bytes(bytes) => Arc::clone(bytes),
+        other => {
+            let mut bytes = vec![0; BLOCK_BYTES];
+            other.expand(&mut bytes);
+            bytes.into()
+        }
+    }
+}
+
+/// A content of these bytes; all zeros need no memory.
+pub fn payload_of(bytes: &BlockBytes) -> Payload {
+    if bytes.iter().all(|&byte| byte == 0) { Payload::Zero } else { Payload::Bytes(Arc::from(&bytes[..])) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_core::{Executor, Instant};
+
+    #[test]
+    fn moments_wake_those_who_wait_for_them() {
+        let mut executor = Executor::new();
+        let notes = Rc::new(RefCell::new(Vec::new()));
+        let (progress, ticket) = Ticket::new();
+        let seen = Rc::clone(&notes);
+        executor.spawn(async move {
+            ticket.transferred().await;
+            seen.borrow_mut().push("transferred".to_string());
+            let answer = ticket.completed().await;
+            seen.borrow_mut().push(format!("{answer:?}"));
+        });
+        executor.run_ready(Instant::from_nanos(0));
+        assert!(notes.borrow().is_empty());
+        progress.transferred();
+        executor.run_ready(Instant::from_nanos(1));
+        assert_eq!(*notes.borrow(), ["transferred"]);
+        progress.complete(Err(DeviceError::ReadOnly.into()));
+        executor.run_ready(Instant::from_nanos(2));
+        assert_eq!(notes.borrow()[1], "Err(Device(ReadOnly))");
+        assert!(executor.is_empty());
+    }
+
+    #[test]
+    fn a_request_may_complete_without_an_audience() {
+        let (progress, ticket) = Ticket::new();
+        drop(ticket);
+        progress.transferred();
+        progress.complete(Ok(Box::default()));
+    }
+
+    #[test]
+    fn contents_are_the_same_bytes_in_each_form() {
+        let mut bytes = [0; BLOCK_BYTES];
+        assert_eq!(payload_of(&bytes), Payload::Zero);
+        bytes[4095] = 1;
+        assert_eq!(&bytes_of(&payload_of(&bytes))[..], &bytes[..]);
+        assert_eq!(&bytes_of(&Payload::Zero)[..], &[0; BLOCK_BYTES][..]);
+    }
+}
