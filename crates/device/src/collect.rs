@@ -96,8 +96,14 @@ impl Device {
         }
     }
 
-    /// A unit is not needed any more; a plane that waited for something to collect looks again.
-    pub(crate) fn invalidate(&mut self, ppa: Ppa) {
+    /// A unit is not needed any more, because something newer than it is durable.
+    pub(crate) fn outdate(&mut self, ppa: Ppa) {
+        self.media.give_up_content(ppa);
+        self.invalidate(ppa);
+    }
+
+    /// A place is not needed any more; a plane that waited for something to collect looks again.
+    fn invalidate(&mut self, ppa: Ppa) {
         self.space.blocks.set_invalid(ppa);
         let plane = self.geometry.plane_of(self.space.blocks.block(ppa));
         if std::mem::take(&mut self.starved[plane.index()]) {
@@ -253,7 +259,8 @@ impl Device {
         word == MapWord::Direct(ppa)
     }
 
-    /// A copy is durable: it takes its source's place unless that was superseded meanwhile.
+    /// A copy is durable: it takes its source's place unless that was superseded meanwhile. The source keeps its content:
+    /// it is the same version, so after a cut recovery may choose either of the two.
     pub(crate) fn relocate(&mut self, lpn: Lpn, source: Ppa, copy: Ppa) {
         if self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy)) {
             self.invalidate(source);

@@ -208,7 +208,7 @@ impl Device {
         if self.log.last_trim == self.log.durable_trims {
             // What was given up after its record had gone into the log is free already.
             for ppa in std::mem::take(&mut self.log.pins) {
-                self.invalidate(ppa);
+                self.outdate(ppa);
             }
         }
         if self.log.is_congested() && self.log.recent_trims[0].seq <= self.horizon() && self.keeps_metadata()
@@ -298,7 +298,7 @@ impl Device {
             Writing::Nothing | Writing::Erasing { .. } => unreachable!("a metadata page belongs to a group"),
         };
         for ppa in pins {
-            self.invalidate(ppa);
+            self.outdate(ppa);
         }
         self.log.durable_trims = self.log.durable_trims.max(trims_upto);
         self.log_advanced(now, effects);

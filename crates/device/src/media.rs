@@ -378,6 +378,21 @@ impl Media {
         self.digests = false;
     }
 
+    /// Nothing will ask for the content of a unit: a newer version is durable, so no recovery chooses this one. Where
+    /// nobody compares media it is given up, so that a device in memory holds what its host sees and not everything that
+    /// was ever written. A copy of the same version is not newer: recovery may choose either.
+    #[inline]
+    pub fn give_up_content(&mut self, ppa: Ppa) {
+        if self.digests || !self.track_contents || self.backing.is_some() {
+            return;
+        }
+        let (block, unit) = self.split(ppa);
+        let media = self.blocks[block].as_mut().and_then(Arc::get_mut);
+        if let Some(payload) = media.and_then(|media| media.payloads.get_mut(unit as usize)) {
+            *payload = Payload::Zero;
+        }
+    }
+
     /// A hash of everything on the medium; equal media have equal digests. Kept only where contents are in memory.
     pub fn digest(&self) -> u64 {
         debug_assert!(self.digests || !self.track_contents, "the digest was given up");

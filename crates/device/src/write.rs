@@ -126,7 +126,7 @@ impl Device {
         if self.has_planted(PlantedBug::EarlyInvalidation)
             && let MapWord::Direct(ppa) = under
         {
-            self.invalidate(ppa);
+            self.outdate(ppa);
             under = MapWord::Unmapped;
         }
         let slot = self.buffer.insert(lpn, seq, payload, under);
@@ -273,7 +273,7 @@ impl Device {
         if self.keeps_metadata() && !self.has_planted(PlantedBug::EarlyInvalidation) {
             self.log.pin(ppa);
         } else {
-            self.invalidate(ppa);
+            self.outdate(ppa);
         }
     }
 
@@ -656,7 +656,7 @@ impl Device {
             old = std::mem::replace(&mut older.under, MapWord::Unmapped);
         }
         if let MapWord::Direct(old) = old {
-            self.invalidate(old);
+            self.outdate(old);
         }
         let word = self.buffer.word(slot);
         self.replace_word(lpn, word, MapWord::Direct(ppa));

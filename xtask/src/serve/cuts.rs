@@ -84,6 +84,12 @@ pub(super) fn eio(place: &Place) -> Finding {
                 Err(error) => Err(failed(error)),
             }
         })?;
+        // What had not been flushed may be gone: the first flush after a cut says so, and only that one.
+        match file.sync_all() {
+            Err(error) if error.raw_os_error() == Some(EIO) => {}
+            other => return Err(format!("the first flush after a cut gave {other:?}, expected EIO")),
+        }
+        file.sync_all().map_err(failed)?;
         let read = format!("read -P {pattern} {at} {BLOCK}");
         run(place, &["qemu-io", "-f", "raw", "-c", &read, &server.uri()])?;
     }
