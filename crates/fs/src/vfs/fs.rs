@@ -1,0 +1,190 @@
+//! The port between the vfs and a file system.
+//!
+//! Place in the data flow: `Vfs` above asks, an implementation below (F2FS format, ext4 format, [`MemFs`]) answers. The
+//! vfs knows the rules of POSIX (paths, permissions, types, what may replace what) and keeps pages of files in
+//! memory; a file system knows names, inodes, blocks, space and durability.
+//!
+//! What the vfs keeps to, so that a file system need not check it:
+//! 1. Names are neither empty nor `.` or `..`, contain no `/` and are within the [`Limits`].
+//! 2. Calls that change a directory hold its lock alone; [`Fs::lookup`] and [`Fs::readdir`] hold it shared. An inode
+//!    whose link count changes, or that goes through [`Fs::setattr`] or the calls for attributes, is locked alone.
+//!    Of two renames between different directories only one runs.
+//! 3. [`Fs::read_pages`], [`Fs::reserve`], [`Fs::wrote`] and [`Fs::write_pages`] are called for files only, and between
+//!    [`Fs::hold`] and [`Fs::release`]. They and [`Fs::fsync`] may run at the same time as each other and as any other
+//!    call, but no page is in two writes at once, no page is read while it is written, and none that a truncation
+//!    takes away is in either.
+//! 4. Each page was reserved before it is written.
+//!
+//! What a file system keeps to:
+//! 1. A call that fails changed nothing that a later call could see, unless its description says otherwise.
+//! 2. A future may be dropped anywhere (the power was cut); nothing of the file system is used afterwards.
+//! 3. `EIO` for what the medium cannot give back, `ENOSPC` where there is no room, `EROFS` when it was mounted that
+//!    way, `EUCLEAN` for what contradicts the format. Other errors are named at each call.
+//!
+
+use super::types::*;
+use super::{Barrier, DirtyPage, Errno, SyncKind, Ticket, WriteCause};
+use flashweir_core::Payload;
+
+/// A file system. See the module for what both sides keep to.
+///
+/// Its calls are `async` functions on one thread: a caller names the implementation as a type parameter, so that no
+/// call costs an allocation.
+#[expect(async_fn_in_trait, reason = "the executor has one thread: no future needs to be Send")]
+pub trait Fs: 'static {
+    /// The inode of the root directory.
+    fn root(&self) -> Ino;
+
+    /// The bounds.
+    fn limits(&self) -> Limits;
+
+    // Names.
+
+    /// The inode that `name` refers to; `ENOENT`.
+    async fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr>;
+
+    /// The directory that `dir` is in; the root is in itself.
+    async fn parent(&self, dir: Ino) -> Result<Ino>;
+
+    /// Appends entries after `after` to `entries`, at least one if there is one, until it has `entries_max`.
+    async fn readdir(
+        &self,
+        dir: Ino,
+        after: Cookie,
+        entries: &mut Vec<DirEntry>,
+        entries_max: usize,
+    ) -> Result<()>;
+
+    /// Makes an inode of any kind but a symbolic link, with its name. `EEXIST` if there is one, `EMLINK` if it is a
+    /// directory and `dir` can have no more of them.
+    async fn create(&self, dir: Ino, name: &[u8], node: &NewNode) -> Result<Attr>;
+
+    /// Makes a symbolic link; `EEXIST`.
+    async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr>;
+
+    /// Gives an inode that is no directory another name; `EEXIST`, `EMLINK`.
+    async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr>;
+
+    /// Takes a name away from what is no directory. An inode without names is freed, but not while it is held.
+    async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()>;
+
+    /// Removes a directory; `ENOTEMPTY`.
+    async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()>;
+
+    /// Moves an entry, atomically also with respect to power cuts. The source exists, and the vfs has checked
+    /// whether the target may be replaced and that no directory goes beneath itself. `ENOTEMPTY` if the target is a
+    /// directory with entries, `EMLINK`.
+    async fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()>;
+
+    /// The target of a symbolic link.
+    async fn readlink(&self, ino: Ino) -> Result<Box<[u8]>>;
+
+    // Attributes.
+
+    /// The attributes, with everything that [`Fs::wrote`] has told; `ESTALE` if there is no such inode.
+    async fn getattr(&self, ino: Ino) -> Result<Attr>;
+
+    /// Changes attributes. A smaller size frees pages, and reservations, that lie wholly beyond it; the rest of the last
+    /// page has been zeroed by the vfs. When it fails, pages beyond the new size may be gone.
+    async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr>;
+
+    /// The value of an extended attribute; `ENODATA`.
+    async fn getxattr(&self, _ino: Ino, _name: &[u8]) -> Result<Box<[u8]>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Sets an extended attribute; `EEXIST` and `ENODATA` as `mode` asks, `ENOSPC` where an inode has no more room.
+    async fn setxattr(
+        &self,
+        _ino: Ino,
+        _name: &[u8],
+        _value: &[u8],
+        _mode: XattrMode,
+        _now: Timestamp,
+    ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The names of all extended attributes.
+    async fn listxattr(&self, _ino: Ino) -> Result<Vec<Box<[u8]>>> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Removes an extended attribute; `ENODATA`.
+    async fn removexattr(&self, _ino: Ino, _name: &[u8], _now: Timestamp) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    // Files in use.
+
+    /// The inode is in use from here on: it is not freed when its last name goes. Called once before a release.
+    async fn hold(&self, ino: Ino) -> Result<Attr>;
+
+    /// The inode is in use no more; without names it is freed now. If that fails it is freed later, by recovery at
+    /// the latest.
+    async fn release(&self, ino: Ino) -> Result<()>;
+
+    // Pages of files.
+
+    /// Fills `pages` with the contents from page `first` on. Holes, and pages that were reserved but never written, are
+    /// `Payload::Zero`.
+    async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()>;
+
+    /// Sets room aside for `count` pages from `first` on, which are about to be written, so that writing them later
+    /// needs no space that is not there; `ENOSPC` and nothing is set aside. Pages that have room already, because they
+    /// were reserved or are written in place, take no more. Truncation gives unused room back.
+    async fn reserve(&self, ino: Ino, first: u64, count: u64) -> Result<()>;
+
+    /// Data were written to the page cache: the file is at least `end` bytes long, and its content changed at `now`.
+    /// Only notes it in memory.
+    fn wrote(&self, ino: Ino, end: u64, now: Timestamp);
+
+    /// The file was read at `now`; only notes it in memory, by rules of the file system's own.
+    fn accessed(&self, _ino: Ino, _now: Timestamp) {}
+
+    /// Writes pages, given in ascending order and not necessarily consecutive. Complete when the device has answered
+    /// (which does not make them durable). After an error the vfs takes all of them for unwritten.
+    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()>;
+
+    /// Sets room aside for the range without writing to it, as for writes that come later; `keep_size` leaves the
+    /// length of the file as it is.
+    async fn allocate(&self, _ino: Ino, _range: (u64, u64), _keep_size: bool, _now: Timestamp) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Makes `count` whole pages from `first` on a hole; they are not in the page cache.
+    async fn punch_pages(&self, _ino: Ino, _first: u64, _count: u64, _now: Timestamp) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    // Durability.
+
+    /// Makes durable what was written of the inode, and what is needed to find it after a power cut: with
+    /// [`SyncKind::All`] also its attributes and its name. The vfs has written its dirty pages before, under
+    /// [`WriteCause::Sync`].
+    async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()>;
+
+    /// Makes everything durable; all dirty pages have been written before.
+    async fn sync(&self) -> Result<()>;
+
+    /// Writes `pages` (all dirty pages of the inode) in order before everything that follows, without waiting for
+    /// them to be durable or even transferred. Returns when they are dispatched (spec 3.4); the ticket resolves when
+    /// the device has answered. The vfs asks only a file system that has [`Fs::has_barriers`].
+    async fn barrier(&self, _ino: Ino, _pages: &[DirtyPage], _kind: Barrier) -> Result<Ticket> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Whether [`Fs::barrier`] works.
+    fn has_barriers(&self) -> bool {
+        false
+    }
+
+    /// How full it is.
+    async fn statfs(&self) -> Result<StatFs>;
+}

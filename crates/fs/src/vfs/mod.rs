@@ -1,0 +1,62 @@
+//! What applications see of a file system: paths, files, rights, and pages in memory.
+//!
+//! Place in the data flow: above are FUSE, jobs, databases; below is an [`Fs`].
+//!
+//! ```text
+//! Process ─ paths ─► Vfs ─ rules, locks ─► Fs: names, attributes
+//!    └─► File ─ read, write ─► pages in memory ─ write-back ─► Fs: pages
+//! ```
+//!
+//! Deliberately absent: mount points, memory maps, locks of files, access control lists.
+
+mod errno;
+mod fs;
+mod types;
+
+pub use errno::Errno;
+pub use fs::Fs;
+pub use types::*;
+
+use flashweir_core::Payload;
+use flashweir_core::executor::Receiver;
+
+/// A page to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DirtyPage {
+    /// Its number in the file.
+    pub index: u64,
+    /// Its content. Bytes beyond the end of the file are zeros.
+    pub payload: Payload,
+}
+
+/// Why pages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteCause {
+    /// They are old, or there are many.
+    Background,
+    /// Somebody waits in fsync, fdatasync or sync; [`Fs::fsync`] or [`Fs::sync`] follows.
+    Sync,
+    /// The caller writes past the page cache.
+    Direct,
+}
+
+/// How much of a file is made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncKind {
+    /// fsync: everything.
+    All,
+    /// fdatasync: the data, and of the attributes what is needed to read them (the size).
+    Data,
+}
+
+/// Ordering without durability (spec 3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barrier {
+    /// fbarrier: data and attributes before anything later.
+    All,
+    /// fdatabarrier: data before anything later.
+    Data,
+}
+
+/// Resolves when the device has answered to pages that were dispatched.
+pub type Ticket = Receiver<Result<()>>;
