@@ -6,5 +6,6 @@
 //! Deliberately absent: any device, any link, any clock.
 #![forbid(unsafe_code)]
 
+pub mod f2fs;
 pub mod port;
 pub mod vfs;

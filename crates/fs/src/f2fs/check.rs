@@ -1,0 +1,661 @@
+//! Checking of a volume, read-only: what each table says must be what a walk from the root finds.
+//!
+//! The walk follows names to inodes, inodes to nodes, nodes to blocks, and takes each of them once. Afterwards the NAT, the
+//! SIT, the summaries and the counts of the checkpoint are held against what was found.
+//!
+//! Invariants: every problem has a name of its own kind and one line that says where. A broken part is reported and the
+//! walk goes on beside it; it ends because no node and no block is followed twice.
+//!
+//! Deliberately absent: repair; and what was written after the last checkpoint, which a mount for writing recovers.
+
+use super::error::{Error, Result};
+use super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
+use super::layout::node::{self, Footer, INODE_WORDS, Inode, Kind, NODE_WORDS, inline};
+use super::layout::summary::Owner;
+use super::layout::tables::{NatEntry, SitEntry};
+use super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock, xattr};
+use super::volume::Volume;
+use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Problems that are told; more are counted.
+const PROBLEMS_MAX: usize = 1000;
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// Its kind.
+    pub name: &'static str,
+    /// Where, what was found, and what was expected.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.what)
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong, at most 1,000 of it.
+    pub problems: Vec<Problem>,
+    /// What else is wrong and not told.
+    pub problems_untold: u64,
+    /// Whether the volume was unmounted. If not, what fsync wrote after the checkpoint was not looked at.
+    pub is_clean: bool,
+    /// Version of the checkpoint that was checked.
+    pub checkpoint: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Files of bytes.
+    pub files: u64,
+    /// Links, devices, pipes and sockets.
+    pub others: u64,
+    /// Inodes without a name that wait for their end.
+    pub orphans: u64,
+    /// Nodes, inodes included.
+    pub nodes: u64,
+    /// Blocks of data.
+    pub data_blocks: u64,
+    /// Blocks that are reserved and were never written.
+    pub reserved_blocks: u64,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_good(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn add(&mut self, name: &'static str, what: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(Problem { name, what });
+        } else {
+            self.problems_untold += 1;
+        }
+    }
+}
+
+/// Checks a volume. Errors: it cannot be mounted, or the port fails.
+pub async fn check(port: Rc<dyn BlockPort>) -> Result<Report> {
+    let volume = Volume::mount(port).await?;
+    let mut checker = Checker {
+        nat: volume.nat_entries().await?,
+        sit: volume.sit_entries().await?,
+        used: vec![0; (volume.geometry().main_blocks() / 64) as usize],
+        owners: Vec::new(),
+        nodes: BTreeSet::new(),
+        inodes: BTreeMap::new(),
+        todo: Vec::new(),
+        report: Report {
+            is_clean: volume.is_clean(),
+            checkpoint: volume.checkpoint().version,
+            ..Report::default()
+        },
+        volume,
+    };
+    checker.superblocks().await?;
+    checker.walk().await?;
+    checker.links();
+    checker.tables();
+    checker.summaries().await?;
+    checker.counts();
+    Ok(checker.report)
+}
+
+/// An inode that was found, and by how many names.
+#[derive(Debug)]
+struct Found {
+    names: u32,
+    links: u32,
+    is_directory: bool,
+    is_orphan: bool,
+}
+
+/// An inode that somebody refers to.
+#[derive(Debug)]
+struct Reference {
+    ino: Nid,
+    /// What its name says that it is.
+    kind: Option<Kind>,
+    /// The directory with the name.
+    parent: Nid,
+    is_orphan: bool,
+}
+
+struct Checker {
+    volume: Volume,
+    nat: BTreeMap<Nid, NatEntry>,
+    sit: Vec<SitEntry>,
+    /// A bit for each block of the main area that was found.
+    used: Vec<u64>,
+    /// Who refers to each of them, and whether it is a node.
+    owners: Vec<(Addr, Owner, bool)>,
+    nodes: BTreeSet<Nid>,
+    inodes: BTreeMap<Nid, Found>,
+    todo: Vec<Reference>,
+    report: Report,
+}
+
+/// The port's errors end a check; all others are problems.
+fn unless_port<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Error::Port(error)) => Err(Error::Port(error)),
+        Err(Error::Corrupt(what)) => Ok(Err(what)),
+        Err(other) => Ok(Err(other.to_string())),
+    }
+}
+
+impl Checker {
+    fn problem(&mut self, name: &'static str, what: String) {
+        self.report.add(name, what);
+    }
+
+    async fn superblocks(&mut self) -> Result<()> {
+        for block in 0..2 {
+            let answer = self.volume.port().read(Block(block), 1).completed().await?;
+            match Superblock::decode(&bytes_of(&answer[0])) {
+                Ok(superblock) if superblock == *self.volume.superblock() => (),
+                Ok(_) => self.problem("superblock", format!("the two copies differ, in block {block}")),
+                Err(error) => self.problem("superblock", format!("the copy in block {block}: {error}")),
+            }
+        }
+        Ok(())
+    }
+
+    async fn walk(&mut self) -> Result<()> {
+        let root = self.volume.superblock().root;
+        self.todo.push(Reference { ino: root, kind: Some(Kind::Directory), parent: root, is_orphan: false });
+        for ino in self.volume.orphans().to_vec() {
+            self.todo.push(Reference { ino, kind: None, parent: Nid(0), is_orphan: true });
+        }
+        while let Some(reference) = self.todo.pop() {
+            self.reference(&reference).await?;
+        }
+        Ok(())
+    }
+
+    async fn reference(&mut self, reference: &Reference) -> Result<()> {
+        let ino = reference.ino;
+        if let Some(found) = self.inodes.get_mut(&ino) {
+            found.names += 1;
+            if found.is_directory {
+                let parent = reference.parent;
+                self.problem(
+                    "directory-names",
+                    format!("directory {ino} has another name in directory {parent}"),
+                );
+            }
+            return Ok(());
+        }
+        let Some(block) = self.node(ino, ino, 0).await? else {
+            let parent = reference.parent;
+            self.problem("entry", format!("a name in directory {parent} leads to {ino}, which is no inode"));
+            return Ok(());
+        };
+        let superblock = self.volume.superblock();
+        let decoded = Inode::decode(block, superblock.features, superblock.inode_checksum_seed());
+        let inode = match unless_port(decoded)? {
+            Ok(inode) => inode,
+            Err(what) => {
+                self.problem("inode", what);
+                return Ok(());
+            }
+        };
+        let kind = inode.kind();
+        if reference.kind.is_some_and(|named| named != kind) {
+            let (named, parent) = (reference.kind, reference.parent);
+            self.problem(
+                "entry-type",
+                format!("inode {ino} is {kind:?}, its name in {parent} says {named:?}"),
+            );
+        }
+        let found = Found {
+            names: u32::from(!reference.is_orphan),
+            links: inode.links,
+            is_directory: kind == Kind::Directory,
+            is_orphan: reference.is_orphan,
+        };
+        self.inodes.insert(ino, found);
+        match kind {
+            _ if reference.is_orphan => self.report.orphans += 1,
+            Kind::Directory => self.report.directories += 1,
+            Kind::Regular => self.report.files += 1,
+            _ => self.report.others += 1,
+        }
+        self.contents(&inode, reference.parent).await
+    }
+
+    /// A node's block, if it is what it should be. Everything else is a problem.
+    async fn node(&mut self, nid: Nid, ino: Nid, offset: u32) -> Result<Option<Arc<[u8]>>> {
+        let Some(entry) = self.nat.get(&nid).copied() else {
+            self.problem("node", format!("node {nid} of inode {ino} is not in the NAT"));
+            return Ok(None);
+        };
+        if !self.nodes.insert(nid) {
+            self.problem("node-shared", format!("node {nid} is met again, as node {offset} of inode {ino}"));
+            return Ok(None);
+        }
+        if entry.ino != ino {
+            self.problem(
+                "nat-owner",
+                format!("the NAT gives node {nid} to inode {}, expected {ino}", entry.ino),
+            );
+        }
+        let owner = Owner { nid, version: entry.version, offset: 0 };
+        if !self.take(entry.addr, owner, true) {
+            return Ok(None);
+        }
+        let block = self.volume.block(entry.addr).await?;
+        let footer = Footer::decode(&block);
+        if (footer.nid, footer.ino, footer.offset) != (nid, ino, offset) {
+            self.problem(
+                "node-footer",
+                format!(
+                    "block {} says that it is node {} (number {} of inode {}), expected node {nid} (number {offset} of \
+                     inode {ino})",
+                    entry.addr, footer.nid, footer.offset, footer.ino
+                ),
+            );
+            return Ok(None);
+        }
+        self.report.nodes += 1;
+        Ok(Some(block))
+    }
+
+    /// Takes a block of the main area for its only owner.
+    fn take(&mut self, addr: Addr, owner: Owner, is_node: bool) -> bool {
+        let nid = owner.nid;
+        let Some((segment, offset)) = self.volume.geometry().place_of(addr) else {
+            self.problem("address", format!("node {nid} refers to block {addr}, outside of the main area"));
+            return false;
+        };
+        let bit = (segment.0 * SEGMENT_BLOCKS + offset) as usize;
+        if self.used[bit / 64] & 1 << (bit % 64) != 0 {
+            self.problem("block-shared", format!("block {addr} has another owner beside node {nid}"));
+            return false;
+        }
+        self.used[bit / 64] |= 1 << (bit % 64);
+        self.owners.push((addr, owner, is_node));
+        true
+    }
+
+    async fn contents(&mut self, inode: &Inode, parent: Nid) -> Result<()> {
+        let mut blocks = 1;
+        let mut data = Vec::new();
+        if inode.has_addresses() {
+            self.inode_data(inode, &mut blocks, &mut data).await?;
+        }
+        let mut room = inode.xattr_bytes().to_vec();
+        if inode.xattr_nid != Nid(0)
+            && let Some(block) = self.node(inode.xattr_nid, inode.nid, Footer::XATTR_OFFSET).await?
+        {
+            blocks += 1;
+            room.extend_from_slice(&block[..xattr::NODE_BYTES]);
+        }
+        if let Err(what) = unless_port(xattr::decode(&room))? {
+            self.problem("xattr", format!("inode {}: {what}", inode.nid));
+        }
+        if blocks != inode.blocks {
+            let (nid, says) = (inode.nid, inode.blocks);
+            self.problem("inode-blocks", format!("inode {nid} counts {says} blocks, found {blocks}"));
+        }
+        match inode.kind() {
+            Kind::Directory => self.directory(inode, parent, &data).await?,
+            Kind::Regular | Kind::Symlink if inode.has_inline(inline::DATA) => {
+                let (nid, size, room) = (inode.nid, inode.size, inode.inline_bytes().len());
+                if size > room as u64 {
+                    self.problem(
+                        "inline-size",
+                        format!("inode {nid} has {size} bytes inline, room for {room}"),
+                    );
+                }
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+
+    /// All nodes and data of an inode. `data` gets the blocks that have a place, with their numbers in the file.
+    async fn inode_data(
+        &mut self,
+        inode: &Inode,
+        blocks: &mut u64,
+        data: &mut Vec<(u64, Addr)>,
+    ) -> Result<()> {
+        let (ino, words) = (inode.nid, u64::from(NODE_WORDS));
+        let addresses = inode.address_count();
+        debug_assert!(addresses <= INODE_WORDS);
+        let own: Vec<Addr> = (0..addresses).map(|index| inode.address(index)).collect();
+        self.addresses(ino, 0, &own, blocks, data);
+        // A node, its height above data, its number in the inode, and the first block of the file that it maps.
+        let first = |slot: u64| {
+            u64::from(addresses)
+                + [0, words, 2 * words, (2 + words) * words, (2 + 2 * words) * words][slot as usize]
+        };
+        let offsets = [1, 2, 3, 4 + NODE_WORDS, 5 + 2 * NODE_WORDS];
+        let mut todo: Vec<(Nid, u32, u32, u64)> = (0..5)
+            .map(|slot| (inode.node(slot), [0, 0, 1, 1, 2][slot], offsets[slot], first(slot as u64)))
+            .filter(|(nid, ..)| *nid != Nid(0))
+            .collect();
+        while let Some((nid, height, offset, first)) = todo.pop() {
+            let Some(block) = self.node(nid, ino, offset).await? else { continue };
+            *blocks += 1;
+            if height == 0 {
+                let addrs: Vec<Addr> = (0..NODE_WORDS).map(|index| Addr(node::word(&block, index))).collect();
+                self.addresses(nid, first, &addrs, blocks, data);
+                continue;
+            }
+            // How many nodes and blocks of the file stand below one child.
+            let (nodes, mapped) = if height == 1 { (1, words) } else { (1 + NODE_WORDS, words * words) };
+            for index in 0..NODE_WORDS {
+                let child = Nid(node::word(&block, index));
+                if child != Nid(0) {
+                    let first = first + u64::from(index) * mapped;
+                    todo.push((child, height - 1, offset + 1 + index * nodes, first));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The data of one node.
+    fn addresses(
+        &mut self,
+        nid: Nid,
+        first: u64,
+        addrs: &[Addr],
+        blocks: &mut u64,
+        data: &mut Vec<(u64, Addr)>,
+    ) {
+        let version = self.nat.get(&nid).map_or(0, |entry| entry.version);
+        for (index, &addr) in addrs.iter().enumerate() {
+            match addr {
+                Addr::NULL => continue,
+                Addr::NEW => self.report.reserved_blocks += 1,
+                addr => {
+                    if !self.take(addr, Owner { nid, version, offset: index as u16 }, false) {
+                        continue;
+                    }
+                    self.report.data_blocks += 1;
+                    data.push((first + index as u64, addr));
+                }
+            }
+            *blocks += 1;
+        }
+    }
+
+    async fn directory(&mut self, inode: &Inode, parent: Nid, data: &[(u64, Addr)]) -> Result<()> {
+        let ino = inode.nid;
+        let mut names = Names::default();
+        if inode.has_inline(inline::DENTRY) {
+            let room = inode.inline_bytes();
+            self.entries(inode, parent, None, Slots::in_room(room.len()), room, &mut names);
+        } else {
+            for &(index, addr) in data {
+                let block = self.volume.block(addr).await?;
+                self.entries(inode, parent, Some(index), Slots::BLOCK, &block, &mut names);
+            }
+            let end = inode.size.div_ceil(BLOCK_BYTES as u64);
+            if let Some((index, _)) = data.iter().find(|(index, _)| *index >= end) {
+                let size = inode.size;
+                self.problem(
+                    "directory-size",
+                    format!("directory {ino} of {size} bytes has a block {index}"),
+                );
+            }
+            if inode.depth > LEVELS_MAX {
+                self.problem("directory-depth", format!("directory {ino} has {} levels", inode.depth));
+            }
+        }
+        if names.dots != 2 && !inode.has_inline(inline::DOTS) {
+            self.problem("directory-dots", format!("directory {ino} has {} of `.` and `..`", names.dots));
+        }
+        let expected = 2 + names.directories;
+        if inode.links != expected {
+            self.problem("links", format!("directory {ino} counts {} links, found {expected}", inode.links));
+        }
+        Ok(())
+    }
+
+    /// The entries of one room. `index` is the block of the directory, `None` inline.
+    fn entries(
+        &mut self,
+        dir: &Inode,
+        parent: Nid,
+        index: Option<u64>,
+        slots: Slots,
+        room: &[u8],
+        names: &mut Names,
+    ) {
+        let ino = dir.nid;
+        for entry in slots.entries(room) {
+            let entry = match entry {
+                Ok((_, entry)) => entry,
+                Err(error) => {
+                    self.problem("entry", format!("directory {ino}: {error}"));
+                    continue;
+                }
+            };
+            if entry.is_dot() {
+                let expected = if entry.name == b"." { ino } else { parent };
+                if entry.ino != expected {
+                    let name = String::from_utf8_lossy(&entry.name).into_owned();
+                    self.problem(
+                        "directory-dots",
+                        format!("`{name}` of directory {ino} is {}, expected {expected}", entry.ino),
+                    );
+                }
+                names.dots += 1;
+                continue;
+            }
+            self.entry(dir, index, &entry);
+            if entry.kind == Some(Kind::Directory) {
+                names.directories += 1;
+            }
+            self.todo.push(Reference { ino: entry.ino, kind: entry.kind, parent: ino, is_orphan: false });
+            if let Some(name) = names.seen.replace(entry.name) {
+                let name = name.escape_ascii().to_string();
+                self.problem("entry-twice", format!("directory {ino} has the name \"{name}\" twice"));
+            }
+        }
+    }
+
+    fn entry(&mut self, dir: &Inode, index: Option<u64>, entry: &Entry) {
+        let (ino, name) = (dir.nid, entry.name.escape_ascii().to_string());
+        let hash = dentry::hash(&entry.name);
+        if entry.hash != hash {
+            let found = entry.hash;
+            self.problem(
+                "entry-hash",
+                format!("\"{name}\" in directory {ino} has the hash {found:#x}, expected {hash:#x}"),
+            );
+        }
+        if entry.kind.is_none() {
+            self.problem("entry-type", format!("\"{name}\" in directory {ino} does not say what it is"));
+        }
+        if let Some(index) = index {
+            let mut levels = 0..dir.depth.min(LEVELS_MAX);
+            if !levels.any(|level| dentry::bucket(level, dir.dir_level, hash).contains(&index)) {
+                self.problem(
+                    "entry-bucket",
+                    format!("\"{name}\" is in block {index} of directory {ino}, where no search looks"),
+                );
+            }
+        }
+    }
+
+    fn links(&mut self) {
+        let mut problems = Vec::new();
+        for (ino, found) in &self.inodes {
+            if found.is_orphan {
+                if found.links != 0 || found.names != 0 {
+                    let Found { links, names, .. } = found;
+                    problems
+                        .push(("orphan", format!("orphan {ino} counts {links} links and has {names} names")));
+                }
+            } else if !found.is_directory && found.links != found.names {
+                problems.push((
+                    "links",
+                    format!("inode {ino} counts {} links, found {}", found.links, found.names),
+                ));
+            }
+        }
+        problems.into_iter().for_each(|(name, what)| self.problem(name, what));
+    }
+
+    fn tables(&mut self) {
+        let unreachable: Vec<Nid> =
+            self.nat.keys().filter(|nid| **nid > Nid::META && !self.nodes.contains(nid)).copied().collect();
+        for nid in unreachable {
+            let entry = self.nat[&nid];
+            self.problem(
+                "nat-unreachable",
+                format!("node {nid} of inode {} at block {} has no way from the root", entry.ino, entry.addr),
+            );
+        }
+        for segment in (0..self.sit.len() as u32).map(SegNo) {
+            self.segment(segment);
+        }
+        let beyond: Vec<SegNo> = self
+            .volume
+            .sit_journal_segments()
+            .filter(|segment| segment.0 as usize >= self.sit.len())
+            .collect();
+        for segment in beyond {
+            self.problem(
+                "sit-journal",
+                format!("the SIT's journal has segment {segment} of {}", self.sit.len()),
+            );
+        }
+    }
+
+    /// One entry of the SIT against what was found.
+    fn segment(&mut self, segment: SegNo) {
+        let entry = self.sit[segment.0 as usize].clone();
+        let cursor = self.volume.log_at(segment);
+        if entry.valid != entry.counted() {
+            let (says, counted) = (entry.valid, entry.counted());
+            self.problem(
+                "sit-count",
+                format!("segment {segment} counts {says} valid blocks, its map {counted}"),
+            );
+        }
+        let is_used = |offset: u32| {
+            let bit = (segment.0 * SEGMENT_BLOCKS + offset) as usize;
+            self.used[bit / 64] & 1 << (bit % 64) != 0
+        };
+        let wrong: Vec<u32> =
+            (0..SEGMENT_BLOCKS).filter(|&offset| is_used(offset) != entry.is_valid(offset)).collect();
+        if let Some(&first) = wrong.first() {
+            let (name, what) = match entry.is_valid(first) {
+                true => ("sit-unused", "valid, which nothing refers to"),
+                false => ("sit-missing", "free, which is in use"),
+            };
+            let addr = self.volume.geometry().main_block(segment, first);
+            let more = wrong.len() - 1;
+            self.problem(
+                name,
+                format!("segment {segment} calls block {addr} {what}; {more} more of its blocks are wrong"),
+            );
+        }
+        if let Some((log, cursor)) = cursor {
+            let next = if cursor.fills_holes {
+                usize::from(entry.is_valid(u32::from(cursor.offset)))
+            } else {
+                (u32::from(cursor.offset)..SEGMENT_BLOCKS).filter(|offset| entry.is_valid(*offset)).count()
+            };
+            if next > 0 {
+                let offset = cursor.offset;
+                self.problem(
+                    "cursor",
+                    format!(
+                        "the log {log:?} would write over valid blocks from {offset} of segment {segment} on"
+                    ),
+                );
+            }
+            if usize::from(entry.log) != log.index() && entry.valid > 0 {
+                self.problem(
+                    "sit-log",
+                    format!("segment {segment} is of log {}, {log:?} writes it", entry.log),
+                );
+            }
+        } else if entry.valid > 0 && usize::from(entry.log) >= Log::ALL.len() {
+            self.problem("sit-log", format!("segment {segment} is of log {}, expected 0 to 5", entry.log));
+        }
+    }
+
+    async fn summaries(&mut self) -> Result<()> {
+        let mut owners = std::mem::take(&mut self.owners);
+        owners.sort_unstable_by_key(|(addr, ..)| *addr);
+        let mut current = None;
+        for (addr, owner, is_node) in owners {
+            let (segment, offset) = self.volume.geometry().place_of(addr).expect("it was taken");
+            let summary = match current.take() {
+                Some((known, summary)) if known == segment => summary,
+                _ => {
+                    let summary = self.volume.summary(segment).await?;
+                    if summary.is_node != is_node {
+                        let kind = |is_node| if is_node { "nodes" } else { "data" };
+                        let (says, found) = (kind(summary.is_node), kind(is_node));
+                        self.problem(
+                            "summary-type",
+                            format!("the summary of segment {segment} is of {says}, found {found}"),
+                        );
+                    }
+                    summary
+                }
+            };
+            let said = summary.owners[offset as usize];
+            // The version of a node stands in the NAT only.
+            let same = if is_node { said.nid == owner.nid } else { said == owner };
+            if !same {
+                self.problem(
+                    "summary",
+                    format!(
+                        "the summary gives block {addr} to {} of node {} (version {}), expected {} of node {} (version {})",
+                        said.offset, said.nid, said.version, owner.offset, owner.nid, owner.version
+                    ),
+                );
+            }
+            current = Some((segment, summary));
+        }
+        Ok(())
+    }
+
+    fn counts(&mut self) {
+        let checkpoint = self.volume.checkpoint();
+        let is_free =
+            |segment: SegNo| self.sit[segment.0 as usize].valid == 0 && self.volume.log_at(segment).is_none();
+        let free = (0..self.sit.len() as u32).filter(|segment| is_free(SegNo(*segment))).count() as u64;
+        let Report { nodes, data_blocks, reserved_blocks, .. } = self.report;
+        let counts = [
+            ("valid blocks", checkpoint.valid_blocks, nodes + data_blocks + reserved_blocks),
+            ("nodes", u64::from(checkpoint.valid_nodes), nodes),
+            ("inodes", u64::from(checkpoint.valid_inodes), self.inodes.len() as u64),
+            ("free segments", u64::from(checkpoint.free_segments), free),
+        ];
+        for (name, says, found) in counts {
+            if says != found {
+                self.problem(
+                    "checkpoint-count",
+                    format!("the checkpoint counts {says} {name}, found {found}"),
+                );
+            }
+        }
+    }
+}
+
+/// What was seen of a directory's names.
+#[derive(Debug, Default)]
+struct Names {
+    seen: BTreeSet<Vec<u8>>,
+    dots: u32,
+    directories: u32,
+}

@@ -1,0 +1,361 @@
+//! A mounted volume: which checkpoint is valid, and where each node is.
+//!
+//! Mounting is a table of steps: superblock, checkpoint pack, payload, orphans, summaries with their journals. Entries of
+//! a journal are newer than those of its table.
+//!
+//! Deliberately absent: writing, and a cache of nodes; who reads a file keeps its inode.
+
+use super::error::{Error, Result, corrupt};
+use super::layout::bytes::block_bit;
+use super::layout::checkpoint::{self, Checkpoint, Cursor, Flags};
+use super::layout::node::{Footer, Inode, Kind, blocks_max};
+use super::layout::summary::{self, Owner, Summary};
+use super::layout::tables::{self, NatEntry, SitEntry};
+use super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A mounted volume.
+#[derive(Debug)]
+pub struct Volume {
+    port: Rc<dyn BlockPort>,
+    superblock: Superblock,
+    geometry: Geometry,
+    checkpoint: Checkpoint,
+    /// Which of the two packs is valid.
+    pack: usize,
+    /// Inodes without a name that were still open.
+    orphans: Vec<Nid>,
+    /// Summaries of the six logs; those of nodes only where the pack has them.
+    summaries: Vec<Option<Summary>>,
+    nat_journal: BTreeMap<Nid, NatEntry>,
+    sit_journal: BTreeMap<SegNo, SitEntry>,
+    /// Blocks of the NAT that were read.
+    nat_blocks: RefCell<BTreeMap<u32, Arc<[u8]>>>,
+}
+
+/// What a port has at an address.
+async fn block_at(port: &dyn BlockPort, addr: Addr) -> Result<Arc<[u8]>> {
+    let answer = port.read(Geometry::block(addr), 1).completed().await?;
+    Ok(bytes_of(&answer[0]))
+}
+
+/// Consecutive blocks as one string of bytes.
+async fn blocks_at(port: &dyn BlockPort, addr: Addr, count: u32) -> Result<Vec<u8>> {
+    let answer = port.read(Geometry::block(addr), count).completed().await?;
+    let mut bytes = Vec::with_capacity(answer.len() * BLOCK_BYTES);
+    for payload in &answer {
+        bytes.extend_from_slice(&bytes_of(payload));
+    }
+    Ok(bytes)
+}
+
+/// The first of the two superblocks that is good.
+async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
+    if port.capacity_blocks() < 2 {
+        let blocks = port.capacity_blocks();
+        return Err(Error::NotF2fs(format!("the disk has {blocks} blocks of 4096 bytes")));
+    }
+    let mut errors = Vec::new();
+    for block in 0..2 {
+        let answer = port.read(Block(block), 1).completed().await?;
+        match Superblock::decode(&bytes_of(&answer[0])) {
+            Ok(superblock) if superblock.block_count > port.capacity_blocks() => {
+                let (has, needs) = (port.capacity_blocks(), superblock.block_count);
+                errors.push(Error::Corrupt(format!("the volume has {needs} blocks, its disk {has}")));
+            }
+            Ok(superblock) => return Ok(superblock),
+            Err(error) => errors.push(error),
+        }
+    }
+    // What is not supported or broken says more than that the other copy is absent.
+    errors.sort_by_key(|error| match error {
+        Error::Refused(_) => 0,
+        Error::Corrupt(_) => 1,
+        _ => 2,
+    });
+    Err(errors.swap_remove(0))
+}
+
+/// The checkpoint block of a pack and its version, if both of its checkpoint blocks are good and of the same version.
+async fn valid_pack(
+    port: &dyn BlockPort,
+    geometry: &Geometry,
+    pack: usize,
+) -> Result<Option<(u64, Arc<[u8]>)>> {
+    let start = geometry.checkpoint_pack(pack);
+    let first = block_at(port, start).await?;
+    let (version, blocks) = (checkpoint::version_of(&first), checkpoint::pack_blocks_of(&first));
+    let Some(version) = version else { return Ok(None) };
+    if !(2..=SEGMENT_BLOCKS).contains(&blocks) {
+        return Ok(None);
+    }
+    let last = block_at(port, Addr(start.0 + blocks - 1)).await?;
+    Ok((checkpoint::version_of(&last) == Some(version)).then_some((version, first)))
+}
+
+impl Volume {
+    /// Mounts a volume for reading. Errors: there is none, it is corrupt, or it has what is not supported.
+    pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
+        let superblock = superblock_of(&*port).await?;
+        let geometry = superblock.geometry();
+        let packs = [valid_pack(&*port, &geometry, 0).await?, valid_pack(&*port, &geometry, 1).await?];
+        let newest = packs.into_iter().enumerate().filter_map(|(pack, valid)| Some((pack, valid?)));
+        let Some((pack, (_, first))) = newest.max_by_key(|(_, (version, _))| *version) else {
+            return corrupt("no checkpoint pack is valid");
+        };
+        let payload_blocks = superblock.checkpoint_payload;
+        let start = geometry.checkpoint_pack(pack);
+        let mut blocks = first.to_vec();
+        if payload_blocks > 0 {
+            blocks.extend(blocks_at(&*port, Addr(start.0 + 1), payload_blocks).await?);
+        }
+        let checkpoint = Checkpoint::decode(&blocks, payload_blocks, &geometry)?;
+        let refused = checkpoint.flags.refused();
+        if !refused.is_empty() {
+            return Err(Error::Refused(format!("the checkpoint flag {}", refused.join(", "))));
+        }
+        let mut volume = Self {
+            port,
+            superblock,
+            geometry,
+            checkpoint,
+            pack,
+            orphans: Vec::new(),
+            summaries: Vec::new(),
+            nat_journal: BTreeMap::new(),
+            sit_journal: BTreeMap::new(),
+            nat_blocks: RefCell::default(),
+        };
+        volume.load_orphans().await?;
+        volume.load_summaries().await?;
+        Ok(volume)
+    }
+
+    /// The address of block `index` of the valid checkpoint pack.
+    fn pack_block(&self, index: u32) -> Addr {
+        Addr(self.geometry.checkpoint_pack(self.pack).0 + index)
+    }
+
+    async fn load_orphans(&mut self) -> Result<()> {
+        if self.checkpoint.flags.has(Flags::ORPHANS) {
+            for index in 1 + self.superblock.checkpoint_payload..self.checkpoint.summary_start {
+                let block = self.block(self.pack_block(index)).await?;
+                self.orphans.extend(checkpoint::decode_orphans(&block)?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn load_summaries(&mut self) -> Result<()> {
+        let flags = self.checkpoint.flags;
+        if flags.has(Flags::COMPACT_SUMMARIES) {
+            let start = self.checkpoint.summary_start;
+            let room = self.checkpoint.pack_blocks - 1 - start;
+            let count = summary::compact_blocks(&self.checkpoint.cursors).min(room);
+            let blocks = blocks_at(&*self.port, self.pack_block(start), count).await?;
+            let summaries = summary::decode_compact(&blocks, &self.checkpoint.cursors)?;
+            self.summaries.extend(summaries.map(Some));
+        } else {
+            for log in &Log::ALL[..3] {
+                let block = self.block(self.pack_block(self.checkpoint.summary_block(*log))).await?;
+                self.summaries.push(Some(Summary::decode(&block)));
+            }
+        }
+        for log in &Log::ALL[3..] {
+            let mut summary = None;
+            if flags.has_node_summaries() {
+                let block = self.block(self.pack_block(self.checkpoint.summary_block(*log))).await?;
+                summary = Some(Summary::decode(&block));
+            }
+            self.summaries.push(summary);
+        }
+        let journal = |log: Log| {
+            let summary = self.summaries[log.index()].as_ref();
+            summary.expect("data logs have summaries in each pack").journal
+        };
+        self.nat_journal = tables::decode_nat_journal(&journal(Log::HotData))?.into_iter().collect();
+        self.sit_journal = tables::decode_sit_journal(&journal(Log::ColdData))?.into_iter().collect();
+        Ok(())
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// The valid checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// Where things are.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Inodes without a name that were open when the checkpoint was made.
+    pub fn orphans(&self) -> &[Nid] {
+        &self.orphans
+    }
+
+    /// Whether the volume was unmounted: nothing is newer than its checkpoint.
+    pub fn is_clean(&self) -> bool {
+        self.checkpoint.flags.has(Flags::UNMOUNTED)
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Rc<dyn BlockPort> {
+        &self.port
+    }
+
+    /// A block of the disk.
+    pub async fn block(&self, addr: Addr) -> Result<Arc<[u8]>> {
+        block_at(&*self.port, addr).await
+    }
+
+    /// The NAT's entry of a node. Errors: the number is outside of the NAT.
+    pub async fn nat_entry(&self, nid: Nid) -> Result<NatEntry> {
+        if nid >= self.geometry.nid_end() {
+            return corrupt(format!(
+                "node {nid} is beyond the NAT, which ends at {}",
+                self.geometry.nid_end()
+            ));
+        }
+        if let Some(entry) = self.nat_journal.get(&nid) {
+            return Ok(*entry);
+        }
+        let (index, place) = Geometry::nat_place(nid);
+        Ok(NatEntry::from_block(&self.nat_block(index).await?, place))
+    }
+
+    /// The valid copy of a block of the NAT, without the journal.
+    async fn nat_block(&self, index: u32) -> Result<Arc<[u8]>> {
+        let cached = self.nat_blocks.borrow().get(&index).cloned();
+        if let Some(block) = cached {
+            return Ok(block);
+        }
+        let second = block_bit(&self.checkpoint.nat_versions, index as usize);
+        let block = self.block(self.geometry.nat_block(index, second)).await?;
+        self.nat_blocks.borrow_mut().insert(index, Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// All entries of the NAT that are in use, by number.
+    pub async fn nat_entries(&self) -> Result<BTreeMap<Nid, NatEntry>> {
+        let mut entries = BTreeMap::new();
+        for index in 0..self.geometry.nat_blocks {
+            let second = block_bit(&self.checkpoint.nat_versions, index as usize);
+            let block = self.block(self.geometry.nat_block(index, second)).await?;
+            let first = index * super::layout::superblock::NAT_PER_BLOCK;
+            for place in 0..super::layout::superblock::NAT_PER_BLOCK {
+                let entry = NatEntry::from_block(&block, place as usize);
+                if entry.addr != Addr::NULL {
+                    entries.insert(Nid(first + place), entry);
+                }
+            }
+        }
+        for (nid, entry) in &self.nat_journal {
+            if entry.addr == Addr::NULL {
+                entries.remove(nid);
+            } else {
+                entries.insert(*nid, *entry);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The SIT: one entry for each segment of the main area.
+    pub async fn sit_entries(&self) -> Result<Vec<SitEntry>> {
+        let mut entries = Vec::new();
+        let mut block = (u32::MAX, Arc::<[u8]>::from([]));
+        for segment in (0..self.geometry.main_segments).map(SegNo) {
+            let (index, place) = Geometry::sit_place(segment);
+            if block.0 != index {
+                let second = block_bit(&self.checkpoint.sit_versions, index as usize);
+                block = (index, self.block(self.geometry.sit_block(index, second)).await?);
+            }
+            let entry = self.sit_journal.get(&segment).cloned();
+            entries.push(entry.unwrap_or_else(|| SitEntry::from_block(&block.1, place)));
+        }
+        Ok(entries)
+    }
+
+    /// Segments that the SIT's journal has entries for.
+    pub fn sit_journal_segments(&self) -> impl Iterator<Item = SegNo> + '_ {
+        self.sit_journal.keys().copied()
+    }
+
+    /// The log that is writing a segment, with its cursor.
+    pub fn log_at(&self, segment: SegNo) -> Option<(Log, Cursor)> {
+        Log::ALL
+            .into_iter()
+            .map(|log| (log, self.checkpoint.cursor(log)))
+            .find(|(_, cursor)| cursor.segment == segment)
+    }
+
+    /// The summary of a segment. Where a log of nodes has none in its pack, the nodes themselves say who they are.
+    pub async fn summary(&self, segment: SegNo) -> Result<Summary> {
+        let Some((log, _)) = self.log_at(segment) else {
+            return Ok(Summary::decode(&self.block(self.geometry.summary_block(segment)).await?));
+        };
+        if let Some(summary) = &self.summaries[log.index()] {
+            return Ok(summary.clone());
+        }
+        let mut summary = Summary::new(true);
+        let blocks = blocks_at(&*self.port, self.geometry.main_block(segment, 0), SEGMENT_BLOCKS).await?;
+        for (owner, block) in summary.owners.iter_mut().zip(blocks.chunks(BLOCK_BYTES)) {
+            let nid = Footer::decode(block).nid;
+            let known = nid < self.geometry.nid_end();
+            let version = if known { self.nat_entry(nid).await?.version } else { 0 };
+            *owner = Owner { nid, version, offset: 0 };
+        }
+        Ok(summary)
+    }
+
+    /// A node's block. Errors: the number is free, or its block says that it is another node.
+    pub async fn node(&self, nid: Nid) -> Result<Arc<[u8]>> {
+        let entry = self.nat_entry(nid).await?;
+        if self.geometry.place_of(entry.addr).is_none() {
+            return corrupt(format!("node {nid} is at block {}, outside of the main area", entry.addr));
+        }
+        let block = self.block(entry.addr).await?;
+        let footer = Footer::decode(&block);
+        if footer.nid != nid {
+            return corrupt(format!("block {} is node {}, expected node {nid}", entry.addr, footer.nid));
+        }
+        Ok(block)
+    }
+
+    /// An inode. Errors: it does not exist, or contradicts itself.
+    pub async fn inode(&self, nid: Nid) -> Result<Inode> {
+        let block = self.node(nid).await?;
+        let footer = Footer::decode(&block);
+        if footer.ino != nid || footer.offset != 0 {
+            return corrupt(format!("node {nid} belongs to inode {}, expected an inode", footer.ino));
+        }
+        let seed = self.superblock.inode_checksum_seed();
+        let inode = Inode::decode(block, self.superblock.features, seed)?;
+        let bytes_max = blocks_max(inode.address_count()) * BLOCK_BYTES as u64;
+        let has_size = matches!(inode.kind(), Kind::Regular | Kind::Directory | Kind::Symlink);
+        if has_size && inode.size > bytes_max {
+            return corrupt(format!(
+                "inode {nid} has a size of {} bytes, expected at most {bytes_max}",
+                inode.size
+            ));
+        }
+        Ok(inode)
+    }
+
+    /// The root directory.
+    pub async fn root(&self) -> Result<Inode> {
+        let root = self.inode(self.superblock.root).await?;
+        if root.kind() != Kind::Directory {
+            return corrupt(format!("the root, inode {}, is not a directory", root.nid));
+        }
+        Ok(root)
+    }
+}
