@@ -1,7 +1,7 @@
 //! `--perfetto FILE`: the time lines of all runs in one file.
 //!
-//! Place in the data flow: each run writes its events into a part of its own beside the file, whichever thread it is
-//! on; at the end the parts are joined in the order of the runs.
+//! Place in the data flow: each run (or boot of a recorded session) writes its events into a part of its own beside the
+//! file, whichever thread it is on; at the end the parts are joined in the order of the runs.
 //!
 //! Invariants: the file appears whole or not at all; parts are removed whatever happens; nothing of the size of the
 //! file is held in memory.
@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 
 /// Events that each run may have at least, if several share the file.
 const EVENTS_MIN: u64 = 10_000;
+/// Boots of a recording that share the events of a file; a recording with more of them makes a larger file.
+const BOOTS: usize = 4;
 
 /// A file in the making.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(crate) struct TimelineFile<'a> {
     args: &'a TraceArgs,
     /// Parts and names of the runs; empty if no file is wanted.
     runs: Vec<(PathBuf, String)>,
+    /// Runs that share the events of the file.
+    shares: usize,
 }
 
 impl<'a> TimelineFile<'a> {
@@ -38,14 +42,28 @@ impl<'a> TimelineFile<'a> {
             let name = |cell| if cells == 1 { String::new() } else { experiment.cell_name(cell) };
             runs.extend((0..cells).map(|cell| (temporary(path, &format!("{cell}.part")), name(cell))));
         }
-        Ok(Self { args, runs })
+        Ok(Self { args, shares: runs.len().max(1), runs })
+    }
+
+    /// The file of a recorded session, if one is asked for. Its runs are the boots, which come one by one.
+    pub(crate) fn of_boots(args: &'a TraceArgs) -> Outcome<Self> {
+        args.perfetto.as_deref().map_or(Ok(()), check)?;
+        Ok(Self { args, runs: Vec::new(), shares: BOOTS })
+    }
+
+    /// What the next boot is asked for.
+    pub(crate) fn boot(&mut self) -> Option<Perfetto> {
+        let path = self.args.perfetto.as_ref()?;
+        let number = self.runs.len();
+        self.runs.push((temporary(path, &format!("{number}.part")), format!("boot {}", number + 1)));
+        self.wanted(number).perfetto
     }
 
     fn limits(&self) -> Limits {
         match self.args.perfetto_window {
             Some((from, until)) => Limits { from, until, events: u64::MAX },
             None => {
-                let events = (EVENTS_MAX / self.runs.len().max(1) as u64).max(EVENTS_MIN);
+                let events = (EVENTS_MAX / self.shares as u64).max(EVENTS_MIN);
                 Limits { events, ..Limits::default() }
             }
         }
@@ -61,14 +79,9 @@ impl<'a> TimelineFile<'a> {
     }
 
     /// Joins the parts and says what the file does not show.
-    pub(crate) fn finish<'f>(
-        self,
-        findings: impl Iterator<Item = &'f Option<Findings>>,
-        quiet: bool,
-    ) -> Outcome {
+    pub(crate) fn finish<'f>(self, findings: impl Iterator<Item = &'f Findings>, quiet: bool) -> Outcome {
         let Some(path) = &self.args.perfetto else { return Ok(()) };
-        let written: Vec<&Written> =
-            findings.filter_map(|findings| findings.as_ref()?.perfetto.as_ref()).collect();
+        let written: Vec<&Written> = findings.filter_map(|findings| findings.perfetto.as_ref()).collect();
         let failed =
             |error: &io::Error| Failure::Run(format!("{} cannot be written: {error}", path.display()));
         if let Some(error) = written.iter().find_map(|written| written.error.as_ref()) {

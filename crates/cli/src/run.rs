@@ -128,7 +128,7 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
     let outcomes = experiment.run_traced(threads, cancel, &observe, &|cell| timeline.wanted(cell));
     let cost = watch.finish();
     let (outcomes, findings): (Vec<_>, Vec<_>) = outcomes.ok_or(Failure::Interrupted)?.into_iter().unzip();
-    timeline.finish(findings.iter(), common.quiet)?;
+    timeline.finish(findings.iter().flatten(), common.quiet)?;
     let results: Vec<RunResult> = outcomes.iter().map(|outcome| outcome.result.clone()).collect();
     let text = show(&experiment, &results, shape)?;
     let mut files = Files::default();

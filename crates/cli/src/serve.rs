@@ -1,9 +1,10 @@
 //! `weir serve`, `weir cut` and `weir rerun`: simulated devices as disks of real programs.
 
-use crate::args::PreconditionArg;
+use crate::args::{PreconditionArg, TraceArgs};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say};
 use crate::output::{check, print};
+use crate::perfetto::TimelineFile;
 use crate::top;
 use clap::Args;
 use flashweir_core::units::LBA_BYTES;
@@ -150,8 +151,9 @@ fn span(text: &str) -> Result<flashweir_core::Duration, String> {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A recording holds every request of the clients of `weir serve --record FILE`, with its instant, and every power
-cut. Run again in virtual time, the device does the same at the same instants: the trace hashes are equal."
+    after_help = "A recording holds every request of the clients of `weir serve --record FILE`, with its instant, and
+every power cut. Run again in virtual time, the device does the same at the same instants: the trace
+hashes are equal. So --perfetto shows what the device did for real programs."
 )]
 pub(crate) struct RerunArgs {
     /// A file of `weir serve --record`
@@ -160,6 +162,8 @@ pub(crate) struct RerunArgs {
     /// Print one object of JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    trace: TraceArgs,
 }
 
 /// `weir serve`.
@@ -460,7 +464,9 @@ pub(crate) fn cut(args: &CutArgs) -> Outcome {
 
 /// `weir rerun`.
 pub(crate) fn rerun(args: &RerunArgs) -> Outcome {
-    let (header, rerun) = recording::rerun(&args.file).map_err(Failure::usage)?;
+    let mut timeline = TimelineFile::of_boots(&args.trace)?;
+    let (header, rerun) = recording::rerun(&args.file, &mut || timeline.boot()).map_err(Failure::usage)?;
+    timeline.finish(rerun.findings.iter(), args.json)?;
     if args.json {
         let value = serde_json::json!({
             "device": header.device.name, "requests": rerun.requests, "cuts": rerun.cuts,

@@ -104,10 +104,11 @@ fn status(socket: &Path) -> Outcome<Status> {
 fn picture(before: &Status, now: &Status) -> String {
     let wall_s = (now.uptime_ns.saturating_sub(before.uptime_ns)) as f64 / 1e9;
     let mut text = format!(
-        "weir serve, up {}, speed {}, {} connections\n",
+        "weir serve, up {}, speed {}, {} connection{}\n",
         clock(now.uptime_ns / 1_000_000_000),
         now.speed,
-        now.connections
+        now.connections,
+        if now.connections == 1 { "" } else { "s" }
     );
     for disk in &now.disks {
         let old = before.disks.iter().find(|old| old.export == disk.export);
@@ -253,7 +254,7 @@ mod tests {
         let before = status(1_000_000_000, disk(100, 100_000.0, 0, 0));
         let now = status(1_500_000_000, disk(200, 150_000.0, 1_000, 500));
         let text = picture(&before, &now);
-        assert!(text.contains("up 0:00:01, speed real, 1 connections"), "{text}");
+        assert!(text.contains("up 0:00:01, speed real, 1 connection\n"), "{text}");
         // 100 requests in half a second; 200 × 150 − 100 × 100 µs over 100 requests.
         assert!(
             text.contains("         200       0.8       200.0           90.0        95.0        99.0"),

@@ -25,6 +25,7 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_lab::live::{Live, Tear};
 use flashweir_lab::precondition::Precondition;
+use flashweir_lab::timeline::{Findings, Perfetto, Timeline};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
@@ -205,7 +206,7 @@ impl fmt::Display for RecordingError {
 impl std::error::Error for RecordingError {}
 
 /// What a recording gave when it was run again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Rerun {
     /// Requests submitted.
     pub requests: u64,
@@ -217,13 +218,18 @@ pub struct Rerun {
     pub hash: u64,
     /// Trace hash of the recorded session; absent if it was killed.
     pub recorded_hash: Option<u64>,
+    /// What was found in each boot that was traced.
+    pub findings: Vec<Findings>,
 }
 
-/// Runs a recording again in virtual time.
+/// Runs a recording again in virtual time. `perfetto` is asked at each boot for where its time line goes, if anywhere.
 ///
 /// # Errors
 /// The file cannot be read, is no recording, or is damaged.
-pub fn rerun(path: &Path) -> Result<(Header, Rerun), RecordingError> {
+pub fn rerun(
+    path: &Path,
+    perfetto: &mut dyn FnMut() -> Option<Perfetto>,
+) -> Result<(Header, Rerun), RecordingError> {
     let name = path.display();
     let wrong = |what: String| RecordingError(format!("{name}: {what}"));
     let file = File::open(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
@@ -245,9 +251,16 @@ pub fn rerun(path: &Path) -> Result<(Header, Rerun), RecordingError> {
     let header: Header = serde_json::from_str(&line(1 << 20)?)
         .map_err(|error| wrong(format!("line 2 describes no device: {error}")))?;
     header.device.validate().map_err(|error| wrong(format!("line 2: {error}")))?;
+    let mut trace = |live: &mut Live| {
+        if let Some(perfetto) = perfetto() {
+            live.trace(|device| Timeline::new(device, Some(perfetto), None));
+        }
+    };
     let mut live = Live::new(header.device());
+    trace(&mut live);
     let mut finished = Vec::new();
-    let mut rerun = Rerun { requests: 0, cuts: 0, time_ns: 0, hash: 0, recorded_hash: None };
+    let mut rerun =
+        Rerun { requests: 0, cuts: 0, time_ns: 0, hash: 0, recorded_hash: None, findings: Vec::new() };
     let capacity = live.device().geometry().capacity_lbas();
     for number in 0u64.. {
         let mut bytes = [0; RECORD_BYTES];
@@ -276,7 +289,9 @@ pub fn rerun(path: &Path) -> Result<(Header, Rerun), RecordingError> {
             Entry::Cut { at, tear } => {
                 live.advance(at, &mut finished);
                 rerun.hash = mix(rerun.hash ^ live.trace_hash());
+                rerun.findings.extend(live.end_trace());
                 (live, _) = live.cut(at, header.options(), tear);
+                trace(&mut live);
                 rerun.cuts += 1;
             }
             Entry::End { at, hash, .. } => {
@@ -287,6 +302,7 @@ pub fn rerun(path: &Path) -> Result<(Header, Rerun), RecordingError> {
         }
         finished.clear();
     }
+    rerun.findings.extend(live.end_trace());
     rerun.time_ns = live.now().as_nanos();
     rerun.hash = mix(rerun.hash ^ live.trace_hash());
     Ok((header, rerun))

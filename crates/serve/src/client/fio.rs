@@ -18,6 +18,7 @@ use crate::nbd::wire::command;
 use flashweir_contract::{DeviceKind, Durability};
 use flashweir_core::random::Stream;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -130,6 +131,9 @@ impl Floors {
 /// fio, ended with us.
 struct Running(Child);
 
+/// What fio has to complain about goes to this file of the scratch directory.
+const COMPLAINTS: &str = "fio.err";
+
 impl Running {
     fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)))
@@ -170,6 +174,7 @@ pub fn run(
 }
 
 fn start(
+    scratch: &Path,
     socket: &Path,
     export: &str,
     region: &Range<u64>,
@@ -200,9 +205,11 @@ fn start(
         "--time_based".into(),
         "--runtime=60".into(),
     ];
+    let complaints = scratch.join(COMPLAINTS);
     let mut fio = Command::new("fio");
-    let fio = fio.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    fio.spawn()
+    let fio = fio.args(options).stdin(Stdio::null()).stdout(Stdio::null());
+    File::create(complaints)
+        .and_then(|complaints| fio.stderr(complaints).spawn())
         .map(Running)
         .map_err(|error| Failure::new(FailureKind::Server, format!("fio cannot be started: {error}")))
 }
@@ -218,7 +225,7 @@ fn boot(
     let socket = scratch.join("tap.sock");
     let server = |what: String| Failure::new(FailureKind::Server, what);
     let mut tap = Tap::bind(&socket, &target.socket).map_err(|error| server(format!("tap: {error}")))?;
-    let mut fio = start(&socket, &target.export, &record.region(), unit, random)?;
+    let mut fio = start(scratch, &socket, &target.export, &record.region(), unit, random)?;
     let mut floors = Floors::new(target.kind);
     let most = 1 + random.below(2_000);
     let cut_after = 1 + random.below(most);
@@ -252,7 +259,9 @@ fn boot(
         return Err(Failure::new(FailureKind::Unjudged, format!("fio wrote something else: {failure}")));
     }
     let Some(cutter) = cutter else {
-        return Err(server(format!("fio ended by itself after {answered} requests")));
+        let complaints = std::fs::read_to_string(scratch.join(COMPLAINTS)).unwrap_or_default();
+        let said = complaints.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
+        return Err(server(format!("fio ended by itself after {answered} requests: {said}")));
     };
     cutter.finish()?;
     drop(tap);
