@@ -74,12 +74,13 @@ fn draw_row(
         Some((at, true)) => format!("at {}", at.0),
         Some((at, false)) => format!("FAIL {}", at.0),
     };
-    let promise = promises.of(log, op);
-    let by = match promise.filter(|_| !units.is_empty()) {
+    let promise = units.iter().find_map(|(_, unit)| promises.of(log, unit));
+    let by = match promise {
         None => "-".into(),
         Some(Promise::Completion) => "completion".into(),
         Some(Promise::Fua) => "FUA".into(),
         Some(Promise::Flush(flush)) => format!("FLUSH #{}", flush.0),
+        Some(Promise::RangeFlush(flush)) => format!("RFLUSH #{}", flush.0),
     };
     let name = format!("#{}", op.0);
     let _ = write!(out, "{name:>5} {seq:>6} {:<22} {completed:>9} {by:<12}", describe(log, op, &units));
@@ -91,7 +92,7 @@ fn draw_row(
                 "shown"
             } else if log.units_before(upto)[index + 1..].iter().any(hidden) {
                 "over"
-            } else if promise.is_some() {
+            } else if promises.of(log, unit).is_some() {
                 "LOST"
             } else {
                 "open"
@@ -110,6 +111,7 @@ fn describe(log: &Log, op: OpIx, units: &[(usize, &Unit)]) -> String {
         Kind::Trim => "trim",
         Kind::Share => "share",
         Kind::Flush => "FLUSH",
+        Kind::RangeFlush => "RFLUSH",
         Kind::Barrier => "barrier",
     };
     let mut text = String::from(verb);
@@ -182,6 +184,7 @@ impl Violation {
                     Promise::Completion => "by its completion".into(),
                     Promise::Fua => "by its completion with FUA".into(),
                     Promise::Flush(flush) => format!("by FLUSH #{}", flush.0),
+                    Promise::RangeFlush(flush) => format!("by RFLUSH #{}", flush.0),
                 };
                 let lost = format!("{} was promised {by}", name(unit));
                 if missing == unit {

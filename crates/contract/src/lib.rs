@@ -5,7 +5,7 @@
 //! a device made of nothing but these rules; [`LITMUS`] tests are short histories with all their legal
 //! states. [`minimise()`] and [`draw()`] make a failure small and readable.
 //!
-//! Deliberately absent: RFLUSH and the append namespace. Their relations are not in the oracle.
+//! Deliberately absent: the append namespace. Its relations are not in the oracle.
 #![forbid(unsafe_code)]
 
 pub mod draw;
@@ -20,7 +20,7 @@ pub mod states;
 
 pub use draw::draw;
 pub use litmus::{LITMUS, Litmus, Outcome};
-pub use log::{Content, Kind, Log, LogPos, OpIx, Submission, Unit, UnitIx};
+pub use log::{Content, Kind, Log, LogPos, OpIx, Selection, Submission, Unit, UnitIx};
 pub use minimise::minimise;
 pub use model::ModelDevice;
 pub use oracle::{Observed, Oracle, Promise, Promises, Verdict, Violation};

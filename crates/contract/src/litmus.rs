@@ -156,6 +156,21 @@ pub const LITMUS: &[Litmus] = litmus! {
     "zeroes-before-flush" ALL: "W xy=1; F; Z x; F" => "x=0 y=1", not "x=1 y=1, x=0 y=0";
     "zeroes-over-part-of-a-command" VOLATILE:
         "W xy=1; F; Z y" => "x=1 y=1, x=1 y=0", not "x=0 y=1, x=1 y=-, x=- y=0";
+    // RFLUSH.
+    "range-flush-of-a-unit" VOLATILE: "W x=1; W y=2; R x" => "x=1 y=-, x=1 y=2", not "x=- y=2, x=- y=-";
+    "range-flush-of-a-tag" VOLATILE: "W#7 x=1; W#8 y=2; R#7" => "x=1 y=-, x=1 y=2", not "x=- y=2, x=- y=-";
+    "range-flush-of-both" VOLATILE:
+        "W#7 x=1; W y=2; W z=3; R#7 y" => "x=1 y=2 z=-, x=1 y=2 z=3", not "x=- y=2 z=3, x=1 y=- z=3";
+    "range-flush-of-nothing" VOLATILE: "W#7 x=1; R#9" => "x=-, x=1", not "x=0";
+    "range-flush-in-flight" VOLATILE: "W#7 x=1; R#7 &" => "x=-, x=1", not "x=0";
+    "tags-unite-on-overwrite" VOLATILE: "W#7 x=1; W#8 x=2; R#7" => "x=1, x=2", not "x=-";
+    "an-untagged-overwrite-keeps-the-tag" VOLATILE: "W#7 x=1; W x=2; R#7" => "x=1, x=2", not "x=-";
+    "range-flush-of-the-newer-tag" VOLATILE: "W#7 x=1; W#8 x=2; R#8" => "x=2", not "x=1, x=-";
+    "range-flush-covers-a-trim" VOLATILE: "W x=1; F; T x; R x" => "x=0", not "x=1, x=-";
+    "range-flush-of-a-tagged-trim" VOLATILE: "W x=1; F; T#7 x; R#7" => "x=0", not "x=1, x=-";
+    "a-trim-inherits-the-tag" VOLATILE: "W#7 x=1; T x; R#7" => "x=0, x=1", not "x=-";
+    "overwrite-after-range-flush" VOLATILE: "W x=1; R x; W x=2" => "x=1, x=2", not "x=-";
+    "range-flush-keeps-all-units" ALL: "W#7 xyz=1; R#7" => "x=1 y=1 z=1", not "x=1 y=- z=1, x=- y=1 z=1";
     // Streams.
     "streams-mean-nothing-without-barriers" UNORDERED:
         "W@1| x=1; W@1 y=2" => "x=- y=-, x=1 y=-, x=- y=2, x=1 y=2", not "x=0";

@@ -8,10 +8,11 @@
 //! acceptance are neighbours in the table of units; an operation completes at most once, after it was
 //! submitted.
 //!
-//! Deliberately absent: reads (they change nothing that a cut could judge) and RFLUSH, append segments.
+//! Deliberately absent: reads (they change nothing that a cut could judge) and append segments.
 
-use flashweir_core::command::StreamId;
+use flashweir_core::command::{RangeFlush, StreamId, Tag};
 use flashweir_core::{Command, CommandId, Lpn, Op, Order, Payload};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Identity of the content of one unit, as [`Payload::identity`] gives it.
@@ -57,8 +58,35 @@ pub enum Kind {
     Share,
     /// Promises what completed before.
     Flush,
+    /// Promises what completed before and is selected ([`Selection`]).
+    RangeFlush,
     /// Closes the epoch of its stream.
     Barrier,
+}
+
+/// What a range flush selects (spec 6.1).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Units; a unit of which a part is selected is selected.
+    pub units: Vec<Range<u64>>,
+    /// Tags.
+    pub tags: Vec<Tag>,
+}
+
+impl Selection {
+    /// Of a command to a device with mapping units of `unit_blocks` blocks of 512 bytes.
+    pub fn of(flush: &RangeFlush, unit_blocks: u64) -> Self {
+        let units = flush.ranges.iter().filter(|(_, blocks)| *blocks > 0);
+        let units = units
+            .map(|(lba, blocks)| lba.0 / unit_blocks..(lba.0 + u64::from(*blocks)).div_ceil(unit_blocks));
+        Self { units: units.collect(), tags: flush.tags.clone() }
+    }
+
+    /// Whether it selects what an operation with these tags did to `lpn`.
+    fn has(&self, tags: [Tag; 2], lpn: Lpn) -> bool {
+        self.units.iter().any(|units| units.contains(&lpn.0))
+            || self.tags.iter().any(|tag| tags.contains(tag))
+    }
 }
 
 /// What the host submitted.
@@ -74,16 +102,18 @@ pub struct Submission {
     pub atomic: bool,
     /// Order domain and role in its epoch.
     pub order: Option<(StreamId, Order)>,
+    /// What owns its units.
+    pub tags: [Tag; 2],
 }
 
 impl Submission {
     /// A plain orderless operation.
     pub fn new(id: CommandId, kind: Kind) -> Self {
-        Self { id, kind, fua: false, atomic: kind == Kind::Share, order: None }
+        Self { id, kind, fua: false, atomic: kind == Kind::Share, order: None, tags: [Tag(0); 2] }
     }
 
     /// What the log keeps of a command; `None` for one that no cut can tell from its absence, or that
-    /// belongs to a namespace without a page map.
+    /// belongs to a namespace without a page map. [`Log::submit_command`] also keeps what a range flush selects.
     pub fn of(command: &Command) -> Option<Self> {
         let kind = match &command.op {
             Op::Write { .. } => Kind::Write,
@@ -91,9 +121,9 @@ impl Submission {
             Op::Trim { .. } => Kind::Trim,
             Op::Share(_) => Kind::Share,
             Op::Flush => Kind::Flush,
+            Op::RFlush(_) => Kind::RangeFlush,
             Op::Barrier => Kind::Barrier,
             Op::Read { .. }
-            | Op::RFlush(_)
             | Op::SegWrite { .. }
             | Op::SegAppend { .. }
             | Op::SegTrim { .. }
@@ -106,7 +136,7 @@ impl Submission {
             let role = if kind == Kind::Barrier { Order::Barrier } else { Order::Within };
             (stream, command.order.unwrap_or(role))
         });
-        Some(Self { fua: command.fua, order, ..Self::new(command.id, kind) })
+        Some(Self { fua: command.fua, order, tags: command.tags, ..Self::new(command.id, kind) })
     }
 }
 
@@ -211,6 +241,7 @@ pub struct Log {
     /// Rows of `places` in order of their LPN.
     by_lpn: Vec<u32>,
     pub(crate) lanes: Vec<Lane>,
+    selections: BTreeMap<OpIx, Selection>,
     position: u32,
 }
 
@@ -228,6 +259,7 @@ impl Log {
         self.places.clear();
         self.by_lpn.clear();
         self.lanes.clear();
+        self.selections.clear();
         self.position = 0;
     }
 
@@ -250,6 +282,28 @@ impl Log {
         let submitted_at = self.step();
         self.ops.push(Operation { submission, submitted_at, completed_at: NONE, succeeded: false });
         op
+    }
+
+    /// Records the submission of a command to a device with mapping units of `unit_blocks` blocks; `None` for a command
+    /// that the log does not keep.
+    pub fn submit_command(&mut self, command: &Command, unit_blocks: u64) -> Option<OpIx> {
+        let op = self.submit(Submission::of(command)?);
+        if let Op::RFlush(flush) = &command.op {
+            self.select(op, Selection::of(flush, unit_blocks));
+        }
+        Some(op)
+    }
+
+    /// States what a range flush selects, before it completes. Without it, nothing.
+    pub fn select(&mut self, op: OpIx, selection: Selection) {
+        assert_eq!(self.ops[op.0 as usize].submission.kind, Kind::RangeFlush, "only a range flush selects");
+        self.selections.insert(op, selection);
+    }
+
+    /// Whether the range flush `op` selects `unit`.
+    pub(crate) fn selects(&self, op: OpIx, unit: &Unit) -> bool {
+        let tags = self.op(unit.op).submission.tags;
+        self.selections.get(&op).is_some_and(|selection| selection.has(tags, unit.lpn))
     }
 
     /// Records the acceptance of units of `op` with the contents that they will have, zeros for TRIM. An

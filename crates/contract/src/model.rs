@@ -151,9 +151,10 @@ impl ModelDevice {
                 self.log.set_initial(*lpn, initial);
             }
         }
-        let op = self.log.submit(submission);
+        let submitted = self.log.submit_command(command, u64::from(self.unit_blocks));
+        let op = submitted.expect("the contract knows the command");
         let content = |payload: &Option<Payload>| payload.as_ref().map_or(Content::ZERO, Content::from);
-        if submission.kind != Kind::Flush {
+        if !matches!(submission.kind, Kind::Flush | Kind::RangeFlush) {
             self.seq += 1;
             self.log.accept(op, self.seq, units.iter().map(|(lpn, payload)| (*lpn, content(payload))));
         }
@@ -196,6 +197,10 @@ impl ModelDevice {
                 Ok(whole.map(|lpn| (Lpn(lpn), None)).collect())
             }
             Op::Share(pairs) => self.share(pairs),
+            Op::RFlush(flush) => {
+                flush.ranges.iter().try_for_each(|(lba, blocks)| self.check_range(*lba, *blocks))?;
+                Ok(Vec::new())
+            }
             _ => Ok(Vec::new()),
         }
     }

@@ -37,6 +37,8 @@ pub enum Promise {
     Fua,
     /// It completed before this FLUSH was submitted, and the FLUSH completed.
     Flush(OpIx),
+    /// The same of this range flush, which selects it.
+    RangeFlush(OpIx),
 }
 
 /// What is wrong with a state; indices refer to the log that was checked.
@@ -234,7 +236,7 @@ impl Oracle {
             if self.cause[index] == KEPT {
                 continue;
             }
-            if let Some(promise) = promises.of(log, unit.op) {
+            if let Some(promise) = promises.of(log, unit) {
                 let (index, missing) = (UnitIx(index as u32), self.root(index as u32));
                 let lost = Violation::LostPromise { op: unit.op, unit: index, promise, missing };
                 if missing == index {
@@ -271,7 +273,7 @@ impl Oracle {
         }
         let promises = Promises::new(log, upto, self.policy.durability);
         for (index, unit) in units.iter().enumerate() {
-            if shown[unit.place as usize] == Some(index as u32) || promises.of(log, unit.op).is_some() {
+            if shown[unit.place as usize] == Some(index as u32) || promises.of(log, unit).is_some() {
                 self.remove(index as u32, index as u32);
             }
         }
@@ -329,37 +331,46 @@ impl Oracle {
 }
 
 /// Which operations are promised at a cut.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Promises {
     upto: LogPos,
     durability: Durability,
     /// The completed FLUSH that was submitted last: it promises whatever an earlier one does.
     flush: Option<(LogPos, OpIx)>,
+    /// The completed range flushes, the newest first.
+    range_flushes: Vec<(LogPos, OpIx)>,
 }
 
 impl Promises {
     /// The promises that hold at a cut at `upto`.
     pub fn new(log: &Log, upto: LogPos, durability: Durability) -> Self {
-        let flush = log.ops().iter().enumerate().rev().find_map(|(index, op)| {
-            let counts = op.submission.kind == Kind::Flush && op.succeeded_before(upto);
-            counts.then_some((op.submitted_at, OpIx(index as u32)))
-        });
-        Self { upto, durability, flush }
+        let completed = |kind: Kind| {
+            let ops = log.ops().iter().enumerate().rev();
+            ops.filter(move |(_, op)| op.submission.kind == kind && op.succeeded_before(upto))
+                .map(|(index, op)| (op.submitted_at, OpIx(index as u32)))
+        };
+        let (flush, range_flushes) = (completed(Kind::Flush).next(), completed(Kind::RangeFlush).collect());
+        Self { upto, durability, flush, range_flushes }
     }
 
-    /// Why `op` is promised, if it is.
+    /// Why `unit` is promised, if it is. A promise of a range flush is the one of spec 6.1 for devices without streams:
+    /// there, that the unit persisted is the same as that it or a newer one did.
     #[inline]
-    pub fn of(&self, log: &Log, op: OpIx) -> Option<Promise> {
-        let op = log.op(op);
+    pub fn of(&self, log: &Log, unit: &Unit) -> Option<Promise> {
+        let op = log.op(unit.op);
         if !op.succeeded_before(self.upto) {
-            None
-        } else if self.durability == Durability::AtCompletion {
-            Some(Promise::Completion)
-        } else if op.submission.fua {
-            Some(Promise::Fua)
-        } else {
-            let (_, flush) = self.flush.filter(|&(at, _)| op.succeeded_before(at))?;
-            Some(Promise::Flush(flush))
+            return None;
         }
+        if self.durability == Durability::AtCompletion {
+            return Some(Promise::Completion);
+        }
+        if op.submission.fua {
+            return Some(Promise::Fua);
+        }
+        if let Some((_, flush)) = self.flush.filter(|&(at, _)| op.succeeded_before(at)) {
+            return Some(Promise::Flush(flush));
+        }
+        let mut later = self.range_flushes.iter().take_while(|(at, _)| op.succeeded_before(*at));
+        later.find(|(_, flush)| log.selects(*flush, unit)).map(|(_, flush)| Promise::RangeFlush(*flush))
     }
 }

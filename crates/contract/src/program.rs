@@ -13,14 +13,16 @@
 //! | `W! x=1` | with FUA |
 //! | `W@1 x=2`, `W@1\| x=2` | in stream 1; closing its epoch as well |
 //! | `Z x`, `T x` | WRITE_ZEROES, TRIM |
+//! | `W#7 x=1`, `T#7 x` | owned by tag 7 |
 //! | `F`, `B@1` | FLUSH, BARRIER of stream 1 |
+//! | `R xy`, `R#7`, `R#7 x` | RFLUSH of units, of what tag 7 owns, of both |
 //! | `wait 2` | wait for the second operation |
 //! | `cut` | the power fails; understood at the end |
 //!
 //! In states `x=-` is the initial content and `x=0` zeros.
 
 use crate::log::{Content, Kind};
-use flashweir_core::command::{StreamId, pattern};
+use flashweir_core::command::{RangeFlush, StreamId, Tag, pattern};
 use flashweir_core::{Command, Data, Lba, Lpn, Op, Order};
 use std::fmt;
 
@@ -71,6 +73,8 @@ pub struct Request {
     pub fua: bool,
     /// Order domain and role in its epoch.
     pub order: Option<(StreamId, Order)>,
+    /// What owns a write or a deallocation, or what a range flush selects; 0 is none.
+    pub tag: Tag,
 }
 
 impl Request {
@@ -89,6 +93,11 @@ impl Request {
             Kind::WriteZeroes => Op::WriteZeroes { lba, blocks },
             Kind::Trim => Op::Trim { lba, blocks },
             Kind::Flush => Op::Flush,
+            Kind::RangeFlush => Op::RFlush(Box::new(RangeFlush {
+                ranges: if blocks > 0 { vec![(lba, blocks)] } else { Vec::new() },
+                tags: if self.tag.0 != 0 { vec![self.tag] } else { Vec::new() },
+                segments: Vec::new(),
+            })),
             Kind::Barrier => Op::Barrier,
             Kind::Share => panic!("a program has no SHARE"),
         };
@@ -96,6 +105,9 @@ impl Request {
         command.fua = self.fua;
         command.stream = self.order.map(|(stream, _)| stream);
         command.order = self.order.map(|(_, order)| order);
+        if self.kind != Kind::RangeFlush {
+            command.tags[0] = self.tag;
+        }
         command
     }
 }
@@ -167,10 +179,18 @@ fn parse_request(body: &str) -> Result<Request, String> {
         Some('Z') => Kind::WriteZeroes,
         Some('T') => Kind::Trim,
         Some('F') => Kind::Flush,
+        Some('R') => Kind::RangeFlush,
         Some('B') => Kind::Barrier,
-        _ => return Err("expected W, Z, T, F or B".into()),
+        _ => return Err("expected W, Z, T, F, R or B".into()),
     };
     let modifiers = &verb[1..];
+    let (modifiers, tag) = match modifiers.split_once('#') {
+        None => (modifiers, Tag(0)),
+        Some((modifiers, tag)) => match tag.parse() {
+            Ok(tag) if tag > 0 => (modifiers, Tag(tag)),
+            _ => return Err("expected a tag above 0 after `#`".into()),
+        },
+    };
     let (modifiers, fua) = match modifiers.strip_prefix('!') {
         Some(rest) => (rest, true),
         None => (modifiers, false),
@@ -196,15 +216,20 @@ fn parse_request(body: &str) -> Result<Request, String> {
         (_, Some(_)) => return Err("only a write has a value".into()),
         (_, None) => (operand.trim(), Value::Zero),
     };
-    if names.is_empty() != matches!(kind, Kind::Flush | Kind::Barrier) {
-        return Err("expected units exactly for W, Z and T".into());
+    let has_units = match kind {
+        Kind::Flush | Kind::Barrier => Some(false),
+        Kind::RangeFlush if tag.0 != 0 => None,
+        _ => Some(true),
+    };
+    if has_units.is_some_and(|has_units| has_units == names.is_empty()) {
+        return Err("expected units exactly for W, Z, T, and for R without a tag".into());
     }
     let units = names.chars().map(parse_unit).collect::<Result<Vec<_>, _>>()?;
     if units.windows(2).any(|pair| pair[1] != pair[0] + 1) {
         return Err("expected neighbours in order, as in `xy`".into());
     }
     let unit = units.first().copied().unwrap_or(0);
-    Ok(Request { kind, unit, units: units.len() as u32, value, fua, order })
+    Ok(Request { kind, unit, units: units.len() as u32, value, fua, order, tag })
 }
 
 fn parse_unit(name: char) -> Result<u32, String> {
@@ -272,12 +297,16 @@ impl fmt::Display for Request {
             Kind::Trim => 'T',
             Kind::Share => 'S',
             Kind::Flush => 'F',
+            Kind::RangeFlush => 'R',
             Kind::Barrier => 'B',
         };
         write!(f, "{verb}{}", if self.fua { "!" } else { "" })?;
         if let Some((stream, order)) = self.order {
             let closes = order == Order::Barrier && self.kind != Kind::Barrier;
             write!(f, "@{}{}", stream.0, if closes { "|" } else { "" })?;
+        }
+        if self.tag.0 != 0 {
+            write!(f, "#{}", self.tag.0)?;
         }
         if self.units > 0 {
             f.write_str(" ")?;
@@ -296,7 +325,8 @@ mod tests {
 
     #[test]
     fn the_notation_is_read_and_printed() {
-        let text = "W x=1; W!@3| xyz=2 &; T y; Z za; F &; B@1; wait 2; cut";
+        let text =
+            "W x=1; W!@3| xyz=2 &; T y; Z za; F &; B@1; wait 2; W#7 x=1 &; R#7 &; R xy &; R#2 z &; cut";
         let steps = parse(text).unwrap();
         let printed: Vec<String> = steps.iter().map(Step::to_string).collect();
         let expected = [
@@ -311,6 +341,10 @@ mod tests {
             "6: B@1 &",
             "wait 6",
             "wait 2",
+            "7: W#7 x=1 &",
+            "8: R#7 &",
+            "9: R xy &",
+            "10: R#2 z &",
             "cut",
         ];
         assert_eq!(printed, expected);
@@ -319,7 +353,10 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for text in ["X x", "W x", "W xz=1", "F x", "T x=1", "B", "W? x=1", "W X=1", "wait x", "W x=q", "T"] {
+        for text in [
+            "X x", "W x", "W xz=1", "F x", "T x=1", "B", "W? x=1", "W X=1", "wait x", "W x=q", "T", "R",
+            "R# x", "W#0 x=1",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

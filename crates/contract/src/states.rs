@@ -305,7 +305,8 @@ fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Po
     let promises = Promises::new(log, upto, policy.durability);
     let mut stable = vec![0; log.lanes.len()];
     for atom in atoms.iter_mut() {
-        atom.forced = promises.of(log, units[atom.first as usize].op).is_some();
+        let mut members = units[atom.first as usize..(atom.first + atom.len) as usize].iter();
+        atom.forced = members.any(|unit| promises.of(log, unit).is_some());
         if atom.forced && atom.stream != NONE {
             stable[atom.stream as usize] = atom.epoch;
         }

@@ -8,6 +8,8 @@
 //! for is overwritten in place (spec 6.3: a version in the closure of a pending flush is frozen).
 
 use crate::config::Eviction;
+use crate::tags::{Owners, TagIndex};
+use flashweir_core::command::Tag;
 use flashweir_core::{Lpn, Payload};
 use flashweir_ftl::MapWord;
 
@@ -42,6 +44,12 @@ pub(crate) struct Slot {
     pub(crate) generation: u32,
     /// Command that completes when this version is durable.
     pub(crate) waiter: Option<u32>,
+    /// The page that it was put on, once it is placed.
+    pub(crate) page: u32,
+    /// Its first entry in the index of tags.
+    tags: u32,
+    /// Its first entry in the table of range flushes that wait for it.
+    waits: u32,
     previous: u32,
     next: u32,
 }
@@ -59,12 +67,27 @@ pub(crate) struct Buffer {
     tail: u32,
     dirty: u32,
     eviction: Eviction,
+    tags: TagIndex,
+    /// Range flushes that wait for a version, in chains: command, next entry.
+    waits: Vec<(u32, u32)>,
+    free_waits: Vec<u32>,
 }
 
 impl Buffer {
     /// `capacity` in mapping units.
     pub(crate) fn new(capacity: u32, eviction: Eviction) -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), capacity, head: NONE, tail: NONE, dirty: 0, eviction }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            capacity,
+            head: NONE,
+            tail: NONE,
+            dirty: 0,
+            eviction,
+            tags: TagIndex::default(),
+            waits: Vec::new(),
+            free_waits: Vec::new(),
+        }
     }
 
     /// Slots in use.
@@ -141,6 +164,78 @@ impl Buffer {
         }
     }
 
+    /// Adds owners to a version; those that it has stay (spec 1.3: a newer version also fulfils what was promised of
+    /// the one that it replaces).
+    #[inline]
+    pub(crate) fn own(&mut self, slot: u32, tags: [Tag; 2]) {
+        if tags != [Tag(0); 2] {
+            self.tags.unite(&mut self.slots[slot as usize].tags, slot, tags);
+        }
+    }
+
+    /// Forgets the owners of a version.
+    #[inline]
+    pub(crate) fn disown(&mut self, slot: u32) {
+        if self.slots[slot as usize].tags != NONE {
+            self.tags.clear(&mut self.slots[slot as usize].tags);
+        }
+    }
+
+    /// What owns a version.
+    pub(crate) fn owners(&self, slot: u32) -> Owners {
+        self.tags.owners(self.slots[slot as usize].tags)
+    }
+
+    /// The versions that a tag owns.
+    pub(crate) fn tagged(&self, tag: Tag) -> impl Iterator<Item = u32> + '_ {
+        self.tags.slots(tag)
+    }
+
+    /// The range flush `command` waits for a version.
+    pub(crate) fn wait(&mut self, slot: u32, command: u32) {
+        let entry = (command, self.slots[slot as usize].waits);
+        let at = match self.free_waits.pop() {
+            Some(free) => {
+                self.waits[free as usize] = entry;
+                free
+            }
+            None => {
+                self.waits.push(entry);
+                self.waits.len() as u32 - 1
+            }
+        };
+        self.slots[slot as usize].waits = at;
+    }
+
+    /// Takes out one of the range flushes that wait for a version.
+    #[inline]
+    pub(crate) fn stop_wait(&mut self, slot: u32) -> Option<u32> {
+        let at = self.slots[slot as usize].waits;
+        if at == NONE {
+            return None;
+        }
+        let (command, next) = self.waits[at as usize];
+        self.slots[slot as usize].waits = next;
+        self.free_waits.push(at);
+        Some(command)
+    }
+
+    /// A dirty version is evicted next.
+    pub(crate) fn hurry(&mut self, slot: u32) {
+        if self.slots[slot as usize].state != SlotState::Dirty || self.head == slot {
+            return;
+        }
+        self.unlink(slot);
+        let head = self.head;
+        (self.slots[slot as usize].previous, self.slots[slot as usize].next) = (NONE, head);
+        match head {
+            NONE => self.tail = slot,
+            head => self.slots[head as usize].previous = slot,
+        }
+        self.head = slot;
+        self.dirty += 1;
+    }
+
     /// The dirty slot that is evicted next.
     pub(crate) fn oldest(&self) -> Option<u32> {
         (self.head != NONE).then_some(self.head)
@@ -160,6 +255,8 @@ impl Buffer {
             SlotState::Placed => {}
             SlotState::Free => unreachable!("slot {slot} is given back once"),
         }
+        debug_assert_eq!(self.slots[slot as usize].waits, NONE, "somebody waits for slot {slot}");
+        self.disown(slot);
         self.slots[slot as usize].state = SlotState::Free;
         self.slots[slot as usize].payload = Payload::Zero;
         self.free.push(slot);
@@ -207,6 +304,9 @@ impl Slot {
             superseded: Superseded::No,
             generation: 0,
             waiter: None,
+            page: NONE,
+            tags: NONE,
+            waits: NONE,
             previous: NONE,
             next: NONE,
         }

@@ -268,6 +268,18 @@ pub enum BufferMode {
     PowerLossProtected,
 }
 
+/// What the device does with a range flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RangeFlushSupport {
+    /// It does not know the command.
+    None,
+    /// It makes durable what was asked for, and what that depends on.
+    Selective,
+    /// It makes everything durable, as for a FLUSH: what the same host would get from a device without the command.
+    Whole,
+}
+
 /// Which dirty page is written first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -298,6 +310,8 @@ pub struct BufferConfig {
     pub access_latency: Duration,
     /// What the capacitor can save at a power cut; less than the capacity makes the device a D1.
     pub protected: Option<Bytes>,
+    /// What it does with a range flush.
+    pub range_flush: RangeFlushSupport,
 }
 
 impl Default for BufferConfig {
@@ -311,6 +325,7 @@ impl Default for BufferConfig {
             bytes_per_s: 0,
             access_latency: Duration::ZERO,
             protected: None,
+            range_flush: RangeFlushSupport::None,
         }
     }
 }

@@ -21,11 +21,13 @@ use crate::media::{Media, StoreError};
 use crate::metrics::DeviceMetrics;
 use crate::nand::{Job, Machine, NandEvent, OpId};
 use crate::planted::PlantedBug;
+use crate::range_flush::VolatileTrim;
 use crate::slab::Slab;
 use crate::space::Space;
+use crate::tags::Owners;
 use crate::trace::Traced;
 use flashweir_core::random::Stream;
-use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lba, Lpn, Payload};
+use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lpn, Payload};
 use flashweir_ftl::{BlockId, Map, PlaneId};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -74,7 +76,7 @@ pub(crate) struct Active {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingFlush {
     pub(crate) command: u32,
-    /// It covers every version up to this sequence number.
+    /// It covers every version up to this sequence number; 0 of a range flush, which waits for chosen ones.
     pub(crate) upto: u64,
     /// Units that are not durable yet.
     pub(crate) units_left: u32,
@@ -111,8 +113,10 @@ pub struct Device {
     pub(crate) collection_waste_pages: u32,
     /// Pages whose newest version could not be written after it was accepted; reads of them fail.
     pub(crate) lost: BTreeSet<Lpn>,
-    /// A version was lost and no command has told the host yet; the next FLUSH does.
-    pub(crate) unreported: Option<Lba>,
+    /// Versions that were lost and of which no command has told the host yet; the next FLUSH of them does.
+    pub(crate) unreported: Vec<(Lpn, Owners)>,
+    /// Deallocations that a range flush may have to wait for, in order.
+    pub(crate) volatile_trims: Vec<VolatileTrim>,
     /// Planes that can neither write nor make room.
     pub(crate) dead_planes: Vec<bool>,
     /// Collections of each plane since the last one for wear-levelling.
@@ -205,7 +209,8 @@ impl Device {
             low_water_units: (f64::from(units) * config.buffer.low_water) as u32,
             collection_waste_pages: Geometry::collection_waste_pages(&config),
             lost: BTreeSet::new(),
-            unreported: None,
+            unreported: Vec::new(),
+            volatile_trims: Vec::new(),
             dead_planes: vec![false; planes],
             collections_since_wear: vec![0; planes],
             starved: vec![false; planes],

@@ -2,8 +2,10 @@
 //!
 //! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
 
+use crate::config::RangeFlushSupport;
 use crate::device::{Active, Device, Effect, Event};
 use crate::geometry::Geometry;
+use crate::range_flush;
 use crate::trace::Traced;
 use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op};
 
@@ -76,7 +78,8 @@ impl Device {
     fn check(&self, command: &Command) -> Result<(), DeviceError> {
         let name = match &command.op {
             Op::Read { .. } | Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. } | Op::Flush => None,
-            Op::RFlush(_) => Some("range flush"),
+            Op::RFlush(_) if self.config.buffer.range_flush == RangeFlushSupport::None => Some("range flush"),
+            Op::RFlush(_) => None,
             Op::Barrier => Some("barrier"),
             Op::Share(_) => Some("SHARE"),
             Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
@@ -93,18 +96,21 @@ impl Device {
         if command.ns != 0 {
             return Err(DeviceError::InvalidField("there is only namespace 0"));
         }
-        if let Some((lba, blocks)) = range(&command.op) {
-            let capacity_blocks = self.geometry.capacity_lbas();
-            if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
-                return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
-            }
+        let capacity_blocks = self.geometry.capacity_lbas();
+        if let Op::RFlush(flush) = &command.op {
+            range_flush::check(flush, capacity_blocks)?;
+        }
+        if let Some((lba, blocks)) = range(&command.op)
+            && lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks)
+        {
+            return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
         }
         if let Op::Write { blocks, data: flashweir_core::Data::Bytes(bytes), .. } = &command.op
             && bytes.len() as u64 != u64::from(*blocks) * flashweir_core::units::LBA_BYTES
         {
             return Err(DeviceError::InvalidField("the data are not as long as the range"));
         }
-        let changes = !matches!(command.op, Op::Read { .. } | Op::Flush);
+        let changes = !matches!(command.op, Op::Read { .. } | Op::Flush | Op::RFlush(_));
         if changes && self.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
     }
 
@@ -154,6 +160,10 @@ impl Device {
                 Op::Trim { .. } | Op::WriteZeroes { .. } => self.accept_trim(now, at, effects),
                 Op::Flush => {
                     self.accept_flush(now, at, effects);
+                    true
+                }
+                Op::RFlush(_) => {
+                    self.accept_range_flush(now, at, effects);
                     true
                 }
                 _ => unreachable!("only commands that change something wait for admission"),

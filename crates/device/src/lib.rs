@@ -20,9 +20,11 @@ pub mod nand;
 mod planted;
 pub mod power;
 pub mod presets;
+pub mod range_flush;
 mod read;
 mod slab;
 mod space;
+mod tags;
 pub mod trace;
 mod write;
 

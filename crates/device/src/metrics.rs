@@ -15,6 +15,14 @@ flashweir_core::metrics! {
         host_trims,
         /// FLUSH commands completed.
         flushes,
+        /// Range flushes accepted.
+        range_flushes,
+        /// Volatile versions that range flushes selected.
+        range_units_asked,
+        /// Volatile versions that they waited for: the selected ones and what these depend on.
+        range_units_closure,
+        /// Dirty versions that a FLUSH or a range flush had written before their turn.
+        flush_units_forced,
         /// Commands that completed with an error.
         errors,
         /// Mapping units read by the host.
@@ -65,6 +73,12 @@ flashweir_core::metrics! {
 }
 
 impl DeviceMetrics {
+    /// Versions that range flushes waited for, for each one that they selected; `None` if they selected none. 1 is
+    /// perfect; above it, what nobody asked for had to become durable too (spec 6.2: entanglement).
+    pub fn entanglement(&self) -> Option<f64> {
+        (self.range_units_asked > 0).then(|| self.range_units_closure as f64 / self.range_units_asked as f64)
+    }
+
     /// Units programmed, of all kinds, for each unit that the host wrote; `None` if it wrote none.
     pub fn write_amplification(&self) -> Option<f64> {
         let all = self.user_units_programmed + self.gc_units_moved + self.filler_units + self.meta_units;

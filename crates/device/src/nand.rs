@@ -342,6 +342,24 @@ impl Machine {
         station_id
     }
 
+    /// Moves the waiting program of a page of host data before those of pages that are not `first`.
+    pub fn promote_program(&mut self, plane: PlaneId, page: u32, first: impl Fn(u32) -> bool) {
+        let (station, nth) = (self.station_of(plane), self.nth_plane(plane));
+        let ops = &self.ops;
+        let queue = &mut self.stations[station].writes[nth];
+        let page_of = |op: &OpId| match ops[op.0 as usize].job {
+            Job::UserPage(page) => Some(page),
+            _ => None,
+        };
+        let Some(at) = queue.iter().position(|op| page_of(op) == Some(page)) else { return };
+        let to = queue.iter().position(|op| !page_of(op).is_some_and(&first)).unwrap_or(at);
+        if to < at
+            && let Some(op) = queue.remove(at)
+        {
+            queue.insert(to, op);
+        }
+    }
+
     #[inline]
     fn station_of(&self, plane: PlaneId) -> StationId {
         StationId(self.planes_per_station.div_u32(plane.0))

@@ -38,11 +38,17 @@ pub enum PlantedBug {
     SaveForgetsTrims,
     /// Recovery forgets what the capacitor saved before its checkpoint is complete.
     SaveClearedEarly,
+    /// A range flush completes when what it selected was chosen for writing.
+    EarlyRangeFlush,
+    /// An overwrite in the buffer replaces the tags of a version instead of uniting them (spec 1.3).
+    TagsReplaced,
+    /// A range flush does not wait for deallocations.
+    RangeForgetsTrims,
 }
 
 impl PlantedBug {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 17] = [
+    pub const ALL: [(Self, &'static str); 20] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -60,5 +66,8 @@ impl PlantedBug {
         (Self::DeadVersionSaved, "dead-version-saved"),
         (Self::SaveForgetsTrims, "save-forgets-trims"),
         (Self::SaveClearedEarly, "save-cleared-early"),
+        (Self::EarlyRangeFlush, "early-range-flush"),
+        (Self::TagsReplaced, "tags-replaced"),
+        (Self::RangeForgetsTrims, "range-forgets-trims"),
     ];
 }

@@ -42,6 +42,8 @@ pub(crate) struct PageWrite {
     pub(crate) queued: bool,
     /// Somebody waits for one of its units.
     pub(crate) urgent: bool,
+    /// A range flush does: the page goes before others (spec 1.3).
+    pub(crate) first: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +192,7 @@ impl Space {
             let page = &mut self.pages[free as usize];
             page.units.clear();
             (page.plane, page.frontier) = (plane, frontier);
-            (page.sealed, page.queued, page.urgent) = (false, false, false);
+            (page.sealed, page.queued, page.urgent, page.first) = (false, false, false, false);
             return free;
         }
         self.pages.push(PageWrite {
@@ -201,6 +203,7 @@ impl Space {
             sealed: false,
             queued: false,
             urgent: false,
+            first: false,
         });
         self.pages.len() as u32 - 1
     }
@@ -230,6 +233,16 @@ impl Space {
 
     pub(crate) fn push_shared(&mut self, page: u32) {
         self.shared.push_back(page);
+    }
+
+    /// Moves a page of the shared queue before those for which no range flush waits.
+    pub(crate) fn promote_shared(&mut self, page: u32) {
+        let Some(at) = self.shared.iter().position(|other| *other == page) else { return };
+        let to = self.shared.iter().position(|other| !self.pages[*other as usize].first).unwrap_or(at);
+        if to < at {
+            self.shared.remove(at);
+            self.shared.insert(to, page);
+        }
     }
 
     /// The write operation of a page.

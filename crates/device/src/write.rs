@@ -13,6 +13,7 @@ use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, w
 use crate::planted::PlantedBug;
 use crate::read::LOST;
 use crate::space::PageUnit;
+use crate::tags::Owners;
 use crate::trace::Traced;
 use flashweir_core::command::pattern;
 use flashweir_core::units::LBA_BYTES;
@@ -52,7 +53,7 @@ impl Device {
     }
 
     /// Gives a command its sequence number when its first part is accepted.
-    fn accept(&mut self, at: u32, effects: &mut Vec<Effect>) -> u64 {
+    pub(crate) fn accept(&mut self, at: u32, effects: &mut Vec<Effect>) -> u64 {
         if self.commands.get(at).seq == 0 {
             let seq = self.next_seq();
             let active = self.commands.get_mut(at);
@@ -114,12 +115,17 @@ impl Device {
         if self.media.is_stored() && self.is_protected() {
             self.media.note_saved(Saved::Unit(lpn, seq, payload.clone()));
         }
+        let tags = self.commands.get(at).command.tags;
         let mut under = self.map.get(lpn);
         if let MapWord::Cached { slot, generation } = under {
             let current = self.buffer.named(slot, generation);
             if !waits && current.state == SlotState::Dirty {
                 self.metrics.buffer_write_hits += 1;
                 self.buffer.overwrite(slot, seq, payload);
+                if self.has_planted(PlantedBug::TagsReplaced) {
+                    self.buffer.disown(slot);
+                }
+                self.buffer.own(slot, tags);
                 return;
             }
         }
@@ -130,6 +136,7 @@ impl Device {
             under = MapWord::Unmapped;
         }
         let slot = self.buffer.insert(lpn, seq, payload, under);
+        self.buffer.own(slot, tags);
         self.map.replace(lpn, self.buffer.word(slot));
         if waits {
             self.buffer.slot_mut(slot).waiter = Some(at);
@@ -218,12 +225,14 @@ impl Device {
         let seq = self.accept(at, effects);
         let first = span.first + u64::from(span.partial_first);
         let end = (span.end - u64::from(span.partial_last)).max(first);
-        let changed = self.unmap(Lpn(first), Lpn(end), seq);
+        let mut owners = Owners::of(self.commands.get(at).command.tags);
+        let changed = self.unmap(Lpn(first), Lpn(end), seq, &mut owners);
         self.metrics.host_trims += 1;
         self.metrics.host_units_trimmed += end - first;
         if changed && self.keeps_metadata() {
             let trim = TrimRecord { lpn: Lpn(first), count: end - first, seq };
             self.log.add_trim(trim);
+            self.note_volatile_trim(trim, owners);
             if self.is_protected() {
                 self.media.note_saved(Saved::Trim(trim));
             }
@@ -241,8 +250,9 @@ impl Device {
         true
     }
 
-    /// Unmaps a range at run time; says whether anything was mapped.
-    fn unmap(&mut self, first: Lpn, end: Lpn, seq: u64) -> bool {
+    /// Unmaps a range at run time; says whether anything was mapped. What owned versions that go with it is added to
+    /// `owners`: whoever was promised one of them is content with its deallocation.
+    fn unmap(&mut self, first: Lpn, end: Lpn, seq: u64, owners: &mut Owners) -> bool {
         let mut changed = false;
         let mut at = first;
         while let Some(lpn) = self.map.next_present(at, end) {
@@ -250,6 +260,7 @@ impl Device {
             let mut word = self.map.replace(lpn, MapWord::Unmapped);
             changed |= word != MapWord::Unmapped;
             while let MapWord::Cached { slot, .. } = word {
+                owners.unite(&self.buffer.owners(slot));
                 let version = self.buffer.slot_mut(slot);
                 word = version.under;
                 if version.state == SlotState::Dirty && version.waiter.is_none() {
@@ -282,12 +293,11 @@ impl Device {
         let upto = self.accept(at, effects);
         self.metrics.flushes += 1;
         if !self.is_protected() {
+            self.metrics.flush_units_forced += u64::from(self.buffer.dirty());
             self.write_all(now, effects);
         }
         // What was lost before, or just now, without anybody waiting for it.
-        if let Some(lba) = self.unreported.take() {
-            self.commands.get_mut(at).error = Some(DeviceError::WriteFault { lba });
-        }
+        self.report_lost(at, |_, _| true);
         if !self.is_protected() {
             let mut flush = PendingFlush { command: at, upto, units_left: self.buffer.used(), trims_upto: 0 };
             if self.log.last_trim() > self.log.durable_trims() {
@@ -321,6 +331,11 @@ impl Device {
         self.demand_wordlines(now, effects);
     }
 
+    /// The range flush of a command that waits.
+    fn range_flush(&mut self, command: u32) -> &mut PendingFlush {
+        self.flushes.iter_mut().find(|flush| flush.command == command).expect("a range flush waits")
+    }
+
     /// Completes every FLUSH that has nothing left to wait for.
     pub(crate) fn check_flushes(&mut self, effects: &mut Vec<Effect>) {
         let durable = self.log.durable_trims();
@@ -342,7 +357,7 @@ impl Device {
     }
 
     /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_pages`].
-    fn place(&mut self, slot: u32, urgent: bool) {
+    pub(crate) fn place(&mut self, slot: u32, urgent: bool) {
         self.buffer.place(slot);
         self.join_page(slot, urgent);
     }
@@ -359,6 +374,7 @@ impl Device {
                 page
             }
         };
+        self.buffer.slot_mut(slot).page = page;
         let full = self.geometry.units_per_page as usize;
         let write = &mut self.space.pages[page as usize];
         write.units.push(unit);
@@ -373,7 +389,7 @@ impl Device {
     }
 
     /// Hands full and urgent pages to the machine.
-    fn release_pages(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    pub(crate) fn release_pages(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some(page) = self.space.to_release.pop() {
             self.release_page(now, page, effects);
         }
@@ -390,10 +406,25 @@ impl Device {
             self.fail_page(page, effects);
         } else if self.config.ftl.allocation == Allocation::Dynamic {
             self.space.push_shared(page);
+            self.promote(page, plane);
             self.start_idle_station(now, effects);
         } else {
             let station = self.nand.push(self.space.op(page));
+            self.promote(page, plane);
             self.start(now, station, effects);
+        }
+    }
+
+    /// A page of host data that waits for the machine goes before those for which no range flush waits.
+    pub(crate) fn promote(&mut self, page: u32, plane: PlaneId) {
+        if !self.space.pages[page as usize].first {
+            return;
+        }
+        if self.config.ftl.allocation == Allocation::Dynamic {
+            self.space.promote_shared(page);
+        } else {
+            let pages = &self.space.pages;
+            self.nand.promote_program(plane, page, |other| pages[other as usize].first);
         }
     }
 
@@ -577,7 +608,7 @@ impl Device {
         let waits = |page: &u32| {
             let page = &self.space.pages[*page as usize];
             match page.frontier {
-                Frontier::User => page.urgent || !self.flushes.is_empty(),
+                Frontier::User => page.urgent || self.flushes.iter().any(|flush| flush.upto > 0),
                 Frontier::Gc => self.collections[plane.0 as usize].is_drained(),
             }
         };
@@ -637,6 +668,9 @@ impl Device {
             Superseded::ByTrim(_) => {}
         }
         let waiter = self.buffer.slot_mut(slot).waiter.take();
+        while let Some(command) = self.buffer.stop_wait(slot) {
+            self.range_flush(command).units_left -= 1;
+        }
         self.buffer.release(slot);
         for flush in self.flushes.iter_mut().filter(|flush| flush.upto >= seq) {
             flush.units_left -= 1;
@@ -726,18 +760,22 @@ impl Device {
             if lost {
                 self.replace_word(unit.lpn, word, under);
             }
+            let mut waiting: Vec<u32> = Vec::new();
+            while let Some(command) = self.buffer.stop_wait(unit.slot) {
+                self.range_flush(command).units_left -= 1;
+                waiting.push(command);
+            }
+            let owners = self.buffer.owners(unit.slot);
             self.buffer.release(unit.slot);
             let flushes = self.flushes.iter_mut().filter(|flush| flush.upto >= seq);
-            let waiting: Vec<u32> = flushes
-                .map(|flush| {
-                    flush.units_left -= 1;
-                    flush.command
-                })
-                .collect();
+            waiting.extend(flushes.map(|flush| {
+                flush.units_left -= 1;
+                flush.command
+            }));
             if lost {
                 self.lost.insert(unit.lpn);
                 if waiting.is_empty() && waiter.is_none() {
-                    self.unreported.get_or_insert(lba);
+                    self.unreported.push((unit.lpn, owners));
                 }
             }
             for command in waiting.into_iter().chain(waiter) {

@@ -14,7 +14,7 @@ use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
     Allocation, BufferConfig, BufferMode, Cell, DeviceConfig, Eviction, FaultConfig, FtlConfig, GcConfig,
-    GeometryConfig, Metadata, PageTimes, TimingConfig, WearConfig,
+    GeometryConfig, Metadata, PageTimes, RangeFlushSupport, TimingConfig, WearConfig,
 };
 use flashweir_device::geometry::Geometry;
 use flashweir_ftl::{GcPolicy, Striping};
@@ -290,6 +290,7 @@ fn buffer(
         bytes_per_s: 0,
         access_latency: Duration::ZERO,
         protected: None,
+        range_flush: RangeFlushSupport::None,
     };
     let g = geometry;
     let planes = g.channels * g.chips_per_channel * g.dies_per_chip * g.planes_per_die;

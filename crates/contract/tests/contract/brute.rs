@@ -22,12 +22,14 @@ struct RawUnit {
 fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
     let events = &history.events[..upto];
     let at = |event: Event| events.iter().position(|&e| e == event);
-    let promised = |number: usize| {
+    let promised = |number: usize, lpn: u64| {
         let Some(done) = at(Event::Complete(number)) else { return false };
         policy.durability == Durability::AtCompletion
             || history.ops[number].fua
             || history.ops.iter().enumerate().any(|(other, op)| {
-                op.kind == Kind::Flush
+                let tag = history.ops[number].tag;
+                let selects = op.selected.contains(&lpn) || (tag != 0 && tag == op.tag);
+                (op.kind == Kind::Flush || (op.kind == Kind::RangeFlush && selects))
                     && at(Event::Complete(other)).is_some()
                     && at(Event::Submit(other)).is_some_and(|submitted| done < submitted)
             })
@@ -43,7 +45,7 @@ fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
             lpn,
             content,
             epoch,
-            promised: promised(number),
+            promised: promised(number, lpn),
         }));
         if let Some((stream, true)) = op.stream {
             barriers[usize::from(stream)] += 1;

@@ -1,8 +1,9 @@
 //! Raw histories: events as plain data, without any index of the log's, and their recording.
 
-use flashweir_contract::{Content, Kind, Log, LogPos, Observed, OpIx, Submission};
-use flashweir_core::command::StreamId;
+use flashweir_contract::{Content, Kind, Log, LogPos, Observed, OpIx, Selection, Submission};
+use flashweir_core::command::{StreamId, Tag};
 use flashweir_core::{CommandId, Lpn, Order, Stream};
+use std::ops::Range;
 
 /// One operation as the generator made it.
 #[derive(Clone, Debug)]
@@ -13,6 +14,10 @@ pub(crate) struct RawOp {
     /// Stream, and whether the operation closes its epoch.
     pub(crate) stream: Option<(u16, bool)>,
     pub(crate) units: Vec<(u64, u64)>,
+    /// What owns the units, or what a range flush selects; 0 is none.
+    pub(crate) tag: u64,
+    /// The LPNs that a range flush selects.
+    pub(crate) selected: Range<u64>,
 }
 
 /// What happened to the operation of this number.
@@ -56,10 +61,11 @@ impl History {
                     let number = history.ops.len();
                     let op = random_op(random, shape, &mut units);
                     history.events.push(Event::Submit(number));
-                    if random.chance(0.7) && op.kind != Kind::Flush {
+                    let flushes = matches!(op.kind, Kind::Flush | Kind::RangeFlush);
+                    if random.chance(0.7) && !flushes {
                         history.events.push(Event::Accept(number));
                         running.push(number);
-                    } else if op.kind == Kind::Flush {
+                    } else if flushes {
                         running.push(number);
                     } else {
                         waiting.push(number);
@@ -98,8 +104,13 @@ impl History {
                         fua: op.fua,
                         atomic: op.atomic,
                         order: op.stream.map(|(stream, closes)| (StreamId(stream), role(closes))),
+                        tags: [Tag(0), Tag(if op.kind == Kind::RangeFlush { 0 } else { op.tag })],
                         ..Submission::new(CommandId(number as u64), op.kind)
                     });
+                    if op.kind == Kind::RangeFlush {
+                        let tags = if op.tag == 0 { Vec::new() } else { vec![Tag(op.tag)] };
+                        log.select(index[number], Selection { units: vec![op.selected.clone()], tags });
+                    }
                 }
                 Event::Accept(number) => {
                     let units = self.ops[number].units.iter().map(|&(lpn, c)| (Lpn(lpn), Content(c)));
@@ -144,15 +155,22 @@ impl History {
 fn random_op(random: &mut Stream, shape: Shape, units: &mut usize) -> RawOp {
     let kinds = [Kind::Write, Kind::Write, Kind::Write, Kind::WriteZeroes, Kind::Trim, Kind::Share];
     let mut kind = match random.below(10) {
-        0 | 1 => Kind::Flush,
+        0 => Kind::Flush,
+        1 => Kind::RangeFlush,
         2 => Kind::Barrier,
         _ => kinds[random.below(6) as usize],
     };
-    if *units >= shape.units && !matches!(kind, Kind::Flush | Kind::Barrier) {
+    if *units >= shape.units && !matches!(kind, Kind::Flush | Kind::RangeFlush | Kind::Barrier) {
         kind = Kind::Flush;
     }
-    let mut op = RawOp { kind, fua: false, atomic: false, stream: None, units: Vec::new() };
-    if kind == Kind::Flush {
+    let tag = random.below(3);
+    let mut op =
+        RawOp { kind, fua: false, atomic: false, stream: None, units: Vec::new(), tag, selected: 0..0 };
+    if kind == Kind::RangeFlush && random.chance(0.6) {
+        let first = random.below(shape.lpns);
+        op.selected = first..first + 1 + random.below(shape.lpns - first);
+    }
+    if matches!(kind, Kind::Flush | Kind::RangeFlush) {
         return op;
     }
     if random.chance(0.6) || kind == Kind::Barrier {

@@ -1,7 +1,7 @@
 //! The model device as a device: what it reads, what it refuses, and how it wakes up.
 
 use flashweir_contract::{Content, DeviceKind, Exploration, ModelDevice, Observed, Oracle};
-use flashweir_core::command::{SharePair, StreamId, pattern};
+use flashweir_core::command::{SegmentId, SharePair, StreamId, pattern};
 use flashweir_core::{Command, CommandId, Data, DeviceError, Done, Lba, Lpn, Op, Order, Payload};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn refusals_change_nothing() {
         barrier,
         orphan,
         Command::new(6, Op::Share(Box::new([pair]))),
-        Command::new(7, Op::RFlush(Box::default())),
+        Command::new(7, Op::SegTrim { segment: SegmentId(0) }),
         Command::new(8, Op::Read { lba: Lba(128), blocks: 1 }),
     ];
     for command in &refused {

@@ -7,7 +7,7 @@ use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
     Allocation, BufferConfig, BufferMode, Cell, Eviction, FaultConfig, FtlConfig, GcConfig, GeometryConfig,
-    Metadata, PageTimes, SuspendConfig, TimingConfig,
+    Metadata, PageTimes, RangeFlushSupport, SuspendConfig, TimingConfig,
 };
 
 /// What distinguishes one tiny device from the others.
@@ -27,6 +27,7 @@ struct Shape {
     allocation: Allocation,
     hot_cold: bool,
     program_fail: f64,
+    range_flush: RangeFlushSupport,
 }
 
 const PLAIN: Shape = Shape {
@@ -43,11 +44,12 @@ const PLAIN: Shape = Shape {
     allocation: Allocation::Static,
     hot_cold: true,
     program_fail: 0.0,
+    range_flush: RangeFlushSupport::None,
 };
 
 /// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 12] = [
+const SHAPES: [Shape; 17] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -68,7 +70,15 @@ const SHAPES: [Shape; 12] = [
         unit_bytes: 1024, ..PLAIN },
     Shape { name: "tiny-d1-failing", program_fail: 0.004, blocks_per_plane: 16,
         ..PLAIN },
+    Shape { name: "tiny-d1-range", buffer_units: 16, high_water: 0.9, ..RANGE },
+    Shape { name: "tiny-d1-range-mlc", cell: Cell::Mlc, buffer_units: 12, ..RANGE },
+    Shape { name: "tiny-d1-range-dynamic", allocation: Allocation::Dynamic, parallel: [2, 1, 2],
+        blocks_per_plane: 10, buffer_units: 24, high_water: 0.9, ..RANGE },
+    Shape { name: "tiny-d1-range-partial", unit_bytes: 4096, units_per_page: 1, blocks_per_plane: 12, ..RANGE },
+    Shape { name: "tiny-d2-range", mode: BufferMode::PowerLossProtected, buffer_units: 12, ..RANGE },
 ];
+
+const RANGE: Shape = Shape { range_flush: RangeFlushSupport::Selective, ..PLAIN };
 
 /// Names of the tiny devices.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -145,6 +155,7 @@ impl Shape {
                 high_water: self.high_water,
                 low_water: self.high_water / 2.0,
                 eviction: if self.hot_cold { Eviction::Fifo } else { Eviction::Lru },
+                range_flush: self.range_flush,
                 ..BufferConfig::default()
             },
             faults: FaultConfig {

@@ -13,12 +13,12 @@
 
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, NestedCut, Token};
-use super::workload::{History, exercise, history};
+use super::workload::{History, exercise, history, with_range_flushes};
 use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Verdict, Violation};
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::UNREADABLE;
-use flashweir_device::config::BufferMode;
+use flashweir_device::config::{BufferMode, RangeFlushSupport};
 use flashweir_device::nand::{Interrupted, OpKind};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, PlantedBug, Recovery, Torn};
 use serde::{Deserialize, Serialize};
@@ -206,7 +206,11 @@ pub fn boot_device(spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
 /// The history of a boot.
 pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     let geometry = flashweir_device::Geometry::new(&spec.config);
-    history(&geometry, spec.seed, boot, OPS as usize)
+    let history = history(&geometry, spec.seed, boot, OPS as usize);
+    match spec.config.buffer.range_flush {
+        RangeFlushSupport::None => history,
+        _ => with_range_flushes(history, spec.seed, boot),
+    }
 }
 
 /// A new device; half of the worlds begin with a filled one.

@@ -14,7 +14,7 @@ use flashweir_contract::{
 };
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Bytes, Duration, Lpn, Payload};
-use flashweir_device::config::{Allocation, Eviction};
+use flashweir_device::config::{Allocation, Eviction, RangeFlushSupport};
 use flashweir_device::{Device, DeviceConfig, FastForward, PlantedBug, Recovery};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +67,12 @@ fn run_test(test: &Litmus, kind: DeviceKind, names: &[&str], planted: Option<Pla
     let mut reached = BTreeSet::new();
     let mut states = 0;
     let mut forbidden = None;
-    for config in names.iter().flat_map(|name| variants(&tiny(name).expect("the table names tiny devices"))) {
+    let known = |name| {
+        let mut config = tiny(name).expect("the table names tiny devices");
+        config.buffer.range_flush = RangeFlushSupport::Selective;
+        config
+    };
+    for config in names.iter().flat_map(|name| variants(&known(name))) {
         assert_eq!(kind_of(&config), kind, "a variant is of the same kind");
         let spec = WorldSpec { config, seed: 1, planted, effort: super::Effort::default() };
         let start = aged(&spec);
@@ -192,7 +197,8 @@ impl Driver {
         let (per_unit, units) = (geometry.lbas_per_unit, geometry.user_units);
         for unit in (0..u64::from(count)).map(|i| units - 1 - i % (units / 2)) {
             let (lba, blocks) = (unit * per_unit, per_unit as u32);
-            let op = HostOp { verb: Verb::Trim, lba, blocks, fua: false, pattern: 0, delay_ns: 0 };
+            let op =
+                HostOp { verb: Verb::Trim, lba, blocks, fua: false, pattern: 0, delay_ns: 0, tags: [0; 2] };
             let number = self.sim.submit_next(op);
             assert!(self.sim.wait_for(number), "a deallocation never completes");
         }
@@ -207,6 +213,7 @@ impl Target for Driver {
             Kind::WriteZeroes => Verb::Zeroes,
             Kind::Trim => Verb::Trim,
             Kind::Flush => Verb::Flush,
+            Kind::RangeFlush => Verb::RangeFlush,
             Kind::Share | Kind::Barrier => panic!("the SSD has no {:?}", request.kind),
         };
         let pattern = match request.value {
@@ -220,6 +227,7 @@ impl Target for Driver {
             fua: request.fua,
             pattern,
             delay_ns: self.delay_ns,
+            tags: [request.tag.0, 0],
         };
         if matches!(verb, Verb::Trim | Verb::Zeroes) {
             self.trim_elsewhere(self.prelude);

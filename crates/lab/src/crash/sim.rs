@@ -7,7 +7,7 @@
 //! accepted in one order, so what the rest of a long command will be merged with is known by then.
 
 use super::workload::{History, HostOp, Verb};
-use flashweir_contract::{Content, Log, OpIx, Submission};
+use flashweir_contract::{Content, Log, OpIx};
 use flashweir_core::agenda::Agenda;
 use flashweir_core::command::pattern;
 use flashweir_core::units::LBA_BYTES;
@@ -191,8 +191,7 @@ impl Sim {
     fn submit(&mut self, now: Instant, number: u32) {
         let op = self.history.ops[number as usize];
         let command = op.command(u64::from(number));
-        self.log_ops[number as usize] =
-            Submission::of(&command).map(|submission| self.log.submit(submission));
+        self.log_ops[number as usize] = self.log.submit_command(&command, self.per_unit());
         if op.verb == Verb::Read {
             let (first, end) = self.touched(&op);
             let now_visible = |unit| self.device.peek(Lpn(unit)).unwrap_or_default().identity();
@@ -254,7 +253,7 @@ impl Sim {
         let Some(log_op) = self.log_ops[number as usize] else { return };
         let op = self.history.ops[number as usize];
         let mut units: Vec<(Lpn, Content)> = Vec::new();
-        if op.blocks > 0 && op.verb != Verb::Flush {
+        if op.blocks > 0 && !matches!(op.verb, Verb::Flush | Verb::RangeFlush) {
             let (first, end) = self.touched(&op);
             for unit in first..end {
                 let Some(payload) = self.merged(&op, unit) else { continue };

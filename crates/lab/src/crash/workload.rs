@@ -3,6 +3,7 @@
 //!
 //! Invariant: a history depends on seed, boot and device only, and a sublist of it is a history.
 
+use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::random::Stream;
 use flashweir_core::{Command, Data, Lba, Op};
 use flashweir_device::Geometry;
@@ -18,6 +19,8 @@ pub enum Verb {
     Trim,
     /// FLUSH.
     Flush,
+    /// RFLUSH of the range, of the tags, or of both.
+    RangeFlush,
     /// READ; checked against the model.
     Read,
 }
@@ -37,6 +40,8 @@ pub struct HostOp {
     pub pattern: u64,
     /// Time that the host thinks before it submits, in nanoseconds.
     pub delay_ns: u32,
+    /// What owns its units, or what a range flush selects; 0 is none.
+    pub tags: [u64; 2],
 }
 
 impl HostOp {
@@ -48,10 +53,18 @@ impl HostOp {
             Verb::Zeroes => Op::WriteZeroes { lba, blocks },
             Verb::Trim => Op::Trim { lba, blocks },
             Verb::Flush => Op::Flush,
+            Verb::RangeFlush => Op::RFlush(Box::new(RangeFlush {
+                ranges: if blocks > 0 { vec![(lba, blocks)] } else { Vec::new() },
+                tags: self.tags.into_iter().filter(|tag| *tag != 0).map(Tag).collect(),
+                segments: Vec::new(),
+            })),
             Verb::Read => Op::Read { lba, blocks },
         };
         let mut command = Command::new(id, op);
         command.fua = self.fua;
+        if self.verb != Verb::RangeFlush {
+            command.tags = self.tags.map(Tag);
+        }
         command
     }
 }
@@ -101,9 +114,37 @@ pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History
         let fua = matches!(verb, Verb::Write | Verb::Zeroes | Verb::Trim) && random.chance(fua_share);
         let delay_ns = if random.chance(0.5) { 0 } else { random.below(60_000) as u32 };
         let pattern = seed << 24 | u64::from(boot) << 16 | number as u64;
-        HostOp { verb, lba, blocks: blocks as u32, fua, pattern, delay_ns }
+        HostOp { verb, lba, blocks: blocks as u32, fua, pattern, delay_ns, tags: [0; 2] }
     });
     History { ops: ops.collect(), depth }
+}
+
+/// The same history for a device with a range flush: most writes and deallocations get owners, few so that they share
+/// pages, and most FLUSHes become range flushes. Without a FLUSH nobody waits for what is not selected.
+pub fn with_range_flushes(mut history: History, seed: u64, boot: u32) -> History {
+    let mut random = Stream::new(seed, &format!("crash-range-flush-{boot}"));
+    let tags_max = 2 + random.below(8);
+    let flush_share = [0.0, 0.2, 0.5][random.below(3) as usize];
+    for op in &mut history.ops {
+        let mut tag = |share: f64| if random.chance(share) { 1 + random.below(tags_max) } else { 0 };
+        match op.verb {
+            Verb::Write | Verb::Zeroes | Verb::Trim => op.tags = [tag(0.8), tag(0.3)],
+            Verb::Flush => {
+                let tags = [tag(0.7), tag(0.3)];
+                if random.chance(flush_share) {
+                    continue;
+                }
+                op.verb = Verb::RangeFlush;
+                op.tags = tags;
+                // The range that a write in its place would have had.
+                if tags != [0; 2] && random.chance(0.6) {
+                    op.blocks = 0;
+                }
+            }
+            Verb::Read | Verb::RangeFlush => {}
+        }
+    }
+    history
 }
 
 /// What shows that a recovered device still works: everything is overwritten in part, some is deallocated,
@@ -122,10 +163,12 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
                 fua: random.chance(0.05),
                 pattern: seed << 24 | 0xff << 16 | unit,
                 delay_ns: 0,
+                tags: [0; 2],
             }
         })
         .collect();
-    let flush = HostOp { verb: Verb::Flush, lba: 0, blocks: 0, fua: false, pattern: 0, delay_ns: 0 };
+    let flush =
+        HostOp { verb: Verb::Flush, lba: 0, blocks: 0, fua: false, pattern: 0, delay_ns: 0, tags: [0; 2] };
     ops.push(flush);
     for number in 0..units / 2 {
         let unit = random.below(units);
@@ -136,6 +179,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
             fua: false,
             pattern: seed << 24 | 0xfe << 16 | number,
             delay_ns: 0,
+            tags: [0; 2],
         });
     }
     ops.push(flush);

@@ -4,14 +4,14 @@
 
 use flashweir_contract::{Content, DeviceKind, Observed, Oracle, Verdict};
 use flashweir_core::random::Stream;
-use flashweir_device::config::BufferMode;
+use flashweir_device::config::{BufferMode, RangeFlushSupport};
 use flashweir_device::{
     Device, DeviceConfig, DeviceOptions, Geometry, Media, PlantedBug, Recovery, Torn, UNREADABLE,
 };
 use flashweir_lab::crash::devices::{names, tiny};
 use flashweir_lab::crash::explorer::{WorldSpec, contents, cut, exercise_device, explore_world};
 use flashweir_lab::crash::sim::Sim;
-use flashweir_lab::crash::workload::history;
+use flashweir_lab::crash::workload::{history, with_range_flushes};
 use flashweir_lab::crash::{
     CrashConfig, Effort, LitmusResult, Token, explore, litmus, mutation_score, replay,
 };
@@ -58,7 +58,11 @@ fn what_a_device_in_memory_gives_up_is_never_missed() {
         let mut device = Device::new(config.clone(), options);
         for boot in 0..number("FLASHWEIR_BOOTS", 40) as u32 {
             device.forgo_digest();
-            let mut sim = Sim::new(device, history(&Geometry::new(&config), seed, boot, 400));
+            let mut history = history(&Geometry::new(&config), seed, boot, 400);
+            if config.buffer.range_flush != RangeFlushSupport::None {
+                history = with_range_flushes(history, seed, boot);
+            }
+            let mut sim = Sim::new(device, history);
             for _ in 0..200 + random.below(6_000) {
                 sim.step();
             }

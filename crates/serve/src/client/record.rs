@@ -19,7 +19,7 @@ use flashweir_contract::{
     Content, DeviceKind, Kind, Log, Observed, OpIx, Oracle, Promises, Submission, Violation,
 };
 use flashweir_core::{CommandId, Lpn, Payload};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -387,13 +387,14 @@ impl Record {
             return Err(self.explain(violation, now));
         }
         let promises = Promises::new(&self.log, self.log.position(), self.kind.policy().durability);
-        let ops = (0..self.log.ops().len() as u32).map(OpIx);
-        let ops = ops.filter(|op| self.log.op(*op).submission.kind != Kind::Flush);
+        let units = self.log.units_before(self.log.position()).iter();
+        let promised: BTreeSet<OpIx> =
+            units.filter(|unit| promises.of(&self.log, unit).is_some()).map(|unit| unit.op).collect();
         let older = now.chunks_exact(grain).zip(self.model.chunks_exact(grain)).filter(|(a, b)| a != b);
         Ok(Judged {
             units: seen.len() as u64,
             in_flight: self.failed + self.open.values().filter(|open| open.op.is_some()).count() as u64,
-            promised: ops.filter(|op| promises.of(&self.log, *op).is_some()).count() as u64,
+            promised: promised.len() as u64,
             older: older.count() as u64,
         })
     }

@@ -1,0 +1,249 @@
+//! Range flush: a chosen part of the buffer becomes durable, and nothing else has to (spec 1.3).
+//!
+//! Invariants: a range flush completes when the versions that it selected, or newer ones of the same pages, can be
+//! recovered; it waits for nothing else. A version that it waits for is not overwritten in place, since it was chosen
+//! for writing (spec 6.3).
+//!
+//! What it selects: of each page in its ranges the newest version; of each of its tags every version that carries it,
+//! also by union; and the volatile deallocations of these pages and tags, because a deallocation supersedes like a write.
+//!
+//! Deliberately absent: closures over streams and groups, as this device has neither.
+
+use crate::buffer::{SlotState, Superseded};
+use crate::config::RangeFlushSupport;
+use crate::device::{Device, Effect, PendingFlush};
+use crate::front::Span;
+use crate::planted::PlantedBug;
+use crate::tags::Owners;
+use crate::trace::Traced;
+use flashweir_core::command::{RangeFlush, Tag};
+use flashweir_core::{DeviceError, Instant, Lpn, Op};
+use flashweir_ftl::MapWord;
+use flashweir_ftl::recovery::TrimRecord;
+
+/// Ranges of one command at most (spec 1.5).
+pub const RANGES_MAX: usize = 256;
+/// Tags of one command at most (spec 1.5).
+pub const TAGS_MAX: usize = 16;
+
+/// A deallocation whose record is not durable, and what owns it: its own tags, and those of versions that it dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct VolatileTrim {
+    pub(crate) record: TrimRecord,
+    pub(crate) owners: Owners,
+}
+
+/// What a range flush selects, in mapping units.
+struct Selector<'a> {
+    /// Sorted and apart.
+    units: Vec<(u64, u64)>,
+    tags: &'a [Tag],
+}
+
+impl Selector<'_> {
+    fn has(&self, unit: u64) -> bool {
+        let at = self.units.partition_point(|(_, end)| *end <= unit);
+        self.units.get(at).is_some_and(|(first, _)| *first <= unit)
+    }
+
+    fn meets(&self, first: u64, end: u64) -> bool {
+        let at = self.units.partition_point(|(_, other_end)| *other_end <= first);
+        self.units.get(at).is_some_and(|(other, _)| *other < end)
+    }
+
+    fn len(&self) -> u64 {
+        self.units.iter().map(|(first, end)| end - first).sum()
+    }
+}
+
+/// Refuses what no device can do; nothing has changed.
+pub(crate) fn check(flush: &RangeFlush, capacity_blocks: u64) -> Result<(), DeviceError> {
+    if flush.ranges.len() > RANGES_MAX {
+        return Err(DeviceError::InvalidField("a range flush has at most 256 ranges"));
+    }
+    if flush.tags.len() > TAGS_MAX {
+        return Err(DeviceError::InvalidField("a range flush has at most 16 tags"));
+    }
+    if flush.tags.iter().any(|tag| tag.0 == 0) {
+        return Err(DeviceError::InvalidField("tag 0 is no tag"));
+    }
+    if !flush.segments.is_empty() {
+        return Err(DeviceError::NotSupported("append-only segments"));
+    }
+    for &(lba, blocks) in &flush.ranges {
+        if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
+            return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
+        }
+    }
+    Ok(())
+}
+
+impl Device {
+    /// Accepts a range flush: what it selects becomes urgent.
+    pub(crate) fn accept_range_flush(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+        let Op::RFlush(flush) = &self.commands.get(at).command.op else { unreachable!("a range flush") };
+        let flush = flush.clone();
+        let selector = Selector { units: self.units_of(&flush), tags: &flush.tags };
+        let targets = self.selected(&selector);
+        self.metrics.range_flushes += 1;
+        self.metrics.range_units_asked += targets.len() as u64;
+        if self.config.buffer.range_flush == RangeFlushSupport::Whole {
+            self.metrics.range_units_closure += u64::from(self.buffer.used());
+            self.accept_flush(now, at, effects);
+            return;
+        }
+        self.metrics.range_units_closure += targets.len() as u64;
+        self.accept(at, effects);
+        self.report_lost(at, |unit, owners| selector.has(unit) || owners.match_any(selector.tags));
+        if self.is_protected() {
+            // All is safe already; what was asked for goes first when there is something to write.
+            targets.iter().for_each(|slot| self.buffer.hurry(*slot));
+            self.part_done(at, effects);
+            return;
+        }
+        let trims_upto = self.volatile_trim(&selector);
+        let units_left = targets.len() as u32;
+        let waits = (units_left > 0 || trims_upto > 0) && !self.has_planted(PlantedBug::EarlyRangeFlush);
+        if waits {
+            self.nand.trace.record(|| Traced::Waits { command: at, units: units_left, log: trims_upto > 0 });
+            targets.iter().for_each(|slot| self.buffer.wait(*slot, at));
+            self.flushes.push(PendingFlush { command: at, upto: 0, units_left, trims_upto });
+        }
+        targets.iter().for_each(|slot| self.hasten(*slot));
+        self.release_pages(now, effects);
+        self.demand_wordlines_of(now, &targets, effects);
+        if trims_upto > 0 {
+            self.log.want();
+            self.pump_log(now, effects);
+        }
+        if !waits {
+            self.part_done(at, effects);
+        }
+    }
+
+    /// The units that the ranges touch; a unit of which a part is selected is selected.
+    fn units_of(&self, flush: &RangeFlush) -> Vec<(u64, u64)> {
+        let span = |&(lba, blocks): &(_, u32)| Span::new(lba, blocks, &self.geometry);
+        let mut units: Vec<(u64, u64)> = flush
+            .ranges
+            .iter()
+            .filter(|(_, blocks)| *blocks > 0)
+            .map(|range| (span(range).first, span(range).end))
+            .collect();
+        units.sort_unstable();
+        units.dedup_by(|next, last| {
+            let joins = next.0 <= last.1;
+            if joins {
+                last.1 = last.1.max(next.1);
+            }
+            joins
+        });
+        units
+    }
+
+    /// The slots that a selector names, each once, in order of their acceptance.
+    fn selected(&self, selector: &Selector<'_>) -> Vec<u32> {
+        let mut slots = Vec::new();
+        // Whichever is shorter: the pages of the ranges, or the versions in the buffer.
+        if selector.len() <= u64::from(self.buffer.used()) {
+            for &(first, end) in &selector.units {
+                let mut at = Lpn(first);
+                while let Some(lpn) = self.map.next_present(at, Lpn(end)) {
+                    if let MapWord::Cached { slot, .. } = self.map.get(lpn) {
+                        slots.push(slot);
+                    }
+                    at = Lpn(lpn.0 + 1);
+                }
+            }
+        } else {
+            let newest = |slot: u32, lpn: Lpn| self.map.get(lpn) == self.buffer.word(slot);
+            let wanted = self
+                .buffer
+                .iter()
+                .filter(|(slot, version)| selector.has(version.lpn.0) && newest(*slot, version.lpn));
+            slots.extend(wanted.map(|(slot, _)| slot));
+        }
+        for tag in selector.tags {
+            // A version that a durable one supersedes is as good as durable.
+            let counts = |slot: &u32| self.buffer.slot(*slot).superseded != Superseded::ByWrite;
+            slots.extend(self.buffer.tagged(*tag).filter(counts));
+        }
+        slots.sort_unstable_by_key(|slot| (self.buffer.slot(*slot).seq, self.buffer.slot(*slot).lpn));
+        slots.dedup();
+        slots
+    }
+
+    /// The newest volatile deallocation that is selected, by its sequence number; 0 if none is.
+    fn volatile_trim(&mut self, selector: &Selector<'_>) -> u64 {
+        let durable = self.log.durable_trims();
+        self.volatile_trims.retain(|trim| trim.record.seq > durable);
+        if self.has_planted(PlantedBug::RangeForgetsTrims) {
+            return 0;
+        }
+        let selected = |trim: &&VolatileTrim| {
+            let (first, end) = (trim.record.lpn.0, trim.record.lpn.0 + trim.record.count);
+            selector.meets(first, end) || trim.owners.match_any(selector.tags)
+        };
+        self.volatile_trims.iter().filter(selected).map(|trim| trim.record.seq).max().unwrap_or(0)
+    }
+
+    /// Remembers a deallocation until its record is durable.
+    pub(crate) fn note_volatile_trim(&mut self, record: TrimRecord, owners: Owners) {
+        if self.config.buffer.range_flush == RangeFlushSupport::None || self.is_protected() {
+            return;
+        }
+        if self.volatile_trims.len() >= 1024 {
+            let durable = self.log.durable_trims();
+            self.volatile_trims.retain(|trim| trim.record.seq > durable);
+        }
+        self.volatile_trims.push(VolatileTrim { record, owners });
+    }
+
+    /// Sees to it that a version is written before everything that nobody waits for.
+    fn hasten(&mut self, slot: u32) {
+        if self.buffer.slot(slot).state == SlotState::Dirty {
+            self.metrics.flush_units_forced += 1;
+            self.place(slot, true);
+        }
+        let page = self.buffer.slot(slot).page;
+        let write = &mut self.space.pages[page as usize];
+        write.urgent = true;
+        write.first = true;
+        match (write.queued, write.plane) {
+            (false, _) => self.space.to_release.push(page),
+            (true, plane) => self.promote(page, plane),
+        }
+    }
+
+    /// Word lines that hold these versions are completed if nothing else completes them.
+    fn demand_wordlines_of(&mut self, now: Instant, slots: &[u32], effects: &mut Vec<Effect>) {
+        if !self.config.faults.paired_page_loss {
+            return;
+        }
+        let pages =
+            slots.iter().map(|slot| self.buffer.slot(*slot)).filter(|slot| slot.state == SlotState::Placed);
+        let mut planes: Vec<_> = pages.map(|slot| self.space.pages[slot.page as usize].plane).collect();
+        planes.sort_unstable();
+        planes.dedup();
+        for plane in planes {
+            (0..2).for_each(|stream| self.complete_wordline(plane, stream, false));
+            self.start(now, self.geometry.station(plane), effects);
+        }
+    }
+
+    /// Tells command `at` of a version that was lost and of which nobody knows.
+    pub(crate) fn report_lost(&mut self, at: u32, selected: impl Fn(u64, &Owners) -> bool) {
+        let mut first = None;
+        self.unreported.retain(|(lpn, owners)| {
+            let told = selected(lpn.0, owners);
+            if told {
+                first.get_or_insert(*lpn);
+            }
+            !told
+        });
+        if let Some(lpn) = first {
+            let lba = self.lba(lpn);
+            self.commands.get_mut(at).error = Some(DeviceError::WriteFault { lba });
+        }
+    }
+}
