@@ -7,5 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod f2fs;
+pub mod memfs;
 pub mod port;
 pub mod vfs;

@@ -9,13 +9,39 @@
 //!
 //! Deliberately absent: mount points, memory maps, locks of files, access control lists.
 
+mod attrs;
+mod buffer;
+mod config;
+mod cost;
+mod direct;
 mod errno;
+mod file;
 mod fs;
+mod inode;
+mod io;
+mod mount;
+mod names;
+mod pages;
+mod process;
+mod readahead;
+mod rights;
+mod sync;
 mod types;
+mod walk;
+mod writeback;
 
+pub use attrs::{SetTime, XATTR_NAME_BYTES_MAX};
+pub use buffer::{Sink, Source};
+pub use config::{CacheConfig, ConfigError, MountOptions, VfsMetrics};
+pub use cost::{CostPreset, HostCosts};
 pub use errno::Errno;
+pub use file::{Access, File, OpenFlags, Seek};
 pub use fs::Fs;
+pub use mount::Vfs;
+pub use process::{Follow, Process};
+pub use rights::Wish;
 pub use types::*;
+pub use walk::{PATH_BYTES_MAX, SYMLINKS_MAX};
 
 use flashweir_core::Payload;
 use flashweir_core::executor::Receiver;

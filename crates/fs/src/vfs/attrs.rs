@@ -1,0 +1,242 @@
+//! Attributes: who may change them, and what changes along with them.
+//!
+//! All of this takes inodes, not paths, so that front ends that know inodes (FUSE) need no path.
+
+use super::mount::Vfs;
+use super::rights::{self, Wish};
+use super::types::*;
+use super::{Errno, Fs, mode};
+
+/// A new time of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetTime {
+    /// It stays.
+    #[default]
+    Omit,
+    /// The present.
+    Now,
+    /// This one.
+    At(Timestamp),
+}
+
+/// Longest name of an extended attribute in bytes.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+
+impl<F: Fs> Vfs<F> {
+    /// The attributes of an inode.
+    pub async fn attr_of(&self, ino: Ino) -> Result<Attr> {
+        self.0.fs.getattr(ino).await
+    }
+
+    /// Changes attributes under the inode's lock, as `decide` says after a look at the present ones.
+    async fn change(&self, ino: Ino, decide: impl FnOnce(&Attr) -> Result<SetAttr>) -> Result<Attr> {
+        let inode = self.inode(ino);
+        let _lock = inode.lock.alone().await;
+        self.check_writable()?;
+        let before = self.0.fs.getattr(ino).await?;
+        let after = self.0.fs.setattr(ino, &decide(&before)?).await?;
+        inode.note_mode(&after);
+        Ok(after)
+    }
+
+    /// chmod. `EPERM` unless owner or root; the set-group bit is cleared if the caller is not in the file's group.
+    pub async fn change_mode(&self, creds: &Creds, ino: Ino, permissions: u16) -> Result<Attr> {
+        self.change(ino, |attr| {
+            rights::check_owner(creds, attr)?;
+            let mut bits = permissions & mode::ALL;
+            if !creds.is_root() && !creds.in_group(attr.gid) {
+                bits &= !mode::SETGID;
+            }
+            Ok(SetAttr { mode: Some(bits), ctime: Some(self.timestamp()), ..SetAttr::default() })
+        })
+        .await
+    }
+
+    /// chown; `None` leaves user or group as it is. Only root gives a file away; an owner may choose among his groups.
+    pub async fn change_owner(
+        &self,
+        creds: &Creds,
+        ino: Ino,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attr> {
+        self.change(ino, |attr| {
+            let is_given_away = uid.is_some_and(|uid| uid != attr.uid);
+            let is_foreign_group = gid.is_some_and(|gid| gid != attr.gid && !creds.in_group(gid));
+            if !creds.is_root() && (creds.uid != attr.uid || is_given_away || is_foreign_group) {
+                let changes_nothing = uid.is_none() && gid.is_none();
+                if !changes_nothing {
+                    return Err(Errno::EPERM);
+                }
+            }
+            let kept = if attr.kind.is_dir() { attr.mode } else { without_privileges(attr.mode) };
+            let mode = (kept != attr.mode).then_some(kept);
+            Ok(SetAttr { uid, gid, mode, ctime: Some(self.timestamp()), ..SetAttr::default() })
+        })
+        .await
+    }
+
+    /// utimensat. Times of one's choice are for owner and root (`EPERM`); the present is also for those who may write
+    /// (`EACCES`).
+    pub async fn set_times(&self, creds: &Creds, ino: Ino, atime: SetTime, mtime: SetTime) -> Result<Attr> {
+        if (atime, mtime) == (SetTime::Omit, SetTime::Omit) {
+            return self.attr_of(ino).await;
+        }
+        self.change(ino, |attr| {
+            if rights::check_owner(creds, attr).is_err() {
+                if (atime, mtime) != (SetTime::Now, SetTime::Now) {
+                    return Err(Errno::EPERM);
+                }
+                rights::check(creds, attr, Wish::WRITE)?;
+            }
+            let now = self.timestamp();
+            let time = |set| match set {
+                SetTime::Omit => None,
+                SetTime::Now => Some(now),
+                SetTime::At(time) => Some(time),
+            };
+            Ok(SetAttr { atime: time(atime), mtime: time(mtime), ctime: Some(now), ..SetAttr::default() })
+        })
+        .await
+    }
+
+    /// truncate of an inode that the caller may write to, as `creds` decide.
+    pub async fn truncate_inode(&self, creds: &Creds, ino: Ino, size: u64) -> Result<Attr> {
+        let attr = self.0.fs.getattr(ino).await?;
+        match attr.kind {
+            Kind::Directory => return Err(Errno::EISDIR),
+            Kind::File => {}
+            _ => return Err(Errno::EINVAL),
+        }
+        rights::check(creds, &attr, Wish::WRITE)?;
+        let inode = self.use_inode(ino).await?;
+        let result = self.resize_checked(&inode, size, creds.is_root()).await;
+        let ended = self.end_use(inode).await;
+        let attr = result?;
+        ended.map(|()| attr)
+    }
+
+    /// Changes the size of a file in use, with its times; the rights were checked.
+    pub(crate) async fn resize_checked(
+        &self,
+        inode: &super::mount::InodeRef<F>,
+        size: u64,
+        is_root: bool,
+    ) -> Result<Attr> {
+        self.check_writable()?;
+        check_size(size, self.0.limits.file_bytes_max)?;
+        let _lock = inode.lock.alone().await;
+        let now = Some(self.timestamp());
+        let mode = self.mode_after_write(inode, is_root).await?;
+        let changes = SetAttr { size: Some(size), mode, mtime: now, ctime: now, ..SetAttr::default() };
+        let attr = self.resize(inode.rc(), size, &changes).await?;
+        inode.note_mode(&attr);
+        Ok(attr)
+    }
+
+    /// The mode that a file has after somebody other than root wrote to it, if it is another one.
+    pub(crate) async fn mode_after_write(
+        &self,
+        inode: &super::inode::Inode,
+        is_root: bool,
+    ) -> Result<Option<u16>> {
+        if is_root || !inode.privileged.get() {
+            return Ok(None);
+        }
+        let before = self.0.fs.getattr(inode.ino).await?.mode;
+        let after = without_privileges(before);
+        Ok((after != before).then_some(after))
+    }
+
+    // Extended attributes.
+
+    /// The value of an extended attribute.
+    pub async fn xattr_of(&self, creds: &Creds, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
+        let attr = self.0.fs.getattr(ino).await?;
+        match check_xattr(creds, &attr, name, Wish::READ) {
+            // Nothing of the kind exists, as far as those may know who may not look.
+            Err(Errno::EPERM) => return Err(Errno::ENODATA),
+            checked => checked?,
+        }
+        let inode = self.inode(ino);
+        let _lock = inode.lock.shared().await;
+        self.0.fs.getxattr(ino, name).await
+    }
+
+    /// Sets an extended attribute. `ERANGE` if the name is too long, `E2BIG` if the value is.
+    pub async fn set_xattr_of(
+        &self,
+        creds: &Creds,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let inode = self.inode(ino);
+        let _lock = inode.lock.alone().await;
+        self.check_writable()?;
+        check_xattr(creds, &self.0.fs.getattr(ino).await?, name, Wish::WRITE)?;
+        if value.len() > self.0.limits.xattr_value_bytes_max {
+            return Err(Errno::E2BIG);
+        }
+        self.0.fs.setxattr(ino, name, value, mode, self.timestamp()).await
+    }
+
+    /// The names of the extended attributes that the caller may know of.
+    pub async fn xattr_names_of(&self, creds: &Creds, ino: Ino) -> Result<Vec<Box<[u8]>>> {
+        let inode = self.inode(ino);
+        let _lock = inode.lock.shared().await;
+        let mut names = self.0.fs.listxattr(ino).await?;
+        names.retain(|name| creds.is_root() || !name.starts_with(b"trusted."));
+        Ok(names)
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr_of(&self, creds: &Creds, ino: Ino, name: &[u8]) -> Result<()> {
+        let inode = self.inode(ino);
+        let _lock = inode.lock.alone().await;
+        self.check_writable()?;
+        check_xattr(creds, &self.0.fs.getattr(ino).await?, name, Wish::WRITE)?;
+        self.0.fs.removexattr(ino, name, self.timestamp()).await
+    }
+}
+
+/// `EFBIG` beyond `max`, `EINVAL` where a signed offset would be negative.
+pub(crate) fn check_size(size: u64, max: u64) -> Result<()> {
+    match size {
+        _ if size > i64::MAX as u64 => Err(Errno::EINVAL),
+        _ if size > max => Err(Errno::EFBIG),
+        _ => Ok(()),
+    }
+}
+
+/// Without the set-user bit, and without the set-group bit where it means that (and not mandatory locks).
+fn without_privileges(bits: u16) -> u16 {
+    let group = if bits & mode::GROUP_EXEC != 0 { mode::SETGID } else { 0 };
+    bits & !mode::SETUID & !group
+}
+
+fn check_xattr(creds: &Creds, attr: &Attr, name: &[u8], wish: Wish) -> Result<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(Errno::ERANGE);
+    }
+    let dot = name.iter().position(|&byte| byte == b'.').ok_or(Errno::EOPNOTSUPP)?;
+    if dot + 1 == name.len() {
+        return Err(Errno::EINVAL);
+    }
+    match &name[..dot] {
+        b"user" => {
+            let is_fit = attr.kind.is_file() || attr.kind.is_dir();
+            let is_sticky = attr.kind.is_dir() && attr.mode & mode::STICKY != 0;
+            if !is_fit || (wish.write && is_sticky && rights::check_owner(creds, attr).is_err()) {
+                return Err(Errno::EPERM);
+            }
+            rights::check(creds, attr, wish)
+        }
+        b"trusted" if creds.is_root() => Ok(()),
+        b"trusted" => Err(Errno::EPERM),
+        b"security" if !wish.write || creds.is_root() => Ok(()),
+        b"security" => Err(Errno::EPERM),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}

@@ -1,0 +1,155 @@
+//! How the page cache behaves, how a file system is mounted, and what is counted.
+
+use super::HostCosts;
+use super::types::PAGE_BYTES;
+use flashweir_core::{Duration, metrics};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The page cache. Numbers are pages of 4 KiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CacheConfig {
+    /// Pages in memory. More are there for a moment only when so many are under I/O.
+    pub capacity_pages: u64,
+    /// Above this many dirty pages they are written back at once, without regard to age.
+    pub dirty_background_pages: u64,
+    /// At this many dirty pages a writer waits until some are written.
+    pub dirty_hard_pages: u64,
+    /// From this age on dirty pages are written back.
+    pub dirty_expire: Duration,
+    /// How often ages are looked at, and how soon a failed write is tried again.
+    pub writeback_interval: Duration,
+    /// Pages that are written at once.
+    pub batch_pages: u64,
+    /// The most that is read ahead of a sequential reader; 0 reads nothing ahead.
+    pub readahead_pages: u64,
+}
+
+impl CacheConfig {
+    /// A cache of `bytes` with Linux's default rules: background write-back from 10 % on, writers wait at 20 %, pages
+    /// of 30 s are written every 5 s, 128 KiB are read ahead.
+    pub fn of_bytes(bytes: u64) -> Self {
+        let pages = bytes / PAGE_BYTES as u64;
+        Self {
+            capacity_pages: pages,
+            dirty_background_pages: pages / 10,
+            dirty_hard_pages: pages / 5,
+            dirty_expire: Duration::from_secs(30),
+            writeback_interval: Duration::from_secs(5),
+            batch_pages: 1024,
+            readahead_pages: 32,
+        }
+    }
+
+    /// Checks the bounds; the error names key, value and range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let range = |key, value: u64, min: u64, max: u64| {
+            if (min..=max).contains(&value) { Ok(()) } else { Err(ConfigError { key, value, min, max }) }
+        };
+        range("capacity_pages", self.capacity_pages, 16, 1 << 31)?;
+        range("dirty_hard_pages", self.dirty_hard_pages, 1, self.capacity_pages - 8)?;
+        range("dirty_background_pages", self.dirty_background_pages, 0, self.dirty_hard_pages)?;
+        range("batch_pages", self.batch_pages, 1, 1 << 18)?;
+        range("readahead_pages", self.readahead_pages, 0, self.capacity_pages / 4)?;
+        range("writeback_interval (ns)", self.writeback_interval.as_nanos(), 1, u64::MAX)
+    }
+}
+
+impl Default for CacheConfig {
+    /// A cache of 1 GiB.
+    fn default() -> Self {
+        Self::of_bytes(1 << 30)
+    }
+}
+
+/// A value out of its range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    key: &'static str,
+    value: u64,
+    min: u64,
+    max: u64,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, value, min, max } = self;
+        write!(f, "{key} is {value}: expected {min} to {max}")
+    }
+}
+impl std::error::Error for ConfigError {}
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MountOptions {
+    /// The page cache.
+    pub cache: CacheConfig,
+    /// What calls cost.
+    pub costs: HostCosts,
+    /// Changes are refused with `EROFS`.
+    pub read_only: bool,
+    /// Civil time, in seconds since 1970, at which virtual time is zero.
+    pub epoch_seconds: i64,
+}
+
+metrics! {
+    /// What the vfs did since the mount.
+    pub struct VfsMetrics {
+        /// Calls of read.
+        reads,
+        /// Calls of write.
+        writes,
+        /// Pages of reads that were in memory.
+        read_hit_pages,
+        /// Pages of reads that were not.
+        read_miss_pages,
+        /// Pages read before anybody asked for them.
+        readahead_pages,
+        /// Pages read past the cache.
+        direct_read_pages,
+        /// Pages written past the cache.
+        direct_written_pages,
+        /// Pages written back because they were old or many.
+        background_written_pages,
+        /// Pages written back because somebody waited for it.
+        sync_written_pages,
+        /// Pages whose write-back failed; a page can fail several times.
+        failed_pages,
+        /// Clean pages that made room.
+        evicted_pages,
+        /// Waits of writers at the hard limit of dirty pages.
+        throttled_waits,
+        /// Time that writers waited there, in nanoseconds.
+        throttled_ns,
+        /// Calls of fsync and fdatasync.
+        syncs,
+        /// Calls of fbarrier and fdatabarrier.
+        barriers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        CacheConfig::default().validate().unwrap();
+        let refused = |config: CacheConfig| config.validate().unwrap_err().to_string();
+        let small = CacheConfig { capacity_pages: 4, ..CacheConfig::default() };
+        assert_eq!(refused(small), "capacity_pages is 4: expected 16 to 2147483648");
+        let hard = CacheConfig { dirty_hard_pages: 1 << 20, ..CacheConfig::default() };
+        assert_eq!(refused(hard), "dirty_hard_pages is 1048576: expected 1 to 262136");
+        let background = CacheConfig { dirty_background_pages: 60_000, ..CacheConfig::default() };
+        assert_eq!(refused(background), "dirty_background_pages is 60000: expected 0 to 52428");
+    }
+
+    #[test]
+    fn the_rules_of_linux() {
+        let cache = CacheConfig::default();
+        assert_eq!((cache.capacity_pages, cache.dirty_background_pages), (262_144, 26_214));
+        assert_eq!((cache.dirty_hard_pages, cache.dirty_expire), (52_428, Duration::from_secs(30)));
+    }
+}

@@ -1,0 +1,134 @@
+//! What the host's CPU takes for a call, as virtual time.
+//!
+//! Place in the data flow: each call of the vfs sleeps once for what it costs by itself, and once more if it had to
+//! wait for the disk.
+//!
+//! Deliberately absent: a number of CPUs. Calls of different tasks cost time beside each other, as if each task had a
+//! CPU of its own.
+
+use flashweir_core::Duration;
+use serde::{Deserialize, Serialize};
+
+/// CPU time of the host. All zero in [`HostCosts::ZERO`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HostCosts {
+    /// Into the kernel and back, with the look-up of file and arguments; once a call.
+    pub syscall: Duration,
+    /// One name of a path looked up.
+    pub path_component: Duration,
+    /// One page found in the page cache, or put there.
+    pub page_hit: Duration,
+    /// Copying between application and page cache, in picoseconds for each byte. Direct I/O copies nothing.
+    pub copy_ps_per_byte: u64,
+    /// A request made for the disk: file system, block layer, driver; once for each call that waits.
+    pub io_path: Duration,
+    /// One interrupt; once for each call that waits.
+    pub interrupt: Duration,
+    /// One switch of context; twice for each call that waits, away and back.
+    pub context_switch: Duration,
+}
+
+/// A named set of costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostPreset {
+    /// What it is called.
+    pub name: &'static str,
+    /// Where its values are from.
+    pub source: &'static str,
+    /// The values.
+    pub costs: HostCosts,
+}
+
+impl HostCosts {
+    /// Calls take no time.
+    pub const ZERO: Self = Self {
+        syscall: Duration::ZERO,
+        path_component: Duration::ZERO,
+        page_hit: Duration::ZERO,
+        copy_ps_per_byte: 0,
+        io_path: Duration::ZERO,
+        interrupt: Duration::ZERO,
+        context_switch: Duration::ZERO,
+    };
+
+    const SERVER: Self = Self {
+        syscall: Duration::from_nanos(550),
+        path_component: Duration::from_nanos(200),
+        page_hit: Duration::from_nanos(200),
+        copy_ps_per_byte: 100,
+        io_path: Duration::from_nanos(2_498),
+        interrupt: Duration::from_nanos(1_000),
+        context_switch: Duration::from_nanos(1_300),
+    };
+
+    const PHONE: Self = Self {
+        syscall: Duration::from_nanos(1_650),
+        path_component: Duration::from_nanos(600),
+        page_hit: Duration::from_nanos(600),
+        copy_ps_per_byte: 300,
+        io_path: Duration::from_nanos(7_494),
+        interrupt: Duration::from_nanos(3_000),
+        context_switch: Duration::from_nanos(3_900),
+    };
+
+    /// Every preset.
+    pub const PRESETS: &[CostPreset] = &[
+        CostPreset { name: "zero", source: "calls take no time", costs: Self::ZERO },
+        CostPreset {
+            name: "server",
+            source: "syscall (kernel crossing 351 ns + read 199 ns) and io_path (ext4 2,006 ns + bio 379 ns + \
+                     NVMe driver 113 ns): Zhong et al., XRP, OSDI 2022, table 1; context_switch: a ping-pong of two \
+                     threads on one CPU, albertnetymk.github.io/2022/12/18/context_switch; the others are guesses \
+                     (copy: 10 GB/s)",
+            costs: Self::SERVER,
+        },
+        CostPreset { name: "phone", source: "a guess: three times those of `server`", costs: Self::PHONE },
+    ];
+
+    /// The preset of this name; otherwise an error that lists them.
+    pub fn preset(name: &str) -> Result<Self, String> {
+        let found = Self::PRESETS.iter().find(|preset| preset.name == name);
+        found.map(|preset| preset.costs).ok_or_else(|| {
+            let names: Vec<&str> = Self::PRESETS.iter().map(|preset| preset.name).collect();
+            format!("no host costs are called `{name}`: expected one of {}", names.join(", "))
+        })
+    }
+
+    /// What a call costs that copies `bytes` and touches `pages` of the cache.
+    #[inline]
+    pub const fn of_call(&self, bytes: u64, pages: u64) -> Duration {
+        let copy = (bytes as u128 * self.copy_ps_per_byte as u128 / 1_000) as u64;
+        Duration::from_nanos(self.syscall.as_nanos() + copy + self.page_hit.as_nanos() * pages)
+    }
+
+    /// What a call costs in addition that had to wait for the disk.
+    #[inline]
+    pub const fn of_wait(&self) -> Duration {
+        Duration::from_nanos(
+            self.io_path.as_nanos() + self.interrupt.as_nanos() + 2 * self.context_switch.as_nanos(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_add_up() {
+        let server = HostCosts::preset("server").unwrap();
+        assert_eq!(server.of_call(4096, 1).as_nanos(), 550 + 409 + 200);
+        assert_eq!(server.of_wait().as_nanos(), 2_498 + 1_000 + 2_600);
+        assert_eq!(HostCosts::preset("zero").unwrap().of_call(1 << 40, 1 << 28), Duration::ZERO);
+        let error = HostCosts::preset("servr").unwrap_err();
+        assert_eq!(error, "no host costs are called `servr`: expected one of zero, server, phone");
+    }
+
+    #[test]
+    fn a_phone_takes_three_times_as_long_as_a_server() {
+        let [_, server, phone] = HostCosts::PRESETS else { panic!("three presets") };
+        assert_eq!(phone.costs.of_wait(), server.costs.of_wait() * 3);
+        assert_eq!(phone.costs.of_call(8_000, 2), server.costs.of_call(8_000, 2) * 3);
+    }
+}

@@ -1,0 +1,498 @@
+//! An open file.
+
+use super::attrs::check_size;
+use super::buffer::{Sink, Source, pages_of};
+use super::direct::ALIGNMENT;
+use super::io::PAGE;
+use super::mount::{InodeRef, Vfs};
+use super::readahead::Window;
+use super::sync::RwLock;
+use super::types::*;
+use super::{Barrier, Errno, Fs, SyncKind, WriteCause};
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+/// Most bytes of one read or write, as on Linux; more is a short read or write.
+const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
+
+/// Entries that one call of the file system reads at most.
+const ENTRIES_MAX: usize = 1024;
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// `O_RDONLY`
+    #[default]
+    Read,
+    /// `O_WRONLY`
+    Write,
+    /// `O_RDWR`
+    ReadWrite,
+}
+
+impl Access {
+    /// Whether reads are allowed.
+    pub const fn reads(self) -> bool {
+        !matches!(self, Self::Write)
+    }
+    /// Whether writes are allowed.
+    pub const fn writes(self) -> bool {
+        !matches!(self, Self::Read)
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// Reading, writing or both.
+    pub access: Access,
+    /// `O_CREAT`: a file that does not exist is made.
+    pub create: bool,
+    /// `O_EXCL`: with `create`, the file must not exist.
+    pub exclusive: bool,
+    /// `O_TRUNC`: the file is emptied; needs the right to write.
+    pub truncate: bool,
+    /// `O_APPEND`: each write goes to the end.
+    pub append: bool,
+    /// `O_DIRECT`: past the page cache; offsets and lengths are multiples of 512.
+    pub direct: bool,
+    /// `O_DIRECTORY`: only a directory is meant.
+    pub directory: bool,
+    /// `O_NOFOLLOW`: the last name must not be a symbolic link.
+    pub no_follow: bool,
+    /// `O_SYNC` or `O_DSYNC`: each write is durable when it returns.
+    pub sync: Option<SyncKind>,
+}
+
+impl OpenFlags {
+    /// For reading.
+    pub const READ: Self = Self::of(Access::Read);
+    /// For writing.
+    pub const WRITE: Self = Self::of(Access::Write);
+    /// For both.
+    pub const READ_WRITE: Self = Self::of(Access::ReadWrite);
+
+    const fn of(access: Access) -> Self {
+        Self {
+            access,
+            create: false,
+            exclusive: false,
+            truncate: false,
+            append: false,
+            direct: false,
+            directory: false,
+            no_follow: false,
+            sync: None,
+        }
+    }
+
+    /// With `O_CREAT`.
+    pub const fn create(self) -> Self {
+        Self { create: true, ..self }
+    }
+    /// With `O_CREAT` and `O_EXCL`.
+    pub const fn create_new(self) -> Self {
+        Self { create: true, exclusive: true, ..self }
+    }
+    /// With `O_TRUNC`.
+    pub const fn truncate(self) -> Self {
+        Self { truncate: true, ..self }
+    }
+    /// With `O_APPEND`.
+    pub const fn append(self) -> Self {
+        Self { append: true, ..self }
+    }
+    /// With `O_DIRECT`.
+    pub const fn direct(self) -> Self {
+        Self { direct: true, ..self }
+    }
+    /// With `O_DIRECTORY`.
+    pub const fn directory(self) -> Self {
+        Self { directory: true, ..self }
+    }
+    /// With `O_NOFOLLOW`.
+    pub const fn no_follow(self) -> Self {
+        Self { no_follow: true, ..self }
+    }
+    /// With `O_SYNC` or `O_DSYNC`.
+    pub const fn sync(self, kind: SyncKind) -> Self {
+        Self { sync: Some(kind), ..self }
+    }
+}
+
+/// Where a seek goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// From the beginning.
+    Start(u64),
+    /// From the present position.
+    Current(i64),
+    /// From the end.
+    End(i64),
+}
+
+/// An open file or directory. It is closed by [`File::close`], or by background write-back some time after it was
+/// dropped.
+pub struct File<F: Fs> {
+    inode: InodeRef<F>,
+    kind: Kind,
+    flags: OpenFlags,
+    is_root: bool,
+    position: Cell<u64>,
+    /// Held by calls that use and move the position.
+    positioning: RwLock,
+    pub(crate) window: Cell<Window>,
+    /// Failed write-backs that this file was told of.
+    errors_seen: Cell<u64>,
+    is_closed: Cell<bool>,
+}
+
+impl<F: Fs> fmt::Debug for File<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("ino", &self.inode.ino)
+            .field("flags", &self.flags)
+            .field("position", &self.position.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Fs> Drop for File<F> {
+    fn drop(&mut self) {
+        if !self.is_closed.get() {
+            self.inode.users.set(self.inode.users.get() - 1);
+            self.vfs().0.dropped.borrow_mut().push(Rc::clone(self.inode.rc()));
+            self.vfs().0.work.notify();
+        }
+    }
+}
+
+impl<F: Fs> File<F> {
+    pub(crate) fn new(inode: InodeRef<F>, kind: Kind, flags: OpenFlags, is_root: bool) -> Self {
+        let errors_seen = Cell::new(inode.errors_at_open());
+        Self {
+            inode,
+            kind,
+            flags,
+            is_root,
+            position: Cell::new(0),
+            positioning: RwLock::default(),
+            window: Cell::default(),
+            errors_seen,
+            is_closed: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn inode(&self) -> &InodeRef<F> {
+        &self.inode
+    }
+
+    pub(crate) fn vfs(&self) -> &Vfs<F> {
+        self.inode.vfs()
+    }
+
+    /// Its inode.
+    pub fn ino(&self) -> Ino {
+        self.inode.ino
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// How it was opened.
+    pub fn flags(&self) -> OpenFlags {
+        self.flags
+    }
+
+    /// Its attributes.
+    pub async fn attr(&self) -> Result<Attr> {
+        self.vfs().charge_call(0, 0).await;
+        self.vfs().0.fs.getattr(self.ino()).await
+    }
+
+    /// Length in bytes.
+    pub fn size(&self) -> u64 {
+        self.inode.size.get()
+    }
+
+    /// Closes it. If its last name is gone too, the inode is freed now; the error is of that.
+    pub async fn close(self) -> Result<()> {
+        self.is_closed.set(true);
+        self.inode.users.set(self.inode.users.get() - 1);
+        self.vfs().settle(self.inode.rc()).await
+    }
+
+    // Reading.
+
+    /// Reads from the position on and moves it. Returns how many bytes; less than asked for only at the end of the file,
+    /// or after an error in the middle.
+    pub async fn read(&self, sink: Sink<'_>) -> Result<u64> {
+        let _position = self.positioning.alone().await;
+        let at = self.position.get();
+        let read = self.pread(at, sink).await?;
+        self.position.set(at + read);
+        Ok(read)
+    }
+
+    /// Reads from `offset` on. `EBADF` if the file is open for writing only, `EISDIR`; direct reads are aligned to 512
+    /// bytes (`EINVAL`).
+    pub async fn pread(&self, offset: u64, mut sink: Sink<'_>) -> Result<u64> {
+        if !self.flags.access.reads() {
+            return Err(Errno::EBADF);
+        }
+        if self.kind.is_dir() {
+            return Err(Errno::EISDIR);
+        }
+        if offset > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        let vfs = self.vfs();
+        let (first, end) = pages_of(offset, sink.len().min(u64::MAX - offset));
+        let is_direct = self.flags.direct;
+        if is_direct {
+            vfs.charge_call(0, 0).await;
+        } else {
+            vfs.charge_call(sink.len(), end - first).await;
+        }
+        let start = vfs.now();
+        let result = if sink.is_empty() {
+            Ok(0)
+        } else if is_direct {
+            vfs.read_direct(self.inode.rc(), offset, &mut sink).await
+        } else {
+            let want = self.plan_read(first, end);
+            self.read_ahead(self.inode.size.get().div_ceil(PAGE));
+            vfs.read_buffered(self.inode.rc(), offset, &mut sink, want).await
+        };
+        vfs.count(|count| count.reads += 1);
+        if result.is_ok() && !vfs.0.options.read_only {
+            vfs.0.fs.accessed(self.ino(), vfs.timestamp());
+        }
+        vfs.charge_wait(start).await;
+        result
+    }
+
+    // Writing.
+
+    /// Writes at the position (with `append`: at the end) and moves it behind what was written.
+    pub async fn write(&self, source: Source<'_>) -> Result<u64> {
+        let _position = self.positioning.alone().await;
+        let (at, written) = self.write_at(self.position.get(), source).await?;
+        self.position.set(at + written);
+        Ok(written)
+    }
+
+    /// Writes at `offset`; with `append` at the end, as Linux does. Returns how many bytes: less than given if room ran
+    /// out or something failed in the middle. `EBADF` if the file is open for reading only, `EFBIG` beyond the largest
+    /// size, `ENOSPC`; direct writes are aligned to 512 bytes (`EINVAL`).
+    pub async fn pwrite(&self, offset: u64, source: Source<'_>) -> Result<u64> {
+        self.write_at(offset, source).await.map(|(_, written)| written)
+    }
+
+    async fn write_at(&self, offset: u64, source: Source<'_>) -> Result<(u64, u64)> {
+        if !self.flags.access.writes() {
+            return Err(Errno::EBADF);
+        }
+        if offset > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        if self.flags.direct && !(offset | source.len()).is_multiple_of(ALIGNMENT) {
+            return Err(Errno::EINVAL);
+        }
+        let vfs = self.vfs();
+        let source = source.truncated(source.len().min(TRANSFER_BYTES_MAX));
+        if self.flags.direct {
+            vfs.charge_call(0, 0).await;
+        } else {
+            let (first, end) = pages_of(offset, source.len());
+            vfs.charge_call(source.len(), end - first).await;
+        }
+        vfs.count(|count| count.writes += 1);
+        if source.is_empty() {
+            return Ok((offset, 0));
+        }
+        let start = vfs.now();
+        let result = self.write_locked(offset, source).await;
+        let result = match (result, self.flags.sync) {
+            (Ok((at, written)), Some(kind)) => {
+                self.sync_range(at, written, kind).await.map(|()| (at, written))
+            }
+            (result, _) => result,
+        };
+        vfs.charge_wait(start).await;
+        result
+    }
+
+    async fn write_locked(&self, offset: u64, source: Source<'_>) -> Result<(u64, u64)> {
+        let (vfs, inode) = (self.vfs(), self.inode.rc());
+        let loses_privileges = inode.privileged.get() && !self.is_root;
+        let may_share = self.flags.direct && !self.flags.append && !loses_privileges;
+        let _lock = if may_share {
+            vfs.lock_for_direct(inode, offset, source.len()).await
+        } else {
+            inode.lock.alone().await
+        };
+        let offset = if self.flags.append { inode.size.get() } else { offset };
+        check_size(offset.saturating_add(1), vfs.0.limits.file_bytes_max)?;
+        let source = source.truncated(source.len().min(vfs.0.limits.file_bytes_max - offset));
+        if let Some(mode) = vfs.mode_after_write(inode, self.is_root).await? {
+            let now = Some(vfs.timestamp());
+            let changes = SetAttr { mode: Some(mode), ctime: now, ..SetAttr::default() };
+            inode.note_mode(&vfs.0.fs.setattr(inode.ino, &changes).await?);
+        }
+        if !self.flags.direct {
+            return vfs.write_buffered(inode, offset, &source).await.map(|written| (offset, written));
+        }
+        if (offset | source.len()).is_multiple_of(PAGE) {
+            return vfs.write_direct(inode, offset, &source).await.map(|written| (offset, written));
+        }
+        // Parts of pages need what is around them.
+        let (first, end) = pages_of(offset, source.len());
+        let written = vfs.write_buffered(inode, offset, &source).await?;
+        vfs.write_range(inode, (first, end), WriteCause::Direct).await?;
+        vfs.drop_pages(inode, (first, end)).await;
+        Ok((offset, written))
+    }
+
+    /// Sets room aside for `len` bytes from `offset` on without writing to them; without `keep_size` the file gets that
+    /// long. `EOPNOTSUPP` where the file system cannot.
+    pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+        let end = self.check_range(offset, len)?;
+        let (vfs, inode) = (self.vfs(), &self.inode);
+        vfs.charge_call(0, 0).await;
+        let _lock = inode.lock.alone().await;
+        vfs.0.fs.allocate(inode.ino, (offset, end), keep_size, vfs.timestamp()).await?;
+        if !keep_size {
+            inode.grow(end);
+        }
+        Ok(())
+    }
+
+    /// Makes `len` bytes from `offset` on zeros; whole pages among them become a hole. The length stays. `EOPNOTSUPP`
+    /// where the file system cannot.
+    pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+        let end = self.check_range(offset, len)?;
+        let (vfs, inode) = (self.vfs(), self.inode.rc());
+        vfs.charge_call(0, 0).await;
+        let _lock = inode.lock.alone().await;
+        let (first, last) = (offset.div_ceil(PAGE), end / PAGE);
+        if first < last {
+            vfs.drop_pages(inode, (first, last)).await;
+            vfs.0.fs.punch_pages(inode.ino, first, last - first, vfs.timestamp()).await?;
+        }
+        // What is left of pages at both ends, as far as the file goes.
+        let edges = if first <= last {
+            [(offset, first * PAGE), (last * PAGE, end)]
+        } else {
+            [(offset, end), (end, end)]
+        };
+        for (from, to) in edges {
+            let to = to.min(inode.size.get());
+            if from < to {
+                let zeros = Source::zeros(to - from);
+                if vfs.write_buffered(inode, from, &zeros).await? < to - from {
+                    return Err(Errno::ENOSPC);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a range that is to be changed.
+    fn check_range(&self, offset: u64, len: u64) -> Result<u64> {
+        if !self.flags.access.writes() {
+            return Err(Errno::EBADF);
+        }
+        self.vfs().check_writable()?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        check_size(end, self.vfs().0.limits.file_bytes_max)?;
+        Ok(end)
+    }
+
+    /// ftruncate. `EINVAL` if the file is not open for writing.
+    pub async fn truncate(&self, size: u64) -> Result<()> {
+        self.vfs().charge_call(0, 0).await;
+        if !self.flags.access.writes() {
+            return Err(Errno::EINVAL);
+        }
+        self.vfs().resize_checked(&self.inode, size, self.is_root).await.map(drop)
+    }
+
+    /// lseek. `EINVAL` before the beginning.
+    pub async fn seek(&self, to: Seek) -> Result<u64> {
+        let _position = self.positioning.alone().await;
+        let (base, delta) = match to {
+            Seek::Start(at) => (at, 0),
+            Seek::Current(delta) => (self.position.get(), delta),
+            Seek::End(delta) => (self.inode.size.get(), delta),
+        };
+        let at = base.checked_add_signed(delta).filter(|&at| at <= i64::MAX as u64).ok_or(Errno::EINVAL)?;
+        self.position.set(at);
+        Ok(at)
+    }
+
+    // Durability.
+
+    /// fsync or fdatasync. A write-back of the file that failed since it was opened, or since the last call, is reported
+    /// here, once; the pages stay dirty, so that the next call tries again.
+    pub async fn sync(&self, kind: SyncKind) -> Result<()> {
+        let vfs = self.vfs();
+        vfs.charge_call(0, 0).await;
+        vfs.count(|count| count.syncs += 1);
+        if vfs.0.options.read_only {
+            return Ok(());
+        }
+        let start = vfs.now();
+        let result = vfs.sync_inode(self.inode.rc(), kind).await;
+        vfs.charge_wait(start).await;
+        self.told(result)
+    }
+
+    /// fbarrier or fdatabarrier: what was written before becomes durable before anything that is written later; nothing
+    /// is durable now. `EOPNOTSUPP` where the file system cannot.
+    pub async fn barrier(&self, kind: Barrier) -> Result<()> {
+        let vfs = self.vfs();
+        vfs.charge_call(0, 0).await;
+        vfs.count(|count| count.barriers += 1);
+        let result = vfs.order_inode(self.inode.rc(), kind).await;
+        self.told(result)
+    }
+
+    /// What the caller is told: this result, or an earlier error that he was not told of.
+    fn told(&self, result: Result<()>) -> Result<()> {
+        let earlier = self.inode.take_error(&self.errors_seen);
+        result.and(earlier.map_or(Ok(()), Err))
+    }
+
+    /// Makes a write durable.
+    async fn sync_range(&self, offset: u64, len: u64, kind: SyncKind) -> Result<()> {
+        let (vfs, inode) = (self.vfs(), self.inode.rc());
+        vfs.write_range(inode, pages_of(offset, len), WriteCause::Sync).await?;
+        vfs.0.fs.fsync(inode.ino, kind).await
+    }
+
+    // Directories.
+
+    /// Entries after `after`, at most `entries_max` of them and none at the end; `.` and `..` are not among them.
+    /// `ENOTDIR`.
+    pub async fn read_dir(&self, after: Cookie, entries_max: usize) -> Result<Vec<DirEntry>> {
+        if !self.kind.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        let vfs = self.vfs();
+        vfs.charge_call(0, 0).await;
+        let mut entries = Vec::new();
+        if !self.inode.gone.get() {
+            let _lock = self.inode.lock.shared().await;
+            let entries_max = entries_max.min(ENTRIES_MAX);
+            vfs.0.fs.readdir(self.ino(), after, &mut entries, entries_max).await?;
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,164 @@
+//! An inode in memory: its locks, its size, its place in write-back, and the errors that nobody was told of.
+//!
+//! Invariants:
+//! 1. An inode is in the table of the mount while somebody uses it, it has pages, or the file system holds it.
+//! 2. It is held by the file system while it is in use or has pages that are dirty or being written.
+//! 3. `gone` is set when its last name was removed; from then on it only waits for its last user.
+
+use super::Errno;
+use super::pages::OwnerId;
+use super::sync::{Event, RangeLocks, RwLock};
+use super::types::{Attr, Ino, mode};
+use flashweir_core::Instant;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) ino: Ino,
+    pub(crate) owner: OwnerId,
+    /// Alone: whoever changes names, attributes or size. Shared: direct I/O within the size.
+    pub(crate) lock: RwLock,
+    /// Pages under direct I/O.
+    pub(crate) ranges: RangeLocks,
+    /// Taken to change `users` and `held`.
+    pub(crate) using: RwLock,
+    pub(crate) users: Cell<u32>,
+    pub(crate) held: Cell<bool>,
+    pub(crate) gone: Cell<bool>,
+    /// Valid while it is held.
+    pub(crate) size: Cell<u64>,
+    /// A write by somebody else than root takes the set-user or set-group bit away.
+    pub(crate) privileged: Cell<bool>,
+    /// Whether it is in the mount's queue of inodes with dirty pages.
+    pub(crate) queued: Cell<bool>,
+    /// Background write-back has failed and waits until then.
+    pub(crate) retry_at: Cell<Instant>,
+    /// What is left of the round of background write-back, last page first.
+    pub(crate) round: RefCell<Vec<u64>>,
+    /// A page came or went, or a batch has ended.
+    pub(crate) changed: Event,
+    batches: RefCell<Vec<u64>>,
+    batches_begun: Cell<u64>,
+    errors: Cell<Errors>,
+    freed: Rc<RefCell<Vec<OwnerId>>>,
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        self.freed.borrow_mut().push(self.owner);
+    }
+}
+
+/// Failed write-backs.
+#[derive(Clone, Copy, Debug)]
+struct Errors {
+    /// How many there were; each open file remembers up to which it was told.
+    count: u64,
+    last: Errno,
+    told: bool,
+}
+
+impl Inode {
+    /// When the inode is dropped, its owner goes to `freed`: as long as somebody refers to the inode, its pages cannot
+    /// be taken for those of another.
+    pub(crate) fn new(ino: Ino, owner: OwnerId, freed: Rc<RefCell<Vec<OwnerId>>>) -> Self {
+        Self {
+            ino,
+            owner,
+            freed,
+            lock: RwLock::default(),
+            ranges: RangeLocks::default(),
+            using: RwLock::default(),
+            users: Cell::new(0),
+            held: Cell::new(false),
+            gone: Cell::new(false),
+            size: Cell::new(0),
+            privileged: Cell::new(false),
+            queued: Cell::new(false),
+            retry_at: Cell::new(Instant::ZERO),
+            round: RefCell::default(),
+            changed: Event::default(),
+            batches: RefCell::default(),
+            batches_begun: Cell::new(0),
+            errors: Cell::new(Errors { count: 0, last: Errno::EIO, told: true }),
+        }
+    }
+
+    /// Takes over attributes that are true now.
+    pub(crate) fn note(&self, attr: &Attr) {
+        self.size.set(attr.size);
+        self.note_mode(attr);
+    }
+
+    /// The same without the size, which the vfs knows better.
+    pub(crate) fn note_mode(&self, attr: &Attr) {
+        let group = mode::SETGID | mode::GROUP_EXEC;
+        self.privileged.set(attr.mode & mode::SETUID != 0 || attr.mode & group == group);
+    }
+
+    /// Raises the size to at least `end`.
+    #[inline]
+    pub(crate) fn grow(&self, end: u64) {
+        if end > self.size.get() {
+            self.size.set(end);
+        }
+    }
+
+    // Batches of write-back.
+
+    pub(crate) fn begin_batch(&self) -> u64 {
+        let number = self.batches_begun.get();
+        self.batches_begun.set(number + 1);
+        self.batches.borrow_mut().push(number);
+        number
+    }
+
+    pub(crate) fn end_batch(&self, number: u64) {
+        self.batches.borrow_mut().retain(|&batch| batch != number);
+    }
+
+    /// Waits until every batch that has begun has ended; later ones do not count, so the wait has an end.
+    pub(crate) async fn batches_ended(&self) {
+        let until = self.batches_begun.get();
+        while self.batches.borrow().iter().any(|&batch| batch < until) {
+            self.changed.wait().await;
+        }
+    }
+
+    // Errors.
+
+    /// A write-back has failed.
+    pub(crate) fn record_error(&self, errno: Errno) {
+        let count = self.errors.get().count + 1;
+        self.errors.set(Errors { count, last: errno, told: false });
+    }
+
+    /// Up to where a file that is opened now has been told: everything, unless nobody was told of the last error.
+    pub(crate) fn errors_at_open(&self) -> u64 {
+        let errors = self.errors.get();
+        errors.count - u64::from(!errors.told)
+    }
+
+    /// Failed write-backs so far.
+    pub(crate) fn error_count(&self) -> u64 {
+        self.errors.get().count
+    }
+
+    /// The last error; EIO if there was none.
+    pub(crate) fn last_error(&self) -> Errno {
+        self.errors.get().last
+    }
+
+    /// The last error since `seen`, once.
+    pub(crate) fn take_error(&self, seen: &Cell<u64>) -> Option<Errno> {
+        let errors = self.errors.get();
+        if errors.count == seen.get() {
+            return None;
+        }
+        seen.set(errors.count);
+        self.errors.set(Errors { told: true, ..errors });
+        Some(errors.last)
+    }
+}

@@ -1,0 +1,367 @@
+//! Buffered reads and writes, truncation.
+//!
+//! Place in the data flow: a [`File`](super::File) comes in, pages are looked up in `pages`, absent ones are read by
+//! the file system, written ones become dirty and go on to `writeback`.
+//!
+//! Invariants:
+//! 1. Bytes of a page beyond the end of the file are zeros.
+//! 2. Whoever changes content or size of a file has its lock alone; readers take no lock and look at the size anew
+//!    after each wait. A read beside a write sees each page old or new.
+//! 3. A page that is being read is waited for, also by writers, so that an old content never replaces a new one.
+//! 4. Room is reserved before a page becomes dirty: ENOSPC is an answer to write, not to write-back.
+
+use super::buffer::{Sink, Source, pages_of, part_of, zero_tail};
+use super::inode::Inode;
+use super::mount::Vfs;
+use super::pages::State;
+use super::types::*;
+use super::{Errno, Fs};
+use flashweir_core::Payload;
+use std::rc::Rc;
+
+pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
+
+/// Pages for which room is reserved at once.
+const CHUNK_PAGES: u64 = 256;
+
+/// Pages that are being read; if this is dropped before they are there, they are absent again.
+struct Reading<'a, F: Fs> {
+    vfs: &'a Vfs<F>,
+    inode: &'a Inode,
+    first: u64,
+    payloads: Vec<Payload>,
+    is_read: bool,
+}
+
+impl<F: Fs> Drop for Reading<'_, F> {
+    fn drop(&mut self) {
+        let size = self.inode.size.get();
+        let mut pages = self.vfs.0.pages.borrow_mut();
+        for (index, payload) in (self.first..).zip(&mut self.payloads) {
+            let slot = pages.find(self.inode.owner, index).expect("pages that are being read stay");
+            if self.is_read {
+                let mut payload = std::mem::take(payload);
+                if index == size / PAGE {
+                    zero_tail(&mut payload, (size % PAGE) as usize);
+                }
+                pages.end_read(slot, payload);
+            } else {
+                pages.remove(slot);
+            }
+        }
+        drop(pages);
+        self.vfs.0.payloads.give_back(std::mem::take(&mut self.payloads));
+        self.inode.changed.notify();
+    }
+}
+
+impl<F: Fs> Vfs<F> {
+    // Reading.
+
+    /// Reads from `offset` on, up to the end of the file. `want_pages` says how many pages to read at least where one is
+    /// absent.
+    pub(crate) async fn read_buffered(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        sink: &mut Sink<'_>,
+        want_pages: u64,
+    ) -> Result<u64> {
+        let asked = offset.saturating_add(sink.len());
+        let (mut at, mut touched, mut misses, mut ahead) = (offset, 0u64, 0u64, 0);
+        let result = loop {
+            let end = asked.min(inode.size.get());
+            if at >= end {
+                break Ok(());
+            }
+            let index = at / PAGE;
+            let mut pages = self.0.pages.borrow_mut();
+            match pages.find(inode.owner, index) {
+                Some(slot) if pages.state(slot) == State::Reading => {
+                    drop(pages);
+                    inode.changed.wait().await;
+                }
+                Some(slot) => {
+                    pages.touch(slot);
+                    let part = part_of(index, at, end);
+                    sink.put(at - offset, part, pages.payload(slot));
+                    at += (part.1 - part.0) as u64;
+                    touched += 1;
+                }
+                None => {
+                    drop(pages);
+                    let needed_end = pages_of(at, end - at).1.min(index + CHUNK_PAGES);
+                    match self.fill(inode, (index, needed_end.max(index + want_pages))).await {
+                        Ok((first, end)) => {
+                            misses += end.min(needed_end).saturating_sub(first);
+                            ahead += end.saturating_sub(needed_end);
+                        }
+                        Err(errno) => break Err(errno),
+                    }
+                }
+            }
+        };
+        self.count(|count| {
+            count.read_miss_pages += misses.min(touched);
+            count.read_hit_pages += touched.saturating_sub(misses);
+            count.readahead_pages += ahead;
+        });
+        match result {
+            Err(errno) if at == offset => Err(errno),
+            _ => Ok(at.saturating_sub(offset)),
+        }
+    }
+
+    /// Reads the first absent pages of the range that lie side by side, but none beyond the end of the file. Returns
+    /// which: first and end.
+    pub(crate) async fn fill(&self, inode: &Rc<Inode>, range: (u64, u64)) -> Result<(u64, u64)> {
+        let Some(mut reading) = self.begin_fill(inode, range).await else { return Ok((range.1, range.1)) };
+        let (first, count) = (reading.first, reading.payloads.len() as u64);
+        self.0.fs.read_pages(inode.ino, first, &mut reading.payloads).await?;
+        reading.is_read = true;
+        Ok((first, first + count))
+    }
+
+    /// Marks these pages as being read.
+    async fn begin_fill<'a>(
+        &'a self,
+        inode: &'a Rc<Inode>,
+        (first, end): (u64, u64),
+    ) -> Option<Reading<'a, F>> {
+        // A page is not read while direct I/O writes it: its place on the disk changes.
+        while inode.ranges.is_taken(first, end, false) {
+            inode.ranges.wait().await;
+        }
+        let end = end.min(inode.size.get().div_ceil(PAGE));
+        let now = self.now();
+        let mut payloads = self.0.payloads.take();
+        let mut pages = self.0.pages.borrow_mut();
+        let first = (first..end).find(|&index| pages.find(inode.owner, index).is_none());
+        let first = first.unwrap_or(end);
+        for index in first..end {
+            if pages.find(inode.owner, index).is_some() {
+                break;
+            }
+            pages.insert(inode.owner, index, State::Reading, Payload::Zero, now);
+            payloads.push(Payload::Zero);
+        }
+        drop(pages);
+        self.forget_emptied();
+        if payloads.is_empty() {
+            self.0.payloads.give_back(payloads);
+            return None;
+        }
+        Some(Reading { vfs: self, inode, first, payloads, is_read: false })
+    }
+
+    // Writing.
+
+    /// Writes at `offset`; the caller has the inode's lock alone and has checked the range. Returns how much was
+    /// written, an error if nothing.
+    pub(crate) async fn write_buffered(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        source: &Source<'_>,
+    ) -> Result<u64> {
+        let end = offset + source.len();
+        let mut at = offset;
+        let mut failed = None;
+        let chunk_max = CHUNK_PAGES.min(self.0.options.cache.dirty_hard_pages);
+        while at < end && failed.is_none() {
+            let first = at / PAGE;
+            let chunk =
+                match self.prepare(inode, first, (pages_of(at, end - at).1 - first).min(chunk_max)).await {
+                    Ok(chunk) => chunk,
+                    Err(errno) => {
+                        failed = Some(errno);
+                        break;
+                    }
+                };
+            let chunk_end = end.min((first + chunk) * PAGE);
+            let begun = at;
+            while at < chunk_end {
+                let part_end = chunk_end.min((at / PAGE + 1) * PAGE);
+                if let Err(errno) = self.write_page(inode, offset, (at, part_end), source).await {
+                    failed = Some(errno);
+                    break;
+                }
+                at = part_end;
+                inode.grow(at);
+            }
+            if at > begun {
+                self.0.fs.wrote(inode.ino, at, self.timestamp());
+                self.queue_dirty(inode);
+                self.forget_emptied();
+            }
+        }
+        match failed {
+            Some(errno) if at == offset => Err(errno),
+            _ => Ok(at - offset),
+        }
+    }
+
+    /// Makes sure that up to `count` pages from `first` on can become dirty. Returns how many.
+    async fn prepare(&self, inode: &Rc<Inode>, first: u64, count: u64) -> Result<u64> {
+        if self.0.pages.borrow().all_dirty(inode.owner, first, count) {
+            return Ok(count);
+        }
+        self.throttle(count).await?;
+        match self.0.fs.reserve(inode.ino, first, count).await {
+            Ok(()) => Ok(count),
+            // There may be room for some of them.
+            Err(Errno::ENOSPC | Errno::EDQUOT) if count > 1 => {
+                self.0.fs.reserve(inode.ino, first, 1).await.map(|()| 1)
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Writes the bytes `at..end` of the file, within one page; the source begins at `offset`.
+    async fn write_page(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        (at, end): (u64, u64),
+        source: &Source<'_>,
+    ) -> Result<()> {
+        let index = at / PAGE;
+        let part = part_of(index, at, end);
+        let is_whole = part == (0, PAGE_BYTES);
+        loop {
+            let now = self.now();
+            let mut pages = self.0.pages.borrow_mut();
+            match pages.find(inode.owner, index) {
+                Some(slot) if pages.state(slot) == State::Reading => {
+                    drop(pages);
+                    inode.changed.wait().await;
+                }
+                Some(slot) => {
+                    pages.make_dirty(slot, now);
+                    let payload = pages.payload_mut(slot);
+                    if is_whole {
+                        *payload = source.page(index, at - offset);
+                    } else {
+                        source.merge(index, at - offset, part, payload);
+                    }
+                    return Ok(());
+                }
+                // Nothing of the old content shows: the page is overwritten, or lies beyond the end.
+                None if is_whole || index * PAGE >= inode.size.get() => {
+                    let mut payload = Payload::Zero;
+                    if is_whole {
+                        payload = source.page(index, at - offset);
+                    } else {
+                        source.merge(index, at - offset, part, &mut payload);
+                    }
+                    pages.insert(inode.owner, index, State::Dirty, payload, now);
+                    return Ok(());
+                }
+                None => {
+                    drop(pages);
+                    self.fill(inode, (index, index + 1)).await?;
+                }
+            }
+        }
+    }
+
+    // Pages that go.
+
+    /// Takes the pages within `range` out of memory, dirty ones too. Waits for those that are being read or written.
+    pub(crate) async fn drop_pages(&self, inode: &Rc<Inode>, range: (u64, u64)) {
+        let mut slots = self.0.slots.take();
+        loop {
+            let mut is_busy = false;
+            {
+                let mut pages = self.0.pages.borrow_mut();
+                pages.slots(inode.owner, range, &mut slots);
+                for slot in slots.drain(..) {
+                    match pages.state(slot) {
+                        State::Clean | State::Dirty => pages.remove(slot),
+                        State::Reading | State::Writing | State::Redirtied => is_busy = true,
+                    }
+                }
+            }
+            self.0.cleaned.notify();
+            if !is_busy {
+                break;
+            }
+            inode.changed.wait().await;
+        }
+        self.0.slots.give_back(slots);
+    }
+
+    /// Writes what is dirty within the range and takes it out of memory, for direct I/O.
+    pub(crate) async fn flush_range(&self, inode: &Rc<Inode>, range: (u64, u64)) -> Result<()> {
+        if self.0.pages.borrow().pages_of(inode.owner) == 0 {
+            return Ok(());
+        }
+        self.write_range(inode, range, super::WriteCause::Sync).await?;
+        self.drop_pages(inode, range).await;
+        Ok(())
+    }
+
+    /// Changes the size; the caller has the inode's lock alone, uses it, and `changes` holds the size.
+    pub(crate) async fn resize(&self, inode: &Rc<Inode>, size: u64, changes: &SetAttr) -> Result<Attr> {
+        let before = inode.size.get();
+        if size >= before {
+            let attr = self.0.fs.setattr(inode.ino, changes).await?;
+            inode.size.set(size);
+            return Ok(attr);
+        }
+        let tail = (size % PAGE) as usize;
+        if tail != 0 {
+            // A page that cannot be read is found out before anything is lost.
+            self.fill(inode, (size / PAGE, size / PAGE + 1)).await?;
+        }
+        inode.size.set(size);
+        self.drop_pages(inode, (size.div_ceil(PAGE), u64::MAX)).await;
+        let result = match self.zero_last_page(inode, size).await {
+            Ok(()) => self.0.fs.setattr(inode.ino, changes).await,
+            Err(errno) => Err(errno),
+        };
+        if result.is_err() {
+            inode.size.set(before);
+        }
+        result
+    }
+
+    /// Zeroes what lies between the end of the file and the end of its last page.
+    async fn zero_last_page(&self, inode: &Rc<Inode>, size: u64) -> Result<()> {
+        let (index, tail) = (size / PAGE, (size % PAGE) as usize);
+        if tail == 0 {
+            return Ok(());
+        }
+        let (mut was_absent, mut is_reserved) = (false, false);
+        loop {
+            let now = self.now();
+            let mut pages = self.0.pages.borrow_mut();
+            match pages.find(inode.owner, index) {
+                Some(slot) if pages.state(slot) == State::Reading => {
+                    drop(pages);
+                    inode.changed.wait().await;
+                }
+                Some(slot) if *pages.payload(slot) == Payload::Zero => return Ok(()),
+                Some(_) if !is_reserved => {
+                    drop(pages);
+                    self.0.fs.reserve(inode.ino, index, 1).await?;
+                    is_reserved = true;
+                }
+                Some(slot) => {
+                    // A page that was read just now was zeroed on its way; the disk still has the old bytes.
+                    if zero_tail(pages.payload_mut(slot), tail) || was_absent {
+                        pages.make_dirty(slot, now);
+                        drop(pages);
+                        self.queue_dirty(inode);
+                    }
+                    return Ok(());
+                }
+                None => {
+                    drop(pages);
+                    was_absent = true;
+                    self.fill(inode, (index, index + 1)).await?;
+                }
+            }
+        }
+    }
+}

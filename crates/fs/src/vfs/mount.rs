@@ -1,0 +1,386 @@
+//! A mounted file system: its pages and inodes in memory, and their coming and going.
+//!
+//! Place in the data flow: everything that the vfs does is a method of [`Vfs`], spread over files by what it is about:
+//! `names` and `attrs` (rules), `walk` (paths), `io` and `direct` (data), `readahead`, `writeback`.
+//!
+//! Invariant: a call is run to its end. A future that is dropped before leaves no lock and no page behind, but an inode
+//! that it used stays in use; only a power cut drops futures.
+
+use super::config::{ConfigError, MountOptions, VfsMetrics};
+use super::inode::Inode;
+use super::pages::{OwnerId, Pages, Slot};
+use super::sync::{Event, RwLock};
+use super::types::*;
+use super::{DirtyPage, Errno, Fs};
+use flashweir_core::executor::Handle;
+use flashweir_core::{Duration, Instant, Payload};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
+
+/// A mounted file system; a clone is the same one.
+///
+/// Applications go through a [`Process`](super::Process) and its [`File`](super::File)s. A front end that knows inodes instead of
+/// paths (FUSE) uses [`Vfs::open_inode`] and its siblings.
+pub struct Vfs<F: Fs>(pub(crate) Rc<Shared<F>>);
+
+pub(crate) struct Shared<F: Fs> {
+    pub(crate) fs: F,
+    pub(crate) limits: Limits,
+    pub(crate) options: MountOptions,
+    pub(crate) handle: Handle,
+    pub(crate) pages: RefCell<Pages>,
+    pub(crate) inodes: RefCell<BTreeMap<Ino, Rc<Inode>>>,
+    /// Owners of pages whose inodes nobody refers to any more.
+    pub(crate) owners_freed: Rc<RefCell<Vec<OwnerId>>>,
+    /// Inodes with dirty pages, each once; background write-back serves them in turn.
+    pub(crate) dirty: RefCell<VecDeque<Rc<Inode>>>,
+    /// Files that were dropped without being closed.
+    pub(crate) dropped: RefCell<Vec<Rc<Inode>>>,
+    /// Taken by renames between directories, so that no two of them make a loop.
+    pub(crate) renames: RwLock,
+    /// There is something for background write-back to do.
+    pub(crate) work: Rc<Event>,
+    /// Background write-back sleeps without a timer.
+    pub(crate) idle: Cell<bool>,
+    /// Dirty pages became fewer, or it became clear that they do not.
+    pub(crate) cleaned: Event,
+    /// No dirty page can be written, for this reason.
+    pub(crate) stuck: Cell<Option<Errno>>,
+    pub(crate) unmounted: Cell<bool>,
+    /// Tasks of our own that use inodes: read-ahead, barriers that were not answered.
+    pub(crate) helpers: Cell<u32>,
+    pub(crate) helper_ended: Event,
+    pub(crate) metrics: RefCell<VfsMetrics>,
+    pub(crate) batches: Pool<DirtyPage>,
+    pub(crate) payloads: Pool<Payload>,
+    pub(crate) slots: Pool<Slot>,
+}
+
+impl<F: Fs> Clone for Vfs<F> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<F: Fs> fmt::Debug for Vfs<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pages = self.0.pages.borrow();
+        f.debug_struct("Vfs")
+            .field("inodes", &self.0.inodes.borrow().len())
+            .field("pages", &pages.present())
+            .field("dirty", &pages.unclean())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Fs> Drop for Shared<F> {
+    /// Ends background write-back, which waits for work and has nobody left to work for.
+    fn drop(&mut self) {
+        self.work.notify();
+    }
+}
+
+/// An inode that stays in the table as long as this is there.
+pub(crate) struct InodeRef<F: Fs> {
+    vfs: Vfs<F>,
+    inode: Rc<Inode>,
+}
+
+impl<F: Fs> InodeRef<F> {
+    pub(crate) fn rc(&self) -> &Rc<Inode> {
+        &self.inode
+    }
+    pub(crate) fn vfs(&self) -> &Vfs<F> {
+        &self.vfs
+    }
+}
+
+impl<F: Fs> Deref for InodeRef<F> {
+    type Target = Inode;
+    #[inline]
+    fn deref(&self) -> &Inode {
+        &self.inode
+    }
+}
+
+impl<F: Fs> Drop for InodeRef<F> {
+    fn drop(&mut self) {
+        // The table's and ours.
+        self.vfs.forget_if_idle(&self.inode, 2);
+    }
+}
+
+/// Vectors that are used again, so that a batch of pages allocates nothing.
+pub(crate) struct Pool<T>(RefCell<Vec<Vec<T>>>);
+
+impl<T> Pool<T> {
+    fn new() -> Self {
+        Self(RefCell::new(Vec::new()))
+    }
+    pub(crate) fn take(&self) -> Vec<T> {
+        self.0.borrow_mut().pop().unwrap_or_default()
+    }
+    pub(crate) fn give_back(&self, mut used: Vec<T>) {
+        used.clear();
+        self.0.borrow_mut().push(used);
+    }
+}
+
+impl<F: Fs> Vfs<F> {
+    /// Mounts `fs`: from here on only this may use it. Background write-back becomes a task of the executor of
+    /// `handle`; it sets no timer while nothing is dirty.
+    pub fn mount(fs: F, handle: Handle, options: MountOptions) -> std::result::Result<Self, ConfigError> {
+        options.cache.validate()?;
+        let capacity = options.cache.capacity_pages as usize;
+        let vfs = Self(Rc::new(Shared {
+            limits: fs.limits(),
+            fs,
+            options,
+            handle: handle.clone(),
+            pages: RefCell::new(Pages::new(capacity)),
+            inodes: RefCell::default(),
+            owners_freed: Rc::default(),
+            dirty: RefCell::default(),
+            dropped: RefCell::default(),
+            renames: RwLock::default(),
+            work: Rc::default(),
+            idle: Cell::new(false),
+            cleaned: Event::default(),
+            stuck: Cell::new(None),
+            unmounted: Cell::new(false),
+            helpers: Cell::new(0),
+            helper_ended: Event::default(),
+            metrics: RefCell::default(),
+            batches: Pool::new(),
+            payloads: Pool::new(),
+            slots: Pool::new(),
+        }));
+        handle.spawn(super::writeback::run(Rc::downgrade(&vfs.0), Rc::clone(&vfs.0.work), handle.clone()));
+        Ok(vfs)
+    }
+
+    /// Writes everything and ends background write-back. Files that are still open make it fail with `EBUSY`; an
+    /// error of the last write-back is returned, and what could not be written is lost.
+    pub async fn unmount(&self) -> Result<()> {
+        while self.0.helpers.get() > 0 {
+            self.0.helper_ended.wait().await;
+        }
+        self.settle_dropped().await;
+        if self.0.inodes.borrow().values().any(|inode| inode.users.get() > 0) {
+            return Err(Errno::EBUSY);
+        }
+        let synced = self.sync_all().await;
+        self.0.unmounted.set(true);
+        self.0.work.notify();
+        synced
+    }
+
+    /// The file system below.
+    pub fn fs(&self) -> &F {
+        &self.0.fs
+    }
+
+    /// What was counted since the mount.
+    pub fn metrics(&self) -> VfsMetrics {
+        let evicted_pages = self.0.pages.borrow().evictions();
+        VfsMetrics { evicted_pages, ..*self.0.metrics.borrow() }
+    }
+
+    /// Pages that are dirty or being written.
+    pub fn dirty_pages(&self) -> u64 {
+        self.0.pages.borrow().unclean() as u64
+    }
+
+    /// Pages in memory.
+    pub fn cached_pages(&self) -> u64 {
+        self.0.pages.borrow().present() as u64
+    }
+
+    /// Civil time.
+    #[inline]
+    pub fn timestamp(&self) -> Timestamp {
+        let epoch = Timestamp { seconds: self.0.options.epoch_seconds, nanos: 0 };
+        epoch.plus_nanos(self.now().as_nanos())
+    }
+
+    /// Fullness.
+    pub async fn statfs(&self) -> Result<StatFs> {
+        self.charge_call(0, 0).await;
+        self.0.fs.statfs().await
+    }
+
+    // Time.
+
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.0.handle.now()
+    }
+
+    #[inline]
+    async fn charge(&self, span: Duration) {
+        if span != Duration::ZERO {
+            self.0.handle.sleep_until(self.now() + span).await;
+        }
+    }
+
+    /// Lets the time pass that a call takes which copies `bytes` and touches `pages`.
+    #[inline]
+    pub(crate) async fn charge_call(&self, bytes: u64, pages: u64) {
+        self.charge(self.0.options.costs.of_call(bytes, pages)).await;
+    }
+
+    /// The same for names of a path.
+    pub(crate) async fn charge_components(&self, components: u64) {
+        self.charge(self.0.options.costs.path_component * components).await;
+    }
+
+    /// Lets the time pass that waiting costs, if the call had to wait since `start`.
+    #[inline]
+    pub(crate) async fn charge_wait(&self, start: Instant) {
+        if self.now() != start {
+            self.charge(self.0.options.costs.of_wait()).await;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, count: impl FnOnce(&mut VfsMetrics)) {
+        count(&mut self.0.metrics.borrow_mut());
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.0.options.read_only { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    // The table of inodes.
+
+    /// The inode in memory, made if it is not there.
+    pub(crate) fn inode(&self, ino: Ino) -> InodeRef<F> {
+        let mut inodes = self.0.inodes.borrow_mut();
+        let inode = inodes.entry(ino).or_insert_with(|| {
+            let mut pages = self.0.pages.borrow_mut();
+            for owner in self.0.owners_freed.borrow_mut().drain(..) {
+                pages.remove_owner(owner);
+            }
+            Rc::new(Inode::new(ino, pages.add_owner(ino), Rc::clone(&self.0.owners_freed)))
+        });
+        InodeRef { vfs: self.clone(), inode: Rc::clone(inode) }
+    }
+
+    /// Takes the inode out of the table if it is idle and only `references` to it exist, the table's among them.
+    pub(crate) fn forget_if_idle(&self, inode: &Rc<Inode>, references: usize) {
+        let idle = inode.users.get() == 0 && !inode.held.get() && Rc::strong_count(inode) == references;
+        if !idle || self.0.pages.borrow().pages_of(inode.owner) > 0 {
+            return;
+        }
+        let mut inodes = self.0.inodes.borrow_mut();
+        if inodes.get(&inode.ino).is_some_and(|known| Rc::ptr_eq(known, inode)) {
+            inodes.remove(&inode.ino);
+        }
+    }
+
+    /// Forgets closed files whose last page was evicted.
+    #[inline]
+    pub(crate) fn forget_emptied(&self) {
+        loop {
+            let Some(ino) = self.0.pages.borrow_mut().pop_emptied() else { return };
+            let inode = self.0.inodes.borrow().get(&ino).cloned();
+            if let Some(inode) = inode {
+                self.forget_if_idle(&inode, 2);
+            }
+        }
+    }
+
+    /// Makes the caller a user of the inode; the file system holds it from here on.
+    pub(crate) async fn use_inode(&self, ino: Ino) -> Result<InodeRef<F>> {
+        let inode = self.inode(ino);
+        let using = inode.using.alone().await;
+        if inode.gone.get() && !inode.held.get() {
+            return Err(Errno::ESTALE);
+        }
+        if !inode.held.get() {
+            let attr = self.0.fs.hold(ino).await?;
+            inode.note(&attr);
+            inode.held.set(true);
+        }
+        inode.users.set(inode.users.get() + 1);
+        drop(using);
+        Ok(inode)
+    }
+
+    /// The caller uses the inode no more.
+    pub(crate) async fn end_use(&self, inode: InodeRef<F>) -> Result<()> {
+        inode.users.set(inode.users.get() - 1);
+        self.settle(inode.rc()).await
+    }
+
+    /// Gives the inode back to the file system if nobody uses it and nothing of it has to be written.
+    pub(crate) async fn settle(&self, inode: &Rc<Inode>) -> Result<()> {
+        let is_needed = || {
+            let unclean = self.0.pages.borrow().unclean_of(inode.owner) > 0;
+            !inode.held.get() || inode.users.get() > 0 || (unclean && !inode.gone.get())
+        };
+        if is_needed() {
+            return Ok(());
+        }
+        let _using = inode.using.alone().await;
+        if is_needed() {
+            return Ok(());
+        }
+        if inode.gone.get() {
+            self.drop_pages(inode, (0, u64::MAX)).await;
+        }
+        inode.held.set(false);
+        let released = self.0.fs.release(inode.ino).await;
+        if inode.gone.get() {
+            self.remove_from_table(inode);
+        }
+        released
+    }
+
+    /// The inode has no name any more: nothing of it is worth writing.
+    pub(crate) async fn note_gone(&self, inode: &Rc<Inode>) {
+        inode.gone.set(true);
+        if inode.users.get() > 0 {
+            return;
+        }
+        if inode.held.get() {
+            // The names are gone, whatever becomes of the space: recovery finds it.
+            let _ = self.settle(inode).await;
+        } else {
+            self.drop_pages(inode, (0, u64::MAX)).await;
+            self.remove_from_table(inode);
+        }
+    }
+
+    /// The number may soon be that of another file.
+    fn remove_from_table(&self, inode: &Rc<Inode>) {
+        let mut inodes = self.0.inodes.borrow_mut();
+        if inodes.get(&inode.ino).is_some_and(|known| Rc::ptr_eq(known, inode)) {
+            inodes.remove(&inode.ino);
+        }
+    }
+
+    /// Spawns a task of our own that uses inodes.
+    pub(crate) fn spawn_helper(&self, helper: impl Future<Output = ()> + 'static) {
+        let vfs = self.clone();
+        vfs.0.helpers.set(vfs.0.helpers.get() + 1);
+        self.0.handle.spawn(async move {
+            helper.await;
+            vfs.0.helpers.set(vfs.0.helpers.get() - 1);
+            vfs.0.helper_ended.notify();
+        });
+    }
+
+    /// Closes files that were dropped.
+    pub(crate) async fn settle_dropped(&self) {
+        loop {
+            let Some(inode) = self.0.dropped.borrow_mut().pop() else { return };
+            // Nobody is there to be told.
+            let _ = self.settle(&inode).await;
+            self.forget_if_idle(&inode, 2);
+        }
+    }
+}

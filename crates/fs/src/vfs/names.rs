@@ -1,0 +1,289 @@
+//! Names come, go and move: the rules of POSIX, and the locks that file systems rely on.
+//!
+//! Order of locks: the lock of renames; directories, ancestors before descendants, others by number; inodes in them by
+//! number.
+
+use super::mount::{InodeRef, Vfs};
+use super::rights::{self, Wish};
+use super::sync::Guard;
+use super::types::*;
+use super::{Errno, Fs, mode};
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Make<'a> {
+    Node(Kind),
+    Symlink(&'a [u8]),
+}
+
+impl<F: Fs> Vfs<F> {
+    /// The attributes of a directory whose lock is held, if it has a name.
+    async fn dir_attr(&self, dir: &InodeRef<F>) -> Result<Attr> {
+        if dir.gone.get() {
+            return Err(Errno::ENOENT);
+        }
+        let attr = self.0.fs.getattr(dir.ino).await?;
+        if attr.kind.is_dir() { Ok(attr) } else { Err(Errno::ENOTDIR) }
+    }
+
+    async fn lookup_optional(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>> {
+        match self.0.fs.lookup(dir, name).await {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Makes an inode with its name; if the name exists, an error with what is there.
+    pub(crate) async fn make(
+        &self,
+        creds: &Creds,
+        dir: Ino,
+        name: &[u8],
+        what: Make<'_>,
+        permissions: u16,
+    ) -> std::result::Result<Attr, (Errno, Option<Attr>)> {
+        self.make_inner(creds, dir, name, what, permissions).await.map_err(|error| match error {
+            Refused::Errno(errno) => (errno, None),
+            Refused::Exists(attr) => (Errno::EEXIST, Some(attr)),
+        })
+    }
+
+    async fn make_inner(
+        &self,
+        creds: &Creds,
+        dir: Ino,
+        name: &[u8],
+        what: Make<'_>,
+        permissions: u16,
+    ) -> std::result::Result<Attr, Refused> {
+        let dir = self.inode(dir);
+        let _lock = dir.lock.alone().await;
+        let parent = self.dir_attr(&dir).await?;
+        rights::check(creds, &parent, Wish::EXECUTE)?;
+        if let Some(attr) = self.lookup_optional(dir.ino, name).await? {
+            return Err(Refused::Exists(attr));
+        }
+        self.check_writable()?;
+        rights::check(creds, &parent, Wish::CHANGE_NAMES)?;
+        let node = self.new_node(creds, &parent, what, permissions)?;
+        Ok(match what {
+            Make::Node(_) => self.0.fs.create(dir.ino, name, &node).await?,
+            Make::Symlink(target) => self.0.fs.symlink(dir.ino, name, target, &node).await?,
+        })
+    }
+
+    fn new_node(&self, creds: &Creds, parent: &Attr, what: Make<'_>, permissions: u16) -> Result<NewNode> {
+        let kind = match what {
+            Make::Symlink(_) => Kind::Symlink,
+            Make::Node(kind) => kind,
+        };
+        if matches!(kind, Kind::CharDevice(_) | Kind::BlockDevice(_)) && !creds.is_root() {
+            return Err(Errno::EPERM);
+        }
+        let mut mode = permissions & mode::ALL;
+        let mut gid = creds.gid;
+        if parent.mode & mode::SETGID != 0 {
+            gid = parent.gid;
+            if kind.is_dir() {
+                mode |= mode::SETGID;
+            }
+        }
+        if kind.is_file() && !creds.is_root() && !creds.in_group(gid) {
+            mode &= !mode::SETGID;
+        }
+        Ok(NewNode { kind, mode, uid: creds.uid, gid, now: self.timestamp() })
+    }
+
+    /// Takes a name away. `of_dir` says whether it has to be that of a directory.
+    pub(crate) async fn remove(&self, creds: &Creds, dir: Ino, name: &[u8], of_dir: bool) -> Result<()> {
+        let dir = self.inode(dir);
+        let dir_lock = dir.lock.alone().await;
+        let parent = self.dir_attr(&dir).await?;
+        rights::check(creds, &parent, Wish::EXECUTE)?;
+        let attr = self.0.fs.lookup(dir.ino, name).await?;
+        self.check_writable()?;
+        rights::check_remove(creds, &parent, &attr)?;
+        match (of_dir, attr.kind.is_dir()) {
+            (true, false) => return Err(Errno::ENOTDIR),
+            (false, true) => return Err(Errno::EISDIR),
+            _ => {}
+        }
+        let victim = self.inode(attr.ino);
+        let victim_lock = victim.lock.alone().await;
+        let now = self.timestamp();
+        // The count may have changed before the lock was there.
+        let links = self.0.fs.getattr(attr.ino).await?.links;
+        if of_dir {
+            self.0.fs.rmdir(dir.ino, name, now).await?;
+        } else {
+            self.0.fs.unlink(dir.ino, name, now).await?;
+        }
+        drop((victim_lock, dir_lock));
+        if of_dir || links <= 1 {
+            self.note_gone(victim.rc()).await;
+        }
+        Ok(())
+    }
+
+    /// Gives the inode one more name.
+    pub(crate) async fn add_link(&self, creds: &Creds, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let dir = self.inode(dir);
+        let _dir_lock = dir.lock.alone().await;
+        let parent = self.dir_attr(&dir).await?;
+        rights::check(creds, &parent, Wish::EXECUTE)?;
+        if self.lookup_optional(dir.ino, name).await?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        self.check_writable()?;
+        rights::check(creds, &parent, Wish::CHANGE_NAMES)?;
+        if ino == dir.ino {
+            return Err(Errno::EPERM);
+        }
+        let inode = self.inode(ino);
+        let _lock = inode.lock.alone().await;
+        if inode.gone.get() {
+            return Err(Errno::ENOENT);
+        }
+        let attr = self.0.fs.getattr(ino).await?;
+        if attr.kind.is_dir() {
+            return Err(Errno::EPERM);
+        }
+        if attr.links >= self.0.limits.links_max {
+            return Err(Errno::EMLINK);
+        }
+        self.0.fs.link(ino, dir.ino, name, self.timestamp()).await
+    }
+
+    /// Whether `above` is `dir` or a directory above it.
+    async fn is_above(&self, above: Ino, dir: Ino) -> Result<bool> {
+        let mut at = dir;
+        loop {
+            if at == above {
+                return Ok(true);
+            }
+            let parent = self.0.fs.parent(at).await?;
+            if parent == at {
+                return Ok(false);
+            }
+            at = parent;
+        }
+    }
+
+    /// Locks two directories, ancestors first. The lock of renames is held if they differ.
+    async fn lock_dirs<'a>(
+        &self,
+        a: &'a InodeRef<F>,
+        b: &'a InodeRef<F>,
+    ) -> Result<(Guard<'a>, Option<Guard<'a>>)> {
+        if a.ino == b.ino {
+            return Ok((a.lock.alone().await, None));
+        }
+        let is_b_first =
+            self.is_above(b.ino, a.ino).await? || (b.ino < a.ino && !self.is_above(a.ino, b.ino).await?);
+        let (first, second) = if is_b_first { (b, a) } else { (a, b) };
+        Ok((first.lock.alone().await, Some(second.lock.alone().await)))
+    }
+
+    /// Moves an entry.
+    pub(crate) async fn move_name(
+        &self,
+        creds: &Creds,
+        (from_dir, from): (Ino, &[u8]),
+        (to_dir, to): (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let _renames = if from_dir == to_dir { None } else { Some(self.0.renames.alone().await) };
+        let (dir_a, dir_b) = (self.inode(from_dir), self.inode(to_dir));
+        let dir_locks = self.lock_dirs(&dir_a, &dir_b).await?;
+        let parents = (self.dir_attr(&dir_a).await?, self.dir_attr(&dir_b).await?);
+        rights::check(creds, &parents.0, Wish::EXECUTE)?;
+        rights::check(creds, &parents.1, Wish::EXECUTE)?;
+        let source = self.0.fs.lookup(from_dir, from).await?;
+        let target = self.lookup_optional(to_dir, to).await?;
+        self.check_writable()?;
+        self.check_move(creds, &parents, &source, target.as_ref(), mode).await?;
+        if target.is_some_and(|target| target.ino == source.ino) {
+            return Ok(());
+        }
+        let moved = self.inode(source.ino);
+        let met = target.map(|target| self.inode(target.ino));
+        let is_met_first = met.as_ref().is_some_and(|met| met.ino < moved.ino);
+        let mut node_locks = Vec::new();
+        let order = if is_met_first { [met.as_ref(), Some(&moved)] } else { [Some(&moved), met.as_ref()] };
+        for inode in order.into_iter().flatten() {
+            node_locks.push(inode.lock.alone().await);
+        }
+        let links = match target {
+            Some(target) => self.0.fs.getattr(target.ino).await?.links,
+            None => 0,
+        };
+        self.0.fs.rename((from_dir, from), (to_dir, to), mode, self.timestamp()).await?;
+        drop((node_locks, dir_locks));
+        if let (Some(target), Some(met), RenameMode::Replace) = (target, &met, mode)
+            && (target.kind.is_dir() || links <= 1)
+        {
+            self.note_gone(met.rc()).await;
+        }
+        Ok(())
+    }
+
+    /// The rules of a rename.
+    async fn check_move(
+        &self,
+        creds: &Creds,
+        (from_dir, to_dir): &(Attr, Attr),
+        source: &Attr,
+        target: Option<&Attr>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let is_same_dir = from_dir.ino == to_dir.ino;
+        if !is_same_dir && source.kind.is_dir() && self.is_above(source.ino, to_dir.ino).await? {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = target
+            && !is_same_dir
+            && target.kind.is_dir()
+            && self.is_above(target.ino, from_dir.ino).await?
+        {
+            let is_exchange = mode == RenameMode::Exchange;
+            return Err(if is_exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+        }
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
+            _ => {}
+        }
+        rights::check_remove(creds, from_dir, source)?;
+        match target {
+            Some(target) => rights::check_remove(creds, to_dir, target)?,
+            None => rights::check(creds, to_dir, Wish::CHANGE_NAMES)?,
+        }
+        // A directory that moves gets another `..`, which is a change of the directory.
+        let is_rewritten = |attr: &Attr| attr.kind.is_dir() && !is_same_dir;
+        if is_rewritten(source) {
+            rights::check(creds, source, Wish::WRITE)?;
+        }
+        let Some(target) = target else { return Ok(()) };
+        if mode == RenameMode::Exchange {
+            return if is_rewritten(target) { rights::check(creds, target, Wish::WRITE) } else { Ok(()) };
+        }
+        match (source.kind.is_dir(), target.kind.is_dir()) {
+            (true, false) => Err(Errno::ENOTDIR),
+            (false, true) => Err(Errno::EISDIR),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why nothing was made.
+enum Refused {
+    Errno(Errno),
+    Exists(Attr),
+}
+
+impl From<Errno> for Refused {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}

@@ -1,0 +1,677 @@
+//! The pages in memory: which are there, in which state, and which goes when room is needed.
+//!
+//! Place in the data flow: the I/O of files looks pages up here and changes their state; this file knows no file
+//! system and waits for nothing.
+//!
+//! Invariants:
+//! 1. A page is in one state. `Clean` pages are in the list from which pages are evicted, `Dirty` ones in the list of
+//!    their owner, oldest first; pages under I/O are in neither, so they are never evicted.
+//! 2. A page under write-back has been handed out as it was: its payload is shared, never changed in place, so a writer
+//!    replaces it here and waits for nobody (the device sees a stable page by copy, not by lock). The page is then
+//!    `Redirtied` and becomes `Dirty` when the write ends, whatever became of the write.
+//! 3. A page whose write failed is dirty again.
+//! 4. There are at most `capacity` pages, unless more than that are dirty or under I/O.
+//!
+//! A page is 64 bytes and found through one open-addressed table, in which sixteen neighbours share a place: random
+//! access costs about two cache misses, sequential access fewer. A tree would keep pages in order, but order is
+//! asked for once a batch, and a sort of its indices is cheaper than an ordered insert of each page.
+//!
+//! Deliberately absent: an exact order of last use. A page that was used gets a second chance (the clock algorithm),
+//! so that a hit writes one bit.
+
+use super::types::Ino;
+use flashweir_core::random::mix;
+use flashweir_core::{Instant, Payload};
+
+/// No page.
+const NONE: u32 = u32::MAX;
+
+/// Neighbours that share a place in the table.
+const BLOCK: u64 = 16;
+
+/// The pages of one inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnerId(u32);
+
+/// A page in memory; valid until it is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+/// What a page is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The content is as it is on the disk.
+    Clean,
+    /// The content is not there yet.
+    Reading,
+    /// The content is newer than on the disk.
+    Dirty,
+    /// It is being written.
+    Writing,
+    /// It is being written, and there is a newer content.
+    Redirtied,
+}
+
+#[derive(Debug)]
+struct Page {
+    payload: Payload,
+    index: u64,
+    dirtied: Instant,
+    owner: u32,
+    prev: u32,
+    next: u32,
+    owner_prev: u32,
+    owner_next: u32,
+    state: State,
+    used: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+}
+
+impl List {
+    const EMPTY: Self = Self { head: NONE, tail: NONE };
+
+    fn push_back(&mut self, pages: &mut [Page], at: u32) {
+        pages[at as usize].prev = self.tail;
+        pages[at as usize].next = NONE;
+        match self.tail {
+            NONE => self.head = at,
+            tail => pages[tail as usize].next = at,
+        }
+        self.tail = at;
+    }
+
+    fn push_front(&mut self, pages: &mut [Page], at: u32) {
+        pages[at as usize].prev = NONE;
+        pages[at as usize].next = self.head;
+        match self.head {
+            NONE => self.tail = at,
+            head => pages[head as usize].prev = at,
+        }
+        self.head = at;
+    }
+
+    fn remove(&mut self, pages: &mut [Page], at: u32) {
+        let (prev, next) = (pages[at as usize].prev, pages[at as usize].next);
+        match prev {
+            NONE => self.head = next,
+            prev => pages[prev as usize].next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => pages[next as usize].prev = prev,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Owner {
+    ino: Ino,
+    first: u32,
+    dirty: List,
+    pages: u32,
+    /// Dirty or being written.
+    unclean: u32,
+}
+
+/// All pages in memory.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pages: Vec<Page>,
+    free: Vec<u32>,
+    /// High half: part of the hash. Low half: slot plus one; 0 is an empty place.
+    table: Vec<u64>,
+    owners: Vec<Owner>,
+    owners_free: Vec<u32>,
+    clean: List,
+    capacity: usize,
+    present: usize,
+    unclean: usize,
+    evictions: u64,
+    /// Owners whose last page was evicted.
+    emptied: Vec<Ino>,
+}
+
+impl Pages {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            pages: Vec::new(),
+            free: Vec::new(),
+            table: vec![0; 64],
+            owners: Vec::new(),
+            owners_free: Vec::new(),
+            clean: List::EMPTY,
+            capacity,
+            present: 0,
+            unclean: 0,
+            evictions: 0,
+            emptied: Vec::new(),
+        }
+    }
+
+    /// Pages in memory.
+    pub(crate) fn present(&self) -> usize {
+        self.present
+    }
+
+    /// Pages that are dirty or being written.
+    #[inline]
+    pub(crate) fn unclean(&self) -> usize {
+        self.unclean
+    }
+
+    /// Pages evicted so far.
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Takes one of those owners whose last page was evicted.
+    #[inline]
+    pub(crate) fn pop_emptied(&mut self) -> Option<Ino> {
+        self.emptied.pop()
+    }
+
+    // Owners.
+
+    pub(crate) fn add_owner(&mut self, ino: Ino) -> OwnerId {
+        let owner = Owner { ino, first: NONE, dirty: List::EMPTY, pages: 0, unclean: 0 };
+        match self.owners_free.pop() {
+            Some(id) => {
+                self.owners[id as usize] = owner;
+                OwnerId(id)
+            }
+            None => {
+                self.owners.push(owner);
+                OwnerId((self.owners.len() - 1) as u32)
+            }
+        }
+    }
+
+    /// The owner has no pages.
+    pub(crate) fn remove_owner(&mut self, owner: OwnerId) {
+        assert_eq!(self.pages_of(owner), 0, "an inode is forgotten while it has pages");
+        self.owners_free.push(owner.0);
+    }
+
+    /// Pages of this owner.
+    #[inline]
+    pub(crate) fn pages_of(&self, owner: OwnerId) -> u32 {
+        self.owners[owner.0 as usize].pages
+    }
+
+    /// Pages of this owner that are dirty or being written.
+    #[inline]
+    pub(crate) fn unclean_of(&self, owner: OwnerId) -> u32 {
+        self.owners[owner.0 as usize].unclean
+    }
+
+    /// Whether this owner has pages that are dirty and not being written.
+    #[inline]
+    pub(crate) fn has_dirty(&self, owner: OwnerId) -> bool {
+        self.owners[owner.0 as usize].dirty.head != NONE
+    }
+
+    // The table.
+
+    #[inline]
+    fn hash(owner: u32, index: u64) -> u64 {
+        mix((u64::from(owner) << 44) ^ (index / BLOCK))
+    }
+
+    /// First place to look at, and the mark that an entry carries.
+    #[inline]
+    fn place(&self, owner: u32, index: u64) -> (usize, u64) {
+        let hash = Self::hash(owner, index);
+        let within = index % BLOCK;
+        let place = (hash.wrapping_mul(BLOCK) + within) as usize & (self.table.len() - 1);
+        let mark = (hash ^ (within << 60)) & !0xffff_ffff;
+        (place, mark)
+    }
+
+    /// The page, if it is in memory.
+    #[inline]
+    pub(crate) fn find(&self, owner: OwnerId, index: u64) -> Option<Slot> {
+        let (mut place, mark) = self.place(owner.0, index);
+        loop {
+            let entry = self.table[place];
+            if entry == 0 {
+                return None;
+            }
+            if entry & !0xffff_ffff == mark {
+                let at = entry as u32 - 1;
+                let page = &self.pages[at as usize];
+                if page.index == index && page.owner == owner.0 {
+                    return Some(Slot(at));
+                }
+            }
+            place = (place + 1) & (self.table.len() - 1);
+        }
+    }
+
+    fn enter(&mut self, at: u32) {
+        let (owner, index) = (self.pages[at as usize].owner, self.pages[at as usize].index);
+        let (mut place, mark) = self.place(owner, index);
+        while self.table[place] != 0 {
+            place = (place + 1) & (self.table.len() - 1);
+        }
+        self.table[place] = mark | u64::from(at + 1);
+    }
+
+    /// Removes the entry and moves later ones of the same chain up, so that a search ends at the first gap.
+    fn leave(&mut self, at: u32) {
+        let last = self.table.len() - 1;
+        let page = &self.pages[at as usize];
+        let (mut place, _) = self.place(page.owner, page.index);
+        while self.table[place] as u32 != at + 1 {
+            place = (place + 1) & last;
+        }
+        let mut gap = place;
+        loop {
+            place = (place + 1) & last;
+            let entry = self.table[place];
+            if entry == 0 {
+                break;
+            }
+            let page = &self.pages[(entry as u32 - 1) as usize];
+            let (home, _) = self.place(page.owner, page.index);
+            // The entry may move to the gap if its search passes there.
+            if (place.wrapping_sub(home) & last) >= (place.wrapping_sub(gap) & last) {
+                self.table[gap] = entry;
+                gap = place;
+            }
+        }
+        self.table[gap] = 0;
+    }
+
+    fn grow(&mut self) {
+        let size = self.table.len() * 2;
+        let old = std::mem::replace(&mut self.table, vec![0; size]);
+        for entry in old.into_iter().filter(|&entry| entry != 0) {
+            self.enter(entry as u32 - 1);
+        }
+    }
+
+    // Pages.
+
+    /// Adds a page that is not there, clean, dirty or being read; another may be evicted.
+    pub(crate) fn insert(
+        &mut self,
+        owner: OwnerId,
+        index: u64,
+        state: State,
+        payload: Payload,
+        now: Instant,
+    ) -> Slot {
+        debug_assert!(self.find(owner, index).is_none(), "page {index} is there already");
+        while self.present >= self.capacity && self.evict_one() {}
+        if (self.present + 1) * 2 > self.table.len() {
+            self.grow();
+        }
+        let first = self.owners[owner.0 as usize].first;
+        let page = Page {
+            payload,
+            index,
+            dirtied: now,
+            owner: owner.0,
+            prev: NONE,
+            next: NONE,
+            owner_prev: NONE,
+            owner_next: first,
+            state,
+            used: false,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.pages[at as usize] = page;
+                at
+            }
+            None => {
+                self.pages.push(page);
+                (self.pages.len() - 1) as u32
+            }
+        };
+        if first != NONE {
+            self.pages[first as usize].owner_prev = at;
+        }
+        let owner = &mut self.owners[owner.0 as usize];
+        owner.first = at;
+        owner.pages += 1;
+        self.present += 1;
+        match state {
+            State::Clean => self.clean.push_back(&mut self.pages, at),
+            State::Dirty => {
+                owner.dirty.push_back(&mut self.pages, at);
+                owner.unclean += 1;
+                self.unclean += 1;
+            }
+            State::Reading => {}
+            State::Writing | State::Redirtied => unreachable!("a page is not born under write-back"),
+        }
+        self.enter(at);
+        Slot(at)
+    }
+
+    /// Takes a page out; it is not under write-back.
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        let at = slot.0;
+        let page = &mut self.pages[at as usize];
+        page.payload = Payload::Zero;
+        let owner = &mut self.owners[page.owner as usize];
+        let (prev, next) = (page.owner_prev, page.owner_next);
+        owner.pages -= 1;
+        match page.state {
+            State::Clean => self.clean.remove(&mut self.pages, at),
+            State::Dirty => {
+                owner.unclean -= 1;
+                self.unclean -= 1;
+                owner.dirty.remove(&mut self.pages, at);
+            }
+            State::Reading => {}
+            State::Writing | State::Redirtied => unreachable!("a page that is being written is removed"),
+        }
+        match prev {
+            NONE => owner.first = next,
+            prev => self.pages[prev as usize].owner_next = next,
+        }
+        if next != NONE {
+            self.pages[next as usize].owner_prev = prev;
+        }
+        self.present -= 1;
+        self.leave(at);
+        self.free.push(at);
+    }
+
+    /// Evicts the clean page that was not used for longest, about; false if there is none.
+    fn evict_one(&mut self) -> bool {
+        loop {
+            let at = self.clean.head;
+            if at == NONE {
+                return false;
+            }
+            if std::mem::take(&mut self.pages[at as usize].used) {
+                self.clean.remove(&mut self.pages, at);
+                self.clean.push_back(&mut self.pages, at);
+                continue;
+            }
+            let owner = self.pages[at as usize].owner as usize;
+            self.remove(Slot(at));
+            self.evictions += 1;
+            if self.owners[owner].pages == 0 {
+                self.emptied.push(self.owners[owner].ino);
+            }
+            return true;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self, slot: Slot) -> State {
+        self.pages[slot.0 as usize].state
+    }
+
+    #[inline]
+    pub(crate) fn payload(&self, slot: Slot) -> &Payload {
+        &self.pages[slot.0 as usize].payload
+    }
+
+    #[inline]
+    pub(crate) fn payload_mut(&mut self, slot: Slot) -> &mut Payload {
+        &mut self.pages[slot.0 as usize].payload
+    }
+
+    /// The page was read.
+    #[inline]
+    pub(crate) fn touch(&mut self, slot: Slot) {
+        self.pages[slot.0 as usize].used = true;
+    }
+
+    /// The content has arrived.
+    pub(crate) fn end_read(&mut self, slot: Slot, payload: Payload) {
+        let page = &mut self.pages[slot.0 as usize];
+        debug_assert_eq!(page.state, State::Reading);
+        page.state = State::Clean;
+        page.payload = payload;
+        self.clean.push_back(&mut self.pages, slot.0);
+    }
+
+    /// The content is about to change.
+    #[inline]
+    pub(crate) fn make_dirty(&mut self, slot: Slot, now: Instant) {
+        let page = &mut self.pages[slot.0 as usize];
+        page.used = true;
+        match page.state {
+            State::Dirty | State::Redirtied => {}
+            State::Writing => {
+                page.state = State::Redirtied;
+                page.dirtied = now;
+            }
+            State::Clean => {
+                page.state = State::Dirty;
+                page.dirtied = now;
+                let owner = &mut self.owners[page.owner as usize];
+                owner.unclean += 1;
+                self.unclean += 1;
+                self.clean.remove(&mut self.pages, slot.0);
+                owner.dirty.push_back(&mut self.pages, slot.0);
+            }
+            State::Reading => unreachable!("a page that is being read has no content to change"),
+        }
+    }
+
+    /// A dirty page is handed to the file system.
+    pub(crate) fn begin_write(&mut self, slot: Slot) {
+        let page = &mut self.pages[slot.0 as usize];
+        debug_assert_eq!(page.state, State::Dirty);
+        page.state = State::Writing;
+        self.owners[page.owner as usize].dirty.remove(&mut self.pages, slot.0);
+    }
+
+    /// The write has ended. Returns whether the page is dirty now.
+    pub(crate) fn end_write(&mut self, slot: Slot, written: bool) -> bool {
+        let at = slot.0;
+        let page = &mut self.pages[at as usize];
+        let owner = &mut self.owners[page.owner as usize];
+        match page.state {
+            State::Writing if written => {
+                page.state = State::Clean;
+                owner.unclean -= 1;
+                self.unclean -= 1;
+                self.clean.push_back(&mut self.pages, at);
+                return false;
+            }
+            State::Writing => {
+                page.state = State::Dirty;
+                owner.dirty.push_front(&mut self.pages, at);
+            }
+            State::Redirtied => {
+                page.state = State::Dirty;
+                owner.dirty.push_back(&mut self.pages, at);
+            }
+            State::Clean | State::Dirty | State::Reading => {
+                unreachable!("no write of this page is under way")
+            }
+        }
+        true
+    }
+
+    /// Appends the numbers of the owner's dirty pages within `first..end`, without those that became dirty after
+    /// `until` and those that are being written, and sorts them.
+    pub(crate) fn dirty_indices(
+        &self,
+        owner: OwnerId,
+        (first, end): (u64, u64),
+        until: Instant,
+        indices: &mut Vec<u64>,
+    ) {
+        let mut at = self.owners[owner.0 as usize].dirty.head;
+        while at != NONE {
+            let page = &self.pages[at as usize];
+            if page.dirtied <= until && (first..end).contains(&page.index) {
+                indices.push(page.index);
+            }
+            at = page.next;
+        }
+        indices.sort_unstable();
+    }
+
+    /// Whether all of `count` pages from `first` on are dirty already.
+    #[inline]
+    pub(crate) fn all_dirty(&self, owner: OwnerId, first: u64, count: u64) -> bool {
+        (first..first + count).all(|index| {
+            let state = self.find(owner, index).map(|slot| self.state(slot));
+            matches!(state, Some(State::Dirty | State::Redirtied))
+        })
+    }
+
+    /// Appends the pages of the owner within `first..end`, in no particular order.
+    pub(crate) fn slots(&self, owner: OwnerId, (first, end): (u64, u64), slots: &mut Vec<Slot>) {
+        let count = u64::from(self.pages_of(owner));
+        if end.saturating_sub(first) <= count {
+            slots.extend((first..end).filter_map(|index| self.find(owner, index)));
+            return;
+        }
+        let mut at = self.owners[owner.0 as usize].first;
+        while at != NONE {
+            let page = &self.pages[at as usize];
+            if (first..end).contains(&page.index) {
+                slots.push(Slot(at));
+            }
+            at = page.owner_next;
+        }
+    }
+
+    /// Checks every invariant by counting anew; for tests.
+    #[cfg(test)]
+    pub(crate) fn audit(&self) {
+        let mut by_state = [0usize; 5];
+        let entries = self.table.iter().filter(|&&entry| entry != 0);
+        for &entry in entries.clone() {
+            let at = entry as u32 - 1;
+            let page = &self.pages[at as usize];
+            by_state[page.state as usize] += 1;
+            assert_eq!(self.find(OwnerId(page.owner), page.index), Some(Slot(at)));
+        }
+        assert_eq!(entries.count(), self.present);
+        let walk = |list: List, state: State| {
+            let (mut at, mut before, mut length) = (list.head, NONE, 0);
+            while at != NONE {
+                let page = &self.pages[at as usize];
+                assert_eq!((page.state, page.prev), (state, before));
+                (before, at, length) = (at, page.next, length + 1);
+            }
+            assert_eq!(list.tail, before);
+            length
+        };
+        assert_eq!(walk(self.clean, State::Clean), by_state[State::Clean as usize]);
+        let (mut dirty, mut unclean, mut pages) = (0, 0, 0);
+        for (id, owner) in self.owners.iter().enumerate() {
+            if self.owners_free.contains(&(id as u32)) {
+                continue;
+            }
+            dirty += walk(owner.dirty, State::Dirty);
+            unclean += owner.unclean as usize;
+            let mut slots = Vec::new();
+            self.slots(OwnerId(id as u32), (0, u64::MAX), &mut slots);
+            assert_eq!(slots.len(), owner.pages as usize);
+            pages += slots.len();
+        }
+        let writing = by_state[State::Writing as usize] + by_state[State::Redirtied as usize];
+        assert_eq!((dirty, pages), (by_state[State::Dirty as usize], self.present));
+        assert_eq!((unclean, self.unclean), (dirty + writing, dirty + writing));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_core::Stream;
+    use std::collections::BTreeMap;
+
+    const NOW: Instant = Instant::ZERO;
+
+    #[test]
+    fn a_page_is_one_cache_line() {
+        assert_eq!(size_of::<Page>(), 64);
+    }
+
+    /// Random changes against a map, with a table that grows, chains that wrap, and every state.
+    #[test]
+    fn pages_are_found_as_in_a_map() {
+        let mut random = Stream::new(5, "pages");
+        let mut pages = Pages::new(usize::MAX);
+        let owners: Vec<OwnerId> = (0..5).map(|ino| pages.add_owner(Ino(ino))).collect();
+        let mut model: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+        for step in 0..40_000u64 {
+            let who = random.below(5) as usize;
+            let index = random.below(40) + if random.chance(0.3) { random.below(1 << 40) } else { 0 };
+            let found = pages.find(owners[who], index);
+            assert_eq!(found.map(|slot| pages.payload(slot).identity()), model.get(&(who, index)).copied());
+            let grows = step % 2_000 < 1_200;
+            match (found, random.below(4)) {
+                (None, _) if grows => {
+                    let state = [State::Clean, State::Dirty, State::Reading][random.below(3) as usize];
+                    pages.insert(owners[who], index, state, Payload::Tag(step), NOW);
+                    model.insert((who, index), step);
+                }
+                (None, _) => {
+                    let nth = random.below(model.len().max(1) as u64) as usize;
+                    if let Some((&(who, index), _)) = model.iter().nth(nth) {
+                        let slot = pages.find(owners[who], index).unwrap();
+                        if !matches!(pages.state(slot), State::Writing | State::Redirtied) {
+                            pages.remove(slot);
+                            model.remove(&(who, index));
+                        }
+                    }
+                }
+                (Some(slot), action) => match pages.state(slot) {
+                    State::Reading => {
+                        pages.end_read(slot, Payload::Tag(step));
+                        model.insert((who, index), step);
+                    }
+                    State::Dirty if action == 0 => pages.begin_write(slot),
+                    State::Writing | State::Redirtied if action < 2 => {
+                        pages.end_write(slot, action == 0);
+                    }
+                    _ => pages.make_dirty(slot, NOW),
+                },
+            }
+            if step % 1_000 == 0 {
+                pages.audit();
+            }
+        }
+        pages.audit();
+        assert!(pages.table.len() > 1_000, "the table never grew");
+    }
+
+    #[test]
+    fn used_pages_get_a_second_chance_and_only_clean_ones_go() {
+        let mut pages = Pages::new(4);
+        let owner = pages.add_owner(Ino(1));
+        let dirty = pages.insert(owner, 0, State::Dirty, Payload::Zero, NOW);
+        for index in 1..4 {
+            pages.insert(owner, index, State::Clean, Payload::Zero, NOW);
+        }
+        let used = pages.find(owner, 1).unwrap();
+        pages.touch(used);
+        pages.insert(owner, 4, State::Clean, Payload::Zero, NOW);
+        let there = |pages: &Pages| (0..7).filter(|&i| pages.find(owner, i).is_some()).collect::<Vec<_>>();
+        assert_eq!(there(&pages), [0, 1, 3, 4]);
+        for index in [1, 3, 4] {
+            pages.make_dirty(pages.find(owner, index).unwrap(), NOW);
+        }
+        pages.insert(owner, 5, State::Clean, Payload::Zero, NOW);
+        assert_eq!(there(&pages), [0, 1, 3, 4, 5], "nothing could go");
+        pages.begin_write(dirty);
+        pages.make_dirty(dirty, NOW);
+        assert_eq!(pages.state(dirty), State::Redirtied);
+        assert!(pages.end_write(dirty, true), "the newer content is not on the disk");
+        pages.begin_write(dirty);
+        assert!(pages.end_write(dirty, false), "a failed write cleans nothing");
+        pages.begin_write(dirty);
+        assert!(!pages.end_write(dirty, true));
+        pages.audit();
+    }
+}

@@ -1,0 +1,407 @@
+//! What a program calls: paths, with credentials, a working directory and a mask of permission bits.
+
+use super::attrs::SetTime;
+use super::file::{File, OpenFlags};
+use super::mount::Vfs;
+use super::names::Make;
+use super::rights::{self, Wish};
+use super::types::*;
+use super::walk::{Last, LastName, Place};
+use super::{Errno, Fs};
+use std::fmt;
+
+/// Symbolic links at the end of a path that `open` follows because it may have to make what they lead to.
+const OPEN_RETRIES_MAX: u32 = 40;
+
+/// A caller. Paths are bytes; those without a slash at the beginning begin at the working directory.
+pub struct Process<F: Fs> {
+    vfs: Vfs<F>,
+    creds: Creds,
+    umask: u16,
+    dir: Ino,
+}
+
+impl<F: Fs> Clone for Process<F> {
+    fn clone(&self) -> Self {
+        Self { vfs: self.vfs.clone(), creds: self.creds.clone(), ..*self }
+    }
+}
+
+impl<F: Fs> fmt::Debug for Process<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process")
+            .field("creds", &self.creds)
+            .field("umask", &format_args!("{:o}", self.umask))
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a symbolic link at the end of a path is followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Follow {
+    /// It is followed.
+    #[default]
+    Yes,
+    /// It is meant itself.
+    No,
+}
+
+impl Follow {
+    const fn last(self) -> Last {
+        match self {
+            Self::Yes => Last::Follow,
+            Self::No => Last::NoFollow,
+        }
+    }
+}
+
+impl<F: Fs> Vfs<F> {
+    /// A caller with these credentials, the mask 022 and the root as working directory.
+    pub fn process(&self, creds: Creds) -> Process<F> {
+        Process { vfs: self.clone(), creds, umask: 0o022, dir: self.0.fs.root() }
+    }
+
+    /// Opens an inode that is known by its number; nothing is made.
+    pub async fn open_inode(&self, creds: &Creds, ino: Ino, flags: OpenFlags) -> Result<File<F>> {
+        let attr = self.0.fs.getattr(ino).await?;
+        self.open_found(creds, &attr, flags, false).await
+    }
+
+    /// Opens what is there; the rights do not matter for what the caller has just made.
+    async fn open_found(
+        &self,
+        creds: &Creds,
+        attr: &Attr,
+        flags: OpenFlags,
+        is_new: bool,
+    ) -> Result<File<F>> {
+        let writes = flags.access.writes() || flags.truncate;
+        match attr.kind {
+            Kind::Symlink => return Err(Errno::ELOOP),
+            Kind::Directory if writes || flags.create => return Err(Errno::EISDIR),
+            Kind::File if flags.directory => return Err(Errno::ENOTDIR),
+            Kind::File | Kind::Directory => {}
+            Kind::Fifo | Kind::Socket | Kind::CharDevice(_) | Kind::BlockDevice(_) => {
+                return Err(if flags.directory { Errno::ENOTDIR } else { Errno::ENXIO });
+            }
+        }
+        if !is_new {
+            rights::check(creds, attr, Wish { read: flags.access.reads(), write: writes, execute: false })?;
+        }
+        if writes {
+            self.check_writable()?;
+        }
+        let inode = self.use_inode(attr.ino).await?;
+        if flags.truncate && !is_new {
+            // Also an empty file: its times change.
+            if let Err(errno) = self.resize_checked(&inode, 0, creds.is_root()).await {
+                let _ = self.end_use(inode).await;
+                return Err(errno);
+            }
+        }
+        Ok(File::new(inode, attr.kind, flags, creds.is_root()))
+    }
+}
+
+impl<F: Fs> Process<F> {
+    /// The mount.
+    pub fn vfs(&self) -> &Vfs<F> {
+        &self.vfs
+    }
+
+    /// Who calls.
+    pub fn creds(&self) -> &Creds {
+        &self.creds
+    }
+
+    /// The working directory.
+    pub fn dir(&self) -> Ino {
+        self.dir
+    }
+
+    /// The same caller with another mask.
+    pub fn with_umask(&self, umask: u16) -> Self {
+        Self { umask: umask & 0o777, ..self.clone() }
+    }
+
+    /// The same caller in the directory of this number, for front ends that know inodes instead of paths.
+    pub fn at(&self, dir: Ino) -> Self {
+        Self { dir, ..self.clone() }
+    }
+
+    /// The same caller with another working directory, which he may enter.
+    pub async fn with_dir(&self, path: impl AsRef<[u8]>) -> Result<Self> {
+        let attr = self.find(path.as_ref(), Follow::Yes).await?;
+        if !attr.kind.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        rights::check(&self.creds, &attr, Wish::EXECUTE)?;
+        Ok(self.at(attr.ino))
+    }
+
+    async fn walk(&self, path: &[u8], last: Last) -> Result<Place> {
+        self.vfs.charge_call(0, 0).await;
+        self.vfs.walk(&self.creds, self.dir, path, last).await
+    }
+
+    async fn find(&self, path: &[u8], follow: Follow) -> Result<Attr> {
+        self.vfs.charge_call(0, 0).await;
+        self.vfs.find(&self.creds, self.dir, path, follow.last()).await
+    }
+
+    // Files.
+
+    /// Opens a file or a directory. A file that is made gets `permissions` without the bits of the mask.
+    pub async fn open(&self, path: impl AsRef<[u8]>, flags: OpenFlags, permissions: u16) -> Result<File<F>> {
+        if flags.create && flags.directory {
+            return Err(Errno::EINVAL);
+        }
+        let is_exclusive = flags.create && flags.exclusive;
+        let last = if flags.no_follow || is_exclusive { Last::NoFollow } else { Last::Follow };
+        let mut tries = 0;
+        loop {
+            let place = self.walk(path.as_ref(), last).await?;
+            if let Some(attr) = place.node {
+                return match attr.kind {
+                    _ if is_exclusive => Err(Errno::EEXIST),
+                    Kind::Symlink if flags.directory => Err(Errno::ENOTDIR),
+                    _ => self.vfs.open_found(&self.creds, &attr, flags, false).await,
+                };
+            }
+            let LastName::Name(name) = &place.name else { return Err(Errno::ENOENT) };
+            if !flags.create {
+                return Err(Errno::ENOENT);
+            }
+            if place.is_dir_wanted {
+                return Err(Errno::EISDIR);
+            }
+            let what = Make::Node(Kind::File);
+            match self.vfs.make(&self.creds, place.dir, name, what, permissions & !self.umask).await {
+                Ok(attr) => return self.vfs.open_found(&self.creds, &attr, flags, true).await,
+                // Somebody else was faster: what is there now is opened.
+                Err((Errno::EEXIST, Some(_))) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
+                Err((errno, _)) => return Err(errno),
+            }
+        }
+    }
+
+    /// Makes a file, opens it for writing and empties it, with permissions 0666 less the mask.
+    pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File<F>> {
+        self.open(path, OpenFlags::WRITE.create().truncate(), 0o666).await
+    }
+
+    /// The attributes of what a path leads to.
+    pub async fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
+        self.find(path.as_ref(), follow).await
+    }
+
+    /// `EACCES` if the caller may not do this with what the path leads to, `EROFS` if nobody may write.
+    pub async fn access(&self, path: impl AsRef<[u8]>, wish: Wish) -> Result<()> {
+        let attr = self.find(path.as_ref(), Follow::Yes).await?;
+        if wish.write && (attr.kind.is_file() || attr.kind.is_dir() || attr.kind.is_symlink()) {
+            self.vfs.check_writable()?;
+        }
+        rights::check(&self.creds, &attr, wish)
+    }
+
+    /// Changes the length of a file.
+    pub async fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
+        let attr = self.find(path.as_ref(), Follow::Yes).await?;
+        self.vfs.truncate_inode(&self.creds, attr.ino, size).await.map(drop)
+    }
+
+    // Names.
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, path: impl AsRef<[u8]>, permissions: u16) -> Result<Attr> {
+        let place = self.walk(path.as_ref(), Last::Name).await?;
+        let LastName::Name(name) = &place.name else { return Err(Errno::EEXIST) };
+        let permissions = permissions & 0o1777 & !self.umask;
+        let what = Make::Node(Kind::Directory);
+        self.vfs.make(&self.creds, place.dir, name, what, permissions).await.map_err(|(errno, _)| errno)
+    }
+
+    /// Makes a file, a named pipe, a socket or (root only) a device. `EPERM` for a directory, `EINVAL` for a link.
+    pub async fn mknod(&self, path: impl AsRef<[u8]>, kind: Kind, permissions: u16) -> Result<Attr> {
+        match kind {
+            Kind::Directory => return Err(Errno::EPERM),
+            Kind::Symlink => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        self.make_leaf(path.as_ref(), Make::Node(kind), permissions & !self.umask).await
+    }
+
+    /// Makes a symbolic link. `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.
+    pub async fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Attr> {
+        let target = target.as_ref();
+        if target.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if target.len() > self.vfs.0.limits.symlink_bytes_max {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        self.make_leaf(path.as_ref(), Make::Symlink(target), 0o777).await
+    }
+
+    async fn make_leaf(&self, path: &[u8], what: Make<'_>, permissions: u16) -> Result<Attr> {
+        let place = self.walk(path, Last::Name).await?;
+        let LastName::Name(name) = &place.name else { return Err(Errno::EEXIST) };
+        if place.is_dir_wanted {
+            let node = self.vfs.find(&self.creds, self.dir, path, Last::Follow).await;
+            return Err(node.map_or_else(|errno| errno, |_| Errno::EEXIST));
+        }
+        self.vfs.make(&self.creds, place.dir, name, what, permissions).await.map_err(|(errno, _)| errno)
+    }
+
+    /// The target of a symbolic link; `EINVAL` for anything else.
+    pub async fn readlink(&self, path: impl AsRef<[u8]>) -> Result<Box<[u8]>> {
+        let attr = self.find(path.as_ref(), Follow::No).await?;
+        if attr.kind.is_symlink() { self.vfs.0.fs.readlink(attr.ino).await } else { Err(Errno::EINVAL) }
+    }
+
+    /// Gives what `old` names the further name `new`. A symbolic link gets the name itself.
+    pub async fn link(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<Attr> {
+        let attr = self.find(old.as_ref(), Follow::No).await?;
+        self.link_inode(attr.ino, new).await
+    }
+
+    /// The same for an inode that is known by its number.
+    pub async fn link_inode(&self, ino: Ino, new: impl AsRef<[u8]>) -> Result<Attr> {
+        let place = self.walk(new.as_ref(), Last::Name).await?;
+        let LastName::Name(name) = &place.name else { return Err(Errno::EEXIST) };
+        if place.is_dir_wanted {
+            return Err(Errno::ENOENT);
+        }
+        self.vfs.add_link(&self.creds, ino, place.dir, name).await
+    }
+
+    /// Takes the name of something that is no directory away.
+    pub async fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let place = self.walk(path.as_ref(), Last::Name).await?;
+        let LastName::Name(name) = &place.name else { return Err(Errno::EISDIR) };
+        if place.is_dir_wanted {
+            let attr = self.vfs.find(&self.creds, self.dir, path.as_ref(), Last::NoFollow).await?;
+            return Err(if attr.kind.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
+        }
+        self.vfs.remove(&self.creds, place.dir, name, false).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let place = self.walk(path.as_ref(), Last::Name).await?;
+        match &place.name {
+            LastName::Name(name) => self.vfs.remove(&self.creds, place.dir, name, true).await,
+            LastName::Root => Err(Errno::EBUSY),
+            LastName::Dot => Err(Errno::EINVAL),
+            LastName::DotDot => Err(Errno::ENOTEMPTY),
+        }
+    }
+
+    /// Moves `old` to `new`. `EINVAL` for a directory that would be beneath itself, `ENOTEMPTY`, `EISDIR` and
+    /// `ENOTDIR` for what must not be replaced, `EBUSY` for `.`, `..` and the root.
+    pub async fn rename(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
+        let from = self.walk(old.as_ref(), Last::Name).await?;
+        let to = self.vfs.walk(&self.creds, self.dir, new.as_ref(), Last::Name).await?;
+        let (LastName::Name(from_name), LastName::Name(to_name)) = (&from.name, &to.name) else {
+            let is_refused = mode == RenameMode::NoReplace && !matches!(to.name, LastName::Name(_));
+            return Err(if is_refused { Errno::EEXIST } else { Errno::EBUSY });
+        };
+        if from.is_dir_wanted || to.is_dir_wanted {
+            let attr = self.vfs.find(&self.creds, self.dir, old.as_ref(), Last::NoFollow).await?;
+            if !attr.kind.is_dir() {
+                return Err(Errno::ENOTDIR);
+            }
+        }
+        self.vfs.move_name(&self.creds, (from.dir, from_name), (to.dir, to_name), mode).await
+    }
+
+    /// All entries of a directory, by name.
+    pub async fn list(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>> {
+        let dir = self.open(path, OpenFlags::READ.directory(), 0).await?;
+        let mut all = Vec::new();
+        let mut after = Cookie::START;
+        loop {
+            let entries = dir.read_dir(after, usize::MAX).await?;
+            let Some(last) = entries.last() else { break };
+            after = last.cookie;
+            all.extend(entries);
+        }
+        dir.close().await?;
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    // Attributes.
+
+    /// Changes permission bits; see [`Vfs::change_mode`].
+    pub async fn chmod(&self, path: impl AsRef<[u8]>, permissions: u16) -> Result<()> {
+        let attr = self.find(path.as_ref(), Follow::Yes).await?;
+        self.vfs.change_mode(&self.creds, attr.ino, permissions).await.map(drop)
+    }
+
+    /// Changes owner and group; see [`Vfs::change_owner`].
+    pub async fn chown(
+        &self,
+        path: impl AsRef<[u8]>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: Follow,
+    ) -> Result<()> {
+        let attr = self.find(path.as_ref(), follow).await?;
+        self.vfs.change_owner(&self.creds, attr.ino, uid, gid).await.map(drop)
+    }
+
+    /// Changes times; see [`Vfs::set_times`].
+    pub async fn utimens(
+        &self,
+        path: impl AsRef<[u8]>,
+        atime: SetTime,
+        mtime: SetTime,
+        follow: Follow,
+    ) -> Result<()> {
+        let attr = self.find(path.as_ref(), follow).await?;
+        self.vfs.set_times(&self.creds, attr.ino, atime, mtime).await.map(drop)
+    }
+
+    /// The value of an extended attribute; see [`Vfs::xattr_of`].
+    pub async fn getxattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        follow: Follow,
+    ) -> Result<Box<[u8]>> {
+        let attr = self.find(path.as_ref(), follow).await?;
+        self.vfs.xattr_of(&self.creds, attr.ino, name.as_ref()).await
+    }
+
+    /// Sets an extended attribute; see [`Vfs::set_xattr_of`].
+    pub async fn setxattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: &[u8],
+        mode: XattrMode,
+        follow: Follow,
+    ) -> Result<()> {
+        let attr = self.find(path.as_ref(), follow).await?;
+        self.vfs.set_xattr_of(&self.creds, attr.ino, name.as_ref(), value, mode).await
+    }
+
+    /// The names of the extended attributes.
+    pub async fn listxattr(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Vec<Box<[u8]>>> {
+        let attr = self.find(path.as_ref(), follow).await?;
+        self.vfs.xattr_names_of(&self.creds, attr.ino).await
+    }
+
+    /// Removes an extended attribute.
+    pub async fn removexattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        follow: Follow,
+    ) -> Result<()> {
+        let attr = self.find(path.as_ref(), follow).await?;
+        self.vfs.remove_xattr_of(&self.creds, attr.ino, name.as_ref()).await
+    }
+}

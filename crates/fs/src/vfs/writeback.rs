@@ -1,0 +1,346 @@
+//! Dirty pages go to the file system: in the background by number and age, or because somebody waits.
+//!
+//! Place in the data flow: `io` makes pages dirty and waits here at the hard limit; fsync, sync and direct I/O write
+//! ranges; one task for each mount does the rest.
+//!
+//! Invariants:
+//! 1. A page is clean only after a write of exactly its content has succeeded. After a failed write all pages of the
+//!    batch are dirty again, and each file that is open learns of it once (oracle 10 of spec 8.2).
+//! 2. Background write-back serves inodes in turn, a batch of each, in ascending order of pages within a round.
+//! 3. fsync writes what was dirty when it began; a writer that goes on does not keep it waiting.
+//! 4. A writer waits at the hard limit only as long as some page can be written; otherwise it gets the error.
+//!
+//! Deliberately absent: an estimate of the disk's speed, from which Linux paces writers before they reach the limit.
+
+use super::inode::Inode;
+use super::mount::{Shared, Vfs};
+use super::sync::{Either, Event};
+use super::types::*;
+use super::{Barrier, DirtyPage, Errno, Fs, SyncKind, WriteCause};
+use flashweir_core::Instant;
+use flashweir_core::executor::Handle;
+use std::rc::{Rc, Weak};
+
+/// All pages of a file.
+pub(crate) const WHOLE: (u64, u64) = (0, u64::MAX);
+
+/// The task of a mount. It ends with the mount.
+pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: Handle) {
+    let mut look_at = None;
+    loop {
+        let Some(vfs) = mount.upgrade().map(Vfs) else { return };
+        if vfs.0.unmounted.get() {
+            return;
+        }
+        vfs.settle_dropped().await;
+        let interval = vfs.0.options.cache.writeback_interval;
+        let now = handle.now();
+        if vfs.is_above_background() && vfs.write_one_batch(Instant::MAX).await {
+            continue;
+        }
+        if look_at.is_some_and(|at| at <= now) {
+            vfs.write_expired().await;
+            look_at = None;
+        }
+        let is_clean = vfs.0.pages.borrow().unclean() == 0;
+        vfs.0.idle.set(is_clean);
+        if is_clean {
+            look_at = None;
+        } else if look_at.is_none() {
+            look_at = Some(handle.now().saturating_add(interval));
+        }
+        if !vfs.0.dropped.borrow().is_empty() {
+            continue;
+        }
+        drop(vfs);
+        match look_at {
+            Some(at) => Either(work.wait(), handle.sleep_until(at)).await,
+            None => work.wait().await,
+        }
+    }
+}
+
+/// Pages that were handed to the file system; if this is dropped before the answer, they are dirty again.
+struct Batch<'a, F: Fs> {
+    vfs: &'a Vfs<F>,
+    inode: &'a Rc<Inode>,
+    number: u64,
+    pages: Vec<DirtyPage>,
+    written: bool,
+}
+
+impl<F: Fs> Drop for Batch<'_, F> {
+    fn drop(&mut self) {
+        let mut pages = self.vfs.0.pages.borrow_mut();
+        let mut is_dirty = false;
+        for page in &self.pages {
+            let slot = pages.find(self.inode.owner, page.index).expect("pages under write-back stay");
+            is_dirty |= pages.end_write(slot, self.written);
+        }
+        drop(pages);
+        if is_dirty {
+            self.vfs.queue_dirty(self.inode);
+        }
+        self.vfs.0.batches.give_back(std::mem::take(&mut self.pages));
+        self.inode.end_batch(self.number);
+        self.inode.changed.notify();
+        self.vfs.0.cleaned.notify();
+    }
+}
+
+impl<F: Fs> Vfs<F> {
+    // Becoming dirty.
+
+    /// The inode has dirty pages.
+    #[inline]
+    pub(crate) fn queue_dirty(&self, inode: &Rc<Inode>) {
+        if !inode.queued.replace(true) {
+            self.0.dirty.borrow_mut().push_back(Rc::clone(inode));
+        }
+        if self.0.idle.replace(false) || self.is_above_background() {
+            self.0.work.notify();
+        }
+    }
+
+    /// Waits until `pages` more can become dirty.
+    #[inline]
+    pub(crate) async fn throttle(&self, pages: u64) -> Result<()> {
+        if self.has_room_for_dirty(pages) {
+            return Ok(());
+        }
+        let start = self.now();
+        let waited = loop {
+            self.0.work.notify();
+            self.0.cleaned.wait().await;
+            if self.has_room_for_dirty(pages) {
+                break Ok(());
+            }
+            if let Some(errno) = self.0.stuck.get() {
+                break Err(errno);
+            }
+        };
+        let waited_ns = self.now().since(start).as_nanos();
+        self.count(|count| {
+            count.throttled_waits += 1;
+            count.throttled_ns += waited_ns;
+        });
+        waited
+    }
+
+    #[inline]
+    fn has_room_for_dirty(&self, pages: u64) -> bool {
+        let unclean = self.0.pages.borrow().unclean() as u64;
+        unclean == 0 || unclean + pages <= self.0.options.cache.dirty_hard_pages
+    }
+
+    fn is_above_background(&self) -> bool {
+        let cache = &self.0.options.cache;
+        let unclean = self.0.pages.borrow().unclean() as u64;
+        unclean > cache.dirty_background_pages || unclean >= cache.dirty_hard_pages
+    }
+
+    // Writing.
+
+    /// Marks the pages of `indices` that are dirty as being written and collects them.
+    fn begin_batch<'a>(&'a self, inode: &'a Rc<Inode>, indices: impl Iterator<Item = u64>) -> Batch<'a, F> {
+        let mut batch = self.0.batches.take();
+        let mut pages = self.0.pages.borrow_mut();
+        for index in indices {
+            let Some(slot) = pages.find(inode.owner, index) else { continue };
+            if pages.state(slot) == super::pages::State::Dirty {
+                pages.begin_write(slot);
+                batch.push(DirtyPage { index, payload: pages.payload(slot).clone() });
+            }
+        }
+        Batch { vfs: self, inode, number: inode.begin_batch(), pages: batch, written: false }
+    }
+
+    /// Writes the pages of `indices` that are still dirty. Returns how many there were.
+    async fn write_batch(
+        &self,
+        inode: &Rc<Inode>,
+        indices: impl Iterator<Item = u64>,
+        cause: WriteCause,
+    ) -> Result<usize> {
+        let mut batch = self.begin_batch(inode, indices);
+        let count = batch.pages.len();
+        if count == 0 {
+            return Ok(0);
+        }
+        let result = self.0.fs.write_pages(inode.ino, &batch.pages, cause).await;
+        self.end_batch(&mut batch, result, cause).map(|()| count)
+    }
+
+    fn end_batch(&self, batch: &mut Batch<'_, F>, result: Result<()>, cause: WriteCause) -> Result<()> {
+        let count = batch.pages.len() as u64;
+        batch.written = result.is_ok();
+        match result {
+            Ok(()) => self.0.stuck.set(None),
+            Err(errno) => batch.inode.record_error(errno),
+        }
+        self.count(|counts| match (result, cause) {
+            (Err(_), _) => counts.failed_pages += count,
+            (Ok(()), WriteCause::Background) => counts.background_written_pages += count,
+            (Ok(()), _) => counts.sync_written_pages += count,
+        });
+        result
+    }
+
+    /// Writes the pages within `range` that are dirty now, and waits for those that are being written now.
+    pub(crate) async fn write_range(
+        &self,
+        inode: &Rc<Inode>,
+        range: (u64, u64),
+        cause: WriteCause,
+    ) -> Result<()> {
+        if self.0.pages.borrow().unclean_of(inode.owner) == 0 {
+            return Ok(());
+        }
+        let batch_pages = self.0.options.cache.batch_pages as usize;
+        let mut indices = Vec::new();
+        // A page that is being written and was written to again shows up in the second round, and no later one can.
+        let now = self.now();
+        let errors_before = inode.error_count();
+        for _ in 0..2 {
+            indices.clear();
+            self.0.pages.borrow().dirty_indices(inode.owner, range, now, &mut indices);
+            for batch in indices.chunks(batch_pages) {
+                self.write_batch(inode, batch.iter().copied(), cause).await?;
+            }
+            if self.0.pages.borrow().unclean_of(inode.owner) == 0 {
+                break;
+            }
+            inode.batches_ended().await;
+        }
+        // Somebody else's batch may have failed while we waited for it.
+        if inode.error_count() == errors_before { Ok(()) } else { Err(inode.last_error()) }
+    }
+
+    /// Background: writes a batch of the next inode with pages that became dirty until `until`. Returns false if there
+    /// is none that can be written.
+    async fn write_one_batch(&self, until: Instant) -> bool {
+        let now = self.now();
+        let mut failed = None;
+        let turns = self.0.dirty.borrow().len();
+        for _ in 0..turns {
+            let Some(inode) = self.0.dirty.borrow_mut().pop_front() else { break };
+            if !self.0.pages.borrow().has_dirty(inode.owner) {
+                inode.queued.set(false);
+                self.forget_if_idle(&inode, 2);
+                continue;
+            }
+            self.0.dirty.borrow_mut().push_back(Rc::clone(&inode));
+            if inode.retry_at.get() > now {
+                failed = Some(inode.last_error());
+                continue;
+            }
+            match self.write_next_of(&inode, until).await {
+                Ok(0) => continue,
+                Ok(_) => {
+                    // Nobody is there to be told; the space is found by recovery.
+                    let _ = self.settle(&inode).await;
+                    return true;
+                }
+                Err(errno) => {
+                    inode.retry_at.set(self.now().saturating_add(self.0.options.cache.writeback_interval));
+                    failed = Some(errno);
+                }
+            }
+        }
+        if failed.is_some() {
+            self.0.stuck.set(failed);
+            self.0.cleaned.notify();
+        }
+        false
+    }
+
+    /// Writes the next batch of the inode's round; begins a new round if none is left.
+    async fn write_next_of(&self, inode: &Rc<Inode>, until: Instant) -> Result<usize> {
+        let mut next = Vec::new();
+        loop {
+            next.clear();
+            let mut round = inode.round.borrow_mut();
+            let is_new = round.is_empty();
+            if is_new {
+                self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, until, &mut round);
+                round.reverse();
+            }
+            let left = round.len().saturating_sub(self.0.options.cache.batch_pages as usize);
+            next.extend(round.drain(left..).rev());
+            drop(round);
+            let written = self.write_batch(inode, next.iter().copied(), WriteCause::Background).await?;
+            if written > 0 || is_new {
+                return Ok(written);
+            }
+            // What is left of an old round may have been written by others meanwhile.
+        }
+    }
+
+    /// Background: writes everything that is old.
+    async fn write_expired(&self) {
+        let expire = self.0.options.cache.dirty_expire.as_nanos();
+        let Some(until) = self.now().as_nanos().checked_sub(expire).map(Instant::from_nanos) else { return };
+        while self.write_one_batch(until).await {}
+    }
+
+    // Durability.
+
+    /// Writes the dirty pages of the inode and makes them durable.
+    pub(crate) async fn sync_inode(&self, inode: &Rc<Inode>, kind: SyncKind) -> Result<()> {
+        self.write_range(inode, WHOLE, WriteCause::Sync).await?;
+        let synced = self.0.fs.fsync(inode.ino, kind).await;
+        if let Err(errno) = synced {
+            inode.record_error(errno);
+        }
+        synced
+    }
+
+    /// Hands the dirty pages of the inode to the file system in order, and leaves the answer to a task.
+    pub(crate) async fn order_inode(&self, inode: &Rc<Inode>, kind: Barrier) -> Result<()> {
+        if !self.0.fs.has_barriers() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let user = self.use_inode(inode.ino).await?;
+        inode.batches_ended().await;
+        let mut indices = Vec::new();
+        self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
+        let mut batch = self.begin_batch(inode, indices.into_iter());
+        let ticket = match self.0.fs.barrier(inode.ino, &batch.pages, kind).await {
+            Ok(ticket) => ticket,
+            Err(errno) => {
+                let failed = self.end_batch(&mut batch, Err(errno), WriteCause::Sync);
+                drop(batch);
+                return failed.and(self.end_use(user).await);
+            }
+        };
+        // The task has the pages from here on.
+        let (number, pages) = (inode.begin_batch(), std::mem::take(&mut batch.pages));
+        drop(batch);
+        let vfs = self.clone();
+        self.spawn_helper(async move {
+            let mut batch = Batch { vfs: &vfs, inode: user.rc(), number, pages, written: false };
+            let result = ticket.await.unwrap_or(Err(Errno::EIO));
+            // Whoever has the file open is told at the next fsync.
+            let _ = vfs.end_batch(&mut batch, result, WriteCause::Sync);
+            drop(batch);
+            let _ = vfs.end_use(user).await;
+        });
+        Ok(())
+    }
+
+    /// sync: writes everything and makes it durable. The first error is returned, after everything was tried.
+    pub async fn sync_all(&self) -> Result<()> {
+        if self.0.options.read_only {
+            return Ok(());
+        }
+        let inodes: Vec<Rc<Inode>> = self.0.inodes.borrow().values().cloned().collect();
+        let mut first = Ok(());
+        for inode in inodes {
+            if self.0.pages.borrow().unclean_of(inode.owner) > 0 {
+                first = first.and(self.write_range(&inode, WHOLE, WriteCause::Sync).await);
+                first = first.and(self.settle(&inode).await);
+            }
+        }
+        first.and(self.0.fs.sync().await)
+    }
+}

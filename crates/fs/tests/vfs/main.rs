@@ -1,0 +1,9 @@
+//! The vfs over a file system in memory.
+
+mod bed;
+mod cache;
+mod files;
+mod model;
+mod posix;
+mod script;
+mod writeback;
