@@ -24,6 +24,16 @@ pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages for which room is reserved at once.
 const CHUNK_PAGES: u64 = 256;
 
+/// What became of a look at one page.
+enum Step {
+    /// What was to be done is done.
+    Done,
+    /// The page is being read.
+    Busy,
+    /// The page is not in memory.
+    Absent,
+}
+
 /// Pages that are being read; if this is dropped before they are there, they are absent again.
 struct Reading<'a, F: Fs> {
     vfs: &'a Vfs<F>,
@@ -75,21 +85,13 @@ impl<F: Fs> Vfs<F> {
                 break Ok(());
             }
             let index = at / PAGE;
-            let mut pages = self.0.pages.borrow_mut();
-            match pages.find(inode.owner, index) {
-                Some(slot) if pages.state(slot) == State::Reading => {
-                    drop(pages);
-                    inode.changed.wait().await;
-                }
-                Some(slot) => {
-                    pages.touch(slot);
-                    let part = part_of(index, at, end);
-                    sink.put(at - offset, part, pages.payload(slot));
-                    at += (part.1 - part.0) as u64;
+            match self.copy_page(inode, index, (offset, at, end), sink) {
+                Step::Done => {
+                    at = end.min((index + 1) * PAGE);
                     touched += 1;
                 }
-                None => {
-                    drop(pages);
+                Step::Busy => inode.changed.wait().await,
+                Step::Absent => {
                     let needed_end = pages_of(at, end - at).1.min(index + CHUNK_PAGES);
                     match self.fill(inode, (index, needed_end.max(index + want_pages))).await {
                         Ok((first, end)) => {
@@ -110,6 +112,25 @@ impl<F: Fs> Vfs<F> {
             Err(errno) if at == offset => Err(errno),
             _ => Ok(at.saturating_sub(offset)),
         }
+    }
+
+    /// Copies bytes `at..end` of the file out of page `index`, as far as they are in it.
+    #[inline]
+    fn copy_page(
+        &self,
+        inode: &Inode,
+        index: u64,
+        (offset, at, end): (u64, u64, u64),
+        sink: &mut Sink<'_>,
+    ) -> Step {
+        let mut pages = self.0.pages.borrow_mut();
+        let Some(slot) = pages.find(inode.owner, index) else { return Step::Absent };
+        if pages.state(slot) == State::Reading {
+            return Step::Busy;
+        }
+        pages.touch(slot);
+        sink.put(at - offset, part_of(index, at, end), pages.payload(slot));
+        Step::Done
     }
 
     /// Reads the first absent pages of the range that lie side by side, but none beyond the end of the file. Returns
@@ -226,43 +247,52 @@ impl<F: Fs> Vfs<F> {
         source: &Source<'_>,
     ) -> Result<()> {
         let index = at / PAGE;
-        let part = part_of(index, at, end);
-        let is_whole = part == (0, PAGE_BYTES);
         loop {
-            let now = self.now();
-            let mut pages = self.0.pages.borrow_mut();
-            match pages.find(inode.owner, index) {
-                Some(slot) if pages.state(slot) == State::Reading => {
-                    drop(pages);
-                    inode.changed.wait().await;
-                }
-                Some(slot) => {
-                    pages.make_dirty(slot, now);
-                    let payload = pages.payload_mut(slot);
-                    if is_whole {
-                        *payload = source.page(index, at - offset);
-                    } else {
-                        source.merge(index, at - offset, part, payload);
-                    }
-                    return Ok(());
-                }
-                // Nothing of the old content shows: the page is overwritten, or lies beyond the end.
-                None if is_whole || index * PAGE >= inode.size.get() => {
-                    let mut payload = Payload::Zero;
-                    if is_whole {
-                        payload = source.page(index, at - offset);
-                    } else {
-                        source.merge(index, at - offset, part, &mut payload);
-                    }
-                    pages.insert(inode.owner, index, State::Dirty, payload, now);
-                    return Ok(());
-                }
-                None => {
-                    drop(pages);
-                    self.fill(inode, (index, index + 1)).await?;
-                }
+            match self.put_page(inode, index, (offset, at, end), source) {
+                Step::Done => return Ok(()),
+                Step::Busy => inode.changed.wait().await,
+                Step::Absent => drop(self.fill(inode, (index, index + 1)).await?),
             }
         }
+    }
+
+    /// Puts bytes `at..end` of the file into page `index`, unless its old content is needed and absent.
+    #[inline]
+    fn put_page(
+        &self,
+        inode: &Inode,
+        index: u64,
+        (offset, at, end): (u64, u64, u64),
+        source: &Source<'_>,
+    ) -> Step {
+        let part = part_of(index, at, end);
+        let is_whole = part == (0, PAGE_BYTES);
+        let now = self.now();
+        let mut pages = self.0.pages.borrow_mut();
+        match pages.find(inode.owner, index) {
+            Some(slot) if pages.state(slot) == State::Reading => return Step::Busy,
+            Some(slot) => {
+                pages.make_dirty(slot, now);
+                let payload = pages.payload_mut(slot);
+                if is_whole {
+                    *payload = source.page(index, at - offset);
+                } else {
+                    source.merge(index, at - offset, part, payload);
+                }
+            }
+            // Nothing of the old content shows: the page is overwritten, or lies beyond the end.
+            None if is_whole || index * PAGE >= inode.size.get() => {
+                let mut payload = Payload::Zero;
+                if is_whole {
+                    payload = source.page(index, at - offset);
+                } else {
+                    source.merge(index, at - offset, part, &mut payload);
+                }
+                pages.insert(inode.owner, index, State::Dirty, payload, now);
+            }
+            None => return Step::Absent,
+        }
+        Step::Done
     }
 
     // Pages that go.
@@ -334,34 +364,48 @@ impl<F: Fs> Vfs<F> {
         }
         let (mut was_absent, mut is_reserved) = (false, false);
         loop {
-            let now = self.now();
-            let mut pages = self.0.pages.borrow_mut();
-            match pages.find(inode.owner, index) {
-                Some(slot) if pages.state(slot) == State::Reading => {
-                    drop(pages);
-                    inode.changed.wait().await;
-                }
-                Some(slot) if *pages.payload(slot) == Payload::Zero => return Ok(()),
-                Some(_) if !is_reserved => {
-                    drop(pages);
-                    self.0.fs.reserve(inode.ino, index, 1).await?;
-                    is_reserved = true;
-                }
-                Some(slot) => {
-                    // A page that was read just now was zeroed on its way; the disk still has the old bytes.
-                    if zero_tail(pages.payload_mut(slot), tail) || was_absent {
-                        pages.make_dirty(slot, now);
-                        drop(pages);
-                        self.queue_dirty(inode);
-                    }
-                    return Ok(());
-                }
-                None => {
-                    drop(pages);
+            match self.zero_page_tail(inode, index, tail, was_absent, is_reserved) {
+                Some(Step::Done) => return Ok(()),
+                Some(Step::Busy) => inode.changed.wait().await,
+                Some(Step::Absent) => {
                     was_absent = true;
                     self.fill(inode, (index, index + 1)).await?;
                 }
+                None => {
+                    self.0.fs.reserve(inode.ino, index, 1).await?;
+                    is_reserved = true;
+                }
             }
         }
+    }
+
+    /// Zeroes page `index` from `tail` on and makes it dirty, or says what is missing; nothing if it is room.
+    fn zero_page_tail(
+        &self,
+        inode: &Rc<Inode>,
+        index: u64,
+        tail: usize,
+        was_absent: bool,
+        is_reserved: bool,
+    ) -> Option<Step> {
+        let mut pages = self.0.pages.borrow_mut();
+        let Some(slot) = pages.find(inode.owner, index) else { return Some(Step::Absent) };
+        if pages.state(slot) == State::Reading {
+            return Some(Step::Busy);
+        }
+        if *pages.payload(slot) == Payload::Zero {
+            return Some(Step::Done);
+        }
+        if !is_reserved {
+            return None;
+        }
+        // A page that was read just now was zeroed on its way; the disk still has the old bytes.
+        if zero_tail(pages.payload_mut(slot), tail) || was_absent {
+            let now = self.now();
+            pages.make_dirty(slot, now);
+            drop(pages);
+            self.queue_dirty(inode);
+        }
+        Some(Step::Done)
     }
 }

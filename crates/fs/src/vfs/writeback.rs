@@ -258,22 +258,27 @@ impl<F: Fs> Vfs<F> {
     async fn write_next_of(&self, inode: &Rc<Inode>, until: Instant) -> Result<usize> {
         let mut next = Vec::new();
         loop {
-            next.clear();
-            let mut round = inode.round.borrow_mut();
-            let is_new = round.is_empty();
-            if is_new {
-                self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, until, &mut round);
-                round.reverse();
-            }
-            let left = round.len().saturating_sub(self.0.options.cache.batch_pages as usize);
-            next.extend(round.drain(left..).rev());
-            drop(round);
+            let is_new = self.plan_batch(inode, until, &mut next);
             let written = self.write_batch(inode, next.iter().copied(), WriteCause::Background).await?;
             if written > 0 || is_new {
                 return Ok(written);
             }
             // What is left of an old round may have been written by others meanwhile.
         }
+    }
+
+    /// Takes the next batch of the inode's round. Returns whether a new round began.
+    fn plan_batch(&self, inode: &Inode, until: Instant, next: &mut Vec<u64>) -> bool {
+        let mut round = inode.round.borrow_mut();
+        let is_new = round.is_empty();
+        if is_new {
+            self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, until, &mut round);
+            round.reverse();
+        }
+        let left = round.len().saturating_sub(self.0.options.cache.batch_pages as usize);
+        next.clear();
+        next.extend(round.drain(left..).rev());
+        is_new
     }
 
     /// Background: writes everything that is old.
