@@ -2,6 +2,7 @@
 //!
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
+use crate::f2fs;
 use crate::host::{on_path, out_dir, root, seed, target_dir};
 use crate::live_cuts;
 use crate::packages;
@@ -77,6 +78,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
         show(weir(seed).args(["crash", "--mutants", "--quiet", "--states", &MUTANT_STATES.to_string()]))
     });
     steps.step("live power cuts", || live_cuts::ci(seed));
+    f2fs::steps(steps, seed);
     serve::steps(steps, seed);
     Ok(())
 }

@@ -11,11 +11,13 @@ mod bench;
 mod bench_nbd;
 mod ci;
 mod evidence;
+mod f2fs;
 mod host;
 mod live_cuts;
 mod packages;
 mod serve;
 mod steps;
+mod uml;
 
 use std::process::ExitCode;
 
@@ -23,6 +25,7 @@ const USAGE: &str = "usage: cargo xtask <command>
 
   ci                       everything that CI runs, one summary at the end
   serve-judges [NAME...]   outside tools and file systems against a running `weir serve`; without a name: all
+  f2fs-judges [NAME...]    the F2FS format before its own tools and the Linux kernel; without a name: all
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars in release; --check fails where a bar is missed
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match args.as_slice() {
         ["ci"] => ci::run(),
         ["serve-judges", rest @ ..] => serve::run(rest),
+        ["f2fs-judges", rest @ ..] => f2fs::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["help" | "--help" | "-h"] => {

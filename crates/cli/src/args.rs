@@ -1,6 +1,7 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
 use crate::explain::ExplainArgs;
+use crate::filesystem::{FsckArgs, MkfsCommand};
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
@@ -27,6 +28,7 @@ use std::path::PathBuf;
   weir crash --states 100000                           power cuts at every moment
   weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
   weir volume create disk --device sata-mlc            a disk that is kept in a directory
+  weir mkfs f2fs disk.img --size 1GiB                  an F2FS volume in a file; weir fsck checks it
 
 Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
 Results go to stdout; warnings, progress and the speed of the simulator to stderr.
@@ -63,6 +65,11 @@ pub(crate) enum Command {
     /// Make, look at and check volumes: disks that are kept in a directory
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Make a file system in an image file
+    #[command(subcommand)]
+    Mkfs(MkfsCommand),
+    /// Check the file system in an image file, without changing it; exit code 1 if something is wrong
+    Fsck(FsckArgs),
     /// Cut the power of a disk that is being served
     Cut(CutArgs),
     /// Watch a running server

@@ -12,6 +12,7 @@ mod crash;
 mod devices;
 mod error;
 mod explain;
+mod filesystem;
 mod import;
 mod output;
 mod perfetto;
@@ -57,6 +58,8 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Waf(args) => waf::command(args, cancel),
         Command::Serve(args) => serve::serve(args, cancel),
         Command::Volume(command) => volume::command(command, cancel),
+        Command::Mkfs(command) => filesystem::mkfs(command),
+        Command::Fsck(args) => filesystem::fsck(args),
         Command::Cut(args) => serve::cut(args),
         Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),

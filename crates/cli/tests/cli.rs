@@ -49,8 +49,14 @@ fn good(output: &Output) -> &str {
     text(&output.stdout)
 }
 
+/// Two blocks of nothing.
+const ZEROS: &str = match std::str::from_utf8(&[0; 8192]) {
+    Ok(zeros) => zeros,
+    Err(_) => panic!("zeros are text"),
+};
+
 /// Files that stand in the directory of every test.
-const FILES: [(&str, &str); 24] = [
+const FILES: [(&str, &str); 25] = [
     ("job.fio", "[j]\nrw=randread\nbs=4k\niodepth=4\nsize=64m\nnumber_ios=2000\n"),
     ("option.fio", "[j]\nrw=randread\niodept=4\n"),
     ("value.fio", "[j]\nrw=randread\n\nbs=700\n"),
@@ -65,6 +71,7 @@ const FILES: [(&str, &str); 24] = [
     ("beyond.trace", "0 0 999999999999 8 1\n"),
     ("prose.trace", "It was a dark and stormy night.\n"),
     ("empty.trace", ""),
+    ("zeros.img", ZEROS),
     (
         "key.toml",
         "name = 's'\n[[device]]\npreset = 'sata-mlc'\nftl.gc.polcy = 'fifo'\n[[workload]]\nfio = 'job.fio'\n",
@@ -83,7 +90,7 @@ const FILES: [(&str, &str); 24] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 128] = [
+const BAD: [(&str, &str); 146] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -199,6 +206,24 @@ const BAD: [(&str, &str); 128] = [
     ("volume info .", ". is not a volume: it has no volume.toml"),
     ("volume check none", "none: there is no such directory"),
     ("volume check job.fio", "job.fio is not a volume: it has no volume.toml"),
+    ("mkfs f2fs", "missing: --size <SIZE>, <IMAGE>"),
+    ("mkfs ext2 d.img", "unknown command `ext2`; weir --help lists the commands"),
+    ("mkfs f2fs d.img --size big", "--size cannot be `big`: expected a multiple of 4096 bytes, such as 1GiB"),
+    ("mkfs f2fs d.img --size 1000", "--size cannot be `1000`: expected a multiple of 4096 bytes, such as 1GiB"),
+    ("mkfs f2fs d.img --size 20MiB", "d.img: 20 MiB are too small for zones of 2 MiB: 2 zones are left for contents, expected at least 12"),
+    ("mkfs f2fs d.img --size 16TiB", "d.img: 4294967296 blocks: expected at most 8 TiB"),
+    ("mkfs f2fs d.img --size 1GiB --overprovision 96", "--overprovision cannot be `96`: expected 0.01 to 95"),
+    ("mkfs f2fs d.img --size 1GiB -s 0", "--segments-per-section cannot be `0`: expected a whole number from 1 to 1024"),
+    ("mkfs f2fs d.img --size 1GiB --feature verity", "d.img: no feature \"verity\" to make; there are extra_attr, flexible_inline_xattr, inode_checksum, inode_crtime, sb_checksum"),
+    ("mkfs f2fs d.img --size 1GiB --uuid 123", "--uuid cannot be `123`: expected 32 hexadecimal digits, with or without dashes"),
+    ("mkfs f2fs none/d.img --size 1GiB", "none/d.img cannot be written: there is no directory none"),
+    ("mkfs f2fs job.fio --size 1GiB", "job.fio exists: expected a new name, or --force to replace it"),
+    ("mkfs f2fs . --size 1GiB", ". is a directory: expected the name of a file to write"),
+    ("fsck", "missing: <IMAGE>"),
+    ("fsck none.img", "none.img: No such file or directory (os error 2)"),
+    ("fsck .", ".: is a directory, expected an image file"),
+    ("fsck job.fio", "job.fio: not an F2FS volume: the disk has 0 blocks of 4096 bytes"),
+    ("fsck zeros.img", "zeros.img: not an F2FS volume: the superblock begins with 0x00000000, expected 0xf2f52010"),
     ("volume chek none", "unknown command `chek`; did you mean `check`?"),
     ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny>"),
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
@@ -257,6 +282,8 @@ fn every_help_page_teaches_within_100_columns() {
         "import mqsim",
         "volume create",
         "volume check",
+        "mkfs f2fs",
+        "fsck",
     ];
     for page in pages {
         let output = place.say(&format!("{page} --help"));
@@ -677,4 +704,57 @@ fn a_volume_that_is_locked_is_not_checked() {
     assert!(good(&place.say("volume info v")).contains("state        in use by process 4711\n"));
     lock.unlock().unwrap();
     good(&place.say("volume check v"));
+}
+
+#[test]
+fn an_image_is_made_and_checked() {
+    let place = Place::new("mkfs");
+    let uuid = "--uuid 00112233-4455-6677-8899-aabbccddeeff --time 1700000000";
+    let line = format!("mkfs f2fs d.img --size 256MiB --label weir -O inode_checksum {uuid}");
+    let made = place.say(&line);
+    let volume = "F2FS of 256.0 MiB called \"weir\" with extra_attr, inode_checksum";
+    assert_eq!(good(&made), format!("d.img: {volume}; weir fsck d.img\n"));
+    let bytes = std::fs::read(place.0.join("d.img")).unwrap();
+    assert_eq!(bytes.len(), 256 << 20);
+    let checked = place.say("fsck d.img");
+    assert_eq!(
+        good(&checked),
+        format!(
+            "{volume}, unmounted, checkpoint 428935297\n1 directories, 0 files, 0 others, 0 orphans; 1 nodes, 1 blocks of \
+             data, 0 reserved\n"
+        )
+    );
+    good(&place.say(&format!("{line} --force")));
+    assert!(std::fs::read(place.0.join("d.img")).unwrap() == bytes, "the same options give the same bytes");
+    let found: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --json"))).unwrap();
+    assert_eq!((&found["clean"], &found["problems"]), (&true.into(), &serde_json::json!([])));
+    let other = place.say("mkfs f2fs e.img --size 256MiB");
+    good(&other);
+    assert!(
+        std::fs::read(place.0.join("e.img")).unwrap() != bytes,
+        "an identity is random unless it is given"
+    );
+}
+
+#[test]
+fn a_damaged_image_is_exit_code_1_with_a_list() {
+    let place = Place::new("fsck");
+    good(&place.say("mkfs f2fs d.img --size 64MiB --uuid 00112233445566778899aabbccddeeff"));
+    let path = place.0.join("d.img");
+    let whole = std::fs::read(&path).unwrap();
+    let damaged = |changes: &[(usize, u8)]| {
+        let mut bytes = whole.clone();
+        changes.iter().for_each(|&(at, byte)| bytes[at] = byte);
+        std::fs::write(&path, bytes).unwrap();
+        let checked = place.say("fsck d.img");
+        assert_eq!(checked.status.code(), Some(1), "{}", text(&checked.stderr));
+        (text(&checked.stdout).to_owned(), text(&checked.stderr).to_owned())
+    };
+    let main = whole.chunks(4096).position(|block| block[..4] == [0xed, 0x41, 0, 1]).unwrap() * 4096;
+    let (said, end) = damaged(&[(main + 12, 5)]);
+    assert!(said.starts_with("links: directory 3 counts 5 links, found 2\n"), "{said}");
+    assert_eq!(end, "weir: d.img is damaged: 1 problem\n");
+    let (said, end) = damaged(&[(512 * 4096, 0xff), (1024 * 4096, 0xff)]);
+    assert!(said.starts_with("mount: no checkpoint pack is valid\n"), "{said}");
+    assert_eq!(end, "weir: d.img is damaged: 1 problem\n");
 }

@@ -6,6 +6,7 @@ use crate::serve::files::Tree;
 use crate::serve::place::Place;
 use crate::serve::program::run;
 use crate::serve::server::{SMALL, Server};
+use crate::uml;
 
 /// Files that are made at first, and after some of them were changed again.
 const FILES: u32 = 400;
@@ -73,29 +74,9 @@ pub(super) fn f2fs(place: &Place) -> Finding {
 
 /// Boots a Linux that mounts the disk, runs a command of the shell, and unmounts.
 fn boot(place: &Place, fuse: &Fuse<'_>, work: &str) -> Result<(), String> {
-    let init = format!(
-        "#!/bin/sh
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin
-mount -t proc proc /proc
-mount -t tmpfs tmpfs /run
-mkdir -p /run/modules/lib/modules /run/disk
-ln -s /usr/lib/uml/modules/$(uname -r) /run/modules/lib/modules/
-modprobe -d /run/modules f2fs && mount -t f2fs /dev/ubda /run/disk && ( {work} ) && umount /run/disk && echo RESULT good
-echo o >/proc/sysrq-trigger
-sleep 5
-"
-    );
-    let init = place.write("init.sh", init.as_bytes())?;
-    run(place, &["chmod", "+x", &init])?;
-    let (disk, init) = (format!("ubd0={}", fuse.file()), format!("init={init}"));
-    let root = ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"];
-    let console = ["con=null", "con0=fd:0,fd:1", "con1=null", "quiet", "selinux=0"];
-    let line = [&["linux.uml", "mem=128M"][..], &root, &console, &[&disk, &init]].concat();
-    let said = run(place, &line)?;
-    match said.lines().any(|line| line.trim_end() == "RESULT good") {
-        true => Ok(()),
-        false => Err(format!("User-Mode Linux, at `{work}`: {}", said.trim())),
-    }
+    let work =
+        format!("mkdir -p /run/disk && mount -t f2fs /dev/ubda /run/disk && ( {work} ) && umount /run/disk");
+    uml::boot(place, &[&fuse.file()], &work).map(|_| ())
 }
 
 fn check_f2fs(place: &Place, fuse: &Fuse<'_>) -> Result<(), String> {

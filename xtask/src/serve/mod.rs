@@ -17,8 +17,8 @@ mod disk;
 mod files;
 mod filesystems;
 mod fio;
-mod place;
-mod program;
+pub(crate) mod place;
+pub(crate) mod program;
 mod qemu;
 mod random;
 mod records;
@@ -33,10 +33,10 @@ use crate::steps::{Steps, Verdict, show};
 use place::Place;
 
 /// What a judge says: a line of counts, or what is wrong.
-type Finding = Result<String, String>;
+pub(crate) type Finding = Result<String, String>;
 
 /// A judge: its name, what it shows, and how it finds that out.
-type Judge = (&'static str, &'static str, fn(&Place) -> Finding);
+pub(crate) type Judge = (&'static str, &'static str, fn(&Place) -> Finding);
 
 /// All of them, in the order of CI.
 const JUDGES: [Judge; 15] = [
@@ -97,7 +97,7 @@ fn judge(steps: &mut Steps, seed: u64, names: &[&str]) {
 }
 
 /// One judge in a directory of its own, which is gone afterwards.
-fn call(name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Finding {
+pub(crate) fn call(name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Finding {
     let place = Place::new(name, seed)?;
     let finding = judge(&place);
     if finding.is_err() {

@@ -12,7 +12,7 @@ const PREFIX: &str = "weir-judges-";
 
 /// A directory of one judge.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     dir: PathBuf,
     seed: u64,
     outputs: Cell<u32>,
@@ -20,43 +20,43 @@ pub(super) struct Place {
 
 impl Place {
     /// A new directory; what dead runs left behind is cleared first.
-    pub(super) fn new(name: &str, seed: u64) -> Result<Self, String> {
+    pub(crate) fn new(name: &str, seed: u64) -> Result<Self, String> {
         clear_dead_runs();
         let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())).join(name);
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         Ok(Self { dir, seed, outputs: Cell::new(0) })
     }
 
-    pub(super) fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 
     /// The directory.
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// The path of a file of this directory.
-    pub(super) fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 
     /// A directory in this one; it may exist.
-    pub(super) fn make_dir(&self, name: &str) -> Result<String, String> {
+    pub(crate) fn make_dir(&self, name: &str) -> Result<String, String> {
         let path = self.path(name);
         std::fs::create_dir_all(&path).map_err(|error| format!("{path}: {error}"))?;
         Ok(path)
     }
 
     /// Writes a file of this directory, and says where it is.
-    pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<String, String> {
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<String, String> {
         let path = self.path(name);
         std::fs::write(&path, content).map_err(|error| format!("{path}: {error}"))?;
         Ok(path)
     }
 
     /// A new file for the output of a program.
-    pub(super) fn new_output(&self, program: &str, line: &str) -> Result<PathBuf, String> {
+    pub(crate) fn new_output(&self, program: &str, line: &str) -> Result<PathBuf, String> {
         let number = self.outputs.get();
         self.outputs.set(number + 1);
         let program = program.rsplit('/').next().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Place {
     }
 
     /// Prints what the last programs said.
-    pub(super) fn show_log(&self) {
+    pub(crate) fn show_log(&self) {
         const PROGRAMS: usize = 8;
         const LINES: usize = 12;
         let mut logs: Vec<PathBuf> = std::fs::read_dir(&self.dir)
@@ -90,7 +90,7 @@ impl Place {
     }
 
     /// What is still mounted or attached here.
-    pub(super) fn leftovers(&self) -> Option<String> {
+    pub(crate) fn leftovers(&self) -> Option<String> {
         let mut left = mounts_below(&self.dir);
         left.extend(loops_below(&self.dir));
         (!left.is_empty()).then(|| left.join(", "))

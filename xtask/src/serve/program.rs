@@ -108,14 +108,14 @@ impl Drop for Program {
 }
 
 /// Runs a program that is to succeed, and takes what it printed.
-pub(super) fn run(place: &Place, args: &[&str]) -> Result<String, String> {
+pub(crate) fn run(place: &Place, args: &[&str]) -> Result<String, String> {
     let mut program = Program::start(place, args)?;
     let status = program.wait(LIMIT)?;
     if status.success() { Ok(program.output()) } else { Err(program.error(&format!("ended with {status}"))) }
 }
 
 /// Runs a program that is to fail by itself, and takes what it printed.
-pub(super) fn run_failing(place: &Place, args: &[&str]) -> Result<String, String> {
+pub(crate) fn run_failing(place: &Place, args: &[&str]) -> Result<String, String> {
     let mut program = Program::start(place, args)?;
     let status = program.wait(LIMIT)?;
     match status.code() {

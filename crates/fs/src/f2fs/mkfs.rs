@@ -69,6 +69,11 @@ impl Options {
     pub const FEATURES: [&'static str; 5] =
         ["extra_attr", "flexible_inline_xattr", "inode_checksum", "inode_crtime", "sb_checksum"];
 
+    /// Whether they make a volume. Errors: the option that does not.
+    pub fn check(&self) -> Result<()> {
+        plan(self).map(|_| ())
+    }
+
     /// Switches a feature on by its name. Errors: [`mkfs`] does not make it.
     pub fn add_feature(&mut self, name: &str) -> Result<()> {
         let bits = match name {

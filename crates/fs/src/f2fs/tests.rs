@@ -166,3 +166,57 @@ fn no_byte_of_the_metadata_can_make_it_panic() {
     }
     assert_eq!(walk(&image), walk(&made(&small())));
 }
+
+#[test]
+fn no_checkpoint_whose_checksum_is_right_can_make_it_panic() {
+    let image = made(&small());
+    let content = bytes_of(&block_on(image.read(Block(512), 1).completed()).unwrap()[0]);
+    let last = 512 + u64::from(layout::bytes::u32_at(&content, 136)) - 1;
+    let mut seen = 0;
+    for at in (0..200).chain([4091]) {
+        for value in [0, 1, 0x7f, 0x80, 0xff, content[at] ^ 4] {
+            let mut changed: [u8; 4096] = content[..].try_into().unwrap();
+            changed[at] = value;
+            // Another place of the checksum needs another checksum.
+            let crc_at = (layout::bytes::u32_at(&changed, 164) as usize).clamp(192, 4092);
+            let front = layout::bytes::crc32(layout::MAGIC, &changed[..crc_at]);
+            let crc = if crc_at < 4092 { layout::bytes::crc32(front, &changed[crc_at + 4..]) } else { front };
+            changed[crc_at..crc_at + 4].copy_from_slice(&crc.to_le_bytes());
+            for block in [512, last] {
+                patch(&image, block, 0, &changed);
+            }
+            seen += usize::from(walk(&image) > 0);
+        }
+    }
+    assert!(seen > 300, "most of them are mounted, of {seen}");
+}
+
+#[test]
+fn problems_have_names() {
+    let geometry = *block_on(Volume::mount(made(&small()) as _)).unwrap().geometry();
+    let block_of = |addr: layout::Addr| u64::from(addr.0);
+    let root = block_of(geometry.main_block(layout::SegNo(0), 0));
+    let data = block_of(geometry.main_block(layout::SegNo(3), 0));
+    let nat = block_of(geometry.nat_block(0, false));
+    let address = |addr: layout::Addr| addr.0.to_le_bytes();
+    let cases: [(u64, usize, &[u8], &[&str]); 10] = [
+        (root, 12, &[9], &["links"]),
+        (root, 24, &[9], &["inode-blocks"]),
+        (root, 0, &[0, 0], &["inode"]),
+        (root, 360, &address(layout::Addr(5)), &["address"]),
+        (root, 360, &address(geometry.main_block(layout::SegNo(0), 0)), &["block-shared"]),
+        (root, 4072, &[8], &["node-footer"]),
+        (data, 30, &[1], &[]),
+        (data, 30 + 4, &[4], &["directory-dots"]),
+        (nat, 9 * 4 + 5, &[1, 2], &["nat-unreachable"]),
+        (513, 1014, &[7], &["summary"]),
+    ];
+    for (block, at, bytes, expected) in cases {
+        let image = made(&small());
+        patch(&image, block, at, bytes);
+        let report = block_on(check(Rc::clone(&image) as _)).unwrap();
+        let names: Vec<_> = report.problems.iter().map(|problem| problem.name).collect();
+        assert!(expected.iter().all(|name| names.contains(name)), "{block} {at}: {names:?}");
+        assert_eq!(names.is_empty(), expected.is_empty(), "{block} {at}: {:?}", report.problems);
+    }
+}

@@ -152,7 +152,7 @@ fn is_dot(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-/// The hash of a name: TEA over its words of sixteen bytes, the highest bit cleared.
+/// The hash of a name: TEA with sixteen bytes of it at a time as the key.
 pub fn hash(name: &[u8]) -> u32 {
     if is_dot(name) {
         return 0;
@@ -162,7 +162,7 @@ pub fn hash(name: &[u8]) -> u32 {
     loop {
         encipher(&mut state, words_of(rest));
         if rest.len() <= 16 {
-            return state[0] & 0x7fff_ffff;
+            return state[0];
         }
         rest = &rest[16..];
     }
@@ -259,6 +259,25 @@ mod tests {
         room[slots.entries_at + 213 * ENTRY_BYTES + 8] = 9;
         let errors: Vec<_> = slots.entries(&room).collect();
         assert!(errors.len() == 1 && errors[0].is_err());
+    }
+
+    /// As Linux has written them.
+    #[test]
+    fn hashes_are_those_of_linux() {
+        let known = [
+            ("phase", 0, 3_654_395_589),
+            ("00272-", 1, 1_562_504_471),
+            ("00032-", 2, 1_291_699_838),
+            ("00281-", 10, 893_933_021),
+            ("00171-", 11, 2_890_793_605),
+            ("00001-", 26, 1_285_766_678),
+            ("02150-", 224, 1_800_565_260),
+        ];
+        for (start, more, expected) in known {
+            let name = format!("{start}{}", "n".repeat(more));
+            assert_eq!(hash(name.as_bytes()), expected, "{name}");
+        }
+        assert_eq!((hash(b"."), hash(b"..")), (0, 0));
     }
 
     #[test]

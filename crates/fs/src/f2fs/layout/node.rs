@@ -452,10 +452,15 @@ impl Inode {
         put(self.block_mut(), at, &addr.0.to_le_bytes());
     }
 
-    /// A device's number as Linux encodes it, from the first two addresses.
-    pub fn device_number(&self) -> u32 {
+    /// The major and minor number of a device. Small ones stand in the first address, in the old encoding of Linux, others
+    /// in the second, in the new one.
+    pub fn device(&self) -> (u32, u32) {
         let (old, new) = (self.address(0).0, self.address(1).0);
-        if old != 0 { (old >> 8 & 0xff) << 8 | old & 0xff } else { new }
+        if old != 0 {
+            (old >> 8 & 0xff, old & 0xff)
+        } else {
+            (new >> 8 & 0xfff, new & 0xff | new >> 12 & 0xf_ff00)
+        }
     }
 
     /// One of the five nodes that map what the inode does not: two direct, two indirect, one double indirect.

@@ -1,0 +1,367 @@
+//! Fills a mounted file system with everything that F2FS stores in a way of its own, and lists what a tree holds: one
+//! mounted by a kernel, or one in an image as this project reads it. Two lists that are equal are two equal trees.
+//!
+//! `cargo xtask f2fs-judges` runs it, inside of User-Mode Linux and outside.
+//!
+//! ```text
+//! f2fs_tree fill DIR SEED        makes directories, files, links, devices, attributes
+//! f2fs_tree churn DIR SEED       removes, renames, cuts, overwrites a part of them
+//! f2fs_tree list DIR             one line for each name, by system calls
+//! f2fs_tree list-image IMAGE     the same from an image
+//! ```
+
+use flashweir_core::random::mix;
+use flashweir_fs::f2fs::{Inode, Kind, Time, Volume};
+use flashweir_fs::port::{Image, block_on, bytes_of};
+use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, XattrFlags};
+use std::error::Error;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+type Outcome = Result<(), Box<dyn Error>>;
+/// Names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+const BLOCK: u64 = 4096;
+/// Names in the large directory.
+const NAMES: u64 = 3000;
+/// Directories in each other.
+const DEPTH: u32 = 70;
+
+fn main() -> Outcome {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut lines = Vec::new();
+    match args.as_slice() {
+        ["fill", dir, seed] => return fill(Path::new(dir), seed.parse()?),
+        ["churn", dir, seed] => return churn(Path::new(dir), seed.parse()?),
+        ["list", dir] => list(Path::new(dir), &mut lines)?,
+        ["list-image", image] => list_image(Path::new(image), &mut lines)?,
+        _ => return Err("expected fill DIR SEED, churn DIR SEED, list DIR or list-image IMAGE".into()),
+    }
+    lines.sort_unstable();
+    for line in lines {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Numbers that look random, and are the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix(self.0)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let words = (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+        words.take(count).collect()
+    }
+}
+
+fn many_name(number: u64) -> String {
+    let length = 1 + mix(number) % 40 + if number.is_multiple_of(50) { 200 } else { 0 };
+    format!("{number:05}-{}", "n".repeat(length as usize))
+}
+
+fn fill(dir: &Path, seed: u64) -> Outcome {
+    let mut random = Random(mix(seed));
+    // A directory with several levels of hash table, of small files.
+    let many = dir.join("many");
+    fs::create_dir(&many)?;
+    for number in 0..NAMES {
+        let length = if number % 7 == 0 { 0 } else { random.below(200) };
+        fs::write(many.join(many_name(number)), random.bytes(length as usize))?;
+    }
+    // Names of bytes that are no text.
+    let odd = dir.join("odd");
+    fs::create_dir(&odd)?;
+    for byte in (1..=255).filter(|byte| *byte != b'/' && *byte != b'.') {
+        File::create(odd.join(std::ffi::OsString::from_vec(vec![byte; usize::from(byte)])))?;
+    }
+    let mut deep = dir.join("deep");
+    for level in 0..DEPTH {
+        fs::create_dir(&deep)?;
+        fs::write(deep.join("here"), format!("level {level}\n"))?;
+        deep.push(format!("{level}"));
+    }
+    // Around the limits of what an inode holds, and of a block.
+    for length in [0, 1, 3487, 3488, 3489, 3687, 3688, 3689, 4095, 4096, 4097, 8192, 100_000] {
+        fs::write(dir.join(format!("size-{length}")), random.bytes(length))?;
+    }
+    // Direct and indirect nodes.
+    let mut big = File::create(dir.join("big"))?;
+    for _ in 0..24 {
+        big.write_all(&random.bytes(1 << 20))?;
+    }
+    sparse(&dir.join("sparse"), &mut random)?;
+    for (name, length) in [("short", 8), ("long", 3000), ("longest", 4000)] {
+        symlink("x".repeat(length), dir.join(name))?;
+    }
+    fs::write(dir.join("linked"), b"many names")?;
+    fs::create_dir(dir.join("links"))?;
+    for number in 0..40 {
+        fs::hard_link(dir.join("linked"), dir.join("links").join(format!("{number}")))?;
+    }
+    for (name, kind, device) in [
+        ("fifo", FileType::Fifo, 0),
+        ("socket", FileType::Socket, 0),
+        ("character", FileType::CharacterDevice, sys::makedev(5, 7)),
+        ("block", FileType::BlockDevice, sys::makedev(259, 70_000)),
+    ] {
+        sys::mknodat(CWD, dir.join(name), kind, Mode::from_raw_mode(0o640), device)?;
+    }
+    attributes(dir, &mut random)
+}
+
+/// A file with data in each part of its map: inode, direct, indirect and double indirect nodes, and a reserved part.
+fn sparse(path: &Path, random: &mut Random) -> Outcome {
+    let file = File::create(path)?;
+    for block in [0, 500, 1500, 2500, 4000, 900_000, 1_100_000, 2_080_000, 3_200_000] {
+        let at = block * BLOCK + random.below(BLOCK);
+        file.write_all_at(&random.bytes(5000), at)?;
+    }
+    sys::fallocate(&file, sys::FallocateFlags::empty(), 700 * BLOCK, 40 * BLOCK)?;
+    file.set_len(3_300_000 * BLOCK + 77)?;
+    Ok(())
+}
+
+fn attributes(dir: &Path, random: &mut Random) -> Outcome {
+    for (name, count, length) in
+        [("size-1", 3, 20), ("size-3488", 1, 3000), ("many", 2, 10), ("links", 12, 200)]
+    {
+        for number in 0..count {
+            let value = random.bytes(length);
+            sys::setxattr(dir.join(name), format!("user.number-{number}"), &value, XattrFlags::empty())?;
+        }
+    }
+    sys::setxattr(dir.join("size-0"), "trusted.empty", b"", XattrFlags::empty())?;
+    sys::setxattr(dir.join("size-0"), "security.some", b"label", XattrFlags::empty())?;
+    for number in 0..20 {
+        let path = dir.join("many").join(many_name(number * 3 + 1));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4000 | random.below(0o1000) as u32))?;
+        let (uid, gid) = (random.below(1 << 31) as u32, random.below(70_000) as u32);
+        std::os::unix::fs::chown(&path, Some(uid), Some(gid))?;
+    }
+    Ok(())
+}
+
+fn churn(dir: &Path, seed: u64) -> Outcome {
+    let mut random = Random(mix(seed ^ 1));
+    let many = dir.join("many");
+    for number in 0..NAMES {
+        let path = many.join(many_name(number));
+        match random.below(6) {
+            0 | 1 => fs::remove_file(&path)?,
+            2 => fs::rename(&path, dir.join("links").join(format!("moved-{number}")))?,
+            3 => fs::write(&path, random.bytes(5000))?,
+            _ => (),
+        }
+    }
+    let big = OpenOptions::new().write(true).open(dir.join("big"))?;
+    for _ in 0..200 {
+        let at = random.below(20 << 20);
+        big.write_all_at(&random.bytes(1000), at)?;
+    }
+    big.set_len((21 << 20) + 123)?;
+    let sparse = OpenOptions::new().write(true).open(dir.join("sparse"))?;
+    let hole = sys::FallocateFlags::PUNCH_HOLE | sys::FallocateFlags::KEEP_SIZE;
+    sys::fallocate(&sparse, hole, 900_000 * BLOCK, 16 * BLOCK)?;
+    fs::remove_dir_all(dir.join("odd"))?;
+    fs::rename(dir.join("deep").join("0"), dir.join("less-deep"))?;
+    fs::remove_file(dir.join("linked"))?;
+    sys::removexattr(dir.join("size-3488"), "user.number-0")?;
+    sys::setxattr(dir.join("size-1"), "user.number-1", &random.bytes(100), XattrFlags::REPLACE)?;
+    Ok(())
+}
+
+/// A line of a list. Contents are those of blocks that are not zero, with their places.
+struct Line {
+    kind: Kind,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    links: u32,
+    size: u64,
+    blocks: u64,
+    device: (u32, u32),
+    times: [(i64, u32); 3],
+    content: u64,
+    xattrs: Xattrs,
+}
+
+impl Line {
+    fn text(&mut self, path: &[u8]) -> String {
+        self.xattrs.sort();
+        let xattrs = self
+            .xattrs
+            .iter()
+            .map(|(name, value)| format!(" {}={}:{:016x}", name.escape_ascii(), value.len(), hash(0, value)));
+        let Self { kind, mode, uid, gid, links, size, blocks, device, times, content, .. } = &self;
+        format!(
+            "{} {kind:?} {mode:o} {uid}:{gid} links {links} size {size} blocks {blocks} device {device:?} times \
+             {times:?} content {content:016x}{}",
+            path.escape_ascii(),
+            xattrs.collect::<String>()
+        )
+    }
+}
+
+/// FNV-1a.
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Adds a block of a file unless it is zero.
+fn add_block(content: u64, index: u64, bytes: &[u8]) -> u64 {
+    match bytes.iter().rposition(|&byte| byte != 0) {
+        None => content,
+        Some(last) => hash(hash(content, &index.to_le_bytes()), &bytes[..=last]),
+    }
+}
+
+fn list(dir: &Path, lines: &mut Vec<String>) -> Outcome {
+    let mut todo = vec![(dir.to_path_buf(), Vec::new())];
+    while let Some((path, name)) = todo.pop() {
+        let stat = sys::statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)?;
+        let kind = Kind::of_mode(stat.st_mode as u16).ok_or("a mode without a kind")?;
+        let content = match kind {
+            Kind::Regular => content_of(&path, stat.st_size as u64)?,
+            Kind::Symlink => hash(0, fs::read_link(&path)?.as_os_str().as_bytes()),
+            _ => 0,
+        };
+        if kind == Kind::Directory {
+            for entry in fs::read_dir(&path)? {
+                let entry = entry?;
+                let name = [&name[..], b"/", entry.file_name().as_bytes()].concat();
+                todo.push((entry.path(), name));
+            }
+        }
+        let times = fs::symlink_metadata(&path)?;
+        let is_device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
+        let device = if is_device { (sys::major(stat.st_rdev), sys::minor(stat.st_rdev)) } else { (0, 0) };
+        let mut line = Line {
+            kind,
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            links: stat.st_nlink as u32,
+            size: if is_device { 0 } else { stat.st_size as u64 },
+            blocks: stat.st_blocks as u64 / 8,
+            device,
+            times: [
+                (times.atime(), times.atime_nsec() as u32),
+                (times.mtime(), times.mtime_nsec() as u32),
+                (times.ctime(), times.ctime_nsec() as u32),
+            ],
+            content,
+            xattrs: xattrs_of(&path)?,
+        };
+        lines.push(line.text(&name));
+    }
+    Ok(())
+}
+
+fn content_of(path: &PathBuf, size: u64) -> Result<u64, Box<dyn Error>> {
+    let file = File::open(path)?;
+    let (mut content, mut at) = (0, 0);
+    let mut buffer = vec![0; 256 * BLOCK as usize];
+    while at < size {
+        let Ok(data) = sys::seek(&file, SeekFrom::Data(at)) else { break };
+        let end = sys::seek(&file, SeekFrom::Hole(data))?.min(size);
+        at = data / BLOCK * BLOCK;
+        while at < end {
+            let bytes = (end - at).min(buffer.len() as u64) as usize;
+            file.read_exact_at(&mut buffer[..bytes], at)?;
+            for (index, block) in (at / BLOCK..).zip(buffer[..bytes].chunks(BLOCK as usize)) {
+                content = add_block(content, index, block);
+            }
+            at += bytes as u64;
+        }
+    }
+    Ok(content)
+}
+
+fn xattrs_of(path: &Path) -> Result<Xattrs, Box<dyn Error>> {
+    let mut names = vec![0; 65_536];
+    let length = sys::llistxattr(path, &mut names[..])?;
+    let mut xattrs = Vec::new();
+    for name in names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; 65_536];
+        let length = sys::lgetxattr(path, name, &mut value[..])?;
+        xattrs.push((name.to_vec(), value[..length].to_vec()));
+    }
+    Ok(xattrs)
+}
+
+fn list_image(image: &Path, lines: &mut Vec<String>) -> Outcome {
+    let volume = block_on(Volume::mount(Rc::new(Image::open(image, false)?)))?;
+    let mut todo = vec![(block_on(volume.root())?, Vec::new())];
+    while let Some((inode, name)) = todo.pop() {
+        if inode.kind() == Kind::Directory {
+            for entry in block_on(volume.read_dir(&inode))?.into_iter().filter(|entry| !entry.is_dot()) {
+                // What a walk finds, a search must find too.
+                let found = block_on(volume.lookup(&inode, &entry.name))?;
+                if found.as_ref() != Some(&entry) {
+                    return Err(format!("a search for {entry:?} finds {found:?}").into());
+                }
+                let name = [&name[..], b"/", &entry.name].concat();
+                todo.push((block_on(volume.inode(entry.ino))?, name));
+            }
+        }
+        let content = match inode.kind() {
+            Kind::Regular => image_content(&volume, &inode)?,
+            Kind::Symlink => hash(0, &block_on(volume.read_link(&inode))?),
+            _ => 0,
+        };
+        let is_device = matches!(inode.kind(), Kind::CharDevice | Kind::BlockDevice);
+        let xattrs = block_on(volume.xattrs(&inode))?;
+        let time = |time: Time| (time.seconds, time.nanos);
+        let mut line = Line {
+            kind: inode.kind(),
+            mode: u32::from(inode.mode & 0o7777),
+            uid: inode.uid,
+            gid: inode.gid,
+            links: inode.links,
+            size: if is_device { 0 } else { inode.size },
+            blocks: inode.blocks - 1,
+            device: if is_device { inode.device() } else { (0, 0) },
+            times: [time(inode.atime), time(inode.mtime), time(inode.ctime)],
+            content,
+            xattrs: xattrs.into_iter().filter_map(|xattr| Some((xattr.full_name()?, xattr.value))).collect(),
+        };
+        lines.push(line.text(&name));
+    }
+    Ok(())
+}
+
+fn image_content(volume: &Volume, inode: &Inode) -> Result<u64, Box<dyn Error>> {
+    let mut content = 0;
+    if !inode.has_addresses() {
+        let bytes = block_on(volume.read(inode, 0, inode.size as usize))?;
+        return Ok(add_block(content, 0, &bytes));
+    }
+    let end = inode.size.div_ceil(BLOCK);
+    let mut index = 0;
+    while index < end {
+        let count = (end - index).min(4096) as u32;
+        for (index, payload) in (index..).zip(block_on(volume.read_blocks(inode, index, count))?) {
+            let bytes = (inode.size - index * BLOCK).min(BLOCK) as usize;
+            content = add_block(content, index, &bytes_of(&payload)[..bytes]);
+        }
+        index += u64::from(count);
+    }
+    Ok(content)
+}

@@ -1,0 +1,243 @@
+//! `cargo xtask f2fs-judges`: the F2FS format before outside judges: the tools of the format, and the Linux kernel.
+//!
+//! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `f2fs_tree` of
+//! `flashweir-fs`, which also lists what there is, once by system calls and once from the image as our code reads it.
+//!
+//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+
+use crate::ci::{cargo, weir_builds};
+use crate::host::{seed, target_dir};
+use crate::packages;
+use crate::serve::place::Place;
+use crate::serve::program::{run as program, run_failing};
+use crate::serve::{Finding, Judge, call};
+use crate::steps::{Steps, Verdict, show, take};
+use crate::uml;
+
+/// All of them, in the order of CI.
+const JUDGES: [Judge; 5] = [
+    ("made", "fsck.f2fs on volumes that we made", made),
+    ("theirs", "our check on volumes that mkfs.f2fs made, and what is refused", theirs),
+    ("kernel-theirs", "mkfs.f2fs makes it, Linux fills it, we read it", kernel_theirs),
+    ("kernel-ours", "we make it, Linux fills it, we read it", kernel_ours),
+    ("kernel-cut", "Linux is cut off with orphans, we read the last checkpoint", kernel_cut),
+];
+
+/// The judges as steps of CI, on the release build of `weir`.
+pub(crate) fn steps(steps: &mut Steps, seed: u64) {
+    judge(steps, seed, &[]);
+}
+
+/// Builds what is needed and calls the judges that were named, or all.
+pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
+    for name in names {
+        if !JUDGES.iter().any(|judge| judge.0 == *name) {
+            let known: Vec<String> =
+                JUDGES.iter().map(|(name, what, _)| format!("  {name:<14} {what}")).collect();
+            return Err(format!("no judge {name:?}; there are\n{}", known.join("\n")));
+        }
+    }
+    let seed = seed()?;
+    println!("seed {seed}");
+    let mut all = Steps::default();
+    all.step("Debian packages", || match packages::install_missing() {
+        Ok(note) => Verdict::Passed(note),
+        Err(why) => Verdict::Failed(why),
+    });
+    if all.step("build weir", || show(&mut weir_builds(seed))) {
+        judge(&mut all, seed, names);
+    }
+    Ok(all.summary())
+}
+
+fn judge(steps: &mut Steps, seed: u64, names: &[&str]) {
+    let built = steps.step("build f2fs_tree", || {
+        let what =
+            ["build", "--locked", "--release", "--quiet", "-p", "flashweir-fs", "--example", "f2fs_tree"];
+        show(cargo(seed).args(what))
+    });
+    for (name, what, judge) in JUDGES.iter().filter(|judge| names.is_empty() || names.contains(&judge.0)) {
+        if built {
+            steps.step(&format!("F2FS, {name}: {what}"), || match call(name, seed, *judge) {
+                Ok(counts) => Verdict::Passed(counts),
+                Err(why) => Verdict::Failed(why),
+            });
+        }
+    }
+}
+
+/// A program of the release build.
+fn built(name: &str) -> String {
+    target_dir().join("release").join(name).display().to_string()
+}
+
+/// `weir` with arguments; gives what it printed.
+fn weir(place: &Place, args: &[&str]) -> Finding {
+    program(place, &[&[built("weir").as_str()], args].concat())
+}
+
+/// `fsck.f2fs` finds nothing to mend.
+pub(crate) fn fsck(place: &Place, image: &str) -> Result<(), String> {
+    let said = program(place, &["fsck.f2fs", "--dry-run", image])?;
+    let bad = said
+        .lines()
+        .find(|line| ["[Fail]", "ASSERT", "Need to fix", "FIX"].iter().any(|word| line.contains(word)));
+    match bad {
+        Some(line) => Err(format!("fsck.f2fs: {}", line.trim())),
+        None if said.contains("[FSCK]") => Ok(()),
+        None => Err(format!("fsck.f2fs checked nothing: {}", said.trim())),
+    }
+}
+
+fn made(place: &Place) -> Finding {
+    let all = "-O extra_attr -O flexible_inline_xattr -O inode_checksum -O inode_crtime -O sb_checksum";
+    let volumes = [
+        "--size 44MiB".to_string(),
+        "--size 64MiB --label small".to_string(),
+        "--size 100MiB --overprovision 60".to_string(),
+        format!("--size 512MiB {all}"),
+        "--size 1000000KiB -O inode_checksum".to_string(),
+        "--size 2GiB -s 4 -z 2 --overprovision 8.5".to_string(),
+        "--size 4GiB -s 8 -O sb_checksum".to_string(),
+        "--size 100GiB".to_string(),
+        "--size 1TiB -s 2".to_string(),
+    ];
+    let image = place.path("made.img");
+    for volume in &volumes {
+        let line = format!("mkfs f2fs {image} --force {volume}");
+        weir(place, &line.split(' ').collect::<Vec<_>>())?;
+        fsck(place, &image).map_err(|error| format!("{volume}: {error}"))?;
+        weir(place, &["fsck", &image])?;
+    }
+    Ok(format!("{} volumes of 44 MiB to 1 TiB", volumes.len()))
+}
+
+fn theirs(place: &Place) -> Finding {
+    let all = "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum,lost_found";
+    let image = place.path("theirs.img");
+    let make = |size: &str, options: &[&str]| {
+        let _ = std::fs::remove_file(&image);
+        program(place, &["truncate", "-s", size, &image])?;
+        program(place, &[&["mkfs.f2fs", "-q", "-f"], options, &[image.as_str()]].concat())
+    };
+    let good: [(&str, &[&str]); 6] = [
+        ("64M", &[]),
+        ("300M", &["-l", "label", "-o", "20"]),
+        ("1G", &["-O", all]),
+        ("2G", &["-s", "4", "-z", "2"]),
+        ("3G", &["-i", "-O", "sb_checksum,extra_attr"]),
+        ("40G", &["-a", "1"]),
+    ];
+    for (size, options) in good {
+        make(size, options)?;
+        weir(place, &["fsck", &image]).map_err(|error| format!("{size} {options:?}: {error}"))?;
+    }
+    let refused = [
+        ("encrypt", "encrypt"),
+        ("extra_attr,project_quota", "project_quota"),
+        ("extra_attr,quota", "quota"),
+        ("extra_attr,verity", "verity"),
+        ("extra_attr,compression", "compression"),
+        ("ro", "ro"),
+    ];
+    for (features, name) in refused {
+        make("128M", &["-O", features])?;
+        let said = run_failing(place, &[&built("weir"), "fsck", &image])?;
+        if !said.contains("this F2FS volume uses the feature ") || !said.contains(&format!("{name}, ")) {
+            return Err(format!("a volume with {features}: {}", said.trim()));
+        }
+    }
+    Ok(format!("{} volumes are good, {} are refused by name", good.len(), refused.len()))
+}
+
+fn kernel_theirs(place: &Place) -> Finding {
+    let features = "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum,lost_found";
+    let mut names = 0;
+    for options in [&["-l", "plain"][..], &["-O", features, "-s", "2"]] {
+        let image = place.path("theirs.img");
+        let _ = std::fs::remove_file(&image);
+        program(place, &["truncate", "-s", "512M", &image])?;
+        program(place, &[&["mkfs.f2fs", "-q", "-f"], options, &[image.as_str()]].concat())?;
+        names += filled(place, &image)?;
+    }
+    Ok(format!("{names} names, each with its bytes and attributes"))
+}
+
+fn kernel_ours(place: &Place) -> Finding {
+    let image = place.path("ours.img");
+    let mut names = 0;
+    for options in [&["--label", "ours"][..], &["-s", "2", "-O", "inode_checksum", "-O", "inode_crtime"]] {
+        weir(place, &[&["mkfs", "f2fs", &image, "--force", "--size", "512MiB"], options].concat())?;
+        names += filled(place, &image)?;
+    }
+    Ok(format!("{names} names, each with its bytes and attributes"))
+}
+
+/// Linux fills a volume, then changes a part; each time we find what it finds. Gives the names.
+fn filled(place: &Place, image: &str) -> Result<usize, String> {
+    let tree = built("examples/f2fs_tree");
+    let mut names = 0;
+    for step in ["fill", "churn"] {
+        let work = format!("{tree} {step} /run/disk/files {}", place.seed());
+        let listed =
+            listed(place, image, &format!("mkdir -p /run/disk/files && {work}"), "umount /run/disk")?;
+        fsck(place, image)?;
+        weir(place, &["fsck", image])?;
+        names += same(place, image, &listed)?;
+    }
+    Ok(names)
+}
+
+/// Runs a command on the mounted volume, and lists the tree by system calls after another mount; `end` is how it ends.
+fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
+    const ROOM: usize = 8 << 20;
+    let tree = built("examples/f2fs_tree");
+    // Reading must not change the times that are listed.
+    let mount = "mount -t f2fs -o noatime /dev/ubda /run/disk";
+    let list = place.write("list", &[0; ROOM])?;
+    let work = format!(
+        "mkdir -p /run/disk && {mount} && {work} && {tree} list /run/disk/files > /run/list && {end} && \
+         dd if=/run/list of=/dev/ubdb bs=1M conv=notrunc"
+    );
+    uml::boot(place, &[image, &list], &work)?;
+    let bytes = std::fs::read(&list).map_err(|error| format!("{list}: {error}"))?;
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+/// Whether we read from an image what Linux listed.
+fn same(place: &Place, image: &str, listed: &str) -> Result<usize, String> {
+    let ours = take(std::process::Command::new(built("examples/f2fs_tree")).args(["list-image", image]))?;
+    let mut ours: Vec<&str> = ours.lines().filter_map(|line| line.strip_prefix("/files")).collect();
+    let mut theirs: Vec<&str> = listed.lines().collect();
+    ours.sort_unstable();
+    theirs.sort_unstable();
+    if let Some((ours, theirs)) = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs) {
+        let _ = place.write("ours", ours.as_bytes());
+        return Err(format!("we read `{ours}`, Linux `{theirs}`"));
+    }
+    match (ours.len(), theirs.len()) {
+        (ours, theirs) if ours == theirs && ours > 1000 => Ok(ours),
+        (ours, theirs) => Err(format!("we read {ours} names, Linux {theirs}")),
+    }
+}
+
+/// A file is open and has no name when the power goes. The last checkpoint has it as an orphan.
+fn kernel_cut(place: &Place) -> Finding {
+    let image = place.path("cut.img");
+    weir(place, &["mkfs", "f2fs", &image, "--size", "512MiB"])?;
+    let tree = built("examples/f2fs_tree");
+    let work = format!(
+        "mkdir -p /run/disk/files && {tree} fill /run/disk/files {} && \
+         for number in 1 2 3; do echo gone > /run/disk/open-$number; done && \
+         exec 7</run/disk/open-1 8</run/disk/open-2 9</run/disk/open-3 && rm /run/disk/open-* && sync",
+        place.seed()
+    );
+    let listed = listed(place, &image, &work, "true")?;
+    let said = weir(place, &["fsck", &image])?;
+    if !said.contains("not unmounted") || !said.contains(" 3 orphans") {
+        return Err(format!("expected 3 orphans of a volume that was not unmounted: {}", said.trim()));
+    }
+    let names = same(place, &image, &listed)?;
+    Ok(format!("{names} names, 3 orphans"))
+}
