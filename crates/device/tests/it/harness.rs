@@ -1,8 +1,8 @@
 //! A device with an agenda and a host that knows what it wrote.
 
-use flashweir_core::command::pattern;
+use flashweir_core::command::{Tag, pattern};
 use flashweir_core::random::Stream;
-use flashweir_core::{Agenda, Bytes, Command, Data, Duration, Lba, Lpn, Op, Payload};
+use flashweir_core::{Agenda, Bytes, Command, Data, DeviceError, Duration, Lba, Lpn, Op, Payload};
 use flashweir_device::config::{
     Allocation, BufferMode, Cell, DeviceConfig, Eviction, GeometryConfig, PageTimes, SuspendConfig,
 };
@@ -18,6 +18,8 @@ pub(crate) struct Host {
     pub(crate) expected: Vec<u64>,
     pub(crate) completed: u64,
     pub(crate) errors: u64,
+    /// How each command that failed did.
+    pub(crate) failures: Vec<(u64, DeviceError)>,
     next: u64,
 }
 
@@ -26,7 +28,15 @@ impl Host {
         config.validate().unwrap_or_else(|e| panic!("{e}\n{config:?}"));
         let device = Device::new(config.clone(), DeviceOptions { seed, track_contents: true, planted: None });
         let units = device.geometry().user_units as usize;
-        Self { device, agenda: Agenda::default(), expected: vec![0; units], completed: 0, errors: 0, next: 1 }
+        Self {
+            device,
+            agenda: Agenda::default(),
+            expected: vec![0; units],
+            completed: 0,
+            errors: 0,
+            failures: Vec::new(),
+            next: 1,
+        }
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
@@ -36,21 +46,38 @@ impl Host {
                 Effect::Accepted { .. } => {}
                 Effect::Complete(completion) => {
                     self.completed += 1;
-                    self.errors += u64::from(completion.result.is_err());
+                    if let Err(error) = completion.result {
+                        self.errors += 1;
+                        self.failures.push((completion.id.0, error));
+                    }
                 }
             }
         }
     }
 
     pub(crate) fn submit(&mut self, op: Op, fua: bool) -> u64 {
+        self.submit_tagged(op, fua, [0; 2])
+    }
+
+    pub(crate) fn submit_tagged(&mut self, op: Op, fua: bool, tags: [u64; 2]) -> u64 {
         let id = self.next;
         self.next += 1;
         let mut command = Command::new(id, op);
         command.fua = fua;
+        command.tags = tags.map(Tag);
         let mut effects = Vec::new();
         self.device.command(self.agenda.now(), command, &mut effects);
         self.carry_out(effects);
         id
+    }
+
+    /// Lets time pass until the device does nothing of its own any more.
+    pub(crate) fn rest(&mut self) {
+        while let Some((now, event)) = self.agenda.pop() {
+            let mut effects = Vec::new();
+            self.device.event(now, event, &mut effects);
+            self.carry_out(effects);
+        }
     }
 
     /// Lets time pass until all but `left` of the submitted commands have completed.
@@ -74,6 +101,10 @@ impl Host {
     }
 
     pub(crate) fn write(&mut self, lpn: u64, units: u64, fua: bool) {
+        self.write_tagged(lpn, units, fua, [0; 2]);
+    }
+
+    pub(crate) fn write_tagged(&mut self, lpn: u64, units: u64, fua: bool, tags: [u64; 2]) {
         let per_unit = self.device.geometry().lbas_per_unit;
         let id = self.next;
         let op = Op::Write {
@@ -81,7 +112,7 @@ impl Host {
             blocks: (units * per_unit) as u32,
             data: Data::Pattern(id),
         };
-        self.submit(op, fua);
+        self.submit_tagged(op, fua, tags);
         for unit in lpn..lpn + units {
             self.expected[unit as usize] = pattern(id, Lpn(unit));
         }

@@ -2,3 +2,4 @@
 
 mod conservation;
 mod harness;
+mod range_flush;
