@@ -187,6 +187,14 @@ impl ModelDevice {
                 if matches!(data, Data::Bytes(bytes) if bytes.len() as u64 != bytes_expected) {
                     return Err(DeviceError::InvalidField("the data are not as long as the range"));
                 }
+                let unit = u64::from(self.unit_blocks);
+                if let Data::Units(units) = data
+                    && (!lba.0.is_multiple_of(unit) || units.len() as u64 * unit != u64::from(*blocks))
+                {
+                    return Err(DeviceError::InvalidField(
+                        "the contents are not those of whole mapping units",
+                    ));
+                }
                 self.overwrite(*lba, *blocks, data)
             }
             Op::WriteZeroes { lba, blocks } => self.overwrite(*lba, *blocks, &Data::Zero),
@@ -224,6 +232,7 @@ impl ModelDevice {
                     let bytes = |block: u64| ((block - start) * LBA_BYTES) as usize;
                     Payload::Bytes(Arc::from(&data[bytes(from)..bytes(to)]))
                 }
+                Data::Units(units) => units[(lpn - start / unit) as usize].clone(),
             };
             let whole = to - from == unit;
             let payload = if whole { given } else { self.merge(Lpn(lpn), from, to, &given) };

@@ -123,6 +123,8 @@ pub enum Data {
     Pattern(u64),
     /// Real bytes, as long as the range.
     Bytes(Arc<[u8]>),
+    /// The contents of the mapping units of a range of whole ones, in order; for hosts that move contents and no bytes.
+    Units(Arc<[Payload]>),
 }
 
 /// The content of one mapping unit.

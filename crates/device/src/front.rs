@@ -110,6 +110,12 @@ impl Device {
         {
             return Err(DeviceError::InvalidField("the data are not as long as the range"));
         }
+        if let Op::Write { lba, blocks, data: flashweir_core::Data::Units(units) } = &command.op {
+            let span = self.span(*lba, *blocks);
+            if span.partial_first || span.partial_last || units.len() as u64 != u64::from(span.len()) {
+                return Err(DeviceError::InvalidField("the contents are not those of whole mapping units"));
+            }
+        }
         let changes = !matches!(command.op, Op::Read { .. } | Op::Flush | Op::RFlush(_));
         if changes && self.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
     }

@@ -159,6 +159,7 @@ impl Device {
                 let from = (unit * self.geometry.lbas_per_unit - lba) as usize * LBA_BYTES as usize;
                 Payload::Bytes(Arc::from(&bytes[from..from + unit_bytes]))
             }
+            Data::Units(units) => units[(unit - span.first) as usize].clone(),
         };
         if !span.is_partial(unit) {
             return whole(data);

@@ -10,6 +10,7 @@ pub mod report;
 pub mod results;
 pub mod scenario;
 pub mod spelling;
+pub mod stack;
 pub mod timeline;
 pub mod workload;
 pub mod world;

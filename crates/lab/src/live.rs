@@ -13,7 +13,7 @@
 use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::Kind;
 use flashweir_core::random::mix;
-use flashweir_core::{Agenda, Command, DeviceError, Done, Duration, Instant, Lba, Link, Lpn, Op};
+use flashweir_core::{Agenda, Command, CommandId, DeviceError, Done, Duration, Instant, Lba, Link, Lpn, Op};
 use flashweir_device::{Device, DeviceOptions, Effect, Event, Media, Recovery, RecoveryReport, Torn};
 use std::collections::VecDeque;
 
@@ -64,6 +64,8 @@ pub struct Live {
     lbas_per_unit: u64,
     hash: u64,
     timeline: Option<Box<Timeline>>,
+    /// Tokens of commands that the device has with their data, for who asked for them.
+    arrived: Option<Vec<u64>>,
 }
 
 impl Live {
@@ -80,6 +82,7 @@ impl Live {
             lbas_per_unit: device.geometry().lbas_per_unit,
             hash: 0,
             timeline: None,
+            arrived: None,
             link,
             device,
         }
@@ -123,7 +126,7 @@ impl Live {
         Some(self.timeline.take()?.finish(self.agenda.now(), &mut self.device))
     }
 
-    /// Submits a command at `at`, or now if `at` has passed. Queues beyond the link's are shared.
+    /// Submits an operation at `at`, or now if `at` has passed. Queues beyond the link's are shared.
     pub fn submit(
         &mut self,
         at: Instant,
@@ -133,12 +136,19 @@ impl Live {
         token: u64,
         finished: &mut Vec<Finished>,
     ) {
+        let mut command = Command::new(token, op);
+        (command.queue, command.fua) = (queue, fua);
+        self.submit_command(at, command, finished);
+    }
+
+    /// Submits a command at `at`, or now if `at` has passed. Its id is the token with which it finishes.
+    pub fn submit_command(&mut self, at: Instant, mut command: Command, finished: &mut Vec<Finished>) {
         self.advance(at, finished);
         let now = at.max(self.agenda.now());
-        let queue = queue % self.link.config().queues;
+        let queue = command.queue % self.link.config().queues;
+        let token = command.id.0;
         let place = self.free.pop().unwrap_or(self.flights.len() as u32);
-        let mut command = Command::new(u64::from(place), op);
-        (command.queue, command.fua) = (queue, fua);
+        (command.id, command.queue) = (CommandId(u64::from(place)), queue);
         let bytes_up = command.bytes_up();
         let flight = Flight { token, queue, submitted: now, bytes_up, command: Some(command), result: None };
         match self.flights.get_mut(place as usize) {
@@ -169,6 +179,18 @@ impl Live {
         self.agenda.at(arrives, Moment::Arrive(place));
     }
 
+    /// From now on [`Self::take_arrived`] tells which commands the device has.
+    pub fn note_arrivals(&mut self) {
+        self.arrived.get_or_insert_default();
+    }
+
+    /// Moves the tokens of commands whose data the device has taken since the last call to `out`.
+    pub fn take_arrived(&mut self, out: &mut Vec<u64>) {
+        if let Some(arrived) = &mut self.arrived {
+            out.append(arrived);
+        }
+    }
+
     /// Lets everything happen up to and at `until`.
     pub fn advance(&mut self, until: Instant, finished: &mut Vec<Finished>) {
         while self.agenda.peek().is_some_and(|next| next <= until) {
@@ -187,7 +209,11 @@ impl Live {
             }
             Moment::Arrive(place) => {
                 self.note(now, 2 | u64::from(place) << 8);
-                let command = self.flights[place as usize].command.take().expect("a command arrives once");
+                let flight = &mut self.flights[place as usize];
+                let command = flight.command.take().expect("a command arrives once");
+                if let Some(arrived) = &mut self.arrived {
+                    arrived.push(flight.token);
+                }
                 self.device.command(now, command, &mut self.effects);
                 self.carry_out(now);
             }
@@ -290,7 +316,7 @@ fn asked(now: Instant, command: &Command) -> Asked {
         Op::Write { lba, blocks, .. } => (Kind::Write, lba, blocks),
         Op::Trim { lba, blocks } => (Kind::Trim, lba, blocks),
         Op::WriteZeroes { lba, blocks } => (Kind::WriteZeroes, lba, blocks),
-        Op::Flush => (Kind::Flush, Lba(0), 0),
+        Op::Flush | Op::RFlush(_) => (Kind::Flush, Lba(0), 0),
         _ => (Kind::Write, Lba(0), 0),
     };
     Asked { kind, lba, blocks, fua: command.fua, queue: command.queue, intended: now }

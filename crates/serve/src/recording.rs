@@ -191,6 +191,7 @@ fn identity(data: &Data) -> u64 {
         Data::Zero => 0,
         Data::Pattern(operation) => *operation,
         Data::Bytes(bytes) => flashweir_core::Payload::Bytes(bytes.clone()).identity(),
+        Data::Units(units) => units.iter().fold(0, |identity, unit| mix(identity ^ unit.identity())),
     }
 }
 
