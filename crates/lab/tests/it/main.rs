@@ -3,5 +3,6 @@
 mod amplification;
 mod answers;
 mod crash;
+mod range_flush;
 mod support;
 mod timeline;
