@@ -10,7 +10,6 @@ use crate::nand::{Binder, Class, Frontier, Job, Op, OpKind, UNBOUND};
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId, VictimPicker};
-use std::collections::VecDeque;
 
 /// Credit for one mapping unit.
 const UNIT_CREDIT: i64 = 1024;
@@ -44,7 +43,21 @@ pub(crate) struct PageWrite {
     pub(crate) urgent: bool,
     /// A range flush does: the page goes before others (spec 1.3).
     pub(crate) first: bool,
+    /// Where it waits in the shared queue, and its neighbours there.
+    lane: Option<Lane>,
+    previous: u32,
+    next: u32,
 }
+
+/// A part of the shared queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// Pages for which a range flush waits.
+    First,
+    Rest,
+}
+
+const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct OpenBlock {
@@ -67,7 +80,8 @@ pub(crate) struct Space {
     free_pages: Vec<u32>,
     /// The page of each plane (or, under dynamic allocation, of the device) that units may still join.
     filling: Vec<Option<u32>>,
-    shared: VecDeque<u32>,
+    /// First and last page of each lane of the shared queue.
+    shared: [(u32, u32); 2],
     /// Full or urgent pages that the machine does not have yet.
     pub(crate) to_release: Vec<u32>,
     /// Pages of host data that the machine has.
@@ -101,7 +115,7 @@ impl Space {
             pages: Vec::new(),
             free_pages: Vec::new(),
             filling: vec![None; fillings],
-            shared: VecDeque::new(),
+            shared: [(NONE, NONE); 2],
             to_release: Vec::new(),
             queued_pages: 0,
             turns: vec![0; geometry.stations() as usize],
@@ -204,6 +218,9 @@ impl Space {
             queued: false,
             urgent: false,
             first: false,
+            lane: None,
+            previous: NONE,
+            next: NONE,
         });
         self.pages.len() as u32 - 1
     }
@@ -228,21 +245,52 @@ impl Space {
 
     /// Takes out the pages of the shared queue.
     pub(crate) fn drop_waiting(&mut self, dynamic: bool) -> Vec<u32> {
-        if dynamic { self.shared.drain(..).collect() } else { Vec::new() }
-    }
-
-    pub(crate) fn push_shared(&mut self, page: u32) {
-        self.shared.push_back(page);
-    }
-
-    /// Moves a page of the shared queue before those for which no range flush waits.
-    pub(crate) fn promote_shared(&mut self, page: u32) {
-        let Some(at) = self.shared.iter().position(|other| *other == page) else { return };
-        let to = self.shared.iter().position(|other| !self.pages[*other as usize].first).unwrap_or(at);
-        if to < at {
-            self.shared.remove(at);
-            self.shared.insert(to, page);
+        let mut pages = Vec::new();
+        while dynamic && let Some(page) = self.pop_shared() {
+            pages.push(page);
         }
+        pages
+    }
+
+    /// Puts a page at the end of its lane of the shared queue.
+    pub(crate) fn push_shared(&mut self, page: u32) {
+        let lane = if self.pages[page as usize].first { Lane::First } else { Lane::Rest };
+        let (head, tail) = &mut self.shared[lane as usize];
+        let last = std::mem::replace(tail, page);
+        match last {
+            NONE => *head = page,
+            last => self.pages[last as usize].next = page,
+        }
+        let write = &mut self.pages[page as usize];
+        (write.lane, write.previous, write.next) = (Some(lane), last, NONE);
+    }
+
+    /// A range flush waits for a page: if it is in the shared queue, it goes before those for which none does.
+    pub(crate) fn promote_shared(&mut self, page: u32) {
+        if self.pages[page as usize].lane == Some(Lane::Rest) {
+            self.unlink_shared(page);
+            self.push_shared(page);
+        }
+    }
+
+    fn pop_shared(&mut self) -> Option<u32> {
+        let page = self.shared.iter().map(|(head, _)| *head).find(|head| *head != NONE)?;
+        self.unlink_shared(page);
+        Some(page)
+    }
+
+    fn unlink_shared(&mut self, page: u32) {
+        let PageWrite { lane, previous, next, .. } = self.pages[page as usize];
+        let lane = lane.expect("the page is in the shared queue");
+        match previous {
+            NONE => self.shared[lane as usize].0 = next,
+            previous => self.pages[previous as usize].next = next,
+        }
+        match next {
+            NONE => self.shared[lane as usize].1 = previous,
+            next => self.pages[next as usize].previous = previous,
+        }
+        self.pages[page as usize].lane = None;
     }
 
     /// The write operation of a page.
@@ -313,7 +361,7 @@ impl Binder for Space {
     }
 
     fn pull(&mut self, planes: std::ops::Range<u32>) -> Option<Op> {
-        if self.shared.is_empty() {
+        if self.shared.iter().all(|(head, _)| *head == NONE) {
             return None;
         }
         // The planes of a station take turns, so that all hold about the same.
@@ -323,7 +371,7 @@ impl Binder for Space {
         let plane = (0..count)
             .map(|i| PlaneId(first + (start + i) % count))
             .find(|&plane| self.offer(plane, Frontier::User).is_some())?;
-        let page = self.shared.pop_front()?;
+        let page = self.pop_shared()?;
         self.pages[page as usize].plane = plane;
         Some(self.op(page))
     }

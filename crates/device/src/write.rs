@@ -407,7 +407,6 @@ impl Device {
             self.fail_page(page, effects);
         } else if self.config.ftl.allocation == Allocation::Dynamic {
             self.space.push_shared(page);
-            self.promote(page, plane);
             self.start_idle_station(now, effects);
         } else {
             let station = self.nand.push(self.space.op(page));
