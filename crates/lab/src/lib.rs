@@ -4,6 +4,7 @@
 pub mod crash;
 pub mod experiment;
 pub mod live;
+pub mod model_port;
 pub mod mqsim;
 pub mod precondition;
 pub mod report;

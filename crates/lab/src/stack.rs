@@ -39,7 +39,7 @@ pub enum FlushMode {
 }
 
 /// Blocks of the command set in one block of the port.
-const LBAS: u64 = BLOCK_BYTES as u64 / LBA_BYTES;
+pub(crate) const LBAS: u64 = BLOCK_BYTES as u64 / LBA_BYTES;
 
 /// A request under way.
 struct Pending {
@@ -98,7 +98,7 @@ impl Shared {
 }
 
 /// The command for a request; `None` if nothing is to be done.
-fn command(request: Request, mode: FlushMode, whole_units: bool) -> Option<Command> {
+pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> Option<Command> {
     let range = |block: Block, count: usize| (Lba(block.0 * LBAS), (count as u64 * LBAS) as u32);
     let plain = |op: Op| Some(Command::new(0, op));
     match request {
@@ -282,7 +282,11 @@ impl Stack {
     }
 }
 
-fn answer(result: Result<Done, DeviceError>, range: Option<(Block, u32)>, unit_bytes: usize) -> Answer {
+pub(crate) fn answer(
+    result: Result<Done, DeviceError>,
+    range: Option<(Block, u32)>,
+    unit_bytes: usize,
+) -> Answer {
     Ok(match (result?, range) {
         (Done::Data(units), Some(_)) if unit_bytes == BLOCK_BYTES => units,
         (Done::Data(units), Some((block, count))) => blocks(&units, block, count, unit_bytes),

@@ -1,6 +1,6 @@
 //! The port between the vfs and a file system.
 //!
-//! Place in the data flow: `Vfs` above asks, an implementation below (F2FS format, ext4 format, [`MemFs`]) answers. The
+//! Place in the data flow: `Vfs` above asks, an implementation below (F2FS format, ext4 format, [`MemFs`](crate::memfs::MemFs)) answers. The
 //! vfs knows the rules of POSIX (paths, permissions, types, what may replace what) and keeps pages of files in
 //! memory; a file system knows names, inodes, blocks, space and durability.
 //!

@@ -1,0 +1,165 @@
+//! A block port onto the model device of the contract: after a power cut it may show any state that the contract allows,
+//! not only those that our FTL happens to produce (spec 8.3, tier 2).
+//!
+//! Place in the data flow: a file system works above it as above a device; a test cuts at any position of the log and
+//! goes on with each port that may wake up there.
+//!
+//! Invariants: a request is answered before `submit` returns, so code that waits for nothing but the port is done at its
+//! first poll; the log has exactly what was asked, in its order.
+//!
+//! Deliberately absent: time.
+
+use crate::stack::{FlushMode, LBAS, answer, command};
+use flashweir_contract::{Exploration, Log, LogPos, ModelDevice, Policy};
+use flashweir_core::CommandId;
+use flashweir_fs::port::{BLOCK_BYTES, BlockPort, Request, Ticket};
+use std::cell::{Ref, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+/// A port onto a model device. Clones are ports onto the same device.
+#[derive(Clone)]
+pub struct ModelPort {
+    device: Rc<RefCell<ModelDevice>>,
+    blocks: u64,
+    mode: FlushMode,
+    submitted: Rc<RefCell<u64>>,
+}
+
+impl fmt::Debug for ModelPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelPort({} blocks, {} requests)", self.blocks, self.submitted.borrow())
+    }
+}
+
+impl ModelPort {
+    /// An empty device of so many blocks that keeps `policy`.
+    pub fn new(policy: Policy, blocks: u64, mode: FlushMode) -> Self {
+        Self::on(ModelDevice::new(policy, LBAS as u32, blocks), blocks, mode)
+    }
+
+    fn on(device: ModelDevice, blocks: u64, mode: FlushMode) -> Self {
+        Self { device: Rc::new(RefCell::new(device)), blocks, mode, submitted: Rc::default() }
+    }
+
+    /// Everything that was asked since the device woke up.
+    pub fn log(&self) -> Ref<'_, Log> {
+        Ref::map(self.device.borrow(), ModelDevice::log)
+    }
+
+    /// The present position in the log: a cut now.
+    pub fn position(&self) -> LogPos {
+        self.device.borrow().log().position()
+    }
+
+    /// Calls `wake` with a port onto each device that may wake up after a cut at `upto`, until it fails. The first value
+    /// is how many there were; the second whether they were all that the contract allows.
+    ///
+    /// # Errors
+    /// What `wake` says.
+    pub fn after_cut<E>(
+        &self,
+        upto: LogPos,
+        exploration: Exploration,
+        mut wake: impl FnMut(Self) -> Result<(), E>,
+    ) -> Result<(u64, bool), E> {
+        let device = self.device.borrow();
+        let states = device.legal_states_at(upto, exploration);
+        let all = states.is_exhaustive();
+        let mut count = 0;
+        for state in states {
+            count += 1;
+            wake(Self::on(device.after(&state), self.blocks, self.mode))?;
+        }
+        Ok((count, all))
+    }
+}
+
+impl BlockPort for ModelPort {
+    fn capacity_blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        let range = match request {
+            Request::Read { block, count } => Some((block, count)),
+            _ => None,
+        };
+        let Some(mut command) = command(request, self.mode, true) else {
+            return Ticket::done(Ok(Box::default()));
+        };
+        let mut submitted = self.submitted.borrow_mut();
+        command.id = CommandId(*submitted);
+        *submitted += 1;
+        let completion = self.device.borrow_mut().submit(&command).expect("no completion is held");
+        Ticket::done(answer(completion.result, range, BLOCK_BYTES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_contract::DeviceKind;
+    use flashweir_core::Payload;
+    use flashweir_core::command::Tag;
+    use flashweir_fs::f2fs;
+    use flashweir_fs::port::{Block, Selection, Write, block_on};
+    use std::collections::BTreeSet;
+
+    fn number(port: &ModelPort, block: u64) -> u64 {
+        let answer = block_on(port.read(Block(block), 1).completed()).unwrap();
+        answer[0].identity()
+    }
+
+    fn put(port: &ModelPort, block: u64, number: u64, tag: u64) {
+        let write =
+            Write { tags: [Tag(tag), Tag(0)], ..Write::new(Block(block), vec![Payload::Tag(number)]) };
+        block_on(port.write(write).completed()).unwrap();
+    }
+
+    #[test]
+    fn each_legal_state_wakes_up_once() {
+        let port = ModelPort::new(DeviceKind::D1.policy(), 64, FlushMode::RangeFlush);
+        put(&port, 1, 11, 7);
+        put(&port, 2, 12, 8);
+        let before = port.position();
+        block_on(port.range_flush(Selection { ranges: Vec::new(), tags: vec![Tag(7)] }).completed()).unwrap();
+        put(&port, 1, 21, 7);
+        let seen = |upto: LogPos| {
+            let mut seen = BTreeSet::new();
+            let count = port.after_cut(upto, Exploration::default(), |woken| {
+                seen.insert((number(&woken, 1), number(&woken, 2)));
+                Ok::<_, ()>(())
+            });
+            assert_eq!(count, Ok((seen.len() as u64, true)));
+            seen
+        };
+        assert_eq!(seen(before), BTreeSet::from([(0, 0), (11, 0), (0, 12), (11, 12)]));
+        assert_eq!(seen(port.position()), BTreeSet::from([(11, 0), (11, 12), (21, 0), (21, 12)]));
+        assert_eq!(number(&port, 1), 21, "the device itself goes on");
+    }
+
+    /// Whatever state a cut leaves before mkfs has ended, nothing panics; after its last flush every one is good.
+    #[test]
+    fn an_f2fs_is_good_in_every_state_after_its_flush() {
+        let blocks = (64 << 20) / BLOCK_BYTES as u64;
+        let port = ModelPort::new(DeviceKind::D1.policy(), blocks, FlushMode::RangeFlush);
+        block_on(f2fs::mkfs(&port, &f2fs::Options::new(blocks))).unwrap();
+        block_on(port.flush().completed()).unwrap();
+        let end = port.position();
+        let exploration = Exploration { random_draws: 40, ..Exploration::default() };
+        let (mut good, mut bad) = (0, 0);
+        for upto in (0..=end.0).step_by(7).chain([end.0]).map(LogPos) {
+            port.after_cut(upto, Exploration { seed: upto.0.into(), ..exploration }, |woken| {
+                match block_on(f2fs::check(Rc::new(woken))) {
+                    Ok(report) if report.is_good() => good += 1,
+                    Ok(_) | Err(_) if upto != end => bad += 1,
+                    other => return Err(format!("{other:?}")),
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+        assert!(good > 0 && bad > 10, "{good} good, {bad} not");
+    }
+}
