@@ -196,7 +196,7 @@ const BAD: [(&str, &str); 146] = [
     ("volume create v --device sata-mlc --capacity 1MiB", "--capacity = 1MiB: expected at least 91648KiB for sata-mlc"),
     ("volume create v --device sata-mlc --capacity 999TiB", "--capacity = 999TiB: expected at most 7633633MiB for sata-mlc"),
     ("volume create v --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
-    ("volume create v --device sata-mlc --set buffer.mod=x", "unknown key `buffer.mod` in device 0 (sata-mlc); did you mean `mode`? Known keys: access_latency, bytes_per_s, capacity, eviction, high_water, low_water, mode, protected"),
+    ("volume create v --device sata-mlc --set buffer.mod=x", "unknown key `buffer.mod` in device 0 (sata-mlc); did you mean `mode`? Known keys: access_latency, bytes_per_s, capacity, eviction, high_water, low_water, mode, protected, range_flush"),
     ("volume create v --device mqsim-default", "ftl.metadata = none of mqsim-default: expected log, because a volume is recovered from what the device keeps on flash"),
     ("volume create . --device sata-mlc", ". is not empty: expected an empty directory, or a new name"),
     ("volume create none/v --device sata-mlc", "none/v cannot be made: there is no directory none"),
