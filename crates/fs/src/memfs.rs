@@ -3,9 +3,9 @@
 //! Place in the data flow: an [`Fs`] below the vfs, with nothing below it.
 //!
 //! It is complete but for durability: nothing survives the end of the process, so syncs have nothing to do. It can be
-//! slow (a disk that does one thing at a time) and fail on request. It asserts what the vfs has to keep to: room is
-//! reserved before pages are written, no page is in two writes or read while it is written, only files that are held
-//! are read and written.
+//! slow (a disk that does one thing at a time; other tasks run during each call) and fail on request. It asserts what the
+//! vfs has to keep to: inodes are locked as `vfs/fs.rs` says, room is reserved before pages are written, no page is in two
+//! writes or read while it is written, only files that are held are read and written.
 
 use crate::vfs::*;
 use flashweir_core::executor::{Handle, oneshot};
@@ -78,6 +78,9 @@ struct Shared {
     disk: Option<Disk>,
     /// Pages under I/O; true is a write.
     under_way: RefCell<BTreeSet<(Ino, u64, bool)>>,
+    /// Inodes in calls that need their lock: how many share it, or -1.
+    locked: RefCell<BTreeMap<Ino, i32>>,
+    is_renaming: Cell<bool>,
 }
 
 struct Disk {
@@ -299,6 +302,28 @@ impl Drop for UnderWay<'_> {
     }
 }
 
+/// Inodes that a call needs locked, until this is dropped.
+struct Locked<'a> {
+    shared: &'a Shared,
+    inodes: Vec<Ino>,
+    between_directories: bool,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let mut locked = self.shared.locked.borrow_mut();
+        for ino in &self.inodes {
+            match locked.get_mut(ino) {
+                Some(sharers) if *sharers > 1 => *sharers -= 1,
+                _ => drop(locked.remove(ino)),
+            }
+        }
+        if self.between_directories {
+            self.shared.is_renaming.set(false);
+        }
+    }
+}
+
 impl MemFs {
     /// An empty one whose calls take no time.
     pub fn new(config: MemFsConfig) -> Self {
@@ -324,6 +349,8 @@ impl MemFs {
             counts: Cell::default(),
             disk,
             under_way: RefCell::default(),
+            locked: RefCell::default(),
+            is_renaming: Cell::new(false),
         }))
     }
 
@@ -379,6 +406,30 @@ impl MemFs {
         Some(UnderWay { shared: &self.0, keys })
     }
 
+    /// Asserts that the vfs has these inodes locked, as far as that shows, and lets other tasks run where there is a
+    /// disk.
+    async fn lock(&self, inodes: &[Ino], alone: bool) -> Locked<'_> {
+        let mut locked = self.0.locked.borrow_mut();
+        let mut inodes = inodes.to_vec();
+        inodes.sort();
+        inodes.dedup();
+        for ino in &inodes {
+            let sharers = locked.entry(*ino).or_default();
+            assert!(if alone { *sharers == 0 } else { *sharers >= 0 }, "{ino} is not locked");
+            *sharers = if alone { -1 } else { *sharers + 1 };
+        }
+        drop(locked);
+        let guard = Locked { shared: &self.0, inodes, between_directories: false };
+        self.yield_now().await;
+        guard
+    }
+
+    async fn yield_now(&self) {
+        if let Some(disk) = &self.0.disk {
+            disk.handle.yield_now().await;
+        }
+    }
+
     fn store(&self, ino: Ino, pages: &[DirtyPage]) -> Result<()> {
         let mut state = self.0.state.borrow_mut();
         let file = state.file(ino)?;
@@ -413,6 +464,7 @@ impl Fs for MemFs {
     }
 
     async fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let _locked = self.lock(&[dir], false).await;
         let state = self.0.state.borrow();
         let ino = state.dir(dir)?.find(name).ok_or(Errno::ENOENT)?;
         state.node(ino).map(State::with_blocks)
@@ -429,6 +481,7 @@ impl Fs for MemFs {
         entries: &mut Vec<DirEntry>,
         entries_max: usize,
     ) -> Result<()> {
+        let _locked = self.lock(&[dir], false).await;
         let state = self.0.state.borrow();
         let directory = state.dir(dir)?;
         let room = entries_max.saturating_sub(entries.len());
@@ -446,14 +499,17 @@ impl Fs for MemFs {
             Kind::Directory => Body::Directory(Directory::new(dir)),
             _ => Body::Special,
         };
+        let _locked = self.lock(&[dir], true).await;
         self.make(dir, name, node, body)
     }
 
     async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
+        let _locked = self.lock(&[dir], true).await;
         self.make(dir, name, node, Body::Symlink(target.into()))
     }
 
     async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr> {
+        let _locked = self.lock(&[ino, dir], true).await;
         let mut state = self.0.state.borrow_mut();
         if state.dir(dir)?.find(name).is_some() {
             return Err(Errno::EEXIST);
@@ -469,14 +525,17 @@ impl Fs for MemFs {
     }
 
     async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        let ino = self.0.state.borrow().dir(dir)?.find(name).ok_or(Errno::ENOENT)?;
+        let _locked = self.lock(&[ino, dir], true).await;
         let mut state = self.0.state.borrow_mut();
-        let ino = state.dir_mut(dir, now)?.remove(name)?;
+        state.dir_mut(dir, now)?.remove(name)?;
         state.drop_link(ino, now)
     }
 
     async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        let ino = self.0.state.borrow().dir(dir)?.find(name).ok_or(Errno::ENOENT)?;
+        let _locked = self.lock(&[ino, dir], true).await;
         let mut state = self.0.state.borrow_mut();
-        let ino = state.dir(dir)?.find(name).ok_or(Errno::ENOENT)?;
         if !state.dir(ino)?.entries.is_empty() {
             return Err(Errno::ENOTEMPTY);
         }
@@ -492,9 +551,15 @@ impl Fs for MemFs {
         mode: RenameMode,
         now: Timestamp,
     ) -> Result<()> {
+        let found = |dir: Ino, name: &[u8]| Ok(self.0.state.borrow().dir(dir)?.find(name));
+        let source = found(from_dir, from)?.ok_or(Errno::ENOENT)?;
+        let target = found(to_dir, to)?;
+        let mut locked = self.lock(&[from_dir, to_dir, source, target.unwrap_or(source)], true).await;
+        locked.between_directories = from_dir != to_dir;
+        let is_second = locked.between_directories && self.0.is_renaming.replace(true);
+        assert!(!is_second, "two renames between directories at once");
+        self.yield_now().await;
         let mut state = self.0.state.borrow_mut();
-        let source = state.dir(from_dir)?.find(from).ok_or(Errno::ENOENT)?;
-        let target = state.dir(to_dir)?.find(to);
         let kind = state.node(source)?.attr.kind;
         let is_replaced = mode != RenameMode::Exchange && target.is_some();
         if is_replaced
@@ -546,6 +611,7 @@ impl Fs for MemFs {
     }
 
     async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
+        let _locked = self.lock(&[ino], true).await;
         let mut state = self.0.state.borrow_mut();
         let attr = &mut state.node_mut(ino)?.attr;
         attr.mode = changes.mode.unwrap_or(attr.mode);
@@ -573,6 +639,7 @@ impl Fs for MemFs {
         mode: XattrMode,
         now: Timestamp,
     ) -> Result<()> {
+        let _locked = self.lock(&[ino], true).await;
         let mut state = self.0.state.borrow_mut();
         let node = state.node_mut(ino)?;
         match (mode, node.xattrs.contains_key(name)) {
@@ -590,6 +657,7 @@ impl Fs for MemFs {
     }
 
     async fn removexattr(&self, ino: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        let _locked = self.lock(&[ino], true).await;
         let mut state = self.0.state.borrow_mut();
         let node = state.node_mut(ino)?;
         node.xattrs.remove(name).ok_or(Errno::ENODATA)?;
@@ -598,6 +666,7 @@ impl Fs for MemFs {
     }
 
     async fn hold(&self, ino: Ino) -> Result<Attr> {
+        self.yield_now().await;
         let mut state = self.0.state.borrow_mut();
         let node = state.node_mut(ino)?;
         assert!(!node.held, "{ino} is held twice");
@@ -606,6 +675,7 @@ impl Fs for MemFs {
     }
 
     async fn release(&self, ino: Ino) -> Result<()> {
+        self.yield_now().await;
         let mut state = self.0.state.borrow_mut();
         let node = state.node_mut(ino)?;
         assert!(node.held, "{ino} is released and not held");
@@ -631,6 +701,7 @@ impl Fs for MemFs {
     }
 
     async fn reserve(&self, ino: Ino, first: u64, count: u64) -> Result<()> {
+        self.yield_now().await;
         let mut state = self.0.state.borrow_mut();
         let file = state.file(ino)?;
         let absent = count - file.range(first..first + count).count() as u64;

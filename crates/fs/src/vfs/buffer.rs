@@ -95,15 +95,20 @@ pub(crate) fn bytes_mut(payload: &mut Payload) -> &mut [u8] {
 
 /// Zeroes the page from byte `from` on. Returns whether anything but zeros was there.
 pub(crate) fn zero_tail(payload: &mut Payload, from: usize) -> bool {
-    let is_zero = match payload {
+    if has_zero_tail(payload, from) {
+        return false;
+    }
+    bytes_mut(payload)[from..].fill(0);
+    true
+}
+
+/// Whether the page holds only zeros from byte `from` on.
+pub(crate) fn has_zero_tail(payload: &Payload, from: usize) -> bool {
+    match payload {
         Payload::Zero => true,
         Payload::Tag(_) => false,
         Payload::Bytes(bytes) => bytes[from..].iter().all(|&byte| byte == 0),
-    };
-    if !is_zero {
-        bytes_mut(payload)[from..].fill(0);
     }
-    !is_zero
 }
 
 /// Where what is read goes.

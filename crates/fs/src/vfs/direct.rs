@@ -90,6 +90,7 @@ impl<F: Fs> Vfs<F> {
         let (first, end) = pages_of(offset, source.len());
         let _range = inode.ranges.lock(first, end, true).await;
         self.flush_range(inode, (first, end)).await?;
+        self.end_last_page(inode, offset).await?;
         let mut at = first;
         let mut failed = None;
         while at < end {

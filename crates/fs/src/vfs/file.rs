@@ -318,7 +318,7 @@ impl<F: Fs> File<F> {
         let result = self.write_locked(offset, source).await;
         let result = match (result, self.flags.sync) {
             (Ok((at, written)), Some(kind)) => {
-                self.sync_range(at, written, kind).await.map(|()| (at, written))
+                self.told(self.sync_range(at, written, kind).await).map(|()| (at, written))
             }
             (result, _) => result,
         };
@@ -364,6 +364,9 @@ impl<F: Fs> File<F> {
         let (vfs, inode) = (self.vfs(), &self.inode);
         vfs.charge_call(0, 0).await;
         let _lock = inode.lock.alone().await;
+        if !keep_size {
+            vfs.end_last_page(inode.rc(), end).await?;
+        }
         vfs.0.fs.allocate(inode.ino, (offset, end), keep_size, vfs.timestamp()).await?;
         if !keep_size {
             inode.grow(end);
@@ -380,7 +383,8 @@ impl<F: Fs> File<F> {
         let _lock = inode.lock.alone().await;
         let (first, last) = (offset.div_ceil(PAGE), end / PAGE);
         if first < last {
-            vfs.drop_pages(inode, (first, last)).await;
+            // Written first: the file system may refuse, and then they are still there.
+            vfs.flush_range(inode, (first, last)).await?;
             vfs.0.fs.punch_pages(inode.ino, first, last - first, vfs.timestamp()).await?;
         }
         // What is left of pages at both ends, as far as the file goes.

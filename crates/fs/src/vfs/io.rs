@@ -10,7 +10,7 @@
 //! 3. A page that is being read is waited for, also by writers, so that an old content never replaces a new one.
 //! 4. Room is reserved before a page becomes dirty: ENOSPC is an answer to write, not to write-back.
 
-use super::buffer::{Sink, Source, pages_of, part_of, zero_tail};
+use super::buffer::{Sink, Source, has_zero_tail, pages_of, part_of, zero_tail};
 use super::inode::Inode;
 use super::mount::Vfs;
 use super::pages::State;
@@ -51,10 +51,9 @@ impl<F: Fs> Drop for Reading<'_, F> {
             let slot = pages.find(self.inode.owner, index).expect("pages that are being read stay");
             if self.is_read {
                 let mut payload = std::mem::take(payload);
-                if index == size / PAGE {
-                    zero_tail(&mut payload, (size % PAGE) as usize);
-                }
-                pages.end_read(slot, payload);
+                let is_last = index == size / PAGE;
+                let has_stale_tail = is_last && zero_tail(&mut payload, (size % PAGE) as usize);
+                pages.end_read(slot, payload, has_stale_tail);
             } else {
                 pages.remove(slot);
             }
@@ -185,6 +184,7 @@ impl<F: Fs> Vfs<F> {
         offset: u64,
         source: &Source<'_>,
     ) -> Result<u64> {
+        self.end_last_page(inode, offset).await?;
         let end = offset + source.len();
         let mut at = offset;
         let mut failed = None;
@@ -227,15 +227,17 @@ impl<F: Fs> Vfs<F> {
         if self.0.pages.borrow().all_dirty(inode.owner, first, count) {
             return Ok(count);
         }
-        self.throttle(count).await?;
-        match self.0.fs.reserve(inode.ino, first, count).await {
-            Ok(()) => Ok(count),
+        let count = match self.0.fs.reserve(inode.ino, first, count).await {
             // There may be room for some of them.
             Err(Errno::ENOSPC | Errno::EDQUOT) if count > 1 => {
-                self.0.fs.reserve(inode.ino, first, 1).await.map(|()| 1)
+                self.0.fs.reserve(inode.ino, first, 1).await?;
+                1
             }
-            Err(errno) => Err(errno),
-        }
+            reserved => reserved.map(|()| count)?,
+        };
+        // Last, so that nobody gets in between the wait and the pages.
+        self.throttle(count).await?;
+        Ok(count)
     }
 
     /// Writes the bytes `at..end` of the file, within one page; the source begins at `offset`.
@@ -335,6 +337,7 @@ impl<F: Fs> Vfs<F> {
     pub(crate) async fn resize(&self, inode: &Rc<Inode>, size: u64, changes: &SetAttr) -> Result<Attr> {
         let before = inode.size.get();
         if size >= before {
+            self.end_last_page(inode, size).await?;
             let attr = self.0.fs.setattr(inode.ino, changes).await?;
             inode.size.set(size);
             return Ok(attr);
@@ -356,21 +359,28 @@ impl<F: Fs> Vfs<F> {
         result
     }
 
+    /// The file is about to get longer, by something that begins or ends at `to`: what the disk holds between the present
+    /// end and there (a power cut can leave that) must not show.
+    pub(crate) async fn end_last_page(&self, inode: &Rc<Inode>, to: u64) -> Result<()> {
+        let size = inode.size.get();
+        if size.is_multiple_of(PAGE) || to <= size {
+            return Ok(());
+        }
+        self.zero_last_page(inode, size).await
+    }
+
     /// Zeroes what lies between the end of the file and the end of its last page.
     async fn zero_last_page(&self, inode: &Rc<Inode>, size: u64) -> Result<()> {
         let (index, tail) = (size / PAGE, (size % PAGE) as usize);
         if tail == 0 {
             return Ok(());
         }
-        let (mut was_absent, mut is_reserved) = (false, false);
+        let mut is_reserved = false;
         loop {
-            match self.zero_page_tail(inode, index, tail, was_absent, is_reserved) {
+            match self.zero_page_tail(inode, index, tail, is_reserved) {
                 Some(Step::Done) => return Ok(()),
                 Some(Step::Busy) => inode.changed.wait().await,
-                Some(Step::Absent) => {
-                    was_absent = true;
-                    self.fill(inode, (index, index + 1)).await?;
-                }
+                Some(Step::Absent) => drop(self.fill(inode, (index, index + 1)).await?),
                 None => {
                     self.0.fs.reserve(inode.ino, index, 1).await?;
                     is_reserved = true;
@@ -380,32 +390,23 @@ impl<F: Fs> Vfs<F> {
     }
 
     /// Zeroes page `index` from `tail` on and makes it dirty, or says what is missing; nothing if it is room.
-    fn zero_page_tail(
-        &self,
-        inode: &Rc<Inode>,
-        index: u64,
-        tail: usize,
-        was_absent: bool,
-        is_reserved: bool,
-    ) -> Option<Step> {
+    fn zero_page_tail(&self, inode: &Rc<Inode>, index: u64, tail: usize, is_reserved: bool) -> Option<Step> {
         let mut pages = self.0.pages.borrow_mut();
         let Some(slot) = pages.find(inode.owner, index) else { return Some(Step::Absent) };
         if pages.state(slot) == State::Reading {
             return Some(Step::Busy);
         }
-        if *pages.payload(slot) == Payload::Zero {
+        // A page that was zeroed when it was read is as it should be here, and not on the disk.
+        if !pages.has_stale_tail(slot) && has_zero_tail(pages.payload(slot), tail) {
             return Some(Step::Done);
         }
         if !is_reserved {
             return None;
         }
-        // A page that was read just now was zeroed on its way; the disk still has the old bytes.
-        if zero_tail(pages.payload_mut(slot), tail) || was_absent {
-            let now = self.now();
-            pages.make_dirty(slot, now);
-            drop(pages);
-            self.queue_dirty(inode);
-        }
+        zero_tail(pages.payload_mut(slot), tail);
+        pages.make_dirty(slot, self.now());
+        drop(pages);
+        self.queue_dirty(inode);
         Some(Step::Done)
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) renames: RwLock,
     /// There is something for background write-back to do.
     pub(crate) work: Rc<Event>,
+    /// Writers that wait until fewer pages are dirty.
+    pub(crate) throttled: Cell<u32>,
     /// Background write-back sleeps without a timer.
     pub(crate) idle: Cell<bool>,
     /// Dirty pages became fewer, or it became clear that they do not.
@@ -147,6 +149,7 @@ impl<F: Fs> Vfs<F> {
             dropped: RefCell::default(),
             renames: RwLock::default(),
             work: Rc::default(),
+            throttled: Cell::new(0),
             idle: Cell::new(false),
             cleaned: Event::default(),
             stuck: Cell::new(None),

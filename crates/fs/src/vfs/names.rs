@@ -202,10 +202,10 @@ impl<F: Fs> Vfs<F> {
         let source = self.0.fs.lookup(from_dir, from).await?;
         let target = self.lookup_optional(to_dir, to).await?;
         self.check_writable()?;
-        self.check_move(creds, &parents, &source, target.as_ref(), mode).await?;
-        if target.is_some_and(|target| target.ino == source.ino) {
+        if mode != RenameMode::NoReplace && target.is_some_and(|target| target.ino == source.ino) {
             return Ok(());
         }
+        self.check_move(creds, &parents, &source, target.as_ref(), mode).await?;
         let moved = self.inode(source.ino);
         let met = target.map(|target| self.inode(target.ino));
         let is_met_first = met.as_ref().is_some_and(|met| met.ino < moved.ino);

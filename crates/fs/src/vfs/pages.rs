@@ -64,6 +64,8 @@ struct Page {
     owner_next: u32,
     state: State,
     used: bool,
+    /// On the disk there is something else than zeros behind the end of the file.
+    has_stale_tail: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -323,6 +325,7 @@ impl Pages {
             owner_next: first,
             state,
             used: false,
+            has_stale_tail: false,
         };
         let at = match self.free.pop() {
             Some(at) => {
@@ -422,18 +425,24 @@ impl Pages {
         &mut self.pages[slot.0 as usize].payload
     }
 
+    /// Whether the disk holds other bytes behind the end of the file than the page.
+    pub(crate) fn has_stale_tail(&self, slot: Slot) -> bool {
+        self.pages[slot.0 as usize].has_stale_tail
+    }
+
     /// The page was read.
     #[inline]
     pub(crate) fn touch(&mut self, slot: Slot) {
         self.pages[slot.0 as usize].used = true;
     }
 
-    /// The content has arrived.
-    pub(crate) fn end_read(&mut self, slot: Slot, payload: Payload) {
+    /// The content has arrived. `has_stale_tail`: it was zeroed behind the end of the file on its way.
+    pub(crate) fn end_read(&mut self, slot: Slot, payload: Payload, has_stale_tail: bool) {
         let page = &mut self.pages[slot.0 as usize];
         debug_assert_eq!(page.state, State::Reading);
         page.state = State::Clean;
         page.payload = payload;
+        page.has_stale_tail = has_stale_tail;
         self.clean.push_back(&mut self.pages, slot.0);
     }
 
@@ -442,6 +451,7 @@ impl Pages {
     pub(crate) fn make_dirty(&mut self, slot: Slot, now: Instant) {
         let page = &mut self.pages[slot.0 as usize];
         page.used = true;
+        page.has_stale_tail = false;
         match page.state {
             State::Dirty | State::Redirtied => {}
             State::Writing => {
@@ -628,7 +638,7 @@ mod tests {
                 }
                 (Some(slot), action) => match pages.state(slot) {
                     State::Reading => {
-                        pages.end_read(slot, Payload::Tag(step));
+                        pages.end_read(slot, Payload::Tag(step), false);
                         model.insert((who, index), step);
                     }
                     State::Dirty if action == 0 => pages.begin_write(slot),

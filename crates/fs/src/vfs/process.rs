@@ -10,7 +10,7 @@ use super::walk::{Last, LastName, Place};
 use super::{Errno, Fs};
 use std::fmt;
 
-/// Symbolic links at the end of a path that `open` follows because it may have to make what they lead to.
+/// How often `open` looks again because others make or remove what it has to open.
 const OPEN_RETRIES_MAX: u32 = 40;
 
 /// A caller. Paths are bytes; those without a slash at the beginning begin at the working directory.
@@ -163,11 +163,18 @@ impl<F: Fs> Process<F> {
         loop {
             let place = self.walk(path.as_ref(), last).await?;
             if let Some(attr) = place.node {
-                return match attr.kind {
-                    _ if is_exclusive => Err(Errno::EEXIST),
-                    Kind::Symlink if flags.directory => Err(Errno::ENOTDIR),
-                    _ => self.vfs.open_found(&self.creds, &attr, flags, false).await,
-                };
+                if is_exclusive {
+                    return Err(Errno::EEXIST);
+                }
+                if attr.kind.is_symlink() && flags.directory {
+                    return Err(Errno::ENOTDIR);
+                }
+                match self.vfs.open_found(&self.creds, &attr, flags, false).await {
+                    // Somebody has removed it since.
+                    Err(Errno::ESTALE) if tries < OPEN_RETRIES_MAX => tries += 1,
+                    opened => return opened,
+                }
+                continue;
             }
             let LastName::Name(name) = &place.name else { return Err(Errno::ENOENT) };
             if !flags.create {
@@ -178,7 +185,10 @@ impl<F: Fs> Process<F> {
             }
             let what = Make::Node(Kind::File);
             match self.vfs.make(&self.creds, place.dir, name, what, permissions & !self.umask).await {
-                Ok(attr) => return self.vfs.open_found(&self.creds, &attr, flags, true).await,
+                Ok(attr) => match self.vfs.open_found(&self.creds, &attr, flags, true).await {
+                    Err(Errno::ESTALE) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
+                    opened => return opened,
+                },
                 // Somebody else was faster: what is there now is opened.
                 Err((Errno::EEXIST, Some(_))) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
                 Err((errno, _)) => return Err(errno),

@@ -109,6 +109,7 @@ impl<F: Fs> Vfs<F> {
             return Ok(());
         }
         let start = self.now();
+        self.0.throttled.set(self.0.throttled.get() + 1);
         let waited = loop {
             self.0.work.notify();
             self.0.cleaned.wait().await;
@@ -119,6 +120,7 @@ impl<F: Fs> Vfs<F> {
                 break Err(errno);
             }
         };
+        self.0.throttled.set(self.0.throttled.get() - 1);
         let waited_ns = self.now().since(start).as_nanos();
         self.count(|count| {
             count.throttled_waits += 1;
@@ -136,7 +138,7 @@ impl<F: Fs> Vfs<F> {
     fn is_above_background(&self) -> bool {
         let cache = &self.0.options.cache;
         let unclean = self.0.pages.borrow().unclean() as u64;
-        unclean > cache.dirty_background_pages || unclean >= cache.dirty_hard_pages
+        unclean > cache.dirty_background_pages || (self.0.throttled.get() > 0 && unclean > 0)
     }
 
     // Writing.

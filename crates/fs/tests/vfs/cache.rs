@@ -164,6 +164,57 @@ fn a_failed_read_is_told_and_leaves_nothing_behind() {
     });
 }
 
+/// A power cut can leave bytes behind the end of a file: a shorter size got to the disk before the page that was cut off
+/// in the middle. They never show, whatever makes the file longer.
+#[test]
+fn bytes_behind_the_end_never_show() {
+    const SIZE: u64 = 2 * PAGE + 100;
+    for way in 0..5 {
+        for reads_first in [false, true] {
+            let mut bed = Bed::small(MS, CacheConfig { readahead_pages: 0, ..cache_of(32) });
+            let vfs = bed.vfs.clone();
+            bed.run(async move {
+                let file = file_of(&vfs, "/f", 3).await;
+                file.close().await.unwrap();
+                let ino = vfs.process(Creds::ROOT).stat("/f", Follow::Yes).await.unwrap().ino;
+                vfs.fs().setattr(ino, &SetAttr { size: Some(SIZE), ..SetAttr::default() }).await.unwrap();
+                let file = file_of(&vfs, "/f", 0).await;
+                assert_eq!(file.size(), SIZE);
+                if reads_first {
+                    read_to_end(&file, 2 * PAGE, 100).await;
+                }
+                match way {
+                    0 => file.truncate(2 * PAGE + 200).await.unwrap(),
+                    1 => file.truncate(10 * PAGE).await.unwrap(),
+                    2 => drop(file.pwrite(3 * PAGE, Source::zeros(1)).await.unwrap()),
+                    3 => file.allocate(0, 5 * PAGE, false).await.unwrap(),
+                    _ => {
+                        let direct = vfs.process(Creds::ROOT).open("/f", OpenFlags::WRITE.direct(), 0).await;
+                        assert_eq!(direct.unwrap().pwrite(3 * PAGE, Source::zeros(PAGE)).await, Ok(PAGE));
+                    }
+                }
+                // Everything leaves memory.
+                vfs.sync_all().await.unwrap();
+                let other = file_of(&vfs, "/other", 40).await;
+                for page in 0..40 {
+                    read_page(&other, page).await;
+                }
+                let tail = read_to_end(&file, SIZE, 10 * PAGE).await;
+                assert!(!tail.is_empty() && tail.iter().all(|&byte| byte == 0), "way {way}");
+                other.close().await.unwrap();
+                file.close().await.unwrap();
+            });
+        }
+    }
+}
+
+async fn read_to_end(file: &File<MemFs>, at: u64, len_max: u64) -> Vec<u8> {
+    let mut bytes = vec![1; len_max as usize];
+    let read = file.pread(at, Sink::bytes(&mut bytes)).await.unwrap();
+    bytes.truncate(read as usize);
+    bytes
+}
+
 /// Synthetic contents stay eight bytes a page, all the way.
 #[test]
 fn patterns_are_never_expanded() {
