@@ -409,6 +409,12 @@ impl MemFs {
     /// Asserts that the vfs has these inodes locked, as far as that shows, and lets other tasks run where there is a
     /// disk.
     async fn lock(&self, inodes: &[Ino], alone: bool) -> Locked<'_> {
+        let locked = self.note_locked(inodes, alone);
+        self.yield_now().await;
+        locked
+    }
+
+    fn note_locked(&self, inodes: &[Ino], alone: bool) -> Locked<'_> {
         let mut locked = self.0.locked.borrow_mut();
         let mut inodes = inodes.to_vec();
         inodes.sort();
@@ -418,10 +424,7 @@ impl MemFs {
             assert!(if alone { *sharers == 0 } else { *sharers >= 0 }, "{ino} is not locked");
             *sharers = if alone { -1 } else { *sharers + 1 };
         }
-        drop(locked);
-        let guard = Locked { shared: &self.0, inodes, between_directories: false };
-        self.yield_now().await;
-        guard
+        Locked { shared: &self.0, inodes, between_directories: false }
     }
 
     async fn yield_now(&self) {
@@ -675,6 +678,8 @@ impl Fs for MemFs {
     }
 
     async fn release(&self, ino: Ino) -> Result<()> {
+        // Longer than a hold, so that one which does not wait is found out.
+        self.yield_now().await;
         self.yield_now().await;
         let mut state = self.0.state.borrow_mut();
         let node = state.node_mut(ino)?;

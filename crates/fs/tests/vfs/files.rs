@@ -170,6 +170,32 @@ fn a_number_that_is_used_again_brings_no_old_pages() {
     });
 }
 
+/// Files are closed by some while others open them.
+#[test]
+fn a_file_is_opened_while_it_is_closed() {
+    let mut bed = Bed::small(Duration::from_micros(20), cache_of(50));
+    for task in 0..5u64 {
+        let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+        bed.executor.spawn(async move {
+            let mut random = Stream::new(7, &format!("task {task}"));
+            for _ in 0..200 {
+                let file = open(&vfs, "/f").await;
+                if random.chance(0.3) {
+                    file.pwrite(random.below(9000), Source::pattern(task, 100)).await.unwrap();
+                }
+                for _ in 0..random.below(4) {
+                    handle.yield_now().await;
+                }
+                file.close().await.unwrap();
+            }
+        });
+    }
+    bed.pass(Duration::from_secs(100));
+    let vfs = bed.vfs.clone();
+    bed.run(async move { vfs.unmount().await.unwrap() });
+    assert!(bed.executor.is_empty());
+}
+
 /// A file is removed while its pages are being written.
 #[test]
 fn a_file_is_removed_under_write_back() {

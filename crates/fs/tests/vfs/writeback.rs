@@ -309,6 +309,12 @@ fn a_dead_disk_stops_writers_with_an_error() {
             assert!(written < 1000, "nobody stops the writer");
         };
         assert_eq!((error, written), (Errno::EIO, 75));
+        // The disk is not asked again each time.
+        let failed = vfs.metrics().failed_pages;
+        for _ in 0..50 {
+            assert_eq!(file.write(Source::pattern(1, PAGE)).await, Err(Errno::EIO));
+        }
+        assert_eq!(vfs.metrics().failed_pages, failed);
         fail_writes(&vfs, None);
         assert_eq!(vfs.sync_all().await, Ok(()));
         assert_eq!(file.write(Source::pattern(1, PAGE)).await, Ok(PAGE));
