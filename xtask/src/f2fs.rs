@@ -15,11 +15,12 @@ use crate::steps::{Steps, Verdict, show, take};
 use crate::uml;
 
 /// All of them, in the order of CI.
-const JUDGES: [Judge; 5] = [
+const JUDGES: [Judge; 6] = [
     ("made", "fsck.f2fs on volumes that we made", made),
     ("theirs", "our check on volumes that mkfs.f2fs made, and what is refused", theirs),
     ("kernel-theirs", "mkfs.f2fs makes it, Linux fills it, we read it", kernel_theirs),
     ("kernel-ours", "we make it, Linux fills it, we read it", kernel_ours),
+    ("kernel-written", "we make it and fill it, Linux reads it, and changes it", kernel_written),
     ("kernel-cut", "Linux is cut off with orphans, we read the last checkpoint", kernel_cut),
 ];
 
@@ -220,6 +221,30 @@ fn same(place: &Place, image: &str, listed: &str) -> Result<usize, String> {
         (ours, theirs) if ours == theirs && ours > 1000 => Ok(ours),
         (ours, theirs) => Err(format!("we read {ours} names, Linux {theirs}")),
     }
+}
+
+/// What we write is what Linux reads, and what it changes then is what we read.
+fn kernel_written(place: &Place) -> Finding {
+    let image = place.path("written.img");
+    let tree = built("examples/f2fs_tree");
+    let mut names = 0;
+    let features = ["-O", "inode_checksum", "-O", "inode_crtime", "-O", "flexible_inline_xattr", "-s", "2"];
+    for options in [&["--label", "written"][..], &features] {
+        weir(place, &[&["mkfs", "f2fs", &image, "--force", "--size", "512MiB"], options].concat())?;
+        for round in 0..2_u64 {
+            program(place, &[&tree, "write", &image, &(place.seed() + round).to_string()])?;
+            fsck(place, &image)?;
+            weir(place, &["fsck", &image])?;
+            let listed = listed(place, &image, "true", "umount /run/disk")?;
+            names += same(place, &image, &listed)?;
+            let change = "rm -r /run/disk/files/*/zero && cp -r /run/disk/files /run/disk/copied && rm -r /run/disk/copied";
+            let listed = self::listed(place, &image, change, "umount /run/disk")?;
+            fsck(place, &image)?;
+            weir(place, &["fsck", &image])?;
+            names += same(place, &image, &listed)?;
+        }
+    }
+    Ok(format!("{names} names, each with its bytes and attributes"))
 }
 
 /// A file is open and has no name when the power goes. The last checkpoint has it as an orphan.

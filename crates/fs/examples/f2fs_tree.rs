@@ -6,14 +6,18 @@
 //! ```text
 //! f2fs_tree fill DIR SEED        makes directories, files, links, devices, attributes
 //! f2fs_tree churn DIR SEED       removes, renames, cuts, overwrites a part of them
+//! f2fs_tree write IMAGE SEED     makes and changes a tree in an image, as this project writes it
 //! f2fs_tree list DIR             one line for each name, by system calls
 //! f2fs_tree list-image IMAGE     the same from an image
 //! ```
 
 use flashweir_core::random::mix;
-use flashweir_fs::f2fs::{Inode, Kind, Time, Volume};
+use flashweir_core::{Executor, Instant};
+use flashweir_fs::f2fs::{F2fs, Inode, Kind, Time, Volume};
 use flashweir_fs::port::{Image, block_on, bytes_of};
+use flashweir_fs::vfs::{Creds, Errno, Follow, MountOptions, RenameMode, Source, SyncKind, Vfs, XattrMode};
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, XattrFlags};
+use std::cell::Cell;
 use std::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -39,9 +43,15 @@ fn main() -> Outcome {
     match args.as_slice() {
         ["fill", dir, seed] => return fill(Path::new(dir), seed.parse()?),
         ["churn", dir, seed] => return churn(Path::new(dir), seed.parse()?),
+        ["write", image, seed] => return write(Path::new(image), seed.parse()?),
         ["list", dir] => list(Path::new(dir), &mut lines)?,
         ["list-image", image] => list_image(Path::new(image), &mut lines)?,
-        _ => return Err("expected fill DIR SEED, churn DIR SEED, list DIR or list-image IMAGE".into()),
+        _ => {
+            return Err(
+                "expected fill DIR SEED, churn DIR SEED, write IMAGE SEED, list DIR or list-image IMAGE"
+                    .into(),
+            );
+        }
     }
     lines.sort_unstable();
     for line in lines {
@@ -183,6 +193,88 @@ fn churn(dir: &Path, seed: u64) -> Outcome {
     sys::removexattr(dir.join("size-3488"), "user.number-0")?;
     sys::setxattr(dir.join("size-1"), "user.number-1", &random.bytes(100), XattrFlags::REPLACE)?;
     Ok(())
+}
+
+/// Changes a volume through the vfs, in a directory `files` of its own or one that is there.
+fn write(image: &Path, seed: u64) -> Outcome {
+    let fs = block_on(F2fs::mount(Rc::new(Image::open(image, true)?)))?;
+    let mut executor = Executor::new();
+    let options = MountOptions { epoch_seconds: 1_700_000_000, ..MountOptions::default() };
+    let vfs = Vfs::mount(fs, executor.handle(), options)?;
+    let result = Rc::new(Cell::new(None));
+    let slot = Rc::clone(&result);
+    executor.spawn(async move {
+        let mut done = change(&vfs, seed).await;
+        done = done.and(vfs.unmount().await);
+        slot.set(Some(done));
+    });
+    let mut now = Instant::ZERO;
+    while result.get().is_none() {
+        executor.run_ready(now);
+        now = executor.next_timer().unwrap_or(now);
+    }
+    Ok(result.get().expect("it has ended")?)
+}
+
+async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
+    let mut random = Random(mix(seed ^ 2));
+    let root = vfs.process(Creds::ROOT);
+    match root.mkdir("/files", 0o755).await {
+        Ok(_) | Err(Errno::EEXIST) => (),
+        Err(errno) => return Err(errno),
+    }
+    let start = format!("/files/ours-{}", random.below(1 << 40));
+    root.mkdir(&start, 0o750).await?;
+    for number in 0..NAMES {
+        let name = format!("{start}/{}", many_name(number));
+        let file = root.create(&name).await?;
+        let bytes = random.below(6000) as usize;
+        file.write(Source::bytes(&random.bytes(bytes))).await?;
+        if number % 500 == 0 {
+            file.sync(SyncKind::All).await?;
+        }
+        file.close().await?;
+    }
+    let big = root.create(format!("{start}/big.mp4")).await?;
+    for part in 0..20 {
+        big.pwrite(part << 20, Source::bytes(&random.bytes(1 << 20))).await?;
+    }
+    big.truncate((17 << 20) + 77).await?;
+    big.close().await?;
+    let sparse = root.create(format!("{start}/sparse")).await?;
+    for block in [0, 900, 2000, 3000, 900_000, 1_100_000, 2_200_000] {
+        sparse.pwrite(block * BLOCK + 100, Source::bytes(&random.bytes(9000))).await?;
+    }
+    sparse.truncate(2_300_000 * BLOCK + 5).await?;
+    sparse.close().await?;
+    let mut deep = start.clone();
+    for level in 0..40 {
+        deep = format!("{deep}/{level}");
+        root.mkdir(&deep, 0o700).await?;
+    }
+    for number in 0..NAMES {
+        let name = format!("{start}/{}", many_name(number));
+        match random.below(6) {
+            0 | 1 => root.unlink(&name).await?,
+            2 => root.rename(&name, format!("{deep}/moved-{number}"), RenameMode::Replace).await?,
+            3 => root.truncate(&name, random.below(9000)).await?,
+            4 => root.link(&name, format!("{start}/0/link-{number}")).await.map(|_| ())?,
+            _ => root
+                .symlink("x".repeat(1 + random.below(4000) as usize), format!("{start}/1-{number}"))
+                .await
+                .map(|_| ())?,
+        }
+    }
+    for number in 0..30 {
+        let value = random.bytes(10 + 8 * number);
+        root.setxattr(&start, format!("user.number-{number}"), &value, XattrMode::Create, Follow::Yes)
+            .await?;
+    }
+    root.removexattr(&start, "user.number-3", Follow::Yes).await?;
+    root.chown(&deep, Some(7), Some(70_000), Follow::Yes).await?;
+    root.mknod(format!("{start}/device"), flashweir_fs::vfs::Kind::BlockDevice(0x0123_4567), 0o600).await?;
+    root.rename(format!("{start}/0"), format!("{start}/zero"), RenameMode::Replace).await?;
+    vfs.sync_all().await
 }
 
 /// A line of a list. Contents are those of blocks that are not zero, with their places.

@@ -15,6 +15,7 @@ pub mod read;
 #[cfg(test)]
 mod tests;
 pub mod volume;
+pub mod write;
 
 pub use check::{Problem, Report, check};
 pub use error::{Error, Result};
@@ -22,3 +23,4 @@ pub use layout::node::{Inode, Kind, Time};
 pub use layout::{Nid, Superblock};
 pub use mkfs::{Options, mkfs};
 pub use volume::Volume;
+pub use write::F2fs;

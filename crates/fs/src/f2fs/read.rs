@@ -28,15 +28,8 @@ pub(crate) enum Leaf {
 impl Volume {
     /// A node of a file, which has to say of itself that it is.
     pub(crate) async fn node_of(&self, inode: Nid, nid: Nid, offset: u32) -> Result<Arc<[u8]>> {
-        let block = self.node(nid).await?;
-        let footer = Footer::decode(&block);
-        if footer.ino != inode || footer.offset != offset {
-            return corrupt(format!(
-                "node {nid} is node {} of inode {}, expected node {offset} of inode {inode}",
-                footer.offset, footer.ino
-            ));
-        }
-        Ok(block)
+        let entry = self.nat_entry(nid).await?;
+        self.node_at(inode, nid, offset, entry.addr).await
     }
 
     /// The addresses of a file's blocks from `index` on, as far as one node has them.

@@ -289,6 +289,16 @@ impl Volume {
         self.sit_journal.keys().copied()
     }
 
+    /// Nodes that the NAT's journal has entries for.
+    pub(super) fn nat_journal_nids(&self) -> impl Iterator<Item = Nid> + '_ {
+        self.nat_journal.keys().copied()
+    }
+
+    /// Which of the two checkpoint packs is valid.
+    pub(super) fn pack(&self) -> usize {
+        self.pack
+    }
+
     /// The log that is writing a segment, with its cursor.
     pub fn log_at(&self, segment: SegNo) -> Option<(Log, Cursor)> {
         Log::ALL
@@ -319,24 +329,43 @@ impl Volume {
     /// A node's block. Errors: the number is free, or its block says that it is another node.
     pub async fn node(&self, nid: Nid) -> Result<Arc<[u8]>> {
         let entry = self.nat_entry(nid).await?;
-        if self.geometry.place_of(entry.addr).is_none() {
-            return corrupt(format!("node {nid} is at block {}, outside of the main area", entry.addr));
+        self.node_block(nid, entry.addr).await
+    }
+
+    async fn node_block(&self, nid: Nid, addr: Addr) -> Result<Arc<[u8]>> {
+        if self.geometry.place_of(addr).is_none() {
+            return corrupt(format!("node {nid} is at block {addr}, outside of the main area"));
         }
-        let block = self.block(entry.addr).await?;
+        let block = self.block(addr).await?;
         let footer = Footer::decode(&block);
         if footer.nid != nid {
-            return corrupt(format!("block {} is node {}, expected node {nid}", entry.addr, footer.nid));
+            return corrupt(format!("block {addr} is node {}, expected node {nid}", footer.nid));
+        }
+        Ok(block)
+    }
+
+    /// The node of an inode that is at a block, which has to say so itself.
+    pub(super) async fn node_at(&self, ino: Nid, nid: Nid, offset: u32, addr: Addr) -> Result<Arc<[u8]>> {
+        let block = self.node_block(nid, addr).await?;
+        let footer = Footer::decode(&block);
+        if footer.ino != ino || footer.offset != offset {
+            return corrupt(format!(
+                "node {nid} is node {} of inode {}, expected node {offset} of inode {ino}",
+                footer.offset, footer.ino
+            ));
         }
         Ok(block)
     }
 
     /// An inode. Errors: it does not exist, or contradicts itself.
     pub async fn inode(&self, nid: Nid) -> Result<Inode> {
-        let block = self.node(nid).await?;
-        let footer = Footer::decode(&block);
-        if footer.ino != nid || footer.offset != 0 {
-            return corrupt(format!("node {nid} belongs to inode {}, expected an inode", footer.ino));
-        }
+        let entry = self.nat_entry(nid).await?;
+        self.inode_at(nid, entry.addr).await
+    }
+
+    /// The inode that is at a block.
+    pub(super) async fn inode_at(&self, nid: Nid, addr: Addr) -> Result<Inode> {
+        let block = self.node_at(nid, nid, 0, addr).await?;
         let seed = self.superblock.inode_checksum_seed();
         let inode = Inode::decode(block, self.superblock.features, seed)?;
         let bytes_max = blocks_max(inode.address_count()) * BLOCK_BYTES as u64;

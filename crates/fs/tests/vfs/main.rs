@@ -2,6 +2,7 @@
 
 mod bed;
 mod cache;
+mod f2fs;
 mod files;
 mod model;
 mod posix;

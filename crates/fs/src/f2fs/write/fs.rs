@@ -1,0 +1,697 @@
+//! The calls of the vfs.
+
+use super::super::layout::dentry::Entry;
+use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, Time, blocks_max, inline};
+use super::super::layout::xattr::{self, Xattr};
+use super::super::layout::{Addr, Geometry, Nid};
+use super::names::Place;
+use super::state::{State, Step};
+use super::{F2fs, errno};
+use crate::port::{BLOCK_BYTES, bytes_of};
+use crate::vfs::{
+    Attr, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result, SetAttr,
+    StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
+};
+use flashweir_core::Payload;
+use flashweir_core::command::Tag;
+
+/// Blocks that an operation on names takes at most: nodes, blocks of directories, an inode.
+const NAMES_BLOCKS: u64 = 12;
+/// Names of one inode.
+const LINKS_MAX: u32 = u32::MAX >> 1;
+
+fn nid(ino: Ino) -> Result<Nid> {
+    u32::try_from(ino.0).map(Nid).map_err(|_| Errno::ESTALE)
+}
+
+fn stamp(time: Time) -> Timestamp {
+    Timestamp { seconds: time.seconds, nanos: time.nanos.min(999_999_999) }
+}
+
+fn time(stamp: Timestamp) -> Time {
+    Time { seconds: stamp.seconds, nanos: stamp.nanos }
+}
+
+/// The kind of an inode; the number of a device is that of Linux's new encoding.
+fn kind(inode: &Inode) -> Kind {
+    let device = || {
+        let (major, minor) = inode.device();
+        minor & 0xff | major << 8 | (minor & !0xff) << 12
+    };
+    match inode.kind() {
+        NodeKind::Regular => Kind::File,
+        NodeKind::Directory => Kind::Directory,
+        NodeKind::Symlink => Kind::Symlink,
+        NodeKind::Fifo => Kind::Fifo,
+        NodeKind::Socket => Kind::Socket,
+        NodeKind::CharDevice => Kind::CharDevice(device()),
+        NodeKind::BlockDevice => Kind::BlockDevice(device()),
+    }
+}
+
+fn node_kind(kind: Kind) -> NodeKind {
+    match kind {
+        Kind::File => NodeKind::Regular,
+        Kind::Directory => NodeKind::Directory,
+        Kind::Symlink => NodeKind::Symlink,
+        Kind::Fifo => NodeKind::Fifo,
+        Kind::Socket => NodeKind::Socket,
+        Kind::CharDevice(_) => NodeKind::CharDevice,
+        Kind::BlockDevice(_) => NodeKind::BlockDevice,
+    }
+}
+
+fn attr(inode: &Inode) -> Attr {
+    Attr {
+        ino: Ino(u64::from(inode.nid.0)),
+        generation: inode.generation,
+        kind: kind(inode),
+        mode: inode.mode & 0o7777,
+        links: inode.links,
+        uid: inode.uid,
+        gid: inode.gid,
+        size: inode.size,
+        blocks_512: inode.blocks.saturating_sub(1) * 8,
+        atime: stamp(inode.atime),
+        mtime: stamp(inode.mtime),
+        ctime: stamp(inode.ctime),
+    }
+}
+
+impl State {
+    fn attr(&self, ino: Nid) -> Step<Attr> {
+        self.inode(ino).map(attr)
+    }
+
+    fn changed_at(&mut self, ino: Nid, now: Timestamp) -> Step<()> {
+        let inode = self.inode_mut(ino)?;
+        (inode.mtime, inode.ctime) = (time(now), time(now));
+        Ok(())
+    }
+
+    /// Makes an inode with a name. Everything is looked at before anything changes.
+    fn create(&mut self, dir: Nid, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Step<Attr> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if new.kind.is_dir() && self.inode(dir)?.links >= LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        let room = self.room(dir, name)?;
+        self.check_room(NAMES_BLOCKS)?;
+        let kind = node_kind(new.kind);
+        let ino = self.new_inode(kind.mode_bits() | new.mode & 0o7777)?;
+        let advise = if kind == NodeKind::Regular { self.advice_for(name) } else { 0 };
+        let generation = self.nat[&ino].version;
+        let inode = self.inode_mut(ino)?;
+        (inode.uid, inode.gid, inode.advise) = (new.uid, new.gid, advise);
+        (inode.atime, inode.mtime, inode.ctime) = (time(new.now), time(new.now), time(new.now));
+        inode.crtime = inode.crtime.map(|_| time(new.now));
+        inode.generation = u32::from(generation);
+        (inode.parent, inode.name) = (dir, name.to_vec());
+        match new.kind {
+            Kind::CharDevice(device) | Kind::BlockDevice(device) => inode.set_address(1, Addr(device)),
+            Kind::Directory => {
+                (inode.links, inode.depth, inode.size) = (2, 1, BLOCK_BYTES as u64);
+                self.inode_mut(dir)?.links += 1;
+                for (name, to) in [(b".".as_slice(), ino), (b"..", dir)] {
+                    let room = self.room(ino, name)?;
+                    self.insert(ino, room, &Entry::new(name, to, NodeKind::Directory))?;
+                }
+            }
+            _ => (),
+        }
+        if let Some(target) = target {
+            self.set_link(ino, target)?;
+        }
+        self.insert(dir, room, &Entry::new(name, ino, kind))?;
+        self.changed_at(dir, new.now)?;
+        self.attr(ino)
+    }
+
+    /// One name less. Says whether the inode has to be freed now.
+    fn drop_name(&mut self, ino: Nid, now: Timestamp) -> Step<bool> {
+        let inode = self.inode_mut(ino)?;
+        inode.ctime = time(now);
+        inode.links = if inode.kind() == NodeKind::Directory { 0 } else { inode.links.saturating_sub(1) };
+        if inode.links > 0 {
+            return Ok(false);
+        }
+        self.orphans.insert(ino);
+        Ok(!self.held.contains_key(&ino))
+    }
+
+    /// Removes a name; gives the inode if it has to be freed now.
+    fn unlink(&mut self, dir: Nid, name: &[u8], now: Timestamp) -> Step<Option<Nid>> {
+        let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
+        let is_directory = self.inode(entry.ino)?.kind() == NodeKind::Directory;
+        if is_directory && !self.is_empty(entry.ino)? {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        self.remove(dir, place, &entry)?;
+        if is_directory {
+            self.inode_mut(dir)?.links -= 1;
+        }
+        self.changed_at(dir, now)?;
+        let is_gone = self.drop_name(entry.ino, now)?;
+        Ok(is_gone.then_some(entry.ino))
+    }
+
+    /// An inode got another parent.
+    fn moved(
+        &mut self,
+        ino: Nid,
+        dots: Option<(Place, Entry)>,
+        to: (Nid, &[u8]),
+        now: Timestamp,
+    ) -> Step<()> {
+        if let Some((place, entry)) = dots {
+            self.redirect(ino, place, &Entry { ino: to.0, ..entry })?;
+        }
+        let inode = self.inode_mut(ino)?;
+        inode.ctime = time(now);
+        (inode.parent, inode.name) = (to.0, to.1.to_vec());
+        Ok(())
+    }
+
+    /// `..` of a directory, nothing of others; in memory afterwards.
+    fn dots(&mut self, ino: Nid) -> Step<Option<(Place, Entry)>> {
+        match self.inode(ino)?.kind() {
+            NodeKind::Directory => Ok(Some(self.find(ino, b"..")?.ok_or(Errno::EUCLEAN)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// See [`Fs::rename`]; gives the inode that lost its last name and has to be freed now.
+    fn rename(
+        &mut self,
+        from: (Nid, &[u8]),
+        to: (Nid, &[u8]),
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Step<Option<Nid>> {
+        let (old_place, old) = self.find(from.0, from.1)?.ok_or(Errno::ENOENT)?;
+        let target = self.find(to.0, to.1)?;
+        let old_dots = self.dots(old.ino)?;
+        let is_directory = old_dots.is_some();
+        if mode == RenameMode::Exchange {
+            let (new_place, new) = target.ok_or(Errno::ENOENT)?;
+            let new_dots = self.dots(new.ino)?;
+            for (dir, gains, loses) in [(to.0, &old_dots, &new_dots), (from.0, &new_dots, &old_dots)] {
+                let links = self.inode(dir)?.links + u32::from(gains.is_some()) - u32::from(loses.is_some());
+                self.inode_mut(dir)?.links = links;
+            }
+            self.redirect(from.0, old_place, &Entry { name: old.name, hash: old.hash, ..new.clone() })?;
+            self.redirect(to.0, new_place, &Entry { ino: old.ino, kind: old.kind, ..new.clone() })?;
+            self.moved(old.ino, old_dots, to, now)?;
+            self.moved(new.ino, new_dots, from, now)?;
+            self.changed_at(from.0, now)?;
+            self.changed_at(to.0, now)?;
+            return Ok(None);
+        }
+        let mut gone = None;
+        let replaces_directory = match &target {
+            Some(_) if mode == RenameMode::NoReplace => return Err(Errno::EEXIST.into()),
+            Some((_, entry)) => {
+                let is_directory = self.inode(entry.ino)?.kind() == NodeKind::Directory;
+                if is_directory && !self.is_empty(entry.ino)? {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+                is_directory
+            }
+            None => false,
+        };
+        if is_directory && !replaces_directory && from.0 != to.0 && self.inode(to.0)?.links >= LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        let room = if target.is_none() { Some(self.room(to.0, to.1)?) } else { None };
+        self.check_room(NAMES_BLOCKS)?;
+        // Nothing stops from here on.
+        self.remove(from.0, old_place, &old)?;
+        match (target, room) {
+            (Some((place, entry)), _) => {
+                self.redirect(to.0, place, &Entry { ino: old.ino, kind: old.kind, ..entry.clone() })?;
+                gone = self.drop_name(entry.ino, now)?.then_some(entry.ino);
+            }
+            (None, Some(room)) => {
+                let kind = self.inode(old.ino)?.kind();
+                self.insert(to.0, room, &Entry::new(to.1, old.ino, kind))?;
+            }
+            (None, None) => unreachable!("a name that does not exist needs room"),
+        }
+        if is_directory {
+            self.inode_mut(from.0)?.links -= 1;
+            self.inode_mut(to.0)?.links += 1;
+        }
+        if replaces_directory {
+            self.inode_mut(to.0)?.links -= 1;
+        }
+        self.moved(old.ino, old_dots, to, now)?;
+        self.changed_at(from.0, now)?;
+        self.changed_at(to.0, now)?;
+        Ok(gone)
+    }
+
+    /// Takes room for the pages of a range that have none.
+    fn reserve_range(&mut self, ino: Nid, first: u64, count: u64) -> Step<()> {
+        self.make_blocks(ino)?;
+        let mut missing = 0;
+        for index in first..first + count {
+            if self.address(ino, index)? == Addr::NULL {
+                missing += 1;
+                self.check_room(missing + missing / u64::from(node::NODE_WORDS) + 4)?;
+            }
+        }
+        if missing > 0 {
+            for index in first..first + count {
+                self.reserve(ino, index)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl F2fs {
+    async fn destroy(&self, ino: Option<Nid>) -> Result<()> {
+        match ino {
+            Some(ino) => self.change(|state| state.destroy(ino)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn make(&self, dir: Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Result<Attr> {
+        let dir = nid(dir)?;
+        self.change(|state| state.make_plain(dir)).await?;
+        self.change(|state| state.create(dir, name, new, target)).await
+    }
+
+    async fn inode_of(&self, ino: Ino) -> Result<Inode> {
+        let nid = nid(ino)?;
+        self.run(|state| state.inode(nid).cloned()).await
+    }
+
+    async fn xattrs_of(&self, ino: Ino) -> Result<Vec<Xattr>> {
+        let ino = nid(ino)?;
+        self.run(|state| state.xattrs(ino)).await
+    }
+
+    /// Replaces one attribute, or removes it.
+    async fn change_xattr(
+        &self,
+        ino: Ino,
+        new: (&[u8], Option<&[u8]>),
+        mode: XattrMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let (ino, (name, value)) = (nid(ino)?, new);
+        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        self.change(|state| {
+            let mut xattrs = state.xattrs(ino)?;
+            let there = xattrs.iter().position(|xattr| xattr.index == index && xattr.name == rest);
+            match (there, mode) {
+                (Some(_), XattrMode::Create) => return Err(Errno::EEXIST.into()),
+                (None, XattrMode::Replace) => return Err(Errno::ENODATA.into()),
+                _ => (),
+            }
+            let new = value.map(|value| Xattr { index, name: rest.to_vec(), value: value.to_vec() });
+            // One that is replaced keeps its place in the list.
+            let range = there.map_or(xattrs.len()..xattrs.len(), |there| there..there + 1);
+            xattrs.splice(range, new);
+            state.set_xattrs(ino, &xattrs)?;
+            state.inode_mut(ino)?.ctime = time(now);
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl Fs for F2fs {
+    fn root(&self) -> Ino {
+        Ino(u64::from(Nid::ROOT.0))
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            name_bytes_max: node::NAME_BYTES_MAX,
+            symlink_bytes_max: BLOCK_BYTES - 1,
+            // With the fewest addresses that an inode can have.
+            file_bytes_max: blocks_max(INODE_WORDS - 9 - 50) * BLOCK_BYTES as u64,
+            links_max: LINKS_MAX,
+            xattr_value_bytes_max: xattr::NODE_BYTES,
+        }
+    }
+
+    async fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let dir = nid(dir)?;
+        self.run(|state| {
+            let (_, entry) = state.find(dir, name)?.ok_or(Errno::ENOENT)?;
+            state.attr(entry.ino)
+        })
+        .await
+    }
+
+    async fn parent(&self, dir: Ino) -> Result<Ino> {
+        let dir = nid(dir)?;
+        let found = self.run(|state| state.find(dir, b"..")).await?;
+        found.map(|(_, entry)| Ino(u64::from(entry.ino.0))).ok_or(Errno::EUCLEAN)
+    }
+
+    async fn readdir(
+        &self,
+        dir: Ino,
+        after: Cookie,
+        entries: &mut Vec<DirEntry>,
+        entries_max: usize,
+    ) -> Result<()> {
+        let dir = nid(dir)?;
+        let most = entries_max.saturating_sub(entries.len());
+        if most == 0 {
+            return Ok(());
+        }
+        for (cookie, entry) in self.run(|state| state.list(dir, after.0, most)).await? {
+            let kind = match entry.kind.ok_or(Errno::EUCLEAN)? {
+                NodeKind::Regular => Kind::File,
+                NodeKind::Directory => Kind::Directory,
+                NodeKind::Symlink => Kind::Symlink,
+                NodeKind::Fifo => Kind::Fifo,
+                NodeKind::Socket => Kind::Socket,
+                NodeKind::CharDevice => Kind::CharDevice(0),
+                NodeKind::BlockDevice => Kind::BlockDevice(0),
+            };
+            let ino = Ino(u64::from(entry.ino.0));
+            entries.push(DirEntry { name: entry.name.into(), ino, kind, cookie: Cookie(cookie) });
+        }
+        Ok(())
+    }
+
+    async fn create(&self, dir: Ino, name: &[u8], node: &NewNode) -> Result<Attr> {
+        self.make(dir, name, node, None).await
+    }
+
+    async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
+        self.make(dir, name, node, Some(target)).await
+    }
+
+    async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr> {
+        let (ino, dir) = (nid(ino)?, nid(dir)?);
+        self.change(|state| state.make_plain(dir)).await?;
+        self.change(|state| {
+            if state.find(dir, name)?.is_some() {
+                return Err(Errno::EEXIST.into());
+            }
+            let inode = state.inode(ino)?;
+            let kind = inode.kind();
+            if inode.links >= LINKS_MAX {
+                return Err(Errno::EMLINK.into());
+            }
+            let room = state.room(dir, name)?;
+            state.check_room(NAMES_BLOCKS)?;
+            state.insert(dir, room, &Entry::new(name, ino, kind))?;
+            let inode = state.inode_mut(ino)?;
+            inode.links += 1;
+            inode.ctime = time(now);
+            state.orphans.remove(&ino);
+            state.changed_at(dir, now)?;
+            state.attr(ino)
+        })
+        .await
+    }
+
+    async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        let dir = nid(dir)?;
+        let gone = self.change(|state| state.unlink(dir, name, now)).await?;
+        self.destroy(gone).await
+    }
+
+    async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        self.unlink(dir, name, now).await
+    }
+
+    async fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let (from, to) = ((nid(from.0)?, from.1), (nid(to.0)?, to.1));
+        self.change(|state| state.make_plain(to.0)).await?;
+        let gone = self.change(|state| state.rename(from, to, mode, now)).await?;
+        self.destroy(gone).await
+    }
+
+    async fn readlink(&self, ino: Ino) -> Result<Box<[u8]>> {
+        let inode = self.inode_of(ino).await?;
+        if inode.has_inline(inline::DATA) {
+            let target = self.volume.read_link(&inode).await.map_err(|error| errno(&error))?;
+            return Ok(target.into());
+        }
+        let mut page = [Payload::Zero];
+        self.read_pages(ino, 0, &mut page).await?;
+        let size = (inode.size as usize).min(BLOCK_BYTES);
+        Ok(bytes_of(&page[0])[..size].into())
+    }
+
+    async fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let ino = nid(ino)?;
+        self.run(|state| state.attr(ino)).await
+    }
+
+    async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
+        let ino = nid(ino)?;
+        if let Some(size) = changes.size {
+            self.change(|state| state.make_blocks(ino)).await?;
+            self.change(|state| {
+                if size < state.inode(ino)?.size {
+                    state.truncate(ino, size.div_ceil(BLOCK_BYTES as u64))?;
+                }
+                state.inode_mut(ino)?.size = size;
+                Ok(())
+            })
+            .await?;
+        }
+        self.change(|state| {
+            let inode = state.inode_mut(ino)?;
+            if let Some(mode) = changes.mode {
+                inode.mode = inode.mode & !0o7777 | mode & 0o7777;
+            }
+            inode.uid = changes.uid.unwrap_or(inode.uid);
+            inode.gid = changes.gid.unwrap_or(inode.gid);
+            inode.atime = changes.atime.map_or(inode.atime, time);
+            inode.mtime = changes.mtime.map_or(inode.mtime, time);
+            inode.ctime = changes.ctime.map_or(inode.ctime, time);
+            state.attr(ino)
+        })
+        .await
+    }
+
+    async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
+        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let xattrs = self.xattrs_of(ino).await?;
+        let found = xattrs.into_iter().find(|xattr| xattr.index == index && xattr.name == rest);
+        found.map(|xattr| xattr.value.into()).ok_or(Errno::ENODATA)
+    }
+
+    async fn listxattr(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
+        let xattrs = self.xattrs_of(ino).await?;
+        let names = xattrs.iter().filter_map(Xattr::full_name);
+        let mut names: Vec<Box<[u8]>> = names.map(Vec::into_boxed_slice).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    async fn setxattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.change_xattr(ino, (name, Some(value)), mode, now).await
+    }
+
+    async fn removexattr(&self, ino: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        self.change_xattr(ino, (name, None), XattrMode::Replace, now).await
+    }
+
+    async fn hold(&self, ino: Ino) -> Result<Attr> {
+        let ino = nid(ino)?;
+        self.run(|state| {
+            let attr = state.attr(ino)?;
+            *state.held.entry(ino).or_default() += 1;
+            Ok(attr)
+        })
+        .await
+    }
+
+    async fn release(&self, ino: Ino) -> Result<()> {
+        let ino = nid(ino)?;
+        let gone = {
+            let mut state = self.state.borrow_mut();
+            let held = state.held.get_mut(&ino).map(|held| {
+                *held -= 1;
+                *held
+            });
+            if held == Some(0) {
+                state.held.remove(&ino);
+            }
+            !state.held.contains_key(&ino) && state.orphans.contains(&ino)
+        };
+        self.destroy(gone.then_some(ino)).await
+    }
+
+    async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
+        let ino = nid(ino)?;
+        let inode = self.run(|state| state.inode(ino).cloned()).await?;
+        if inode.has_inline(inline::DATA) {
+            let bytes = self.volume.read(&inode, 0, BLOCK_BYTES).await.map_err(|error| errno(&error))?;
+            for (index, page) in (first..).zip(pages) {
+                *page = Payload::Zero;
+                if index == 0 && !bytes.is_empty() {
+                    let mut block = bytes.clone();
+                    block.resize(BLOCK_BYTES, 0);
+                    *page = Payload::Bytes(block.into());
+                }
+            }
+            return Ok(());
+        }
+        let mut runs: Vec<(usize, Addr, u32)> = Vec::new();
+        for (at, page) in pages.iter_mut().enumerate() {
+            let index = first + at as u64;
+            *page = Payload::Zero;
+            let cached =
+                self.state.borrow().blocks.get(&(ino, index)).map(|block| crate::port::payload_of(block));
+            if let Some(cached) = cached {
+                *page = cached;
+                continue;
+            }
+            let addr = self.run(|state| state.address(ino, index)).await?;
+            if addr == Addr::NULL || addr == Addr::NEW {
+                continue;
+            }
+            self.state.borrow().geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
+            match runs.last_mut() {
+                Some((start, from, count)) if *start + *count as usize == at && from.0 + *count == addr.0 => {
+                    *count += 1
+                }
+                _ => runs.push((at, addr, 1)),
+            }
+        }
+        let tickets: Vec<_> = runs
+            .into_iter()
+            .map(|(at, addr, count)| (at, self.port.read(Geometry::block(addr), count)))
+            .collect();
+        for (at, ticket) in tickets {
+            let answer = ticket.completed().await.map_err(|error| errno(&error.into()))?;
+            for (page, read) in pages[at..].iter_mut().zip(answer) {
+                *page = read;
+            }
+        }
+        Ok(())
+    }
+
+    async fn reserve(&self, ino: Ino, first: u64, count: u64) -> Result<()> {
+        let ino = nid(ino)?;
+        self.change(|state| state.reserve_range(ino, first, count)).await
+    }
+
+    fn wrote(&self, ino: Ino, end: u64, now: Timestamp) {
+        let mut state = self.state.borrow_mut();
+        let Ok(ino) = nid(ino) else { return };
+        // A file that is written to is held, so its inode is in memory.
+        if let Ok(inode) = state.inode_mut(ino) {
+            inode.size = inode.size.max(end);
+            (inode.mtime, inode.ctime) = (time(now), time(now));
+        }
+    }
+
+    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], _cause: WriteCause) -> Result<()> {
+        let ino = nid(ino)?;
+        let number = self.writes.get();
+        self.writes.set(number + 1);
+        self.writing.borrow_mut().insert(number);
+        let mut result = Ok(());
+        let mut tickets = Vec::new();
+        let mut write: Option<crate::port::Write> = None;
+        for page in pages {
+            let placed = self
+                .change(|state| {
+                    let log = state.data_log(ino)?;
+                    let addr = state.place(ino, page.index, log)?;
+                    state.blocks.remove(&(ino, page.index));
+                    state.blocks_dirty.remove(&(ino, page.index));
+                    Ok(addr)
+                })
+                .await;
+            let addr = match placed {
+                Ok(addr) => addr,
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            };
+            let block = Geometry::block(addr);
+            match &mut write {
+                Some(run) if run.block.0 + run.payloads.len() as u64 == block.0 => {
+                    run.payloads.push(page.payload.clone());
+                }
+                _ => {
+                    let mut next = crate::port::Write::new(block, vec![page.payload.clone()]);
+                    next.tags[0] = Tag(u64::from(ino.0));
+                    tickets.extend(write.replace(next).map(|run| self.port.write(run)));
+                }
+            }
+        }
+        tickets.extend(write.map(|run| self.port.write(run)));
+        for ticket in tickets {
+            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
+        }
+        self.writing.borrow_mut().remove(&number);
+        self.wake();
+        result
+    }
+
+    async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
+        let (first, end) = (range.0 / BLOCK_BYTES as u64, range.1.div_ceil(BLOCK_BYTES as u64));
+        self.reserve(ino, first, end - first).await?;
+        let ino = nid(ino)?;
+        self.change(|state| {
+            state.changed_at(ino, now)?;
+            let inode = state.inode_mut(ino)?;
+            inode.size = if keep_size { inode.size } else { inode.size.max(range.1) };
+            Ok(())
+        })
+        .await
+    }
+
+    async fn punch_pages(&self, ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {
+        let ino = nid(ino)?;
+        self.change(|state| state.make_blocks(ino)).await?;
+        self.change(|state| {
+            let end = state.inode(ino)?.size.div_ceil(BLOCK_BYTES as u64).max(first);
+            for index in first..(first + count).min(end) {
+                state.free_block(ino, index)?;
+            }
+            state.changed_at(ino, now)
+        })
+        .await
+    }
+
+    async fn fsync(&self, _ino: Ino, _kind: SyncKind) -> Result<()> {
+        self.checkpoint().await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.checkpoint().await
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        let state = self.state.borrow();
+        let pages = state.checkpoint.user_blocks;
+        let pages_free = pages.saturating_sub(state.valid_blocks);
+        let inodes = u64::from(state.geometry.nid_end().0).min(pages);
+        let inodes_free = inodes.saturating_sub(u64::from(state.valid_inodes));
+        Ok(StatFs { pages, pages_free, pages_available: pages_free, inodes, inodes_free })
+    }
+}

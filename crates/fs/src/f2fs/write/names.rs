@@ -1,0 +1,256 @@
+//! Directories: entries found, put in, taken out, in memory.
+
+use super::super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
+use super::super::layout::node::{self, Kind, inline};
+use super::super::layout::{Addr, Nid};
+use super::state::{State, Step, Stop};
+use crate::port::{BLOCK_BYTES, BlockBytes};
+use crate::vfs::Errno;
+
+/// Where an entry is: block of the directory (`None` inline) and slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) index: Option<u64>,
+    pub(super) slot: usize,
+}
+
+/// Where an entry can be put.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    index: u64,
+    slot: usize,
+    level: u32,
+    is_new: bool,
+}
+
+impl State {
+    /// A block of a directory; `None` if it is a hole.
+    fn dir_block(&mut self, dir: Nid, index: u64) -> Step<Option<&BlockBytes>> {
+        if !self.blocks.contains_key(&(dir, index)) {
+            let addr = self.address(dir, index)?;
+            match addr {
+                Addr::NULL => return Ok(None),
+                addr if self.geometry.place_of(addr).is_none() => return Err(Errno::EUCLEAN.into()),
+                addr => return Err(Stop::Block { ino: dir, index, addr }),
+            }
+        }
+        Ok(self.blocks.get(&(dir, index)).map(|block| &**block))
+    }
+
+    fn dir_block_mut(&mut self, dir: Nid, index: u64) -> &mut BlockBytes {
+        self.blocks_dirty.insert((dir, index));
+        self.changed = true;
+        self.blocks.get_mut(&(dir, index)).expect("it was looked at before")
+    }
+
+    fn checked_dir(&self, dir: Nid) -> Step<&super::super::Inode> {
+        let inode = self.inode(dir)?;
+        match inode.kind() {
+            Kind::Directory if inode.depth <= LEVELS_MAX => Ok(inode),
+            Kind::Directory => Err(Errno::EUCLEAN.into()),
+            _ => Err(Errno::ENOTDIR.into()),
+        }
+    }
+
+    /// The entry of a name.
+    pub(super) fn find(&mut self, dir: Nid, name: &[u8]) -> Step<Option<(Place, Entry)>> {
+        let inode = self.checked_dir(dir)?;
+        let hash = dentry::hash(name);
+        let find = |slots: Slots, room: &[u8]| -> Step<Option<(usize, Entry)>> {
+            for entry in slots.entries(room) {
+                let (slot, entry) = entry.map_err(|_| Errno::EUCLEAN)?;
+                if entry.hash == hash && entry.name == name {
+                    return Ok(Some((slot, entry)));
+                }
+            }
+            Ok(None)
+        };
+        if inode.has_inline(inline::DENTRY) {
+            let room = inode.inline_bytes();
+            let found = find(Slots::in_room(room.len()), room)?;
+            return Ok(found.map(|(slot, entry)| (Place { index: None, slot }, entry)));
+        }
+        let (depth, dir_level) = (inode.depth, inode.dir_level);
+        let end = inode.size.div_ceil(BLOCK_BYTES as u64);
+        for level in 0..depth {
+            for index in dentry::bucket(level, dir_level, hash) {
+                if index >= end {
+                    break;
+                }
+                let Some(block) = self.dir_block(dir, index)? else { continue };
+                if let Some((slot, entry)) = find(Slots::BLOCK, block)? {
+                    return Ok(Some((Place { index: Some(index), slot }, entry)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Room for a name in a directory with blocks. What [`Self::insert`] needs is in memory afterwards.
+    pub(super) fn room(&mut self, dir: Nid, name: &[u8]) -> Step<Room> {
+        let dir_level = self.checked_dir(dir)?.dir_level;
+        let (hash, needed) = (dentry::hash(name), Slots::needed(name.len()));
+        for level in 0..LEVELS_MAX {
+            for index in dentry::bucket(level, dir_level, hash) {
+                let found = match self.dir_block(dir, index)? {
+                    None => Some((0, true)),
+                    Some(block) => Slots::BLOCK.find_room(&block[..], needed).map(|slot| (slot, false)),
+                };
+                if let Some((slot, is_new)) = found {
+                    return Ok(Room { index, slot, level, is_new });
+                }
+            }
+        }
+        Err(Errno::ENOSPC.into())
+    }
+
+    /// Puts an entry in. The caller has checked that there is room for a few blocks.
+    pub(super) fn insert(&mut self, dir: Nid, room: Room, entry: &Entry) -> Step<()> {
+        if room.is_new {
+            self.reserve(dir, room.index)?;
+            self.blocks.insert((dir, room.index), Box::new([0; BLOCK_BYTES]));
+        }
+        let inode = self.inode_mut(dir)?;
+        inode.size = inode.size.max((room.index + 1) * BLOCK_BYTES as u64);
+        inode.depth = inode.depth.max(room.level + 1);
+        Slots::BLOCK.insert(&mut self.dir_block_mut(dir, room.index)[..], room.slot, entry);
+        Ok(())
+    }
+
+    /// Changes what an entry refers to. It was found before.
+    pub(super) fn redirect(&mut self, dir: Nid, place: Place, entry: &Entry) -> Step<()> {
+        match place.index {
+            Some(index) => Slots::BLOCK.insert(&mut self.dir_block_mut(dir, index)[..], place.slot, entry),
+            None => {
+                let room = self.inode_mut(dir)?.inline_bytes_mut();
+                Slots::in_room(room.len()).insert(room, place.slot, entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an entry out. It was found before.
+    pub(super) fn remove(&mut self, dir: Nid, place: Place, entry: &Entry) -> Step<()> {
+        let bytes = entry.name.len();
+        match place.index {
+            Some(index) => Slots::BLOCK.remove(&mut self.dir_block_mut(dir, index)[..], place.slot, bytes),
+            None => {
+                let room = self.inode_mut(dir)?.inline_bytes_mut();
+                Slots::in_room(room.len()).remove(room, place.slot, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves inline entries into the first block, at the same slots; a directory with blocks stays as it is.
+    pub(super) fn make_plain(&mut self, dir: Nid) -> Step<()> {
+        let inode = self.checked_dir(dir)?;
+        if !inode.has_inline(inline::DENTRY) {
+            return Ok(());
+        }
+        self.check_room(4)?;
+        let room = inode.inline_bytes();
+        let mut block = Box::new([0; BLOCK_BYTES]);
+        for entry in Slots::in_room(room.len()).entries(room) {
+            let (slot, entry) = entry.map_err(|_| Errno::EUCLEAN)?;
+            Slots::BLOCK.insert(&mut block[..], slot, &entry);
+        }
+        let inode = self.inode_mut(dir)?;
+        inode.inline_bytes_mut().fill(0);
+        inode.inline &= !inline::DENTRY;
+        inode.size = BLOCK_BYTES as u64;
+        inode.depth = 1;
+        self.reserve(dir, 0)?;
+        self.blocks.insert((dir, 0), block);
+        self.blocks_dirty.insert((dir, 0));
+        Ok(())
+    }
+
+    /// Entries from a cookie on, `.` and `..` left out: each with the cookie behind it.
+    pub(super) fn list(&mut self, dir: Nid, after: u64, most: usize) -> Step<Vec<(u64, Entry)>> {
+        let inode = self.checked_dir(dir)?;
+        let per_block = Slots::BLOCK.count() as u64;
+        let mut list = Vec::new();
+        let mut add = |index: u64, slots: Slots, room: &[u8]| -> Step<bool> {
+            for entry in slots.entries(room) {
+                let (slot, entry) = entry.map_err(|_| Errno::EUCLEAN)?;
+                let cookie = index * per_block + slot as u64 + 1;
+                if cookie > after && !entry.is_dot() {
+                    list.push((cookie, entry));
+                }
+                if list.len() >= most {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        if inode.has_inline(inline::DENTRY) {
+            let room = inode.inline_bytes();
+            add(0, Slots::in_room(room.len()), room)?;
+            return Ok(list);
+        }
+        let end = inode.size.div_ceil(BLOCK_BYTES as u64);
+        for index in after / per_block..end {
+            if let Some(block) = self.dir_block(dir, index)?
+                && add(index, Slots::BLOCK, block)?
+            {
+                break;
+            }
+        }
+        Ok(list)
+    }
+
+    /// Moves inline contents of a file into its first block; a file with blocks stays as it is.
+    pub(super) fn make_blocks(&mut self, ino: Nid) -> Step<()> {
+        let inode = self.inode(ino)?;
+        if !inode.has_inline(inline::DATA) {
+            return Ok(());
+        }
+        self.check_room(4)?;
+        let mut block = Box::new([0; BLOCK_BYTES]);
+        let room = inode.inline_bytes();
+        let bytes = (inode.size as usize).min(room.len());
+        let has_content = inode.has_inline(inline::DATA_EXIST) && bytes > 0;
+        block[..bytes].copy_from_slice(&room[..bytes]);
+        let inode = self.inode_mut(ino)?;
+        inode.inline_bytes_mut().fill(0);
+        inode.inline &= !(inline::DATA | inline::DATA_EXIST);
+        if has_content {
+            self.reserve(ino, 0)?;
+            self.blocks.insert((ino, 0), block);
+            self.blocks_dirty.insert((ino, 0));
+        }
+        Ok(())
+    }
+
+    /// The contents of a link.
+    pub(super) fn set_link(&mut self, ino: Nid, target: &[u8]) -> Step<()> {
+        let inode = self.inode_mut(ino)?;
+        inode.size = target.len() as u64;
+        if target.len() <= inode.inline_bytes().len() {
+            inode.inline_bytes_mut()[..target.len()].copy_from_slice(target);
+            inode.inline |= inline::DATA | inline::DATA_EXIST;
+            return Ok(());
+        }
+        let mut block = Box::new([0; BLOCK_BYTES]);
+        block[..target.len()].copy_from_slice(target);
+        self.reserve(ino, 0)?;
+        self.blocks.insert((ino, 0), block);
+        self.blocks_dirty.insert((ino, 0));
+        Ok(())
+    }
+
+    /// Whether a directory has no names. Everything that was looked at is in memory.
+    pub(super) fn is_empty(&mut self, dir: Nid) -> Step<bool> {
+        Ok(self.list(dir, 0, 1)?.is_empty())
+    }
+
+    /// Whether data of this name go to the cold log.
+    pub(super) fn advice_for(&self, name: &[u8]) -> u8 {
+        let lower = name.to_ascii_lowercase();
+        let cold = self.superblock.extensions.0.iter().any(|extension| {
+            lower.strip_suffix(extension.as_bytes()).is_some_and(|rest| rest.ends_with(b"."))
+        });
+        if cold { node::advise::COLD } else { 0 }
+    }
+}

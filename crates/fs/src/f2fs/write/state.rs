@@ -1,0 +1,539 @@
+//! What a volume that is mounted for writing keeps in memory: tables, nodes, logs, counts.
+//!
+//! Everything here is synchronous and either done or not done: an operation that needs a block which is not in memory
+//! returns [`Stop`] before it has changed anything that must not be changed twice, is run again when the block is there,
+//! and then finds it. So no operation is ever seen half done by another one, and no lock is held while a disk works.
+//!
+//! Invariants:
+//! 1. A block that the last checkpoint refers to, or the one that is being written, is not written again until a later
+//!    checkpoint is complete.
+//! 2. `valid_blocks` counts nodes from the moment at which they exist and data from the moment at which they are reserved.
+//! 3. A node that differs from its block on the disk is in `dirty`.
+
+use super::super::layout::checkpoint::{Checkpoint, Cursor};
+use super::super::layout::node::{self, Footer, Inode, Kind, Path};
+use super::super::layout::summary::{Owner, Summary};
+use super::super::layout::superblock::Superblock;
+use super::super::layout::tables::{NatEntry, SitEntry};
+use super::super::layout::xattr::{self, Xattr};
+use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
+use crate::vfs::Errno;
+use flashweir_core::command::Tag;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Free segments that are kept for checkpoints; with fewer, logs fill holes.
+const FREE_KEPT: usize = 8;
+
+/// Why an operation cannot go on.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It needs an inode.
+    Inode(Nid),
+    /// It needs a node of an inode.
+    Node { nid: Nid, ino: Nid, offset: u32 },
+    /// It needs a block of a directory.
+    Block { ino: Nid, index: u64, addr: Addr },
+    /// It needs the summary of a segment.
+    Summary(SegNo),
+    /// It failed.
+    Failed(Errno),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}
+
+pub(super) type Step<T> = Result<T, Stop>;
+
+/// A log and the summary of its segment.
+#[derive(Debug)]
+pub(super) struct OpenLog {
+    pub(super) cursor: Cursor,
+    pub(super) summary: Summary,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) superblock: Superblock,
+    pub(super) geometry: Geometry,
+    pub(super) seed: u32,
+    /// The last checkpoint that is complete.
+    pub(super) checkpoint: Checkpoint,
+    pub(super) pack: usize,
+    pub(super) nat: BTreeMap<Nid, NatEntry>,
+    /// Entries that its blocks on the disk lack.
+    pub(super) nat_changed: BTreeSet<Nid>,
+    pub(super) sit: Vec<SitEntry>,
+    pub(super) sit_changed: BTreeSet<SegNo>,
+    /// Blocks that a checkpoint refers to, by segment.
+    pub(super) kept: Vec<[u8; 64]>,
+    pub(super) free: BTreeSet<SegNo>,
+    pub(super) logs: Vec<OpenLog>,
+    /// Summaries of segments whose holes may be filled.
+    pub(super) summaries: BTreeMap<SegNo, Summary>,
+    pub(super) inodes: BTreeMap<Nid, Inode>,
+    pub(super) nodes: BTreeMap<Nid, Box<BlockBytes>>,
+    pub(super) dirty: BTreeSet<Nid>,
+    /// Blocks of directories and links, which are written with checkpoints.
+    pub(super) blocks: BTreeMap<(Nid, u64), Box<BlockBytes>>,
+    pub(super) blocks_dirty: BTreeSet<(Nid, u64)>,
+    pub(super) orphans: BTreeSet<Nid>,
+    pub(super) held: BTreeMap<Nid, u32>,
+    pub(super) valid_blocks: u64,
+    pub(super) valid_nodes: u32,
+    pub(super) valid_inodes: u32,
+    pub(super) next_nid: Nid,
+    /// Writes that the caller has to submit.
+    pub(super) outbox: Vec<Write>,
+    /// Whether something changed since the last checkpoint.
+    pub(super) changed: bool,
+}
+
+impl State {
+    // Nodes.
+
+    pub(super) fn inode(&self, nid: Nid) -> Step<&Inode> {
+        match self.inodes.get(&nid) {
+            Some(inode) => Ok(inode),
+            None if self.nat.get(&nid).is_some_and(|entry| entry.addr.is_place()) => Err(Stop::Inode(nid)),
+            None => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    /// The inode to be changed.
+    pub(super) fn inode_mut(&mut self, nid: Nid) -> Step<&mut Inode> {
+        self.inode(nid)?;
+        self.dirty.insert(nid);
+        self.changed = true;
+        Ok(self.inodes.get_mut(&nid).expect("it was found"))
+    }
+
+    fn node(&self, nid: Nid, ino: Nid, offset: u32) -> Step<&BlockBytes> {
+        self.nodes.get(&nid).map(|block| &**block).ok_or(Stop::Node { nid, ino, offset })
+    }
+
+    /// A free number. It is not taken by this.
+    fn free_nid(&self) -> Step<Nid> {
+        let end = self.geometry.nid_end().0;
+        let is_free = |nid: &u32| self.nat.get(&Nid(*nid)).is_none_or(|entry| entry.addr == Addr::NULL);
+        let from = self.next_nid.0.clamp(Nid::ROOT.0 + 1, end);
+        let mut candidates = (from..end).chain(Nid::ROOT.0 + 1..from);
+        candidates.find(is_free).map(Nid).ok_or_else(|| Errno::ENOSPC.into())
+    }
+
+    /// Makes a node of an inode, or an inode, exist. Its block is written with the next checkpoint.
+    fn take_nid(&mut self, nid: Nid, ino: Nid) {
+        let version = self.nat.get(&nid).map_or(0, |entry| entry.version);
+        self.nat.insert(nid, NatEntry { version, ino, addr: Addr::NEW });
+        self.next_nid = Nid(nid.0 + 1);
+        self.valid_nodes += 1;
+        self.valid_blocks += 1;
+        self.dirty.insert(nid);
+        self.changed = true;
+    }
+
+    /// A new inode without a name.
+    pub(super) fn new_inode(&mut self, mode: u16) -> Step<Nid> {
+        let nid = self.free_nid()?;
+        let inode = Inode::new(nid, mode, self.superblock.features);
+        self.take_nid(nid, nid);
+        self.valid_inodes += 1;
+        self.inodes.insert(nid, inode);
+        Ok(nid)
+    }
+
+    fn new_node(&mut self, ino: Nid, offset: u32) -> Step<Nid> {
+        let nid = self.free_nid()?;
+        let mut block = Box::new([0; BLOCK_BYTES]);
+        Footer { nid, ino, offset, ..Footer::default() }.encode(&mut block[..]);
+        self.take_nid(nid, ino);
+        self.nodes.insert(nid, block);
+        self.inode_mut(ino)?.blocks += 1;
+        Ok(nid)
+    }
+
+    /// Frees a node. `ino` is its inode, whose count is changed unless it is freed itself.
+    fn free_node(&mut self, nid: Nid, ino: Nid) -> Step<()> {
+        if nid != ino {
+            self.inode_mut(ino)?.blocks -= 1;
+        }
+        if let Some(entry) = self.nat.get_mut(&nid) {
+            let addr = std::mem::replace(&mut entry.addr, Addr::NULL);
+            entry.version = entry.version.wrapping_add(1);
+            self.release_block(addr);
+        }
+        self.nat_changed.insert(nid);
+        self.nodes.remove(&nid);
+        self.inodes.remove(&nid);
+        self.dirty.remove(&nid);
+        self.valid_nodes -= 1;
+        self.valid_blocks -= 1;
+        self.next_nid = self.next_nid.min(nid);
+        self.changed = true;
+        Ok(())
+    }
+
+    // Room.
+
+    /// Whether so many more blocks can be taken.
+    pub(super) fn check_room(&self, blocks: u64) -> Step<()> {
+        let room = self.checkpoint.user_blocks - self.valid_blocks.min(self.checkpoint.user_blocks);
+        if blocks <= room { Ok(()) } else { Err(Errno::ENOSPC.into()) }
+    }
+
+    /// A block is of no more use; it is free when no checkpoint refers to it.
+    pub(super) fn release_block(&mut self, addr: Addr) {
+        if let Some((segment, offset)) = self.geometry.place_of(addr) {
+            self.sit[segment.0 as usize].set_valid(offset, false);
+            self.sit_changed.insert(segment);
+        }
+    }
+
+    /// Whether neither now nor in a checkpoint anything is at a block.
+    fn is_hole(&self, segment: SegNo, offset: u32) -> bool {
+        let kept = super::super::layout::bytes::block_bit(&self.kept[segment.0 as usize], offset as usize);
+        !kept && !self.sit[segment.0 as usize].is_valid(offset)
+    }
+
+    fn next_offset(&self, cursor: Cursor, from: u32) -> Option<u32> {
+        if cursor.fills_holes {
+            (from..SEGMENT_BLOCKS).find(|&offset| self.is_hole(cursor.segment, offset))
+        } else {
+            (from < SEGMENT_BLOCKS).then_some(from)
+        }
+    }
+
+    /// The segment in which a log goes on: a free one, or one with holes where few are free.
+    fn successor(&self, log: Log) -> Step<OpenLog> {
+        let after = SegNo(self.logs[log.index()].cursor.segment.0 + 1);
+        let free = self.free.range(after..).chain(&self.free).next().copied();
+        let fresh = |segment| OpenLog {
+            cursor: Cursor { segment, offset: 0, fills_holes: false },
+            summary: Summary::new(log.is_node()),
+        };
+        if let Some(segment) = free.filter(|_| self.free.len() > FREE_KEPT) {
+            return Ok(fresh(segment));
+        }
+        let is_open = |segment: SegNo| self.logs.iter().any(|open| open.cursor.segment == segment);
+        let holes = |segment: SegNo| {
+            let (now, kept) = (&self.sit[segment.0 as usize].map, &self.kept[segment.0 as usize]);
+            now.iter().zip(kept).map(|(now, kept)| (now | kept).count_zeros()).sum::<u32>()
+        };
+        let candidates = (0..self.geometry.main_segments).map(SegNo).filter(|&segment| {
+            let entry = &self.sit[segment.0 as usize];
+            entry.valid > 0 && usize::from(entry.log) == log.index() && !is_open(segment)
+        });
+        let best = candidates.map(|segment| (holes(segment), segment)).max().filter(|(holes, _)| *holes > 0);
+        match (best, free) {
+            (Some((_, segment)), _) => {
+                let summary = self.summaries.get(&segment).cloned().ok_or(Stop::Summary(segment))?;
+                let offset = (0..SEGMENT_BLOCKS).find(|&offset| self.is_hole(segment, offset));
+                let offset = offset.expect("it has holes") as u16;
+                Ok(OpenLog { cursor: Cursor { segment, offset, fills_holes: true }, summary })
+            }
+            (None, Some(segment)) => Ok(fresh(segment)),
+            (None, None) => Err(Errno::ENOSPC.into()),
+        }
+    }
+
+    /// The next block of a log, for this owner.
+    pub(super) fn allocate(&mut self, log: Log, owner: Owner) -> Step<Addr> {
+        let cursor = self.logs[log.index()].cursor;
+        let (segment, offset) = (cursor.segment, u32::from(cursor.offset));
+        let next = self.next_offset(cursor, offset + 1);
+        // Where the log goes on is decided before anything changes.
+        let successor = if next.is_none() { Some(self.successor(log)?) } else { None };
+        let entry = &mut self.sit[segment.0 as usize];
+        entry.set_valid(offset, true);
+        entry.log = log.index() as u8;
+        self.sit_changed.insert(segment);
+        self.changed = true;
+        self.logs[log.index()].summary.owners[offset as usize] = owner;
+        match (next, successor) {
+            (Some(next), _) => self.logs[log.index()].cursor.offset = next as u16,
+            (None, Some(successor)) => {
+                self.free.remove(&successor.cursor.segment);
+                self.summaries.remove(&successor.cursor.segment);
+                let full = std::mem::replace(&mut self.logs[log.index()], successor);
+                self.write(self.geometry.summary_block(segment), &full.summary.encode(), 0);
+            }
+            (None, None) => unreachable!("a full log has a successor"),
+        }
+        Ok(self.geometry.main_block(segment, offset))
+    }
+
+    /// A write for the caller to submit. `tag` is the inode to which it belongs, 0 for what belongs to all.
+    pub(super) fn write(&mut self, addr: Addr, block: &BlockBytes, tag: u32) {
+        let mut write = Write::new(Geometry::block(addr), vec![payload_of(block)]);
+        write.tags[0] = Tag(u64::from(tag));
+        match self.outbox.last_mut() {
+            Some(last)
+                if last.tags == write.tags && last.block.0 + last.payloads.len() as u64 == write.block.0 =>
+            {
+                last.payloads.append(&mut write.payloads);
+            }
+            _ => self.outbox.push(write),
+        }
+    }
+
+    // Addresses of data.
+
+    /// The node and its word that hold the address of a block of a file. `create` makes nodes that are missing, after
+    /// all that exist are in memory.
+    fn slot(&mut self, ino: Nid, index: u64, create: bool) -> Step<Option<(Nid, u32)>> {
+        let inode = self.inode(ino)?;
+        let path = Path::to(index, inode.address_count()).ok_or(Errno::EFBIG)?;
+        let mut last = ino;
+        for (level, step) in path.steps().iter().enumerate() {
+            let nid = match level {
+                0 => self.inode(ino)?.node(step.slot as usize),
+                _ => Nid(node::word(&self.nodes[&last][..], step.slot)),
+            };
+            if nid == Nid(0) && !create {
+                return Ok(None);
+            }
+            if nid == Nid(0) {
+                let nid = self.new_node(ino, step.offset)?;
+                match level {
+                    0 => self.inode_mut(ino)?.set_node(step.slot as usize, nid),
+                    _ => self.set_word(last, step.slot, nid.0),
+                }
+                last = nid;
+            } else {
+                self.node(nid, ino, step.offset)?;
+                last = nid;
+            }
+        }
+        Ok(Some((last, path.index)))
+    }
+
+    fn set_word(&mut self, nid: Nid, index: u32, value: u32) {
+        let block = self.nodes.get_mut(&nid).expect("it is in memory");
+        node::set_word(&mut block[..], index, value);
+        self.dirty.insert(nid);
+        self.changed = true;
+    }
+
+    fn address_in(&self, ino: Nid, nid: Nid, index: u32) -> Step<Addr> {
+        match nid == ino {
+            true => Ok(self.inode(ino)?.address(index)),
+            false => Ok(Addr(node::word(&self.nodes[&nid][..], index))),
+        }
+    }
+
+    fn set_address_in(&mut self, ino: Nid, nid: Nid, index: u32, addr: Addr) -> Step<()> {
+        match nid == ino {
+            true => self.inode_mut(ino)?.set_address(index, addr),
+            false => self.set_word(nid, index, addr.0),
+        }
+        Ok(())
+    }
+
+    /// The address of a block of a file whose contents are not inline.
+    pub(super) fn address(&mut self, ino: Nid, index: u64) -> Step<Addr> {
+        match self.slot(ino, index, false)? {
+            None => Ok(Addr::NULL),
+            Some((nid, at)) => self.address_in(ino, nid, at),
+        }
+    }
+
+    /// Takes room for a block that has none yet. The caller has checked that there is some.
+    pub(super) fn reserve(&mut self, ino: Nid, index: u64) -> Step<()> {
+        let (nid, at) = self.slot(ino, index, true)?.expect("it was created");
+        if self.address_in(ino, nid, at)? == Addr::NULL {
+            self.set_address_in(ino, nid, at, Addr::NEW)?;
+            self.valid_blocks += 1;
+            self.inode_mut(ino)?.blocks += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives a reserved block, or one that is written anew, its next place.
+    pub(super) fn place(&mut self, ino: Nid, index: u64, log: Log) -> Step<Addr> {
+        let slot = self.slot(ino, index, false)?;
+        let (nid, at) = slot.expect("a block is reserved before it is written");
+        let version = self.nat[&nid].version;
+        let addr = self.allocate(log, Owner { nid, version, offset: at as u16 })?;
+        let old = self.address_in(ino, nid, at)?;
+        self.set_address_in(ino, nid, at, addr)?;
+        self.release_block(old);
+        if self.inode(ino)?.extent.blocks > 0 {
+            // It is a hint of where the data are, and may be wrong now.
+            self.inode_mut(ino)?.extent = Default::default();
+        }
+        if old == Addr::NULL {
+            // Whoever writes without having reserved takes the room now.
+            self.valid_blocks += 1;
+            self.inode_mut(ino)?.blocks += 1;
+        }
+        Ok(addr)
+    }
+
+    fn free_address(&mut self, ino: Nid, nid: Nid, at: u32) -> Step<()> {
+        let addr = self.address_in(ino, nid, at)?;
+        if addr != Addr::NULL {
+            self.set_address_in(ino, nid, at, Addr::NULL)?;
+            self.release_block(addr);
+            self.valid_blocks -= 1;
+            self.inode_mut(ino)?.blocks -= 1;
+        }
+        Ok(())
+    }
+
+    /// Makes a block a hole. Nodes stay.
+    pub(super) fn free_block(&mut self, ino: Nid, index: u64) -> Step<()> {
+        if let Some((nid, at)) = self.slot(ino, index, false)? {
+            self.free_address(ino, nid, at)?;
+            self.blocks.remove(&(ino, index));
+            self.blocks_dirty.remove(&(ino, index));
+        }
+        if self.inode(ino)?.extent.blocks > 0 {
+            self.inode_mut(ino)?.extent = Default::default();
+        }
+        Ok(())
+    }
+
+    /// Frees all blocks from `first` on, and nodes that are of no more use. May be run again after it has stopped.
+    pub(super) fn truncate(&mut self, ino: Nid, first: u64) -> Step<()> {
+        let inode = self.inode(ino)?;
+        if !inode.has_addresses() {
+            return Ok(());
+        }
+        let addresses = inode.address_count();
+        for at in 0..addresses {
+            if u64::from(at) >= first {
+                self.free_address(ino, ino, at)?;
+            }
+        }
+        let mut start = u64::from(addresses);
+        let words = u64::from(node::NODE_WORDS);
+        let mut offset = 1;
+        for (slot, height) in [0, 0, 1, 1, 2].into_iter().enumerate() {
+            let nid = self.inode(ino)?.node(slot);
+            if nid != Nid(0) && self.truncate_below(ino, nid, height, offset, start, first)? {
+                self.inode_mut(ino)?.set_node(slot, Nid(0));
+            }
+            start += words.pow(height + 1);
+            offset += if height == 0 { 1 } else { node::NODE_WORDS + 1 };
+        }
+        let gone: Vec<_> = self.blocks.range((ino, first)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
+        for key in gone {
+            self.blocks.remove(&key);
+            self.blocks_dirty.remove(&key);
+        }
+        let inode = self.inode(ino)?;
+        if u64::from(inode.extent.index) + u64::from(inode.extent.blocks) > first {
+            self.inode_mut(ino)?.extent = Default::default();
+        }
+        Ok(())
+    }
+
+    /// The part below a node, `height` levels above data, that maps the file from block `start` on. Says whether the node
+    /// itself is gone.
+    fn truncate_below(
+        &mut self,
+        ino: Nid,
+        nid: Nid,
+        height: u32,
+        offset: u32,
+        start: u64,
+        first: u64,
+    ) -> Step<bool> {
+        let words = u64::from(node::NODE_WORDS);
+        let mapped = words.pow(height);
+        if start + words * mapped <= first {
+            return Ok(false);
+        }
+        self.node(nid, ino, offset)?;
+        let nodes_below = [0, 1, node::NODE_WORDS + 1][height as usize];
+        let begin = first.saturating_sub(start) / mapped;
+        for at in begin as u32..node::NODE_WORDS {
+            if height == 0 {
+                self.free_address(ino, nid, at)?;
+                continue;
+            }
+            let child = Nid(node::word(&self.nodes[&nid][..], at));
+            let (child_offset, child_start) = (offset + 1 + at * nodes_below, start + u64::from(at) * mapped);
+            if child != Nid(0)
+                && self.truncate_below(ino, child, height - 1, child_offset, child_start, first)?
+            {
+                self.set_word(nid, at, 0);
+            }
+        }
+        if first <= start {
+            self.free_node(nid, ino)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Frees an inode with all that it has. May be run again after it has stopped.
+    pub(super) fn destroy(&mut self, ino: Nid) -> Step<()> {
+        self.truncate(ino, 0)?;
+        let xattr = self.inode(ino)?.xattr_nid;
+        if xattr != Nid(0) {
+            self.inode_mut(ino)?.xattr_nid = Nid(0);
+            self.free_node(xattr, ino)?;
+        }
+        self.free_node(ino, ino)?;
+        self.valid_inodes -= 1;
+        self.orphans.remove(&ino);
+        Ok(())
+    }
+
+    // Extended attributes.
+
+    /// All of an inode.
+    pub(super) fn xattrs(&self, ino: Nid) -> Step<Vec<Xattr>> {
+        let inode = self.inode(ino)?;
+        let mut room = inode.xattr_bytes().to_vec();
+        if inode.xattr_nid != Nid(0) {
+            let block = self.node(inode.xattr_nid, ino, Footer::XATTR_OFFSET)?;
+            room.extend_from_slice(&block[..xattr::NODE_BYTES]);
+        }
+        xattr::decode(&room).map_err(|_| Errno::EUCLEAN.into())
+    }
+
+    /// Replaces all of an inode, after [`Self::xattrs`]. What does not fit into the inode goes on in a node.
+    pub(super) fn set_xattrs(&mut self, ino: Nid, xattrs: &[Xattr]) -> Step<()> {
+        let inode = self.inode(ino)?;
+        let (inside, nid) = (inode.xattr_bytes().len(), inode.xattr_nid);
+        if let Some(room) = xattr::encode(xattrs, inside) {
+            self.inode_mut(ino)?.xattr_bytes_mut().copy_from_slice(&room);
+            if nid != Nid(0) {
+                self.inode_mut(ino)?.xattr_nid = Nid(0);
+                self.free_node(nid, ino)?;
+            }
+            return Ok(());
+        }
+        let room = xattr::encode(xattrs, inside + xattr::NODE_BYTES).ok_or(Errno::ENOSPC)?;
+        let nid = if nid == Nid(0) {
+            self.check_room(1)?;
+            let nid = self.new_node(ino, Footer::XATTR_OFFSET)?;
+            self.inode_mut(ino)?.xattr_nid = nid;
+            nid
+        } else {
+            nid
+        };
+        self.inode_mut(ino)?.xattr_bytes_mut().copy_from_slice(&room[..inside]);
+        let block = self.nodes.get_mut(&nid).expect("it was read or made");
+        block[..xattr::NODE_BYTES].copy_from_slice(&room[inside..]);
+        self.dirty.insert(nid);
+        Ok(())
+    }
+
+    /// The log for a file's data.
+    pub(super) fn data_log(&self, ino: Nid) -> Step<Log> {
+        let inode = self.inode(ino)?;
+        let cold = inode.advise & node::advise::COLD != 0;
+        Ok(match inode.kind() {
+            Kind::Directory => Log::HotData,
+            _ if cold => Log::ColdData,
+            _ => Log::WarmData,
+        })
+    }
+}
