@@ -26,6 +26,7 @@ use std::path::PathBuf;
   weir explain job.fio --device sata-mlc               where the time of the slowest 0.1 % went
   weir waf --policy greedy,fifo                        write amplification beside theory
   weir crash --states 100000                           power cuts at every moment
+  weir reproduce rflush                                a paper's claims, and ours beside them
   weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
   weir volume create disk --device sata-mlc            a disk that is kept in a directory
   weir mkfs f2fs disk.img --size 1GiB                  an F2FS volume in a file; weir fsck checks it
@@ -60,6 +61,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Measure write amplification alone, beside the closed forms
     Waf(WafArgs),
+    /// Run what papers claim, and say which of it comes out here
+    Reproduce(ReproduceArgs),
     /// Serve simulated devices as disks of real programs, over NBD
     Serve(ServeArgs),
     /// Make, look at and check volumes: disks that are kept in a directory
@@ -521,6 +524,59 @@ pub(crate) struct WafArgs {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: InfoOutput,
+    /// Write a page with figures to this file: HTML that needs no network
+    #[arg(long, value_name = "FILE.html", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
+    /// No progress; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+/// How much of a paper's set-up is run.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ScaleArg {
+    /// Small enough for seconds
+    Quick,
+    /// The paper's sizes
+    Full,
+}
+
+impl From<ScaleArg> for flashweir_lab::reproduce::Scale {
+    fn from(scale: ScaleArg) -> Self {
+        match scale {
+            ScaleArg::Quick => Self::Quick,
+            ScaleArg::Full => Self::Full,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir reproduce rflush                               in seconds
+  weir reproduce rflush --scale full --report r.html  the paper's sizes, with the figures
+  weir reproduce rflush --output json
+
+A claim has a band in which it counts as reproduced; what falls outside is shown like the rest. Each study
+says what of the paper's set-up is missing. Times come from a model, so claims are ratios.")]
+pub(crate) struct ReproduceArgs {
+    /// The paper: rflush
+    #[arg(value_name = "PAPER")]
+    pub(crate) paper: String,
+    /// How much of the paper's set-up is run
+    #[arg(long, value_name = "SCALE", default_value = "quick")]
+    pub(crate) scale: ScaleArg,
+    /// Runs at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    pub(crate) jobs: Option<u32>,
     /// What to print
     #[arg(
         long,

@@ -18,6 +18,7 @@ mod output;
 mod perfetto;
 mod progress;
 mod report;
+mod reproduce;
 mod run;
 mod serve;
 mod top;
@@ -56,6 +57,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Import(command) => import::command(command),
         Command::Explain(args) => explain::command(args, cancel),
         Command::Waf(args) => waf::command(args, cancel),
+        Command::Reproduce(args) => reproduce::command(args, cancel),
         Command::Serve(args) => serve::serve(args, cancel),
         Command::Volume(command) => volume::command(command, cancel),
         Command::Mkfs(command) => filesystem::mkfs(command),

@@ -13,7 +13,7 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, FastForward};
 use flashweir_ftl::{GcPolicy, theory};
-use flashweir_lab::report::{CLOSED_FORM, Curve, Curves, Report};
+use flashweir_lab::report::{CLOSED_FORM, Curve, CurvePanel, Curves, Report};
 use flashweir_lab::results::{DeviceTotals, MetricValue, RunResult, Sampler, Snapshot};
 use serde::Serialize;
 use std::sync::Mutex;
@@ -258,6 +258,7 @@ fn page(args: &WafArgs, configs: &[DeviceConfig], points: &[Point], runs: &[RunR
             curves.push(Curve { name: format!("{name}, closed form"), points: theory, is_reference: true });
         }
     }
+    let has_theory = curves.iter().any(|curve| curve.is_reference);
     let note = format!(
         "the FTL without time: {} capacities of uniformly random writes to settle, then {} measured; seed {}",
         args.settle, args.measure, args.seed
@@ -270,13 +271,18 @@ fn page(args: &WafArgs, configs: &[DeviceConfig], points: &[Point], runs: &[RunR
         notes: vec![note],
         command: report::command(),
         runs,
-        curves: vec![Curves {
+        curves: Some(Curves {
             title: "Write amplification by spare factor".into(),
             caption: "Units programmed per unit written, metadata left out, over the capacities that were measured."
                 .into(),
-            axes: ["over-provisioning".into(), "units programmed per unit written".into()],
-            curves,
-        }],
+            parameter: "over-provisioning".into(),
+            is_logarithmic: false,
+            panels: vec![CurvePanel {
+                title: if has_theory { "measured, and closed form (dashed)" } else { "measured" }.into(),
+                result: "units programmed per unit written".into(),
+                curves,
+            }],
+        }),
         devices,
         workloads: Vec::new(),
     }

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 146] = [
+const BAD: [(&str, &str); 149] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -184,6 +184,9 @@ const BAD: [(&str, &str); 146] = [
     ("import mqsim broken.xml", "broken.xml: not an XML file: the root node was opened but never closed"),
     ("import mqsim config.xml --workload w.xml", "missing: --out-dir <DIR>"),
     ("import femu x", "unknown command `femu`; weir --help lists the commands"),
+    ("reproduce", "missing: <PAPER>"),
+    ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush; did you mean `rflush`?"),
+    ("reproduce rflush --scale huge", "--scale cannot be `huge`: expected quick or full"),
     ("waf --device nothing", "`nothing` is neither a preset nor a device file. Presets: <presets>"),
     ("waf --device amf --policy gredy", "`ftl.gc.policy` in device 0 (amf) cannot be \"gredy\"; did you mean `greedy`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
     ("waf --device amf --over-provisioning 2", "device 0 (amf): ftl.over_provisioning = 2: expected 0 to 0.9"),
@@ -279,6 +282,7 @@ fn every_help_page_teaches_within_100_columns() {
         "explain",
         "waf",
         "crash",
+        "reproduce",
         "import mqsim",
         "volume create",
         "volume check",
@@ -611,6 +615,24 @@ fn write_amplification_stands_beside_theory() {
         let (ours, theirs) = (point["measured"].as_f64().unwrap(), point["closed_form"].as_f64().unwrap());
         assert!((ours / theirs - 1.0).abs() < 0.03, "{point}");
     }
+}
+
+#[test]
+fn claims_stand_beside_what_comes_out() {
+    let place = Place::new("reproduce");
+    let json =
+        |jobs: u32| good(&place.say(&format!("reproduce rflush -q --jobs {jobs} --output json"))).to_owned();
+    let text = json(1);
+    assert_eq!(text, json(2));
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let claims = value["claims"].as_array().unwrap();
+    let verdict =
+        |id: &str| claims.iter().find(|claim| claim["id"] == id).unwrap()["verdict"].as_str().unwrap();
+    assert_eq!((verdict("R1"), verdict("R3")), ("reproduced", "reproduced"));
+    let table = place.say("reproduce rflush -q --report page.html");
+    assert!(good(&table).contains(&format!("of {} claims inside their bands", claims.len())));
+    let page = std::fs::read_to_string(place.0.join("page.html")).unwrap();
+    assert!(page.contains("KiB between syncs") && page.contains("NOFLUSH"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod model_port;
 pub mod mqsim;
 pub mod precondition;
 pub mod report;
+pub mod reproduce;
 pub mod results;
 pub mod scenario;
 pub mod spelling;

@@ -61,7 +61,7 @@ pub(super) fn eio(place: &Place) -> Finding {
     const BLOCK: usize = 4096;
     const STEP: u64 = 256 << 10;
     let server = Server::start(place, &[TINY])?;
-    let fuse = Fuse::mount(place, server.socket())?;
+    let fuse = Fuse::mount_once(place, server.socket())?;
     let name = fuse.file();
     let failed = |error: std::io::Error| format!("{name}: {error}");
     let file = File::options().read(true).write(true).open(&name).map_err(failed)?;

@@ -18,8 +18,17 @@ pub(super) struct Fuse<'a> {
 }
 
 impl<'a> Fuse<'a> {
-    /// Mounts the disk behind a unix socket as `DIR/nbd`.
+    /// Mounts the disk behind a unix socket as `DIR/nbd`, with several connections as `nbdfuse` chooses.
     pub(super) fn mount(place: &'a Place, socket: &str) -> Result<Self, String> {
+        Self::mount_with(place, socket, &[])
+    }
+
+    /// The same with one connection, so that each flush is on the one that a cut has made fail.
+    pub(super) fn mount_once(place: &'a Place, socket: &str) -> Result<Self, String> {
+        Self::mount_with(place, socket, &["--connections", "1"])
+    }
+
+    fn mount_with(place: &'a Place, socket: &str, options: &[&str]) -> Result<Self, String> {
         if !is_root() {
             return Err("it mounts file systems, which takes root".into());
         }
@@ -27,7 +36,8 @@ impl<'a> Fuse<'a> {
             return Err("there is no /dev/fuse on this machine".into());
         }
         let dir = place.make_dir("fuse")?;
-        let program = Program::start(place, &["nbdfuse", &dir, "--unix", socket])?;
+        let words = [&["nbdfuse"], options, &[&dir, "--unix", socket]].concat();
+        let program = Program::start(place, &words)?;
         let mut fuse = Self { place, program, dir };
         let file = fuse.file();
         wait_until("a disk by nbdfuse", || match fuse.program.is_running() {

@@ -234,6 +234,9 @@ fn requests(course: &Course, kind: Kind, value: &dyn Fn(&Requests, usize, f64) -
 /// All figures, in their order. Runs that were not sampled have fewer.
 pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
     let mut figures: Vec<Figure> = report.curves.iter().map(parameter).collect();
+    if report.runs.is_empty() {
+        return figures;
+    }
     let (has_time, is_sampled) = (study.has_time(), study.courses().next().is_some());
     if has_time && is_sampled {
         figures.push(throughput(study));
@@ -273,26 +276,37 @@ fn figure(id: &'static str, heading: &str, caption: &str, panels: impl IntoItera
 
 /// Figures against a parameter have colours of their own, which the legend of the page does not switch.
 fn parameter(curves: &Curves) -> Figure {
-    let (mut colour, mut key, mut lines) = (0, Vec::new(), Vec::new());
-    for curve in &curves.curves {
-        if !curve.is_reference {
-            key.push((format!("c{}", colour % 8), curve.name.clone()));
-            colour += 1;
-        }
-        let point = |&(x, y): &(f64, f64)| Point { from: x, to: x, value: Some(y), spread: None };
-        lines.push(Line {
-            variant: OWN_COLOURS + colour.max(1) - 1,
-            name: curve.name.clone(),
-            secondary: curve.is_reference,
-            points: curve.points.iter().map(point).collect(),
-        });
-    }
-    let [x, y] = &curves.axes;
-    let (x, y) = (axis(x, Unit::Number, &[]), axis(y, Unit::Number, &[0.0]));
-    let has_reference = curves.curves.iter().any(|curve| curve.is_reference);
-    let title = if has_reference { "measured, and closed form (dashed)" } else { "measured" };
-    let panel = Panel { title: title.into(), x, y, lines, ramp: 0.0 };
-    Figure { key, ..figure("parameter", &curves.title, &curves.caption, [panel]) }
+    let mut key: Vec<(String, String)> = Vec::new();
+    let axis = |label: &str, holds: &[f64]| match curves.is_logarithmic {
+        true => Axis { log: true, ..axis(label, Unit::Number, &[]) },
+        false => axis(label, Unit::Number, holds),
+    };
+    let panels: Vec<Panel> = curves
+        .panels
+        .iter()
+        .map(|panel| {
+            let (mut colour, mut lines) = (0, Vec::new());
+            for curve in &panel.curves {
+                if !curve.is_reference {
+                    let entry = (format!("c{}", colour % 8), curve.name.clone());
+                    if !key.contains(&entry) {
+                        key.push(entry);
+                    }
+                    colour += 1;
+                }
+                let point = |&(x, y): &(f64, f64)| Point { from: x, to: x, value: Some(y), spread: None };
+                lines.push(Line {
+                    variant: OWN_COLOURS + colour.max(1) - 1,
+                    name: curve.name.clone(),
+                    secondary: curve.is_reference,
+                    points: curve.points.iter().map(point).collect(),
+                });
+            }
+            let (x, y) = (axis(&curves.parameter, &[]), axis(&panel.result, &[0.0]));
+            Panel { title: panel.title.clone(), x, y, lines, ramp: 0.0 }
+        })
+        .collect();
+    Figure { key, ..figure("parameter", &curves.title, &curves.caption, panels) }
 }
 
 fn throughput(study: &Study<'_>) -> Figure {

@@ -83,13 +83,18 @@ impl Panel {
     fn scales(&self) -> (Scale, Scale) {
         let across = self.lines.iter().flat_map(|line| &line.points).flat_map(|point| [point.from, point.to]);
         let across = across.chain(self.x.holds.iter().copied());
-        let (low, high) = across.fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
         let values = self.values().chain(self.y.holds.iter().copied());
         let y = match self.y.log {
             true => Scale::logarithmic(values, (BOTTOM, TOP)),
             false => Scale::linear(values, (BOTTOM, TOP)),
         };
-        (Scale::exact(low, high, (LEFT, RIGHT)), y)
+        let x = if self.x.log {
+            Scale::logarithmic(across, (LEFT, RIGHT))
+        } else {
+            let (low, high) = across.fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
+            Scale::exact(low, high, (LEFT, RIGHT))
+        };
+        (x, y)
     }
 
     /// The panel as SVG.

@@ -44,15 +44,28 @@ pub struct Curve {
     pub is_reference: bool,
 }
 
-/// A figure of curves.
+/// A figure of curves, in panels that share their parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curves {
     /// Heading.
     pub title: String,
     /// One sentence on what was done.
     pub caption: String,
-    /// Names of both axes, with units.
-    pub axes: [String; 2],
+    /// The parameter, with its unit.
+    pub parameter: String,
+    /// Both axes are logarithmic.
+    pub is_logarithmic: bool,
+    /// The panels. Curves of the same place have the same colour.
+    pub panels: Vec<CurvePanel>,
+}
+
+/// Curves of one result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CurvePanel {
+    /// Heading.
+    pub title: String,
+    /// The result, with its unit.
+    pub result: String,
     /// The curves.
     pub curves: Vec<Curve>,
 }
@@ -69,7 +82,7 @@ pub struct Report<'a> {
     /// Every run. Runs of one device and one workload are repeats with different seeds.
     pub runs: &'a [RunResult],
     /// Figures against a parameter.
-    pub curves: Vec<Curves>,
+    pub curves: Option<Curves>,
     /// The configuration of each device.
     pub devices: Vec<Text>,
     /// The options of each workload.

@@ -61,6 +61,9 @@ fn legend(out: &mut String, study: &Study<'_>) {
 }
 
 fn summary(out: &mut String, report: &Report<'_>, study: &Study<'_>) {
+    if report.runs.is_empty() {
+        return;
+    }
     let (jobs, notes) = job_rows(report.runs);
     let devices = device_rows(report.runs);
     let did = match study.has_time() {

@@ -194,13 +194,22 @@ fn little_is_enough() {
     assert_eq!(ids(&html), ["waf"]);
     let points = vec![(0.1, 3.0), (0.2, 0.0)];
     let curve = |is_reference| Curve { name: "c".into(), points: points.clone(), is_reference };
-    let curves = Curves {
-        title: "t".into(),
-        caption: String::new(),
-        axes: ["x".into(), "y".into()],
+    let panel = CurvePanel {
+        title: "p".into(),
+        result: "y".into(),
         curves: vec![curve(false), curve(true), curve(false)],
     };
-    let html = Report { curves: vec![curves], ..Report::default() }.html();
+    let curves = |is_logarithmic, panels| Curves {
+        title: "t".into(),
+        caption: String::new(),
+        parameter: "x".into(),
+        is_logarithmic,
+        panels,
+    };
+    let both =
+        Report { curves: Some(curves(true, vec![panel.clone(), panel.clone()])), ..Report::default() }.html();
+    check(&both);
+    let html = Report { curves: Some(curves(false, vec![panel])), ..Report::default() }.html();
     check(&html);
     assert_eq!(html.matches("c0 d0").count(), 2, "a reference has the colour of its curve");
     assert_eq!(html.matches("c1 d0").count(), 1);

@@ -3,6 +3,5 @@
 mod amplification;
 mod answers;
 mod crash;
-mod range_flush;
 mod support;
 mod timeline;

@@ -1,0 +1,246 @@
+//! `weir reproduce`: what papers claim, beside what comes out here.
+
+use crate::args::{InfoOutput, ReproduceArgs};
+use crate::devices::table;
+use crate::error::{Failure, Outcome};
+use crate::output::{Files, check, print};
+use crate::progress::Bar;
+use crate::report;
+use crate::run::threads;
+use flashweir_lab::report::{Curve, CurvePanel, Curves, Report};
+use flashweir_lab::reproduce::{self, Claim, Paper, Row, Scale, Study, Verdict};
+use flashweir_lab::spelling::nearest;
+use serde::Serialize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A claim and what became of it.
+#[derive(Debug, Serialize)]
+struct Judged<'a> {
+    #[serde(flatten)]
+    claim: &'a Claim,
+    ours: Option<f64>,
+    verdict: Verdict,
+}
+
+/// A study and what it measured.
+#[derive(Debug, Serialize)]
+struct Measured {
+    study: &'static str,
+    what: &'static str,
+    missing: &'static str,
+    parameter: &'static str,
+    rows: Vec<Row>,
+}
+
+/// `weir reproduce`.
+pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
+    let name = args.paper.as_str();
+    let Some((paper, studies)) = reproduce::paper(name) else {
+        let known: Vec<&str> = reproduce::names().collect();
+        let hint = nearest(name, known.iter().copied())
+            .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        return Err(Failure::Usage(format!(
+            "PAPER cannot be `{name}`: expected {}{hint}",
+            known.join(" or ")
+        )));
+    };
+    if let Some(path) = &args.report {
+        check(path)?;
+    }
+    let mut measured = Vec::new();
+    for study in studies {
+        let rows = measure(study, args, cancel).ok_or(Failure::Interrupted)?;
+        let Study { name, what, missing, parameter, .. } = *study;
+        measured.push(Measured { study: name, what, missing, parameter, rows });
+    }
+    let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured)).collect();
+    if let Some(path) = &args.report {
+        let mut files = Files::default();
+        files.add(path, page(&paper, args.scale.into(), studies, &measured, &judged));
+        files.write()?;
+    }
+    match args.output {
+        InfoOutput::Table => print(&lines(&paper, args.scale.into(), studies, &measured, &judged)),
+        InfoOutput::Json => {
+            let scale: Scale = args.scale.into();
+            let all = serde_json::json!({
+                "paper": paper.paper, "scale": scale, "claims": judged, "studies": measured,
+            });
+            print(&format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?))
+        }
+    }
+}
+
+fn judge<'a>(claim: &'a Claim, measured: &[Measured]) -> Judged<'a> {
+    let rows = measured.iter().find(|measured| measured.study == claim.study).map(|measured| &measured.rows);
+    let ours = rows.and_then(|rows| claim.value(rows));
+    Judged { claim, ours, verdict: claim.verdict(ours) }
+}
+
+/// All runs of a study, several at once; `None` if the user stopped it.
+fn measure(study: &Study, args: &ReproduceArgs, cancel: &AtomicBool) -> Option<Vec<Row>> {
+    let scale = args.scale.into();
+    let runs = study.runs(scale);
+    let done: Vec<Mutex<Option<Vec<f64>>>> = runs.iter().map(|_| Mutex::default()).collect();
+    let bar = Mutex::new(Bar::new(args.quiet));
+    let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        while !cancel.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(run) = runs.get(at) else { break };
+            let result = study.run(*run, scale);
+            *done[at].lock().expect("a panic ends the program") = Some(result);
+            let count = finished.fetch_add(1, Ordering::Relaxed) + 1;
+            if let Ok(mut bar) = bar.lock() {
+                bar.set(count as f64 / runs.len() as f64, || format!("study `{}`", study.name));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads(args.jobs).min(runs.len()) {
+            scope.spawn(work);
+        }
+    });
+    if let Ok(bar) = bar.lock() {
+        bar.clear();
+    }
+    let results: Option<Vec<Vec<f64>>> =
+        done.into_iter().map(|slot| slot.into_inner().expect("a panic ends the program")).collect();
+    Some(study.rows(scale, &results?))
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1_000.0 => crate::run::thousands(value.round() as u64),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// What is compared, in words.
+fn quantity(claim: &Claim, study: Option<&Study>) -> String {
+    let over = claim.over.as_ref().map_or(String::new(), |over| format!(" / {over}"));
+    let parameter = study.map_or("", |study| study.parameter);
+    format!("{} {}{over} at {} {parameter}", claim.metric, claim.of, claim.at)
+}
+
+fn lines(
+    paper: &Paper,
+    scale: Scale,
+    studies: &[Study],
+    measured: &[Measured],
+    judged: &[Judged<'_>],
+) -> String {
+    let mut text = format!("{}, scale {}\n", paper.paper, scale_name(scale));
+    for study in measured {
+        text.push_str(&format!("\n{}: {}\nmissing: {}\n\n", study.study, study.what, study.missing));
+        let metrics: Vec<&str> = studies
+            .iter()
+            .find(|known| known.name == study.study)
+            .map_or(Vec::new(), |study| study.metrics.iter().map(|(name, _)| *name).collect());
+        let cell = |row: Option<&Row>, at: usize| {
+            let value = row.and_then(|row| row.metrics.get(metrics.get(at)?));
+            value.map_or(String::new(), |value| number(*value))
+        };
+        let head = |at: usize| metrics.get(at).map_or(String::new(), |name| (*name).to_owned());
+        let mut rows =
+            vec![[study.parameter.to_owned(), String::new(), head(0), head(1), head(2), head(3), head(4)]];
+        for row in &study.rows {
+            let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|at| cell(Some(row), at));
+            rows.push([
+                number(row.x).trim_end_matches(".00").to_owned(),
+                row.variant.to_owned(),
+                a,
+                b,
+                c,
+                d,
+                e,
+            ]);
+        }
+        text.push_str(&table(&rows, 2));
+    }
+    let mut rows =
+        vec![["claim", "figure", "quantity", "paper", "ours", "band", "verdict"].map(str::to_owned)];
+    for Judged { claim, ours, verdict } in judged {
+        let study = studies.iter().find(|study| study.name == claim.study);
+        rows.push([
+            claim.id.clone(),
+            claim.figure.clone(),
+            quantity(claim, study),
+            claim.paper.clone(),
+            ours.map_or("-".into(), number),
+            claim.band(),
+            verdict.to_string(),
+        ]);
+    }
+    text.push('\n');
+    text.push_str(&table(&rows, 7));
+    let reproduced = judged.iter().filter(|judged| judged.verdict == Verdict::Reproduced).count();
+    text.push_str(&format!("\n{reproduced} of {} claims inside their bands\n", judged.len()));
+    text
+}
+
+fn scale_name(scale: Scale) -> &'static str {
+    match scale {
+        Scale::Quick => "quick",
+        Scale::Full => "full",
+    }
+}
+
+/// A page with the figures of the studies, one panel for each metric, in the paper's form: the variants over the parameter.
+fn page(
+    paper: &Paper,
+    scale: Scale,
+    studies: &[Study],
+    measured: &[Measured],
+    judged: &[Judged<'_>],
+) -> String {
+    let mut notes = vec![format!("scale {}", scale_name(scale))];
+    notes.extend(
+        measured.iter().map(|study| format!("{}: {}; missing: {}", study.study, study.what, study.missing)),
+    );
+    notes.extend(judged.iter().map(|Judged { claim, ours, verdict }| {
+        let ours = ours.map_or("-".into(), number);
+        format!(
+            "{} ({}): {}; paper: {}; ours: {ours}; band {}: {verdict}",
+            claim.id,
+            claim.figure,
+            claim.text,
+            claim.paper,
+            claim.band()
+        )
+    }));
+    let figure = studies.iter().zip(measured).next().map(|(study, measured)| {
+        let panel = |&(metric, title): &(&str, &str)| CurvePanel {
+            title: title.to_owned(),
+            result: metric.to_owned(),
+            curves: study
+                .variants
+                .iter()
+                .map(|variant| {
+                    let rows = measured.rows.iter().filter(|row| row.variant == *variant);
+                    let points = rows.filter_map(|row| Some((row.x, *row.metrics.get(metric)?)));
+                    let points = points.filter(|(_, y)| y.is_finite() && *y > 0.0).collect();
+                    Curve { name: (*variant).to_owned(), points, is_reference: false }
+                })
+                .collect(),
+        };
+        Curves {
+            title: format!("Study `{}`", study.name),
+            caption: format!("{}.", study.what),
+            parameter: study.parameter.to_owned(),
+            is_logarithmic: true,
+            panels: study.metrics.iter().map(panel).collect(),
+        }
+    });
+    Report {
+        title: paper.paper.clone(),
+        notes,
+        command: report::command(),
+        curves: figure,
+        ..Report::default()
+    }
+    .html()
+}
