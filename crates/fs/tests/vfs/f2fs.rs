@@ -5,9 +5,10 @@ use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::Stream;
 use flashweir_fs::f2fs::{F2fs, Options, check, mkfs};
-use flashweir_fs::port::{Image, block_on};
+use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
 use flashweir_fs::vfs::*;
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 fn volume(mib: u64) -> Rc<Image> {
@@ -168,4 +169,61 @@ fn thousands_of_names() {
         }
         vfs.unmount().await.unwrap();
     });
+}
+
+/// An image that remembers what was asked of it.
+#[derive(Debug)]
+struct Recorder {
+    image: Rc<Image>,
+    requests: RefCell<Vec<Request>>,
+}
+
+impl BlockPort for Recorder {
+    fn capacity_blocks(&self) -> u64 {
+        self.image.capacity_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        if !matches!(request, Request::Read { .. }) {
+            self.requests.borrow_mut().push(request.clone());
+        }
+        self.image.submit(request)
+    }
+}
+
+/// Whatever part of the writes since the last flush is lost, a checkpoint is there and everything in it is good.
+#[test]
+fn a_cut_leaves_a_checkpoint() {
+    let recorder = Rc::new(Recorder { image: volume(64), requests: RefCell::default() });
+    let fs = block_on(F2fs::mount(Rc::clone(&recorder) as _)).unwrap();
+    let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for dir in 0..3 {
+            root.mkdir(format!("/d{dir}"), 0o755).await.unwrap();
+        }
+        let mut random = Stream::new(9, "f2fs cuts");
+        random_changes(&vfs, &mut random, &mut Model::new(), 120).await;
+        vfs.unmount().await.unwrap();
+    });
+    let requests = recorder.requests.take();
+    let flushes: Vec<usize> = (0..requests.len()).filter(|&at| requests[at] == Request::Flush).collect();
+    assert!(flushes.len() > 8, "there are several checkpoints");
+    let mut random = Stream::new(10, "f2fs cuts");
+    let mut checkpoints = BTreeSet::new();
+    for _ in 0..60 {
+        let flush = random.below(flushes.len() as u64) as usize;
+        let start = flush.checked_sub(1).map_or(0, |before| flushes[before]);
+        let image = volume(64);
+        for (at, request) in requests[..flushes[flush]].iter().enumerate() {
+            if at < start || random.below(2) == 0 {
+                block_on(image.submit(request.clone()).completed()).unwrap();
+            }
+        }
+        let report = block_on(check(Rc::clone(&image) as _)).unwrap();
+        assert_eq!(report.problems, [], "after {start} requests and some of those up to {}", flushes[flush]);
+        checkpoints.insert(report.checkpoint);
+    }
+    assert!(checkpoints.len() > 3, "cuts were in different checkpoints");
 }
