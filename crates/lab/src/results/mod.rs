@@ -8,6 +8,7 @@
 //! Deliberately absent: wall-clock times (the command line shows the speed of the simulator itself) and
 //! opinions about devices (a ratio between variants is the business of a report).
 
+mod calls;
 mod course;
 mod csv;
 mod distribution;
@@ -20,6 +21,7 @@ mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use calls::{CallRecorder, CallResult, WorkloadResult, call_table};
 pub use course::{Axis, Course, Numbers, Requests};
 pub use csv::{CSV_COLUMNS, write_csv};
 pub use distribution::{Bins, Distribution, Percentile, Summary};

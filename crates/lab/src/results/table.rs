@@ -188,8 +188,16 @@ pub(crate) struct Row {
     cells: Vec<Option<Estimate>>,
 }
 
+impl Row {
+    /// Values of one run; `None` where there is nothing to tell.
+    pub(super) fn of_values(names: [&str; 2], values: impl IntoIterator<Item = Option<f64>>) -> Self {
+        let cells = values.into_iter().map(|value| estimate(value.as_slice())).collect();
+        Self { names: names.map(str::to_owned).into(), cells }
+    }
+}
+
 impl Table {
-    fn new(names: &[&'static str], columns: &[(&'static str, usize)]) -> Self {
+    pub(super) fn new(names: &[&'static str], columns: &[(&'static str, usize)]) -> Self {
         Self { names: names.into(), columns: columns.into(), rows: Vec::new() }
     }
 
@@ -210,7 +218,7 @@ impl Table {
     }
 
     /// Heading, and per row a line of values and, where there are repeats, a line of half widths.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let columns = self.columns();
         let widths: Vec<usize> =
             columns.iter().map(|c| c.iter().map(|s| s.chars().count()).max().unwrap_or(0)).collect();

@@ -6,7 +6,9 @@
 //! Invariants: between two polls at the same instant a workload changes only through its own requests and
 //! completions; every request that it hands out gets exactly one completion.
 
+pub mod filebench;
 pub mod fio;
+mod signal;
 pub mod trace;
 
 use flashweir_core::{Duration, Instant, Lba};
