@@ -170,6 +170,39 @@ fn a_number_that_is_used_again_brings_no_old_pages() {
     });
 }
 
+/// A directory that is older than the one it is in: whoever locks by numbers alone waits here for ever.
+#[test]
+fn directories_are_locked_from_above() {
+    let mut bed = Bed::small(Duration::from_micros(20), cache_of(50));
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let inner = root.mkdir("/inner", 0o755).await.unwrap();
+        let outer = root.mkdir("/outer", 0o755).await.unwrap();
+        assert!(inner.ino < outer.ino);
+        root.rename("/inner", "/outer/inner", RenameMode::Replace).await.unwrap();
+        root.create("/outer/inner/stays").await.unwrap().close().await.unwrap();
+        root.create("/outer/x").await.unwrap().close().await.unwrap();
+    });
+    for task in 0..6 {
+        let vfs = bed.vfs.clone();
+        bed.executor.spawn(async move {
+            let root = vfs.process(Creds::ROOT);
+            let (above, below) = ("/outer/x", "/outer/inner/x");
+            for _ in 0..100 {
+                // All but one of the moves come too late.
+                match task % 3 {
+                    0 => drop(root.rename(above, below, RenameMode::Replace).await),
+                    1 => drop(root.rename(below, above, RenameMode::Replace).await),
+                    _ => assert_eq!(root.rmdir("/outer/inner").await, Err(Errno::ENOTEMPTY)),
+                }
+            }
+        });
+    }
+    bed.pass(Duration::from_secs(1));
+    assert_eq!(bed.executor.len(), 1, "only write-back is left, nobody waits for a lock");
+}
+
 /// Files are closed by some while others open them.
 #[test]
 fn a_file_is_opened_while_it_is_closed() {
