@@ -21,40 +21,59 @@ pub struct JobFile {
 }
 
 /// Engines of fio that keep one request in flight whatever the depth.
-const SYNCHRONOUS: [&str; 8] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "sg", "splice"];
+pub(super) const SYNCHRONOUS: [&str; 8] =
+    ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "sg", "splice"];
 
 /// Reads a job file for a device of `capacity` bytes. `file` is its name in messages.
 ///
 /// # Errors
 /// The first thing in the file that is wrong or cannot be simulated, with its line.
 pub fn parse_job_file(file: &str, text: &str, capacity: Bytes) -> Result<JobFile, FioError> {
-    let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
+    let sections = sections(text).map_err(|(line, fault)| FioError {
+        file: file.to_owned(),
+        line,
+        fault: Box::new(fault),
+    })?;
     let capacity = Bytes(capacity.0 - capacity.0 % LBA_BYTES);
+    let (jobs, warnings) = jobs_of(file, &sections, &vec![capacity; sections.len()])?;
+    Ok(JobFile { jobs: jobs.into_iter().map(|(_, job)| job).collect(), warnings })
+}
+
+/// Jobs with the number of their section, and warnings.
+type JobsOfSections = (Vec<(usize, JobSpec)>, Vec<String>);
+
+/// The jobs of the sections, each section on a device of its own size.
+pub(super) fn jobs_of(
+    file: &str,
+    sections: &[Section<'_>],
+    capacities: &[Bytes],
+) -> Result<JobsOfSections, FioError> {
+    let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
     let mut warnings = Vec::new();
     let mut jobs = Vec::new();
     let mut global = Draft::default();
     let mut numbering = Numbering::default();
-    for section in sections(text).map_err(place)? {
+    for (number, (section, capacity)) in sections.iter().zip(capacities).enumerate() {
         if section.is_global() {
-            global.apply(&section, file, &mut warnings).map_err(place)?;
+            global.apply(section, file, &mut warnings).map_err(place)?;
             continue;
         }
         let mut draft = global.clone();
-        draft.apply(&section, file, &mut warnings).map_err(place)?;
-        let resolver = Resolver { draft: &draft, section: &section, capacity: capacity.0, file };
+        draft.apply(section, file, &mut warnings).map_err(place)?;
+        let resolver = Resolver { draft: &draft, section, capacity: capacity.0, file };
         let at_header = |fault| place((section.line, fault));
         resolver.warn(&mut warnings);
         numbering.enter_section(&draft);
         for clone in 0..draft.numjobs {
             let mut job = resolver.job(clone).map_err(at_header)?;
             numbering.number(&mut job);
-            jobs.push(job);
+            jobs.push((number, job));
         }
     }
     if jobs.is_empty() {
         return Err(place((0, Fault::NoJobs)));
     }
-    Ok(JobFile { jobs, warnings })
+    Ok((jobs, warnings))
 }
 
 /// The groups of jobs so far.
