@@ -438,4 +438,53 @@ mod tests {
         let report = report.unwrap().unwrap();
         assert!(report.is_good(), "{report:?}");
     }
+
+    /// Application, vfs, F2FS, device: what was synced before a cut is there after it, and the volume is good, whatever
+    /// the cut did to the rest.
+    #[test]
+    fn synced_files_survive_cuts_of_the_whole_stack() {
+        use flashweir_fs::vfs::{Creds, MountOptions, OpenFlags, Sink, Source, SyncKind, Vfs};
+        const FILES: u64 = 12;
+        let name = |file: u64| format!("/file-{file}");
+        for (mode, device) in [(FlushMode::RangeFlush, "rflush"), (FlushMode::Flush, "mobile-ufs")] {
+            for seed in 0..6 {
+                let mut first = stack(device, mode);
+                let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(first.port()), first.handle());
+                let synced = first.block_on(async move {
+                    f2fs::mkfs(&*port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();
+                    let fs = f2fs::F2fs::mount(port).await.unwrap();
+                    let vfs = Vfs::mount(fs, handle, MountOptions::default()).unwrap();
+                    let process = vfs.process(Creds::ROOT);
+                    for file in 0..FILES {
+                        let flags = OpenFlags::READ_WRITE.create();
+                        let open = process.open(name(file), flags, 0o644).await.unwrap();
+                        open.pwrite(0, Source::bytes(&[1 + file as u8; 10_000])).await.unwrap();
+                        // The last ones are written and not synced.
+                        if file < FILES - 3 {
+                            open.sync(SyncKind::All).await.unwrap();
+                        }
+                        open.close().await.unwrap();
+                    }
+                });
+                assert_eq!(synced, Some(()));
+                let (mut second, _) = first.cut(OPTIONS, Tear::Drawn(seed));
+                let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(second.port()), second.handle());
+                let checked = Rc::clone(&port);
+                let report = second.block_on(async move { f2fs::check(checked).await.unwrap() }).unwrap();
+                assert!(report.is_good(), "{device}, seed {seed}: {report:?}");
+                let read = second.block_on(async move {
+                    let fs = f2fs::F2fs::mount(port).await.unwrap();
+                    let vfs = Vfs::mount(fs, handle, MountOptions::default()).unwrap();
+                    let process = vfs.process(Creds::ROOT);
+                    for file in 0..FILES - 3 {
+                        let open = process.open(name(file), OpenFlags::READ, 0).await.unwrap();
+                        let mut bytes = vec![0; 10_001];
+                        let read = open.pread(0, Sink::bytes(&mut bytes)).await.unwrap();
+                        assert_eq!((read, &bytes[..10_000]), (10_000, &[1 + file as u8; 10_000][..]));
+                    }
+                });
+                assert_eq!(read, Some(()), "{device}, seed {seed}");
+            }
+        }
+    }
 }
