@@ -168,6 +168,7 @@ pub const LITMUS: &[Litmus] = litmus! {
     "range-flush-of-the-newer-tag" VOLATILE: "W#7 x=1; W#8 x=2; R#8" => "x=2", not "x=1, x=-";
     "range-flush-covers-a-trim" VOLATILE: "W x=1; F; T x; R x" => "x=0", not "x=1, x=-";
     "range-flush-of-a-tagged-trim" VOLATILE: "W x=1; F; T#7 x; R#7" => "x=0", not "x=1, x=-";
+    "a-tagged-trim-of-what-is-trimmed-already" VOLATILE: "W x=1; F; T x; T#7 x; R#7" => "x=0", not "x=1, x=-";
     "a-trim-inherits-the-tag" VOLATILE: "W#7 x=1; T x; R#7" => "x=0, x=1", not "x=-";
     "overwrite-after-range-flush" VOLATILE: "W x=1; R x; W x=2" => "x=1, x=2", not "x=-";
     "range-flush-keeps-all-units" ALL: "W#7 xyz=1; R#7" => "x=1 y=1 z=1", not "x=1 y=- z=1, x=- y=1 z=1";

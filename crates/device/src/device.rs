@@ -116,7 +116,7 @@ pub struct Device {
     /// Versions that were lost and of which no command has told the host yet; the next FLUSH of them does.
     pub(crate) unreported: Vec<(Lpn, Owners)>,
     /// Deallocations that a range flush may have to wait for, in order.
-    pub(crate) volatile_trims: Vec<VolatileTrim>,
+    pub(crate) volatile_trims: VecDeque<VolatileTrim>,
     /// Planes that can neither write nor make room.
     pub(crate) dead_planes: Vec<bool>,
     /// Collections of each plane since the last one for wear-levelling.
@@ -210,7 +210,7 @@ impl Device {
             collection_waste_pages: Geometry::collection_waste_pages(&config),
             lost: BTreeSet::new(),
             unreported: Vec::new(),
-            volatile_trims: Vec::new(),
+            volatile_trims: VecDeque::new(),
             dead_planes: vec![false; planes],
             collections_since_wear: vec![0; planes],
             starved: vec![false; planes],

@@ -33,6 +33,16 @@ pub(crate) struct VolatileTrim {
     pub(crate) owners: Owners,
 }
 
+impl VolatileTrim {
+    fn first(&self) -> u64 {
+        self.record.lpn.0
+    }
+
+    fn end(&self) -> u64 {
+        self.first() + self.record.count
+    }
+}
+
 /// What a range flush selects, in mapping units.
 struct Selector<'a> {
     /// Sorted and apart.
@@ -175,28 +185,39 @@ impl Device {
 
     /// The newest volatile deallocation that is selected, by its sequence number; 0 if none is.
     fn volatile_trim(&mut self, selector: &Selector<'_>) -> u64 {
-        let durable = self.log.durable_trims();
-        self.volatile_trims.retain(|trim| trim.record.seq > durable);
+        self.forget_durable_trims();
         if self.has_planted(PlantedBug::RangeForgetsTrims) {
             return 0;
         }
         let selected = |trim: &&VolatileTrim| {
-            let (first, end) = (trim.record.lpn.0, trim.record.lpn.0 + trim.record.count);
-            selector.meets(first, end) || trim.owners.match_any(selector.tags)
+            selector.meets(trim.first(), trim.end()) || trim.owners.match_any(selector.tags)
         };
         self.volatile_trims.iter().filter(selected).map(|trim| trim.record.seq).max().unwrap_or(0)
     }
 
     /// Remembers a deallocation until its record is durable.
     pub(crate) fn note_volatile_trim(&mut self, record: TrimRecord, owners: Owners) {
-        if self.config.buffer.range_flush == RangeFlushSupport::None || self.is_protected() {
-            return;
+        if self.config.buffer.range_flush != RangeFlushSupport::None && !self.is_protected() {
+            self.forget_durable_trims();
+            self.volatile_trims.push_back(VolatileTrim { record, owners });
         }
-        if self.volatile_trims.len() >= 1024 {
-            let durable = self.log.durable_trims();
-            self.volatile_trims.retain(|trim| trim.record.seq > durable);
+    }
+
+    /// A deallocation of what is deallocated already has no record of its own: it is durable when those of the same pages
+    /// are, so its owners own these as well.
+    pub(crate) fn own_volatile_trims(&mut self, first: u64, end: u64, owners: &Owners) {
+        for trim in
+            self.volatile_trims.iter_mut().filter(|trim| trim.first().max(first) < trim.end().min(end))
+        {
+            trim.owners.unite(owners);
         }
-        self.volatile_trims.push(VolatileTrim { record, owners });
+    }
+
+    fn forget_durable_trims(&mut self) {
+        let durable = self.log.durable_trims();
+        while self.volatile_trims.front().is_some_and(|trim| trim.record.seq <= durable) {
+            self.volatile_trims.pop_front();
+        }
     }
 
     /// Sees to it that a version is written before everything that nobody waits for.

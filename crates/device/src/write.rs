@@ -237,6 +237,8 @@ impl Device {
             if self.is_protected() {
                 self.media.note_saved(Saved::Trim(trim));
             }
+        } else {
+            self.own_volatile_trims(first, end, &owners);
         }
         // What an earlier deallocation of the same pages still has in the log counts for this one too.
         if waits && self.log.last_trim() > self.log.durable_trims() {
