@@ -8,6 +8,7 @@
 
 mod cpu;
 mod crash;
+mod files;
 mod memory;
 mod nbd;
 mod requests;
@@ -19,12 +20,14 @@ use std::process::ExitCode;
 type Bench = fn() -> Result<Vec<(&'static str, f64)>, String>;
 
 /// Name, what one run does, whether it is repeated (a peak of memory is reached once).
-const BENCHES: [(&str, Bench, bool); 6] = [
+const BENCHES: [(&str, Bench, bool); 8] = [
     ("qd32-read", requests::read, true),
     ("qd32-write", requests::write, true),
     ("waf-only", writes::uniform, true),
     ("memory-512g", memory::after_tpcc, false),
     ("crash-states", crash::states, true),
+    ("stack-direct", files::direct, true),
+    ("stack-buffered", files::buffered, true),
     ("nbd-session", nbd::session, true),
 ];
 

@@ -17,12 +17,14 @@ enum Bar {
 }
 
 /// Name of the bench, the value that it prints, its unit, the bar.
-const BARS: [(&str, &str, &str, Bar); 6] = [
+const BARS: [(&str, &str, &str, Bar); 8] = [
     ("qd32-read", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("qd32-write", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("waf-only", "flash_writes_per_cpu_s", "flash writes/CPU s", Bar::AtLeast(10e6)),
     ("memory-512g", "peak_resident_bytes", "bytes", Bar::AtMost(300e6)),
     ("crash-states", "states_per_cpu_s", "states/CPU s", Bar::AtLeast(10e3)),
+    ("stack-direct", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
+    ("stack-buffered", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
     ("nbd-session", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(1e6)),
 ];
 

@@ -77,9 +77,10 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("planted bugs are found", || {
         show(weir(seed).args(["crash", "--mutants", "--quiet", "--states", &MUTANT_STATES.to_string()]))
     });
+    steps.step("cuts of a file system", || file_cuts(seed));
     steps.step("live power cuts", || live_cuts::ci(seed));
-    f2fs::steps(steps, seed);
-    serve::steps(steps, seed);
+    f2fs::JUDGES.steps(steps, seed);
+    serve::JUDGES.steps(steps, seed);
     Ok(())
 }
 
@@ -170,6 +171,23 @@ fn same_bytes(seed: u64, out: &Path) -> Verdict {
     } else {
         Verdict::Failed(format!("workers-1.json and workers-2.json in {} differ", out.display()))
     }
+}
+
+/// Every sequence of one operation, some of two, and some random ones; fsck.f2fs looks at a few of the volumes.
+fn file_cuts(seed: u64) -> Verdict {
+    let seed_text = seed.to_string();
+    for what in [
+        &["--sequences", "seq-1", "--states-each", "12"][..],
+        &["--sequences", "seq-2", "--count", "40", "--states-each", "80"],
+        &["--sequences", "random", "--count", "60", "--states-each", "80"],
+        &["--sequences", "random", "--count", "20", "--states-each", "80", "--flush", "flush"],
+    ] {
+        let all = ["crash", "files", "--quiet", "--fsck-every", "500", "--seed", &seed_text];
+        if let Verdict::Failed(why) = show(weir(seed).args(all).args(what)) {
+            return Verdict::Failed(why);
+        }
+    }
+    Verdict::Passed(String::new())
 }
 
 fn crash(seed: u64) -> Verdict {

@@ -15,14 +15,17 @@ use std::path::PathBuf;
 enum Kind {
     /// Cut states of the device, in chunks of so many, until the sum of distinct ones is reached.
     CrashStates { chunk: u64, wanted: u64 },
+    /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
+    FileCuts { wanted: u64 },
     /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
     LiveCuts { chunk: u32, wanted: u64 },
     /// Lines `what: ours X, theirs Y, Z %` of integration tests with this name.
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 4] = [
+const ALL: [(&str, Kind); 5] = [
     ("crash-d0-d1-d2", Kind::CrashStates { chunk: 500_000, wanted: 1_000_000 }),
+    ("file-cuts", Kind::FileCuts { wanted: 100_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
     ("mqsim", Kind::Comparisons { filter: "mqsim" }),
@@ -42,11 +45,30 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         let mut file = Evidence::open(name)?;
         good &= match *kind {
             Kind::CrashStates { chunk, wanted } => file.crash_states(chunk, wanted)?,
+            Kind::FileCuts { wanted } => file.file_cuts(wanted)?,
             Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
         };
     }
     Ok(good)
+}
+
+/// Campaigns of file cuts, in turn.
+const FILE_CUTS: [&[&str]; 4] = [
+    &["--sequences", "random", "--states", "55000"],
+    &["--sequences", "seq-2", "--states", "25000"],
+    &["--sequences", "random", "--states", "22000", "--flush", "flush"],
+    &["--sequences", "seq-1", "--states-each", "25"],
+];
+
+/// What one campaign of file cuts found.
+fn file_chunk(seed: u64, report: &Value) -> Value {
+    let totals = &report["totals"];
+    json!({
+        "seed": seed, "sequences": report["sequences"], "sequences_all": report["sequences_all"],
+        "flushes": report["mode"], "states": totals["distinct"], "fsck_f2fs": totals["outside"],
+        "violations": report["violations"].as_array().map_or(0, Vec::len), "totals": totals,
+    })
 }
 
 struct Evidence {
@@ -129,6 +151,39 @@ impl Evidence {
         }
         let violations = self.sum("violations");
         self.finish(json!({ "states": self.sum("states"), "violations": violations }))?;
+        Ok(violations == 0)
+    }
+
+    /// Chunks take turns: bounded sequences of one operation, drawn ones of two, random ones, each with range flushes and
+    /// random ones also with FLUSH. `fsck.f2fs` looks at one image in 400.
+    fn file_cuts(&mut self, wanted: u64) -> Result<bool, String> {
+        take(&mut weir_builds(self.seed))?;
+        while self.chunks().len() < FILE_CUTS.len() || self.sum("states") < wanted {
+            let chunk = self.chunks().len();
+            let seed = self.seed + chunk as u64;
+            let seed_text = seed.to_string();
+            let what = [
+                "crash",
+                "files",
+                "--quiet",
+                "--fsck-every",
+                "400",
+                "--output",
+                "json",
+                "--seed",
+                &seed_text,
+            ];
+            // A violation is in what is printed, and counted below.
+            let output = weir(self.seed).args(what).args(FILE_CUTS[chunk % FILE_CUTS.len()]).output();
+            let output = output.map_err(|error| format!("weir crash files: {error}"))?;
+            let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
+                format!("weir crash files: {}", String::from_utf8_lossy(&output.stderr).trim())
+            })?;
+            self.add_chunk(file_chunk(seed, &report))?;
+            println!("   {} of {wanted} states", self.sum("states"));
+        }
+        let (violations, fsck) = (self.sum("violations"), self.sum("fsck_f2fs"));
+        self.finish(json!({ "states": self.sum("states"), "violations": violations, "fsck_f2fs": fsck }))?;
         Ok(violations == 0)
     }
 

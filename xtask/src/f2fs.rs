@@ -5,66 +5,34 @@
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
-use crate::ci::{cargo, weir_builds};
-use crate::host::{seed, target_dir};
-use crate::packages;
+use crate::ci::cargo;
+use crate::host::target_dir;
+use crate::judges::{Finding, Judge, Judges};
 use crate::serve::place::Place;
 use crate::serve::program::{run as program, run_failing};
-use crate::serve::{Finding, Judge, call};
-use crate::steps::{Steps, Verdict, show, take};
+use crate::steps::{Verdict, show, take};
 use crate::uml;
 
+/// The judges of the format.
+pub(crate) const JUDGES: Judges =
+    Judges { subject: "F2FS", all: &ALL, build: Some(("build f2fs_tree", build_tree)) };
+
 /// All of them, in the order of CI.
-const JUDGES: [Judge; 6] = [
+const ALL: [Judge; 8] = [
     ("made", "fsck.f2fs on volumes that we made", made),
     ("theirs", "our check on volumes that mkfs.f2fs made, and what is refused", theirs),
     ("kernel-theirs", "mkfs.f2fs makes it, Linux fills it, we read it", kernel_theirs),
     ("kernel-ours", "we make it, Linux fills it, we read it", kernel_ours),
     ("kernel-written", "we make it and fill it, Linux reads it, and changes it", kernel_written),
     ("kernel-cut", "Linux is cut off with orphans, we read the last checkpoint", kernel_cut),
+    ("kernel-synced", "Linux syncs files and is cut off, we recover them", kernel_synced),
+    ("ours-synced", "we sync files and are cut off, Linux and we recover them", ours_synced),
 ];
 
-/// The judges as steps of CI, on the release build of `weir`.
-pub(crate) fn steps(steps: &mut Steps, seed: u64) {
-    judge(steps, seed, &[]);
-}
-
-/// Builds what is needed and calls the judges that were named, or all.
-pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
-    for name in names {
-        if !JUDGES.iter().any(|judge| judge.0 == *name) {
-            let known: Vec<String> =
-                JUDGES.iter().map(|(name, what, _)| format!("  {name:<14} {what}")).collect();
-            return Err(format!("no judge {name:?}; there are\n{}", known.join("\n")));
-        }
-    }
-    let seed = seed()?;
-    println!("seed {seed}");
-    let mut all = Steps::default();
-    all.step("Debian packages", || match packages::install_missing() {
-        Ok(note) => Verdict::Passed(note),
-        Err(why) => Verdict::Failed(why),
-    });
-    if all.step("build weir", || show(&mut weir_builds(seed))) {
-        judge(&mut all, seed, names);
-    }
-    Ok(all.summary())
-}
-
-fn judge(steps: &mut Steps, seed: u64, names: &[&str]) {
-    let built = steps.step("build f2fs_tree", || {
-        let what =
-            ["build", "--locked", "--release", "--quiet", "-p", "flashweir-fs", "--example", "f2fs_tree"];
-        show(cargo(seed).args(what))
-    });
-    for (name, what, judge) in JUDGES.iter().filter(|judge| names.is_empty() || names.contains(&judge.0)) {
-        if built {
-            steps.step(&format!("F2FS, {name}: {what}"), || match call(name, seed, *judge) {
-                Ok(counts) => Verdict::Passed(counts),
-                Err(why) => Verdict::Failed(why),
-            });
-        }
-    }
+/// Kernels fill and list volumes by this.
+fn build_tree(seed: u64) -> Verdict {
+    let what = ["build", "--locked", "--release", "--quiet", "-p", "flashweir-fs", "--example", "f2fs_tree"];
+    show(cargo(seed).args(what))
 }
 
 /// A program of the release build.
@@ -265,4 +233,105 @@ fn kernel_cut(place: &Place) -> Finding {
     }
     let names = same(place, &image, &listed)?;
     Ok(format!("{names} names, 3 orphans"))
+}
+
+/// The regular files of a list whose last change was synced.
+fn synced_lines(list: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = list.lines().filter_map(|line| line.strip_prefix("/files")).collect();
+    if lines.is_empty() {
+        lines = list.lines().collect();
+    }
+    lines.retain(|line| line.starts_with("/synced-"));
+    lines.sort_unstable();
+    lines
+}
+
+/// Whether each file that was synced is as it was.
+fn same_synced(what: &str, found: &str, expected: &str) -> Result<usize, String> {
+    let (found, expected) = (synced_lines(found), synced_lines(expected));
+    if let Some(line) = expected.iter().find(|line| !found.contains(line)) {
+        let name = line.split(' ').next().unwrap_or_default();
+        let instead = found.iter().find(|line| line.split(' ').next() == Some(name));
+        return Err(format!("{what}: expected `{line}`, found {instead:?}"));
+    }
+    if expected.len() < 30 {
+        Err(format!("only {} files were synced", expected.len()))
+    } else {
+        Ok(expected.len())
+    }
+}
+
+fn list_image(image: &str) -> Result<String, String> {
+    take(std::process::Command::new(built("examples/f2fs_tree")).args(["list-image", image]))
+}
+
+/// Linux syncs files on a volume, and is cut off.
+fn kernel_synced(place: &Place) -> Finding {
+    let (image, tree) = (place.path("synced.img"), built("examples/f2fs_tree"));
+    let features = "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum";
+    let (mut files, mut new) = (0, 0);
+    for options in [&["-l", "plain"][..], &["-O", features]] {
+        let _ = std::fs::remove_file(&image);
+        program(place, &["truncate", "-s", "512M", &image])?;
+        program(place, &[&["mkfs.f2fs", "-q", "-f"], options, &[image.as_str()]].concat())?;
+        // The second round finds the files of the first.
+        for round in 0..2 {
+            let seed = place.seed() + round;
+            let work = format!("mkdir -p /run/disk/files && sync && {tree} sync /run/disk/files {seed}");
+            let listed = listed(place, &image, &work, "true")?;
+            let said = weir(place, &["fsck", &image])?;
+            if !said.contains("files were synced after it") {
+                return Err(format!("nothing was synced without a checkpoint: {}", said.trim()));
+            }
+            let recovered = program(place, &[&tree, "recover", &image])?;
+            new += number_after(&recovered, "new_files: ")?;
+            fsck(place, &image)?;
+            weir(place, &["fsck", &image])?;
+            files += same_synced("we recovered", &list_image(&image)?, &listed)?;
+        }
+    }
+    Ok(format!("{files} files, {new} of them new"))
+}
+
+/// The number behind a word.
+fn number_after(text: &str, word: &str) -> Result<u64, String> {
+    let digits =
+        text.split(word).nth(1).map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+    digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| format!("no {word:?} in {:?}", text.trim()))
+}
+
+/// We sync files on a volume and stop. Another volume with the same changes is unmounted: it says what is expected.
+fn ours_synced(place: &Place) -> Finding {
+    let (cut, whole, tree) = (place.path("cut.img"), place.path("whole.img"), built("examples/f2fs_tree"));
+    let features = ["-O", "inode_checksum", "-O", "inode_crtime", "-O", "flexible_inline_xattr"];
+    let mut counts = String::new();
+    let mut files = 0;
+    for options in [&["--label", "plain"][..], &features] {
+        for image in [&cut, &whole] {
+            weir(place, &[&["mkfs", "f2fs", image, "--force", "--size", "512MiB"], options].concat())?;
+        }
+        for round in 0..2 {
+            let seed = (place.seed() + round).to_string();
+            program(place, &[&tree, "sync-image", &whole, &seed, "unmount"])?;
+            counts = program(place, &[&tree, "sync-image", &cut, &seed, "cut"])?;
+            let expected = list_image(&whole)?;
+            // The checkpoint alone is good, whatever follows it.
+            fsck(place, &cut)?;
+            weir(place, &["fsck", &cut])?;
+            let linux = place.path("linux.img");
+            program(place, &["cp", "--sparse=always", &cut, &linux])?;
+            let listed = listed(place, &linux, "true", "umount /run/disk")?;
+            fsck(place, &linux)?;
+            weir(place, &["fsck", &linux])?;
+            files += same_synced("Linux recovered", &listed, &expected)?;
+            program(place, &[&tree, "recover", &cut])?;
+            fsck(place, &cut)?;
+            weir(place, &["fsck", &cut])?;
+            files += same_synced("we recovered", &list_image(&cut)?, &expected)?;
+        }
+    }
+    if number_after(&format!("x{counts}"), "x")? < 50 {
+        return Err(format!("most fsyncs were checkpoints: {}", counts.trim()));
+    }
+    Ok(format!("{files} files; in the last round {}", counts.trim()))
 }

@@ -13,6 +13,7 @@ mod ci;
 mod evidence;
 mod f2fs;
 mod host;
+mod judges;
 mod live_cuts;
 mod packages;
 mod serve;
@@ -38,8 +39,8 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
         ["ci"] => ci::run(),
-        ["serve-judges", rest @ ..] => serve::run(rest),
-        ["f2fs-judges", rest @ ..] => f2fs::run(rest),
+        ["serve-judges", rest @ ..] => serve::JUDGES.run(rest),
+        ["f2fs-judges", rest @ ..] => f2fs::JUDGES.run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["help" | "--help" | "-h"] => {

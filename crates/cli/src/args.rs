@@ -1,6 +1,7 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
 use crate::explain::ExplainArgs;
+use crate::files::FilesArgs;
 use crate::filesystem::{FsckArgs, MkfsCommand};
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::top::TopArgs;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
   weir fio job.fio --device consumer-tlc-nvme          a fio job file on one of them
   weir fio job.fio --device sata-mlc --device my.toml --set ftl.gc.policy=fifo
   weir run scenarios/first-look.toml                   four devices under three workloads
+  weir files varmail --device rflush --flush rflush    filebench on F2FS, syncs by range flush
   weir replay tpcc.trace --device mqsim-default --fit wrap
   weir explain job.fio --device sata-mlc               where the time of the slowest 0.1 % went
   weir waf --policy greedy,fifo                        write amplification beside theory
@@ -46,6 +48,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Run a fio job file on one device or several
     Fio(FioArgs),
+    /// Run workloads on the files of a file system on a device
+    Files(FilesArgs),
     /// Replay a trace on one device or several
     Replay(ReplayArgs),
     /// Look at traces
@@ -561,7 +565,8 @@ impl From<ScaleArg> for flashweir_lab::reproduce::Scale {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  weir reproduce rflush                               in seconds
+  weir reproduce rflush                               in minutes
+  weir reproduce rflush --study threads               its figures 2 and 3, in seconds
   weir reproduce rflush --scale full --report r.html  the paper's sizes, with the figures
   weir reproduce rflush --output json
 
@@ -571,6 +576,9 @@ pub(crate) struct ReproduceArgs {
     /// The paper: rflush
     #[arg(value_name = "PAPER")]
     pub(crate) paper: String,
+    /// Only this study and its claims; may be given often [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) study: Vec<String>,
     /// How much of the paper's set-up is run
     #[arg(long, value_name = "SCALE", default_value = "quick")]
     pub(crate) scale: ScaleArg,
@@ -598,13 +606,17 @@ pub(crate) struct ReproduceArgs {
 #[command(after_help = "Examples:
   weir crash --states 100000              every tiny device, cut at every event
   weir crash --device tiny-d1 --seed 7
-  weir crash --mutants                    would it find a bug? plants ten, one after the other
+  weir crash --mutants                    would it find a bug? plants every known one in turn
   weir crash --planted early-flush        one of them, drawn
   weir crash --replay TOKEN               the line that a violation prints
+  weir crash files                        a file system instead of a device: see weir crash files --help
 
 Tiny devices run random histories; their power is cut at every event, also inside of recoveries, and what is left is \
 recovered and held against the contract. A violation is made small and drawn, and ends the command with exit code 1.")]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct CrashArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<CrashCommand>,
     /// A tiny device, as in tiny-d1; may be given often [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
@@ -627,6 +639,80 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device"])]
     pub(crate) replay: Option<String>,
     /// Worlds that run at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    pub(crate) jobs: Option<u32>,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: InfoOutput,
+    /// Write to this file instead of stdout; it appears whole or not at all
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) out: Option<PathBuf>,
+    /// No progress, no line about speed; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CrashCommand {
+    /// Cut the power of a file system: sequences of operations on files, every state that the device may leave
+    Files(CrashFilesArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir crash files                                     every sequence of one operation, after ACE
+  weir crash files --sequences seq-2 --states 100000   drawn ones of two operations
+  weir crash files --sequences random --count 500      longer ones
+  weir crash files --flush noflush                     what happens if nothing is ever flushed: must fail
+  weir crash files --fsck-every 100                    fsck.f2fs looks at some of the recovered images
+  weir crash files --mutants                           would it find a bug? plants every known one in turn
+  weir crash files --replay TOKEN                      the line that a violation prints
+
+Each sequence is done on a small F2FS volume that has been in use. The power is cut at every write and flush; every state \
+that the contract of the device allows there (all of them while few blocks are undecided, then a choice) is recovered by a \
+mount, checked, read, and held against what fsync, fdatasync, sync and rename promise: docs/file-crash.md. A violation is \
+made small, and ends the command with exit code 1.")]
+pub(crate) struct CrashFilesArgs {
+    /// Which sequences: all of one operation, drawn ones of two, or random ones
+    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random"], default_value = "seq-1")]
+    pub(crate) sequences: String,
+    /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) count: Option<u64>,
+    /// Stop after so many distinct images [default: seq-1 has an end; 100000 for others without --count]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) states: Option<u64>,
+    /// Images that are recovered for one sequence, at most
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
+    pub(crate) states_each: Option<u64>,
+    /// Seed of the volumes and of what is drawn
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    pub(crate) seed: u64,
+    /// What the host makes of flushes: FLUSH for each, range flushes, or nothing at all
+    #[arg(long, value_name = "MODE", value_parser = ["flush", "rflush", "noflush"], default_value = "rflush")]
+    pub(crate) flush: String,
+    /// Stop after so many violations
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
+    pub(crate) violations: usize,
+    /// Plant each known bug of the file system in turn and count those that are found
+    #[arg(long, conflicts_with_all = ["planted", "sequences", "states", "fsck_every"])]
+    pub(crate) mutants: bool,
+    /// Plant this bug
+    #[arg(long, value_name = "BUG")]
+    pub(crate) planted: Option<String>,
+    /// Do again what this token says
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["sequences", "count", "states", "fsck_every", "mutants", "planted"])]
+    pub(crate) replay: Option<String>,
+    /// One recovered image in so many is also checked by fsck.f2fs, which has to be installed
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) fsck_every: Option<u64>,
+    /// Sequences that run at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,
     /// What to print

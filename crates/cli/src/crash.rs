@@ -1,6 +1,7 @@
 //! `weir crash`: the crash laboratory on the command line.
 
-use crate::args::{CrashArgs, InfoOutput};
+use crate::args::{CrashArgs, CrashCommand, InfoOutput};
+use crate::crash_files;
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
 use crate::output::{Files, check, print};
@@ -21,6 +22,9 @@ use std::time::Instant;
 
 /// `weir crash`.
 pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
+    if let Some(CrashCommand::Files(args)) = &args.command {
+        return crash_files::command(args, cancel);
+    }
     if let Some(token) = &args.replay {
         return again(token);
     }

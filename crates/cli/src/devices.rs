@@ -135,13 +135,16 @@ fn list() -> String {
 }
 
 /// Columns of text: the first `left` to the left, the others to the right.
-pub(crate) fn table<const N: usize>(rows: &[[String; N]], left: usize) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
+pub(crate) fn table<R: AsRef<[String]>>(rows: &[R], left: usize) -> String {
+    let mut widths = Vec::new();
+    for row in rows.iter().map(AsRef::as_ref) {
+        widths.resize(row.len().max(widths.len()), 0);
+        widths.iter_mut().zip(row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
+    }
     let mut text = String::new();
-    for row in rows {
+    for row in rows.iter().map(AsRef::as_ref) {
         let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
             let gap = if column == 0 { "" } else { "  " };
             let _ = match column < left {
                 true => write!(line, "{gap}{cell:width$}"),

@@ -235,6 +235,10 @@ fn lines(image: &Image, report: &Report) -> Outcome<String> {
     if let Some(superblock) = superblock {
         let state = if report.is_clean { "unmounted" } else { "not unmounted" };
         let _ = writeln!(text, "{}, {state}, checkpoint {}", f2fs_line(&superblock), report.checkpoint);
+        if report.synced_files > 0 {
+            let files = report.synced_files;
+            let _ = writeln!(text, "{files} files were synced after it, which a mount for writing recovers");
+        }
     }
     let Report { directories, files, others, orphans, nodes, data_blocks, reserved_blocks, .. } = report;
     let _ = writeln!(
@@ -252,6 +256,7 @@ fn json_text(path: &Path, report: &Report) -> String {
         "problems": report.problems.iter().map(problem).collect::<Vec<_>>(),
         "problems_untold": report.problems_untold,
         "clean": report.is_clean,
+        "synced_files": report.synced_files,
         "checkpoint": report.checkpoint,
         "directories": report.directories,
         "files": report.files,

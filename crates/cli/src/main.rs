@@ -9,13 +9,16 @@
 
 mod args;
 mod crash;
+mod crash_files;
 mod devices;
 mod error;
 mod explain;
+mod files;
 mod filesystem;
 mod import;
 mod output;
 mod perfetto;
+mod pool;
 mod progress;
 mod report;
 mod reproduce;
@@ -51,6 +54,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
     match command {
         Command::Run(args) => run::run(args, cancel),
         Command::Fio(args) => run::fio(args, cancel),
+        Command::Files(args) => files::command(args, cancel),
         Command::Replay(args) => run::replay(args, cancel),
         Command::Trace(command) => trace::command(command),
         Command::Device(command) => devices::command(command),
@@ -91,6 +95,8 @@ fn bug(payload: &(dyn std::any::Any + Send), place: &str) -> String {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let case = flashweir_lab::crash::current_case();
     let case = case.map_or(String::new(), |case| format!("; weir crash --replay '{case}'"));
+    let files = flashweir_lab::crash::files::campaign::current_case();
+    let case = files.map_or(case, |case| format!("; weir crash files --replay '{case}'"));
     format!(
         "this is a bug of the simulator, please report this line: version {}{place}: {message}: weir {}{case}",
         env!("CARGO_PKG_VERSION"),

@@ -21,7 +21,7 @@ pub(crate) fn of_scenario(scenario: &Scenario, notes: Vec<String>, runs: &[RunRe
         notes,
         command: command(),
         runs,
-        curves: None,
+        curves: Vec::new(),
         devices: devices(&scenario.devices)?,
         workloads: scenario.workloads.iter().map(workload).collect(),
     }

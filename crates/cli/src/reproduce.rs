@@ -4,15 +4,13 @@ use crate::args::{InfoOutput, ReproduceArgs};
 use crate::devices::table;
 use crate::error::{Failure, Outcome};
 use crate::output::{Files, check, print};
-use crate::progress::Bar;
+use crate::pool::Pool;
 use crate::report;
-use crate::run::threads;
 use flashweir_lab::report::{Curve, CurvePanel, Curves, Report};
 use flashweir_lab::reproduce::{self, Claim, Paper, Row, Scale, Study, Verdict};
 use flashweir_lab::spelling::nearest;
 use serde::Serialize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// A claim and what became of it.
 #[derive(Debug, Serialize)]
@@ -36,7 +34,7 @@ struct Measured {
 /// `weir reproduce`.
 pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     let name = args.paper.as_str();
-    let Some((paper, studies)) = reproduce::paper(name) else {
+    let Some((mut paper, studies)) = reproduce::paper(name) else {
         let known: Vec<&str> = reproduce::names().collect();
         let hint = nearest(name, known.iter().copied())
             .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
@@ -48,22 +46,25 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(path) = &args.report {
         check(path)?;
     }
+    let studies = chosen(studies, &args.study)?;
+    paper.claim.retain(|claim| studies.iter().any(|study| study.name == claim.study));
+    let scale: Scale = args.scale.into();
+    let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
     let mut measured = Vec::new();
-    for study in studies {
-        let rows = measure(study, args, cancel).ok_or(Failure::Interrupted)?;
+    for study in &studies {
+        let rows = measure(study, scale, pool).ok_or(Failure::Interrupted)?;
         let Study { name, what, missing, parameter, .. } = *study;
         measured.push(Measured { study: name, what, missing, parameter, rows });
     }
     let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured)).collect();
     if let Some(path) = &args.report {
         let mut files = Files::default();
-        files.add(path, page(&paper, args.scale.into(), studies, &measured, &judged));
+        files.add(path, page(&paper, scale, &studies, &measured, &judged));
         files.write()?;
     }
     match args.output {
-        InfoOutput::Table => print(&lines(&paper, args.scale.into(), studies, &measured, &judged)),
+        InfoOutput::Table => print(&lines(&paper, scale, &studies, &measured, &judged)),
         InfoOutput::Json => {
-            let scale: Scale = args.scale.into();
             let all = serde_json::json!({
                 "paper": paper.paper, "scale": scale, "claims": judged, "studies": measured,
             });
@@ -72,42 +73,30 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     }
 }
 
+/// The studies of these names, or all.
+fn chosen(studies: &[Study], names: &[String]) -> Outcome<Vec<Study>> {
+    let known = || studies.iter().map(|study| study.name);
+    if let Some(name) = names.iter().find(|name| !known().any(|known| known == **name)) {
+        let hint = nearest(name, known()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        let known = known().collect::<Vec<_>>().join(", ");
+        return Err(Failure::Usage(format!("--study cannot be `{name}`: expected one of {known}{hint}")));
+    }
+    let is_wanted = |study: &&Study| names.is_empty() || names.iter().any(|name| name == study.name);
+    Ok(studies.iter().filter(is_wanted).copied().collect())
+}
+
 fn judge<'a>(claim: &'a Claim, measured: &[Measured]) -> Judged<'a> {
     let rows = measured.iter().find(|measured| measured.study == claim.study).map(|measured| &measured.rows);
     let ours = rows.and_then(|rows| claim.value(rows));
     Judged { claim, ours, verdict: claim.verdict(ours) }
 }
 
-/// All runs of a study, several at once; `None` if the user stopped it.
-fn measure(study: &Study, args: &ReproduceArgs, cancel: &AtomicBool) -> Option<Vec<Row>> {
-    let scale = args.scale.into();
+/// All runs of a study; `None` if the user stopped it.
+fn measure(study: &Study, scale: Scale, pool: Pool<'_>) -> Option<Vec<Row>> {
     let runs = study.runs(scale);
-    let done: Vec<Mutex<Option<Vec<f64>>>> = runs.iter().map(|_| Mutex::default()).collect();
-    let bar = Mutex::new(Bar::new(args.quiet));
-    let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let work = || {
-        while !cancel.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(run) = runs.get(at) else { break };
-            let result = study.run(*run, scale);
-            *done[at].lock().expect("a panic ends the program") = Some(result);
-            let count = finished.fetch_add(1, Ordering::Relaxed) + 1;
-            if let Ok(mut bar) = bar.lock() {
-                bar.set(count as f64 / runs.len() as f64, || format!("study `{}`", study.name));
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads(args.jobs).min(runs.len()) {
-            scope.spawn(work);
-        }
-    });
-    if let Ok(bar) = bar.lock() {
-        bar.clear();
-    }
-    let results: Option<Vec<Vec<f64>>> =
-        done.into_iter().map(|slot| slot.into_inner().expect("a panic ends the program")).collect();
-    Some(study.rows(scale, &results?))
+    let name = |_| format!("study `{}`", study.name);
+    let results = pool.all(runs.len(), name, |at, _| Some(study.run(runs[at], scale)))?;
+    Some(study.rows(scale, &results))
 }
 
 fn number(value: f64) -> String {
@@ -134,30 +123,17 @@ fn lines(
     judged: &[Judged<'_>],
 ) -> String {
     let mut text = format!("{}, scale {}\n", paper.paper, scale_name(scale));
-    for study in measured {
+    for (known, study) in studies.iter().zip(measured) {
         text.push_str(&format!("\n{}: {}\nmissing: {}\n\n", study.study, study.what, study.missing));
-        let metrics: Vec<&str> = studies
-            .iter()
-            .find(|known| known.name == study.study)
-            .map_or(Vec::new(), |study| study.metrics.iter().map(|(name, _)| *name).collect());
-        let cell = |row: Option<&Row>, at: usize| {
-            let value = row.and_then(|row| row.metrics.get(metrics.get(at)?));
-            value.map_or(String::new(), |value| number(*value))
-        };
-        let head = |at: usize| metrics.get(at).map_or(String::new(), |name| (*name).to_owned());
-        let mut rows =
-            vec![[study.parameter.to_owned(), String::new(), head(0), head(1), head(2), head(3), head(4)]];
+        let metrics = || known.metrics.iter().map(|(name, _)| *name);
+        let head = [study.parameter, ""].into_iter().chain(metrics()).map(str::to_owned);
+        let mut rows: Vec<Vec<String>> = vec![head.collect()];
         for row in &study.rows {
-            let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|at| cell(Some(row), at));
-            rows.push([
-                number(row.x).trim_end_matches(".00").to_owned(),
-                row.variant.to_owned(),
-                a,
-                b,
-                c,
-                d,
-                e,
-            ]);
+            let mut cells = vec![number(row.x).trim_end_matches(".00").to_owned(), row.variant.to_owned()];
+            cells.extend(
+                metrics().map(|name| row.metrics.get(name).map_or(String::new(), |value| number(*value))),
+            );
+            rows.push(cells);
         }
         text.push_str(&table(&rows, 2));
     }
@@ -212,7 +188,7 @@ fn page(
             claim.band()
         )
     }));
-    let figure = studies.iter().zip(measured).next().map(|(study, measured)| {
+    let figures = studies.iter().zip(measured).map(|(study, measured)| {
         let panel = |&(metric, title): &(&str, &str)| CurvePanel {
             title: title.to_owned(),
             result: metric.to_owned(),
@@ -239,7 +215,7 @@ fn page(
         title: paper.paper.clone(),
         notes,
         command: report::command(),
-        curves: figure,
+        curves: figures.collect(),
         ..Report::default()
     }
     .html()

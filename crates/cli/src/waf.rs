@@ -4,9 +4,8 @@ use crate::args::{InfoOutput, WafArgs};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
 use crate::output::{Files, check, print};
-use crate::progress::Bar;
+use crate::pool::Pool;
 use crate::report;
-use crate::run::threads;
 use flashweir_core::random::Stream;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
@@ -16,8 +15,7 @@ use flashweir_ftl::{GcPolicy, theory};
 use flashweir_lab::report::{CLOSED_FORM, Curve, CurvePanel, Curves, Report};
 use flashweir_lab::results::{DeviceTotals, MetricValue, RunResult, Sampler, Snapshot};
 use serde::Serialize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Writes between two looks at the clock and at Ctrl-C.
 const STEP: u64 = 1 << 16;
@@ -53,7 +51,13 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
         check(path)?;
     }
     let configs = configs(args)?;
-    let measured = measure_all(&configs, args, cancel).ok_or(Failure::Interrupted)?;
+    let name = |at: usize| {
+        let ftl = &configs[at].ftl;
+        format!("{}, over-provisioning {}", policy_name(ftl.gc.policy), ftl.over_provisioning)
+    };
+    let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
+    let measured = pool.all(configs.len(), name, |at, step| measure(&configs[at], args, step));
+    let measured = measured.ok_or(Failure::Interrupted)?;
     let (points, runs): (Vec<_>, Vec<_>) = measured.into_iter().unzip();
     if let Some(path) = &args.report {
         let mut files = Files::default();
@@ -67,44 +71,6 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
             print(&format!("{text}\n"))
         }
     }
-}
-
-/// Measures all devices, several at once; `None` if the user stopped it.
-fn measure_all(configs: &[DeviceConfig], args: &WafArgs, cancel: &AtomicBool) -> Option<Vec<Measured>> {
-    let watch = Mutex::new((Bar::new(args.quiet), vec![0.0; configs.len()]));
-    let points: Vec<Mutex<Option<Measured>>> = configs.iter().map(|_| Mutex::default()).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(config) = configs.get(at) else { break };
-            let mut step = |fraction: f64| {
-                if let Ok(mut watch) = watch.lock() {
-                    let (bar, done) = &mut *watch;
-                    done[at] = fraction;
-                    bar.set(done.iter().sum::<f64>() / done.len() as f64, || {
-                        let ftl = &config.ftl;
-                        format!("{}, over-provisioning {}", policy_name(ftl.gc.policy), ftl.over_provisioning)
-                    });
-                }
-                !cancel.load(Ordering::Relaxed)
-            };
-            let point = measure(config, args, &mut step);
-            if let Ok(mut slot) = points[at].lock() {
-                *slot = point;
-            }
-            step(1.0);
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads(args.jobs).min(configs.len()) {
-            scope.spawn(work);
-        }
-    });
-    if let Ok(watch) = watch.lock() {
-        watch.0.clear();
-    }
-    points.into_iter().map(|slot| slot.into_inner().expect("a panic ends the program")).collect()
 }
 
 /// A device for each policy and over-provisioning.
@@ -271,7 +237,7 @@ fn page(args: &WafArgs, configs: &[DeviceConfig], points: &[Point], runs: &[RunR
         notes: vec![note],
         command: report::command(),
         runs,
-        curves: Some(Curves {
+        curves: vec![Curves {
             title: "Write amplification by spare factor".into(),
             caption: "Units programmed per unit written, metadata left out, over the capacities that were measured."
                 .into(),
@@ -282,7 +248,7 @@ fn page(args: &WafArgs, configs: &[DeviceConfig], points: &[Point], runs: &[RunR
                 result: "units programmed per unit written".into(),
                 curves,
             }],
-        }),
+        }],
         devices,
         workloads: Vec::new(),
     }

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 149] = [
+const BAD: [(&str, &str); 160] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -184,8 +184,19 @@ const BAD: [(&str, &str); 149] = [
     ("import mqsim broken.xml", "broken.xml: not an XML file: the root node was opened but never closed"),
     ("import mqsim config.xml --workload w.xml", "missing: --out-dir <DIR>"),
     ("import femu x", "unknown command `femu`; weir --help lists the commands"),
+    ("files --device rflush", "missing: <WORKLOAD[,VARIABLE=VALUE...]>..."),
+    ("files varmail", "missing: --device <PRESET|FILE.toml>"),
+    ("files linkbench,nodes=5 --device rflush", "nodes is 5: expected 100 to 4294967296"),
+    ("files tpcc,commit=now --device rflush", "commit cannot be `now`: expected sync, write or lazy"),
+    ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench; did you mean `varmail`?"),
+    ("files varmail --device sata-mlc --flush rflush", "--flush cannot be `rflush` on sata-mlc: buffer.range_flush is none: expected --set buffer.range_flush=selective, or another --flush"),
+    ("files varmail varmail --device rflush", "WORKLOAD `varmail` is there twice: expected different names"),
+    ("files varmail,x --device rflush", "WORKLOAD `varmail,x`: `x` is no setting: expected VARIABLE=VALUE"),
+    ("files varmail --device rflush --cache 1", "--cache cannot be `1`: expected a size from 128KiB to 8TiB, such as 1GiB"),
+    ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("reproduce", "missing: <PAPER>"),
     ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush; did you mean `rflush`?"),
+    ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered; did you mean `threads`?"),
     ("reproduce rflush --scale huge", "--scale cannot be `huge`: expected quick or full"),
     ("waf --device nothing", "`nothing` is neither a preset nor a device file. Presets: <presets>"),
     ("waf --device amf --policy gredy", "`ftl.gc.policy` in device 0 (amf) cannot be \"gredy\"; did you mean `greedy`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
@@ -278,6 +289,7 @@ fn every_help_page_teaches_within_100_columns() {
         "",
         "run",
         "fio",
+        "files",
         "replay",
         "explain",
         "waf",
@@ -618,10 +630,31 @@ fn write_amplification_stands_beside_theory() {
 }
 
 #[test]
+fn workloads_on_files_run_side_by_side() {
+    let place = Place::new("files");
+    let jobs = "[sync]\nrw=randwrite\nbs=4k\nsize=1m\ndirect=1\nfsync=8\n";
+    std::fs::write(place.0.join("sync.fio"), jobs).unwrap();
+    let line = "files varmail,nfiles=50,nthreads=2 sync.fio --device rflush --set geometry.chips_per_channel=2 \
+                --flush flush,noflush --runtime 50ms -q";
+    let table = good(&place.say(line)).to_owned();
+    for needle in ["rflush, FLUSH", "rflush, NOFLUSH", "fsync-new", "sync      write", "write amplification"]
+    {
+        assert!(table.contains(needle), "{needle}: {table}");
+    }
+    let json = |jobs: u32| good(&place.say(&format!("{line} --output json --jobs {jobs}"))).to_owned();
+    let all: serde_json::Value = serde_json::from_str(&json(1)).unwrap();
+    assert_eq!(all["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(all["runs"][0]["workloads"][1]["name"], "sync");
+    assert_eq!(json(1), json(2), "results depend on the number of jobs");
+}
+
+#[test]
 fn claims_stand_beside_what_comes_out() {
     let place = Place::new("reproduce");
-    let json =
-        |jobs: u32| good(&place.say(&format!("reproduce rflush -q --jobs {jobs} --output json"))).to_owned();
+    let json = |jobs: u32| {
+        good(&place.say(&format!("reproduce rflush --study threads -q --jobs {jobs} --output json")))
+            .to_owned()
+    };
     let text = json(1);
     assert_eq!(text, json(2));
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -629,7 +662,7 @@ fn claims_stand_beside_what_comes_out() {
     let verdict =
         |id: &str| claims.iter().find(|claim| claim["id"] == id).unwrap()["verdict"].as_str().unwrap();
     assert_eq!((verdict("R1"), verdict("R3")), ("reproduced", "reproduced"));
-    let table = place.say("reproduce rflush -q --report page.html");
+    let table = place.say("reproduce rflush --study threads -q --report page.html");
     assert!(good(&table).contains(&format!("of {} claims inside their bands", claims.len())));
     let page = std::fs::read_to_string(place.0.join("page.html")).unwrap();
     assert!(page.contains("KiB between syncs") && page.contains("NOFLUSH"));

@@ -22,7 +22,7 @@ pub use draw::draw;
 pub use litmus::{LITMUS, Litmus, Outcome};
 pub use log::{Content, Kind, Log, LogPos, OpIx, Selection, Submission, Unit, UnitIx};
 pub use minimise::minimise;
-pub use model::ModelDevice;
+pub use model::{Contents, ModelDevice};
 pub use oracle::{Observed, Oracle, Promise, Promises, Verdict, Violation};
 pub use policy::{DeviceKind, Durability, Policy};
 pub use program::{Request, Step, Target, Value};

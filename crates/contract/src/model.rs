@@ -19,6 +19,12 @@ use flashweir_core::{Command, CommandId, Completion, Data, DeviceError, Done, Lb
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Contents of mapping units; unmapped ones are absent.
+pub type Contents = BTreeMap<Lpn, Payload>;
+
+/// Contents that replace others; `None` is unmapped.
+type Changes = BTreeMap<Lpn, Option<Payload>>;
+
 /// The model device.
 #[derive(Clone, Debug)]
 pub struct ModelDevice {
@@ -27,10 +33,13 @@ pub struct ModelDevice {
     capacity_units: u64,
     log: Log,
     seq: u64,
-    /// What a cut before the first operation leaves; unmapped units are absent.
-    durable: BTreeMap<Lpn, Payload>,
-    /// What a read shows.
-    newest: BTreeMap<Lpn, Payload>,
+    /// Durable contents that devices share, so that one which wakes up costs only what differs; unmapped units are
+    /// absent.
+    base: Arc<Contents>,
+    /// What a cut before the first operation leaves, where it is not as in `base`.
+    durable: Changes,
+    /// What a read shows, where it is not as in `base`.
+    newest: Changes,
     /// What each unit of the log leaves; `None` is unmapped.
     payloads: Vec<Option<Payload>>,
     hold: bool,
@@ -40,6 +49,11 @@ pub struct ModelDevice {
 impl ModelDevice {
     /// An empty device of `capacity_units` mapping units of `unit_blocks` blocks of 512 bytes.
     pub fn new(policy: Policy, unit_blocks: u32, capacity_units: u64) -> Self {
+        Self::with_contents(policy, unit_blocks, capacity_units, Arc::default())
+    }
+
+    /// A device that has just woken up with these contents.
+    pub fn with_contents(policy: Policy, unit_blocks: u32, capacity_units: u64, base: Arc<Contents>) -> Self {
         assert!(unit_blocks > 0, "a mapping unit has blocks");
         Self {
             policy,
@@ -47,8 +61,9 @@ impl ModelDevice {
             capacity_units,
             log: Log::new(),
             seq: 0,
-            durable: BTreeMap::new(),
-            newest: BTreeMap::new(),
+            base,
+            durable: Changes::new(),
+            newest: Changes::new(),
             payloads: Vec::new(),
             hold: false,
             held: Vec::new(),
@@ -58,8 +73,24 @@ impl ModelDevice {
     /// Gives a unit a durable content, to age the media (spec 8.3). Before its first operation only.
     pub fn age(&mut self, lpn: Lpn, payload: Payload) {
         assert!(self.log.row(lpn).is_none(), "{lpn:?} is in use already");
-        self.newest.insert(lpn, payload.clone());
-        self.durable.insert(lpn, payload);
+        self.newest.insert(lpn, Some(payload.clone()));
+        self.durable.insert(lpn, Some(payload));
+    }
+
+    /// Everything that a read shows.
+    pub fn contents(&self) -> Contents {
+        let mut contents = Contents::clone(&self.base);
+        for (lpn, payload) in &self.newest {
+            match payload {
+                Some(payload) => contents.insert(*lpn, payload.clone()),
+                None => contents.remove(lpn),
+            };
+        }
+        contents
+    }
+
+    fn look<'a>(&'a self, changes: &'a Changes, lpn: Lpn) -> Option<&'a Payload> {
+        changes.get(&lpn).map_or_else(|| self.base.get(&lpn), Option::as_ref)
     }
 
     /// From now on completions wait for [`ModelDevice::release`]. Reads and refusals never wait.
@@ -94,7 +125,7 @@ impl ModelDevice {
 
     /// What a unit reads as now.
     pub fn read(&self, lpn: Lpn) -> Payload {
-        self.newest.get(&lpn).cloned().unwrap_or_default()
+        self.look(&self.newest, lpn).cloned().unwrap_or_default()
     }
 
     /// Everything that was done since the device woke up.
@@ -122,11 +153,12 @@ impl ModelDevice {
         let mut durable = self.durable.clone();
         for (lpn, unit) in state.shown(&self.log) {
             if let Some(unit) = unit {
-                put(&mut durable, lpn, self.payloads[unit.0 as usize].clone());
+                durable.insert(lpn, self.payloads[unit.0 as usize].clone());
             }
         }
-        let newest = durable.clone();
-        Self { durable, newest, ..Self::new(self.policy, self.unit_blocks, self.capacity_units) }
+        let (newest, base) = (durable.clone(), Arc::clone(&self.base));
+        let asleep = Self::with_contents(self.policy, self.unit_blocks, self.capacity_units, base);
+        Self { durable, newest, ..asleep }
     }
 
     fn finish(&mut self, op: OpIx, command: &Command) -> Option<Completion> {
@@ -147,7 +179,7 @@ impl ModelDevice {
         let units = self.effects(&command.op)?;
         for (lpn, _) in &units {
             if self.log.row(*lpn).is_none() {
-                let initial = self.durable.get(lpn).map_or(Content::ZERO, Content::from);
+                let initial = self.look(&self.durable, *lpn).map_or(Content::ZERO, Content::from);
                 self.log.set_initial(*lpn, initial);
             }
         }
@@ -159,7 +191,7 @@ impl ModelDevice {
             self.log.accept(op, self.seq, units.iter().map(|(lpn, payload)| (*lpn, content(payload))));
         }
         for (lpn, payload) in units {
-            put(&mut self.newest, lpn, payload.clone());
+            self.newest.insert(lpn, payload.clone());
             self.payloads.push(payload);
         }
         Ok(op)
@@ -272,7 +304,7 @@ impl ModelDevice {
             for offset in 0..u64::from(pair.blocks) / unit {
                 let src = Lpn(pair.src.0 / unit + offset);
                 let dst = Lpn(pair.dst.0 / unit + offset);
-                let Some(payload) = self.newest.get(&src) else {
+                let Some(payload) = self.look(&self.newest, src) else {
                     return Err(DeviceError::SourceUnmapped { lba: Lba(src.0 * unit) });
                 };
                 if bound.insert(dst, Some(payload.clone())).is_some() {
@@ -296,17 +328,6 @@ impl ModelDevice {
             return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
         }
         Ok(())
-    }
-}
-
-fn put(map: &mut BTreeMap<Lpn, Payload>, lpn: Lpn, payload: Option<Payload>) {
-    match payload {
-        Some(payload) => {
-            map.insert(lpn, payload);
-        }
-        None => {
-            map.remove(&lpn);
-        }
     }
 }
 

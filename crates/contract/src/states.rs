@@ -21,6 +21,8 @@ use std::collections::BTreeSet;
 pub struct Exploration {
     /// All subsets up to this many undecided atoms; at most 20.
     pub exhaustive_atoms_max: u32,
+    /// Beyond that, whether states are shown in which two atoms are missing or present, or only those with one.
+    pub pairs: bool,
     /// Random draws beyond that.
     pub random_draws: u32,
     /// Seed of the draws.
@@ -29,7 +31,7 @@ pub struct Exploration {
 
 impl Default for Exploration {
     fn default() -> Self {
-        Self { exhaustive_atoms_max: 12, random_draws: 256, seed: 0 }
+        Self { exhaustive_atoms_max: 12, pairs: true, random_draws: 256, seed: 0 }
     }
 }
 
@@ -98,6 +100,7 @@ pub struct LegalStates<'a> {
     phase: Phase,
     random: Stream,
     random_draws: u32,
+    pairs: bool,
     shown: BTreeSet<u64>,
 }
 
@@ -119,6 +122,7 @@ impl<'a> LegalStates<'a> {
             phase: if exhaustive { Phase::Subsets { next: 0 } } else { Phase::AllPresent },
             random: Stream::new(exploration.seed, "legal states"),
             random_draws: exploration.random_draws,
+            pairs: exploration.pairs,
             shown: BTreeSet::new(),
         }
     }
@@ -197,6 +201,11 @@ impl<'a> LegalStates<'a> {
         }
     }
 
+    /// The pair after this one.
+    fn next_pair(&self, i: usize, j: usize) -> (usize, usize) {
+        if self.pairs && j + 1 < self.undecided.len() { (i, j + 1) } else { (i + 1, i + 1) }
+    }
+
     /// Makes the next closed set in `kept`; false at the end.
     fn advance(&mut self) -> bool {
         loop {
@@ -220,7 +229,7 @@ impl<'a> LegalStates<'a> {
                     self.fill(true);
                     self.flip(i, false);
                     self.flip(j, false);
-                    let (i, j) = next_pair(i, j, self.undecided.len());
+                    let (i, j) = self.next_pair(i, j);
                     self.phase = Phase::Missing { i, j };
                     return true;
                 }
@@ -234,7 +243,7 @@ impl<'a> LegalStates<'a> {
                     self.fill(false);
                     self.flip(i, true);
                     self.flip(j, true);
-                    let (i, j) = next_pair(i, j, self.undecided.len());
+                    let (i, j) = self.next_pair(i, j);
                     self.phase = Phase::Present { i, j };
                     return true;
                 }
@@ -281,10 +290,6 @@ impl Iterator for LegalStates<'_> {
         }
         None
     }
-}
-
-fn next_pair(i: usize, j: usize, len: usize) -> (usize, usize) {
-    if j + 1 < len { (i, j + 1) } else { (i + 1, i + 1) }
 }
 
 fn atoms_of(units: &[Unit], policy: Policy) -> Vec<Atom> {

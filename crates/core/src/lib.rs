@@ -14,6 +14,7 @@ pub mod index;
 pub mod link;
 pub mod metrics;
 pub mod random;
+pub mod signal;
 pub mod time;
 pub mod units;
 

@@ -7,6 +7,9 @@
 //! f2fs_tree fill DIR SEED        makes directories, files, links, devices, attributes
 //! f2fs_tree churn DIR SEED       removes, renames, cuts, overwrites a part of them
 //! f2fs_tree write IMAGE SEED     makes and changes a tree in an image, as this project writes it
+//! f2fs_tree sync DIR SEED        changes files and syncs each of them, then changes others
+//! f2fs_tree sync-image IMAGE SEED cut|unmount   the same in an image, which is then left as it is or unmounted
+//! f2fs_tree recover IMAGE        mounts an image for writing, and unmounts it
 //! f2fs_tree list DIR             one line for each name, by system calls
 //! f2fs_tree list-image IMAGE     the same from an image
 //! ```
@@ -15,7 +18,9 @@ use flashweir_core::random::mix;
 use flashweir_core::{Executor, Instant};
 use flashweir_fs::f2fs::{F2fs, Inode, Kind, Time, Volume};
 use flashweir_fs::port::{Image, block_on, bytes_of};
-use flashweir_fs::vfs::{Creds, Errno, Follow, MountOptions, RenameMode, Source, SyncKind, Vfs, XattrMode};
+use flashweir_fs::vfs::{
+    Creds, Errno, Follow, MountOptions, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
+};
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, XattrFlags};
 use std::cell::Cell;
 use std::error::Error;
@@ -44,13 +49,17 @@ fn main() -> Outcome {
         ["fill", dir, seed] => return fill(Path::new(dir), seed.parse()?),
         ["churn", dir, seed] => return churn(Path::new(dir), seed.parse()?),
         ["write", image, seed] => return write(Path::new(image), seed.parse()?),
+        ["sync", dir, seed] => return sync(Path::new(dir), seed.parse()?),
+        ["sync-image", image, seed, end @ ("cut" | "unmount")] => {
+            return sync_image(Path::new(image), seed.parse()?, *end == "cut");
+        }
+        ["recover", image] => return recover(Path::new(image)),
         ["list", dir] => list(Path::new(dir), &mut lines)?,
         ["list-image", image] => list_image(Path::new(image), &mut lines)?,
         _ => {
-            return Err(
-                "expected fill DIR SEED, churn DIR SEED, write IMAGE SEED, list DIR or list-image IMAGE"
-                    .into(),
-            );
+            return Err("expected fill DIR SEED, churn DIR SEED, write IMAGE SEED, sync DIR SEED, \
+                 sync-image IMAGE SEED cut|unmount, recover IMAGE, list DIR or list-image IMAGE"
+                .into());
         }
     }
     lines.sort_unstable();
@@ -195,19 +204,150 @@ fn churn(dir: &Path, seed: u64) -> Outcome {
     Ok(())
 }
 
+/// A change of one file that is synced.
+struct SyncedChange {
+    file: u64,
+    at: u64,
+    bytes: Vec<u8>,
+    size: Option<u64>,
+    mode: u32,
+    xattr: Option<Vec<u8>>,
+    is_data_only: bool,
+}
+
+/// Files whose last change was synced are `synced-N`, others `other-N`.
+fn synced_changes(seed: u64) -> Vec<SyncedChange> {
+    let mut random = Random(mix(seed ^ 3));
+    let places = [0, 0, 0, 40, 900, 2_000, 2_970, 1_100_000];
+    (0..SYNCED)
+        .map(|_| {
+            let place = places[random.below(places.len() as u64) as usize];
+            let length = 1 + random.below(30_000) as usize;
+            SyncedChange {
+                file: random.below(40),
+                at: place * BLOCK + random.below(20_000),
+                bytes: random.bytes(length),
+                size: (random.below(5) == 0).then(|| random.below(60_000)),
+                mode: 0o600 | random.below(0o100) as u32,
+                xattr: (random.below(4) == 0).then(|| random.bytes(1 + length % 100)),
+                is_data_only: random.below(3) == 0,
+            }
+        })
+        .collect()
+}
+
+/// Changes of files that are synced.
+const SYNCED: u64 = 150;
+
+fn sync(dir: &Path, seed: u64) -> Outcome {
+    for change in synced_changes(seed) {
+        let path = dir.join(format!("synced-{}", change.file));
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
+        if let Some(size) = change.size {
+            file.set_len(size)?;
+        }
+        file.write_all_at(&change.bytes, change.at)?;
+        // fdatasync does not promise what follows.
+        if !change.is_data_only {
+            fs::set_permissions(&path, fs::Permissions::from_mode(change.mode))?;
+            if let Some(value) = &change.xattr {
+                sys::setxattr(&path, "user.value", value, XattrFlags::empty())?;
+            }
+            file.sync_all()?;
+        } else {
+            file.sync_data()?;
+            file.sync_all()?;
+        }
+    }
+    for number in 0..20 {
+        fs::write(dir.join(format!("other-{number}")), b"nobody syncs this")?;
+    }
+    Ok(())
+}
+
+/// The directory of everything else, if it is not there.
+async fn make_files(root: &Process<F2fs>) -> flashweir_fs::vfs::Result<()> {
+    match root.mkdir("/files", 0o755).await {
+        Ok(_) | Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+async fn sync_changes(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
+    let root = vfs.process(Creds::ROOT);
+    make_files(&root).await?;
+    vfs.sync_all().await?;
+    for change in synced_changes(seed) {
+        let path = format!("/files/synced-{}", change.file);
+        let file = root.open(&path, OpenFlags::READ_WRITE.create(), 0o644).await?;
+        if let Some(size) = change.size {
+            file.truncate(size).await?;
+        }
+        file.pwrite(change.at, Source::bytes(&change.bytes)).await?;
+        if !change.is_data_only {
+            root.chmod(&path, change.mode as u16).await?;
+            if let Some(value) = &change.xattr {
+                root.setxattr(&path, "user.value", value, XattrMode::Set, Follow::Yes).await?;
+            }
+            file.sync(SyncKind::All).await?;
+        } else {
+            file.sync(SyncKind::Data).await?;
+            file.sync(SyncKind::All).await?;
+        }
+        file.close().await?;
+    }
+    // Files that no checkpoint has.
+    for number in 0..20 {
+        let file = root.create(format!("/files/synced-{seed}-{number}")).await?;
+        file.write(Source::bytes(&vec![number; 1000 * usize::from(number)])).await?;
+        file.sync(SyncKind::All).await?;
+        file.close().await?;
+    }
+    for number in 0..20 {
+        let file = root.create(format!("/files/other-{number}")).await?;
+        file.write(Source::bytes(b"nobody syncs this")).await?;
+        file.close().await?;
+    }
+    let counts = vfs.fs().metrics();
+    println!("{} by nodes, {} by checkpoint", counts.fsyncs_by_nodes, counts.fsyncs_by_checkpoint);
+    Ok(())
+}
+
+fn sync_image(image: &Path, seed: u64, is_cut: bool) -> Outcome {
+    with_vfs(image, async move |vfs| {
+        let done = sync_changes(&vfs, seed).await;
+        if is_cut { done } else { done.and(vfs.unmount().await) }
+    })
+}
+
+fn recover(image: &Path) -> Outcome {
+    with_vfs(image, async |vfs| {
+        let recovered = vfs.fs().recovered();
+        println!("{recovered:?}");
+        vfs.unmount().await
+    })
+}
+
 /// Changes a volume through the vfs, in a directory `files` of its own or one that is there.
 fn write(image: &Path, seed: u64) -> Outcome {
+    with_vfs(image, async move |vfs| {
+        let done = change(&vfs, seed).await;
+        done.and(vfs.unmount().await)
+    })
+}
+
+/// Does something with an image that is mounted for writing.
+fn with_vfs(
+    image: &Path,
+    what: impl AsyncFnOnce(Vfs<F2fs>) -> flashweir_fs::vfs::Result<()> + 'static,
+) -> Outcome {
     let fs = block_on(F2fs::mount(Rc::new(Image::open(image, true)?)))?;
     let mut executor = Executor::new();
     let options = MountOptions { epoch_seconds: 1_700_000_000, ..MountOptions::default() };
     let vfs = Vfs::mount(fs, executor.handle(), options)?;
     let result = Rc::new(Cell::new(None));
     let slot = Rc::clone(&result);
-    executor.spawn(async move {
-        let mut done = change(&vfs, seed).await;
-        done = done.and(vfs.unmount().await);
-        slot.set(Some(done));
-    });
+    executor.spawn(async move { slot.set(Some(what(vfs).await)) });
     let mut now = Instant::ZERO;
     while result.get().is_none() {
         executor.run_ready(now);
@@ -219,10 +359,7 @@ fn write(image: &Path, seed: u64) -> Outcome {
 async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     let mut random = Random(mix(seed ^ 2));
     let root = vfs.process(Creds::ROOT);
-    match root.mkdir("/files", 0o755).await {
-        Ok(_) | Err(Errno::EEXIST) => (),
-        Err(errno) => return Err(errno),
-    }
+    make_files(&root).await?;
     let start = format!("/files/ours-{}", random.below(1 << 40));
     root.mkdir(&start, 0o750).await?;
     for number in 0..NAMES {

@@ -3,6 +3,7 @@
 
 pub mod crash;
 pub mod experiment;
+pub mod files;
 pub mod live;
 pub mod model_port;
 pub mod mqsim;

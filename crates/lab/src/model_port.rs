@@ -9,13 +9,13 @@
 //!
 //! Deliberately absent: time.
 
-use crate::stack::{FlushMode, LBAS, answer, command};
-use flashweir_contract::{Exploration, Log, LogPos, ModelDevice, Policy};
-use flashweir_core::CommandId;
+use crate::stack::{FlushMode, LBAS, answer, command, read_range};
+use flashweir_contract::{Contents, CrashState, Exploration, LegalStates, Log, LogPos, ModelDevice, Policy};
 use flashweir_fs::port::{BLOCK_BYTES, BlockPort, Request, Ticket};
 use std::cell::{Ref, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A port onto a model device. Clones are ports onto the same device.
 #[derive(Clone)]
@@ -23,12 +23,11 @@ pub struct ModelPort {
     device: Rc<RefCell<ModelDevice>>,
     blocks: u64,
     mode: FlushMode,
-    submitted: Rc<RefCell<u64>>,
 }
 
 impl fmt::Debug for ModelPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ModelPort({} blocks, {} requests)", self.blocks, self.submitted.borrow())
+        write!(f, "ModelPort({} blocks)", self.blocks)
     }
 }
 
@@ -38,8 +37,13 @@ impl ModelPort {
         Self::on(ModelDevice::new(policy, LBAS as u32, blocks), blocks, mode)
     }
 
+    /// A device of so many blocks that has just woken up with these contents.
+    pub fn with_contents(policy: Policy, contents: Arc<Contents>, blocks: u64, mode: FlushMode) -> Self {
+        Self::on(ModelDevice::with_contents(policy, LBAS as u32, blocks, contents), blocks, mode)
+    }
+
     fn on(device: ModelDevice, blocks: u64, mode: FlushMode) -> Self {
-        Self { device: Rc::new(RefCell::new(device)), blocks, mode, submitted: Rc::default() }
+        Self { device: Rc::new(RefCell::new(device)), blocks, mode }
     }
 
     /// Everything that was asked since the device woke up.
@@ -50,6 +54,27 @@ impl ModelPort {
     /// The present position in the log: a cut now.
     pub fn position(&self) -> LogPos {
         self.device.borrow().log().position()
+    }
+
+    /// Everything that a read shows.
+    pub fn contents(&self) -> Contents {
+        self.device.borrow().contents()
+    }
+
+    /// Looks at the states that the contract allows after a cut at `upto`.
+    pub fn with_states<T>(
+        &self,
+        upto: LogPos,
+        exploration: Exploration,
+        look: impl FnOnce(&Log, LegalStates<'_>) -> T,
+    ) -> T {
+        let device = self.device.borrow();
+        look(device.log(), device.legal_states_at(upto, exploration))
+    }
+
+    /// A port onto the device that wakes up in `state`.
+    pub fn woken(&self, state: &CrashState) -> Self {
+        Self::on(self.device.borrow().after(state), self.blocks, self.mode)
     }
 
     /// Calls `wake` with a port onto each device that may wake up after a cut at `upto`, until it fails. The first value
@@ -81,16 +106,10 @@ impl BlockPort for ModelPort {
     }
 
     fn submit(&self, request: Request) -> Ticket {
-        let range = match request {
-            Request::Read { block, count } => Some((block, count)),
-            _ => None,
-        };
-        let Some(mut command) = command(request, self.mode, true) else {
+        let range = read_range(&request);
+        let Some(command) = command(request, self.mode, true) else {
             return Ticket::done(Ok(Box::default()));
         };
-        let mut submitted = self.submitted.borrow_mut();
-        command.id = CommandId(*submitted);
-        *submitted += 1;
         let completion = self.device.borrow_mut().submit(&command).expect("no completion is held");
         Ticket::done(answer(completion.result, range, BLOCK_BYTES))
     }

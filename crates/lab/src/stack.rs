@@ -38,6 +38,20 @@ pub enum FlushMode {
     NoFlush,
 }
 
+impl FlushMode {
+    /// All of them, in the paper's order.
+    pub const ALL: [Self; 3] = [Self::Flush, Self::RangeFlush, Self::NoFlush];
+
+    /// Its name in the paper.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Flush => "FLUSH",
+            Self::RangeFlush => "RFLUSH",
+            Self::NoFlush => "NOFLUSH",
+        }
+    }
+}
+
 /// Blocks of the command set in one block of the port.
 pub(crate) const LBAS: u64 = BLOCK_BYTES as u64 / LBA_BYTES;
 
@@ -74,10 +88,7 @@ impl Shared {
         let Some(live) = &mut self.live else {
             return Ticket::done(Err(PortError::Device(DeviceError::NotSupported("anything without power"))));
         };
-        let range = match request {
-            Request::Read { block, count } => Some((block, count)),
-            _ => None,
-        };
+        let range = read_range(&request);
         let Some(command) = command(request, self.mode, self.unit_bytes == BLOCK_BYTES) else {
             return Ticket::done(Ok(Box::default()));
         };
@@ -94,6 +105,14 @@ impl Shared {
             &mut self.finished,
         );
         ticket
+    }
+}
+
+/// What a read asks for; `None` for other requests.
+pub(crate) fn read_range(request: &Request) -> Option<(Block, u32)> {
+    match *request {
+        Request::Read { block, count } => Some((block, count)),
+        _ => None,
     }
 }
 
@@ -142,6 +161,29 @@ impl BlockPort for Port {
 
     fn submit(&self, request: Request) -> Ticket {
         self.0.borrow_mut().submit(request)
+    }
+}
+
+impl Port {
+    /// Looks at the device. Panics if its power was cut.
+    pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
+        look(self.0.borrow().live.as_ref().expect("the power is on").device())
+    }
+}
+
+/// What a task will have given.
+#[derive(Debug)]
+pub struct Slot<T>(Rc<RefCell<Option<T>>>);
+
+impl<T> Slot<T> {
+    /// Whether it is there.
+    pub fn is_set(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// Takes it.
+    pub fn take(&self) -> Option<T> {
+        self.0.take()
     }
 }
 
@@ -195,7 +237,7 @@ impl Stack {
 
     /// Looks at the device.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
-        look(self.shared.borrow().live.as_ref().expect("the power is on").device())
+        self.port().with_device(look)
     }
 
     /// A hash over everything that the device did and when.
@@ -254,15 +296,21 @@ impl Stack {
         }
     }
 
-    /// Runs until a task gives its answer; `None` if it waits for something that never comes.
-    pub fn block_on<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Option<T> {
-        let slot = Rc::new(RefCell::new(None));
-        let result = Rc::clone(&slot);
+    /// Begins a task whose answer is kept.
+    pub fn spawn_for<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Slot<T> {
+        let slot = Slot(Rc::new(RefCell::new(None)));
+        let result = Rc::clone(&slot.0);
         self.executor.spawn(async move {
             let value = future.await;
             *result.borrow_mut() = Some(value);
         });
-        while slot.borrow().is_none() {
+        slot
+    }
+
+    /// Runs until a task gives its answer; `None` if it waits for something that never comes.
+    pub fn block_on<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Option<T> {
+        let slot = self.spawn_for(future);
+        while !slot.is_set() {
             if !self.turn() {
                 return None;
             }

@@ -442,22 +442,12 @@ impl World {
         let now = self.agenda.now();
         let metrics = self.device.metrics().since(&self.baseline);
         let unit = self.device.geometry().unit_bytes;
-        let nand_units = metrics.user_units_programmed
-            + metrics.gc_units_moved
-            + metrics.filler_units
-            + metrics.meta_units;
         let mut result = RunResult {
             device: device_name.to_string(),
             workload: workload_name.to_string(),
             seed,
             virtual_time_ns: now.as_nanos(),
-            totals: DeviceTotals {
-                host_written_bytes: metrics.host_units_written * unit,
-                nand_written_bytes: nand_units * unit,
-                erases: metrics.erases,
-                gc_units_moved: metrics.gc_units_moved,
-                flushes: metrics.flushes,
-            },
+            totals: DeviceTotals::of(&metrics, unit),
             ..RunResult::default()
         };
         result.add_metrics("device", &metrics.list());

@@ -26,20 +26,13 @@ mod restarts;
 mod server;
 mod tls;
 
-use crate::ci::cargo;
-use crate::host::seed;
-use crate::packages;
-use crate::steps::{Steps, Verdict, show};
-use place::Place;
+use crate::judges::{Finding, Judge, Judges};
 
-/// What a judge says: a line of counts, or what is wrong.
-pub(crate) type Finding = Result<String, String>;
-
-/// A judge: its name, what it shows, and how it finds that out.
-pub(crate) type Judge = (&'static str, &'static str, fn(&Place) -> Finding);
+/// The judges of `weir serve`.
+pub(crate) const JUDGES: Judges = Judges { subject: "serve", all: &ALL, build: None };
 
 /// All of them, in the order of CI.
-const JUDGES: [Judge; 15] = [
+const ALL: [Judge; 15] = [
     ("nbdinfo", "exports, sizes, block sizes, flags and maps", clients::nbdinfo),
     ("nbdcopy", "images with holes, there and back", clients::nbdcopy),
     ("qemu-img", "images converted, compared and mapped", qemu::img),
@@ -56,55 +49,3 @@ const JUDGES: [Judge; 15] = [
     ("cut-eio", "clients that stay connected while the power is off", cuts::eio),
     ("cut-ext4", "what was synced is there after power cuts", cuts::ext4),
 ];
-
-/// The judges as steps of CI, on the release build of `weir`.
-pub(crate) fn steps(steps: &mut Steps, seed: u64) {
-    judge(steps, seed, &[]);
-}
-
-/// Builds `weir` and calls the judges that were named, or all.
-pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
-    for name in names {
-        if !JUDGES.iter().any(|judge| judge.0 == *name) {
-            let known: Vec<String> =
-                JUDGES.iter().map(|(name, what, _)| format!("  {name:<14} {what}")).collect();
-            return Err(format!("no judge {name:?}; there are\n{}", known.join("\n")));
-        }
-    }
-    let seed = seed()?;
-    println!("seed {seed}");
-    let mut all = Steps::default();
-    all.step("Debian packages", || match packages::install_missing() {
-        Ok(note) => Verdict::Passed(note),
-        Err(why) => Verdict::Failed(why),
-    });
-    let built = all.step("build weir", || {
-        show(cargo(seed).args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]))
-    });
-    if built {
-        judge(&mut all, seed, names);
-    }
-    Ok(all.summary())
-}
-
-fn judge(steps: &mut Steps, seed: u64, names: &[&str]) {
-    for (name, what, judge) in JUDGES.iter().filter(|judge| names.is_empty() || names.contains(&judge.0)) {
-        steps.step(&format!("serve, {name}: {what}"), || match call(name, seed, *judge) {
-            Ok(counts) => Verdict::Passed(counts),
-            Err(why) => Verdict::Failed(why),
-        });
-    }
-}
-
-/// One judge in a directory of its own, which is gone afterwards.
-pub(crate) fn call(name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Finding {
-    let place = Place::new(name, seed)?;
-    let finding = judge(&place);
-    if finding.is_err() {
-        place.show_log();
-    }
-    match (finding, place.leftovers()) {
-        (Ok(_), Some(left)) => Err(format!("it left behind: {left}")),
-        (finding, _) => finding,
-    }
-}

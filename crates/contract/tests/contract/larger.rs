@@ -23,7 +23,7 @@ proptest! {
         let log = history.log();
         let upto = flashweir_contract::LogPos((cut * f64::from(log.position().0 + 1)) as u32);
         let mut oracle = Oracle::new(kind.policy());
-        let exploration = Exploration { exhaustive_atoms_max: 8, random_draws: 50, seed };
+        let exploration = Exploration { exhaustive_atoms_max: 8, random_draws: 50, seed, ..Exploration::default() };
         for state in LegalStates::new(&log, upto, kind.policy(), exploration).take(400) {
             let verdict = oracle.check(&log, upto, |lpn| state.observed(&log, lpn));
             prop_assert!(verdict.is_legal(), "{verdict:?} {state:?}");
@@ -38,7 +38,7 @@ proptest! {
         let log = history.log();
         let upto = log.position();
         let mut oracle = Oracle::new(kind.policy());
-        let exploration = Exploration { exhaustive_atoms_max: 4, random_draws: 10, seed };
+        let exploration = Exploration { exhaustive_atoms_max: 4, random_draws: 10, seed, ..Exploration::default() };
         let compared = Cell::new(0);
         for state in LegalStates::new(&log, upto, kind.policy(), exploration).take(100) {
             let mut seen: Vec<Observed> = (0..SHAPE.lpns).map(|lpn| state.observed(&log, Lpn(lpn))).collect();

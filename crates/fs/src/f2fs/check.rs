@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: repair; and what was written after the last checkpoint, which a mount for writing recovers.
 
+use super::chain::synced;
 use super::error::{Error, Result};
 use super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::layout::node::{self, Footer, INODE_WORDS, Inode, Kind, NODE_WORDS, inline};
@@ -46,8 +47,10 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// What else is wrong and not told.
     pub problems_untold: u64,
-    /// Whether the volume was unmounted. If not, what fsync wrote after the checkpoint was not looked at.
+    /// Whether the volume was unmounted.
     pub is_clean: bool,
+    /// Files that fsync wrote after the checkpoint. They were not looked at; a mount for writing recovers them.
+    pub synced_files: u64,
     /// Version of the checkpoint that was checked.
     pub checkpoint: u64,
     /// Directories.
@@ -94,6 +97,7 @@ pub async fn check(port: Rc<dyn BlockPort>) -> Result<Report> {
         todo: Vec::new(),
         report: Report {
             is_clean: volume.is_clean(),
+            synced_files: synced(&volume.chain().await?).len() as u64,
             checkpoint: volume.checkpoint().version,
             ..Report::default()
         },

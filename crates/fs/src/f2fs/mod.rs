@@ -7,6 +7,7 @@
 //! names the place; no index, allocation or loop is bounded by an unchecked number. What is not supported is refused at
 //! mount, by name.
 
+mod chain;
 pub mod check;
 pub mod error;
 pub mod layout;
@@ -23,4 +24,4 @@ pub use layout::node::{Inode, Kind, Time};
 pub use layout::{Nid, Superblock};
 pub use mkfs::{Options, mkfs};
 pub use volume::Volume;
-pub use write::F2fs;
+pub use write::{Background, F2fs, F2fsMetrics, F2fsOptions, Flushing, InPlace};

@@ -7,7 +7,7 @@
 
 use super::error::{Error, Result, corrupt};
 use super::layout::bytes::block_bit;
-use super::layout::checkpoint::{self, Checkpoint, Cursor, Flags};
+use super::layout::checkpoint::{self, Checkpoint, Cursor, Epoch, Flags};
 use super::layout::node::{Footer, Inode, Kind, blocks_max};
 use super::layout::summary::{self, Owner, Summary};
 use super::layout::tables::{self, NatEntry, SitEntry};
@@ -25,6 +25,8 @@ pub struct Volume {
     superblock: Superblock,
     geometry: Geometry,
     checkpoint: Checkpoint,
+    /// What nodes carry that were written on top of the checkpoint.
+    epoch: Epoch,
     /// Which of the two packs is valid.
     pack: usize,
     /// Inodes without a name that were still open.
@@ -122,6 +124,7 @@ impl Volume {
             port,
             superblock,
             geometry,
+            epoch: Epoch::of(&checkpoint, checkpoint::crc_of(&blocks)),
             checkpoint,
             pack,
             orphans: Vec::new(),
@@ -192,6 +195,11 @@ impl Volume {
         &self.checkpoint
     }
 
+    /// What nodes carry that were written on top of the checkpoint.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     /// Where things are.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -202,7 +210,7 @@ impl Volume {
         &self.orphans
     }
 
-    /// Whether the volume was unmounted: nothing is newer than its checkpoint.
+    /// Whether the checkpoint is that of an unmount. Linux may have written on top of it nevertheless; see [`Self::chain`].
     pub fn is_clean(&self) -> bool {
         self.checkpoint.flags.has(Flags::UNMOUNTED)
     }
@@ -332,7 +340,8 @@ impl Volume {
         self.node_block(nid, entry.addr).await
     }
 
-    async fn node_block(&self, nid: Nid, addr: Addr) -> Result<Arc<[u8]>> {
+    /// The node that is at a block, whoever's it is.
+    pub(super) async fn node_block(&self, nid: Nid, addr: Addr) -> Result<Arc<[u8]>> {
         if self.geometry.place_of(addr).is_none() {
             return corrupt(format!("node {nid} is at block {addr}, outside of the main area"));
         }

@@ -136,6 +136,7 @@ impl<F: Fs> Vfs<F> {
         let mut batch = self.0.batches.take();
         batch.extend((at..at + count).map(page));
         let written = self.0.fs.write_pages(inode.ino, &batch, WriteCause::Direct).await;
+        self.note_written();
         self.0.batches.give_back(batch);
         written.map(|()| count)
     }

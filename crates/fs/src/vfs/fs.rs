@@ -24,7 +24,7 @@
 
 use super::types::*;
 use super::{Barrier, DirtyPage, Errno, SyncKind, Ticket, WriteCause};
-use flashweir_core::Payload;
+use flashweir_core::{Duration, Payload};
 
 /// A file system. See the module for what both sides keep to.
 ///
@@ -167,11 +167,16 @@ pub trait Fs: 'static {
 
     /// Makes durable what was written of the inode, and what is needed to find it after a power cut: with
     /// [`SyncKind::All`] also its attributes and its name. The vfs has written its dirty pages before, under
-    /// [`WriteCause::Sync`].
+    /// [`WriteCause::Sync`] or [`WriteCause::DataSync`].
     async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()>;
 
     /// Makes everything durable; all dirty pages have been written before.
     async fn sync(&self) -> Result<()>;
+
+    /// The last call: makes everything durable, all dirty pages have been written before, and says so on the disk.
+    async fn unmount(&self) -> Result<()> {
+        self.sync().await
+    }
 
     /// Writes `pages` (all dirty pages of the inode) in order before everything that follows, without waiting for
     /// them to be durable or even transferred. Returns when they are dispatched (spec 3.4); the ticket resolves when
@@ -182,6 +187,17 @@ pub trait Fs: 'static {
 
     /// Whether [`Fs::barrier`] works.
     fn has_barriers(&self) -> bool {
+        false
+    }
+
+    /// A turn of work that nobody waits for, such as cleaning. Says after how long the next turn is; `None` is when
+    /// pages were written, if ever. The vfs calls it from one task and waits for its end before it unmounts.
+    async fn background(&self, _now: Timestamp) -> Option<Duration> {
+        None
+    }
+
+    /// Whether [`Fs::background`] ever has something to do.
+    fn has_background(&self) -> bool {
         false
     }
 

@@ -62,6 +62,8 @@ pub enum WriteCause {
     Background,
     /// Somebody waits in fsync, fdatasync or sync; [`Fs::fsync`] or [`Fs::sync`] follows.
     Sync,
+    /// The same in fdatasync.
+    DataSync,
     /// The caller writes past the page cache.
     Direct,
 }

@@ -47,6 +47,12 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) throttled: Cell<u32>,
     /// Background write-back sleeps without a timer.
     pub(crate) idle: Cell<bool>,
+    /// The file system's own work: something may be there to do, or the mount ends.
+    pub(crate) turn: Rc<Event>,
+    /// That work waits for pages to become dirty.
+    pub(crate) turn_idle: Cell<bool>,
+    /// A turn of it is running.
+    pub(crate) turn_runs: Cell<bool>,
     /// Dirty pages became fewer, or it became clear that they do not.
     pub(crate) cleaned: Event,
     /// No dirty page can be written, for this reason.
@@ -151,6 +157,9 @@ impl<F: Fs> Vfs<F> {
             work: Rc::default(),
             throttled: Cell::new(0),
             idle: Cell::new(false),
+            turn: Rc::default(),
+            turn_idle: Cell::new(false),
+            turn_runs: Cell::new(false),
             cleaned: Event::default(),
             stuck: Cell::new(None),
             unmounted: Cell::new(false),
@@ -162,6 +171,13 @@ impl<F: Fs> Vfs<F> {
             slots: Pool::new(),
         }));
         handle.spawn(super::writeback::run(Rc::downgrade(&vfs.0), Rc::clone(&vfs.0.work), handle.clone()));
+        if vfs.0.fs.has_background() && !vfs.0.options.read_only {
+            handle.spawn(super::writeback::turns(
+                Rc::downgrade(&vfs.0),
+                Rc::clone(&vfs.0.turn),
+                handle.clone(),
+            ));
+        }
         Ok(vfs)
     }
 
@@ -175,8 +191,15 @@ impl<F: Fs> Vfs<F> {
         if self.0.inodes.borrow().values().any(|inode| inode.users.get() > 0) {
             return Err(Errno::EBUSY);
         }
-        let synced = self.sync_all().await;
         self.0.unmounted.set(true);
+        self.0.turn.notify();
+        while self.0.turn_runs.get() {
+            self.0.helper_ended.wait().await;
+        }
+        let synced = match self.0.options.read_only {
+            true => Ok(()),
+            false => self.write_all().await.and(self.0.fs.unmount().await),
+        };
         self.0.work.notify();
         synced
     }

@@ -60,6 +60,29 @@ pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: 
     }
 }
 
+/// The task of a mount that gives the file system turns of its own work. It ends with the mount.
+pub(crate) async fn turns<F: Fs>(mount: Weak<Shared<F>>, turn: Rc<Event>, handle: Handle) {
+    loop {
+        let Some(vfs) = mount.upgrade().map(Vfs) else { return };
+        if vfs.0.unmounted.get() {
+            return;
+        }
+        vfs.0.turn_runs.set(true);
+        let span = vfs.0.fs.background(vfs.timestamp()).await;
+        vfs.0.turn_runs.set(false);
+        vfs.0.helper_ended.notify();
+        if vfs.0.unmounted.get() {
+            return;
+        }
+        vfs.0.turn_idle.set(span.is_none());
+        drop(vfs);
+        match span {
+            Some(span) => Either(turn.wait(), handle.sleep_until(handle.now().saturating_add(span))).await,
+            None => turn.wait().await,
+        }
+    }
+}
+
 /// Pages that were handed to the file system; if this is dropped before the answer, they are dirty again.
 struct Batch<'a, F: Fs> {
     vfs: &'a Vfs<F>,
@@ -89,6 +112,14 @@ impl<F: Fs> Drop for Batch<'_, F> {
 }
 
 impl<F: Fs> Vfs<F> {
+    /// Pages were written: the file system may have work of its own.
+    #[inline]
+    pub(crate) fn note_written(&self) {
+        if self.0.turn_idle.replace(false) {
+            self.0.turn.notify();
+        }
+    }
+
     // Becoming dirty.
 
     /// The inode has dirty pages.
@@ -170,6 +201,7 @@ impl<F: Fs> Vfs<F> {
             return Ok(0);
         }
         let result = self.0.fs.write_pages(inode.ino, &batch.pages, cause).await;
+        self.note_written();
         self.end_batch(&mut batch, result, cause).map(|()| count)
     }
 
@@ -294,7 +326,11 @@ impl<F: Fs> Vfs<F> {
 
     /// Writes the dirty pages of the inode and makes them durable.
     pub(crate) async fn sync_inode(&self, inode: &Rc<Inode>, kind: SyncKind) -> Result<()> {
-        self.write_range(inode, WHOLE, WriteCause::Sync).await?;
+        let cause = match kind {
+            SyncKind::All => WriteCause::Sync,
+            SyncKind::Data => WriteCause::DataSync,
+        };
+        self.write_range(inode, WHOLE, cause).await?;
         let synced = self.0.fs.fsync(inode.ino, kind).await;
         if let Err(errno) = synced {
             inode.record_error(errno);
@@ -340,6 +376,12 @@ impl<F: Fs> Vfs<F> {
         if self.0.options.read_only {
             return Ok(());
         }
+        let written = self.write_all().await;
+        written.and(self.0.fs.sync().await)
+    }
+
+    /// Writes all dirty pages. The first error is returned, after everything was tried.
+    pub(crate) async fn write_all(&self) -> Result<()> {
         let inodes: Vec<Rc<Inode>> = self.0.inodes.borrow().values().cloned().collect();
         let mut first = Ok(());
         for inode in inodes {
@@ -348,6 +390,6 @@ impl<F: Fs> Vfs<F> {
                 first = first.and(self.settle(&inode).await);
             }
         }
-        first.and(self.0.fs.sync().await)
+        first
     }
 }

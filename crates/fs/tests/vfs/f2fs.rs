@@ -4,7 +4,7 @@ use crate::bed::Bed;
 use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::Stream;
-use flashweir_fs::f2fs::{F2fs, Options, check, mkfs};
+use flashweir_fs::f2fs::{F2fs, F2fsOptions, InPlace, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
 use flashweir_fs::vfs::*;
 use std::cell::RefCell;
@@ -204,7 +204,11 @@ fn a_cut_leaves_a_checkpoint() {
             root.mkdir(format!("/d{dir}"), 0o755).await.unwrap();
         }
         let mut random = Stream::new(9, "f2fs cuts");
-        random_changes(&vfs, &mut random, &mut Model::new(), 120).await;
+        let mut model = Model::new();
+        for _ in 0..12 {
+            random_changes(&vfs, &mut random, &mut model, 20).await;
+            vfs.sync_all().await.unwrap();
+        }
         vfs.unmount().await.unwrap();
     });
     let requests = recorder.requests.take();
@@ -217,13 +221,316 @@ fn a_cut_leaves_a_checkpoint() {
         let start = flush.checked_sub(1).map_or(0, |before| flushes[before]);
         let image = volume(64);
         for (at, request) in requests[..flushes[flush]].iter().enumerate() {
-            if at < start || random.below(2) == 0 {
+            let is_durable = matches!(request, Request::Write(write) if write.fua);
+            if at < start || is_durable || random.below(2) == 0 {
                 block_on(image.submit(request.clone()).completed()).unwrap();
             }
         }
         let report = block_on(check(Rc::clone(&image) as _)).unwrap();
         assert_eq!(report.problems, [], "after {start} requests and some of those up to {}", flushes[flush]);
         checkpoints.insert(report.checkpoint);
+        // What fsync wrote after it can be recovered.
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move { vfs.unmount().await.unwrap() });
+        good(&image);
+        let report = block_on(check(Rc::clone(&image) as _)).unwrap();
+        assert!(report.is_clean);
     }
     assert!(checkpoints.len() > 3, "cuts were in different checkpoints");
+}
+
+/// A volume that is as full as users can make it and is overwritten at random, many times its size.
+#[test]
+fn a_full_volume_goes_on() {
+    for (mib, per_section, rounds) in [(64, 1, 3), (200, 1, 4), (400, 4, 2)] {
+        let image = Rc::new(Image::in_memory(mib << 8));
+        let options = Options { segments_per_section: per_section, ..Options::new(mib << 8) };
+        block_on(mkfs(&*image, &options)).unwrap();
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        let pages = bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let free = vfs.statfs().await.unwrap().pages_free;
+            let file = root.open("/full", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+            let mut versions = Vec::new();
+            // All but what nodes take.
+            while file
+                .pwrite(versions.len() as u64 * 4096, Source::bytes(&page(versions.len() as u64, 0)))
+                .await
+                .is_ok()
+            {
+                versions.push(0);
+            }
+            let pages = versions.len() as u64;
+            assert!(pages > free - free / 500 - 20, "{pages} of {free}");
+            assert!(vfs.statfs().await.unwrap().pages_free < 8);
+            let mut random = Stream::new(mib, "f2fs overwrites");
+            for number in 1..rounds * pages {
+                let at = random.below(pages);
+                versions[at as usize] = number;
+                file.pwrite(at * 4096, Source::bytes(&page(at, number))).await.unwrap();
+                if number % (pages / 4) == 0 {
+                    file.sync(SyncKind::All).await.unwrap();
+                }
+            }
+            file.sync(SyncKind::All).await.unwrap();
+            let metrics = vfs.fs().metrics();
+            println!("{mib} MiB, {pages} pages: {metrics:?}, {}", metrics.amplification_milli());
+            assert!(metrics.cleaned_foreground > 0);
+            for (at, version) in versions.iter().enumerate() {
+                let mut bytes = [0; 4096];
+                file.pread(at as u64 * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+                assert!(bytes == page(at as u64, *version), "page {at}");
+            }
+            file.close().await.unwrap();
+            vfs.unmount().await.unwrap();
+            pages
+        });
+        good(&image);
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            vfs.process(Creds::ROOT).unlink("/full").await.unwrap();
+            assert!(vfs.statfs().await.unwrap().pages_free > pages);
+            vfs.unmount().await.unwrap();
+        });
+        good(&image);
+    }
+}
+
+/// A page that says where it belongs and when it was written.
+fn page(at: u64, version: u64) -> [u8; 4096] {
+    let mut bytes = [0x5a; 4096];
+    bytes[..8].copy_from_slice(&at.to_le_bytes());
+    bytes[8..16].copy_from_slice(&version.to_le_bytes());
+    bytes
+}
+
+/// Names come and go, and pages of a large file are overwritten, in a volume so small that it is cleaned all the time.
+#[test]
+fn random_changes_while_cleaning() {
+    let image = volume(64);
+    let mut model = Model::new();
+    let mut ballast = vec![0; 1700];
+    let mut cleaned = 0;
+    for round in 0..4 {
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        let mut random = Stream::new(round, "f2fs changes while cleaning");
+        let metrics;
+        (model, ballast, metrics) = bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            for dir in 0..3 {
+                assert_eq!(root.mkdir(&format!("/d{dir}"), 0o755).await.is_ok(), round == 0);
+            }
+            let file = root.open("/ballast", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+            for part in 0..10 {
+                for number in 0..500 {
+                    let at = random.below(ballast.len() as u64);
+                    ballast[at as usize] = round * 10_000 + part * 500 + number + 1;
+                    file.pwrite(at * 4096, Source::bytes(&page(at, ballast[at as usize]))).await.unwrap();
+                }
+                file.sync(SyncKind::All).await.unwrap();
+                random_changes(&vfs, &mut random, &mut model, 60).await;
+                compare(&vfs, &model).await;
+            }
+            for (at, version) in ballast.iter().enumerate().filter(|(_, version)| **version > 0) {
+                let mut bytes = [0; 4096];
+                file.pread(at as u64 * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+                assert!(bytes == page(at as u64, *version), "page {at}");
+            }
+            file.close().await.unwrap();
+            let metrics = vfs.fs().metrics();
+            vfs.unmount().await.unwrap();
+            (model, ballast, metrics)
+        });
+        cleaned += metrics.cleaned_foreground;
+        assert_eq!(good(&image), (4, model.len() as u64 + 1));
+    }
+    assert!(cleaned > 10, "{cleaned} sections");
+}
+
+/// After a file was overwritten here and there and nobody writes any more, its sections are cleaned one after the other,
+/// and the time stands still when there is nothing left to do.
+#[test]
+fn cleaning_in_the_background() {
+    let image = volume(256);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run({
+        let vfs = vfs.clone();
+        async move {
+            let root = vfs.process(Creds::ROOT);
+            for name in ["/first", "/second"] {
+                let file = root.create(name).await.unwrap();
+                for at in 0..2000 {
+                    file.pwrite(at * 4096, Source::bytes(&page(at, 0))).await.unwrap();
+                }
+                file.sync(SyncKind::All).await.unwrap();
+                for at in (0..2000).step_by(2) {
+                    file.pwrite(at * 4096, Source::bytes(&page(at, 1))).await.unwrap();
+                }
+                file.sync(SyncKind::All).await.unwrap();
+                file.close().await.unwrap();
+            }
+        }
+    });
+    assert_eq!(vfs.fs().metrics().cleaned_background, 0);
+    bed.pass(flashweir_core::Duration::from_secs(3600));
+    let metrics = vfs.fs().metrics();
+    assert!((7..30).contains(&metrics.cleaned_background), "{metrics:?}");
+    assert_eq!(metrics.cleaned_foreground, 0);
+    bed.pass(flashweir_core::Duration::from_secs(3600));
+    assert_eq!(vfs.fs().metrics(), metrics, "it has come to an end");
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for name in ["/first", "/second"] {
+            let file = root.open(name, OpenFlags::READ, 0).await.unwrap();
+            for at in 0..2000 {
+                let mut bytes = [0; 4096];
+                file.pread(at * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+                assert!(bytes == page(at, 1 - at % 2));
+            }
+            file.close().await.unwrap();
+        }
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+    let volume = block_on(flashweir_fs::f2fs::Volume::mount(image)).unwrap();
+    let elapsed_s = volume.checkpoint().elapsed_s;
+    assert!((7 * 30..3600).contains(&elapsed_s), "{elapsed_s} s until the last section was cleaned");
+}
+
+/// What is written where it is, and by which rule; a page that has no block gets one.
+#[test]
+fn in_place_or_not() {
+    let written = |in_place: InPlace, name: &'static str, pages: u64, kind: Option<SyncKind>| {
+        let image = volume(64);
+        let options = F2fsOptions { in_place, ..F2fsOptions::default() };
+        let fs = block_on(F2fs::mount_with(Rc::clone(&image) as _, options)).unwrap();
+        let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+        let vfs = bed.vfs.clone();
+        let (before, after) = bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let file = root.open(name, OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+            for at in 0..20 {
+                file.pwrite(at * 4096, Source::bytes(&page(at, 0))).await.unwrap();
+            }
+            file.sync(SyncKind::All).await.unwrap();
+            let before = vfs.fs().metrics();
+            assert_eq!(before.in_place_pages, 0);
+            for at in 0..pages {
+                file.pwrite(at * 4096, Source::bytes(&page(at, 1))).await.unwrap();
+            }
+            match kind {
+                Some(kind) => file.sync(kind).await.unwrap(),
+                None => vfs.sync_all().await.unwrap(),
+            }
+            let after = vfs.fs().metrics();
+            for at in 0..20 {
+                let mut bytes = [0; 4096];
+                file.pread(at * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+                assert!(bytes == page(at, u64::from(at < pages)));
+            }
+            file.close().await.unwrap();
+            vfs.unmount().await.unwrap();
+            (before, after)
+        });
+        good(&image);
+        let volume = block_on(flashweir_fs::f2fs::Volume::mount(image)).unwrap();
+        let content = block_on(async {
+            let inode = volume.inode(flashweir_fs::f2fs::Nid(4)).await.unwrap();
+            volume.read(&inode, 0, 20 * 4096).await.unwrap()
+        });
+        for (at, bytes) in content.chunks(4096).enumerate() {
+            assert!(bytes == page(at as u64, u64::from((at as u64) < pages)), "page {at} on the disk");
+        }
+        assert_eq!(after.written_pages - before.written_pages, pages);
+        after.in_place_pages
+    };
+    let (all, data) = (Some(SyncKind::All), Some(SyncKind::Data));
+    assert_eq!(written(InPlace::default(), "/file", 8, all), 8);
+    assert_eq!(written(InPlace::default(), "/file", 9, all), 0, "too many for an fsync");
+    assert_eq!(written(InPlace::default(), "/file", 20, data), 20, "fdatasync writes in place");
+    assert_eq!(written(InPlace::default(), "/file.mp4", 20, all), 20, "cold");
+    assert_eq!(written(InPlace::never(), "/file.mp4", 8, all), 0);
+    let util = InPlace { util: true, ..InPlace::never() };
+    assert_eq!(written(util, "/file", 20, all), 0, "the volume is nearly empty");
+    assert_eq!(written(InPlace { force: true, ..InPlace::never() }, "/file", 20, None), 20);
+    assert_eq!(
+        written(InPlace { ssr: true, ..InPlace::never() }, "/file", 20, None),
+        0,
+        "there are free segments"
+    );
+}
+
+/// A full volume is overwritten and cleaned; whatever part of the requests since the last flush is lost, discards among
+/// them, it is good, and no page is older than at the last sync before.
+#[test]
+fn cuts_while_cleaning() {
+    let recorder = Rc::new(Recorder { image: volume(120), requests: RefCell::default() });
+    let fs = block_on(F2fs::mount(Rc::clone(&recorder) as _)).unwrap();
+    let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+    let vfs = bed.vfs.clone();
+    let log = Rc::clone(&recorder);
+    let (synced, metrics) = bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let file = root.open("/full", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+        let pages = vfs.statfs().await.unwrap().pages_free - 60;
+        let mut versions = vec![0; pages as usize];
+        for at in 0..pages {
+            file.pwrite(at * 4096, Source::bytes(&page(at, 0))).await.unwrap();
+        }
+        file.sync(SyncKind::All).await.unwrap();
+        let mut synced = vec![(log.requests.borrow().len(), versions.clone())];
+        let mut random = Stream::new(5, "f2fs cuts while cleaning");
+        for number in 1..=30_000 {
+            let at = random.below(pages);
+            versions[at as usize] = number;
+            file.pwrite(at * 4096, Source::bytes(&page(at, number))).await.unwrap();
+            if random.below(2000) == 0 {
+                file.sync(SyncKind::All).await.unwrap();
+                synced.push((log.requests.borrow().len(), versions.clone()));
+            }
+        }
+        file.close().await.unwrap();
+        (synced, vfs.fs().metrics())
+    });
+    assert!(metrics.cleaned_foreground > 4 && metrics.discarded_blocks > 0, "{metrics:?}");
+    let requests = recorder.requests.take();
+    let first = synced[0].0;
+    let flushes: Vec<usize> = (first..requests.len()).filter(|&at| requests[at] == Request::Flush).collect();
+    let mut random = Stream::new(6, "f2fs cuts while cleaning");
+    for _ in 0..25 {
+        let flush = 1 + random.below(flushes.len() as u64 - 1) as usize;
+        let (start, end) = (flushes[flush - 1], flushes[flush]);
+        let image = volume(120);
+        for (at, request) in requests[..end].iter().enumerate() {
+            let is_durable = at < start || matches!(request, Request::Write(write) if write.fua);
+            if is_durable || random.below(2) == 0 {
+                block_on(image.submit(request.clone()).completed()).unwrap();
+            }
+        }
+        let report = block_on(check(Rc::clone(&image) as _)).unwrap();
+        assert_eq!(report.problems, [], "after {start} requests and some of those up to {end}");
+        let (_, least) = synced.iter().rfind(|(at, _)| *at <= start + 1).unwrap();
+        let mut bed = mounted(&image);
+        let (vfs, least) = (bed.vfs.clone(), least.clone());
+        bed.run(async move {
+            let file = vfs.process(Creds::ROOT).open("/full", OpenFlags::READ, 0).await.unwrap();
+            for (at, least) in (0..).zip(least) {
+                let mut bytes = [0; 4096];
+                file.pread(at * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+                let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+                assert!(
+                    bytes == page(at, version) && version >= least,
+                    "page {at}: {version}, synced {least}"
+                );
+            }
+            file.close().await.unwrap();
+            vfs.unmount().await.unwrap();
+        });
+        good(&image);
+    }
 }

@@ -11,6 +11,7 @@
 pub mod campaign;
 pub mod devices;
 pub mod explorer;
+pub mod files;
 pub mod litmus;
 pub mod replay;
 pub mod sim;

@@ -17,6 +17,7 @@ use crate::results::{
     kind_name,
 };
 use crate::workload::Kind;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Columns of a line at most; more than two for each pixel show nothing.
@@ -33,7 +34,7 @@ const WEAR_BINS: u64 = 40;
 /// A figure: panels with a heading and a sentence.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
-    pub(super) id: &'static str,
+    pub(super) id: Cow<'static, str>,
     pub(super) heading: String,
     pub(super) caption: String,
     /// What colours of segments and shades mean: class and meaning.
@@ -233,7 +234,7 @@ fn requests(course: &Course, kind: Kind, value: &dyn Fn(&Requests, usize, f64) -
 
 /// All figures, in their order. Runs that were not sampled have fewer.
 pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = report.curves.iter().map(parameter).collect();
+    let mut figures: Vec<Figure> = (1..).zip(&report.curves).map(parameter).collect();
     if report.runs.is_empty() {
         return figures;
     }
@@ -271,11 +272,17 @@ pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
 
 fn figure(id: &'static str, heading: &str, caption: &str, panels: impl IntoIterator<Item = Panel>) -> Figure {
     let panels = panels.into_iter().filter(|panel| !panel.is_empty()).map(|panel| panel.svg()).collect();
-    Figure { id, heading: heading.to_owned(), caption: caption.to_owned(), key: Vec::new(), panels }
+    Figure {
+        id: id.into(),
+        heading: heading.to_owned(),
+        caption: caption.to_owned(),
+        key: Vec::new(),
+        panels,
+    }
 }
 
 /// Figures against a parameter have colours of their own, which the legend of the page does not switch.
-fn parameter(curves: &Curves) -> Figure {
+fn parameter((number, curves): (u32, &Curves)) -> Figure {
     let mut key: Vec<(String, String)> = Vec::new();
     let axis = |label: &str, holds: &[f64]| match curves.is_logarithmic {
         true => Axis { log: true, ..axis(label, Unit::Number, &[]) },
@@ -306,7 +313,8 @@ fn parameter(curves: &Curves) -> Figure {
             Panel { title: panel.title.clone(), x, y, lines, ramp: 0.0 }
         })
         .collect();
-    Figure { key, ..figure("parameter", &curves.title, &curves.caption, panels) }
+    let id = if number == 1 { "parameter".into() } else { format!("parameter-{number}").into() };
+    Figure { key, id, ..figure("", &curves.title, &curves.caption, panels) }
 }
 
 fn throughput(study: &Study<'_>) -> Figure {
@@ -436,7 +444,7 @@ fn depth(study: &Study<'_>) -> Figure {
     let groups = bar_groups(study, &bar);
     let key = LEVELS.iter().enumerate().map(|(i, level)| (format!("q{i}"), (*level).to_owned())).collect();
     Figure {
-        id: "depth",
+        id: "depth".into(),
         heading: "Queue depth".into(),
         caption:
             "Measured requests by how many of their job were in flight when they were submitted, themselves \
@@ -510,7 +518,7 @@ fn amplification_total(study: &Study<'_>) -> Figure {
         )
     };
     let key = if panels.is_empty() { Vec::new() } else { key };
-    Figure { id: "waf", heading: "Write amplification".into(), caption: caption.into(), key, panels }
+    Figure { id: "waf".into(), heading: "Write amplification".into(), caption: caption.into(), key, panels }
 }
 
 fn amplification(study: &Study<'_>) -> Figure {
@@ -652,7 +660,7 @@ fn utilisation(study: &Study<'_>) -> Figure {
     let key = std::iter::once(word("idle")).chain(shades).chain([word("always busy")]).collect();
     let seed = if study.has_seeds() { ", of the first seed" } else { "" };
     Figure {
-        id: "heat",
+        id: "heat".into(),
         heading: "Use of dies and channels".into(),
         caption: format!(
             "A row is a die (a chip, where its dies do not interleave) or a channel, in the order of their numbers, \

@@ -82,7 +82,7 @@ pub struct Report<'a> {
     /// Every run. Runs of one device and one workload are repeats with different seeds.
     pub runs: &'a [RunResult],
     /// Figures against a parameter.
-    pub curves: Option<Curves>,
+    pub curves: Vec<Curves>,
     /// The configuration of each device.
     pub devices: Vec<Text>,
     /// The options of each workload.

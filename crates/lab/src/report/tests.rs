@@ -207,9 +207,9 @@ fn little_is_enough() {
         panels,
     };
     let both =
-        Report { curves: Some(curves(true, vec![panel.clone(), panel.clone()])), ..Report::default() }.html();
+        Report { curves: vec![curves(true, vec![panel.clone(), panel.clone()])], ..Report::default() }.html();
     check(&both);
-    let html = Report { curves: Some(curves(false, vec![panel])), ..Report::default() }.html();
+    let html = Report { curves: vec![curves(false, vec![panel])], ..Report::default() }.html();
     check(&html);
     assert_eq!(html.matches("c0 d0").count(), 2, "a reference has the colour of its curve");
     assert_eq!(html.matches("c1 d0").count(), 1);

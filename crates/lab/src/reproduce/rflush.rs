@@ -1,34 +1,151 @@
 //! Studies of the RFLUSH paper (spec 1.4).
 
 use super::{Scale, Study};
-use crate::stack::{FlushMode, Stack};
-use flashweir_core::command::Tag;
-use flashweir_core::random::Stream;
-use flashweir_core::{Bytes, Duration, Instant, Payload};
+use crate::files::{self, FilesResult, Setup, Work};
+use crate::results::Percentile;
+use crate::stack::FlushMode;
+use crate::workload::filebench::{parse_model, personality};
+use crate::workload::fio::parse_job_file_on_files;
+use crate::workload::oltp::linkbench::LinkBenchOptions;
+use crate::workload::oltp::tpcc::TpccOptions;
+use flashweir_core::{Bytes, Duration};
+use flashweir_db::{Config, DataIo};
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceOptions};
-use flashweir_fs::port::{Block, BlockPort, Selection, Write};
-use std::cell::RefCell;
-use std::rc::Rc;
+use flashweir_fs::vfs::{HostCosts, MountOptions};
 
-pub(super) const STUDIES: &[Study] = &[THREADS];
+pub(super) const STUDIES: &[Study] = &[
+    THREADS,
+    pair(
+        "fileserver-tpcc-direct",
+        "fileserver of filebench beside TPC-C-like transactions, direct I/O",
+        |v, x, seed, scale| pairs(v, x, seed, scale, [Mix::Fileserver, Mix::Tpcc], true),
+    ),
+    pair(
+        "fileserver-linkbench-direct",
+        "fileserver beside LinkBench-like transactions, direct I/O",
+        |v, x, seed, scale| pairs(v, x, seed, scale, [Mix::Fileserver, Mix::LinkBench], true),
+    ),
+    pair(
+        "tpcc-linkbench-direct",
+        "TPC-C-like beside LinkBench-like transactions, direct I/O",
+        |v, x, seed, scale| pairs(v, x, seed, scale, [Mix::LinkBench, Mix::Tpcc], true),
+    ),
+    pair(
+        "fileserver-tpcc-buffered",
+        "fileserver beside TPC-C-like transactions, through the page cache",
+        |v, x, seed, scale| pairs(v, x, seed, scale, [Mix::Fileserver, Mix::Tpcc], false),
+    ),
+    pair(
+        "fileserver-linkbench-buffered",
+        "fileserver beside LinkBench-like transactions, through the page cache",
+        |v, x, seed, scale| pairs(v, x, seed, scale, [Mix::Fileserver, Mix::LinkBench], false),
+    ),
+];
 
-/// The configurations of the paper, in its order.
-const MODES: [FlushMode; 3] = [FlushMode::Flush, FlushMode::RangeFlush, FlushMode::NoFlush];
+/// Figures 4 and 5.
+const fn pair(
+    name: &'static str,
+    what: &'static str,
+    measure: fn(usize, f64, u64, Scale) -> Vec<f64>,
+) -> Study {
+    Study {
+        name,
+        what,
+        missing: "the paper's databases and engine (MySQL): sizes of tables, pool and connections are ours; the host's limit of \
+                  CPUs; the paper's duration: the quick scale also divides its sizes by 16 and the age of write-back by 60",
+        parameter: "MB of buffer",
+        metrics: &[
+            ("first_ops", "operations/s of the first"),
+            ("second_ops", "transactions/s of the second"),
+            ("second_p50_us", "median of a transaction of the second, µs"),
+            ("second_p999_us", "99.9th percentile of the same, µs"),
+            ("programmed_per_write", "units programmed for each unit that the host wrote"),
+        ],
+        variants: &["FLUSH", "RFLUSH", "NOFLUSH"],
+        points: |scale| match scale {
+            Scale::Quick => vec![128.0, 1024.0],
+            Scale::Full => vec![128.0, 256.0, 512.0, 1024.0],
+        },
+        seeds: |scale| 1..=if scale == Scale::Quick { 1 } else { 5 },
+        measure,
+    }
+}
 
-/// Figure 2, without the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mix {
+    Fileserver,
+    Tpcc,
+    LinkBench,
+}
+
+impl Mix {
+    /// The workload; the quick scale has a sixteenth of its data.
+    fn work(self, scale: Scale, is_direct: bool) -> (String, Work) {
+        let part = if scale == Scale::Quick { 16 } else { 1 };
+        let db = Config {
+            pool_bytes: (128 << 20) / part,
+            // The smallest pool has a place for each page that a transaction needs.
+            transactions_max: 16,
+            data_io: if is_direct { DataIo::Direct } else { DataIo::Buffered },
+            ..Config::default()
+        };
+        match self {
+            Self::Fileserver => {
+                let text = personality("fileserver").expect("it comes with the program");
+                let files = (10_000 / part).to_string();
+                let model = parse_model("fileserver.f", text, &[("nfiles", &files)]);
+                ("fileserver".into(), Work::Filebench(model.unwrap_or_else(|error| panic!("{error}"))))
+            }
+            Self::Tpcc => {
+                let warehouses = if scale == Scale::Quick { 1 } else { 10 };
+                ("tpcc".into(), Work::Tpcc(TpccOptions { db, ..TpccOptions::new("tpcc", 1, warehouses) }))
+            }
+            Self::LinkBench => {
+                let nodes = 1_000_000 / part;
+                let options = LinkBenchOptions { db, ..LinkBenchOptions::new("linkbench", 1, nodes) };
+                ("linkbench".into(), Work::LinkBench(options))
+            }
+        }
+    }
+}
+
+fn pairs(variant: usize, x: f64, seed: u64, scale: Scale, mixes: [Mix; 2], is_direct: bool) -> Vec<f64> {
+    let workloads = mixes.map(|mix| mix.work(scale, is_direct)).to_vec();
+    let mut setup = Setup { is_direct, ..setup(variant, (x as u64) << 20, seed, scale, workloads) };
+    if scale == Scale::Quick {
+        // A transaction with FLUSH takes half a second, and pages are written back when they are old: after 30 s by Linux's
+        // rules, which is a sixtieth of that here.
+        (setup.ramp, setup.runtime) = (Duration::from_millis(500), Some(Duration::from_millis(1_500)));
+        setup.mount.cache.dirty_expire = Duration::from_millis(500);
+        setup.mount.cache.writeback_interval = Duration::from_micros(83_333);
+    }
+    let result = measure(&setup);
+    let rate = |at: usize| result.workloads[at].calls_per_s(&result.workloads[at].sum(&[]));
+    let second = result.workloads[1].sum(&[]);
+    let micros =
+        |percentile| second.latency.percentile_ns(percentile).map_or(f64::NAN, |ns: u64| ns as f64 / 1e3);
+    vec![rate(0), rate(1), micros(Percentile::P50), micros(Percentile::P99_9), programmed_per_write(&result)]
+}
+
+fn programmed_per_write(result: &FilesResult) -> f64 {
+    let metric = |name: &str| result.metrics[name] as f64;
+    metric("device.user_units_programmed") / metric("device.host_units_written")
+}
+
+/// Figures 2 and 3.
 const THREADS: Study = Study {
     name: "threads",
-    what: "12 threads that write 4 KiB at random and one that also syncs, three of them to each file of 2 GB, direct I/O, on \
-           the paper's device",
-    missing: "the file system: no node and checkpoint blocks, so a sync flushes data only and never its metadata",
+    what: "a thread that writes 4 KiB at random to a file of its own and syncs it, and 12 that only write, three to each of \
+           four files; direct I/O on F2FS on the paper's device; the quick scale has a sixteenth of its buffer and of its \
+           files",
+    missing: "the paper's duration (ours is a part of it), and the host's limit of CPUs",
     parameter: "KiB between syncs",
     metrics: &[
         ("sync_iops", "writes/s of the syncing thread"),
         ("other_iops", "writes/s of the other threads"),
-        ("sync_p50_us", "median of a write of the syncing thread and its sync, µs"),
-        ("sync_p999_us", "99.9th percentile of the same, µs"),
-        ("programmed_per_write", "units programmed for each unit written"),
+        ("sync_p999_us", "99.9th percentile of a call of the syncing thread, µs"),
+        ("fsync_p50_us", "median of its fsync, µs"),
+        ("programmed_per_write", "units programmed for each unit that the host wrote"),
     ],
     variants: &["FLUSH", "RFLUSH", "NOFLUSH"],
     points: |scale| match scale {
@@ -40,85 +157,65 @@ const THREADS: Study = Study {
     measure: threads,
 };
 
-const THREAD_COUNT: u64 = 13;
-/// The tag of the syncing thread; the others have those of their files.
-const SYNCING: Tag = Tag(1_000);
-const FILE_BLOCKS: u64 = (2 << 30) / 4096;
-/// A system call, an interrupt and two context switches of a 4 KiB direct write: what a host thinks between two of
-/// them. Our choice; the device, not this, limits the writes.
-const THINK: Duration = Duration::from_micros(15);
+/// The paper's device and host. The quick scale divides all sizes by 16.
+fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(String, Work)>) -> Setup {
+    let (part, ramp_ms, run_ms) = match scale {
+        Scale::Quick => (16, 250, 500),
+        Scale::Full => (1, 6_000, 20_000),
+    };
+    let mut device = preset("rflush").expect("the paper's device is a preset");
+    device.buffer.capacity = Bytes(buffer / part);
+    Setup {
+        device,
+        flush: FlushMode::ALL[variant],
+        range_checkpoints: false,
+        mount: MountOptions {
+            costs: HostCosts::preset("server").expect("a preset"),
+            ..MountOptions::default()
+        },
+        workloads,
+        seed,
+        interval: Duration::from_millis(100),
+        // The buffer is full before anybody is measured.
+        ramp: Duration::from_millis(ramp_ms),
+        runtime: Some(Duration::from_millis(run_ms)),
+        is_direct: true,
+    }
+}
 
-#[derive(Debug, Default)]
-struct Counts {
-    sync_writes: u64,
-    other_writes: u64,
-    latencies: Vec<u64>,
+fn measure(setup: &Setup) -> FilesResult {
+    let result = files::run(setup, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    result.expect("nobody stops it")
 }
 
 fn threads(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
-    // The buffer is full before anybody is measured; the paper's has 1 GB.
-    let (buffer, warm_ms, run_ms) = match scale {
-        Scale::Quick => (Bytes::mib(64), 300, 1_000),
-        Scale::Full => (Bytes(1 << 30), 4_000, 20_000),
+    let size = match scale {
+        Scale::Quick => "128m",
+        Scale::Full => "2g",
     };
-    let mut config = preset("rflush").expect("the paper's device is a preset");
-    config.buffer.capacity = buffer;
-    let options = DeviceOptions { seed, track_contents: false, planted: None };
-    let mut stack = Stack::new(Device::new(config, options), MODES[variant]);
-    let counts = Rc::new(RefCell::new(Counts::default()));
-    let warm = Instant::ZERO + Duration::from_millis(warm_ms);
-    let end = warm + Duration::from_millis(run_ms);
     let writes_per_sync = (x / 4.0).max(1.0) as u64;
-    for thread in 0..THREAD_COUNT {
-        let (port, handle, counts) = (stack.port(), stack.handle(), Rc::clone(&counts));
-        let mut random = Stream::new(seed, &format!("rflush thread {thread}"));
-        let file = thread / 3;
-        stack.spawn(async move {
-            let mut since_sync = 0;
-            while handle.now() < end {
-                let begun = handle.now();
-                handle.sleep_until(begun + THINK).await;
-                let block = Block(file * FILE_BLOCKS + random.below(FILE_BLOCKS));
-                let tags = [if thread == 0 { SYNCING } else { Tag(1 + file) }, Tag(0)];
-                let write = Write { tags, ..Write::new(block, vec![Payload::Zero]) };
-                port.write(write).completed().await.expect("the device does not fail");
-                since_sync += 1;
-                if thread == 0 && since_sync == writes_per_sync {
-                    since_sync = 0;
-                    let selection = Selection { ranges: Vec::new(), tags: vec![SYNCING] };
-                    port.range_flush(selection).completed().await.expect("the device does not fail");
-                }
-                if begun < warm {
-                    continue;
-                }
-                let mut counts = counts.borrow_mut();
-                if thread == 0 {
-                    counts.sync_writes += 1;
-                    counts.latencies.push(handle.now().since(begun).as_nanos());
-                } else {
-                    counts.other_writes += 1;
-                }
-            }
-        });
+    let mut text =
+        format!("[global]\nrw=randwrite\nbs=4k\ndirect=1\noverwrite=1\nsize={size}\ntime_based\nruntime=1\n");
+    text.push_str(&format!("[syncing]\nfilename=/syncing\nfsync={writes_per_sync}\n"));
+    for file in 1..=4 {
+        text.push_str(&format!("[other-{file}]\nfilename=/other-{file}\nnumjobs=3\n"));
     }
-    while stack.now() < end && stack.turn() {}
-    let programmed = stack.with_device(|device| {
-        let metrics = device.metrics();
-        metrics.user_units_programmed as f64 / metrics.host_units_written as f64
-    });
-    let mut counts = counts.borrow_mut();
-    counts.latencies.sort_unstable();
-    let percentile = |share: f64| {
-        let rank = (counts.latencies.len() as f64 * share) as usize;
-        counts.latencies.get(rank).map_or(f64::NAN, |ns| *ns as f64 / 1e3)
+    let jobs = parse_job_file_on_files("figure-2.fio", &text).unwrap_or_else(|error| panic!("{error}")).jobs;
+    let result = measure(&setup(variant, 1 << 30, seed, scale, vec![("threads".into(), Work::Fio(jobs))]));
+    let (syncing, others): (Vec<_>, Vec<_>) =
+        result.workloads.iter().partition(|workload| workload.name == "syncing");
+    let writes_per_s =
+        |workload: &&crate::results::WorkloadResult| workload.calls_per_s(&workload.sum(&["write"]));
+    let micros = |kinds: &[&str], percentile| {
+        let ns = syncing[0].sum(kinds).latency.percentile_ns(percentile);
+        ns.map_or(f64::NAN, |ns| ns as f64 / 1e3)
     };
-    let per_second = |count: u64| count as f64 * 1e3 / run_ms as f64;
     vec![
-        per_second(counts.sync_writes),
-        per_second(counts.other_writes),
-        percentile(0.5),
-        percentile(0.999),
-        programmed,
+        syncing.iter().map(writes_per_s).sum(),
+        others.iter().map(writes_per_s).sum(),
+        micros(&[], Percentile::P99_9),
+        micros(&["flush"], Percentile::P50),
+        programmed_per_write(&result),
     ]
 }
 

@@ -7,7 +7,7 @@
 
 use super::Recorder;
 use super::distribution::{Distribution, Percentile};
-use super::run::{IntervalRow, per_second};
+use super::run::{IntervalRow, JobResult, KindResult, kind_name, per_second};
 use super::table::{Row, Table};
 use crate::workload::Kind;
 use flashweir_core::{Duration, Instant};
@@ -94,6 +94,28 @@ pub struct WorkloadResult {
 }
 
 impl WorkloadResult {
+    /// A job of fio, its kinds of requests as calls.
+    pub fn of_job(job: JobResult, seed: u64) -> Self {
+        let call = |kind: KindResult| CallResult {
+            name: kind_name(kind.kind).to_owned(),
+            call: kind_name(kind.kind).to_owned(),
+            touches_files: true,
+            calls: kind.requests,
+            bytes: kind.bytes,
+            latency: kind.lat,
+            series: kind.series,
+        };
+        Self {
+            name: job.name,
+            seed,
+            start_ns: job.start_ns,
+            end_ns: job.end_ns,
+            interval_ns: job.interval_ns,
+            ended_early: None,
+            calls: job.kinds.into_iter().map(call).collect(),
+        }
+    }
+
     /// The measured time in nanoseconds.
     pub fn span_ns(&self) -> u64 {
         self.end_ns - self.start_ns

@@ -7,6 +7,7 @@ use super::course::Course;
 use super::distribution::{Distribution, Summary};
 use crate::workload::Kind;
 use flashweir_core::metrics::Metric;
+use flashweir_device::DeviceMetrics;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -110,6 +111,21 @@ pub struct DeviceTotals {
 }
 
 impl DeviceTotals {
+    /// The totals of these counters of a device with mapping units of `unit_bytes`.
+    pub fn of(metrics: &DeviceMetrics, unit_bytes: u64) -> Self {
+        let nand_units = metrics.user_units_programmed
+            + metrics.gc_units_moved
+            + metrics.filler_units
+            + metrics.meta_units;
+        Self {
+            host_written_bytes: metrics.host_units_written * unit_bytes,
+            nand_written_bytes: nand_units * unit_bytes,
+            erases: metrics.erases,
+            gc_units_moved: metrics.gc_units_moved,
+            flushes: metrics.flushes,
+        }
+    }
+
     /// Write amplification: bytes programmed per byte that the host wrote; `None` if it wrote none.
     pub fn waf(&self) -> Option<f64> {
         (self.host_written_bytes > 0).then(|| self.nand_written_bytes as f64 / self.host_written_bytes as f64)

@@ -8,8 +8,10 @@
 
 pub mod filebench;
 pub mod fio;
-mod signal;
+pub mod oltp;
 pub mod trace;
+
+pub(crate) use flashweir_core::signal;
 
 use flashweir_core::{Duration, Instant, Lba};
 

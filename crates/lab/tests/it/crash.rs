@@ -2,14 +2,14 @@
 //!
 //! `FLASHWEIR_SEED` rotates the seeds, `FLASHWEIR_CRASH_STATES` sets how many distinct media are recovered.
 
-use flashweir_contract::{Content, DeviceKind, Observed, Oracle, Verdict};
+use flashweir_contract::{Oracle, Verdict};
 use flashweir_core::random::Stream;
-use flashweir_device::config::{BufferMode, RangeFlushSupport};
-use flashweir_device::{
-    Device, DeviceConfig, DeviceOptions, Geometry, Media, PlantedBug, Recovery, Torn, UNREADABLE,
-};
+use flashweir_device::config::RangeFlushSupport;
+use flashweir_device::{Device, DeviceConfig, DeviceOptions, Geometry, Media, PlantedBug, Recovery, Torn};
 use flashweir_lab::crash::devices::{names, tiny};
-use flashweir_lab::crash::explorer::{WorldSpec, contents, cut, exercise_device, explore_world};
+use flashweir_lab::crash::explorer::{
+    WorldSpec, contents, cut, exercise_device, explore_world, kind_of, observed,
+};
 use flashweir_lab::crash::sim::Sim;
 use flashweir_lab::crash::workload::{history, with_range_flushes};
 use flashweir_lab::crash::{
@@ -48,11 +48,7 @@ fn what_a_device_in_memory_gives_up_is_never_missed() {
     let (mut cuts, mut copies) = (0, 0);
     for (name, seed) in names().zip(seed()..) {
         let config = tiny(name).unwrap();
-        let policy = match config.buffer.mode {
-            BufferMode::WriteThrough => DeviceKind::D0.policy(),
-            BufferMode::WriteBack => DeviceKind::D1.policy(),
-            BufferMode::PowerLossProtected => DeviceKind::D2.policy(),
-        };
+        let policy = kind_of(&config).policy();
         let options = DeviceOptions { seed, track_contents: true, planted: None };
         let mut random = Stream::new(seed, name);
         let mut device = Device::new(config.clone(), options);
@@ -77,12 +73,8 @@ fn what_a_device_in_memory_gives_up_is_never_missed() {
             let log = sim.log().clone();
             drop(sim);
             device = Recovery::begin(&config, options, media).finish().0;
-            let verdict = Oracle::new(policy).check(&log, log.position(), |lpn| {
-                match Content::from(&device.peek(lpn).unwrap_or_default()) {
-                    Content(UNREADABLE) => Observed::Unreadable,
-                    content => Observed::Content(content),
-                }
-            });
+            let contents = contents(&device);
+            let verdict = Oracle::new(policy).check(&log, log.position(), |lpn| observed(&contents, lpn));
             assert_eq!(verdict, Verdict::Legal, "{name}, seed {seed}, boot {boot}");
             cuts += 1;
         }

@@ -3,5 +3,8 @@
 mod amplification;
 mod answers;
 mod crash;
+mod database;
+mod file_crash;
+mod fsync;
 mod support;
 mod timeline;

@@ -3,12 +3,12 @@
 use super::format::page_record_bytes;
 use super::host::{Host, HostFiles, Part};
 use super::*;
-use flashweir_contract::{Content as Identity, DeviceKind, Log, Observed, Oracle, Policy, Verdict};
+use flashweir_contract::{Content as Identity, Log, Oracle, Verdict};
 use flashweir_core::random::Stream;
 use flashweir_core::{Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
-use flashweir_device::config::BufferMode;
 use flashweir_device::{Effect, Event, UNREADABLE};
 use flashweir_lab::crash::devices::{names, tiny};
+use flashweir_lab::crash::explorer::{contents, kind_of, observed};
 use flashweir_lab::crash::sim::Sim;
 use flashweir_lab::crash::workload::{exercise, history};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,27 +119,11 @@ fn open(directory: &Path) -> (Volume, Device) {
     open_until(directory, NEVER, 0).unwrap()
 }
 
-fn contents(device: &Device) -> Vec<Identity> {
-    let units = (0..device.geometry().user_units).map(Lpn);
-    units.map(|lpn| Identity::from(&device.peek(lpn).unwrap_or_default())).collect()
-}
-
-fn policy(config: &DeviceConfig) -> Policy {
-    match config.buffer.mode {
-        BufferMode::WriteThrough => DeviceKind::D0.policy(),
-        BufferMode::WriteBack => DeviceKind::D1.policy(),
-        BufferMode::PowerLossProtected => DeviceKind::D2.policy(),
-    }
-}
-
 /// Holds what the device shows against what was done.
-fn judge(policy: Policy, log: &Log, device: &Device, case: &str) {
+fn judge(log: &Log, device: &Device, case: &str) {
     let contents = contents(device);
-    let seen = |lpn: Lpn| match contents[lpn.0 as usize] {
-        Identity(UNREADABLE) => Observed::Unreadable,
-        content => Observed::Content(content),
-    };
-    let verdict = Oracle::new(policy).check(log, log.position(), seen);
+    let policy = kind_of(device.config()).policy();
+    let verdict = Oracle::new(policy).check(log, log.position(), |lpn| observed(&contents, lpn));
     assert_eq!(verdict, Verdict::Legal, "{case}");
 }
 
@@ -171,7 +155,7 @@ fn live_and_die(name: &str, seed: u64, boots: u32) -> u64 {
             Err(error) => panic!("{case}: {error}"),
         };
         if let Some(log) = &last {
-            judge(policy(&config), log, &device, &case);
+            judge(log, &device, &case);
         }
         let history = match random.below(4) {
             0 => exercise(device.geometry(), seed + u64::from(boot)),
@@ -189,7 +173,7 @@ fn live_and_die(name: &str, seed: u64, boots: u32) -> u64 {
     }
     let (_volume, device) = open(&directory);
     if let Some(log) = &last {
-        judge(policy(&config), log, &device, &format!("{name}, seed {seed}, at the end"));
+        judge(log, &device, &format!("{name}, seed {seed}, at the end"));
     }
     deaths
 }
@@ -207,7 +191,7 @@ fn the_process_may_end_at_each_write() {
 }
 
 /// A volume with a past, half of it in real bytes; what a host reads from it.
-fn volume_with_past(directory: &Path, name: &str, clean: bool) -> Vec<Identity> {
+fn volume_with_past(directory: &Path, name: &str, clean: bool) -> Arc<[Identity]> {
     let config = tiny(name).unwrap();
     let geometry = Geometry::new(&config);
     Volume::create(directory, &config, 7).unwrap();
@@ -272,7 +256,7 @@ fn a_flipped_bit_is_an_error_or_changes_nothing() {
                     Ok((_volume, device)) => {
                         let found = contents(&device);
                         let mut flawed = false;
-                        for (lpn, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                        for (lpn, (found, expected)) in found.iter().zip(expected.iter()).enumerate() {
                             let is_lost = *found == Identity(UNREADABLE);
                             assert!(found == expected || is_lost, "{case}: unit {lpn}");
                             flawed |= is_lost;
@@ -450,7 +434,7 @@ fn a_full_host_is_named_and_the_volume_is_there_when_it_is_not_full_any_more() {
         drop(sim);
         let (volume, device) = open(&directory);
         assert!(!volume.was_clean());
-        judge(policy(&config), &log, &device, name);
+        judge(&log, &device, name);
     }
 }
 
@@ -478,7 +462,7 @@ fn a_live_cut_is_one_on_files_too() {
             drop(sim);
             device = volume.recover(media).0;
             assert!(device.store_error().is_none());
-            judge(policy(&config), &log, &device, &format!("{name}, boot {boot}"));
+            judge(&log, &device, &format!("{name}, boot {boot}"));
         }
         let before = contents(&device);
         drop((volume, device));

@@ -175,6 +175,34 @@ pub(crate) fn version_of(block: &[u8]) -> Option<u64> {
     (u32_at(block, at) == checksum(block, at)).then(|| u64_at(block, 0))
 }
 
+/// The checksum that a checkpoint block has.
+pub(crate) fn crc_of(block: &[u8]) -> u32 {
+    u32_at(block, (u32_at(block, 164) as usize).min(CHECKSUM_AT))
+}
+
+/// What the footers of nodes carry that are written on top of a checkpoint, so that recovery tells them from older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// Version of the checkpoint, and its checksum in the upper half where it says so.
+    pub stamp: u64,
+    mask: u64,
+}
+
+impl Epoch {
+    /// Of a checkpoint whose block has this checksum.
+    pub fn of(checkpoint: &Checkpoint, crc: u32) -> Self {
+        let has_crc = checkpoint.flags.has(Flags::CRC_RECOVERY);
+        let mask = if checkpoint.flags.has(Flags::NO_CRC_RECOVERY) { u64::from(u32::MAX) } else { u64::MAX };
+        let crc = if has_crc { u64::from(crc) << 32 } else { 0 };
+        Self { stamp: checkpoint.version | crc, mask }
+    }
+
+    /// Whether a node with this footer was written on top of the checkpoint.
+    pub fn admits(self, footer: &super::node::Footer) -> bool {
+        (footer.checkpoint ^ self.stamp) & self.mask == 0
+    }
+}
+
 /// Blocks of the pack, as the checkpoint block says.
 pub(crate) fn pack_blocks_of(block: &[u8]) -> u32 {
     u32_at(block, 136)

@@ -185,6 +185,8 @@ pub mod advise {
     pub const COLD: u8 = 0x01;
     /// The number of the parent is not right.
     pub const LOST_PARENT: u8 = 0x02;
+    /// Blocks beyond the end are there on purpose.
+    pub const KEEPS_SIZE: u8 = 0x10;
     /// The contents are encrypted.
     pub const ENCRYPTED: u8 = 0x04;
     /// The contents are verified by a tree of hashes.
@@ -414,6 +416,16 @@ impl Inode {
         block
     }
 
+    /// The same inode without contents and attributes, as recovery begins with one that no checkpoint has.
+    pub fn emptied(mut self) -> Self {
+        let start = ADDRS_AT + usize::from(self.extra_bytes);
+        self.block_mut()[start..FOOTER_AT].fill(0);
+        self.inline &= inline::XATTR | inline::EXTRA_ATTR;
+        (self.links, self.size, self.blocks, self.xattr_nid) = (1, 0, 1, Nid(0));
+        self.extent = Extent::default();
+        self
+    }
+
     /// What it is.
     pub fn kind(&self) -> Kind {
         Kind::of_mode(self.mode).expect("checked when it was decoded")
@@ -596,6 +608,26 @@ impl Path {
     }
 }
 
+/// The first block of a file that the direct node at an offset maps, in an inode with so many addresses; `None` if the
+/// node at that offset is indirect or holds extended attributes.
+pub fn first_block(offset: u32, addresses: u32) -> Option<u64> {
+    let words = NODE_WORDS;
+    // Direct nodes before it.
+    let before = match offset {
+        0 => return Some(0),
+        1 | 2 => offset - 1,
+        _ if offset == Footer::XATTR_OFFSET => return None,
+        _ if offset < 4 + words => 2 + offset.checked_sub(4)?,
+        _ if offset < 5 + 2 * words => 2 + words + offset.checked_sub(5 + words)?,
+        _ => {
+            let below = offset.checked_sub(6 + 2 * words)?;
+            let (child, rest) = (below / (words + 1), below % (words + 1));
+            2 + 2 * words + child * words + rest.checked_sub(1)?
+        }
+    };
+    Some(u64::from(addresses) + u64::from(before) * u64::from(words))
+}
+
 /// Blocks of the largest file.
 pub fn blocks_max(addresses: u32) -> u64 {
     let words = u64::from(NODE_WORDS);
@@ -622,6 +654,26 @@ mod tests {
         let double = first_indirect + 2 * words * words;
         assert_eq!(offsets(double), (vec![(4, 2041), (0, 2042), (0, 2043)], 0));
         assert_eq!(offsets(double + words * words + 5), (vec![(4, 2041), (1, 3061), (0, 3062)], 5));
+        for index in [
+            0,
+            872,
+            873,
+            2900,
+            5000,
+            873 + 2 * words + 5,
+            900_000,
+            1_100_000,
+            2_200_000,
+            4_000_000,
+            99_999_999,
+        ] {
+            let path = Path::to(index, 873).unwrap();
+            let offset = path.steps().last().map_or(0, |step| step.offset);
+            assert_eq!(first_block(offset, 873), Some(index - u64::from(path.index)), "{index}");
+        }
+        for indirect in [3, 1022, 2041, 2042, 3061, Footer::XATTR_OFFSET] {
+            assert_eq!(first_block(indirect, 873), None);
+        }
         assert_eq!(Path::to(blocks_max(873), 873), None);
         assert!(Path::to(blocks_max(873) - 1, 873).is_some());
     }

@@ -1,10 +1,12 @@
 //! Making a checkpoint: everything in memory gets its place on the disk, and a pack that refers to all of it.
 //!
-//! The order on the disk is: data, nodes, tables and the pack but for its last block; a flush; the last block; a flush.
-//! Until then the pack before it is the valid one, and no block of it is written.
+//! The order on the disk is: data, nodes, tables and the pack but for its last block; a flush; the last block, durable by
+//! itself. Until then the pack before it is the valid one, and no block of it is written.
+//!
+//! Summaries of nodes are in the pack of an unmount only. After a cut the nodes themselves say who they are.
 
 use super::super::layout::bytes::{block_bit, set_block_bit};
-use super::super::layout::checkpoint::{Checkpoint, Flags, encode_orphans};
+use super::super::layout::checkpoint::{Checkpoint, Epoch, Flags, crc_of, encode_orphans};
 use super::super::layout::node::Footer;
 use super::super::layout::summary::{Owner, Summary, compact_blocks, encode_compact};
 use super::super::layout::superblock::{NAT_PER_BLOCK, SIT_PER_BLOCK};
@@ -12,8 +14,11 @@ use super::super::layout::tables::{
     NAT_JOURNAL_MAX, NatEntry, SIT_JOURNAL_MAX, SitEntry, encode_nat_journal, encode_sit_journal,
 };
 use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::fsync::NodeMarks;
+use super::fsync::PlantedBug;
+use super::space::Kept;
 use super::state::{State, Step};
-use crate::port::{BLOCK_BYTES, BlockBytes};
+use crate::port::{BLOCK_BYTES, Block, BlockBytes};
 use std::collections::BTreeSet;
 
 /// A checkpoint of which all but the last block is on its way.
@@ -21,24 +26,25 @@ use std::collections::BTreeSet;
 pub(super) struct Pending {
     pub(super) checkpoint: Checkpoint,
     pack: usize,
-    /// Valid blocks, by segment, as it has them.
-    maps: Vec<[u8; 64]>,
+    /// Segments as it has them.
+    pub(super) kept: Vec<Kept>,
+    /// Numbers of nodes that are free in it.
+    freed: BTreeSet<Nid>,
     /// The last block of its pack.
     pub(super) last: (Addr, BlockBytes),
 }
 
+/// Changed entries of the NAT and of the SIT that stand in journals.
+type Journals<'a> = (&'a [(Nid, NatEntry)], &'a [(SegNo, SitEntry)]);
+
 impl State {
     /// Gives everything its place and fills the outbox. May be run again after it has stopped.
-    pub(super) fn prepare(&mut self) -> Step<Pending> {
+    pub(super) fn prepare(&mut self, is_unmount: bool) -> Step<Pending> {
         while let Some(&(ino, index)) = self.blocks_dirty.first() {
-            let log = self.data_log(ino)?;
-            let addr = self.place(ino, index, log)?;
-            let block = self.blocks[&(ino, index)].clone();
-            self.write(addr, &block, ino.0);
-            self.blocks_dirty.remove(&(ino, index));
+            self.place_block(ino, index)?;
         }
-        while let Some(&nid) = self.dirty.first() {
-            self.place_node(nid)?;
+        while let Some(&(_, nid)) = self.dirty.first() {
+            self.place_node(nid, NodeMarks::default())?;
         }
         let next = self.pack ^ 1;
         let mut checkpoint = Checkpoint { version: self.checkpoint.version + 1, ..self.checkpoint.clone() };
@@ -49,36 +55,40 @@ impl State {
         checkpoint.valid_inodes = self.valid_inodes;
         checkpoint.next_free_nid = self.next_nid;
         checkpoint.cursors = std::array::from_fn(|log| self.logs[log].cursor);
-        let is_open = |segment: u32| checkpoint.cursors.iter().any(|cursor| cursor.segment.0 == segment);
-        let is_free = |(segment, entry): &(usize, &SitEntry)| entry.valid == 0 && !is_open(*segment as u32);
-        checkpoint.free_segments = self.sit.iter().enumerate().filter(is_free).count() as u32;
-        let last = self.store_pack(&mut checkpoint, next, &nat_journal, &sit_journal);
-        let maps: Vec<[u8; 64]> = self.sit.iter().map(|entry| entry.map).collect();
-        for (kept, map) in self.kept.iter_mut().zip(&maps) {
-            kept.iter_mut().zip(map).for_each(|(kept, map)| *kept |= map);
-        }
+        checkpoint.free_segments = self.segments_without_blocks();
+        checkpoint.elapsed_s = self.space.clock.now_s();
+        let last = self.store_pack(&mut checkpoint, next, (&nat_journal, &sit_journal), is_unmount);
+        let kept = self.keep_valid();
+        self.metrics.checkpoints += 1;
         self.changed = false;
-        Ok(Pending { checkpoint, pack: next, maps, last })
+        self.is_pending = true;
+        let freed = std::mem::take(&mut self.since).freed;
+        self.since.freed = freed.clone();
+        Ok(Pending { checkpoint, pack: next, kept, freed, last })
     }
 
-    /// The checkpoint is complete.
-    pub(super) fn commit(&mut self, pending: Pending) {
+    /// The checkpoint is complete, and what became free with it may have been discarded.
+    pub(super) fn commit(&mut self, pending: Pending, discarded: &[(Block, u32)]) {
+        self.epoch = Epoch::of(&pending.checkpoint, crc_of(&pending.last.1));
         self.checkpoint = pending.checkpoint;
         self.pack = pending.pack;
-        self.kept = pending.maps;
-        for segment in (0..self.geometry.main_segments).map(SegNo) {
-            let index = segment.0 as usize;
-            let is_open = self.logs.iter().any(|log| log.cursor.segment == segment);
-            let is_empty = self.sit[index].valid == 0 && self.kept[index].iter().all(|&byte| byte == 0);
-            if is_empty && !is_open {
-                self.free.insert(segment);
-                self.summaries.remove(&segment);
-            }
-        }
+        self.since.freed.retain(|nid| !pending.freed.contains(nid));
+        self.is_pending = false;
+        self.forget(pending.kept, discarded);
+    }
+
+    /// Writes a block that is in memory to the next block of its log.
+    pub(super) fn place_block(&mut self, ino: Nid, index: u64) -> Step<()> {
+        let log = self.data_log(ino)?;
+        let addr = self.place(ino, index, log)?;
+        let block = self.blocks[&(ino, index)].clone();
+        self.write(addr, &block, ino.0);
+        self.blocks_dirty.remove(&(ino, index));
+        Ok(())
     }
 
     /// Writes a node to the next block of its log.
-    fn place_node(&mut self, nid: Nid) -> Step<()> {
+    pub(super) fn place_node(&mut self, nid: Nid, marks: NodeMarks) -> Step<()> {
         let entry = self.nat[&nid];
         let is_directory = match self.inodes.get(&entry.ino) {
             Some(inode) => inode.kind() == super::super::Kind::Directory,
@@ -97,9 +107,9 @@ impl State {
         let cursor = self.logs[log.index()].cursor;
         let footer = Footer {
             is_cold: !is_directory,
-            is_fsynced: false,
-            has_dentry: false,
-            checkpoint: self.checkpoint.version,
+            is_fsynced: marks.is_fsynced,
+            has_dentry: marks.has_dentry,
+            checkpoint: self.epoch.stamp,
             next: self.geometry.main_block(cursor.segment, u32::from(cursor.offset)),
             ..footer
         };
@@ -118,7 +128,8 @@ impl State {
         self.release_block(entry.addr);
         self.nat.insert(nid, NatEntry { addr, ..entry });
         self.nat_changed.insert(nid);
-        self.dirty.remove(&nid);
+        self.dirty.remove(&(entry.ino, nid));
+        self.only_times.remove(&nid);
         Ok(())
     }
 
@@ -149,9 +160,9 @@ impl State {
     fn store_sit(&mut self, checkpoint: &mut Checkpoint) -> Vec<(SegNo, SitEntry)> {
         if self.sit_changed.len() <= SIT_JOURNAL_MAX {
             let entry = |segment: &SegNo| (*segment, self.sit[segment.0 as usize].clone());
-            return self.sit_changed.iter().map(entry).collect();
+            return self.sit_changed.sorted().iter().map(entry).collect();
         }
-        let changed = std::mem::take(&mut self.sit_changed);
+        let changed = self.sit_changed.take();
         let indices: BTreeSet<u32> = changed.iter().map(|&segment| Geometry::sit_place(segment).0).collect();
         for index in indices {
             let mut block = [0; BLOCK_BYTES];
@@ -171,11 +182,14 @@ impl State {
         &mut self,
         checkpoint: &mut Checkpoint,
         pack: usize,
-        nat: &[(Nid, NatEntry)],
-        sit: &[(SegNo, SitEntry)],
+        (nat, sit): Journals<'_>,
+        is_unmount: bool,
     ) -> (Addr, BlockBytes) {
         let payload = self.superblock.checkpoint_payload;
-        let orphans: Vec<Nid> = self.orphans.iter().copied().collect();
+        let mut orphans: Vec<Nid> = self.orphans.iter().copied().collect();
+        if self.plants(PlantedBug::ForgottenOrphans) {
+            orphans.clear();
+        }
         let orphan_blocks = encode_orphans(&orphans);
         let mut data: Vec<Summary> = self.logs[..3].iter().map(|log| log.summary.clone()).collect();
         data[Log::HotData.index()].journal = encode_nat_journal(nat);
@@ -185,10 +199,12 @@ impl State {
             true => encode_compact([&data[0], &data[1], &data[2]], &checkpoint.cursors),
             false => data.iter().map(Summary::encode).collect(),
         };
-        summaries.extend(self.logs[3..].iter().map(|log| log.summary.encode()));
-        // Nothing that was written after a checkpoint is needed to recover: its pack is always that of an unmount.
         let kept = Flags::LARGE_NAT_BITMAP | Flags::ERROR | Flags::FSCK;
-        checkpoint.flags.0 = checkpoint.flags.0 & kept | Flags::UNMOUNTED;
+        checkpoint.flags.0 = checkpoint.flags.0 & kept | Flags::CRC_RECOVERY;
+        if is_unmount {
+            summaries.extend(self.logs[3..].iter().map(|log| log.summary.encode()));
+            checkpoint.flags.0 |= Flags::UNMOUNTED;
+        }
         if is_compact {
             checkpoint.flags.0 |= Flags::COMPACT_SUMMARIES;
         }
@@ -209,7 +225,7 @@ impl State {
 
 /// Whether the node at an offset holds numbers of nodes: the two indirect ones, the double indirect one, and those below
 /// it.
-fn is_indirect(offset: u32) -> bool {
+pub(super) fn is_indirect(offset: u32) -> bool {
     const WORDS: u32 = super::super::layout::node::NODE_WORDS;
     if offset == Footer::XATTR_OFFSET {
         return false;

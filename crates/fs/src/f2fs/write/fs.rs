@@ -12,8 +12,8 @@ use crate::vfs::{
     Attr, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result, SetAttr,
     StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
 };
-use flashweir_core::Payload;
 use flashweir_core::command::Tag;
+use flashweir_core::{Duration, Payload};
 
 /// Blocks that an operation on names takes at most: nodes, blocks of directories, an inode.
 const NAMES_BLOCKS: u64 = 12;
@@ -83,7 +83,8 @@ impl State {
         self.inode(ino).map(attr)
     }
 
-    fn changed_at(&mut self, ino: Nid, now: Timestamp) -> Step<()> {
+    pub(super) fn changed_at(&mut self, ino: Nid, now: Timestamp) -> Step<()> {
+        self.space.clock.tick(now);
         let inode = self.inode_mut(ino)?;
         (inode.mtime, inode.ctime) = (time(now), time(now));
         Ok(())
@@ -142,7 +143,7 @@ impl State {
     }
 
     /// Removes a name; gives the inode if it has to be freed now.
-    fn unlink(&mut self, dir: Nid, name: &[u8], now: Timestamp) -> Step<Option<Nid>> {
+    pub(super) fn unlink(&mut self, dir: Nid, name: &[u8], now: Timestamp) -> Step<Option<Nid>> {
         let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
         let is_directory = self.inode(entry.ino)?.kind() == NodeKind::Directory;
         if is_directory && !self.is_empty(entry.ino)? {
@@ -151,6 +152,7 @@ impl State {
         self.remove(dir, place, &entry)?;
         if is_directory {
             self.inode_mut(dir)?.links -= 1;
+            self.since.reshaped.insert(dir);
         }
         self.changed_at(dir, now)?;
         let is_gone = self.drop_name(entry.ino, now)?;
@@ -203,6 +205,8 @@ impl State {
             }
             self.redirect(from.0, old_place, &Entry { name: old.name, hash: old.hash, ..new.clone() })?;
             self.redirect(to.0, new_place, &Entry { ino: old.ino, kind: old.kind, ..new.clone() })?;
+            self.note_renamed(old.ino, [from.0, to.0]);
+            self.note_renamed(new.ino, [from.0, to.0]);
             self.moved(old.ino, old_dots, to, now)?;
             self.moved(new.ino, new_dots, from, now)?;
             self.changed_at(from.0, now)?;
@@ -227,6 +231,7 @@ impl State {
         let room = if target.is_none() { Some(self.room(to.0, to.1)?) } else { None };
         self.check_room(NAMES_BLOCKS)?;
         // Nothing stops from here on.
+        self.note_renamed(old.ino, [from.0, to.0]);
         self.remove(from.0, old_place, &old)?;
         match (target, room) {
             (Some((place, entry)), _) => {
@@ -325,6 +330,136 @@ impl F2fs {
     }
 }
 
+impl F2fs {
+    /// Pages of a file whose contents are not inline.
+    async fn read_blocks(&self, ino: Nid, first: u64, pages: &mut [Payload]) -> Result<()> {
+        let mut runs: Vec<(usize, Addr, u32)> = Vec::new();
+        for (at, page) in pages.iter_mut().enumerate() {
+            let index = first + at as u64;
+            *page = Payload::Zero;
+            let cached =
+                self.state.borrow().blocks.get(&(ino, index)).map(|block| crate::port::payload_of(block));
+            if let Some(cached) = cached {
+                *page = cached;
+                continue;
+            }
+            let addr = self.run(|state| state.address(ino, index)).await?;
+            if addr == Addr::NULL || addr == Addr::NEW {
+                continue;
+            }
+            self.state.borrow().geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
+            if let Some(moving) = self.moving.borrow().get(&addr) {
+                *page = moving.clone();
+                continue;
+            }
+            match runs.last_mut() {
+                Some((start, from, count)) if *start + *count as usize == at && from.0 + *count == addr.0 => {
+                    *count += 1
+                }
+                _ => runs.push((at, addr, 1)),
+            }
+        }
+        let tickets: Vec<_> = runs
+            .into_iter()
+            .map(|(at, addr, count)| (at, self.port.read(Geometry::block(addr), count)))
+            .collect();
+        for (at, ticket) in tickets {
+            let answer = ticket.completed().await.map_err(|error| errno(&error.into()))?;
+            for (page, read) in pages[at..].iter_mut().zip(answer) {
+                *page = read;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether pages of a file are written where they are, if they are somewhere.
+    async fn is_in_place(&self, ino: Nid, pages: usize, cause: WriteCause) -> Result<bool> {
+        let rules = &self.options.in_place;
+        let is_cause = match cause {
+            WriteCause::Background => rules.background,
+            WriteCause::Sync => rules.fsync && pages as u64 <= rules.min_fsync_blocks,
+            WriteCause::DataSync => rules.fsync,
+            WriteCause::Direct => rules.direct,
+        };
+        if rules.force || is_cause {
+            return Ok(true);
+        }
+        let is_cold =
+            rules.cold && self.run(|state| Ok(state.inode(ino)?.advise & node::advise::COLD != 0)).await?;
+        let state = self.state.borrow();
+        let is_full = (rules.util || rules.ssr_util) && state.utilization() > rules.min_util;
+        let is_short = (rules.ssr || rules.ssr_util) && state.needs_holes();
+        Ok(is_cold || rules.util && is_full || rules.ssr && is_short || rules.ssr_util && is_full && is_short)
+    }
+
+    /// The block of a page, if it may be written over: it is valid, and nobody moves it.
+    fn place_there(&self, state: &mut State, ino: Nid, index: u64) -> Step<Option<Addr>> {
+        let addr = state.address(ino, index)?;
+        Ok(Some(addr).filter(|addr| state.may_write_over(*addr) && !self.moving.borrow().contains_key(addr)))
+    }
+
+    /// Writes pages until there is no room for more or all are written; says how many.
+    async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
+        let number = self.begin_write(ino);
+        self.wet.borrow_mut().insert(ino);
+        let tags = [Tag(u64::from(ino.0)), self.state.borrow().data_tag()];
+        let (mut placed, mut result) = (0, Ok(()));
+        let mut tickets = Vec::new();
+        let mut write: Option<crate::port::Write> = None;
+        for page in pages {
+            if self.needs_room() && placed > 0 {
+                break;
+            }
+            let step = self
+                .run(|state| {
+                    let there = if in_place { self.place_there(state, ino, page.index)? } else { None };
+                    let addr = match there {
+                        Some(addr) => addr,
+                        None => {
+                            let log = state.data_log(ino)?;
+                            state.place(ino, page.index, log)?
+                        }
+                    };
+                    state.metrics.in_place_pages += u64::from(there.is_some());
+                    state.blocks.remove(&(ino, page.index));
+                    state.blocks_dirty.remove(&(ino, page.index));
+                    Ok(addr)
+                })
+                .await;
+            let addr = match step {
+                Ok(addr) => addr,
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            };
+            placed += 1;
+            let block = Geometry::block(addr);
+            match &mut write {
+                Some(run) if run.block.0 + run.payloads.len() as u64 == block.0 => {
+                    run.payloads.push(page.payload.clone());
+                }
+                _ => {
+                    let mut next = crate::port::Write::new(block, vec![page.payload.clone()]);
+                    next.tags = tags;
+                    tickets.extend(write.replace(next).map(|run| self.port.write(run)));
+                }
+            }
+        }
+        tickets.extend(write.map(|run| self.port.write(run)));
+        {
+            let metrics = &mut self.state.borrow_mut().metrics;
+            metrics.written_pages += placed as u64;
+            metrics.written_blocks += placed as u64;
+        }
+        for ticket in tickets {
+            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
+        }
+        self.end_write(number);
+        (placed, result)
+    }
+}
+
 impl Fs for F2fs {
     fn root(&self) -> Ino {
         Ino(u64::from(Nid::ROOT.0))
@@ -407,6 +542,7 @@ impl Fs for F2fs {
             let room = state.room(dir, name)?;
             state.check_room(NAMES_BLOCKS)?;
             state.insert(dir, room, &Entry::new(name, ino, kind))?;
+            state.since.renamed.insert(ino);
             let inode = state.inode_mut(ino)?;
             inode.links += 1;
             inode.ctime = time(now);
@@ -556,39 +692,10 @@ impl Fs for F2fs {
             }
             return Ok(());
         }
-        let mut runs: Vec<(usize, Addr, u32)> = Vec::new();
-        for (at, page) in pages.iter_mut().enumerate() {
-            let index = first + at as u64;
-            *page = Payload::Zero;
-            let cached =
-                self.state.borrow().blocks.get(&(ino, index)).map(|block| crate::port::payload_of(block));
-            if let Some(cached) = cached {
-                *page = cached;
-                continue;
-            }
-            let addr = self.run(|state| state.address(ino, index)).await?;
-            if addr == Addr::NULL || addr == Addr::NEW {
-                continue;
-            }
-            self.state.borrow().geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
-            match runs.last_mut() {
-                Some((start, from, count)) if *start + *count as usize == at && from.0 + *count == addr.0 => {
-                    *count += 1
-                }
-                _ => runs.push((at, addr, 1)),
-            }
-        }
-        let tickets: Vec<_> = runs
-            .into_iter()
-            .map(|(at, addr, count)| (at, self.port.read(Geometry::block(addr), count)))
-            .collect();
-        for (at, ticket) in tickets {
-            let answer = ticket.completed().await.map_err(|error| errno(&error.into()))?;
-            for (page, read) in pages[at..].iter_mut().zip(answer) {
-                *page = read;
-            }
-        }
-        Ok(())
+        let number = self.begin_read();
+        let result = self.read_blocks(ino, first, pages).await;
+        self.end_read(number);
+        result
     }
 
     async fn reserve(&self, ino: Ino, first: u64, count: u64) -> Result<()> {
@@ -600,56 +707,32 @@ impl Fs for F2fs {
         let mut state = self.state.borrow_mut();
         let Ok(ino) = nid(ino) else { return };
         // A file that is written to is held, so its inode is in memory.
-        if let Ok(inode) = state.inode_mut(ino) {
+        state.space.clock.tick(now);
+        let is_longer = state.inode(ino).is_ok_and(|inode| end > inode.size);
+        let inode = if is_longer { state.inode_mut(ino) } else { state.inode_times(ino) };
+        if let Ok(inode) = inode {
             inode.size = inode.size.max(end);
             (inode.mtime, inode.ctime) = (time(now), time(now));
         }
     }
 
-    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], _cause: WriteCause) -> Result<()> {
+    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         let ino = nid(ino)?;
-        let number = self.writes.get();
-        self.writes.set(number + 1);
-        self.writing.borrow_mut().insert(number);
-        let mut result = Ok(());
-        let mut tickets = Vec::new();
-        let mut write: Option<crate::port::Write> = None;
-        for page in pages {
-            let placed = self
-                .change(|state| {
-                    let log = state.data_log(ino)?;
-                    let addr = state.place(ino, page.index, log)?;
-                    state.blocks.remove(&(ino, page.index));
-                    state.blocks_dirty.remove(&(ino, page.index));
-                    Ok(addr)
-                })
-                .await;
-            let addr = match placed {
-                Ok(addr) => addr,
-                Err(errno) => {
-                    result = Err(errno);
-                    break;
-                }
-            };
-            let block = Geometry::block(addr);
-            match &mut write {
-                Some(run) if run.block.0 + run.payloads.len() as u64 == block.0 => {
-                    run.payloads.push(page.payload.clone());
-                }
-                _ => {
-                    let mut next = crate::port::Write::new(block, vec![page.payload.clone()]);
-                    next.tags[0] = Tag(u64::from(ino.0));
-                    tickets.extend(write.replace(next).map(|run| self.port.write(run)));
-                }
+        self.has_new_holes.set(true);
+        let in_place = self.is_in_place(ino, pages.len(), cause).await?;
+        let mut rest = pages;
+        while !rest.is_empty() {
+            if self.failed.get() {
+                return Err(Errno::EROFS);
             }
+            // Cleaning waits for writes that have begun, so none is under way meanwhile.
+            self.balance().await?;
+            self.wait_until(|| !self.frozen.borrow().contains(&ino)).await;
+            let (written, result) = self.write_some(ino, rest, in_place).await;
+            result?;
+            rest = &rest[written..];
         }
-        tickets.extend(write.map(|run| self.port.write(run)));
-        for ticket in tickets {
-            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
-        }
-        self.writing.borrow_mut().remove(&number);
-        self.wake();
-        result
+        Ok(())
     }
 
     async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
@@ -659,6 +742,9 @@ impl Fs for F2fs {
         self.change(|state| {
             state.changed_at(ino, now)?;
             let inode = state.inode_mut(ino)?;
+            if keep_size && range.1 > inode.size {
+                inode.advise |= node::advise::KEEPS_SIZE;
+            }
             inode.size = if keep_size { inode.size } else { inode.size.max(range.1) };
             Ok(())
         })
@@ -678,12 +764,24 @@ impl Fs for F2fs {
         .await
     }
 
-    async fn fsync(&self, _ino: Ino, _kind: SyncKind) -> Result<()> {
-        self.checkpoint().await
+    async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
+        self.sync_file(nid(ino)?, kind).await
     }
 
     async fn sync(&self) -> Result<()> {
         self.checkpoint().await
+    }
+
+    async fn unmount(&self) -> Result<()> {
+        self.checkpoint_as(true).await
+    }
+
+    async fn background(&self, now: Timestamp) -> Option<Duration> {
+        self.clean_in_background(now).await
+    }
+
+    fn has_background(&self) -> bool {
+        self.options.background.is_some()
     }
 
     async fn statfs(&self) -> Result<StatFs> {

@@ -1,25 +1,38 @@
 //! A volume that is mounted for writing, as the vfs uses it.
 //!
-//! Operations change the [`state`] in memory. Pages of files go to the disk when they are written, everything else with
-//! the next [`checkpoint`]. `fsync` and `sync` are a checkpoint.
+//! Operations change the [`state`] in memory; [`space`] says where on the disk. Pages of files go to the disk when they
+//! are written, everything else with the next [`checkpoint`]. `sync` is a checkpoint; [`fsync`] writes the nodes of
+//! one file where that is enough, and [`recover`] finds them at the next mount.
 //!
 //! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); a checkpoint waits for
 //! all writes that were submitted before it.
 //!
-//! Deliberately absent: cleaning (full segments whose blocks are stale are filled again where they have holes), fsync
-//! without a checkpoint, recovery of such, changing extended attributes. Nodes that were read stay in memory.
+//! Operations that take room [`clean`] first where there is little.
+//!
+//! Deliberately absent: nodes that were read stay in memory.
 
 mod checkpoint;
+mod clean;
 mod fs;
+mod fsync;
 mod names;
+mod options;
+mod recover;
+mod space;
 mod state;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
-use super::layout::{Addr, Geometry, Log, Nid, SegNo};
+use super::layout::{Addr, Geometry, Log, Nid};
 use super::volume::Volume;
 use crate::port::{BlockPort, PortError, Ticket, Write, payload_of};
 use crate::vfs::Errno;
+use flashweir_core::{Duration, Payload};
+use fsync::Since;
+pub use fsync::{Flushing, METADATA, PlantedBug};
+pub use options::{Background, F2fsMetrics, F2fsOptions, InPlace};
+pub use recover::Recovered;
+use space::{Marks, Space};
 use state::{OpenLog, State, Step, Stop};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,11 +49,38 @@ pub struct F2fs {
     state: RefCell<State>,
     /// Writes of metadata that nobody has waited for.
     tickets: RefCell<Vec<Ticket>>,
-    /// Writes of files that have not ended, by number.
-    writing: RefCell<BTreeSet<u64>>,
+    /// Writes of files that have not ended, by number, with their files.
+    writing: RefCell<BTreeMap<u64, Nid>>,
     writes: Cell<u64>,
+    /// Reads of blocks that were looked up and have not ended, by number.
+    reading: RefCell<BTreeSet<u64>>,
+    reads: Cell<u64>,
+    /// Contents that cleaning has moved and that have not arrived.
+    moving: RefCell<BTreeMap<Addr, Payload>>,
+    options: F2fsOptions,
+    recovered: Cell<Recovered>,
+    /// Files with data that were written since they, or all, were made durable.
+    wet: RefCell<BTreeSet<Nid>>,
+    /// Files of which no data are written now.
+    frozen: RefCell<BTreeSet<Nid>>,
+    /// Writes of nodes by fsync that have not ended, by number, and the next number.
+    linking: RefCell<BTreeSet<u64>>,
+    links: Cell<u64>,
+    /// The last such write of each fsync that has not returned, with its file.
+    syncing: RefCell<BTreeMap<u64, Nid>>,
     is_checkpointing: Cell<bool>,
-    /// Set when a checkpoint failed: what is on the disk is the one before.
+    checkpoints_begun: Cell<u64>,
+    /// The last checkpoint that ended well.
+    checkpoint_ended: Cell<u64>,
+    is_settling: Cell<bool>,
+    is_cleaning: Cell<bool>,
+    /// Whether cleaning in the background waits for somebody to write.
+    is_asleep: Cell<bool>,
+    /// Whether pages were written since cleaning in the background found nothing to do.
+    has_new_holes: Cell<bool>,
+    /// How long cleaning in the background slept.
+    sleep: Cell<Option<Duration>>,
+    /// Set when a checkpoint or an fsync failed: what is on the disk is the checkpoint before.
     failed: Cell<bool>,
     wakers: RefCell<Vec<Waker>>,
 }
@@ -54,17 +94,55 @@ fn errno(error: &Error) -> Errno {
 }
 
 impl F2fs {
-    /// Mounts a volume for writing. Inodes that had lost their names are freed. Errors: those of [`Volume::mount`], and a
-    /// volume that was not unmounted, because what fsync wrote since its last checkpoint would be lost.
+    /// Mounts a volume for writing as Linux does by default; see [`Self::mount_with`].
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
+        Self::mount_with(port, F2fsOptions::default()).await
+    }
+
+    /// Mounts a volume for writing. Of one that was not unmounted, what fsync wrote since its last checkpoint is recovered
+    /// first; inodes that had lost their names are freed. Errors: those of [`Volume::mount`], and what was written by fsync
+    /// contradicts the volume.
+    pub async fn mount_with(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Result<Self> {
         let volume = Volume::mount(Rc::clone(&port)).await?;
-        let checkpoint = volume.checkpoint().clone();
-        if !volume.is_clean() {
-            return Err(Error::Refused("roll-forward recovery (it was not unmounted)".into()));
-        }
-        if checkpoint.flags.has(Flags::ERROR) || checkpoint.flags.has(Flags::FSCK) {
+        let flags = volume.checkpoint().flags;
+        if flags.has(Flags::ERROR) || flags.has(Flags::FSCK) {
             return Err(Error::Corrupt("it says that it has to be checked".into()));
         }
+        let state = State { planted: options.planted, ..Self::load_state(&volume).await? };
+        let fs = Self {
+            volume,
+            port,
+            options,
+            recovered: Cell::default(),
+            state: RefCell::new(state),
+            tickets: RefCell::default(),
+            writing: RefCell::default(),
+            writes: Cell::new(0),
+            reading: RefCell::default(),
+            reads: Cell::new(0),
+            moving: RefCell::default(),
+            wet: RefCell::default(),
+            frozen: RefCell::default(),
+            linking: RefCell::default(),
+            links: Cell::new(0),
+            syncing: RefCell::default(),
+            is_checkpointing: Cell::new(false),
+            checkpoints_begun: Cell::new(0),
+            checkpoint_ended: Cell::new(0),
+            is_settling: Cell::new(false),
+            is_cleaning: Cell::new(false),
+            is_asleep: Cell::new(true),
+            has_new_holes: Cell::new(false),
+            sleep: Cell::new(None),
+            failed: Cell::new(false),
+            wakers: RefCell::default(),
+        };
+        fs.recover().await?;
+        Ok(fs)
+    }
+
+    async fn load_state(volume: &Volume) -> Result<State> {
+        let checkpoint = volume.checkpoint().clone();
         let geometry = *volume.geometry();
         let sit = volume.sit_entries().await?;
         let mut logs = Vec::new();
@@ -72,29 +150,25 @@ impl F2fs {
             let cursor = checkpoint.cursor(log);
             logs.push(OpenLog { cursor, summary: volume.summary(cursor.segment).await? });
         }
-        let is_open = |segment: SegNo| logs.iter().any(|log| log.cursor.segment == segment);
-        let segments = (0..geometry.main_segments).map(SegNo);
-        let free =
-            segments.filter(|&segment| sit[segment.0 as usize].valid == 0 && !is_open(segment)).collect();
-        let state = State {
+        let space = Space::new(&geometry, &checkpoint, &sit);
+        let mut sit_changed = Marks::new(geometry.main_segments);
+        let journal = volume.sit_journal_segments().filter(|segment| segment.0 < geometry.main_segments);
+        journal.for_each(|segment| sit_changed.insert(segment));
+        Ok(State {
             superblock: volume.superblock().clone(),
             geometry,
             seed: volume.superblock().inode_checksum_seed(),
             pack: volume.pack(),
             nat: volume.nat_entries().await?,
             nat_changed: volume.nat_journal_nids().collect(),
-            sit_changed: volume
-                .sit_journal_segments()
-                .filter(|segment| segment.0 < geometry.main_segments)
-                .collect(),
-            kept: sit.iter().map(|entry| entry.map).collect(),
+            sit_changed,
             sit,
-            free,
+            space,
             logs,
-            summaries: BTreeMap::new(),
             inodes: BTreeMap::new(),
             nodes: BTreeMap::new(),
             dirty: BTreeSet::new(),
+            only_times: BTreeSet::new(),
             blocks: BTreeMap::new(),
             blocks_dirty: BTreeSet::new(),
             orphans: volume.orphans().iter().copied().collect(),
@@ -105,26 +179,18 @@ impl F2fs {
             next_nid: checkpoint.next_free_nid,
             outbox: Vec::new(),
             changed: false,
+            metrics: F2fsMetrics::default(),
+            planted: None,
+            epoch: volume.epoch(),
+            is_pending: false,
+            since: Since::default(),
             checkpoint,
-        };
-        let fs = Self {
-            volume,
-            port,
-            state: RefCell::new(state),
-            tickets: RefCell::default(),
-            writing: RefCell::default(),
-            writes: Cell::new(0),
-            is_checkpointing: Cell::new(false),
-            failed: Cell::new(false),
-            wakers: RefCell::default(),
-        };
-        let orphans: Vec<Nid> = fs.state.borrow().orphans.iter().copied().collect();
-        for ino in orphans {
-            fs.run(|state| state.destroy(ino))
-                .await
-                .map_err(|errno| Error::Corrupt(format!("orphan {ino} cannot be freed: {errno:?}")))?;
-        }
-        Ok(fs)
+        })
+    }
+
+    /// What was recovered at the mount.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered.get()
     }
 
     /// Runs an operation on the state, and again when what it needs is in memory.
@@ -143,16 +209,64 @@ impl F2fs {
         }
     }
 
-    /// Runs an operation that changes something.
+    /// Runs an operation that changes something, when there is room.
     async fn change<T>(&self, operation: impl FnMut(&mut State) -> Step<T>) -> std::result::Result<T, Errno> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
+        self.balance().await?;
         self.run(operation).await
     }
 
+    /// What was counted since the mount.
+    pub fn metrics(&self) -> F2fsMetrics {
+        self.state.borrow().metrics
+    }
+
+    /// A write of data of a file begins, or of any files (0); checkpoints wait until it has ended.
+    fn begin_write(&self, ino: Nid) -> u64 {
+        let number = self.writes.get();
+        self.writes.set(number + 1);
+        self.writing.borrow_mut().insert(number, ino);
+        number
+    }
+
+    /// Whether writes of data are under way that have a smaller number.
+    fn writes_before(&self, number: u64) -> bool {
+        self.writing.borrow().keys().next().is_some_and(|&first| first < number)
+    }
+
+    fn end_write(&self, number: u64) {
+        self.writing.borrow_mut().remove(&number);
+        self.wake();
+    }
+
+    /// A read begins: until it ends, blocks that are valid now are not given to others.
+    fn begin_read(&self) -> u64 {
+        let number = self.reads.get();
+        self.reads.set(number + 1);
+        self.reading.borrow_mut().insert(number);
+        number
+    }
+
+    fn end_read(&self, number: u64) {
+        self.reading.borrow_mut().remove(&number);
+        self.wake();
+    }
+
+    /// The writes that operations left to be submitted.
+    fn take_outbox(&self) -> Vec<Write> {
+        let mut state = self.state.borrow_mut();
+        if state.outbox.is_empty() {
+            return Vec::new();
+        }
+        let writes = std::mem::take(&mut state.outbox);
+        state.metrics.written_blocks += writes.iter().map(|write| write.payloads.len() as u64).sum::<u64>();
+        writes
+    }
+
     fn submit_outbox(&self) {
-        let writes = std::mem::take(&mut self.state.borrow_mut().outbox);
+        let writes = self.take_outbox();
         if !writes.is_empty() {
             let tickets = writes.into_iter().map(|write| self.port.write(write));
             self.tickets.borrow_mut().extend(tickets);
@@ -161,6 +275,13 @@ impl F2fs {
 
     /// Brings into memory what an operation stopped for. Whatever came in meanwhile stays: it is newer.
     async fn load(&self, stop: Stop) -> Result<()> {
+        let number = self.begin_read();
+        let loaded = self.load_block(stop).await;
+        self.end_read(number);
+        loaded
+    }
+
+    async fn load_block(&self, stop: Stop) -> Result<()> {
         let address = |nid| {
             let addr = self.state.borrow().nat.get(&nid).map_or(Addr::NULL, |entry| entry.addr);
             let place = self.state.borrow().geometry.place_of(addr);
@@ -176,6 +297,7 @@ impl F2fs {
                 let block: crate::port::BlockBytes = block[..].try_into().expect("a block");
                 self.state.borrow_mut().nodes.entry(nid).or_insert_with(|| Box::new(block));
             }
+            Stop::AnyNode(nid) => self.load_any_node(nid, address(nid)?).await?,
             Stop::Block { ino, index, addr } => {
                 let block = self.volume.block(addr).await?;
                 let block: crate::port::BlockBytes = block[..].try_into().expect("a block");
@@ -184,7 +306,7 @@ impl F2fs {
             Stop::Summary(segment) => {
                 let addr = self.state.borrow().geometry.summary_block(segment);
                 let summary = super::layout::summary::Summary::decode(&self.volume.block(addr).await?);
-                self.state.borrow_mut().summaries.entry(segment).or_insert(summary);
+                self.state.borrow_mut().space.loaded_summary(segment, summary);
             }
             Stop::Failed(_) => unreachable!("a failed operation is not run again"),
         }
@@ -208,43 +330,119 @@ impl F2fs {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Waits for all writes of metadata that were submitted.
     async fn settle(&self) -> std::result::Result<(), Errno> {
+        self.wait_until(|| !self.is_settling.get()).await;
+        self.is_settling.set(true);
         let tickets = std::mem::take(&mut *self.tickets.borrow_mut());
+        let mut result = Ok(());
         for ticket in tickets {
-            ticket.completed().await.map_err(|error| errno(&error.into()))?;
+            let answer = ticket.completed().await;
+            result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
         }
-        Ok(())
+        if result.is_err() {
+            // What is on the disk now is not what the tables in memory say.
+            self.failed.set(true);
+        }
+        self.is_settling.set(false);
+        self.wake();
+        result
     }
 
-    /// Makes everything durable that was done before.
+    /// Makes everything durable that was done before. All who come while a checkpoint is being made share the next one.
     pub async fn checkpoint(&self) -> std::result::Result<(), Errno> {
-        self.wait_until(|| !self.is_checkpointing.get()).await;
+        self.checkpoint_as(false).await
+    }
+
+    /// Whether a checkpoint of this number, or a later one, has ended well.
+    fn has_checkpoint(&self, number: u64) -> bool {
+        self.checkpoint_ended.get() >= number
+    }
+
+    /// A checkpoint, or the last one: it says that nothing follows.
+    async fn checkpoint_as(&self, is_unmount: bool) -> std::result::Result<(), Errno> {
+        let wanted = self.checkpoints_begun.get() + 1;
+        let is_done = || self.has_checkpoint(wanted) && !is_unmount;
+        self.wait_until(|| !self.is_checkpointing.get() || is_done()).await;
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
-        if !self.state.borrow().changed {
+        let is_needed = {
+            let state = self.state.borrow();
+            state.changed || is_unmount && !state.checkpoint.flags.has(Flags::UNMOUNTED)
+        };
+        if is_done() || !is_needed {
             return Ok(());
         }
         self.is_checkpointing.set(true);
-        let result = self.make_checkpoint().await;
-        self.failed.set(result.is_err_and(|errno| errno != Errno::ENOSPC));
+        let number = self.checkpoints_begun.get() + 1;
+        self.checkpoints_begun.set(number);
+        let result = self.make_checkpoint(is_unmount).await;
+        match result {
+            Ok(()) => self.checkpoint_ended.set(number),
+            Err(Errno::ENOSPC) => (),
+            Err(_) => self.failed.set(true),
+        }
         self.is_checkpointing.set(false);
         self.wake();
         result
     }
 
-    async fn make_checkpoint(&self) -> std::result::Result<(), Errno> {
-        let pending = self.run(State::prepare).await?;
-        let before = self.writes.get();
-        self.wait_until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
+    /// Discards blocks that a checkpoint frees, at least so many in a row. Gives them.
+    async fn discard(
+        &self,
+        pending: &checkpoint::Pending,
+        blocks_min: u32,
+    ) -> Vec<(crate::port::Block, u32)> {
+        let discarded = {
+            let mut state = self.state.borrow_mut();
+            let discarded = state.freed_ranges(&pending.kept, blocks_min);
+            state.metrics.discarded_blocks +=
+                discarded.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
+            discarded
+        };
+        let tickets: Vec<_> =
+            discarded.iter().map(|&(block, count)| self.port.discard(block, count)).collect();
+        for ticket in tickets {
+            // A disk that cannot discard is as good as before.
+            let _ = ticket.completed().await;
+        }
+        discarded
+    }
+
+    async fn make_checkpoint(&self, is_unmount: bool) -> std::result::Result<(), Errno> {
+        let data = self.state.borrow().data_tag();
+        let pending = self.run(|state| state.prepare(is_unmount)).await?;
+        let (before, reads_before) = (self.writes.get(), self.reads.get());
+        // All data that were written before are flushed below.
+        self.wet.borrow_mut().clear();
+        self.wait_until(|| !self.writes_before(before) && self.linking.borrow().is_empty()).await;
+        if self.failed.get() {
+            return Err(Errno::EIO);
+        }
         self.settle().await?;
-        let flush = || async { self.port.flush().completed().await.map_err(|error| errno(&error.into())) };
-        flush().await?;
+        let planted = |bug| self.options.planted == Some(bug);
+        let tags = if planted(PlantedBug::NoDataInCheckpoint) { &[METADATA][..] } else { &[METADATA, data] };
+        let mut discarded = Vec::new();
+        if planted(PlantedBug::EarlyDiscard) {
+            discarded = self.discard(&pending, 1).await;
+        }
+        if !planted(PlantedBug::NoFlushBeforeLastBlock) {
+            self.flush(self.options.checkpoint, tags).await?;
+        }
         let (addr, block) = &pending.last;
-        let last = Write { fua: true, ..Write::new(Geometry::block(*addr), vec![payload_of(block)]) };
+        let mut last = Write {
+            fua: !planted(PlantedBug::LazyLastBlock),
+            ..Write::new(Geometry::block(*addr), vec![payload_of(block)])
+        };
+        last.tags[0] = METADATA;
         self.port.write(last).completed().await.map_err(|error| errno(&error.into()))?;
-        flush().await?;
-        self.state.borrow_mut().commit(pending);
+        // Whoever looked a block up before the checkpoint may still be reading it.
+        self.wait_until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
+        if self.options.discard && !planted(PlantedBug::EarlyDiscard) {
+            discarded = self.discard(&pending, self.options.discard_blocks_min).await;
+        }
+        self.state.borrow_mut().commit(pending, &discarded);
         Ok(())
     }
 }

@@ -10,20 +10,21 @@
 //! 2. `valid_blocks` counts nodes from the moment at which they exist and data from the moment at which they are reserved.
 //! 3. A node that differs from its block on the disk is in `dirty`.
 
-use super::super::layout::checkpoint::{Checkpoint, Cursor};
+use super::super::layout::checkpoint::{Checkpoint, Cursor, Epoch};
 use super::super::layout::node::{self, Footer, Inode, Kind, Path};
 use super::super::layout::summary::{Owner, Summary};
 use super::super::layout::superblock::Superblock;
 use super::super::layout::tables::{NatEntry, SitEntry};
 use super::super::layout::xattr::{self, Xattr};
-use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::super::layout::{Addr, Geometry, Log, Nid, SegNo};
+use super::fsync::PlantedBug;
+use super::fsync::{METADATA, Since};
+use super::options::F2fsMetrics;
+use super::space::{Marks, Space};
 use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
 use crate::vfs::Errno;
 use flashweir_core::command::Tag;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Free segments that are kept for checkpoints; with fewer, logs fill holes.
-const FREE_KEPT: usize = 8;
 
 /// Why an operation cannot go on.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(super) enum Stop {
     Inode(Nid),
     /// It needs a node of an inode.
     Node { nid: Nid, ino: Nid, offset: u32 },
+    /// It needs a node that is no inode, wherever in a file that is.
+    AnyNode(Nid),
     /// It needs a block of a directory.
     Block { ino: Nid, index: u64, addr: Addr },
     /// It needs the summary of a segment.
@@ -68,16 +71,17 @@ pub(super) struct State {
     /// Entries that its blocks on the disk lack.
     pub(super) nat_changed: BTreeSet<Nid>,
     pub(super) sit: Vec<SitEntry>,
-    pub(super) sit_changed: BTreeSet<SegNo>,
-    /// Blocks that a checkpoint refers to, by segment.
-    pub(super) kept: Vec<[u8; 64]>,
-    pub(super) free: BTreeSet<SegNo>,
+    /// Entries that its blocks on the disk lack.
+    pub(super) sit_changed: Marks,
+    /// What segments hold beyond that, and which are free.
+    pub(super) space: Space,
     pub(super) logs: Vec<OpenLog>,
-    /// Summaries of segments whose holes may be filled.
-    pub(super) summaries: BTreeMap<SegNo, Summary>,
     pub(super) inodes: BTreeMap<Nid, Inode>,
     pub(super) nodes: BTreeMap<Nid, Box<BlockBytes>>,
-    pub(super) dirty: BTreeSet<Nid>,
+    /// With their inodes in front.
+    pub(super) dirty: BTreeSet<(Nid, Nid)>,
+    /// Inodes of which nothing but times differs from the disk.
+    pub(super) only_times: BTreeSet<Nid>,
     /// Blocks of directories and links, which are written with checkpoints.
     pub(super) blocks: BTreeMap<(Nid, u64), Box<BlockBytes>>,
     pub(super) blocks_dirty: BTreeSet<(Nid, u64)>,
@@ -91,6 +95,15 @@ pub(super) struct State {
     pub(super) outbox: Vec<Write>,
     /// Whether something changed since the last checkpoint.
     pub(super) changed: bool,
+    pub(super) metrics: F2fsMetrics,
+    /// A bug that tests have to find.
+    pub(super) planted: Option<PlantedBug>,
+    /// What footers of nodes carry.
+    pub(super) epoch: Epoch,
+    /// A checkpoint was prepared and is not complete.
+    pub(super) is_pending: bool,
+    /// What happened since the last checkpoint.
+    pub(super) since: Since,
 }
 
 impl State {
@@ -107,32 +120,48 @@ impl State {
     /// The inode to be changed.
     pub(super) fn inode_mut(&mut self, nid: Nid) -> Step<&mut Inode> {
         self.inode(nid)?;
-        self.dirty.insert(nid);
+        self.dirty.insert((nid, nid));
+        self.only_times.remove(&nid);
         self.changed = true;
         Ok(self.inodes.get_mut(&nid).expect("it was found"))
     }
 
-    fn node(&self, nid: Nid, ino: Nid, offset: u32) -> Step<&BlockBytes> {
+    /// The inode, of which nothing but times is to be changed.
+    pub(super) fn inode_times(&mut self, nid: Nid) -> Step<&mut Inode> {
+        self.inode(nid)?;
+        if self.dirty.insert((nid, nid)) {
+            self.only_times.insert(nid);
+        }
+        self.changed = true;
+        Ok(self.inodes.get_mut(&nid).expect("it was found"))
+    }
+
+    pub(super) fn node(&self, nid: Nid, ino: Nid, offset: u32) -> Step<&BlockBytes> {
         self.nodes.get(&nid).map(|block| &**block).ok_or(Stop::Node { nid, ino, offset })
     }
 
     /// A free number. It is not taken by this.
     fn free_nid(&self) -> Step<Nid> {
         let end = self.geometry.nid_end().0;
-        let is_free = |nid: &u32| self.nat.get(&Nid(*nid)).is_none_or(|entry| entry.addr == Addr::NULL);
+        let is_free = |nid: &u32| {
+            self.nat.get(&Nid(*nid)).is_none_or(|entry| entry.addr == Addr::NULL)
+                && !self.since.freed.contains(&Nid(*nid))
+        };
         let from = self.next_nid.0.clamp(Nid::ROOT.0 + 1, end);
         let mut candidates = (from..end).chain(Nid::ROOT.0 + 1..from);
         candidates.find(is_free).map(Nid).ok_or_else(|| Errno::ENOSPC.into())
     }
 
     /// Makes a node of an inode, or an inode, exist. Its block is written with the next checkpoint.
-    fn take_nid(&mut self, nid: Nid, ino: Nid) {
+    pub(super) fn take_nid(&mut self, nid: Nid, ino: Nid) {
         let version = self.nat.get(&nid).map_or(0, |entry| entry.version);
         self.nat.insert(nid, NatEntry { version, ino, addr: Addr::NEW });
         self.next_nid = Nid(nid.0 + 1);
         self.valid_nodes += 1;
         self.valid_blocks += 1;
-        self.dirty.insert(nid);
+        self.since.taken += 1;
+        self.since.new.insert(nid);
+        self.dirty.insert((ino, nid));
         self.changed = true;
     }
 
@@ -146,7 +175,7 @@ impl State {
         Ok(nid)
     }
 
-    fn new_node(&mut self, ino: Nid, offset: u32) -> Step<Nid> {
+    pub(super) fn new_node(&mut self, ino: Nid, offset: u32) -> Step<Nid> {
         let nid = self.free_nid()?;
         let mut block = Box::new([0; BLOCK_BYTES]);
         Footer { nid, ino, offset, ..Footer::default() }.encode(&mut block[..]);
@@ -157,9 +186,10 @@ impl State {
     }
 
     /// Frees a node. `ino` is its inode, whose count is changed unless it is freed itself.
-    fn free_node(&mut self, nid: Nid, ino: Nid) -> Step<()> {
+    pub(super) fn free_node(&mut self, nid: Nid, ino: Nid) -> Step<()> {
         if nid != ino {
             self.inode_mut(ino)?.blocks -= 1;
+            self.since.shrunk.insert(ino);
         }
         if let Some(entry) = self.nat.get_mut(&nid) {
             let addr = std::mem::replace(&mut entry.addr, Addr::NULL);
@@ -169,7 +199,9 @@ impl State {
         self.nat_changed.insert(nid);
         self.nodes.remove(&nid);
         self.inodes.remove(&nid);
-        self.dirty.remove(&nid);
+        self.dirty.remove(&(ino, nid));
+        self.only_times.remove(&nid);
+        self.since.freed.insert(nid);
         self.valid_nodes -= 1;
         self.valid_blocks -= 1;
         self.next_nid = self.next_nid.min(nid);
@@ -177,99 +209,10 @@ impl State {
         Ok(())
     }
 
-    // Room.
-
-    /// Whether so many more blocks can be taken.
-    pub(super) fn check_room(&self, blocks: u64) -> Step<()> {
-        let room = self.checkpoint.user_blocks - self.valid_blocks.min(self.checkpoint.user_blocks);
-        if blocks <= room { Ok(()) } else { Err(Errno::ENOSPC.into()) }
-    }
-
-    /// A block is of no more use; it is free when no checkpoint refers to it.
-    pub(super) fn release_block(&mut self, addr: Addr) {
-        if let Some((segment, offset)) = self.geometry.place_of(addr) {
-            self.sit[segment.0 as usize].set_valid(offset, false);
-            self.sit_changed.insert(segment);
-        }
-    }
-
-    /// Whether neither now nor in a checkpoint anything is at a block.
-    fn is_hole(&self, segment: SegNo, offset: u32) -> bool {
-        let kept = super::super::layout::bytes::block_bit(&self.kept[segment.0 as usize], offset as usize);
-        !kept && !self.sit[segment.0 as usize].is_valid(offset)
-    }
-
-    fn next_offset(&self, cursor: Cursor, from: u32) -> Option<u32> {
-        if cursor.fills_holes {
-            (from..SEGMENT_BLOCKS).find(|&offset| self.is_hole(cursor.segment, offset))
-        } else {
-            (from < SEGMENT_BLOCKS).then_some(from)
-        }
-    }
-
-    /// The segment in which a log goes on: a free one, or one with holes where few are free.
-    fn successor(&self, log: Log) -> Step<OpenLog> {
-        let after = SegNo(self.logs[log.index()].cursor.segment.0 + 1);
-        let free = self.free.range(after..).chain(&self.free).next().copied();
-        let fresh = |segment| OpenLog {
-            cursor: Cursor { segment, offset: 0, fills_holes: false },
-            summary: Summary::new(log.is_node()),
-        };
-        if let Some(segment) = free.filter(|_| self.free.len() > FREE_KEPT) {
-            return Ok(fresh(segment));
-        }
-        let is_open = |segment: SegNo| self.logs.iter().any(|open| open.cursor.segment == segment);
-        let holes = |segment: SegNo| {
-            let (now, kept) = (&self.sit[segment.0 as usize].map, &self.kept[segment.0 as usize]);
-            now.iter().zip(kept).map(|(now, kept)| (now | kept).count_zeros()).sum::<u32>()
-        };
-        let candidates = (0..self.geometry.main_segments).map(SegNo).filter(|&segment| {
-            let entry = &self.sit[segment.0 as usize];
-            entry.valid > 0 && usize::from(entry.log) == log.index() && !is_open(segment)
-        });
-        let best = candidates.map(|segment| (holes(segment), segment)).max().filter(|(holes, _)| *holes > 0);
-        match (best, free) {
-            (Some((_, segment)), _) => {
-                let summary = self.summaries.get(&segment).cloned().ok_or(Stop::Summary(segment))?;
-                let offset = (0..SEGMENT_BLOCKS).find(|&offset| self.is_hole(segment, offset));
-                let offset = offset.expect("it has holes") as u16;
-                Ok(OpenLog { cursor: Cursor { segment, offset, fills_holes: true }, summary })
-            }
-            (None, Some(segment)) => Ok(fresh(segment)),
-            (None, None) => Err(Errno::ENOSPC.into()),
-        }
-    }
-
-    /// The next block of a log, for this owner.
-    pub(super) fn allocate(&mut self, log: Log, owner: Owner) -> Step<Addr> {
-        let cursor = self.logs[log.index()].cursor;
-        let (segment, offset) = (cursor.segment, u32::from(cursor.offset));
-        let next = self.next_offset(cursor, offset + 1);
-        // Where the log goes on is decided before anything changes.
-        let successor = if next.is_none() { Some(self.successor(log)?) } else { None };
-        let entry = &mut self.sit[segment.0 as usize];
-        entry.set_valid(offset, true);
-        entry.log = log.index() as u8;
-        self.sit_changed.insert(segment);
-        self.changed = true;
-        self.logs[log.index()].summary.owners[offset as usize] = owner;
-        match (next, successor) {
-            (Some(next), _) => self.logs[log.index()].cursor.offset = next as u16,
-            (None, Some(successor)) => {
-                self.free.remove(&successor.cursor.segment);
-                self.summaries.remove(&successor.cursor.segment);
-                let full = std::mem::replace(&mut self.logs[log.index()], successor);
-                self.write(self.geometry.summary_block(segment), &full.summary.encode(), 0);
-            }
-            (None, None) => unreachable!("a full log has a successor"),
-        }
-        Ok(self.geometry.main_block(segment, offset))
-    }
-
-    /// A write for the caller to submit. `tag` is the inode to which it belongs, 0 for what belongs to all.
-    pub(super) fn write(&mut self, addr: Addr, block: &BlockBytes, tag: u32) {
+    /// A write of metadata for the caller to submit. `ino` is the inode to which it belongs, 0 for what belongs to all.
+    pub(super) fn write(&mut self, addr: Addr, block: &BlockBytes, ino: u32) {
         let mut write = Write::new(Geometry::block(addr), vec![payload_of(block)]);
-        write.tags[0] = Tag(u64::from(tag));
+        write.tags = [METADATA, Tag(u64::from(ino))];
         match self.outbox.last_mut() {
             Some(last)
                 if last.tags == write.tags && last.block.0 + last.payloads.len() as u64 == write.block.0 =>
@@ -284,7 +227,7 @@ impl State {
 
     /// The node and its word that hold the address of a block of a file. `create` makes nodes that are missing, after
     /// all that exist are in memory.
-    fn slot(&mut self, ino: Nid, index: u64, create: bool) -> Step<Option<(Nid, u32)>> {
+    pub(super) fn slot(&mut self, ino: Nid, index: u64, create: bool) -> Step<Option<(Nid, u32)>> {
         let inode = self.inode(ino)?;
         let path = Path::to(index, inode.address_count()).ok_or(Errno::EFBIG)?;
         let mut last = ino;
@@ -314,18 +257,18 @@ impl State {
     fn set_word(&mut self, nid: Nid, index: u32, value: u32) {
         let block = self.nodes.get_mut(&nid).expect("it is in memory");
         node::set_word(&mut block[..], index, value);
-        self.dirty.insert(nid);
+        self.dirty.insert((self.nat[&nid].ino, nid));
         self.changed = true;
     }
 
-    fn address_in(&self, ino: Nid, nid: Nid, index: u32) -> Step<Addr> {
+    pub(super) fn address_in(&self, ino: Nid, nid: Nid, index: u32) -> Step<Addr> {
         match nid == ino {
             true => Ok(self.inode(ino)?.address(index)),
             false => Ok(Addr(node::word(&self.nodes[&nid][..], index))),
         }
     }
 
-    fn set_address_in(&mut self, ino: Nid, nid: Nid, index: u32, addr: Addr) -> Step<()> {
+    pub(super) fn set_address_in(&mut self, ino: Nid, nid: Nid, index: u32, addr: Addr) -> Step<()> {
         match nid == ino {
             true => self.inode_mut(ino)?.set_address(index, addr),
             false => self.set_word(nid, index, addr.0),
@@ -347,6 +290,7 @@ impl State {
         if self.address_in(ino, nid, at)? == Addr::NULL {
             self.set_address_in(ino, nid, at, Addr::NEW)?;
             self.valid_blocks += 1;
+            self.since.taken += 1;
             self.inode_mut(ino)?.blocks += 1;
         }
         Ok(())
@@ -368,6 +312,7 @@ impl State {
         if old == Addr::NULL {
             // Whoever writes without having reserved takes the room now.
             self.valid_blocks += 1;
+            self.since.taken += 1;
             self.inode_mut(ino)?.blocks += 1;
         }
         Ok(addr)
@@ -434,7 +379,7 @@ impl State {
 
     /// The part below a node, `height` levels above data, that maps the file from block `start` on. Says whether the node
     /// itself is gone.
-    fn truncate_below(
+    pub(super) fn truncate_below(
         &mut self,
         ino: Nid,
         nid: Nid,
@@ -522,7 +467,7 @@ impl State {
         self.inode_mut(ino)?.xattr_bytes_mut().copy_from_slice(&room[..inside]);
         let block = self.nodes.get_mut(&nid).expect("it was read or made");
         block[..xattr::NODE_BYTES].copy_from_slice(&room[inside..]);
-        self.dirty.insert(nid);
+        self.dirty.insert((ino, nid));
         Ok(())
     }
 

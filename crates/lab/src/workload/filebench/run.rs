@@ -10,7 +10,7 @@ use crate::results::{CallRecorder, WorkloadResult};
 use crate::workload::signal::Signal;
 use flashweir_core::executor::Handle;
 use flashweir_core::{Duration, Instant, Stream};
-use flashweir_fs::vfs::{Fs, Process};
+use flashweir_fs::vfs::{Fs, PAGE_BYTES, Process};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -29,6 +29,10 @@ pub struct Options {
     pub runtime: Option<Duration>,
     /// Length of an interval of the series.
     pub interval: Duration,
+    /// Time at the start that does not count; the time of the run begins after it.
+    pub ramp: Duration,
+    /// Every flowop goes past the page cache. What filebench would draw as any number of bytes is rounded up to pages then.
+    pub is_direct: bool,
     /// CPU time of one step of `hog`, which writes to one place in memory. A guess: three cycles of a 3 GHz CPU.
     pub hog_step: Duration,
 }
@@ -41,6 +45,8 @@ impl Options {
             seed,
             runtime: None,
             interval: Duration::from_secs(1),
+            ramp: Duration::ZERO,
+            is_direct: false,
             hog_step: Duration::from_nanos(1),
         }
     }
@@ -75,6 +81,8 @@ pub(super) struct Shared<F: Fs> {
     pub(super) is_over: Cell<bool>,
     /// When it is over at the latest.
     pub(super) deadline: Cell<Instant>,
+    /// What began earlier does not count.
+    measured_from: Cell<Instant>,
     ended_early: RefCell<Option<String>>,
     failure: RefCell<Option<RunError>>,
     over: Signal,
@@ -134,7 +142,12 @@ impl<F: Fs> Filebench<F> {
         let mut writes = 1;
         let mut pools = Vec::new();
         for fileset in &model.filesets {
-            let plan = Plan::new(fileset, options.seed, &streams);
+            let mut plan = Plan::new(fileset, options.seed, &streams);
+            if options.is_direct {
+                plan.files
+                    .iter_mut()
+                    .for_each(|file| file.size = file.size.next_multiple_of(PAGE_BYTES as u64));
+            }
             tree::make(&process, fileset, &plan, writes).await?;
             writes += plan.files.len() as u64;
             pools.push(Pool::new(&plan));
@@ -162,6 +175,7 @@ impl<F: Fs> Filebench<F> {
             recorders: RefCell::default(),
             is_over: Cell::new(false),
             deadline: Cell::new(Instant::MAX),
+            measured_from: Cell::new(Instant::ZERO),
             ended_early: RefCell::default(),
             failure: RefCell::default(),
             over: Signal::default(),
@@ -178,7 +192,8 @@ impl<F: Fs> Filebench<F> {
     /// The first call that failed, and flowops that contradict each other.
     pub async fn run(self) -> Result<WorkloadResult, RunError> {
         let shared = &self.shared;
-        let start = shared.handle.now();
+        let start = shared.handle.now() + shared.options.ramp;
+        shared.measured_from.set(start);
         if let Some(runtime) = shared.options.runtime.or(shared.model.runtime) {
             shared.deadline.set(start.saturating_add(runtime));
         }
@@ -266,7 +281,7 @@ impl<F: Fs> Shared<F> {
 
     /// A flowop began and ended; it counts if the run is not over.
     pub(super) fn record(&self, flowop: usize, op: Op, bytes: u64, began: Instant) {
-        if self.is_over.get() {
+        if self.is_over.get() || began < self.measured_from.get() {
             return;
         }
         self.recorders.borrow_mut()[flowop].record(bytes, began, self.handle.now());

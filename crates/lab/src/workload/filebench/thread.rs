@@ -9,7 +9,7 @@ use super::pool::{Found, Pool, Wanted};
 use super::run::{Shared, Totals};
 use crate::workload::signal::Signal;
 use flashweir_core::{Duration, Instant, Stream};
-use flashweir_fs::vfs::{Errno, File, Follow, Fs, OpenFlags, Seek, Sink, Source, SyncKind};
+use flashweir_fs::vfs::{Errno, File, Follow, Fs, OpenFlags, PAGE_BYTES, Seek, Sink, Source, SyncKind};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -196,7 +196,8 @@ impl<F: Fs> Runner<F> {
             (_, true) => OpenFlags::WRITE,
             _ => OpenFlags::READ_WRITE,
         };
-        let flags = if flowop.is_direct { flags.direct() } else { flags };
+        let is_direct = flowop.is_direct || self.shared.options.is_direct;
+        let flags = if is_direct { flags.direct() } else { flags };
         // O_SYNC, as filebench does it.
         if flowop.is_dsync { flags.sync(SyncKind::All) } else { flags }
     }
@@ -394,7 +395,13 @@ impl<F: Fs> Runner<F> {
 
     /// Bytes of an I/O.
     fn iosize(&mut self, flowop: &Flowop) -> u64 {
-        flowop.iosize.draw(&mut self.stream).max(1)
+        let bytes = flowop.iosize.draw(&mut self.stream).max(1);
+        self.whole_pages(bytes)
+    }
+
+    /// So many bytes, in whole pages if every flowop goes past the page cache.
+    fn whole_pages(&self, bytes: u64) -> u64 {
+        if self.shared.options.is_direct { bytes.next_multiple_of(PAGE_BYTES as u64) } else { bytes }
     }
 
     /// A multiple of `iosize` within the working set.
@@ -432,7 +439,7 @@ impl<F: Fs> Runner<F> {
         let open = self.target(flowop).await?;
         let iosize = match flowop.iosize.draw(&mut self.stream) {
             0 => open.file.size().max(1),
-            iosize => iosize,
+            iosize => self.whole_pages(iosize),
         };
         let began = self.now();
         let mut at = 0;
@@ -460,7 +467,7 @@ impl<F: Fs> Runner<F> {
         let size = self.pool(source.fileset).size(source.number);
         let iosize = match flowop.iosize.draw(&mut self.stream) {
             0 => size,
-            iosize => iosize,
+            iosize => self.whole_pages(iosize),
         };
         let began = self.now();
         let mut bytes = 0;
@@ -475,6 +482,7 @@ impl<F: Fs> Runner<F> {
     async fn append(&mut self, index: usize, flowop: &Flowop) -> Step {
         let iosize = self.iosize(flowop);
         let wanted = if flowop.op == Op::AppendFileRand { self.stream.below(iosize) } else { iosize };
+        let wanted = self.whole_pages(wanted);
         let open = self.target(flowop).await?;
         let began = self.now();
         let mut bytes = 0;

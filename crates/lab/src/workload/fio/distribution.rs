@@ -15,7 +15,7 @@ const ROUNDS: usize = 3;
 /// A keyed bijection on `0..len`, by mixing inside the next power of two and walking its cycles until the
 /// result is in range. Less than half of the numbers are out of range, so a walk takes two steps on average.
 #[derive(Clone, Debug)]
-pub(super) struct Permutation {
+pub(crate) struct Permutation {
     len: u64,
     mask: u64,
     shift: u32,
@@ -24,7 +24,7 @@ pub(super) struct Permutation {
 
 impl Permutation {
     /// The permutation of `0..len` that belongs to `key`; `len` must not be zero.
-    pub(super) fn new(len: u64, key: u64) -> Self {
+    pub(crate) fn new(len: u64, key: u64) -> Self {
         assert!(len > 0, "an empty range has no permutation");
         let bits = u64::BITS - (len - 1).leading_zeros();
         let mask = if bits == u64::BITS { u64::MAX } else { (1 << bits) - 1 };
@@ -47,7 +47,7 @@ impl Permutation {
 
     /// The image of `x`, which must be below the length.
     #[inline]
-    pub(super) fn at(&self, x: u64) -> u64 {
+    pub(crate) fn at(&self, x: u64) -> u64 {
         debug_assert!(x < self.len);
         let mut x = self.step(x);
         while x >= self.len {
@@ -86,7 +86,7 @@ impl Sweep {
 /// G. Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions" (1996).
 /// It is exact and needs no sum over all ranks.
 #[derive(Clone, Debug)]
-pub(super) struct ZipfRanks {
+pub(crate) struct ZipfRanks {
     n: f64,
     theta: f64,
     area_first: f64,
@@ -98,7 +98,7 @@ impl ZipfRanks {
     /// Tries after which a rank is taken as it is; each fails with a likelihood below one half.
     const TRIES_MAX: u32 = 64;
 
-    pub(super) fn new(n: u64, theta: f64) -> Self {
+    pub(crate) fn new(n: u64, theta: f64) -> Self {
         let mut ranks = Self { n: n as f64, theta, area_first: 0.0, area_last: 0.0, shortcut: 0.0 };
         ranks.area_first = ranks.area(1.5) - 1.0;
         ranks.area_last = ranks.area(ranks.n + 0.5);
@@ -125,7 +125,7 @@ impl ZipfRanks {
 
     /// The next rank, from 1.
     #[inline]
-    pub(super) fn next(&self, stream: &mut Stream) -> u64 {
+    pub(crate) fn next(&self, stream: &mut Stream) -> u64 {
         let mut rank = 1.0;
         for _ in 0..Self::TRIES_MAX {
             let area = self.area_last + stream.unit() * (self.area_first - self.area_last);

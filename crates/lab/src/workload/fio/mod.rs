@@ -14,7 +14,7 @@
 //! a region use a new order rather than repeating the first one, and the seed of the world takes the place of
 //! `randrepeat`.
 
-mod distribution;
+pub(crate) mod distribution;
 mod error;
 mod files;
 mod job;

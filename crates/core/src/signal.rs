@@ -1,18 +1,18 @@
-//! Waiting for something that tasks of one workload tell each other.
+//! Waiting for something that tasks of one executor tell each other.
 //!
 //! Invariant: who waits looks again at what he waits for; a notification says only that something changed.
 
-use flashweir_core::executor::{Sender, oneshot};
+use crate::executor::{Sender, oneshot};
 use std::cell::RefCell;
 use std::fmt;
 
 /// Wakes all who wait.
 #[derive(Default)]
-pub(crate) struct Signal(RefCell<Vec<Sender<()>>>);
+pub struct Signal(RefCell<Vec<Sender<()>>>);
 
 impl Signal {
     /// Until the next notification.
-    pub(crate) async fn wait(&self) {
+    pub async fn wait(&self) {
         let (sender, receiver) = oneshot();
         self.0.borrow_mut().push(sender);
         // The signal outlives those who wait for it, so the sender is not dropped unused.
@@ -20,7 +20,7 @@ impl Signal {
     }
 
     /// Wakes all who wait now, in the order in which they came.
-    pub(crate) fn notify(&self) {
+    pub fn notify(&self) {
         for sender in self.0.take() {
             // Who was dropped while he waited does not mind.
             let _ = sender.send(());

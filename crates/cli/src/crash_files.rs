@@ -1,0 +1,245 @@
+//! `weir crash files`: the crash laboratory of file systems on the command line.
+
+use crate::args::{CrashFilesArgs, InfoOutput};
+use crate::devices::table;
+use crate::error::{Failure, Outcome, say};
+use crate::output::{Files, check, print};
+use crate::progress::Bar;
+use crate::run::{thousands, threads};
+use flashweir_core::{Lpn, Payload};
+use flashweir_fs::f2fs::write::PlantedBug;
+use flashweir_fs::port::{Block, BlockPort, Image, Write as BlockWrite, block_on};
+use flashweir_lab::crash::files::explorer::Outside;
+use flashweir_lab::crash::files::token::{bug_named, mode_named};
+use flashweir_lab::crash::files::{
+    Effort, FileCrashConfig, FileCrashReport, FileMutant, Sequences, Token, explore, hunt, replay,
+};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Distinct images of drawn sequences if nothing else is asked for.
+const STATES: u64 = 100_000;
+
+/// `weir crash files`.
+pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
+    if let Some(token) = &args.replay {
+        return again(token);
+    }
+    if let Some(path) = &args.out {
+        check(path)?;
+    }
+    let config = config(args)?;
+    if args.mutants {
+        return mutants(args, &config, cancel);
+    }
+    let judge = args.fsck_every.map(|_| Fsck::new()).transpose()?;
+    let ask =
+        |contents: &Blocks, blocks: u64| judge.as_ref().map_or(Ok(()), |judge| judge.ask(contents, blocks));
+    let outside = args.fsck_every.map(|every| Outside { every, ask: &ask });
+    let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
+    let report = explore(&config, outside, |progress| {
+        bar.set(progress.fraction, || {
+            let (sequences, images) = (thousands(progress.sequences), thousands(progress.distinct));
+            format!("{sequences} sequences, {images} images, {} violations", progress.violations)
+        });
+        !cancel.load(Ordering::Relaxed)
+    });
+    bar.clear();
+    if cancel.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
+    }
+    let report = report.map_err(Failure::usage)?;
+    let text = match args.output {
+        InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
+        InfoOutput::Table => shown(&report),
+    };
+    write(args, text)?;
+    if !args.quiet {
+        let (seconds, images) = (begun.elapsed().as_secs_f64().max(1e-9), report.totals.recovered);
+        let speed = thousands((images as f64 / seconds) as u64);
+        say(format!("{} images recovered in {seconds:.1} s, {speed} per second", thousands(images)));
+    }
+    match report.violations.len() {
+        0 => Ok(()),
+        1 => Err(Failure::Run("1 violation".into())),
+        many => Err(Failure::Run(format!("{many} violations"))),
+    }
+}
+
+fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
+    let sequences = Sequences::ALL.iter().find(|(_, name)| *name == args.sequences);
+    let (sequences, _) =
+        sequences.ok_or_else(|| Failure::Usage(format!("--sequences: {}", args.sequences)))?;
+    let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
+    let effort = Effort::default();
+    let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);
+    Ok(FileCrashConfig {
+        sequences: *sequences,
+        count: args.count,
+        states: args.states.or((!has_end).then_some(STATES)),
+        seed: args.seed,
+        mode: mode_named(&args.flush).map_err(Failure::Usage)?,
+        planted: args
+            .planted
+            .as_deref()
+            .map(bug_named)
+            .transpose()
+            .map_err(|error| Failure::Usage(format!("--planted: {error}")))?,
+        jobs: threads(args.jobs),
+        effort: Effort { states_max, ..effort },
+        violations_max: args.violations,
+        minimise: true,
+    })
+}
+
+/// Plants each bug in turn.
+fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool) -> Outcome {
+    let bar = Mutex::new(Bar::new(args.quiet));
+    let mut mutants: Vec<FileMutant> = Vec::new();
+    for (index, (bug, name)) in PlantedBug::ALL.into_iter().enumerate() {
+        let config = FileCrashConfig { states: None, ..config.clone() };
+        let found = hunt(&config, bug, |progress| {
+            if let Ok(mut bar) = bar.lock() {
+                bar.set((index as f64 + progress.fraction) / PlantedBug::ALL.len() as f64, || {
+                    format!("{name}: {} sequences", progress.sequences)
+                });
+            }
+            !cancel.load(Ordering::Relaxed)
+        });
+        if cancel.load(Ordering::Relaxed) {
+            return Err(Failure::Interrupted);
+        }
+        mutants.push(found.map_err(Failure::usage)?);
+    }
+    if let Ok(bar) = bar.lock() {
+        bar.clear();
+    }
+    let killed = mutants.iter().filter(|mutant| mutant.killed_by.is_some()).count();
+    let text = match args.output {
+        InfoOutput::Json => serde_json::to_string_pretty(&mutants).map_err(Failure::run)? + "\n",
+        InfoOutput::Table => {
+            let mut rows = vec![["planted bug", "found as", "by", "images"].map(str::to_owned)];
+            rows.extend(mutants.iter().map(|mutant| {
+                let found = mutant.killed_by.as_ref().map_or("NOT FOUND", |by| by.what.as_str());
+                let found: String = found.chars().take(70).collect();
+                let by = mutant.sequences.clone().unwrap_or_default();
+                [mutant.bug.clone(), found, by, thousands(mutant.recovered)]
+            }));
+            format!("{}\nmutation score {killed} / {}\n", table(&rows, 3), mutants.len())
+        }
+    };
+    write(args, text)?;
+    match mutants.len() - killed {
+        0 => Ok(()),
+        left => Err(Failure::Run(format!("{left} of {} planted bugs were not found", mutants.len()))),
+    }
+}
+
+fn write(args: &CrashFilesArgs, text: String) -> Outcome {
+    match &args.out {
+        None => print(&text),
+        Some(path) => {
+            let mut files = Files::default();
+            files.add(path, text);
+            files.write()
+        }
+    }
+}
+
+/// Does again what a token says.
+fn again(token: &str) -> Outcome {
+    let wrong = |error| Failure::Usage(format!("--replay: {error}"));
+    let token: Token = token.parse().map_err(wrong)?;
+    let fault = replay(&token).map_err(wrong)?;
+    for (index, op) in token.ops.0.iter().enumerate() {
+        print(&format!("{index:>3}  {op}\n"))?;
+    }
+    match fault {
+        None => print("nothing is wrong\n"),
+        Some(fault) => Err(Failure::Run(format!("violation: {}", fault.what()))),
+    }
+}
+
+/// What was explored.
+fn shown(report: &FileCrashReport) -> String {
+    let totals = &report.totals;
+    let all = report.sequences_all.map_or(String::new(), |all| format!(" of {}", thousands(all)));
+    let mut rows = vec![["", "count"].map(str::to_owned)];
+    let mut row = |name: &str, count: u64| rows.push([name.to_owned(), thousands(count)]);
+    row("operations", totals.operations);
+    row("cuts", totals.cuts);
+    row("states that the device may leave", totals.allowed);
+    row("images recovered", totals.recovered);
+    row("  in cuts of recoveries", totals.nested);
+    row("  distinct over all sequences", totals.distinct);
+    row("verdicts", totals.judged);
+    row("volumes used after recovery", totals.exercised);
+    row("images that fsck.f2fs found good", totals.outside);
+    let mut text = format!(
+        "{}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",
+        report.sequences,
+        report.mode,
+        report.seed,
+        thousands(totals.cases),
+        report.violations.len(),
+        table(&rows, 1)
+    );
+    for violation in &report.violations {
+        let _ = writeln!(text, "\nviolation: {}", violation.what);
+        let _ = writeln!(text, "to see it again: weir crash files --replay '{}'", violation.token);
+        let _ = writeln!(text, "as it was found: weir crash files --replay '{}'", violation.found_as);
+    }
+    text
+}
+
+type Blocks = BTreeMap<Lpn, Payload>;
+
+/// `fsck.f2fs` on images, each in a file of its own that is there only for it.
+struct Fsck {
+    dir: PathBuf,
+    next: AtomicU64,
+}
+
+impl Fsck {
+    fn new() -> Outcome<Self> {
+        let found = Command::new("fsck.f2fs").arg("-V").stdin(Stdio::null()).output();
+        found.map_err(|error| Failure::Run(format!("--fsck-every needs fsck.f2fs: {error}")))?;
+        let dir = std::env::temp_dir().join(format!("weir-crash-files-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|error| Failure::Run(format!("{}: {error}", dir.display())))?;
+        Ok(Self { dir, next: AtomicU64::new(0) })
+    }
+
+    fn ask(&self, contents: &Blocks, blocks: u64) -> Result<(), String> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("{number}.img"));
+        let image = Image::create(&path, blocks).map_err(|error| error.to_string())?;
+        for (lpn, payload) in contents {
+            let write = BlockWrite::new(Block(lpn.0), vec![payload.clone()]);
+            block_on(image.write(write).completed()).map_err(|error| error.to_string())?;
+        }
+        drop(image);
+        let output = Command::new("fsck.f2fs").arg("--dry-run").arg(&path).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("fsck.f2fs: {error}"))?;
+        let _ = std::fs::remove_file(&path);
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let is_bad =
+            |line: &&str| ["[Fail]", "ASSERT", "Need to fix", "FIX"].iter().any(|word| line.contains(word));
+        match said.lines().find(is_bad) {
+            Some(line) => Err(format!("fsck.f2fs: {}", line.trim())),
+            None if !output.status.success() => Err(format!("fsck.f2fs ended with {}", output.status)),
+            None if said.contains("[FSCK]") => Ok(()),
+            None => Err(format!("fsck.f2fs checked nothing: {}", said.trim())),
+        }
+    }
+}
+
+impl Drop for Fsck {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}

@@ -1,0 +1,292 @@
+//! `weir files`: workloads on the files of a file system on a device, several at once.
+
+use crate::args::{InfoOutput, positive, whole};
+use crate::devices::{resolve, table};
+use crate::error::{Failure, Outcome, say, unreadable};
+use crate::output::{Files, check, print};
+use crate::pool::Pool;
+use crate::run::{stem, thousands};
+use clap::{Args, ValueEnum};
+use flashweir_core::{Bytes, Duration};
+use flashweir_db::DataIo;
+use flashweir_device::config::RangeFlushSupport;
+use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_lab::files::{self, FilesResult, Setup, Work};
+use flashweir_lab::results::call_table;
+use flashweir_lab::spelling::nearest;
+use flashweir_lab::stack::FlushMode;
+use flashweir_lab::workload::filebench::{PERSONALITIES, parse_model, personality};
+use flashweir_lab::workload::fio::parse_job_file_on_files;
+use flashweir_lab::workload::oltp::linkbench::LinkBenchOptions;
+use flashweir_lab::workload::oltp::tpcc::TpccOptions;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir files varmail --device sata-mlc
+  weir files varmail --device rflush --flush flush,rflush,noflush --runtime 5s      side by side
+  weir files fileserver,nthreads=16 sync.fio --device rflush --flush rflush        two workloads at once
+  weir files tpcc,warehouses=2,pool=64MiB fileserver --device rflush --flush flush,rflush --direct --runtime 10s
+  weir files my.f --device my.toml --set buffer.capacity=64MiB --cache 256MiB --output json
+
+Each device gets an F2FS volume, on which each workload makes its files; then all workloads run at once, each with its \
+own results. A workload is a personality of filebench (fileserver, varmail, webserver, oltp), a file of its language \
+(NAME.f), a mix of transactions on a database (tpcc, linkbench), or a fio job file whose jobs use files; variables of a \
+filebench model and options of a mix are set behind its name.
+
+--flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
+which no power cut would forgive. Time is virtual: the same seed gives the same bytes.")]
+pub(crate) struct FilesArgs {
+    /// filebench personality, filebench file, fio job file, tpcc or linkbench
+    #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
+    workload: Vec<String>,
+    /// A preset (see `weir device list`) or a device file; may be given often
+    #[arg(long, short, value_name = "PRESET|FILE.toml", required = true)]
+    device: Vec<String>,
+    /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// What becomes of a sync; several are run side by side
+    #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "flush")]
+    flush: Vec<FlushArg>,
+    /// With `--flush rflush`, checkpoints of the file system are made durable by range flushes too
+    #[arg(long)]
+    range_checkpoints: bool,
+    /// Measured time, in place of what the workloads say
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    runtime: Option<Duration>,
+    /// Time at the start that does not count
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    ramp: Duration,
+    /// Memory of the page cache
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = cache)]
+    cache: CacheConfig,
+    /// CPU time of the host's calls: zero, server or phone
+    #[arg(long, value_name = "PRESET", default_value = "server", value_parser = HostCosts::preset)]
+    host: HostCosts,
+    /// The files of filebench and of databases are opened past the page cache; fio has `direct` in its job files
+    #[arg(long)]
+    direct: bool,
+    /// Seed of all randomness
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    seed: u64,
+    /// Stacks that run at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    jobs: Option<u32>,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    output: InfoOutput,
+    /// Write the results to this file instead of stdout; it appears whole or not at all
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// No warnings and no progress; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FlushArg {
+    /// The whole buffer of the device
+    Flush,
+    /// What belongs to the file, and metadata
+    Rflush,
+    /// Nothing
+    Noflush,
+}
+
+impl FlushArg {
+    fn mode(self) -> FlushMode {
+        match self {
+            Self::Flush => FlushMode::Flush,
+            Self::Rflush => FlushMode::RangeFlush,
+            Self::Noflush => FlushMode::NoFlush,
+        }
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned())
+}
+
+fn cache(text: &str) -> Result<CacheConfig, String> {
+    let expected = || "expected a size from 128KiB to 8TiB, such as 1GiB".to_owned();
+    let size: Bytes = text.parse().map_err(|_| expected())?;
+    let cache = CacheConfig::of_bytes(size.0);
+    if (128 << 10..=8 << 40).contains(&size.0) { Ok(cache) } else { Err(expected()) }
+}
+
+/// `weir files`.
+pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
+    if let Some(path) = &args.out {
+        check(path)?;
+    }
+    if args.runtime == Some(Duration::ZERO) {
+        return Err(Failure::Usage("--runtime cannot be `0s`: expected more than 0".into()));
+    }
+    let mut workloads: Vec<(String, Work)> = Vec::new();
+    for text in &args.workload {
+        let (name, work) = workload(text, args)?;
+        // Two of a kind keep their files and their random numbers apart by their names.
+        if workloads.iter().any(|(other, _)| *other == name) {
+            return Err(Failure::Usage(format!(
+                "WORKLOAD `{name}` is there twice: expected different names"
+            )));
+        }
+        workloads.push((name, work));
+    }
+    let mut setups = Vec::new();
+    for device in resolve(&args.device, &args.set)? {
+        for flush in &args.flush {
+            if *flush == FlushArg::Rflush && device.buffer.range_flush == RangeFlushSupport::None {
+                return Err(Failure::Usage(format!(
+                    "--flush cannot be `rflush` on {}: buffer.range_flush is none: expected --set \
+                     buffer.range_flush=selective, or another --flush",
+                    device.name
+                )));
+            }
+            setups.push(Setup {
+                device: device.clone(),
+                flush: flush.mode(),
+                range_checkpoints: args.range_checkpoints,
+                mount: MountOptions {
+                    cache: args.cache.clone(),
+                    costs: args.host,
+                    ..MountOptions::default()
+                },
+                workloads: workloads.clone(),
+                seed: args.seed,
+                interval: Duration::from_millis(100),
+                ramp: args.ramp,
+                runtime: args.runtime,
+                is_direct: args.direct,
+            });
+        }
+    }
+    let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
+    let name = |at: usize| format!("{}, {}", setups[at].device.name, setups[at].flush.name());
+    let results = pool.all(setups.len(), name, |at, step| {
+        files::run(&setups[at], &mut |fraction| step(fraction.unwrap_or(0.0))).transpose()
+    });
+    let results = results.ok_or(Failure::Interrupted)?;
+    let results: Vec<FilesResult> = results.into_iter().collect::<Result<_, _>>().map_err(Failure::run)?;
+    let text = match args.output {
+        InfoOutput::Table => results.iter().map(lines).collect::<Vec<_>>().join("\n"),
+        InfoOutput::Json => {
+            let all = serde_json::json!({ "runs": results });
+            format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?)
+        }
+    };
+    match &args.out {
+        None => print(&text),
+        Some(path) => {
+            let mut files = Files::default();
+            files.add(path, text);
+            files.write()
+        }
+    }
+}
+
+/// A workload and its name.
+fn workload(text: &str, args: &FilesArgs) -> Outcome<(String, Work)> {
+    let mut parts = text.split(',');
+    let name = parts.next().unwrap_or_default();
+    let mut set = Vec::new();
+    for part in parts {
+        set.push(part.split_once('=').ok_or_else(|| {
+            Failure::Usage(format!("WORKLOAD `{text}`: `{part}` is no setting: expected VARIABLE=VALUE"))
+        })?);
+    }
+    if let Some(model) = personality(name) {
+        return Ok((
+            name.to_owned(),
+            Work::Filebench(parse_model(name, model, &set).map_err(Failure::usage)?),
+        ));
+    }
+    let data_io = if args.direct { DataIo::Direct } else { DataIo::Buffered };
+    match name {
+        "tpcc" => {
+            let mut options = TpccOptions::of_settings(&set).map_err(Failure::usage)?;
+            options.db.data_io = data_io;
+            return Ok((name.to_owned(), Work::Tpcc(options)));
+        }
+        "linkbench" => {
+            let mut options = LinkBenchOptions::of_settings(&set).map_err(Failure::usage)?;
+            options.db.data_io = data_io;
+            return Ok((name.to_owned(), Work::LinkBench(options)));
+        }
+        _ => {}
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        let known: Vec<&str> =
+            PERSONALITIES.iter().map(|(known, _)| *known).chain(["tpcc", "linkbench"]).collect();
+        let hint = nearest(name, known.iter().copied())
+            .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        let known = known.join(", ");
+        return Err(Failure::Usage(format!(
+            "WORKLOAD cannot be `{name}`: expected a file, or one of {known}{hint}"
+        )));
+    }
+    let model = std::fs::read_to_string(path).map_err(|error| unreadable(name, &error))?;
+    if path.extension().is_some_and(|extension| extension == "f") {
+        return Ok((stem(path), Work::Filebench(parse_model(name, &model, &set).map_err(Failure::usage)?)));
+    }
+    if !set.is_empty() {
+        return Err(Failure::Usage(format!(
+            "WORKLOAD `{text}`: a fio job file has no variables: expected {name}"
+        )));
+    }
+    let jobs = parse_job_file_on_files(name, &model).map_err(Failure::usage)?;
+    if !args.quiet {
+        jobs.warnings.iter().for_each(say);
+    }
+    Ok((stem(path), Work::Fio(jobs.jobs)))
+}
+
+/// What a run measured, for people.
+fn lines(result: &FilesResult) -> String {
+    let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
+    let mut text = format!(
+        "{}, {}, seed {}: measured for {}, after {} of making the files\n\n",
+        result.device,
+        result.flush,
+        result.seed,
+        seconds(result.measured_ns),
+        seconds(result.prepared_ns)
+    );
+    text.push_str(&call_table(&result.workloads));
+    for workload in &result.workloads {
+        if let Some(why) = &workload.ended_early {
+            let _ = writeln!(text, "{} ended early: {why}", workload.name);
+        }
+    }
+    let metric = |name: &str| result.metrics.get(name).copied().unwrap_or(0);
+    let totals = &result.totals;
+    let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
+    let rows = [
+        ["written by the host".to_owned(), mib(totals.host_written_bytes)],
+        ["programmed".to_owned(), mib(totals.nand_written_bytes)],
+        ["write amplification".to_owned(), totals.waf().map_or("-".into(), |waf| format!("{waf:.3}"))],
+        ["overwritten in the buffer, units".to_owned(), thousands(metric("device.buffer_write_hits"))],
+        ["flushes".to_owned(), thousands(totals.flushes)],
+        ["range flushes".to_owned(), thousands(metric("device.range_flushes"))],
+        ["syncs of files".to_owned(), thousands(metric("vfs.syncs"))],
+        ["of these by a checkpoint".to_owned(), thousands(metric("f2fs.fsyncs_by_checkpoint"))],
+        ["pages written in place".to_owned(), thousands(metric("f2fs.in_place_pages"))],
+        [
+            "sections cleaned".to_owned(),
+            thousands(metric("f2fs.cleaned_foreground") + metric("f2fs.cleaned_background")),
+        ],
+    ];
+    text.push('\n');
+    text.push_str(&table(&rows, 1));
+    text
+}

@@ -1,0 +1,175 @@
+//! Looks at every page of a database and says what is wrong.
+//!
+//! Place in the data flow: tests after power cuts; anybody who doubts. It reads pages that are not in memory from the data file
+//! and so checks their checksums.
+//!
+//! Deliberately absent: repair. Nothing may change the database meanwhile.
+
+use crate::core::HEAD_PAGE;
+use crate::db::Db;
+use crate::error::{DbError, Result};
+use crate::page::{Kind, Page, PageNo};
+use crate::undo::page_of;
+use flashweir_fs::vfs::Fs;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Rows of each tree.
+    pub rows: BTreeMap<String, u64>,
+    /// Pages that trees have.
+    pub tree_pages: u64,
+    /// Pages in the list of free ones.
+    pub free_pages: u64,
+    /// Pages that nothing has: those of loads that were cut off.
+    pub lost_pages: u64,
+    /// What is wrong, each thing once.
+    pub faults: Vec<String>,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_good(&self) -> bool {
+        self.faults.is_empty()
+    }
+}
+
+/// A page that a branch leads to, and what has to hold there.
+struct Visit {
+    number: PageNo,
+    /// `None` for a root.
+    level: Option<u8>,
+    /// The least key that it may have, and the first that it may not.
+    bounds: (Vec<u8>, Option<Vec<u8>>),
+}
+
+struct Check<'a, F: Fs> {
+    db: &'a Db<F>,
+    report: CheckReport,
+    seen: BTreeSet<PageNo>,
+    pages: u32,
+}
+
+impl<F: Fs> Db<F> {
+    /// Checks all trees, undo pages and free pages: checksums, the order of keys, levels, that each page has one owner.
+    ///
+    /// # Errors
+    /// A page that cannot be read; the engine stopped. What is wrong with pages is in the report.
+    pub async fn check(&self) -> Result<CheckReport> {
+        let pages = self.0.core.borrow().pool.page(HEAD_PAGE).pages();
+        let mut check = Check { db: self, report: CheckReport::default(), seen: BTreeSet::new(), pages };
+        check.run().await?;
+        Ok(check.report)
+    }
+}
+
+impl<F: Fs> Check<'_, F> {
+    fn fault(&mut self, what: String) {
+        self.report.faults.push(what);
+    }
+
+    /// The page, if it is sound and nothing else has it.
+    async fn take(&mut self, number: PageNo, by: &str) -> Result<Option<Page>> {
+        if number >= self.pages {
+            self.fault(format!("{by} has page {number} of {}", self.pages));
+            return Ok(None);
+        }
+        if !self.seen.insert(number) {
+            self.fault(format!("{by} has page {number}, which something else has too"));
+            return Ok(None);
+        }
+        let page = match self.db.0.run(|core| core.page(number).cloned()).await {
+            Ok(page) => page,
+            Err(DbError::Damaged(what)) => {
+                self.fault(what);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        if let Some(fault) = page.fault() {
+            self.fault(format!("page {number} of {by}: {fault}"));
+            return Ok(None);
+        }
+        Ok(Some(page))
+    }
+
+    async fn run(&mut self) -> Result<()> {
+        let Some(head) = self.take(HEAD_PAGE, "the head").await? else { return Ok(()) };
+        for slot in 0..self.db.config().transactions_max {
+            self.undo_pages(page_of(slot)).await?;
+        }
+        for slot in 0..head.count() {
+            let name = String::from_utf8_lossy(head.key(slot)).into_owned();
+            let rows = self.tree(&name, head.child(slot)).await?;
+            self.report.rows.insert(name, rows);
+        }
+        let mut next = head.next();
+        while next != 0 {
+            let Some(page) = self.take(next, "the list of free pages").await? else { break };
+            self.report.free_pages += 1;
+            next = page.next();
+        }
+        self.report.lost_pages = u64::from(self.pages) - self.seen.len() as u64;
+        Ok(())
+    }
+
+    async fn undo_pages(&mut self, first: PageNo) -> Result<()> {
+        let mut next = first;
+        loop {
+            let Some(page) = self.take(next, "undo").await? else { return Ok(()) };
+            if page.kind() != Some(Kind::Undo) {
+                self.fault(format!("page {next} is not one of undo"));
+            }
+            next = page.next();
+            if next == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Checks a tree; returns its rows.
+    async fn tree(&mut self, name: &str, root: PageNo) -> Result<u64> {
+        let mut rows = 0;
+        let mut visits = vec![Visit { number: root, level: None, bounds: (Vec::new(), None) }];
+        while let Some(Visit { number, level, bounds: (low, high) }) = visits.pop() {
+            let Some(page) = self.take(number, name).await? else { continue };
+            self.report.tree_pages += 1;
+            let is_root = level.is_none();
+            if page.kind() != Some(Kind::Tree) || level.is_some_and(|level| level != page.level()) {
+                self.fault(format!("page {number} does not belong where `{name}` has it"));
+                continue;
+            }
+            if page.count() == 0 && !(is_root && page.level() == 0) {
+                self.fault(format!("page {number} of `{name}` is empty"));
+            }
+            // The key of a branch's slot 0 stands for the least.
+            let first = usize::from(page.level() > 0);
+            for slot in first..page.count() {
+                let key = page.key(slot);
+                let in_order = slot == first || page.key(slot - 1) < key;
+                if !in_order || key < &low[..] || high.as_deref().is_some_and(|high| key >= high) {
+                    self.fault(format!(
+                        "page {number} of `{name}`: the key of record {slot} is out of order"
+                    ));
+                }
+            }
+            if page.level() == 0 {
+                rows += page.count() as u64;
+                continue;
+            }
+            for slot in 0..page.count() {
+                if page.value(slot).len() != 4 {
+                    self.fault(format!("page {number} of `{name}`: record {slot} leads nowhere"));
+                    continue;
+                }
+                let from = if slot == 0 { low.clone() } else { page.key(slot).to_vec() };
+                let to =
+                    if slot + 1 < page.count() { Some(page.key(slot + 1).to_vec()) } else { high.clone() };
+                let level = Some(page.level() - 1);
+                visits.push(Visit { number: page.child(slot), level, bounds: (from, to) });
+            }
+        }
+        Ok(rows)
+    }
+}

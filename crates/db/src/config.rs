@@ -1,0 +1,211 @@
+//! How a database is made and opened, what its work costs, and what is counted.
+
+use crate::error::{DbError, Result};
+use flashweir_core::{Duration, metrics};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of the two checkpoint records at the head of each log file.
+pub(crate) const LOG_HEAD_BYTES: u64 = 8192;
+
+/// When a commit is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitMode {
+    /// Before it returns: the log is written and synced. InnoDB's `innodb_flush_log_at_trx_commit = 1`.
+    #[default]
+    Sync,
+    /// The log is written before it returns and synced once a second (`= 2`): what a power cut loses is bounded by
+    /// that second.
+    Write,
+    /// The log is written and synced once a second (`= 0`).
+    Lazy,
+}
+
+/// How the data file is read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataIo {
+    /// Past the page cache (`O_DIRECT`), as the papers run InnoDB. The log stays buffered, as InnoDB's does.
+    #[default]
+    Direct,
+    /// Through the page cache.
+    Buffered,
+}
+
+/// CPU time of the engine's own work, as virtual time. The calls of the vfs cost what *they* cost in addition.
+///
+/// Like those of the vfs, costs have no limit of CPUs: transactions take theirs side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CpuCosts {
+    /// One row found, inserted, changed or deleted by its key.
+    pub row: Duration,
+    /// One further row of a range scan.
+    pub scan_row: Duration,
+    /// A transaction's begin, commit, and the client's way there and back.
+    pub transaction: Duration,
+}
+
+impl CpuCosts {
+    /// Work takes no time.
+    pub const ZERO: Self =
+        Self { row: Duration::ZERO, scan_row: Duration::ZERO, transaction: Duration::ZERO };
+}
+
+impl Default for CpuCosts {
+    /// Guesses: 10 µs a row (statement, search, row and index work in memory), 0.5 µs a row of a scan, 50 µs a
+    /// transaction. With them a TPC-C-like New-Order of about 45 statements takes half a millisecond of CPU, the order
+    /// of magnitude at which MySQL runs from memory.
+    fn default() -> Self {
+        Self {
+            row: Duration::from_micros(10),
+            scan_row: Duration::from_nanos(500),
+            transaction: Duration::from_micros(50),
+        }
+    }
+}
+
+/// A database. What makes its files (`page_bytes`, `log_files`, `log_file_bytes`, `transactions_max`, `batch_pages`)
+/// must be the same when it is opened again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Bytes of a page: 4096, 8192 or 16384.
+    pub page_bytes: u32,
+    /// Memory for pages, in bytes.
+    pub pool_bytes: u64,
+    /// Files of the redo log.
+    pub log_files: u32,
+    /// Length of each of them in bytes, a multiple of 4096.
+    pub log_file_bytes: u64,
+    /// When a commit is durable.
+    pub commit: CommitMode,
+    /// Whether pages are written to the double-write area before they are written to their place. Without it a power
+    /// cut may leave a page half written, which the log cannot mend: off is safe only where a page is written as a whole
+    /// or not at all, thus with pages of 4 KiB on a device that writes 4 KiB atomically.
+    pub double_write: bool,
+    /// How the data file is read and written.
+    pub data_io: DataIo,
+    /// Pages written at once, and the length of the double-write area in pages.
+    pub batch_pages: u32,
+    /// Above this share of dirty pages in the pool, pages are written back.
+    pub dirty_percent_max: u8,
+    /// Transactions at a time.
+    pub transactions_max: u32,
+    /// What the engine's work costs.
+    pub costs: CpuCosts,
+}
+
+impl Default for Config {
+    /// Pages of 16 KiB, a pool of 128 MiB, two log files of 48 MiB (InnoDB's defaults), 64 transactions.
+    fn default() -> Self {
+        Self {
+            page_bytes: 16_384,
+            pool_bytes: 128 << 20,
+            log_files: 2,
+            log_file_bytes: 48 << 20,
+            commit: CommitMode::Sync,
+            double_write: true,
+            data_io: DataIo::Direct,
+            batch_pages: 64,
+            dirty_percent_max: 75,
+            transactions_max: 64,
+            costs: CpuCosts::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Pages of memory for each transaction at least, so that no operation waits for pages that others hold.
+    const POOL_PAGES_PER_TRANSACTION: u64 = 16;
+
+    /// Checks the bounds.
+    ///
+    /// # Errors
+    /// The first key that is out of its range.
+    pub fn validate(&self) -> Result<()> {
+        let expect = |ok: bool, key, value: u64, expected: String| {
+            if ok { Ok(()) } else { Err(DbError::Config { key, value, expected }) }
+        };
+        let range = |key, value: u64, min: u64, max: u64| {
+            expect((min..=max).contains(&value), key, value, format!("{min} to {max}"))
+        };
+        let page = u64::from(self.page_bytes);
+        expect([4096, 8192, 16_384].contains(&page), "page_bytes", page, "4096, 8192 or 16384".into())?;
+        range("transactions_max", self.transactions_max.into(), 1, 4096)?;
+        let pool_min = 64.max(Self::POOL_PAGES_PER_TRANSACTION * u64::from(self.transactions_max));
+        range("pool_bytes", self.pool_bytes, pool_min * page, 1 << 40)?;
+        range("log_files", self.log_files.into(), 1, 64)?;
+        let file = self.log_file_bytes;
+        range("log_file_bytes", file, LOG_HEAD_BYTES + (512 << 10), 1 << 36)?;
+        expect(file.is_multiple_of(4096), "log_file_bytes", file, "a multiple of 4096".into())?;
+        range("batch_pages", self.batch_pages.into(), 1, 4096)?;
+        range("dirty_percent_max", self.dirty_percent_max.into(), 1, 90)
+    }
+
+    pub(crate) fn pool_pages(&self) -> usize {
+        (self.pool_bytes / u64::from(self.page_bytes)) as usize
+    }
+
+    /// Bytes of the ring that the log files are together.
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        u64::from(self.log_files) * (self.log_file_bytes - LOG_HEAD_BYTES)
+    }
+}
+
+metrics! {
+    /// What the engine did since it was opened.
+    pub struct DbMetrics {
+        /// Transactions that were committed.
+        commits,
+        /// Transactions that were rolled back.
+        rollbacks,
+        /// Waits for a row that another transaction had.
+        lock_waits,
+        /// Waits that would have been for ever.
+        deadlocks,
+        /// Pages found in the pool.
+        pool_hits,
+        /// Pages read from the data file.
+        page_reads,
+        /// Pages written to the data file.
+        page_writes,
+        /// Pages written to the double-write area.
+        double_writes,
+        /// Pages written to the data file by loading.
+        loaded_pages,
+        /// Waits for a free page of the pool.
+        pool_waits,
+        /// Waits for room in the log.
+        log_waits,
+        /// Writes of the log.
+        log_writes,
+        /// Bytes of these writes.
+        log_written_bytes,
+        /// Syncs of the log. Commits that share one are the group commit.
+        log_syncs,
+        /// Checkpoints.
+        checkpoints,
+        /// Pages that became two.
+        splits,
+        /// Pages whose rows went to a neighbour, or that became empty.
+        merges,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        Config::default().validate().unwrap();
+        let refused = |config: Config| config.validate().unwrap_err().to_string();
+        let page = Config { page_bytes: 5000, ..Config::default() };
+        assert_eq!(refused(page), "page_bytes is 5000: expected 4096, 8192 or 16384");
+        let pool = Config { pool_bytes: 1 << 20, ..Config::default() };
+        assert_eq!(refused(pool), "pool_bytes is 1048576: expected 16777216 to 1099511627776");
+        let log = Config { log_file_bytes: 1 << 20 | 1, ..Config::default() };
+        assert_eq!(refused(log), "log_file_bytes is 1048577: expected a multiple of 4096");
+    }
+}

@@ -1,0 +1,157 @@
+//! What the engine has in memory, and mini-transactions, which change it.
+//!
+//! Place in the data flow: operations of `tree.rs` and `undo.rs` run on this without waiting; `db.rs` runs them again when a page
+//! was missing.
+//!
+//! Invariants: a mini-transaction is one group of the redo log, so after a cut all of it is there or nothing. Before its first
+//! change everything that it needs is in memory and free: an attempt that ends with a [`Halt`] changed nothing.
+
+use crate::config::{Config, DbMetrics};
+use crate::error::DbError;
+use crate::locks::Locks;
+use crate::log::Log;
+use crate::page::{Kind, Lsn, Page, PageNo};
+use crate::pool::Pool;
+use crate::redo::Op;
+
+/// The page that has the names of trees and the head of the list of free pages. It is always in memory.
+pub(crate) const HEAD_PAGE: PageNo = 0;
+
+/// Why an attempt has to be made again, or failed.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// This page is not in memory.
+    Miss(PageNo),
+    /// So many frames of the pool have to be free.
+    NoFrames(usize),
+    /// The log is full.
+    LogFull,
+    /// It is impossible.
+    Error(DbError),
+}
+
+impl From<DbError> for Halt {
+    fn from(error: DbError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// What an attempt comes to.
+pub(crate) type Step<T> = Result<T, Halt>;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) pool: Pool,
+    pub(crate) log: Log,
+    pub(crate) locks: Locks,
+    /// Slots for transactions that are free.
+    pub(crate) slots_free: Vec<u32>,
+    pub(crate) transactions: u64,
+    /// The oldest change among pages whose copies may not be durable in the data file.
+    pub(crate) unsynced_since: Option<Lsn>,
+    pub(crate) metrics: DbMetrics,
+    /// The group that is being made, and the pages that it changes.
+    group: Vec<u8>,
+    touched: Vec<PageNo>,
+    dirty_pages_max: usize,
+}
+
+impl Core {
+    pub(crate) fn new(config: &Config, log: Log) -> Self {
+        let pages = config.pool_pages();
+        Self {
+            pool: Pool::new(pages, config.page_bytes as usize),
+            log,
+            locks: Locks::default(),
+            slots_free: (0..config.transactions_max).rev().collect(),
+            transactions: 0,
+            unsynced_since: None,
+            metrics: DbMetrics::default(),
+            group: Vec::new(),
+            touched: Vec::new(),
+            dirty_pages_max: pages * usize::from(config.dirty_percent_max) / 100,
+        }
+    }
+
+    /// The page, if it is in memory.
+    pub(crate) fn page(&mut self, number: PageNo) -> Step<&Page> {
+        self.pool.get(number).ok_or(Halt::Miss(number))
+    }
+
+    /// Whether pages should be written because many are dirty or the log is long.
+    pub(crate) fn should_clean(&self) -> bool {
+        self.pool.dirty_pages() > self.dirty_pages_max || self.log.is_long()
+    }
+
+    /// Where recovery would have to begin.
+    pub(crate) fn oldest_needed(&self) -> Lsn {
+        let pages = [self.pool.oldest_change(), self.unsynced_since].into_iter().flatten().min();
+        pages.unwrap_or(self.log.lsn())
+    }
+
+    /// Makes sure that so many pages can be allocated without waiting.
+    pub(crate) fn prepare_pages(&mut self, count: usize) -> Step<()> {
+        let mut next = self.page(HEAD_PAGE)?.next();
+        for _ in 0..count {
+            if next == 0 {
+                break;
+            }
+            next = self.page(next)?.next();
+        }
+        if self.pool.free_frames() >= count { Ok(()) } else { Err(Halt::NoFrames(count)) }
+    }
+
+    /// Begins a mini-transaction, if the log has room for it.
+    pub(crate) fn begin(&mut self) -> Step<()> {
+        debug_assert!(self.group.is_empty(), "one mini-transaction at a time");
+        if self.log.is_full() { Err(Halt::LogFull) } else { Ok(()) }
+    }
+
+    /// Changes a page as a part of the mini-transaction; the page is in memory.
+    pub(crate) fn apply(&mut self, number: PageNo, op: Op<'_>) {
+        op.encode(number, &mut self.group);
+        op.apply(number, self.pool.page_mut(number));
+        if !self.touched.contains(&number) {
+            self.touched.push(number);
+        }
+    }
+
+    /// Takes a page that was prepared and makes it an empty one.
+    pub(crate) fn allocate(&mut self, kind: Kind, level: u8) -> PageNo {
+        let head = self.pool.page(HEAD_PAGE);
+        let (free, pages) = (head.next(), head.pages());
+        let number = if free != 0 {
+            let next = self.pool.page(free).next();
+            self.apply(HEAD_PAGE, Op::SetNext { next });
+            free
+        } else {
+            self.pool.put(pages, Page::blank(self.pool.page_bytes()));
+            self.apply(HEAD_PAGE, Op::SetPages { pages: pages + 1 });
+            pages
+        };
+        self.apply(number, Op::Init { kind, level });
+        number
+    }
+
+    /// Gives a page back; it is in memory.
+    pub(crate) fn free(&mut self, number: PageNo) {
+        let next = self.pool.page(HEAD_PAGE).next();
+        self.apply(number, Op::Init { kind: Kind::Free, level: 0 });
+        self.apply(number, Op::SetNext { next });
+        self.apply(HEAD_PAGE, Op::SetNext { next: number });
+    }
+
+    /// Ends the mini-transaction: it becomes a group of the log. Returns the end of that.
+    pub(crate) fn end(&mut self) -> Lsn {
+        if self.group.is_empty() {
+            return self.log.lsn();
+        }
+        let (start, end) = self.log.append(&self.group);
+        self.group.clear();
+        for number in self.touched.drain(..) {
+            self.pool.note_change(number, (start, end));
+        }
+        end
+    }
+}

@@ -1,0 +1,475 @@
+//! A database: its files, its tasks, its trees, and operations that are tried until nothing is missing.
+//!
+//! Place in the data flow: workloads hold a [`Db`] and begin [`Transaction`]s on it.
+//!
+//! Invariants: a call is run to its end; only a power cut drops futures. After a failed write or sync the engine stops, and
+//! every call says why: it does not know what is durable.
+
+use crate::config::{Config, DataIo, DbMetrics};
+use crate::core::{Core, HEAD_PAGE, Halt, Step};
+use crate::error::{DbError, Result};
+use crate::log::{FIRST_LSN, Log};
+use crate::page::{Kind, Page, PageNo};
+use crate::page_io::{self, DbFile};
+use crate::redo::Op;
+use crate::transaction::Transaction;
+use crate::tree;
+use crate::undo::page_of;
+use flashweir_core::Duration;
+use flashweir_core::executor::Handle;
+use flashweir_core::signal::Signal;
+use flashweir_fs::vfs::{Errno, Fs, OpenFlags, Process, Source, SyncKind};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+
+/// Bytes written at once when files are made.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A key and its value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
+/// A tree of a database. Keys are bytes and sort as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tree(pub(crate) PageNo);
+
+/// An open database; a clone is the same one.
+pub struct Db<F: Fs>(pub(crate) Rc<Shared<F>>);
+
+impl<F: Fs> Clone for Db<F> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<F: Fs> fmt::Debug for Db<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let core = self.0.core.borrow();
+        f.debug_struct("Db")
+            .field("log", &core.log.lsn())
+            .field("dirty_pages", &core.pool.dirty_pages())
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) struct Shared<F: Fs> {
+    pub(crate) config: Config,
+    pub(crate) handle: Handle,
+    pub(crate) core: RefCell<Core>,
+    pub(crate) data: DbFile<F>,
+    pub(crate) double_write: Option<DbFile<F>>,
+    pub(crate) logs: Vec<DbFile<F>>,
+
+    /// Somebody writes or syncs the log.
+    pub(crate) log_busy: Cell<bool>,
+    pub(crate) log_idle: Signal,
+    /// Log files that were written since their last sync.
+    pub(crate) logs_unsynced: RefCell<BTreeSet<usize>>,
+    /// A task will sync the log within a second.
+    pub(crate) sync_is_due: Cell<bool>,
+    /// Checkpoint records written.
+    pub(crate) checkpoints: Cell<u64>,
+    /// The checkpoint moved.
+    pub(crate) log_room: Signal,
+
+    /// Pages that are being read.
+    pub(crate) reading: RefCell<BTreeSet<PageNo>>,
+    pub(crate) read_done: Signal,
+    /// Somebody writes a batch of pages or a checkpoint.
+    pub(crate) batch_busy: Cell<bool>,
+    pub(crate) batch_idle: Signal,
+    /// Somebody waits for a frame.
+    pub(crate) frames_wanted: Cell<bool>,
+    /// A page may leave that could not before.
+    pub(crate) frames_freed: Signal,
+    /// There is something for the cleaner to do.
+    pub(crate) work: Rc<Signal>,
+    /// A transaction ended.
+    pub(crate) slot_freed: Signal,
+
+    pub(crate) is_recovering: Cell<bool>,
+    pub(crate) is_closed: Cell<bool>,
+    failure: RefCell<Option<DbError>>,
+}
+
+impl<F: Fs> Drop for Shared<F> {
+    /// Ends the cleaner, which waits for work and has nobody left to work for.
+    fn drop(&mut self) {
+        self.work.notify();
+    }
+}
+
+/// Pages that an operation fetched and still needs.
+struct Pins<'a, F: Fs> {
+    shared: &'a Shared<F>,
+    pages: Vec<PageNo>,
+}
+
+impl<F: Fs> Drop for Pins<'_, F> {
+    fn drop(&mut self) {
+        if self.pages.is_empty() {
+            return;
+        }
+        let mut core = self.shared.core.borrow_mut();
+        for &page in &self.pages {
+            core.pool.unpin(page);
+        }
+        drop(core);
+        self.shared.frames_freed.notify();
+    }
+}
+
+impl<F: Fs> Shared<F> {
+    /// The files of a database in `dir`, opened; with `make` they are made first.
+    pub(crate) async fn open_files(
+        process: &Process<F>,
+        handle: Handle,
+        dir: &str,
+        config: Config,
+        make: bool,
+    ) -> Result<Self> {
+        config.validate()?;
+        let open = async |name: String, direct: bool| {
+            let path = format!("{dir}/{name}");
+            let mut flags = if make { OpenFlags::READ_WRITE.create_new() } else { OpenFlags::READ_WRITE };
+            flags.direct = direct;
+            match process.open(&path, flags, 0o640).await {
+                Ok(file) => Ok(DbFile { name: path, file }),
+                Err(errno) => Err(DbError::File { what: format!("opening {path}"), errno }),
+            }
+        };
+        let direct = config.data_io == DataIo::Direct;
+        let data = open("data".into(), direct).await?;
+        let double_write = match open("double-write".into(), direct).await {
+            Ok(area) => Some(area),
+            // A database that was made without gets its area when it is first asked for.
+            Err(DbError::File { errno: Errno::ENOENT, .. }) if config.double_write => {
+                let name = format!("{dir}/double-write");
+                let flags = OpenFlags { direct, ..OpenFlags::READ_WRITE.create_new() };
+                let made = process.open(&name, flags, 0o640).await;
+                let file = made.map_err(|errno| DbError::File { what: format!("making {name}"), errno })?;
+                let area = DbFile { name, file };
+                area.sync(SyncKind::All).await?;
+                Some(area)
+            }
+            Err(DbError::File { errno: Errno::ENOENT, .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let mut logs = Vec::new();
+        for index in 0..config.log_files {
+            logs.push(open(format!("log-{index}"), false).await?);
+        }
+        let log = Log::new(config.ring_bytes(), FIRST_LSN, &[], 1, FIRST_LSN);
+        Ok(Self {
+            core: RefCell::new(Core::new(&config, log)),
+            config,
+            handle,
+            data,
+            double_write,
+            logs,
+            log_busy: Cell::new(false),
+            log_idle: Signal::default(),
+            logs_unsynced: RefCell::default(),
+            sync_is_due: Cell::new(false),
+            checkpoints: Cell::new(0),
+            log_room: Signal::default(),
+            reading: RefCell::default(),
+            read_done: Signal::default(),
+            batch_busy: Cell::new(false),
+            batch_idle: Signal::default(),
+            frames_wanted: Cell::new(false),
+            frames_freed: Signal::default(),
+            work: Rc::default(),
+            slot_freed: Signal::default(),
+            is_recovering: Cell::new(false),
+            is_closed: Cell::new(false),
+            failure: RefCell::default(),
+        })
+    }
+
+    /// Writes everything that a new database has.
+    async fn make_files(&self) -> Result<()> {
+        let page_bytes = self.config.page_bytes as usize;
+        let mut head = Page::of(Kind::Head, 0, HEAD_PAGE, page_bytes);
+        head.set_pages(page_of(self.config.transactions_max));
+        head.seal();
+        let mut bytes = head.bytes().to_vec();
+        for slot in 0..self.config.transactions_max {
+            let mut page = Page::of(Kind::Undo, 0, page_of(slot), page_bytes);
+            page.seal();
+            bytes.extend_from_slice(page.bytes());
+        }
+        self.data.write(0, Source::bytes(&bytes)).await?;
+        if let Some(area) = self.double_write.as_ref().filter(|_| self.config.double_write) {
+            // So that no later write makes the file longer.
+            let len = u64::from(self.config.batch_pages) * page_bytes as u64;
+            area.write(0, Source::zeros(len)).await?;
+        }
+        let zeros = vec![0; CHUNK_BYTES];
+        for log in &self.logs {
+            let mut at = 0;
+            while at < self.config.log_file_bytes {
+                let now = (self.config.log_file_bytes - at).min(CHUNK_BYTES as u64);
+                log.write(at, Source::bytes(&zeros[..now as usize])).await?;
+                at += now;
+            }
+        }
+        let files = [Some(&self.data), self.double_write.as_ref()].into_iter().flatten();
+        for file in files.chain(&self.logs) {
+            file.sync(SyncKind::All).await?;
+        }
+        // Last: without it these files are no database.
+        self.write_checkpoint_record(FIRST_LSN).await
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match &*self.failure.borrow() {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops the engine.
+    pub(crate) fn fail(&self, error: DbError) {
+        self.failure.borrow_mut().get_or_insert(error);
+        self.wake_all();
+    }
+
+    /// Lets everybody who waits look again.
+    pub(crate) fn wake_all(&self) {
+        for signal in [
+            &self.log_idle,
+            &self.log_room,
+            &self.read_done,
+            &self.batch_idle,
+            &self.frames_freed,
+            &self.slot_freed,
+            &*self.work,
+        ] {
+            signal.notify();
+        }
+    }
+
+    /// Lets CPU time pass.
+    pub(crate) async fn charge(&self, time: Duration) {
+        if time != Duration::ZERO {
+            self.handle.sleep_until(self.handle.now() + time).await;
+        }
+    }
+
+    /// Tries until nothing is missing. What was fetched stays in memory meanwhile, so each try comes further.
+    pub(crate) async fn run<T>(&self, mut attempt: impl FnMut(&mut Core) -> Step<T>) -> Result<T> {
+        let mut pins = Pins { shared: self, pages: Vec::new() };
+        loop {
+            self.check_alive()?;
+            let step = attempt(&mut self.core.borrow_mut());
+            match step {
+                Ok(value) => {
+                    if self.core.borrow().should_clean() {
+                        self.work.notify();
+                    }
+                    return Ok(value);
+                }
+                Err(Halt::Miss(page)) => {
+                    self.fetch(page).await?;
+                    pins.pages.push(page);
+                }
+                Err(Halt::NoFrames(count)) => self.make_frames(count).await?,
+                Err(Halt::LogFull) => self.make_log_room().await?,
+                Err(Halt::Error(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Brings the head into memory for good and starts the cleaner.
+    pub(crate) async fn start(self: &Rc<Self>) -> Result<()> {
+        self.handle.spawn(page_io::clean(Rc::downgrade(self), Rc::clone(&self.work)));
+        self.fetch(HEAD_PAGE).await
+    }
+}
+
+impl<F: Fs> Db<F> {
+    /// Makes a database in the directory `dir`, which exists; it is durable when this returns, as far as the directory is.
+    ///
+    /// # Errors
+    /// A value of the configuration out of its range; a call of the file system that failed, `EEXIST` among them.
+    pub async fn create(process: &Process<F>, handle: Handle, dir: &str, config: Config) -> Result<Self> {
+        let shared = Shared::open_files(process, handle, dir, config, true).await?;
+        shared.make_files().await?;
+        let flags = OpenFlags { directory: true, ..OpenFlags::READ };
+        let synced = match process.open(dir, flags, 0).await {
+            Ok(dir) => dir.sync(SyncKind::All).await,
+            Err(errno) => Err(errno),
+        };
+        synced.map_err(|errno| DbError::File { what: format!("syncing {dir}"), errno })?;
+        let shared = Rc::new(shared);
+        shared.start().await?;
+        Ok(Self(shared))
+    }
+
+    /// Writes every page and a checkpoint, so that the next open has nothing to recover, and ends the tasks of the database.
+    /// Waits for transactions that are under way.
+    ///
+    /// # Errors
+    /// A write or sync that failed, now or before.
+    pub async fn close(self) -> Result<()> {
+        let shared = &self.0;
+        while shared.core.borrow().slots_free.len() < shared.config.transactions_max as usize {
+            shared.check_alive()?;
+            shared.slot_freed.wait().await;
+        }
+        self.flush().await?;
+        shared.is_closed.set(true);
+        shared.fail(DbError::Closed);
+        Ok(())
+    }
+
+    /// Writes every page that is dirty now, and a checkpoint.
+    ///
+    /// # Errors
+    /// A write or sync that failed, now or before.
+    pub async fn flush(&self) -> Result<()> {
+        let shared = &self.0;
+        let end = shared.core.borrow().log.lsn();
+        loop {
+            let batch = {
+                let core = shared.core.borrow();
+                match core.pool.oldest_change() {
+                    Some(oldest) if oldest < end => {
+                        core.pool.oldest_dirty(shared.config.batch_pages as usize)
+                    }
+                    _ => break,
+                }
+            };
+            shared.write_pages(&batch).await?;
+        }
+        shared.checkpoint().await
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// What was counted since the database was opened.
+    pub fn metrics(&self) -> DbMetrics {
+        let core = self.0.core.borrow();
+        DbMetrics { pool_hits: core.pool.hits, ..core.metrics }
+    }
+
+    /// Bytes of the data file that pages take, free ones included.
+    pub fn data_bytes(&self) -> u64 {
+        self.0.offset(self.0.core.borrow().pool.page(HEAD_PAGE).pages())
+    }
+
+    // Trees.
+
+    /// Makes an empty tree. It is durable when this returns.
+    ///
+    /// # Errors
+    /// There is a tree of this name, or the name is longer than 64 bytes; no room for more names; the engine stopped.
+    pub async fn create_tree(&self, name: &str) -> Result<Tree> {
+        let expected = |expected| DbError::Tree { name: name.to_owned(), expected };
+        if !(1..=64).contains(&name.len()) {
+            return Err(expected("a name of 1 to 64 bytes"));
+        }
+        let attempt = |core: &mut Core| {
+            let head = core.page(HEAD_PAGE)?;
+            let Err(slot) = head.search(name.as_bytes()) else {
+                return Err(expected("a name that is not taken").into());
+            };
+            if !head.fits(name.len(), 4) {
+                return Err(expected("fewer trees: the head page is full").into());
+            }
+            core.prepare_pages(1)?;
+            core.begin()?;
+            let root = core.allocate(Kind::Tree, 0);
+            let op = Op::Insert { slot, key: name.as_bytes(), value: &root.to_le_bytes() };
+            core.apply(HEAD_PAGE, op);
+            Ok((Tree(root), core.end()))
+        };
+        let (tree, end) = self.0.run(attempt).await?;
+        self.0.write_log(end, true).await?;
+        Ok(tree)
+    }
+
+    /// The tree of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn tree(&self, name: &str) -> Result<Tree> {
+        let core = self.0.core.borrow();
+        let head = core.pool.page(HEAD_PAGE);
+        match head.search(name.as_bytes()) {
+            Ok(slot) => Ok(Tree(head.child(slot))),
+            Err(_) => Err(DbError::Tree { name: name.to_owned(), expected: "one that was made" }),
+        }
+    }
+
+    /// The names of all trees.
+    pub fn trees(&self) -> Vec<(String, Tree)> {
+        let core = self.0.core.borrow();
+        let head = core.pool.page(HEAD_PAGE);
+        let name = |slot| String::from_utf8_lossy(head.key(slot)).into_owned();
+        (0..head.count()).map(|slot| (name(slot), Tree(head.child(slot)))).collect()
+    }
+
+    // Reads.
+
+    /// The newest value of a row, committed or not.
+    ///
+    /// # Errors
+    /// A page that is damaged or cannot be read; the engine stopped.
+    pub async fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.0.charge(self.0.config.costs.row).await;
+        self.0.run(|core| tree::get(core, tree.0, key)).await
+    }
+
+    /// Rows from `from` on, before `end` if there is one, in the order of their keys, at most `rows_max`. Each row is the
+    /// newest; the rows of one leaf are of one moment, those of different leaves need not be.
+    ///
+    /// # Errors
+    /// As [`Db::get`].
+    pub async fn scan(
+        &self,
+        tree: Tree,
+        from: &[u8],
+        end: Option<&[u8]>,
+        rows_max: usize,
+    ) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        let mut from = from.to_vec();
+        loop {
+            let before = rows.len();
+            // An attempt that misses a page adds nothing.
+            let next =
+                self.0.run(|core| tree::scan_leaf(core, tree.0, &from, end, &mut rows, rows_max)).await?;
+            let costs = &self.0.config.costs;
+            let further = costs.scan_row * (rows.len() - before) as u64;
+            self.0.charge(if before == 0 { costs.row + further } else { further }).await;
+            match next {
+                Some(next) => from = next,
+                None => return Ok(rows),
+            }
+        }
+    }
+
+    // Transactions.
+
+    /// Begins a transaction; waits while as many are under way as there may be.
+    ///
+    /// # Errors
+    /// The engine stopped.
+    pub async fn begin(&self) -> Result<Transaction<F>> {
+        self.0.charge(self.0.config.costs.transaction).await;
+        loop {
+            self.0.check_alive()?;
+            let slot = self.0.core.borrow_mut().slots_free.pop();
+            match slot {
+                Some(slot) => return Ok(Transaction::new(self.clone(), slot)),
+                None => self.0.slot_freed.wait().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Bulk building of a tree from rows in the order of their keys.
+//!
+//! Place in the data flow: what makes a database's first contents; pages go to the data file in long writes, past log and pool.
+//!
+//! Invariants: the new pages are durable before one mini-transaction makes them the tree's, so a cut leaves the tree empty or
+//! complete; pages of a load that was cut off are lost, which the check counts.
+
+use crate::core::HEAD_PAGE;
+use crate::db::{Db, Shared, Tree};
+use crate::error::{DbError, Result};
+use crate::page::{Kind, Page, PageNo, RECORD_BYTES};
+use crate::redo::Op;
+use crate::undo::UNDO_BYTES;
+use flashweir_fs::vfs::{Fs, Source};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Full pages that are written together.
+const BATCH_PAGES: usize = 64;
+
+/// Of the room of a page this many sixteenths are filled, as InnoDB does, so that the first changes do not split it.
+const FILL_SIXTEENTHS: usize = 15;
+
+/// Builds one tree. See [`Db::load`].
+pub struct Loader<F: Fs> {
+    db: Db<F>,
+    tree: Tree,
+    /// The page that is being filled on each level, from the leaves up.
+    levels: Vec<Page>,
+    full: BTreeMap<PageNo, Page>,
+    last_key: Option<Vec<u8>>,
+    rows: u64,
+}
+
+impl<F: Fs> fmt::Debug for Loader<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loader").field("tree", &self.tree).field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fs> Db<F> {
+    /// Fills an empty tree with rows in ascending order of their keys, much faster than transactions would. The tree stays empty
+    /// until [`Loader::finish`]. Loading takes no CPU time.
+    ///
+    /// # Errors
+    /// The tree has rows; the engine stopped.
+    pub async fn load(&self, tree: Tree) -> Result<Loader<F>> {
+        let is_empty = self
+            .0
+            .run(|core| {
+                let root = core.page(tree.0)?;
+                Ok(root.level() == 0 && root.count() == 0)
+            })
+            .await?;
+        if !is_empty {
+            let name = self.trees().into_iter().find(|(_, other)| *other == tree);
+            let name = name.map_or_else(String::new, |(name, _)| name);
+            return Err(DbError::Tree { name, expected: "an empty one to load" });
+        }
+        Ok(Loader {
+            db: self.clone(),
+            tree,
+            levels: Vec::new(),
+            full: BTreeMap::new(),
+            last_key: None,
+            rows: 0,
+        })
+    }
+}
+
+impl<F: Fs> Loader<F> {
+    fn shared(&self) -> &Shared<F> {
+        &self.db.0
+    }
+
+    /// Adds the next row; its key is higher than that of the last one.
+    ///
+    /// # Errors
+    /// [`DbError::Duplicate`] if it is not; [`DbError::TooLong`]; the engine stopped.
+    pub async fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let bytes_max = Page::row_bytes_max(self.db.config().page_bytes as usize) - UNDO_BYTES;
+        let bytes = key.len() + value.len();
+        if bytes > bytes_max {
+            return Err(DbError::TooLong { bytes, bytes_max });
+        }
+        match &mut self.last_key {
+            Some(last) if &last[..] >= key => return Err(DbError::Duplicate),
+            Some(last) => {
+                last.clear();
+                last.extend_from_slice(key);
+            }
+            None => self.last_key = Some(key.to_vec()),
+        }
+        self.rows += 1;
+        let mut value = value.to_vec();
+        let mut level = 0;
+        // A page that is full goes to the level above by its first key.
+        while !self.has_room(level, key.len() + value.len() + RECORD_BYTES) {
+            let next = self.new_page(level).await?;
+            let number = next.number();
+            let mut next = next;
+            next.insert(0, key, &value);
+            if level == self.levels.len() {
+                self.levels.push(next);
+                if level == 0 {
+                    return Ok(());
+                }
+                // The first page of the level below gets its way too.
+                let first = self.first_below(level);
+                let top = self.levels.last_mut().expect("it was pushed above");
+                top.insert(0, &[], &first.to_le_bytes());
+                return Ok(());
+            }
+            let full = std::mem::replace(&mut self.levels[level], next);
+            self.full.insert(full.number(), full);
+            value = number.to_le_bytes().to_vec();
+            level += 1;
+        }
+        let page = &mut self.levels[level];
+        page.insert(page.count(), key, &value);
+        if self.full.len() >= BATCH_PAGES {
+            self.write_full().await?;
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, level: usize, bytes: usize) -> bool {
+        let Some(page) = self.levels.get(level) else { return false };
+        let room = Page::room_of(self.db.config().page_bytes as usize);
+        let used = room - page.free_bytes();
+        used + bytes <= room / 16 * FILL_SIXTEENTHS || page.count() < 2
+    }
+
+    /// The first page of the level below `level`, which has become full just now and is the only one there before.
+    fn first_below(&self, level: usize) -> PageNo {
+        let wanted = (level - 1) as u8;
+        let full = self.full.values().rev().find(|page| page.level() == wanted);
+        full.expect("the page below became full before this level was made").number()
+    }
+
+    /// A number for a page that is never given to anybody else.
+    async fn new_page(&mut self, level: usize) -> Result<Page> {
+        let attempt = |core: &mut crate::core::Core| {
+            core.page(HEAD_PAGE)?;
+            core.begin()?;
+            let number = core.pool.page(HEAD_PAGE).pages();
+            core.apply(HEAD_PAGE, Op::SetPages { pages: number + 1 });
+            core.end();
+            Ok(number)
+        };
+        let number = self.shared().run(attempt).await?;
+        // Its position stays 0: the log is not durable yet, and if a cut takes it back, whoever gets the number next must find a
+        // page that is older than all of his changes.
+        Ok(Page::of(Kind::Tree, level as u8, number, self.db.config().page_bytes as usize))
+    }
+
+    /// Writes full pages, neighbours together.
+    async fn write_full(&mut self) -> Result<()> {
+        let full = std::mem::take(&mut self.full);
+        let count = full.len() as u64;
+        let mut run: Vec<u8> = Vec::new();
+        let (mut first, mut next) = (0, 0);
+        for (number, mut page) in full {
+            page.seal();
+            if number != next && !run.is_empty() {
+                self.write_run(first, &run).await?;
+                run.clear();
+            }
+            if run.is_empty() {
+                first = number;
+            }
+            run.extend_from_slice(page.bytes());
+            next = number + 1;
+        }
+        if !run.is_empty() {
+            self.write_run(first, &run).await?;
+        }
+        self.shared().core.borrow_mut().metrics.loaded_pages += count;
+        Ok(())
+    }
+
+    async fn write_run(&self, first: PageNo, bytes: &[u8]) -> Result<()> {
+        let shared = self.shared();
+        let written = shared.data.write(shared.offset(first), Source::bytes(bytes)).await;
+        written.inspect_err(|error| shared.fail(error.clone()))
+    }
+
+    /// Makes the rows those of the tree. They are durable when this returns. Returns how many there are.
+    ///
+    /// # Errors
+    /// The engine stopped.
+    pub async fn finish(mut self) -> Result<u64> {
+        let Some(top) = self.levels.pop() else { return Ok(0) };
+        for page in self.levels.drain(..) {
+            self.full.insert(page.number(), page);
+        }
+        self.write_full().await?;
+        let shared = self.shared();
+        let synced = shared.data.sync(flashweir_fs::vfs::SyncKind::Data).await;
+        synced.inspect_err(|error| shared.fail(error.clone()))?;
+        let root = self.tree.0;
+        let attempt = |core: &mut crate::core::Core| {
+            core.page(root)?;
+            core.page(HEAD_PAGE)?;
+            if core.pool.free_frames() == 0 {
+                return Err(crate::core::Halt::NoFrames(1));
+            }
+            core.begin()?;
+            core.apply(root, Op::Init { kind: Kind::Tree, level: top.level() });
+            for slot in 0..top.count() {
+                core.apply(root, Op::Insert { slot, key: top.key(slot), value: top.value(slot) });
+            }
+            // The root stays where it is; the page that was filled in its place is free.
+            core.pool.put(top.number(), Page::blank(core.pool.page_bytes()));
+            core.free(top.number());
+            Ok(core.end())
+        };
+        let end = shared.run(attempt).await?;
+        shared.write_log(end, true).await?;
+        Ok(self.rows)
+    }
+}

@@ -1,0 +1,200 @@
+//! From files that a power cut left to a database that is whole (specs/database.md, section 7).
+//!
+//! Place in the data flow: [`Db::open`] runs the steps in this order:
+//!
+//! 1. `mend`: a page that is torn is replaced by its copy in the double-write area.
+//! 2. `read_log`: from the checkpoint to the end; blocks are checked, groups that are not whole do not count.
+//! 3. `redo`: changes that are newer than their page are done again.
+//! 4. `renew`: the incarnation of the log is counted on, so that what lies behind its end never continues it.
+//! 5. `undo`: transactions that have undo records did not commit and are rolled back.
+//!
+//! Invariant: a cut in any step leaves what the next recovery starts from just as well: pages that were written are never older
+//! than the checkpoint, and the checkpoint does not move before step 5.
+
+use crate::config::Config;
+use crate::core::Core;
+use crate::db::{Db, Shared};
+use crate::error::{DbError, Result};
+use crate::log::{Log, Scan, UNIT};
+use crate::log_io::place_of;
+use crate::page::{Lsn, Page, PageNo};
+use crate::redo::{Op, Reader};
+use crate::transaction::take_all_back;
+use crate::undo::page_of;
+use flashweir_core::executor::Handle;
+use flashweir_fs::vfs::{Fs, Process, Sink, Source, SyncKind};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Bytes of the log that are read at once.
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// What was done when a database was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Pages that were torn and came from the double-write area.
+    pub pages_mended: u64,
+    /// Mini-transactions behind the checkpoint.
+    pub groups: u64,
+    /// Bytes of the log behind the checkpoint.
+    pub log_bytes: u64,
+    /// Changes of pages that were done again.
+    pub changes_redone: u64,
+    /// Transactions that had not committed.
+    pub rolled_back: u64,
+}
+
+/// A group of the log: start, end, operations.
+type Group = (Lsn, Lsn, Vec<u8>);
+
+impl<F: Fs> Db<F> {
+    /// Opens the database in the directory `dir`, whatever state a power cut left it in.
+    ///
+    /// # Errors
+    /// A configuration that is not the one of the database; [`DbError::Damaged`] if these are not the files of one, or a page is
+    /// torn and has no copy; a call of the file system that failed.
+    pub async fn open(
+        process: &Process<F>,
+        handle: Handle,
+        dir: &str,
+        config: Config,
+    ) -> Result<(Self, Recovery)> {
+        let mut shared = Shared::open_files(process, handle, dir, config, false).await?;
+        let record = shared.read_checkpoint_record().await?;
+        record.made_with.check(&shared.config)?;
+        shared.checkpoints.set(record.sequence);
+        let mut recovery = Recovery { pages_mended: shared.mend().await?, ..Recovery::default() };
+
+        let (groups, end, unit) = shared.read_log(record.lsn, record.least).await?;
+        (recovery.groups, recovery.log_bytes) = (groups.len() as u64, end - record.lsn);
+        let ring = shared.config.ring_bytes();
+        let log = Log::new(ring, end, &unit, record.incarnation + 1, record.lsn);
+        shared.core = Core::new(&shared.config, log).into();
+        let shared = Rc::new(shared);
+        shared.is_recovering.set(true);
+        shared.start().await?;
+        for group in &groups {
+            recovery.changes_redone += shared.redo(group).await?;
+        }
+        shared.is_recovering.set(false);
+
+        shared.write_checkpoint_record(record.lsn).await?;
+        for slot in 0..shared.config.transactions_max {
+            if shared.has_undo(slot).await? {
+                take_all_back(&shared, slot).await?;
+                recovery.rolled_back += 1;
+            }
+        }
+        Ok((Self(shared), recovery))
+    }
+}
+
+impl<F: Fs> Shared<F> {
+    /// Replaces torn pages by their copies. Returns how many.
+    async fn mend(&self) -> Result<u64> {
+        let Some(area) = &self.double_write else { return Ok(0) };
+        let page_bytes = u64::from(self.config.page_bytes);
+        // A batch that is shorter than the one before leaves older copies behind its end.
+        let mut copies: BTreeMap<PageNo, Page> = BTreeMap::new();
+        for place in 0..u64::from(self.config.batch_pages) {
+            let mut page = Page::blank(page_bytes as usize);
+            area.read(place * page_bytes, Sink::bytes(page.bytes_mut())).await?;
+            let number = page.number();
+            let is_newest = copies.get(&number).is_none_or(|other| other.lsn() < page.lsn());
+            if page.is_sound(number) && is_newest {
+                copies.insert(number, page);
+            }
+        }
+        let mut mended = 0;
+        for (number, page) in copies {
+            let (_, is_whole) = self.read_page(number).await?;
+            if !is_whole {
+                self.data.write(self.offset(number), Source::bytes(page.bytes())).await?;
+                mended += 1;
+            }
+        }
+        if mended > 0 {
+            self.data.sync(SyncKind::Data).await?;
+        }
+        if !self.config.double_write {
+            // From here on pages change without copies: old ones must not be found later.
+            area.write(0, Source::zeros(u64::from(self.config.batch_pages) * page_bytes)).await?;
+            area.sync(SyncKind::Data).await?;
+        }
+        Ok(mended)
+    }
+
+    /// All groups from the checkpoint on, where the log ends, and the unit of the log that it ends in.
+    async fn read_log(&self, checkpoint: Lsn, least: u32) -> Result<(Vec<Group>, Lsn, Vec<u8>)> {
+        let mut scan = Scan::new(checkpoint, least);
+        let mut groups = Vec::new();
+        let mut at = checkpoint - checkpoint % UNIT;
+        let last = at + self.config.ring_bytes();
+        while !scan.has_ended() && at < last {
+            let (file, offset, room) = place_of(&self.config, at);
+            let mut bytes = vec![0; CHUNK_BYTES.min(room).min(last - at) as usize];
+            self.logs[file].read(offset, Sink::bytes(&mut bytes)).await?;
+            scan.feed(at, &bytes);
+            groups.extend(std::iter::from_fn(|| scan.next_group()));
+            at += bytes.len() as u64;
+        }
+        let end = scan.lsn();
+        let (file, offset, _) = place_of(&self.config, end - end % UNIT);
+        let mut unit = vec![0; UNIT as usize];
+        self.logs[file].read(offset, Sink::bytes(&mut unit)).await?;
+        Ok((groups, end, unit))
+    }
+
+    /// Does the changes of a group to those of its pages that are older. Returns how many changes.
+    async fn redo(&self, (start, end, bytes): &Group) -> Result<u64> {
+        let damaged = |what: String| DbError::Damaged(format!("the log at {start}: {what}"));
+        let mut ops = Vec::new();
+        let mut reader = Reader(bytes);
+        while !reader.0.is_empty() {
+            ops.push(Op::decode(&mut reader).ok_or_else(|| damaged("a change that is none".into()))?);
+        }
+        let mut numbers: Vec<PageNo> = ops.iter().map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        for &number in &numbers {
+            self.fetch(number).await?;
+        }
+        let mut core = self.core.borrow_mut();
+        let older = |core: &Core, number| core.pool.page(number).lsn() < *end;
+        let stale: Vec<PageNo> = numbers.iter().copied().filter(|&number| older(&core, number)).collect();
+        let mut changes = 0;
+        for (number, op) in ops {
+            if stale.binary_search(&number).is_err() {
+                continue;
+            }
+            let page = core.pool.page_mut(number);
+            if !op.is_possible(page) {
+                return Err(damaged(format!("it does not fit to page {number}")));
+            }
+            op.apply(number, page);
+            changes += 1;
+        }
+        for number in stale {
+            core.pool.note_change(number, (*start, *end));
+        }
+        for number in numbers {
+            core.pool.unpin(number);
+        }
+        let should_clean = core.should_clean();
+        drop(core);
+        if should_clean {
+            self.work.notify();
+        }
+        self.frames_freed.notify();
+        Ok(changes)
+    }
+
+    /// Whether the slot has a transaction that did not commit.
+    async fn has_undo(&self, slot: u32) -> Result<bool> {
+        self.run(|core| {
+            let page = core.page(page_of(slot))?;
+            Ok(page.count() > 0 || page.next() != 0)
+        })
+        .await
+    }
+}

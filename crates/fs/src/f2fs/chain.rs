@@ -1,0 +1,107 @@
+//! What was written to the log of warm nodes on top of a checkpoint: fsync leaves nodes there, with a mark.
+//!
+//! Place in the data flow: a mount for writing recovers what is here, a check counts it.
+//!
+//! Invariant: a chain ends, whatever the disk holds: at a block that is not of this checkpoint, outside of the main area,
+//! or that was met before.
+
+use super::error::Result;
+use super::layout::node::Footer;
+use super::layout::{Addr, Log, Nid};
+use super::volume::Volume;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A node of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) addr: Addr,
+    pub(crate) footer: Footer,
+}
+
+impl Link {
+    fn is_inode(&self) -> bool {
+        self.footer.nid == self.footer.ino && self.footer.offset == 0
+    }
+}
+
+/// What a chain has of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Synced {
+    /// The last node with the mark of fsync. What follows was not synced.
+    last: usize,
+    /// The last inode with a name that the checkpoint may lack.
+    pub(crate) named: Option<usize>,
+    /// The newest of each of its nodes, in the order of the chain.
+    pub(crate) nodes: Vec<usize>,
+}
+
+/// What fsync wrote, by inode.
+pub(crate) fn synced(chain: &[Link]) -> BTreeMap<Nid, Synced> {
+    let mut inodes: BTreeMap<Nid, Synced> = BTreeMap::new();
+    for (at, link) in chain.iter().enumerate().filter(|(_, link)| link.footer.is_fsynced) {
+        let empty = Synced { last: at, named: None, nodes: Vec::new() };
+        let synced = inodes.entry(link.footer.ino).or_insert(empty);
+        synced.last = at;
+        if link.is_inode() && link.footer.has_dentry {
+            synced.named = Some(at);
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for (at, link) in chain.iter().enumerate().rev() {
+        let Footer { ino, offset, .. } = link.footer;
+        if let Some(synced) = inodes.get_mut(&ino)
+            && at <= synced.last
+            && seen.insert((ino, offset))
+        {
+            synced.nodes.insert(0, at);
+        }
+    }
+    inodes
+}
+
+impl Volume {
+    /// The nodes that were written on top of the checkpoint, in their order. Errors: the port's.
+    pub(crate) async fn chain(&self) -> Result<Vec<Link>> {
+        let cursor = self.checkpoint().cursor(Log::WarmNode);
+        let mut addr = self.geometry().main_block(cursor.segment, cursor.offset.into());
+        let (mut chain, mut seen) = (Vec::new(), BTreeSet::new());
+        while self.geometry().place_of(addr).is_some() && seen.insert(addr) {
+            let footer = Footer::decode(&self.block(addr).await?);
+            if !self.epoch().admits(&footer) {
+                break;
+            }
+            chain.push(Link { addr, footer });
+            addr = footer.next;
+        }
+        Ok(chain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(at: u32, ino: u32, offset: u32, is_fsynced: bool, has_dentry: bool) -> Link {
+        let nid = if offset == 0 { ino } else { 100 * ino + offset };
+        let footer =
+            Footer { nid: Nid(nid), ino: Nid(ino), offset, is_fsynced, has_dentry, ..Footer::default() };
+        Link { addr: Addr(at), footer }
+    }
+
+    #[test]
+    fn what_follows_the_last_mark_of_an_inode_does_not_count() {
+        let chain = [
+            link(0, 5, 1, false, false),
+            link(1, 6, 0, true, true),
+            link(2, 5, 0, true, true),
+            link(3, 5, 2, true, false),
+            link(4, 5, 1, true, false),
+            link(5, 5, 0, false, false),
+            link(6, 7, 0, false, false),
+        ];
+        let found = synced(&chain);
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [Nid(5), Nid(6)]);
+        assert_eq!(found[&Nid(5)], Synced { last: 4, named: Some(2), nodes: vec![2, 3, 4] });
+        assert_eq!(found[&Nid(6)], Synced { last: 1, named: Some(1), nodes: vec![1] });
+    }
+}

@@ -1,0 +1,350 @@
+//! Cleaning: what is valid in a section goes elsewhere, so that the section is free after the next checkpoint.
+//!
+//! Place in the data flow: operations that take room come through [`F2fs::balance`] first; the vfs gives cleaning in the
+//! background its turns.
+//!
+//! A summary says who referred to a block when it was written; whether that still does is looked at. Data go to the cold
+//! log at once. Nodes become dirty and move with the next checkpoint.
+//!
+//! Invariants:
+//! 1. One section is cleaned at a time. Nobody writes in place there from the moment at which it is chosen, and what was
+//!    on its way then has arrived before it is read.
+//! 2. A block that was moved is readable at its new place at once: until it has arrived its content is in `moving`.
+//! 3. Cleaning ends: each section is looked at once between two checkpoints, and where little was gained it is not tried
+//!    again before there are more holes.
+
+use super::super::error::Result;
+use super::super::layout::node::{self, Footer};
+use super::super::layout::summary::Owner;
+use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::space::Choice;
+use super::state::{State, Step, Stop};
+use super::{F2fs, errno};
+use crate::port::{BlockBytes, Write, payload_of};
+use crate::vfs::{Errno, Timestamp};
+use flashweir_core::command::Tag;
+use flashweir_core::{Duration, Payload};
+
+/// Why a section is cleaned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// Somebody waits for room.
+    Foreground,
+    /// There is time.
+    Background,
+}
+
+impl State {
+    /// Inode and block of the file to which a block belongs, if the one that its summary names still refers to it.
+    fn data_of(&self, addr: Addr, owner: Owner) -> Step<Option<(Nid, u64)>> {
+        let Some(entry) = self.nat.get(&owner.nid).filter(|entry| entry.addr != Addr::NULL) else {
+            return Ok(None);
+        };
+        if entry.version != owner.version {
+            return Ok(None);
+        }
+        let (ino, at) = (entry.ino, u32::from(owner.offset));
+        let inode = self.inode(ino)?;
+        let addresses = inode.address_count();
+        let (offset, room) = if owner.nid == ino {
+            (0, if inode.has_addresses() { addresses } else { 0 })
+        } else {
+            let block = self.nodes.get(&owner.nid).ok_or(Stop::AnyNode(owner.nid))?;
+            (Footer::decode(&block[..]).offset, node::NODE_WORDS)
+        };
+        let first = node::first_block(offset, addresses);
+        match first.filter(|_| at < room) {
+            Some(first) if self.address_in(ino, owner.nid, at)? == addr => {
+                Ok(Some((ino, first + u64::from(at))))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives a block of data another place, in the cold log; the content is what the disk had, or newer. Nothing if its
+    /// owner refers to it no more.
+    fn move_data(
+        &mut self,
+        from: Addr,
+        owner: Owner,
+        content: &Payload,
+    ) -> Step<Option<(Nid, Addr, Payload)>> {
+        let Some((ino, index)) = self.data_of(from, owner)? else { return Ok(None) };
+        let (segment, _) = self.geometry.place_of(from).expect("victims are in the main area");
+        let age = self.sit[segment.0 as usize].mtime_s;
+        let to = self.allocate_aged(Log::ColdData, owner, Some(age))?;
+        self.set_address_in(ino, owner.nid, u32::from(owner.offset), to)?;
+        self.release_block(from);
+        if self.inode(ino)?.extent.blocks > 0 {
+            self.inode_mut(ino)?.extent = Default::default();
+        }
+        let content = match self.blocks.get(&(ino, index)) {
+            Some(newer) => {
+                self.blocks_dirty.remove(&(ino, index));
+                payload_of(newer)
+            }
+            None => content.clone(),
+        };
+        self.metrics.moved_data_blocks += 1;
+        Ok(Some((ino, to, content)))
+    }
+
+    /// Asks for a node to be written anew, if it is at this block.
+    fn move_node(&mut self, from: Addr, nid: Nid) -> Step<()> {
+        let Some(entry) = self.nat.get(&nid).filter(|entry| entry.addr == from) else { return Ok(()) };
+        if entry.ino == nid {
+            self.inode(nid)?;
+        } else if !self.nodes.contains_key(&nid) {
+            return Err(Stop::AnyNode(nid));
+        }
+        self.dirty.insert((entry.ino, nid));
+        self.changed = true;
+        self.metrics.moved_node_blocks += 1;
+        Ok(())
+    }
+
+    /// Valid blocks of a segment with those who refer to them.
+    fn valid_blocks_of(&self, segment: SegNo) -> Step<Vec<(Addr, Owner)>> {
+        let entry = &self.sit[segment.0 as usize];
+        if entry.valid == 0 {
+            return Ok(Vec::new());
+        }
+        let owners = &self.space.summary(segment)?.owners;
+        let valid = (0..SEGMENT_BLOCKS).filter(|&offset| entry.is_valid(offset));
+        Ok(valid.map(|at| (self.geometry.main_block(segment, at), owners[at as usize])).collect())
+    }
+}
+
+impl F2fs {
+    /// Loads a node of which only the number is known.
+    pub(super) async fn load_any_node(&self, nid: Nid, addr: Addr) -> Result<()> {
+        let block = self.volume.node_block(nid, addr).await?;
+        let block: BlockBytes = block[..].try_into().expect("a block");
+        self.state.borrow_mut().nodes.entry(nid).or_insert_with(|| Box::new(block));
+        Ok(())
+    }
+
+    /// Cleans until there is room for a checkpoint and for cleaning itself. Called before what takes room.
+    pub(super) async fn balance(&self) -> std::result::Result<(), Errno> {
+        if !self.needs_room() {
+            return Ok(());
+        }
+        self.wait_until(|| !self.is_cleaning.get()).await;
+        if !self.needs_room() {
+            return Ok(());
+        }
+        self.is_cleaning.set(true);
+        let result = self.gain_room().await;
+        self.is_cleaning.set(false);
+        self.wake();
+        result
+    }
+
+    #[inline]
+    pub(super) fn needs_room(&self) -> bool {
+        let state = self.state.borrow();
+        state.is_short(0) && !state.is_hopeless()
+    }
+
+    async fn gain_room(&self) -> std::result::Result<(), Errno> {
+        if self.state.borrow().has_emptied() {
+            self.checkpoint().await?;
+        }
+        let (mut freed, mut looked_at) = (0, 0);
+        let sections = self.state.borrow().sections();
+        while self.state.borrow().is_short(freed) && looked_at < sections {
+            let Some(victim) = self.state.borrow().victim(Choice::Greedy) else { break };
+            self.clean(victim, Reason::Foreground).await?;
+            (freed, looked_at) = (freed + 1, looked_at + 1);
+            // A section for each log is what a checkpoint may open.
+            if self.state.borrow().space.free.sections() < Log::ALL.len() as u32 {
+                self.checkpoint().await?;
+                freed = 0;
+            }
+        }
+        if freed > 0 {
+            self.checkpoint().await?;
+        }
+        self.state.borrow_mut().note_hope();
+        Ok(())
+    }
+
+    /// Moves out of a section what is valid in it.
+    async fn clean(&self, section: u32, reason: Reason) -> std::result::Result<(), Errno> {
+        {
+            let space = &mut self.state.borrow_mut().space;
+            space.cleaned.insert(section);
+            space.cleaning = Some(section);
+        }
+        let result = self.empty_section(section).await;
+        let mut state = self.state.borrow_mut();
+        state.space.cleaning = None;
+        match reason {
+            Reason::Foreground => state.metrics.cleaned_foreground += 1,
+            Reason::Background => state.metrics.cleaned_background += 1,
+        }
+        result
+    }
+
+    async fn empty_section(&self, section: u32) -> std::result::Result<(), Errno> {
+        let before = self.writes.get();
+        self.wait_until(|| !self.writes_before(before)).await;
+        self.settle().await?;
+        let per_section = self.state.borrow().geometry.segments_per_section;
+        for segment in (section * per_section..(section + 1) * per_section).map(SegNo) {
+            let valid = self.run(|state| state.valid_blocks_of(segment)).await?;
+            let is_node =
+                usize::from(self.state.borrow().sit[segment.0 as usize].log) >= Log::HotNode.index();
+            if is_node {
+                for (addr, owner) in valid {
+                    self.run(|state| state.move_node(addr, owner.nid)).await?;
+                }
+            } else {
+                self.move_data(valid).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn move_data(&self, valid: Vec<(Addr, Owner)>) -> std::result::Result<(), Errno> {
+        let mut wanted = Vec::with_capacity(valid.len());
+        for (addr, owner) in valid {
+            if self.run(|state| state.data_of(addr, owner)).await?.is_some() {
+                wanted.push((addr, owner));
+            }
+        }
+        let runs = wanted.chunk_by(|(one, _), (next, _)| one.0 + 1 == next.0);
+        let reads: Vec<_> =
+            runs.map(|run| (run, self.port.read(Geometry::block(run[0].0), run.len() as u32))).collect();
+        let number = self.begin_write(Nid(0));
+        let mut moved = Moved { writes: Vec::new(), tickets: Vec::new(), places: Vec::new() };
+        let mut result = Ok(());
+        for (run, ticket) in reads {
+            match ticket.completed().await {
+                Ok(contents) => {
+                    for ((addr, owner), content) in run.iter().zip(&contents) {
+                        let one = self.run(|state| self.move_one(state, *addr, *owner, content)).await;
+                        match one {
+                            Ok(Some((ino, to, content))) => self.note_moved(&mut moved, ino, to, content),
+                            Ok(None) => (),
+                            Err(errno) => result = result.and(Err(errno)),
+                        }
+                    }
+                }
+                Err(error) => result = result.and(Err(errno(&error.into()))),
+            }
+        }
+        self.submit_moved(&mut moved);
+        for ticket in moved.tickets {
+            let answer = ticket.completed().await;
+            result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
+        }
+        let mut moving = self.moving.borrow_mut();
+        moved.places.iter().for_each(|addr| {
+            moving.remove(addr);
+        });
+        drop(moving);
+        self.end_write(number);
+        result
+    }
+
+    /// Moves a block unless its file is in the middle of an fsync, whose nodes would refer to the new place.
+    fn move_one(
+        &self,
+        state: &mut State,
+        addr: Addr,
+        owner: Owner,
+        content: &Payload,
+    ) -> Step<Option<(Nid, Addr, Payload)>> {
+        match state.data_of(addr, owner)? {
+            Some((ino, _)) if self.frozen.borrow().contains(&ino) => Ok(None),
+            _ => state.move_data(addr, owner, content),
+        }
+    }
+
+    fn note_moved(&self, moved: &mut Moved, ino: Nid, to: Addr, content: Payload) {
+        self.moving.borrow_mut().insert(to, content.clone());
+        moved.places.push(to);
+        self.wet.borrow_mut().insert(ino);
+        let tag = Tag(u64::from(ino.0));
+        match moved.writes.last_mut() {
+            Some(last)
+                if last.tags[0] == tag && last.block.0 + last.payloads.len() as u64 == u64::from(to.0) =>
+            {
+                last.payloads.push(content);
+            }
+            _ => {
+                self.submit_moved(moved);
+                let mut write = Write::new(Geometry::block(to), vec![content]);
+                write.tags = [tag, self.state.borrow().data_tag()];
+                moved.writes.push(write);
+            }
+        }
+    }
+
+    fn submit_moved(&self, moved: &mut Moved) {
+        for write in moved.writes.drain(..) {
+            self.state.borrow_mut().metrics.written_blocks += write.payloads.len() as u64;
+            moved.tickets.push(self.port.write(write));
+        }
+    }
+
+    /// One turn of cleaning in the background; says when the next one is.
+    pub(super) async fn clean_in_background(&self, now: Timestamp) -> Option<Duration> {
+        let times = self.options.background.clone()?;
+        let slept = self.sleep.get().unwrap_or(times.sleep_min);
+        if self.failed.get() || !self.has_new_holes.get() {
+            self.is_asleep.set(true);
+            return None;
+        }
+        if self.is_asleep.replace(false) {
+            // Those who write come first.
+            return Some(slept);
+        }
+        let step = times.sleep_min;
+        let longer =
+            if slept == times.sleep_without_victim { slept } else { (slept + step).min(times.sleep_max) };
+        let shorter = match slept == times.sleep_without_victim {
+            true => times.sleep_max,
+            false => slept.saturating_sub(step).max(step),
+        };
+        let sleep = |span: Duration| {
+            self.sleep.set(Some(span));
+            Some(span)
+        };
+        let is_idle = self.state.borrow_mut().space.clock.is_idle(now, times.idle);
+        if !is_idle
+            || self.is_cleaning.get()
+            || self.is_checkpointing.get()
+            || !self.writing.borrow().is_empty()
+        {
+            return sleep(longer);
+        }
+        let next = if self.state.borrow().has_many_holes() { shorter } else { longer };
+        let victim = self.state.borrow().victim(Choice::CostBenefit);
+        let Some(victim) = victim else {
+            // There is nothing to come back for before somebody writes.
+            self.has_new_holes.set(false);
+            self.is_asleep.set(true);
+            sleep(times.sleep_without_victim);
+            return None;
+        };
+        self.is_cleaning.set(true);
+        let cleaned = self.clean(victim, Reason::Background).await;
+        self.is_cleaning.set(false);
+        self.wake();
+        match cleaned {
+            Ok(()) if next == times.sleep_without_victim => sleep(times.sleep_min),
+            Ok(()) => sleep(next),
+            // Whoever has to know of the error meets it too.
+            Err(_) => sleep(times.sleep_without_victim),
+        }
+    }
+}
+
+/// Blocks that are on their way to a new place.
+struct Moved {
+    writes: Vec<Write>,
+    tickets: Vec<crate::port::Ticket>,
+    places: Vec<Addr>,
+}

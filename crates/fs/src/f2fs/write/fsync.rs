@@ -1,0 +1,425 @@
+//! fsync of one file without a checkpoint: its nodes go to the log of warm nodes, the last of them with a mark, and
+//! [recovery](super::recover) takes them from there.
+//!
+//! Place in the data flow: [`fs`](super::fs) asks, [`checkpoint`](super::checkpoint) begins a new chain.
+//!
+//! # The chain
+//!
+//! Each node block names the block of its log that is written next. So the nodes written since a checkpoint are a chain
+//! that begins at the cursor which the checkpoint has for the log of warm nodes, and ends where a block does not carry the
+//! checkpoint's stamp. Recovery knows no other way to them.
+//!
+//! # What has to be durable before what
+//!
+//! 1. *Data before the nodes that refer to them.* A node is found by recovery as soon as it is durable, which may be before
+//!    anybody flushes it. If its data were not durable then, the file would have the bytes of whoever had those blocks
+//!    before, and would have lost even what an earlier fsync had promised. So the file's data are made durable first, and
+//!    its nodes are submitted after that. From the flush of the data to the submission of the nodes no data of the file
+//!    are written (`frozen`), because the nodes would refer to them.
+//! 2. *The nodes of one fsync are one.* Only the last carries the mark, and a node without one counts only if a marked one
+//!    of the same inode follows. As the chain ends at the first block that is missing, recovery has all nodes of an fsync or
+//!    none.
+//! 3. *The whole chain up to the last node, before fsync returns*, also nodes of other files: recovery does not get past
+//!    one that is missing. So fsync waits until all writes of nodes before its own have completed, and then makes *all*
+//!    nodes durable.
+//! 4. *Nothing else.* Tables, directories and indirect nodes are rebuilt from the last checkpoint and the chain.
+//!
+//! # The pair of range flushes
+//!
+//! With [`Flushing::RangeFlush`] the first of these is RFLUSH(inode) and the third RFLUSH([`METADATA`]) (the paper's pair, spec
+//! 1.1). Each data block carries the tag of its inode, each node and each block of tables and packs that of metadata.
+//!
+//! * RFLUSH(inode) covers the data: each was written by a command with the inode's tag that completed before, and if another
+//!   file had the block in the buffer before, tags are united.
+//! * RFLUSH(metadata) covers the chain by 3., since every node carries its tag. That it also covers nodes of other files is
+//!   what makes it right, and harms nobody: by 1. their data have been durable since before they were submitted.
+//!
+//! With [`Flushing::Flush`] the first is a FLUSH, and the nodes are written with FUA: a second FLUSH would do the same.
+//!
+//! # When a checkpoint is made instead
+//!
+//! Where the chain cannot say what happened ([`State::needs_checkpoint`]), as in Linux: not a file, several names, a name that
+//! is not that of its creation, a directory that the checkpoint lacks, nodes that are gone, no room for what recovery takes.
+//!
+//! Invariants:
+//! 1. Between the preparation of a checkpoint and its end no node is written: it would belong to a chain that ends there.
+//! 2. No block that was written since the last checkpoint is written again before the next one (`kept` in [`space`](super::space)), and no number
+//!    of a node that was freed is given out again. So a chain never refers to other people's bytes.
+//! 3. The first fsync after an unmount is a checkpoint. So no block of a chain that an earlier mount left carries a stamp that
+//!    is still in use.
+
+use super::super::layout::checkpoint::Flags;
+use super::super::layout::node::{Footer, Kind};
+use super::super::layout::{Log, Nid, SEGMENT_BLOCKS};
+use super::state::{State, Step, Stop};
+use super::{F2fs, errno};
+use crate::port::{Selection, Ticket, Write};
+use crate::vfs::{Errno, SyncKind};
+use flashweir_core::command::Tag;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The owner of nodes, tables, summaries and packs. Numbers of inodes have 32 bits.
+pub const METADATA: Tag = Tag(1 << 32);
+
+/// By which command something is made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flushing {
+    /// FLUSH: everything.
+    #[default]
+    Flush,
+    /// RFLUSH: what was asked for.
+    RangeFlush,
+}
+
+/// A bug that the crash laboratory has to find. No option that a user can reach switches one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// fsync makes the file's data durable and leaves out the metadata half of the pair, as the released prototype does.
+    NoMetadataFlush,
+    /// fsync makes the nodes durable and not the data that they refer to.
+    NoDataFlush,
+    /// fdatasync leaves the inode out, and with it size and addresses.
+    NoInode,
+    /// The mark is on the first node of an fsync and not on the last.
+    EarlyMark,
+    /// New files are synced without the mark that recovery has to make their names.
+    NoDentryMark,
+    /// A file that got another name is synced by its nodes alone.
+    ForgottenRename,
+    /// So is a new one of which the checkpoint lacks the directory.
+    ForgottenDirectory,
+    /// So is one that has several names.
+    ForgottenLinks,
+    /// A checkpoint does not wait for its parts before it writes its last block.
+    NoFlushBeforeLastBlock,
+    /// The last block of a checkpoint is not made durable.
+    LazyLastBlock,
+    /// A checkpoint by range flush leaves out the data.
+    NoDataInCheckpoint,
+    /// A checkpoint does not have the inodes without names.
+    ForgottenOrphans,
+    /// A block is used again as soon as nobody refers to it, though the checkpoint does.
+    EarlyReuse,
+    /// Blocks that a checkpoint frees are discarded before it is durable.
+    EarlyDiscard,
+}
+
+impl PlantedBug {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 14] = [
+        (Self::NoMetadataFlush, "no-metadata-flush"),
+        (Self::NoDataFlush, "no-data-flush"),
+        (Self::NoInode, "no-inode"),
+        (Self::EarlyMark, "early-mark"),
+        (Self::NoDentryMark, "no-dentry-mark"),
+        (Self::ForgottenRename, "forgotten-rename"),
+        (Self::ForgottenDirectory, "forgotten-directory"),
+        (Self::ForgottenLinks, "forgotten-links"),
+        (Self::NoFlushBeforeLastBlock, "no-flush-before-last-block"),
+        (Self::LazyLastBlock, "lazy-last-block"),
+        (Self::NoDataInCheckpoint, "no-data-in-checkpoint"),
+        (Self::ForgottenOrphans, "forgotten-orphans"),
+        (Self::EarlyReuse, "early-reuse"),
+        (Self::EarlyDiscard, "early-discard"),
+    ];
+}
+
+/// What happened since the last checkpoint, as far as it matters before the next one.
+#[derive(Debug, Default)]
+pub(super) struct Since {
+    /// Nodes that it lacks.
+    pub(super) new: BTreeSet<Nid>,
+    /// Numbers that were freed; they are not given out again before the next one.
+    pub(super) freed: BTreeSet<Nid>,
+    /// Inodes that lost nodes.
+    pub(super) shrunk: BTreeSet<Nid>,
+    /// Inodes that got another name.
+    pub(super) renamed: BTreeSet<Nid>,
+    /// Directories in which a name may stand for something else than recovery would believe.
+    pub(super) reshaped: BTreeSet<Nid>,
+    /// Blocks that were taken, those that were given back among them.
+    pub(super) taken: u64,
+}
+
+/// What the footer of a node says beside who it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NodeMarks {
+    pub(super) is_fsynced: bool,
+    pub(super) has_dentry: bool,
+}
+
+impl State {
+    /// The second owner of data that are written now: a checkpoint that comes refers to them.
+    pub(super) fn data_tag(&self) -> Tag {
+        Tag(2 << 32 | (self.checkpoint.version + u64::from(self.is_pending)) & u64::from(u32::MAX))
+    }
+
+    /// An inode got another name or lost one, in these directories.
+    pub(super) fn note_renamed(&mut self, ino: Nid, dirs: [Nid; 2]) {
+        self.since.renamed.insert(ino);
+        self.since.reshaped.extend(dirs);
+    }
+
+    /// Whether a bug was planted.
+    pub(super) fn plants(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Whether recovery could not bring back this inode from its nodes alone.
+    pub(super) fn needs_checkpoint(&self, ino: Nid) -> Step<bool> {
+        let inode = self.inode(ino)?;
+        let since = &self.since;
+        let is_new = since.new.contains(&ino);
+        // What recovery builds has to fit beside everything that was deleted meanwhile.
+        let room = self.checkpoint.user_blocks.saturating_sub(self.checkpoint.valid_blocks);
+        Ok(self.checkpoint.flags.has(Flags::UNMOUNTED)
+            || inode.kind() != Kind::Regular
+            || inode.links != 1 && !self.plants(PlantedBug::ForgottenLinks)
+            || since.renamed.contains(&ino) && !self.plants(PlantedBug::ForgottenRename)
+            || since.shrunk.contains(&ino)
+            || is_new
+                && (since.new.contains(&inode.parent) || since.reshaped.contains(&inode.parent))
+                && !self.plants(PlantedBug::ForgottenDirectory)
+            || since.taken > room
+            // What is of no more use is free after a checkpoint.
+            || self.is_short(0))
+    }
+
+    /// The nodes that an fsync of this inode has to write, the inode last. Indirect ones are not among them: recovery
+    /// makes them anew.
+    fn nodes_to_sync(&self, ino: Nid, kind: SyncKind) -> Vec<Nid> {
+        let is_wanted = |nid: Nid| match self.nodes.get(&nid) {
+            _ if nid == ino && kind == SyncKind::Data && self.plants(PlantedBug::NoInode) => false,
+            _ if nid == ino => kind == SyncKind::All || !self.only_times.contains(&ino),
+            Some(block) => !super::checkpoint::is_indirect(Footer::decode(&block[..]).offset),
+            None => false,
+        };
+        let dirty = self.dirty.range((ino, Nid(0))..=(ino, Nid(u32::MAX))).map(|(_, nid)| *nid);
+        let mut nodes: Vec<Nid> = dirty.filter(|&nid| is_wanted(nid)).collect();
+        nodes.sort_by_key(|&nid| nid == ino);
+        nodes
+    }
+
+    /// Whether an fsync has to write data that are in no page cache, or nodes.
+    fn has_to_sync(&self, ino: Nid, kind: SyncKind) -> bool {
+        self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
+            || !self.nodes_to_sync(ino, kind).is_empty()
+    }
+
+    /// Adds the nodes of an inode to the chain. May be run again after it has stopped. Says whether they are there: not
+    /// while a checkpoint is made.
+    fn link(&mut self, ino: Nid, kind: SyncKind) -> Step<bool> {
+        if self.is_pending {
+            return Ok(false);
+        }
+        let nodes = self.nodes_to_sync(ino, kind);
+        for (left, &nid) in (0..nodes.len()).rev().zip(&nodes) {
+            let has_dentry =
+                nid == ino && self.since.new.contains(&ino) && !self.plants(PlantedBug::NoDentryMark);
+            let is_fsynced = match self.plants(PlantedBug::EarlyMark) {
+                true => left + 1 == nodes.len(),
+                false => left == 0,
+            };
+            self.place_node(nid, NodeMarks { is_fsynced, has_dentry })?;
+        }
+        Ok(true)
+    }
+
+    /// Writes blocks of an inode that are kept until a checkpoint otherwise.
+    pub(super) fn place_blocks(&mut self, ino: Nid) -> Step<()> {
+        while let Some(&(ino, index)) = self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next() {
+            self.place_block(ino, index)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a log can go on at its cursor; see [`Self::dodge`].
+    fn is_free_from(&self, log: Log) -> bool {
+        let cursor = self.logs[log.index()].cursor;
+        let end = if cursor.fills_holes { cursor.offset + 1 } else { SEGMENT_BLOCKS as u16 };
+        (cursor.offset..end).all(|offset| self.is_hole(cursor.segment, offset.into()))
+    }
+
+    /// Lets logs go around blocks that were written behind their cursors and have to stay.
+    pub(super) fn dodge(&mut self) -> Step<()> {
+        for log in Log::ALL {
+            if self.is_free_from(log) {
+                continue;
+            }
+            let cursor = self.logs[log.index()].cursor;
+            match (u32::from(cursor.offset)..SEGMENT_BLOCKS)
+                .find(|&offset| self.is_hole(cursor.segment, offset))
+            {
+                Some(offset) => {
+                    let cursor = &mut self.logs[log.index()].cursor;
+                    (cursor.offset, cursor.fills_holes) = (offset as u16, true);
+                }
+                None => self.move_on(log)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes of an fsync: their tickets, and their numbers among all that belong to chains.
+#[derive(Debug, Default)]
+struct Submitted {
+    fua: bool,
+    are_nodes: bool,
+    numbers: Vec<u64>,
+    tickets: Vec<Ticket>,
+}
+
+impl F2fs {
+    /// See [`crate::vfs::Fs::fsync`] and the module.
+    pub(super) async fn sync_file(&self, ino: Nid, kind: SyncKind) -> Result<(), Errno> {
+        // One that begins after this has all that was done before.
+        let wanted = self.checkpoints_begun.get() + 1;
+        let is_busy = || self.is_checkpointing.get() || self.frozen.borrow().contains(&ino);
+        loop {
+            self.wait_until(|| self.has_checkpoint(wanted) || !is_busy()).await;
+            if self.failed.get() {
+                return Err(Errno::EROFS);
+            }
+            if self.has_checkpoint(wanted) {
+                return Ok(());
+            }
+            self.balance().await?;
+            if self.run(|state| state.needs_checkpoint(ino)).await? {
+                self.state.borrow_mut().metrics.fsyncs_by_checkpoint += 1;
+                return self.checkpoint().await;
+            }
+            if is_busy() {
+                continue;
+            }
+            if !self.wet.borrow().contains(&ino) && !self.state.borrow().has_to_sync(ino, kind) {
+                return self.synced_before(ino).await;
+            }
+            self.frozen.borrow_mut().insert(ino);
+            let mut nodes = Submitted {
+                fua: self.options.fsync == Flushing::Flush,
+                are_nodes: true,
+                ..Submitted::default()
+            };
+            let linked = self.sync_frozen(ino, kind, &mut nodes).await;
+            let last = nodes.numbers.last().copied();
+            if let Some(last) = last {
+                self.syncing.borrow_mut().insert(last, ino);
+            }
+            self.frozen.borrow_mut().remove(&ino);
+            self.wake();
+            let written = self.ended(nodes).await;
+            let synced = match (linked.and_then(|linked| written.map(|()| linked)), last) {
+                (Ok(true), Some(last)) => self.flush_chain(last).await.map(|()| true),
+                (result, _) => result,
+            };
+            if let Some(last) = last {
+                self.syncing.borrow_mut().remove(&last);
+                self.wake();
+            }
+            match synced {
+                Ok(true) => {
+                    self.state.borrow_mut().metrics.fsyncs_by_nodes += 1;
+                    return self.synced_before(ino).await;
+                }
+                // A checkpoint came between, which may have done it all.
+                Ok(false) => (),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Nothing of a file has to be written, but an earlier fsync may be on its way.
+    async fn synced_before(&self, ino: Nid) -> Result<(), Errno> {
+        self.wait_until(|| !self.syncing.borrow().values().any(|&other| other == ino)).await;
+        if self.failed.get() { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// Makes the data of a file durable and submits its nodes. False if a checkpoint is being made.
+    async fn sync_frozen(&self, ino: Nid, kind: SyncKind, nodes: &mut Submitted) -> Result<bool, Errno> {
+        let mut blocks = Submitted::default();
+        let placed = self.run_into(&mut blocks, |state| state.place_blocks(ino)).await;
+        let is_wet = !blocks.tickets.is_empty();
+        self.ended(blocks).await.and(placed)?;
+        // 0 is cleaning, which moves blocks of any file.
+        self.wait_until(|| !self.writing.borrow().values().any(|&other| other == ino || other == Nid(0)))
+            .await;
+        let is_wet = self.wet.borrow_mut().remove(&ino) || is_wet;
+        if is_wet && self.options.planted != Some(PlantedBug::NoDataFlush) {
+            self.flush(self.options.fsync, &[Tag(u64::from(ino.0))]).await?;
+        }
+        self.run_into(nodes, |state| state.link(ino, kind)).await
+    }
+
+    /// Makes the chain durable up to the nodes of this number.
+    async fn flush_chain(&self, number: u64) -> Result<(), Errno> {
+        self.wait_until(|| self.linking.borrow().first().is_none_or(|&first| first > number)).await;
+        if self.failed.get() {
+            return Err(Errno::EIO);
+        }
+        let is_planted = self.options.planted == Some(PlantedBug::NoMetadataFlush);
+        if self.options.fsync == Flushing::RangeFlush && !is_planted {
+            self.flush(Flushing::RangeFlush, &[METADATA]).await?;
+        }
+        Ok(())
+    }
+
+    /// As [`F2fs::run`], but the caller gets the tickets.
+    async fn run_into<T>(
+        &self,
+        out: &mut Submitted,
+        mut operation: impl FnMut(&mut State) -> Step<T>,
+    ) -> Result<T, Errno> {
+        loop {
+            let step = operation(&mut self.state.borrow_mut());
+            let writes = self.take_outbox();
+            if out.are_nodes && !writes.is_empty() {
+                let number = self.links.get();
+                self.links.set(number + 1);
+                self.linking.borrow_mut().insert(number);
+                out.numbers.push(number);
+            }
+            let fua = out.fua;
+            out.tickets.extend(writes.into_iter().map(|write| self.port.write(Write { fua, ..write })));
+            match step {
+                Ok(value) => return Ok(value),
+                Err(Stop::Failed(errno)) => return Err(errno),
+                Err(stop) => self.load(stop).await.map_err(|error| errno(&error))?,
+            }
+        }
+    }
+
+    /// Waits for writes. A volume on which one failed is not changed any more: memory says that it is there.
+    async fn ended(&self, submitted: Submitted) -> Result<(), Errno> {
+        let mut result = Ok(());
+        for ticket in submitted.tickets {
+            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
+        }
+        if result.is_err() {
+            self.failed.set(true);
+        }
+        for number in submitted.numbers {
+            self.linking.borrow_mut().remove(&number);
+        }
+        self.wake();
+        result
+    }
+
+    /// Makes what completed before durable: everything, or what carries these tags. If that fails, nobody knows what is
+    /// there, and the volume is not changed any more.
+    pub(super) async fn flush(&self, by: Flushing, tags: &[Tag]) -> Result<(), Errno> {
+        let ticket = match by {
+            Flushing::Flush => self.port.flush(),
+            Flushing::RangeFlush => {
+                self.port.range_flush(Selection { ranges: Vec::new(), tags: tags.to_vec() })
+            }
+        };
+        let flushed = ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into()));
+        if flushed.is_err() {
+            self.failed.set(true);
+        }
+        flushed
+    }
+}

@@ -1,0 +1,153 @@
+//! How a volume is mounted for writing, and what is counted.
+
+use super::fsync::{Flushing, PlantedBug};
+use flashweir_core::{Duration, metrics};
+use serde::{Deserialize, Serialize};
+
+/// How a volume is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct F2fsOptions {
+    /// When pages are written where they are.
+    pub in_place: InPlace,
+    /// Whether blocks that became free with a checkpoint are discarded.
+    pub discard: bool,
+    /// Fewer free blocks in a row than this are not discarded.
+    pub discard_blocks_min: u32,
+    /// By which command fsync of a file makes it durable, where it is no checkpoint.
+    pub fsync: Flushing,
+    /// By which command checkpoints do.
+    pub checkpoint: Flushing,
+    /// A bug that tests have to find; no file can ask for one.
+    #[serde(skip)]
+    pub planted: Option<PlantedBug>,
+    /// When sections are cleaned although there is room; `None` is never.
+    pub background: Option<Background>,
+}
+
+impl Default for F2fsOptions {
+    /// As Linux mounts a device that is nothing special.
+    fn default() -> Self {
+        Self {
+            in_place: InPlace::default(),
+            discard: true,
+            discard_blocks_min: 16,
+            fsync: Flushing::Flush,
+            checkpoint: Flushing::Flush,
+            planted: None,
+            background: Some(Background::default()),
+        }
+    }
+}
+
+/// When a page that has a block is written over it instead of to a log. Any rule that holds is enough.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InPlace {
+    /// Always.
+    pub force: bool,
+    /// While logs fill holes.
+    pub ssr: bool,
+    /// While users have more than `min_util` per cent of what they can have.
+    pub util: bool,
+    /// While both.
+    pub ssr_util: bool,
+    /// In an fsync of at most `min_fsync_blocks` pages.
+    pub fsync: bool,
+    /// Where nobody waits.
+    pub background: bool,
+    /// Pages that are written past the page cache.
+    pub direct: bool,
+    /// Files whose extension says that their contents hardly change.
+    pub cold: bool,
+    /// Per cent.
+    pub min_util: u64,
+    /// Pages.
+    pub min_fsync_blocks: u64,
+}
+
+impl InPlace {
+    /// Nothing is ever written in place.
+    pub fn never() -> Self {
+        Self { fsync: false, direct: false, cold: false, ..Self::default() }
+    }
+}
+
+impl Default for InPlace {
+    fn default() -> Self {
+        Self {
+            force: false,
+            ssr: false,
+            util: false,
+            ssr_util: false,
+            fsync: true,
+            background: false,
+            direct: true,
+            cold: true,
+            min_util: 70,
+            min_fsync_blocks: 8,
+        }
+    }
+}
+
+/// Cleaning in the background: how long it sleeps between two sections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Background {
+    /// Where there are many holes and little is free; also the step by which the time changes.
+    pub sleep_min: Duration,
+    /// Where there is enough room, or others use the disk.
+    pub sleep_max: Duration,
+    /// When nothing was worth cleaning.
+    pub sleep_without_victim: Duration,
+    /// The disk is idle when nothing was written for so long.
+    pub idle: Duration,
+}
+
+impl Default for Background {
+    fn default() -> Self {
+        Self {
+            sleep_min: Duration::from_secs(30),
+            sleep_max: Duration::from_secs(60),
+            sleep_without_victim: Duration::from_secs(300),
+            idle: Duration::from_secs(5),
+        }
+    }
+}
+
+metrics! {
+    /// What an F2FS volume did since the mount. Blocks and pages are of 4 KiB.
+    pub struct F2fsMetrics {
+        /// Pages of files that were written for those above.
+        written_pages,
+        /// Of these, pages that were written where they were before.
+        in_place_pages,
+        /// Blocks written to the disk, of all kinds.
+        written_blocks,
+        /// Blocks allocated in holes of segments that were in use.
+        filled_holes,
+        /// Blocks of data that cleaning moved.
+        moved_data_blocks,
+        /// Nodes that cleaning asked to be written anew.
+        moved_node_blocks,
+        /// Sections cleaned because room was needed.
+        cleaned_foreground,
+        /// Sections cleaned because there was time.
+        cleaned_background,
+        /// Checkpoints.
+        checkpoints,
+        /// Calls of fsync and fdatasync that wrote nodes of the file and no checkpoint.
+        fsyncs_by_nodes,
+        /// Calls of fsync and fdatasync that needed a checkpoint.
+        fsyncs_by_checkpoint,
+        /// Blocks discarded.
+        discarded_blocks,
+    }
+}
+
+impl F2fsMetrics {
+    /// Blocks written to the disk for each page of a file, in thousandths; 0 if none was written.
+    pub fn amplification_milli(&self) -> u64 {
+        (1000 * self.written_blocks).checked_div(self.written_pages).unwrap_or(0)
+    }
+}

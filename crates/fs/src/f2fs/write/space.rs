@@ -1,0 +1,700 @@
+//! Space of the main area: which block a log writes next, which blocks are free again, and which segments are worth
+//! cleaning.
+//!
+//! Place in the data flow: [`state`](super::state), [`checkpoint`](super::checkpoint) and [`clean`](super::clean) ask for
+//! blocks and give them back.
+//!
+//! Invariants:
+//! 1. A block is given out only where neither now nor in a checkpoint anything is, and nothing was allocated since
+//!    (`kept`): what an older checkpoint or a roll-forward may look for is never written over.
+//! 2. A segment is in one of these states: open (a log writes it), in `free` (nothing is in it), in `emptied` (nothing is
+//!    valid in it, but the next checkpoint has to forget it first), or it holds valid blocks.
+//! 3. What changes here is either done or not: a successor that has to be read stops the operation before.
+
+use super::super::layout::bytes::{block_bit, set_block_bit};
+use super::super::layout::checkpoint::{Cursor, Flags};
+use super::super::layout::summary::{Owner, Summary};
+use super::super::layout::{Addr, Geometry, Log, SEGMENT_BLOCKS, SegNo};
+use super::fsync::PlantedBug;
+use super::state::{OpenLog, State, Step, Stop};
+use crate::port::Block;
+use crate::vfs::{Errno, Timestamp};
+use flashweir_core::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bits of a segment.
+pub(super) type Map = [u8; SEGMENT_BLOCKS as usize / 8];
+
+/// A set of segments that grows often and is read seldom.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    is_in: Vec<bool>,
+    list: Vec<SegNo>,
+}
+
+impl Marks {
+    pub(super) fn new(segments: u32) -> Self {
+        Self { is_in: vec![false; segments as usize], list: Vec::new() }
+    }
+
+    pub(super) fn insert(&mut self, segment: SegNo) {
+        if !std::mem::replace(&mut self.is_in[segment.0 as usize], true) {
+            self.list.push(segment);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// All of them in ascending order.
+    pub(super) fn sorted(&self) -> Vec<SegNo> {
+        let mut list = self.list.clone();
+        list.sort_unstable();
+        list
+    }
+
+    /// The same, and the set is empty.
+    pub(super) fn take(&mut self) -> Vec<SegNo> {
+        let list = self.sorted();
+        self.list.drain(..).for_each(|segment| self.is_in[segment.0 as usize] = false);
+        list
+    }
+}
+
+/// Segments in which nothing is, and how many whole sections they are.
+#[derive(Debug)]
+pub(super) struct FreeSegments {
+    segments: BTreeSet<SegNo>,
+    per_section: u32,
+    in_section: Vec<u32>,
+    sections: u32,
+}
+
+impl FreeSegments {
+    fn new(geometry: &Geometry) -> Self {
+        let per_section = geometry.segments_per_section;
+        let sections = geometry.main_segments / per_section;
+        Self { segments: BTreeSet::new(), per_section, in_section: vec![0; sections as usize], sections: 0 }
+    }
+
+    pub(super) fn insert(&mut self, segment: SegNo) {
+        if self.segments.insert(segment) {
+            let count = &mut self.in_section[(segment.0 / self.per_section) as usize];
+            *count += 1;
+            self.sections += u32::from(*count == self.per_section);
+        }
+    }
+
+    fn remove(&mut self, segment: SegNo) {
+        if self.segments.remove(&segment) {
+            let count = &mut self.in_section[(segment.0 / self.per_section) as usize];
+            self.sections -= u32::from(*count == self.per_section);
+            *count -= 1;
+        }
+    }
+
+    pub(super) fn contains(&self, segment: SegNo) -> bool {
+        self.segments.contains(&segment)
+    }
+
+    /// Sections that are wholly free.
+    pub(super) fn sections(&self) -> u32 {
+        self.sections
+    }
+
+    pub(super) fn segments(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// Where a log goes on that is full at `last`: in its section, in the next section that is free, or anywhere.
+    fn after(&self, last: SegNo) -> Option<SegNo> {
+        let next = SegNo(last.0 + 1);
+        if !next.0.is_multiple_of(self.per_section) && self.contains(next) {
+            return Some(next);
+        }
+        let is_whole = |segment: &&SegNo| {
+            let section = (segment.0 / self.per_section) as usize;
+            segment.0.is_multiple_of(self.per_section) && self.in_section[section] == self.per_section
+        };
+        let mut all = self.segments.range(next..).chain(self.segments.range(..next));
+        all.clone().find(is_whole).or_else(|| all.next()).copied()
+    }
+}
+
+/// Seconds during which the volume was mounted, by what callers say the time is.
+#[derive(Debug)]
+pub(super) struct Clock {
+    /// Of all mounts before.
+    before_s: u64,
+    first_s: Option<i64>,
+    last_s: i64,
+    /// When somebody last changed something.
+    changed_s: i64,
+}
+
+impl Clock {
+    fn new(before_s: u64) -> Self {
+        Self { before_s, first_s: None, last_s: i64::MIN, changed_s: i64::MIN }
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        let first = *self.first_s.get_or_insert(now.seconds);
+        self.last_s = self.last_s.max(now.seconds).max(first);
+    }
+
+    /// Something is being changed.
+    pub(super) fn tick(&mut self, now: Timestamp) {
+        self.advance(now);
+        self.changed_s = self.last_s;
+    }
+
+    /// Whether nothing was changed for a while.
+    pub(super) fn is_idle(&mut self, now: Timestamp, span: Duration) -> bool {
+        self.advance(now);
+        u128::from(self.last_s.abs_diff(self.changed_s)) * 1_000_000_000 >= u128::from(span.as_nanos())
+    }
+
+    pub(super) fn now_s(&self) -> u64 {
+        self.before_s + self.first_s.map_or(0, |first| self.last_s.abs_diff(first))
+    }
+}
+
+/// How a victim is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// The one with the fewest valid blocks: room is needed now.
+    Greedy,
+    /// Few valid blocks that have not changed for long.
+    CostBenefit,
+}
+
+/// What is known of the segments beyond the SIT.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Blocks that a checkpoint refers to, or that were allocated since, by segment.
+    pub(super) kept: Vec<Map>,
+    /// Segments whose maps differ from `kept`, or did.
+    touched: Marks,
+    pub(super) free: FreeSegments,
+    emptied: BTreeSet<SegNo>,
+    /// Summaries of segments that are not open: those that were read, and those that may still be on their way to the
+    /// disk, each with the number of checkpoints that were prepared before.
+    summaries: BTreeMap<SegNo, (u64, Summary)>,
+    prepared: u64,
+    /// Sections out of which everything was moved since the last checkpoint, and the one that is being cleaned.
+    pub(super) cleaned: BTreeSet<u32>,
+    pub(super) cleaning: Option<u32>,
+    /// Sections that only cleaning and checkpoints may use.
+    reserved_sections: u32,
+    /// Sections with more valid blocks are not worth cleaning when room is needed now.
+    valid_max: u32,
+    /// Blocks that are valid on the disk.
+    written: u64,
+    /// Holes that were there when cleaning could gain nothing.
+    hopeless_holes: Option<u64>,
+    pub(super) clock: Clock,
+}
+
+/// A segment as a checkpoint has it.
+#[derive(Debug)]
+pub(super) struct Kept {
+    segment: SegNo,
+    /// Its valid blocks.
+    map: Map,
+    /// `kept` at that moment.
+    before: Map,
+}
+
+fn ones(map: &Map) -> u32 {
+    map.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")).count_ones()).sum()
+}
+
+impl Space {
+    /// Of a volume that was just mounted.
+    pub(super) fn new(
+        geometry: &Geometry,
+        checkpoint: &super::super::layout::checkpoint::Checkpoint,
+        sit: &[super::super::layout::tables::SitEntry],
+    ) -> Self {
+        let mut free = FreeSegments::new(geometry);
+        let is_open = |segment: SegNo| checkpoint.cursors.iter().any(|cursor| cursor.segment == segment);
+        for (segment, entry) in (0..).map(SegNo).zip(sit) {
+            if entry.valid == 0 && !is_open(segment) {
+                free.insert(segment);
+            }
+        }
+        let per_section = geometry.segments_per_section;
+        let (main, blocks) = (u64::from(geometry.main_segments), u64::from(per_section * SEGMENT_BLOCKS));
+        let user = main.saturating_sub(u64::from(checkpoint.overprovision_segments));
+        let unreserved = main.saturating_sub(u64::from(checkpoint.reserved_segments)).max(1);
+        Self {
+            kept: sit.iter().map(|entry| entry.map).collect(),
+            touched: Marks::new(geometry.main_segments),
+            free,
+            emptied: BTreeSet::new(),
+            summaries: BTreeMap::new(),
+            prepared: 0,
+            cleaned: BTreeSet::new(),
+            cleaning: None,
+            reserved_sections: checkpoint.reserved_segments / per_section,
+            // What a section holds on average when users have all that they can have.
+            valid_max: (user * blocks / unreserved) as u32,
+            written: sit.iter().map(|entry| u64::from(entry.valid)).sum(),
+            hopeless_holes: None,
+            clock: Clock::new(checkpoint.elapsed_s),
+        }
+    }
+
+    /// Whether nothing is or was at a block.
+    fn is_kept(&self, segment: SegNo, offset: u32) -> bool {
+        block_bit(&self.kept[segment.0 as usize], offset as usize)
+    }
+
+    /// The summary of a segment that is not open, if it is in memory.
+    pub(super) fn summary(&self, segment: SegNo) -> Step<&Summary> {
+        self.summaries.get(&segment).map(|(_, summary)| summary).ok_or(Stop::Summary(segment))
+    }
+
+    /// The summary of a segment, as the disk has it.
+    pub(super) fn loaded_summary(&mut self, segment: SegNo, summary: Summary) {
+        self.summaries.entry(segment).or_insert((self.prepared, summary));
+    }
+}
+
+impl State {
+    // Room for users.
+
+    /// Whether so many more blocks can be taken.
+    pub(super) fn check_room(&self, blocks: u64) -> Step<()> {
+        let room = self.checkpoint.user_blocks - self.valid_blocks.min(self.checkpoint.user_blocks);
+        if blocks <= room { Ok(()) } else { Err(Errno::ENOSPC.into()) }
+    }
+
+    /// Of 100 blocks that users can have, how many they have.
+    pub(super) fn utilization(&self) -> u64 {
+        self.valid_blocks * 100 / self.checkpoint.user_blocks.max(1)
+    }
+
+    // Blocks.
+
+    /// Whether a block may be written in place: it is valid, and not in a section that is being cleaned.
+    pub(super) fn may_write_over(&self, addr: Addr) -> bool {
+        self.geometry.place_of(addr).is_some_and(|(segment, offset)| {
+            self.sit[segment.0 as usize].is_valid(offset)
+                && !self.space.cleaned.contains(&self.section_of(segment))
+        })
+    }
+
+    fn section_blocks(&self) -> u32 {
+        self.geometry.segments_per_section * SEGMENT_BLOCKS
+    }
+
+    pub(super) fn section_of(&self, segment: SegNo) -> u32 {
+        segment.0 / self.geometry.segments_per_section
+    }
+
+    fn is_open(&self, segment: SegNo) -> bool {
+        self.logs.iter().any(|log| log.cursor.segment == segment)
+    }
+
+    /// When the blocks of a segment were written, on average; `now` is counted in.
+    fn touch(&mut self, segment: SegNo, time_s: Option<u64>) {
+        let time_s = time_s.unwrap_or_else(|| self.space.clock.now_s());
+        let entry = &mut self.sit[segment.0 as usize];
+        entry.mtime_s = match entry.mtime_s {
+            0 => time_s,
+            mtime => (mtime * u64::from(entry.valid) + time_s) / (u64::from(entry.valid) + 1),
+        };
+        self.sit_changed.insert(segment);
+        self.space.touched.insert(segment);
+    }
+
+    /// A block is of no more use; it is free when no checkpoint refers to it.
+    pub(super) fn release_block(&mut self, addr: Addr) {
+        let Some((segment, offset)) = self.geometry.place_of(addr) else { return };
+        if !self.sit[segment.0 as usize].is_valid(offset) {
+            return;
+        }
+        self.touch(segment, None);
+        let entry = &mut self.sit[segment.0 as usize];
+        entry.set_valid(offset, false);
+        self.space.written -= 1;
+        if entry.valid == 0 && !self.is_open(segment) {
+            self.space.emptied.insert(segment);
+        }
+        if self.plants(PlantedBug::EarlyReuse) {
+            set_block_bit(&mut self.space.kept[segment.0 as usize], offset as usize, false);
+            let log = self.logs.iter_mut().find(|log| log.cursor.segment == segment);
+            if let Some(log) = log.filter(|log| offset < log.cursor.offset.into()) {
+                (log.cursor.offset, log.cursor.fills_holes) = (offset as u16, true);
+            }
+        }
+    }
+
+    /// Whether neither now nor in a checkpoint anything is at a block.
+    pub(super) fn is_hole(&self, segment: SegNo, offset: u32) -> bool {
+        !self.space.is_kept(segment, offset) && !self.sit[segment.0 as usize].is_valid(offset)
+    }
+
+    fn next_offset(&self, cursor: Cursor, from: u32) -> Option<u32> {
+        if cursor.fills_holes {
+            (from..SEGMENT_BLOCKS).find(|&offset| self.is_hole(cursor.segment, offset))
+        } else {
+            (from < SEGMENT_BLOCKS).then_some(from)
+        }
+    }
+
+    /// Segments with holes that a log may fill: of its own kind first, and of those the one with the most holes.
+    fn holed_segment(&self, log: Log) -> Option<SegNo> {
+        let candidates = (0..self.geometry.main_segments).map(SegNo).filter_map(|segment| {
+            let entry = &self.sit[segment.0 as usize];
+            let is_same = usize::from(entry.log) == log.index();
+            let is_same_kind = (usize::from(entry.log) >= Log::HotNode.index()) == log.is_node();
+            if entry.valid == 0 || u32::from(entry.valid) == SEGMENT_BLOCKS || !is_same_kind {
+                return None;
+            }
+            if self.is_open(segment) || self.space.cleaned.contains(&self.section_of(segment)) {
+                return None;
+            }
+            let kept = &self.space.kept[segment.0 as usize];
+            let mut map = entry.map;
+            map.iter_mut().zip(kept).for_each(|(map, kept)| *map |= kept);
+            let holes = SEGMENT_BLOCKS - ones(&map);
+            (holes > 0).then_some((is_same, holes, std::cmp::Reverse(segment)))
+        });
+        candidates.max().map(|(_, _, segment)| segment.0)
+    }
+
+    /// The segment in which a log goes on: a free one, or one with holes where few are free.
+    fn successor(&self, log: Log) -> Step<OpenLog> {
+        let free = self.space.free.after(self.logs[log.index()].cursor.segment);
+        // Roll-forward tells old nodes from new ones by the checkpoint's checksum in their footers, if it is there.
+        let fills_holes = log != Log::WarmNode || self.checkpoint.flags.has(Flags::CRC_RECOVERY);
+        let holed = match free {
+            Some(_) if !fills_holes || !self.needs_holes() => None,
+            _ => self.holed_segment(log),
+        };
+        match (holed, free) {
+            (Some(segment), _) => {
+                let summary = self.space.summary(segment)?.clone();
+                let offset = (0..SEGMENT_BLOCKS).find(|&offset| self.is_hole(segment, offset));
+                let offset = offset.expect("it has holes") as u16;
+                Ok(OpenLog { cursor: Cursor { segment, offset, fills_holes: true }, summary })
+            }
+            (None, Some(segment)) => Ok(OpenLog {
+                cursor: Cursor { segment, offset: 0, fills_holes: false },
+                summary: Summary::new(log.is_node()),
+            }),
+            (None, None) => Err(Errno::ENOSPC.into()),
+        }
+    }
+
+    /// The next block of a log, for this owner.
+    pub(super) fn allocate(&mut self, log: Log, owner: Owner) -> Step<Addr> {
+        self.allocate_aged(log, owner, None)
+    }
+
+    /// The same for a block whose content is older than now, and was moved.
+    pub(super) fn allocate_aged(&mut self, log: Log, owner: Owner, time_s: Option<u64>) -> Step<Addr> {
+        let cursor = self.logs[log.index()].cursor;
+        let (segment, offset) = (cursor.segment, u32::from(cursor.offset));
+        let next = self.next_offset(cursor, offset + 1);
+        // Where the log goes on is decided before anything changes.
+        let successor = if next.is_none() { Some(self.successor(log)?) } else { None };
+        self.touch(segment, time_s);
+        let entry = &mut self.sit[segment.0 as usize];
+        entry.set_valid(offset, true);
+        entry.log = log.index() as u8;
+        set_block_bit(&mut self.space.kept[segment.0 as usize], offset as usize, true);
+        self.space.written += 1;
+        self.metrics.filled_holes += u64::from(cursor.fills_holes);
+        self.changed = true;
+        self.logs[log.index()].summary.owners[offset as usize] = owner;
+        match (next, successor) {
+            (Some(next), _) => self.logs[log.index()].cursor.offset = next as u16,
+            (None, Some(successor)) => self.go_on(log, successor),
+            (None, None) => unreachable!("a full log has a successor"),
+        }
+        Ok(self.geometry.main_block(segment, offset))
+    }
+
+    /// A log goes on in another segment.
+    pub(super) fn move_on(&mut self, log: Log) -> Step<()> {
+        let successor = self.successor(log)?;
+        self.go_on(log, successor);
+        Ok(())
+    }
+
+    /// A log leaves its segment for another one.
+    fn go_on(&mut self, log: Log, successor: OpenLog) {
+        let next = successor.cursor.segment;
+        self.space.free.remove(next);
+        self.space.summaries.remove(&next);
+        // A segment is of the log that writes it, also where a checkpoint comes before the first block.
+        self.sit[next.0 as usize].log = log.index() as u8;
+        self.sit_changed.insert(next);
+        let full = std::mem::replace(&mut self.logs[log.index()], successor);
+        let segment = full.cursor.segment;
+        self.write(self.geometry.summary_block(segment), &full.summary.encode(), 0);
+        self.space.summaries.insert(segment, (self.space.prepared, full.summary));
+        if self.sit[segment.0 as usize].valid == 0 {
+            self.space.emptied.insert(segment);
+        }
+    }
+
+    // Recovery.
+
+    /// Something that was written before the mount is at a block: nobody gets it before the next checkpoint.
+    pub(super) fn keep_block(&mut self, addr: Addr) {
+        let Some((segment, offset)) = self.geometry.place_of(addr) else { return };
+        set_block_bit(&mut self.space.kept[segment.0 as usize], offset as usize, true);
+        self.space.touched.insert(segment);
+        if self.space.free.contains(segment) {
+            self.space.free.remove(segment);
+            self.space.emptied.insert(segment);
+        }
+    }
+
+    /// A block of data that was written before the mount, and is kept, is valid. Gives the segment if it is not open: its
+    /// summary has to be stored. Errors: nodes are there.
+    pub(super) fn take_block(&mut self, addr: Addr, owner: Owner, log: Log) -> Step<Option<SegNo>> {
+        let (segment, offset) = self.geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
+        let writer = Log::ALL.into_iter().find(|log| self.logs[log.index()].cursor.segment == segment);
+        let entry = &self.sit[segment.0 as usize];
+        let log = match writer {
+            Some(writer) => writer,
+            None if entry.valid > 0 => Log::ALL.into_iter().nth(entry.log.into()).ok_or(Errno::EUCLEAN)?,
+            None => log,
+        };
+        if log.is_node() {
+            return Err(Errno::EUCLEAN.into());
+        }
+        match writer {
+            Some(writer) => self.logs[writer.index()].summary.owners[offset as usize] = owner,
+            None => {
+                if entry.valid == 0 && self.space.emptied.remove(&segment) {
+                    let empty = (self.space.prepared, Summary::new(false));
+                    self.space.summaries.insert(segment, empty);
+                }
+                let summary = self.space.summaries.get_mut(&segment).ok_or(Stop::Summary(segment))?;
+                if summary.1.is_node {
+                    return Err(Errno::EUCLEAN.into());
+                }
+                summary.1.owners[offset as usize] = owner;
+            }
+        }
+        self.touch(segment, None);
+        let entry = &mut self.sit[segment.0 as usize];
+        entry.set_valid(offset, true);
+        entry.log = log.index() as u8;
+        self.space.written += 1;
+        Ok(writer.is_none().then_some(segment))
+    }
+
+    /// Writes the summary of a segment that no log writes.
+    pub(super) fn store_summary(&mut self, segment: SegNo) {
+        if let Some((_, summary)) = self.space.summaries.get(&segment) {
+            let block = summary.encode();
+            self.write(self.geometry.summary_block(segment), &block, 0);
+        }
+    }
+
+    // How much is free.
+
+    /// Blocks that a checkpoint would write now: nodes, and blocks of directories.
+    fn unwritten(&self) -> (u32, u32) {
+        (self.dirty.len() as u32, self.blocks_dirty.len() as u32)
+    }
+
+    /// Whether logs fill holes instead of taking free segments.
+    pub(super) fn needs_holes(&self) -> bool {
+        let (nodes, entries) = self.unwritten();
+        let blocks = self.section_blocks();
+        self.space.free.sections() <= nodes / blocks + 2 * (entries / blocks) + self.space.reserved_sections
+    }
+
+    /// Whether cleaning has to come first: what is free, and `freed` sections more, would not be enough for a checkpoint
+    /// and for cleaning itself.
+    pub(super) fn is_short(&self, freed: u32) -> bool {
+        let free = self.space.free.sections() + freed;
+        let (nodes, entries) = self.unwritten();
+        let blocks = self.section_blocks();
+        // Most of the time nothing else has to be looked at.
+        if free.saturating_sub(self.space.reserved_sections + 2) > (nodes + entries) >> 9 {
+            return false;
+        }
+        let (node_rest, entry_rest) = (nodes % blocks, entries % blocks);
+        let lower = nodes / blocks + entries / blocks + self.space.reserved_sections;
+        let upper = lower + u32::from(node_rest > 0) + u32::from(entry_rest > 0);
+        if free > upper || free <= lower {
+            return free <= lower;
+        }
+        let room = |log: Log| SEGMENT_BLOCKS - u32::from(self.logs[log.index()].cursor.offset);
+        Log::ALL[3..].iter().any(|&log| node_rest > room(log)) || entry_rest > room(Log::HotData)
+    }
+
+    /// Whether a checkpoint alone would give free sections.
+    pub(super) fn has_emptied(&self) -> bool {
+        !self.space.emptied.is_empty()
+    }
+
+    /// Blocks in segments that are in use which nothing valid is in.
+    fn holes(&self) -> u64 {
+        let free = u64::from(self.space.free.segments()) * u64::from(SEGMENT_BLOCKS);
+        u64::from(self.geometry.main_blocks()) - free - self.space.written
+    }
+
+    /// Whether cleaning could gain nothing a moment ago, and little has changed since.
+    pub(super) fn is_hopeless(&self) -> bool {
+        let few = Log::ALL.len() as u32 + 2;
+        self.space.free.sections() > few
+            && self
+                .space
+                .hopeless_holes
+                .is_some_and(|holes| self.holes() < holes + u64::from(self.section_blocks()))
+    }
+
+    /// Notes whether cleaning has gained what was needed.
+    pub(super) fn note_hope(&mut self) {
+        self.space.hopeless_holes = self.is_short(0).then(|| self.holes());
+    }
+
+    /// Whether much of what users do not have is holes, and little is free: cleaning in the background has something to do.
+    pub(super) fn has_many_holes(&self) -> bool {
+        let user = self.checkpoint.user_blocks;
+        let unwritten = user.saturating_sub(self.space.written);
+        let over = u64::from(self.checkpoint.overprovision_segments);
+        let free = u64::from(self.space.free.segments()).saturating_sub(over) * u64::from(SEGMENT_BLOCKS);
+        unwritten > user * 40 / 100 && free < unwritten * 40 / 100
+    }
+
+    /// Sections that cleaning has yet to look at in one go, at most.
+    pub(super) fn sections(&self) -> u32 {
+        self.geometry.main_segments / self.geometry.segments_per_section
+    }
+
+    /// The section to be cleaned next: with some valid blocks, some holes and no log.
+    pub(super) fn victim(&self, choice: Choice) -> Option<u32> {
+        let per_section = self.geometry.segments_per_section;
+        let blocks = self.section_blocks();
+        let candidates = (0..self.sections()).filter_map(|section| {
+            let range = section * per_section..(section + 1) * per_section;
+            let entries = &self.sit[range.start as usize..range.end as usize];
+            let valid: u32 = entries.iter().map(|entry| u32::from(entry.valid)).sum();
+            let is_used =
+                self.space.cleaned.contains(&section) || range.clone().any(|at| self.is_open(SegNo(at)));
+            if valid == 0 || valid >= blocks || is_used {
+                return None;
+            }
+            let mtime_s = entries.iter().map(|entry| entry.mtime_s).sum::<u64>() / u64::from(per_section);
+            Some((section, valid, mtime_s))
+        });
+        match choice {
+            Choice::Greedy => {
+                let worth = candidates.filter(|(_, valid, _)| *valid < self.space.valid_max);
+                worth.min_by_key(|(section, valid, _)| (*valid, *section)).map(|(section, ..)| section)
+            }
+            Choice::CostBenefit => {
+                let candidates: Vec<_> = candidates.collect();
+                let oldest = candidates.iter().map(|(.., mtime_s)| *mtime_s).min()?;
+                let newest =
+                    candidates.iter().map(|(.., mtime_s)| *mtime_s).max()?.max(self.space.clock.now_s());
+                let benefit = |&(_, valid, mtime_s): &(u32, u32, u64)| {
+                    let used = u64::from(valid * 100 / blocks);
+                    let span = newest - oldest;
+                    let age = (100 * (mtime_s - oldest)).checked_div(span).map_or(0, |young| 100 - young);
+                    100 * (100 - used) * age / (100 + used)
+                };
+                let best = candidates.iter().max_by_key(|at| (benefit(at), std::cmp::Reverse(at.0)));
+                best.map(|(section, ..)| *section)
+            }
+        }
+    }
+
+    // Checkpoints.
+
+    /// What the checkpoint that is being prepared refers to. From here on it is kept.
+    pub(super) fn keep_valid(&mut self) -> Vec<Kept> {
+        self.space.prepared += 1;
+        self.space.cleaned.clear();
+        self.space.cleaned.extend(self.space.cleaning);
+        let touched = self.space.touched.take();
+        touched
+            .into_iter()
+            .map(|segment| {
+                let (kept, map) =
+                    (&mut self.space.kept[segment.0 as usize], self.sit[segment.0 as usize].map);
+                kept.iter_mut().zip(&map).for_each(|(kept, map)| *kept |= map);
+                Kept { segment, map, before: *kept }
+            })
+            .collect()
+    }
+
+    /// Ranges of blocks that became free with a checkpoint, with the holes around them: nobody allocates there until
+    /// [`Self::forget`]. Ranges of fewer than `blocks_min` blocks are left out.
+    pub(super) fn freed_ranges(&mut self, kept: &[Kept], blocks_min: u32) -> Vec<(Block, u32)> {
+        let mut ranges: Vec<(Block, u32)> = Vec::new();
+        let mut add = |start: Block, blocks: u32| match ranges.last_mut() {
+            Some((first, count)) if first.0 + u64::from(*count) == start.0 => *count += blocks,
+            _ => ranges.push((start, blocks)),
+        };
+        for &Kept { segment, map, ref before } in kept {
+            let is_open = self.is_open(segment);
+            let is_freed = |at: u32| block_bit(before, at as usize) && !block_bit(&map, at as usize);
+            let mut at = 0;
+            while at < SEGMENT_BLOCKS {
+                // In an open segment other holes may be written at any moment.
+                let is_in = |at: u32| is_freed(at) || !is_open && self.is_hole(segment, at);
+                let end = (at..SEGMENT_BLOCKS).find(|&at| !is_in(at)).unwrap_or(SEGMENT_BLOCKS);
+                if end - at >= blocks_min && (at..end).any(is_freed) {
+                    add(Geometry::block(self.geometry.main_block(segment, at)), end - at);
+                    for at in at..end {
+                        set_block_bit(&mut self.space.kept[segment.0 as usize], at as usize, true);
+                    }
+                }
+                at = end + 1;
+            }
+        }
+        ranges
+    }
+
+    /// The checkpoint is complete: what only older ones referred to is free.
+    pub(super) fn forget(&mut self, kept: Vec<Kept>, discarded: &[(Block, u32)]) {
+        for Kept { segment, map, before } in kept {
+            let now = &mut self.space.kept[segment.0 as usize];
+            for (now, (map, before)) in now.iter_mut().zip(map.iter().zip(before)) {
+                // What was allocated since the checkpoint was prepared stays.
+                *now = map | (*now & !before);
+            }
+        }
+        for &(start, blocks) in discarded {
+            for block in start.0..start.0 + u64::from(blocks) {
+                let place = self.geometry.place_of(Addr(block as u32));
+                let (segment, offset) = place.expect("it was in the main area");
+                set_block_bit(&mut self.space.kept[segment.0 as usize], offset as usize, false);
+            }
+        }
+        let is_empty = |state: &Self, segment: SegNo| {
+            let index = segment.0 as usize;
+            state.sit[index].valid == 0 && state.space.kept[index].iter().all(|&byte| byte == 0)
+        };
+        for segment in std::mem::take(&mut self.space.emptied) {
+            if self.sit[segment.0 as usize].valid > 0 || self.is_open(segment) {
+                continue;
+            }
+            if is_empty(self, segment) {
+                self.space.free.insert(segment);
+            } else {
+                self.space.emptied.insert(segment);
+            }
+        }
+        let prepared = self.space.prepared;
+        self.space.summaries.retain(|_, (number, _)| *number == prepared);
+    }
+
+    /// Free segments, as a checkpoint counts them.
+    pub(super) fn segments_without_blocks(&self) -> u32 {
+        self.space.free.segments() + self.space.emptied.len() as u32
+    }
+}

@@ -1,0 +1,271 @@
+//! Sequences of operations: bounded ones after ACE (CrashMonkey, OSDI '18), and random ones.
+//!
+//! A bounded sequence is what an operation needs, the operation, and one call that makes something durable. [`seq1`] has
+//! all of them within the bounds; [`seq2`] draws two operations; [`random`] goes on for longer, over the files of several
+//! tasks.
+//!
+//! Where the bounds differ from ACE's: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
+//! holes, single bytes and pages past the end; files are punched, attributes have two sizes; what an operation needs is
+//! there durably in one sequence and not in the next; memory maps are absent, since the vfs has none.
+//!
+//! Invariant: a sequence is a function of its number, or of its seed.
+
+use super::ops::{Op, Ops};
+use flashweir_core::Stream;
+use std::collections::BTreeSet;
+
+/// What files that an operation needs hold: more than two pages and a half, or a part of one.
+const LONG: u64 = 10_000;
+const SHORT: u64 = 1_000;
+
+/// An operation with what has to be there before, and what it touches.
+#[derive(Clone, Debug)]
+struct Core {
+    needs: Vec<Op>,
+    op: Op,
+    /// Files or links that it touches; those that are not there any more are left out.
+    files: Vec<&'static str>,
+    /// Directories.
+    dirs: Vec<&'static str>,
+}
+
+const FILES: [&str; 4] = ["foo", "A/foo", "A/bar", "B/foo"];
+
+fn dir_of(path: &'static str) -> &'static str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+fn write(path: &str, len: u64) -> Op {
+    Op::Write(path.into(), 0, len)
+}
+
+fn core(needs: Vec<Op>, op: Op, files: &[&'static str]) -> Core {
+    let dirs: BTreeSet<&str> = files.iter().map(|file| dir_of(file)).filter(|dir| !dir.is_empty()).collect();
+    Core { needs, op, files: files.to_vec(), dirs: dirs.into_iter().collect() }
+}
+
+/// Every operation within the bounds.
+fn cores() -> Vec<Core> {
+    let mut cores = Vec::new();
+    for file in FILES {
+        cores.push(core(vec![], Op::Creat(file.into()), &[file]));
+        cores.push(core(vec![write(file, SHORT)], Op::Creat(file.into()), &[file]));
+        cores.push(core(vec![write(file, LONG)], Op::Unlink(file.into()), &[file]));
+        cores.push(core(vec![write(file, SHORT)], Op::Remove(file.into()), &[file]));
+    }
+    for dir in ["C", "A/C"] {
+        let with = |needs: Vec<Op>, op| Core { needs, op, files: vec![], dirs: vec![dir, "A"] };
+        cores.push(with(vec![], Op::Mkdir(dir.into())));
+        cores.push(with(vec![Op::Mkdir(dir.into())], Op::Rmdir(dir.into())));
+        cores.push(with(vec![Op::Mkdir(dir.into())], Op::Remove(dir.into())));
+    }
+    for file in ["foo", "A/foo"] {
+        contents(file, &mut cores);
+    }
+    for from in FILES {
+        for to in FILES.into_iter().filter(|&to| to != from) {
+            let op = Op::Rename(from.into(), to.into());
+            cores.push(core(vec![write(from, SHORT)], op.clone(), &[from, to]));
+            cores.push(core(vec![write(from, SHORT), write(to, LONG)], op, &[from, to]));
+        }
+    }
+    for (from, to) in [("C", "A/C"), ("A/C", "B/C"), ("A/C", "A/E")] {
+        let op = Op::Rename(from.into(), to.into());
+        let inside = format!("{from}/in");
+        let with = |needs: Vec<Op>| Core { needs, op: op.clone(), files: vec![], dirs: vec![to, "A", "B"] };
+        cores.push(with(vec![Op::Mkdir(from.into())]));
+        cores.push(with(vec![Op::Mkdir(from.into()), write(&inside, SHORT)]));
+        cores.push(with(vec![Op::Mkdir(from.into()), Op::Mkdir(to.into())]));
+    }
+    for (from, to) in [("A/foo", "A/bar"), ("A/foo", "B/foo"), ("foo", "A/foo"), ("A/foo", "foo")] {
+        let link = Op::Link(from.into(), to.into());
+        cores.push(core(vec![write(from, SHORT)], link.clone(), &[from, to]));
+        let linked = vec![write(from, SHORT), link];
+        cores.push(core(linked.clone(), Op::Unlink(from.into()), &[from, to]));
+        cores.push(core(linked.clone(), Op::Unlink(to.into()), &[from, to]));
+        cores.push(core(linked, Op::Append(to.into(), 5_000), &[from, to]));
+        let op = Op::Symlink(from.into(), to.into());
+        cores.push(core(vec![write(from, SHORT)], op, &[from]));
+    }
+    cores
+}
+
+/// Operations on the content of one file.
+fn contents(file: &'static str, cores: &mut Vec<Core>) {
+    let path = || file.to_owned();
+    let there = || vec![write(file, LONG)];
+    let ops = [
+        Op::Append(path(), 4_096),
+        Op::Append(path(), 100),
+        Op::Write(path(), 0, 4_096),
+        Op::Write(path(), 1_000, 5_000),
+        Op::Write(path(), 8_192, 1_808),
+        Op::Write(path(), 9_000, 9_000),
+        Op::Write(path(), 40_000, 5_000),
+        Op::Direct(path(), 0, 4_096),
+        Op::Direct(path(), 4_096, 4_096),
+        Op::Direct(path(), 8_192, 8_192),
+        Op::Allocate(path(), 0, 4_096),
+        Op::Allocate(path(), 8_192, 12_000),
+        Op::Allocate(path(), 40_960, 8_192),
+        Op::AllocateKeep(path(), 12_288, 8_192),
+        Op::Punch(path(), 4_096, 4_096),
+        Op::Punch(path(), 1_000, 4_000),
+        Op::Punch(path(), 0, 16_384),
+        Op::Truncate(path(), 0),
+        Op::Truncate(path(), 4_096),
+        Op::Truncate(path(), 2_500),
+        Op::Truncate(path(), 20_000),
+        Op::SetXattr(path(), "small".into(), 20),
+        Op::SetXattr(path(), "large".into(), 2_000),
+    ];
+    cores.extend(ops.into_iter().map(|op| core(there(), op, &[file])));
+    let set = |len| vec![write(file, SHORT), Op::SetXattr(path(), "user".into(), len)];
+    cores.push(core(set(20), Op::SetXattr(path(), "user".into(), 30), &[file]));
+    cores.push(core(set(2_000), Op::RemoveXattr(path(), "user".into()), &[file]));
+    cores.push(core(vec![], Op::Write(path(), 20_000, 3_000), &[file]));
+}
+
+/// Calls that make something of what an operation touched durable, and nothing.
+fn persistence(core: &Core) -> Vec<Op> {
+    let mut calls = vec![Op::Sync];
+    let is_gone = |file: &str| match &core.op {
+        Op::Unlink(path) | Op::Remove(path) | Op::Rmdir(path) => path == file,
+        Op::Rename(from, _) => from == file,
+        _ => false,
+    };
+    for file in core.files.iter().filter(|file| !is_gone(file)) {
+        calls.push(Op::Fsync((*file).into()));
+        calls.push(Op::Fdatasync((*file).into()));
+    }
+    let dirs = core.dirs.iter().filter(|dir| !is_gone(dir));
+    calls.extend(dirs.map(|dir| Op::Fsync((*dir).into())));
+    // Another file, of which the operation knows nothing.
+    calls.push(Op::Fsync("A/old".into()));
+    calls
+}
+
+/// All sequences of one operation.
+pub fn seq1() -> Vec<Ops> {
+    let mut all = Vec::new();
+    for core in cores() {
+        for call in persistence(&core) {
+            let mut plain = core.needs.clone();
+            plain.extend([core.op.clone(), call.clone()]);
+            all.push(Ops(plain));
+            if !core.needs.is_empty() {
+                let mut durable = core.needs.clone();
+                durable.extend([Op::Sync, core.op.clone(), call]);
+                all.push(Ops(durable));
+            }
+        }
+    }
+    all
+}
+
+fn pick<'a, T>(random: &mut Stream, all: &'a [T]) -> &'a T {
+    &all[random.below(all.len() as u64) as usize]
+}
+
+/// A sequence of two operations, drawn.
+pub fn seq2(seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "sequences of two operations");
+    let cores = cores();
+    let (first, second) = (pick(&mut random, &cores).clone(), pick(&mut random, &cores).clone());
+    let mut ops = first.needs.clone();
+    ops.extend(second.needs.iter().filter(|need| !first.needs.contains(need)).cloned());
+    if random.chance(0.5) {
+        ops.push(Op::Sync);
+    }
+    let (first_calls, second_calls) = (persistence(&first), persistence(&second));
+    ops.push(first.op);
+    if random.chance(0.6) {
+        ops.push(pick(&mut random, &first_calls).clone());
+    }
+    if random.chance(0.15) {
+        ops.push(Op::WriteBack);
+    }
+    ops.push(second.op);
+    let calls = if random.chance(0.7) { &second_calls } else { &first_calls };
+    ops.push(pick(&mut random, calls).clone());
+    Ops(ops)
+}
+
+/// A longer sequence, over the files of three tasks.
+pub fn random(seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "random sequences");
+    let len = 8 + random.below(24);
+    let dirs = ["", "A/", "B/", "A/D/"];
+    let names = ["foo", "bar", "old", "second"];
+    let mut ops = Vec::new();
+    let path = |random: &mut Stream| format!("{}{}", pick(random, &dirs), pick(random, &names));
+    let mut recent = "A/foo".to_owned();
+    for _ in 0..len {
+        // What was written lately is what is worth making durable.
+        let file = if random.chance(0.5) { recent.clone() } else { path(&mut random) };
+        let at = *pick(&mut random, &[0, 0, 100, 4_096, 8_000, 8_192, 30_000]);
+        let len = *pick(&mut random, &[1, 100, 4_096, 5_000, 9_000, 20_000]);
+        let pages = 4_096 * (1 + random.below(4));
+        ops.push(match random.below(100) {
+            0..=24 => Op::Write(file.clone(), at, len),
+            25..=30 => Op::Append(file.clone(), len),
+            31..=32 => Op::Direct(file.clone(), at / 4_096 * 4_096, pages),
+            33..=36 => Op::Truncate(file.clone(), at),
+            37..=38 => Op::Punch(file.clone(), at, len),
+            39 => Op::Allocate(file.clone(), at, len),
+            40 => Op::AllocateKeep(file.clone(), at, len),
+            41..=45 => Op::Creat(file.clone()),
+            46..=54 => Op::Rename(file.clone(), path(&mut random)),
+            55..=59 => Op::Link(file.clone(), path(&mut random)),
+            60..=66 => Op::Unlink(file.clone()),
+            67 => Op::Symlink(file.clone(), path(&mut random)),
+            68 => Op::Mkdir(format!("{}C", pick(&mut random, &dirs))),
+            69 => Op::Rmdir(format!("{}C", pick(&mut random, &dirs))),
+            70 => {
+                Op::Rename(format!("{}C", pick(&mut random, &dirs)), format!("{}C", pick(&mut random, &dirs)))
+            }
+            71..=72 => Op::SetXattr(file.clone(), "user".into(), *pick(&mut random, &[10, 100, 2_000])),
+            73 => Op::RemoveXattr(file.clone(), "user".into()),
+            74 => Op::Hold(file.clone()),
+            75 => Op::Release,
+            76..=90 => Op::Fsync(file.clone()),
+            91..=93 => Op::Fdatasync(file.clone()),
+            94 => Op::Fsync((*pick(&mut random, &["A", "B", "A/D"])).into()),
+            95..=96 => Op::Sync,
+            _ => Op::WriteBack,
+        });
+        recent = file;
+    }
+    Ops(ops)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_sequences_are_all_different_and_end_with_a_promise() {
+        let all = seq1();
+        let words: BTreeSet<String> = all.iter().map(Ops::to_string).collect();
+        assert_eq!(words.len(), all.len());
+        assert!(all.iter().all(|ops| ops.0.last().is_some_and(Op::is_persistence)));
+        // ACE's own bounds make 435.
+        assert!(all.len() > 435, "{}", all.len());
+        for name in
+            ["creat", "mkdir", "write", "append", "direct", "falloc", "punch", "truncate", "rename", "link"]
+        {
+            assert!(words.iter().any(|ops| ops.contains(&format!("{name}:"))), "{name}");
+        }
+    }
+
+    #[test]
+    fn drawn_sequences_are_functions_of_their_seeds() {
+        assert_eq!((seq2(7), random(7)), (seq2(7), random(7)));
+        assert_ne!((seq2(7), random(7)), (seq2(8), random(8)));
+        for seed in 0..200 {
+            for ops in [seq2(seed), random(seed)] {
+                assert_eq!(ops.to_string().parse::<Ops>().unwrap(), ops);
+            }
+        }
+    }
+}

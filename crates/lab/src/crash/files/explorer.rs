@@ -1,0 +1,526 @@
+//! One case: a sequence of operations, cut at every position of the device's log, each state that the contract allows
+//! there recovered and judged.
+//!
+//! Place in the data flow: [`run`] does the sequence on the reference and on the volume; [`explore`] enumerates what cuts may
+//! leave, recovers each image once, asks the oracle at each moment at which it may be seen; [`find_state`] finds one of them
+//! again for a replay.
+//!
+//! Images are recognised by a hash of their contents and never copied: a device that wakes up shares the base and has
+//! what differs.
+//!
+//! Invariant: the answer is a function of the case.
+
+use super::ops::{Made, Ops, PlaceHash, Runner};
+use super::oracle::{History, Step, Violation};
+use super::tree::Tree;
+use super::volume::{
+    BLOCKS, Base, Clock, Damage, Setup, check, exercise, forever, mount, recover, reference,
+};
+use crate::model_port::ModelPort;
+use crate::stack::FlushMode;
+use flashweir_contract::{Contents, CrashState, Exploration, Kind, Log, LogPos};
+use flashweir_core::Stream;
+use flashweir_core::random::mix;
+use flashweir_fs::f2fs::F2fs;
+use flashweir_fs::f2fs::write::PlantedBug;
+use flashweir_fs::vfs::{Creds, Errno, Follow, SetTime, Vfs};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// How far a case is explored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effort {
+    /// At a cut all states up to this many undecided blocks; beyond, those with one missing or one present.
+    pub exhaustive_max: u32,
+    /// And so many that are drawn.
+    pub draws: u32,
+    /// Images that are recovered, at most.
+    pub states_max: usize,
+    /// One image in so many is also checked before its recovery; 0 is none.
+    pub check_every: u64,
+    /// The recovery of one image in so many is cut; 0 is none.
+    pub nested_every: u64,
+    /// In so many places.
+    pub nested_draws: u32,
+    /// One image in so many is used after its recovery; 0 is none.
+    pub exercise_every: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self {
+            exhaustive_max: 7,
+            draws: 24,
+            states_max: 250,
+            check_every: 8,
+            nested_every: 16,
+            nested_draws: 3,
+            exercise_every: 32,
+        }
+    }
+}
+
+/// A case.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// What it begins on.
+    pub base: &'a Base,
+    /// What the host makes of flushes.
+    pub mode: FlushMode,
+    /// A bug to be found.
+    pub planted: Option<PlantedBug>,
+    /// What is done.
+    pub ops: &'a Ops,
+    /// How far to go.
+    pub effort: Effort,
+    /// Who else judges.
+    pub outside: Option<Outside<'a>>,
+}
+
+impl Case<'_> {
+    fn setup(&self) -> Setup {
+        Setup { mode: self.mode, base: self.base.seed, planted: self.planted }
+    }
+}
+
+/// A judge outside of this program, for some of the recovered images.
+#[derive(Clone, Copy)]
+pub struct Outside<'a> {
+    /// One image in so many.
+    pub every: u64,
+    /// Gets the blocks of the disk and how many it has; says what is wrong.
+    pub ask: &'a (dyn Fn(&Contents, u64) -> Result<(), String> + Sync),
+}
+
+impl fmt::Debug for Outside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outside(one image in {})", self.every)
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Without a cut: the file system shows or answers something else than the reference.
+    Differs(String),
+    /// The recovered volume is not as it should be.
+    Damage(Damage),
+    /// A promise is broken.
+    Violation(Violation),
+    /// A recovery that was cut ends otherwise than one that was not.
+    NotIdempotent(String),
+    /// The judge outside finds something wrong.
+    Outside(String),
+    /// An assertion failed.
+    Panic(String),
+}
+
+impl Fault {
+    /// What is wrong, in one line.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Differs(what) => format!("before any cut: {what}"),
+            Self::Damage(damage) => damage.what(),
+            Self::Violation(violation) => violation.what(),
+            Self::NotIdempotent(what) => format!("after a recovery that was cut: {what}"),
+            Self::Outside(what) => format!("the judge outside: {what}"),
+            Self::Panic(what) => format!("assertion: {what}"),
+        }
+    }
+
+    /// Whether two faults are of one sort, for the minimiser.
+    pub fn resembles(&self, other: &Self) -> bool {
+        use std::mem::discriminant as sort;
+        match (self, other) {
+            (Self::Damage(a), Self::Damage(b)) => sort(a) == sort(b),
+            (Self::Violation(a), Self::Violation(b)) => sort(a) == sort(b),
+            _ => sort(self) == sort(other),
+        }
+    }
+}
+
+/// A fault and the image that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What is wrong.
+    pub fault: Fault,
+    /// Events of the device before the cut; none for a fault before any cut.
+    pub cut: Option<u32>,
+    /// Hash of the image.
+    pub image: u64,
+    /// A cut in its recovery: events before it, hash of the image that it left.
+    pub nested: Option<(u32, u64)>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Sequences.
+    pub cases: u64,
+    /// Operations in them.
+    pub operations: u64,
+    /// Positions at which the power was cut.
+    pub cuts: u64,
+    /// States that the contract allows there and that were looked at.
+    pub allowed: u64,
+    /// Images that were recovered and had not been seen before in their case, those of cut recoveries included.
+    pub recovered: u64,
+    /// Images that had not been seen before in any case.
+    pub distinct: u64,
+    /// … of recoveries that were cut.
+    pub nested: u64,
+    /// Verdicts of the oracle.
+    pub judged: u64,
+    /// Volumes that were used after recovery.
+    pub exercised: u64,
+    /// Images that a judge outside found good.
+    pub outside: u64,
+}
+
+impl Counts {
+    /// Adds another count.
+    pub fn add(&mut self, other: &Self) {
+        self.cases += other.cases;
+        self.operations += other.operations;
+        self.cuts += other.cuts;
+        self.allowed += other.allowed;
+        self.recovered += other.recovered;
+        self.distinct += other.distinct;
+        self.nested += other.nested;
+        self.judged += other.judged;
+        self.exercised += other.exercised;
+        self.outside += other.outside;
+    }
+}
+
+/// A sequence that was done.
+#[derive(Debug)]
+pub struct Run {
+    /// The disk; its log has everything.
+    pub port: ModelPort,
+    /// What was done and when, by position of the log.
+    pub history: History,
+    /// Position after the last operation.
+    pub end: u32,
+}
+
+/// Turns an assertion into a fault, where panics unwind.
+fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into()));
+        Err(Fault::Panic(text.unwrap_or_default()))
+    })
+}
+
+/// What the reference answers and shows.
+type Expected = Vec<(Made, Arc<Tree>)>;
+
+fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
+    let mut clock = Clock::default();
+    let (handle, ops, before) = (clock.handle(), ops.clone(), Arc::clone(&base.tree));
+    let done = clock.run(async move {
+        let (mut runner, vfs) = reference(handle).await?;
+        let (mut expected, mut before) = (Expected::new(), before);
+        for (index, op) in ops.0.iter().enumerate() {
+            let made = runner.apply(index, op).await;
+            let tree = Tree::read(&vfs, Some(&before), forever).await;
+            before = Arc::new(tree.map_err(|wrong| format!("the reference: {wrong:?}"))?);
+            expected.push((made, Arc::clone(&before)));
+        }
+        Ok::<_, String>(expected)
+    });
+    done.unwrap_or(Err("the reference waits for ever".into())).map_err(Fault::Differs)
+}
+
+/// Does the sequence of a case, without a cut.
+pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
+    caught(|| {
+        let expected = expected(case.base, case.ops)?;
+        let port = case.base.port(case.mode);
+        let mut clock = Clock::default();
+        let first = Arc::clone(&case.base.tree);
+        let history =
+            History { states: vec![first], numbers: case.base.numbers.clone(), ..History::default() };
+        let shared = Rc::new(RefCell::new(history));
+        let (handle, disk, ops, noted) = (clock.handle(), port.clone(), case.ops.clone(), Rc::clone(&shared));
+        let setup = case.setup();
+        let done = clock.run(async move {
+            let vfs = mount(Rc::new(disk.clone()), handle.clone(), setup).await?;
+            begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
+            let mut runner = Runner::new(&vfs, handle);
+            let position = || u64::from(disk.position().0);
+            for (index, (op, (made, tree))) in ops.0.iter().zip(expected).enumerate() {
+                let begun = position();
+                let found = runner.apply(index, op).await;
+                let result = note(&mut noted.borrow_mut(), &made, &found);
+                result.map_err(|what| format!("operation {index}, {op}: {what}"))?;
+                let (ended, result) = (Some(position()), found.map(drop));
+                let mut history = noted.borrow_mut();
+                history.steps.push(Step { op: op.clone(), begun, ended, result });
+                history.states.push(tree);
+            }
+            let end = disk.position().0;
+            let found = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
+            let history = noted.borrow();
+            let newest = history.states.last().expect("the first is always there");
+            match newest.difference(&found, &history.numbers) {
+                Some(difference) => Err(difference),
+                None => Ok(end),
+            }
+        });
+        let end = done.unwrap_or(Err("it waits for ever".into())).map_err(Fault::Differs)?;
+        drop(clock);
+        let history = Rc::try_unwrap(shared).expect("the task has ended").into_inner();
+        Ok(Run { port, history, end })
+    })
+}
+
+/// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
+/// can be what they are. What it changes nobody looks at.
+async fn begin(vfs: &Vfs<F2fs>) -> Result<(), Errno> {
+    let root = vfs.process(Creds::ROOT);
+    root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
+    vfs.sync_all().await
+}
+
+/// Compares what two file systems answered, and notes which numbers belong together.
+fn note(history: &mut History, expected: &Made, found: &Made) -> Result<(), String> {
+    match (expected, found) {
+        (Ok(None), Ok(None)) => Ok(()),
+        (Ok(Some((ino, generation))), Ok(Some((number, _)))) => {
+            history.numbers.insert(forever(*ino, *generation), *number);
+            Ok(())
+        }
+        (Err(a), Err(b)) if a == b => Ok(()),
+        _ => {
+            let say = |made: &Made| match made {
+                Ok(_) => "success".to_owned(),
+                Err(errno) => format!("{errno:?}"),
+            };
+            Err(format!("it answered {}, expected {}", say(found), say(expected)))
+        }
+    }
+}
+
+/// Positions after which a cut may leave something new, or must not leave something any more.
+fn positions(log: &Log, end: u32) -> Vec<u32> {
+    let promises: BTreeSet<u32> = log
+        .ops()
+        .iter()
+        .filter(|op| op.submission.fua || matches!(op.submission.kind, Kind::Flush | Kind::RangeFlush))
+        .filter_map(|op| op.completed().map(|(at, _)| at.0 + 1))
+        .collect();
+    let units = |at: u32| log.units_before(LogPos(at)).len();
+    let is_new = |&at: &u32| at == 0 || at == end || promises.contains(&at) || units(at) != units(at - 1);
+    (0..=end).filter(is_new).collect()
+}
+
+/// How an image differs from the one before the log began, as a part of a sum that is its hash.
+fn change(log: &Log, state: &CrashState) -> u64 {
+    let mut hash = PlaceHash::default();
+    for ((lpn, initial), (_, unit)) in log.lpns().zip(state.shown(log)) {
+        let Some(unit) = unit else { continue };
+        let content = log.unit(unit).content;
+        if content != initial {
+            hash.add(lpn, content.0);
+            hash.remove(lpn, initial.0);
+        }
+    }
+    hash.0
+}
+
+impl Effort {
+    fn exploration(&self, seed: u64) -> Exploration {
+        let Self { exhaustive_max, draws, .. } = *self;
+        Exploration { exhaustive_atoms_max: exhaustive_max, pairs: false, random_draws: draws, seed }
+    }
+}
+
+/// The states after a cut, by the hashes of their images. `before` is that of the image before the log began.
+fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort) -> Vec<(u64, CrashState)> {
+    port.with_states(LogPos(cut), effort.exploration(before ^ u64::from(cut)), |log, states| {
+        states.map(|state| (before.wrapping_add(change(log, &state)), state)).collect()
+    })
+}
+
+/// The state after a cut whose image has this hash.
+pub fn find_state(
+    port: &ModelPort,
+    cut: u32,
+    before: u64,
+    image: u64,
+    effort: &Effort,
+) -> Option<CrashState> {
+    states_at(port, cut, before, effort).into_iter().find(|(hash, _)| *hash == image).map(|(_, state)| state)
+}
+
+/// The hash of the image of a base.
+pub fn base_hash(base: &Base) -> u64 {
+    mix(base.seed)
+}
+
+struct Explorer<'a> {
+    case: &'a Case<'a>,
+    run: Run,
+    counts: Counts,
+    images: Vec<u64>,
+}
+
+/// Explores a case: what was done, the hashes of the images that were recovered, and the first fault.
+pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
+    let counts = Counts { cases: 1, operations: case.ops.0.len() as u64, ..Counts::default() };
+    let run = match run(case) {
+        Ok(run) => run,
+        Err(fault) => return (counts, Vec::new(), Some(Found { fault, cut: None, image: 0, nested: None })),
+    };
+    let mut explorer = Explorer { case, run, counts, images: Vec::new() };
+    let found = explorer.all().err();
+    (explorer.counts, explorer.images, found)
+}
+
+impl Explorer<'_> {
+    fn all(&mut self) -> Result<(), Found> {
+        let cuts = positions(&self.run.port.log(), self.run.end);
+        let effort = &self.case.effort;
+        let before = base_hash(self.case.base);
+        let mut by_cut = Vec::new();
+        // Of more images than are wanted, those with the lowest ranks; what everything leaves that was written comes first.
+        let mut ranks = BTreeMap::new();
+        for &cut in &cuts {
+            let states = states_at(&self.run.port, cut, before, effort);
+            self.counts.allowed += states.len() as u64;
+            for (index, (image, _)) in states.iter().enumerate() {
+                let is_end = index == 0 || index + 1 == states.len();
+                let rank = if is_end { 0 } else { mix(image ^ before).max(1) };
+                let known = ranks.entry(*image).or_insert(rank);
+                *known = rank.min(*known);
+            }
+            by_cut.push((cut, states));
+        }
+        self.counts.cuts += cuts.len() as u64;
+        let mut ranked: Vec<(u64, u64)> = ranks.into_iter().map(|(image, rank)| (rank, image)).collect();
+        ranked.sort_unstable();
+        ranked.truncate(effort.states_max);
+        let chosen: BTreeSet<u64> = ranked.into_iter().map(|(_, image)| image).collect();
+        let mut trees: BTreeMap<u64, Tree> = BTreeMap::new();
+        let mut judged = BTreeSet::new();
+        for (cut, states) in by_cut {
+            for (image, state) in states.into_iter().filter(|(image, _)| chosen.contains(image)) {
+                let tree = match trees.entry(image) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(self.recover(cut, image, &state)?),
+                };
+                if judged.insert((image, self.run.history.key(u64::from(cut)))) {
+                    self.counts.judged += 1;
+                    let verdict = self.run.history.judge(u64::from(cut), tree);
+                    let fault = |violation| Found {
+                        fault: Fault::Violation(violation),
+                        cut: Some(cut),
+                        image,
+                        nested: None,
+                    };
+                    verdict.map_err(fault)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers an image that was not seen before, and does with some of them what is done with some.
+    fn recover(&mut self, cut: u32, image: u64, state: &CrashState) -> Result<Tree, Found> {
+        let effort = self.case.effort;
+        let is_due = |every: u64, salt: u64| every > 0 && mix(image ^ salt).is_multiple_of(every);
+        let found = |fault| Found { fault, cut: Some(cut), image, nested: None };
+        let port = self.run.port.woken(state);
+        self.counts.recovered += 1;
+        self.images.push(image);
+        if is_due(effort.check_every, 1) {
+            caught(|| check(&port).map_err(Fault::Damage)).map_err(found)?;
+        }
+        let tree = caught(|| recover(&port, self.case.setup()).map_err(Fault::Damage)).map_err(found)?;
+        if let Some(outside) = self.case.outside.filter(|outside| is_due(outside.every, 4)) {
+            let said = (outside.ask)(&port.contents(), BLOCKS);
+            said.map_err(|what| found(Fault::Outside(what)))?;
+            self.counts.outside += 1;
+        }
+        if is_due(effort.nested_every, 2) {
+            self.nested(&port, image, &tree)
+                .map_err(|(fault, nested)| Found { nested: Some(nested), ..found(fault) })?;
+        }
+        if is_due(effort.exercise_every, 3) {
+            self.counts.exercised += 1;
+            caught(|| exercise(&port, self.case.base.pages, self.case.setup()).map_err(Fault::Damage))
+                .map_err(found)?;
+        }
+        Ok(tree)
+    }
+
+    /// Cuts a recovery that was done on `port`.
+    fn nested(&mut self, port: &ModelPort, image: u64, tree: &Tree) -> Result<(), (Fault, (u32, u64))> {
+        let cuts = positions(&port.log(), port.position().0);
+        let mut random = Stream::new(image, "cuts of a recovery");
+        for _ in 0..self.case.effort.nested_draws {
+            let cut = cuts[random.below(cuts.len() as u64) as usize];
+            let states = states_at(port, cut, image, &self.case.effort);
+            let (again, state) = &states[random.below(states.len() as u64) as usize];
+            let woken = port.woken(state);
+            self.counts.recovered += 1;
+            self.counts.nested += 1;
+            self.images.push(*again);
+            idempotent(&woken, tree, self.case.setup()).map_err(|fault| (fault, (cut, *again)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Recovers after a recovery that was cut; what it shows is what that one showed.
+pub fn idempotent(woken: &ModelPort, tree: &Tree, setup: Setup) -> Result<(), Fault> {
+    let second = caught(|| recover(woken, setup).map_err(Fault::Damage))?;
+    let same = tree.nodes.keys().map(|&number| (number, number)).collect();
+    match tree.difference(&second, &same) {
+        Some(difference) => Err(Fault::NotIdempotent(difference)),
+        None => Ok(()),
+    }
+}
+
+/// Does one image of a case again, and everything that is checked. Errors: there is no such cut or image.
+pub fn replay(
+    case: &Case<'_>,
+    cut: Option<u32>,
+    image: u64,
+    nested: Option<(u32, u64)>,
+) -> Result<Option<Fault>, String> {
+    let run = match run(case) {
+        Ok(run) => run,
+        Err(fault) => return Ok(Some(fault)),
+    };
+    let Some(cut) = cut else { return Ok(None) };
+    if cut > run.end {
+        return Err(format!("cut c{cut}: the sequence has {} events", run.end));
+    }
+    let Some(state) = find_state(&run.port, cut, base_hash(case.base), image, &case.effort) else {
+        return Err(format!("no state after c{cut} has the hash {image:016x}"));
+    };
+    let port = run.port.woken(&state);
+    let checked = caught(|| check(&port).map_err(Fault::Damage));
+    let tree = match checked.and_then(|()| caught(|| recover(&port, case.setup()).map_err(Fault::Damage))) {
+        Ok(tree) => tree,
+        Err(fault) => return Ok(Some(fault)),
+    };
+    if let Err(violation) = run.history.judge(u64::from(cut), &tree) {
+        return Ok(Some(Fault::Violation(violation)));
+    }
+    if let Some((cut, again)) = nested {
+        let state = find_state(&port, cut, image, again, &case.effort);
+        let state = state.ok_or_else(|| format!("no state of the recovery has the hash {again:016x}"))?;
+        return Ok(idempotent(&port.woken(&state), &tree, case.setup()).err());
+    }
+    Ok(caught(|| exercise(&port, case.base.pages, case.setup()).map_err(Fault::Damage)).err())
+}

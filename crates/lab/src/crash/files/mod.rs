@@ -1,0 +1,29 @@
+//! The crash laboratory one level up: file systems, cut at every position, and what they show afterwards.
+//!
+//! ```text
+//! ace ─ sequences ─► explorer ─ runs one on a volume ─► every state that the device contract allows
+//!                       │                                          │ recovered by a mount, checked
+//!                       └─ oracle: what was promised ◄──── tree of names and contents
+//! ```
+//!
+//! [`explore`] does that for many sequences; a violation is made small and becomes one line, its [`Token`].
+//! What is promised, and what is judged, is said in `docs/file-crash.md`.
+//!
+//! Invariants: a report is a function of its configuration, whatever the number of threads; nobody here reads a clock.
+
+pub mod ace;
+pub mod campaign;
+pub mod explorer;
+pub mod ops;
+pub mod oracle;
+pub mod token;
+pub mod tree;
+pub mod volume;
+
+pub use campaign::{
+    FileCrashConfig, FileCrashProgress, FileCrashReport, FileMutant, FileViolation, Sequences, explore, hunt,
+    replay,
+};
+pub use explorer::{Counts, Effort, Fault};
+pub use ops::{Op, Ops};
+pub use token::Token;

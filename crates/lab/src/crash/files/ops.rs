@@ -1,0 +1,446 @@
+//! Operations on files, each of which is one word: `rename:A/foo:B/bar`.
+//!
+//! Place in the data flow: generators make them, tokens carry them, [`Runner`] does them on a mounted file system: on the
+//! one that is to be cut, and on the one in memory that says what it should have done.
+//!
+//! Invariants: what a write leaves names the operation and the place: each 8 bytes hold the operation's number and where
+//! in the file they are, so that bytes of another operation, file or place are recognised. Paths have no leading slash.
+//!
+//! Deliberately absent: several tasks that run at the same instant. A sequence has one order.
+
+use flashweir_core::executor::Handle;
+use flashweir_core::random::mix;
+use flashweir_core::{Duration, Lpn};
+use flashweir_fs::vfs::{
+    Creds, Errno, File, Follow, Fs, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
+};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// How long [`Op::WriteBack`] waits: longer than dirty pages stay in memory.
+const WRITE_BACK: Duration = Duration::from_secs(40);
+/// Bytes that one operation touches at most, and the furthest that it reaches.
+const BYTES_MAX: u64 = 1 << 26;
+
+/// An operation. Offsets and lengths are bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Op {
+    /// Makes a file, or empties one.
+    Creat(String),
+    /// Makes a directory.
+    Mkdir(String),
+    /// Writes through the page cache; the file is made if there is none.
+    Write(String, u64, u64),
+    /// Writes at the end of what is there.
+    Append(String, u64),
+    /// Writes past the page cache.
+    Direct(String, u64, u64),
+    /// Sets room aside; the file gets that long.
+    Allocate(String, u64, u64),
+    /// Sets room aside and leaves the length as it is.
+    AllocateKeep(String, u64, u64),
+    /// Makes a range a hole.
+    Punch(String, u64, u64),
+    /// Changes the length.
+    Truncate(String, u64),
+    /// Moves a name, over another one if there is one.
+    Rename(String, String),
+    /// Gives a file a further name.
+    Link(String, String),
+    /// Makes a symbolic link that holds the first path.
+    Symlink(String, String),
+    /// Takes a name away.
+    Unlink(String),
+    /// Removes an empty directory.
+    Rmdir(String),
+    /// Takes away whatever has the name.
+    Remove(String),
+    /// Sets the attribute `user.NAME` to so many bytes.
+    SetXattr(String, String, u64),
+    /// Removes the attribute.
+    RemoveXattr(String, String),
+    /// Opens the file and leaves it open.
+    Hold(String),
+    /// Closes what is held.
+    Release,
+    /// Makes a file or a directory durable.
+    Fsync(String),
+    /// Makes the data of a file durable, and its size.
+    Fdatasync(String),
+    /// Makes everything durable.
+    Sync,
+    /// Lets time pass until dirty pages are written back.
+    WriteBack,
+}
+
+impl Op {
+    /// Whether it promises durability.
+    pub fn is_persistence(&self) -> bool {
+        matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync)
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Creat(_) => "creat",
+            Self::Mkdir(_) => "mkdir",
+            Self::Write(..) => "write",
+            Self::Append(..) => "append",
+            Self::Direct(..) => "direct",
+            Self::Allocate(..) => "falloc",
+            Self::AllocateKeep(..) => "fallocK",
+            Self::Punch(..) => "punch",
+            Self::Truncate(..) => "truncate",
+            Self::Rename(..) => "rename",
+            Self::Link(..) => "link",
+            Self::Symlink(..) => "symlink",
+            Self::Unlink(_) => "unlink",
+            Self::Rmdir(_) => "rmdir",
+            Self::Remove(_) => "remove",
+            Self::SetXattr(..) => "setxattr",
+            Self::RemoveXattr(..) => "rmxattr",
+            Self::Hold(_) => "hold",
+            Self::Release => "release",
+            Self::Fsync(_) => "fsync",
+            Self::Fdatasync(_) => "fdatasync",
+            Self::Sync => "sync",
+            Self::WriteBack => "writeback",
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::Creat(path)
+            | Self::Mkdir(path)
+            | Self::Unlink(path)
+            | Self::Rmdir(path)
+            | Self::Remove(path)
+            | Self::Hold(path)
+            | Self::Fsync(path)
+            | Self::Fdatasync(path) => write!(f, ":{path}"),
+            Self::Write(path, at, len)
+            | Self::Direct(path, at, len)
+            | Self::Allocate(path, at, len)
+            | Self::AllocateKeep(path, at, len)
+            | Self::Punch(path, at, len) => write!(f, ":{path}:{at}+{len}"),
+            Self::Append(path, len) | Self::Truncate(path, len) => write!(f, ":{path}:{len}"),
+            Self::Rename(from, to) | Self::Link(from, to) | Self::Symlink(from, to) => {
+                write!(f, ":{from}:{to}")
+            }
+            Self::SetXattr(path, name, len) => write!(f, ":{path}:{name}:{len}"),
+            Self::RemoveXattr(path, name) => write!(f, ":{path}:{name}"),
+            Self::Release | Self::Sync | Self::WriteBack => Ok(()),
+        }
+    }
+}
+
+/// Words of a sequence, as [`FromStr`] of [`Ops`] takes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ops(pub Vec<Op>);
+
+impl fmt::Display for Ops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, op) in self.0.iter().enumerate() {
+            write!(f, "{}{op}", if index > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Ops {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split(',').filter(|word| !word.is_empty()).map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let wrong = |what: &str| format!("`{word}`: expected {what}");
+        let mut fields = word.split(':');
+        let name = fields.next().unwrap_or_default();
+        let fields: Vec<&str> = fields.collect();
+        let path = |index: usize| {
+            let path = fields.get(index).filter(|path| !path.is_empty() && !path.contains('@'));
+            path.map(|path| (*path).to_owned()).ok_or_else(|| wrong("a path such as A/foo"))
+        };
+        let number = |text: &str| text.parse().ok().filter(|&n: &u64| n <= BYTES_MAX);
+        let bytes = |index: usize| {
+            let bytes = fields.get(index).and_then(|text| number(text));
+            bytes.ok_or_else(|| wrong("a number of bytes up to 64 MiB"))
+        };
+        let range = |index: usize| {
+            let range = fields.get(index).and_then(|text| text.split_once('+'));
+            let range = range.and_then(|(at, len)| Some((number(at)?, number(len)?)));
+            range.ok_or_else(|| wrong("a range such as 4096+100 within 64 MiB"))
+        };
+        let (op, expected) = match name {
+            "creat" => (Self::Creat(path(0)?), 1),
+            "mkdir" => (Self::Mkdir(path(0)?), 1),
+            "unlink" => (Self::Unlink(path(0)?), 1),
+            "rmdir" => (Self::Rmdir(path(0)?), 1),
+            "remove" => (Self::Remove(path(0)?), 1),
+            "hold" => (Self::Hold(path(0)?), 1),
+            "fsync" => (Self::Fsync(path(0)?), 1),
+            "fdatasync" => (Self::Fdatasync(path(0)?), 1),
+            "write" => (Self::Write(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "direct" => (Self::Direct(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "falloc" => (Self::Allocate(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "fallocK" => (Self::AllocateKeep(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "punch" => (Self::Punch(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "append" => (Self::Append(path(0)?, bytes(1)?), 2),
+            "truncate" => (Self::Truncate(path(0)?, bytes(1)?), 2),
+            "rename" => (Self::Rename(path(0)?, path(1)?), 2),
+            "link" => (Self::Link(path(0)?, path(1)?), 2),
+            "symlink" => (Self::Symlink(path(0)?, path(1)?), 2),
+            "setxattr" => (Self::SetXattr(path(0)?, path(1)?, bytes(2)?), 3),
+            "rmxattr" => (Self::RemoveXattr(path(0)?, path(1)?), 2),
+            "release" => (Self::Release, 0),
+            "sync" => (Self::Sync, 0),
+            "writeback" => (Self::WriteBack, 0),
+            _ => {
+                return Err(wrong("an operation such as creat:A/foo, write:A/foo:0+4096, fsync:A/foo, sync"));
+            }
+        };
+        match fields.len() == expected {
+            true => Ok(op),
+            false => Err(wrong(&format!("{expected} fields after {name}"))),
+        }
+    }
+}
+
+/// Upper bits of each word of what was written.
+const MARK: u64 = 0xf1a5;
+
+/// The bytes that operation `number` writes at `at`.
+pub fn content(number: usize, at: u64, len: u64) -> Vec<u8> {
+    let word = |offset: u64| ((MARK << 48) | ((number as u64 + 1) << 32) | (offset / 8)).to_le_bytes();
+    (at..at + len).map(|offset| word(offset)[(offset % 8) as usize]).collect()
+}
+
+/// What 8 bytes of a file say about where they are from.
+pub fn origin(word: &[u8]) -> String {
+    let mut bytes = [0; 8];
+    let len = word.len().min(8);
+    bytes[..len].copy_from_slice(&word[..len]);
+    match u64::from_le_bytes(bytes) {
+        0 => "zeros".into(),
+        word if word >> 48 == MARK => {
+            format!(
+                "bytes that operation {} wrote at {}",
+                ((word >> 32) & 0xffff) - 1,
+                (word & 0xffff_ffff) * 8
+            )
+        }
+        word => format!("bytes {word:#x}, which no operation wrote"),
+    }
+}
+
+/// What became of an operation: the inode that it made, with its generation, or the error.
+pub type Made = Result<Option<(u64, u32)>, Errno>;
+
+/// Does operations on one mounted file system.
+pub struct Runner<F: Fs> {
+    process: Process<F>,
+    handle: Handle,
+    held: Vec<File<F>>,
+}
+
+impl<F: Fs> fmt::Debug for Runner<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Runner({} held)", self.held.len())
+    }
+}
+
+impl<F: Fs> Runner<F> {
+    /// On this mount, as root.
+    pub fn new(vfs: &Vfs<F>, handle: Handle) -> Self {
+        Self { process: vfs.process(Creds::ROOT), handle, held: Vec::new() }
+    }
+
+    /// The caller.
+    pub fn process(&self) -> &Process<F> {
+        &self.process
+    }
+
+    /// Does operation `number`.
+    pub async fn apply(&mut self, number: usize, op: &Op) -> Made {
+        let process = &self.process;
+        let path = |path: &String| format!("/{path}");
+        match op {
+            Op::Creat(file) => {
+                let is_new = process.stat(path(file), Follow::Yes).await.is_err();
+                let open = process.create(path(file)).await?;
+                let ino = open.ino();
+                open.close().await?;
+                return if is_new {
+                    self.made(&path(file), Follow::Yes, Some(ino.0)).await
+                } else {
+                    Ok(None)
+                };
+            }
+            Op::Mkdir(dir) => {
+                process.mkdir(path(dir), 0o755).await?;
+                return self.made(&path(dir), Follow::No, None).await;
+            }
+            Op::Symlink(target, link) => {
+                process.symlink(target, path(link)).await?;
+                return self.made(&path(link), Follow::No, None).await;
+            }
+            Op::Write(file, at, len) => {
+                let is_new = process.stat(path(file), Follow::Yes).await.is_err();
+                let open = process.open(path(file), OpenFlags::WRITE.create(), 0o644).await?;
+                let written = write_all(&open, *at, &content(number, *at, *len)).await;
+                open.close().await?;
+                written?;
+                return if is_new { self.made(&path(file), Follow::Yes, None).await } else { Ok(None) };
+            }
+            Op::Append(file, len) => {
+                let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
+                let at = open.size();
+                let written = write_all(&open, at, &content(number, at, *len)).await;
+                open.close().await?;
+                written?;
+            }
+            Op::Direct(file, at, len) => {
+                let open = process.open(path(file), OpenFlags::WRITE.direct(), 0).await?;
+                let written = write_all(&open, *at, &content(number, *at, *len)).await;
+                open.close().await?;
+                written?;
+            }
+            Op::Allocate(file, at, len) | Op::AllocateKeep(file, at, len) => {
+                let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
+                let done = open.allocate(*at, *len, matches!(op, Op::AllocateKeep(..))).await;
+                open.close().await?;
+                done?;
+            }
+            Op::Punch(file, at, len) => {
+                let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
+                let done = open.punch_hole(*at, *len).await;
+                open.close().await?;
+                done?;
+            }
+            Op::Truncate(file, size) => process.truncate(path(file), *size).await?,
+            Op::Rename(from, to) => process.rename(path(from), path(to), RenameMode::Replace).await?,
+            Op::Link(from, to) => drop(process.link(path(from), path(to)).await?),
+            Op::Unlink(name) => process.unlink(path(name)).await?,
+            Op::Rmdir(dir) => process.rmdir(path(dir)).await?,
+            Op::Remove(name) => match process.stat(path(name), Follow::No).await?.kind.is_dir() {
+                true => process.rmdir(path(name)).await?,
+                false => process.unlink(path(name)).await?,
+            },
+            Op::SetXattr(file, name, len) => {
+                let value = content(number, 0, *len);
+                let name = format!("user.{name}");
+                process.setxattr(path(file), name, &value, XattrMode::Set, Follow::No).await?;
+            }
+            Op::RemoveXattr(file, name) => {
+                process.removexattr(path(file), format!("user.{name}"), Follow::No).await?;
+            }
+            Op::Hold(file) => self.held.push(process.open(path(file), OpenFlags::READ, 0).await?),
+            Op::Release => {
+                for file in self.held.drain(..) {
+                    file.close().await?;
+                }
+            }
+            Op::Fsync(file) => self.sync(&path(file), SyncKind::All).await?,
+            Op::Fdatasync(file) => self.sync(&path(file), SyncKind::Data).await?,
+            Op::Sync => process.vfs().sync_all().await?,
+            Op::WriteBack => self.handle.sleep_until(self.handle.now() + WRITE_BACK).await,
+        }
+        Ok(None)
+    }
+
+    async fn sync(&self, path: &str, kind: SyncKind) -> Result<(), Errno> {
+        let open = self.process.open(path, OpenFlags::READ, 0).await?;
+        let done = open.sync(kind).await;
+        open.close().await?;
+        done
+    }
+
+    /// The inode at a path that was just made.
+    async fn made(&self, path: &str, follow: Follow, ino: Option<u64>) -> Made {
+        let attr = self.process.stat(path, follow).await?;
+        debug_assert!(ino.is_none_or(|ino| ino == attr.ino.0), "nobody else is at work");
+        Ok(Some((attr.ino.0, attr.generation)))
+    }
+}
+
+async fn write_all<F: Fs>(file: &File<F>, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let more = file.pwrite(at + done as u64, Source::bytes(&bytes[done..])).await?;
+        if more == 0 {
+            return Err(Errno::EIO);
+        }
+        done += more as usize;
+    }
+    Ok(())
+}
+
+/// A hash of contents by place that does not depend on the order in which they are added.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PlaceHash(pub(super) u64);
+
+impl PlaceHash {
+    pub(super) fn add(&mut self, lpn: Lpn, identity: u64) {
+        self.0 = self.0.wrapping_add(part(lpn, identity));
+    }
+
+    pub(super) fn remove(&mut self, lpn: Lpn, identity: u64) {
+        self.0 = self.0.wrapping_sub(part(lpn, identity));
+    }
+}
+
+fn part(lpn: Lpn, identity: u64) -> u64 {
+    mix(mix(identity) ^ lpn.0.rotate_left(40))
+}
+
+/// Numbers of one file system by those of another, where the same operation made both.
+pub type Pairs = BTreeMap<u64, u64>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_and_printed() {
+        let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,\
+                    falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
+                    link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
+                    hold:B/bar,release,fsync:B/bar,fdatasync:B/bar,sync,writeback";
+        assert_eq!(text.parse::<Ops>().unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for word in [
+            "",
+            "x",
+            "creat",
+            "creat:",
+            "creat:a:b",
+            "write:a:1",
+            "write:a:1+999999999",
+            "sync:a",
+            "append:a:-1",
+        ] {
+            let error = word.parse::<Op>().unwrap_err();
+            assert!(error.contains("expected") && error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn bytes_tell_where_they_are_from() {
+        let bytes = content(7, 4093, 30);
+        assert_eq!(origin(&bytes[3..]), "bytes that operation 7 wrote at 4096");
+        assert_eq!(origin(&[0; 8]), "zeros");
+        assert_eq!(origin(&[0x77; 8]), "bytes 0x7777777777777777, which no operation wrote");
+    }
+}

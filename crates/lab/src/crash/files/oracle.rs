@@ -1,0 +1,460 @@
+//! What a file system may show after a power cut: the promises of fsync, fdatasync and sync, and of rename.
+//!
+//! Place in the data flow: a driver does operations on a file system and on one in memory and notes in a [`History`] what
+//! the second shows after each, and when the first had done it; [`History::judge`] holds what a recovered file system
+//! shows against that. `docs/file-crash.md` says the rules and where each is from.
+//!
+//! A *state* is what the reference shows after so many operations. Each observation has a *floor*, the state after the
+//! last completed call that made it durable, and may be as in any state from the floor to the last one that had begun at
+//! the cut. So a verdict needs no knowledge of how a file system writes: ext4 is judged as F2FS is.
+//!
+//! Invariants: no verdict is made of what no rule promises; the verdict is a function of the history, the cut, and what
+//! was observed.
+//!
+//! Deliberately absent: times, owners, and the order of unsynced data.
+
+use super::ops::{Op, Pairs, origin};
+use super::tree::{Body, Node, Tree};
+use flashweir_fs::vfs::{Errno, PAGE_BYTES};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An operation that was done, and when.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The operation.
+    pub op: Op,
+    /// Position at which it began.
+    pub begun: u64,
+    /// Position at which it had returned; `None` if it never did.
+    pub ended: Option<u64>,
+    /// What it returned.
+    pub result: Result<(), Errno>,
+}
+
+/// What was done. `states[n]` is what the reference shows after `n` steps.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The steps, in their order.
+    pub steps: Vec<Step>,
+    /// One more than steps; the first is durable.
+    pub states: Vec<Arc<Tree>>,
+    /// Of each inode of the reference that was ever there, the number that it has in the file system.
+    pub numbers: Pairs,
+}
+
+/// Why a state is not allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A name is not there, or there, or leads elsewhere, though that was made durable.
+    Name(String),
+    /// A file or directory that was made durable and always had a name has none.
+    Vanished(String),
+    /// A length that the file never had since it was made durable.
+    Size(String),
+    /// Bytes that the file never had there since it was made durable.
+    Content(String),
+    /// An extended attribute that the file never had since it was made durable.
+    Xattr(String),
+    /// A rename that happened by half.
+    Rename(String),
+    /// Another kind, mode, target, or count of links.
+    Inode(String),
+}
+
+impl Violation {
+    /// What is wrong, in one line.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Name(what) => format!("name: {what}"),
+            Self::Vanished(what) => format!("vanished: {what}"),
+            Self::Size(what) => format!("size: {what}"),
+            Self::Content(what) => format!("content: {what}"),
+            Self::Xattr(what) => format!("attribute: {what}"),
+            Self::Rename(what) => format!("rename by half: {what}"),
+            Self::Inode(what) => format!("inode: {what}"),
+        }
+    }
+}
+
+/// From which state on what is durable, at one moment. What is not named here has the floor `all`.
+#[derive(Clone, Debug, Default)]
+struct Floors {
+    all: usize,
+    data: BTreeMap<u64, usize>,
+    xattrs: BTreeMap<u64, usize>,
+    /// Of an inode: it is found, by whatever name.
+    found: BTreeMap<u64, usize>,
+    names: BTreeMap<(u64, String), usize>,
+    /// Of all names in a directory, absent ones too.
+    directories: BTreeMap<u64, usize>,
+}
+
+impl Floors {
+    fn data(&self, node: u64) -> usize {
+        self.data.get(&node).map_or(self.all, |&floor| floor.max(self.all))
+    }
+
+    fn xattrs(&self, node: u64) -> usize {
+        self.xattrs.get(&node).map_or(self.all, |&floor| floor.max(self.all))
+    }
+
+    fn name(&self, dir: u64, name: &str) -> usize {
+        let whole = self.directories.get(&dir).copied().unwrap_or(0);
+        let one = self.names.get(&(dir, name.to_owned())).copied().unwrap_or(0);
+        self.all.max(whole).max(one)
+    }
+}
+
+impl History {
+    /// How many steps had returned, and how many may have had an effect, at a cut before the event at `position`.
+    fn moment(&self, position: u64) -> (usize, usize) {
+        let done = self.steps.iter().take_while(|step| step.ended.is_some_and(|ended| ended <= position));
+        let done = done.count();
+        (done, done.max(self.steps.iter().take_while(|step| step.begun < position).count()))
+    }
+
+    /// What judges everything at a position alike: positions with the same key get the same verdict on a state.
+    pub fn key(&self, position: u64) -> (usize, usize) {
+        self.moment(position)
+    }
+
+    fn floors(&self, done: usize) -> Floors {
+        let mut floors = Floors::default();
+        for (index, step) in self.steps[..done].iter().enumerate().filter(|(_, step)| step.result.is_ok()) {
+            let (state, tree) = (index + 1, &self.states[index + 1]);
+            let found = |floors: &mut Floors, path: &str| {
+                let mut dir = tree.root;
+                for name in path.split('/') {
+                    let Some(node) = tree.bound(dir, name) else { break };
+                    floors.found.insert(node, state);
+                    dir = node;
+                }
+            };
+            match &step.op {
+                Op::Sync => {
+                    floors.all = state;
+                    floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
+                }
+                Op::Fsync(path) | Op::Fdatasync(path) => {
+                    let Some(node) = tree.find(path) else { continue };
+                    found(&mut floors, path);
+                    floors.data.insert(node, state);
+                    if matches!(step.op, Op::Fdatasync(_)) {
+                        continue;
+                    }
+                    floors.xattrs.insert(node, state);
+                    if tree.entries(node).is_some() {
+                        floors.directories.insert(node, state);
+                    } else {
+                        let names = tree.names().filter(|&(_, _, child)| child == node);
+                        let names = names.map(|(dir, name, _)| ((dir, name.to_owned()), state));
+                        floors.names.extend(names);
+                    }
+                }
+                _ => {}
+            }
+        }
+        floors
+    }
+
+    /// Whether a file system that lost its power before the event at `position` may show `observed`.
+    pub fn judge(&self, position: u64, observed: &Tree) -> Result<(), Violation> {
+        let (done, begun) = self.moment(position);
+        let judge = Judge {
+            history: self,
+            floors: self.floors(done),
+            last: begun,
+            observed,
+            models: self.numbers.iter().fold(BTreeMap::new(), |mut models, (&model, &number)| {
+                models.entry(number).or_insert_with(Vec::new).push(model);
+                models
+            }),
+        };
+        judge.names()?;
+        judge.inodes()?;
+        judge.vanished()?;
+        judge.renames()
+    }
+}
+
+struct Judge<'a> {
+    history: &'a History,
+    floors: Floors,
+    /// The last state that may have begun.
+    last: usize,
+    observed: &'a Tree,
+    /// Inodes of the reference by their numbers in the file system; several if one was used again.
+    models: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Judge<'_> {
+    fn states(&self, floor: usize) -> impl Iterator<Item = (usize, &Tree)> {
+        let states = &self.history.states;
+        (floor.min(self.last)..=self.last).map(move |state| (state, &*states[state]))
+    }
+
+    fn models(&self, number: u64) -> &[u64] {
+        self.models.get(&number).map_or(&[], Vec::as_slice)
+    }
+
+    /// The inode of the reference that an observed one is: the one that has a name in the latest state.
+    fn model(&self, number: u64) -> Option<u64> {
+        let models = self.models(number);
+        let lives =
+            |model: &&u64| self.states(self.floors.all).any(|(_, tree)| tree.nodes.contains_key(*model));
+        models.iter().rev().find(lives).copied()
+    }
+
+    /// The states in which a name is as it was observed.
+    fn states_of(&self, dir: u64, name: &str) -> Vec<usize> {
+        let number = self.history.numbers.get(&dir);
+        let seen = number.and_then(|&number| self.observed.bound(number, name));
+        let is_seen = |bound: Option<u64>| match (bound, seen) {
+            (None, None) => true,
+            (Some(model), Some(number)) => self.history.numbers.get(&model) == Some(&number),
+            _ => false,
+        };
+        let states = self.states(self.floors.name(dir, name));
+        states.filter(|(_, tree)| is_seen(tree.bound(dir, name))).map(|(state, _)| state).collect()
+    }
+
+    /// Each name is as in one of the states that it may have, in each directory that is there.
+    fn names(&self) -> Result<(), Violation> {
+        for (&number, node) in &self.observed.nodes {
+            let Body::Directory(entries) = &node.body else { continue };
+            let Some(dir) = self.model(number) else {
+                let path = self.observed.path_of(number);
+                return Err(Violation::Name(format!("{path} is a directory that was never made")));
+            };
+            let known = self.states(self.floors.all).filter_map(|(_, tree)| tree.entries(dir));
+            let mut names: BTreeSet<&str> =
+                known.flat_map(|entries| entries.keys().map(String::as_str)).collect();
+            names.extend(entries.keys().map(String::as_str));
+            for name in names {
+                if !self.states_of(dir, name).is_empty() {
+                    continue;
+                }
+                let path = self.observed.path_of(number);
+                let path = format!("{}/{name}", path.trim_end_matches('/'));
+                let floor = self.floors.name(dir, name);
+                let say = |bound: Option<u64>| match bound {
+                    None => "nothing".to_owned(),
+                    Some(number) => format!("inode {number}"),
+                };
+                let expected: BTreeSet<String> = self
+                    .states(floor)
+                    .map(|(_, tree)| {
+                        say(tree.bound(dir, name).and_then(|model| self.history.numbers.get(&model)).copied())
+                    })
+                    .collect();
+                let expected: Vec<String> = expected.into_iter().collect();
+                let found = say(entries.get(name).copied());
+                return Err(Violation::Name(format!(
+                    "{path} is {found}, expected {} (durable since {})",
+                    expected.join(" or "),
+                    self.since(floor)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn since(&self, state: usize) -> String {
+        match state.checked_sub(1) {
+            None => "the beginning".into(),
+            Some(step) => format!("operation {step}, {}", self.history.steps[step].op),
+        }
+    }
+
+    /// Each inode holds what one of the inodes held that it may be.
+    fn inodes(&self) -> Result<(), Violation> {
+        for (&number, node) in &self.observed.nodes {
+            let models = self.models(number);
+            let mut wrong = None;
+            let fits = models.iter().rev().any(|&model| match self.inode(number, node, model) {
+                Ok(()) => true,
+                Err(violation) => {
+                    wrong.get_or_insert(violation);
+                    false
+                }
+            });
+            if !fits {
+                let path = self.observed.path_of(number);
+                let never = || Violation::Inode(format!("{path} is inode {number}, which was never made"));
+                return Err(wrong.unwrap_or_else(never));
+            }
+        }
+        Ok(())
+    }
+
+    fn inode(&self, number: u64, node: &Node, model: u64) -> Result<(), Violation> {
+        let path = || self.observed.path_of(number);
+        let floor = self.floors.data(model);
+        let versions: Vec<&Node> =
+            self.states(floor).filter_map(|(_, tree)| tree.nodes.get(&model).map(|node| &**node)).collect();
+        let Some(newest) = versions.last() else {
+            let since = self.since(floor);
+            return Err(Violation::Inode(format!(
+                "{} is there, which has had no name since {since}",
+                path()
+            )));
+        };
+        // An inode that is not in the first of its states may not have got anything yet.
+        let is_new = versions.len() <= self.last - floor.min(self.last);
+        if (newest.mode, newest.body.kind()) != (node.mode, node.body.kind()) {
+            let (found, expected) = ((node.mode, node.body.kind()), (newest.mode, newest.body.kind()));
+            return Err(Violation::Inode(format!("{} is {found:?}, expected {expected:?}", path())));
+        }
+        match &node.body {
+            Body::File(bytes) => {
+                let bodies: Vec<&[u8]> = versions.iter().filter_map(|node| file(node)).collect();
+                self.file(&path, bytes, &bodies, is_new, floor)?;
+            }
+            Body::Symlink(target) if node.body != newest.body => {
+                let expected = &newest.body;
+                return Err(Violation::Inode(format!(
+                    "{} leads to `{target}`, expected {expected:?}",
+                    path()
+                )));
+            }
+            Body::Symlink(_) | Body::Directory(_) | Body::Other => {}
+        }
+        if !matches!(node.body, Body::Directory(_)) {
+            let names = self.observed.names().filter(|&(_, _, child)| child == number).count();
+            if names != node.links as usize {
+                let links = node.links;
+                return Err(Violation::Inode(format!("{} has {names} names and {links} links", path())));
+            }
+        }
+        self.xattrs(&path, node, model)
+    }
+
+    fn file(
+        &self,
+        path: &dyn Fn() -> String,
+        found: &[u8],
+        versions: &[&[u8]],
+        is_new: bool,
+        floor: usize,
+    ) -> Result<(), Violation> {
+        let sizes: BTreeSet<usize> = versions.iter().map(|bytes| bytes.len()).collect();
+        let is_known = sizes.contains(&found.len()) || is_new && found.is_empty();
+        if !is_known {
+            return Err(Violation::Size(format!(
+                "{} has {} bytes, expected one of {sizes:?} (durable since {})",
+                path(),
+                found.len(),
+                self.since(floor)
+            )));
+        }
+        for (index, page) in found.chunks(PAGE_BYTES).enumerate() {
+            let start = index * PAGE_BYTES;
+            let is_like = |bytes: &&&[u8]| {
+                let version = &bytes[start.min(bytes.len())..(start + page.len()).min(bytes.len())];
+                page[..version.len()] == *version && page[version.len()..].iter().all(|&byte| byte == 0)
+            };
+            if versions.iter().any(|bytes| is_like(&bytes)) || is_new && page.iter().all(|&byte| byte == 0) {
+                continue;
+            }
+            // Where it differs from the newest.
+            let newest = versions.last().map_or(&[][..], |bytes| bytes);
+            let differs = |&at: &usize| newest.get(at).copied().unwrap_or(0) != found[at];
+            let at = (start..start + page.len()).find(differs).unwrap_or(start) / 8 * 8;
+            let was = origin(newest.get(at..newest.len().min(at + 8)).unwrap_or_default());
+            return Err(Violation::Content(format!(
+                "{} at {at}: {}; the newest are {was} (durable since {})",
+                path(),
+                origin(&found[at..found.len().min(at + 8)]),
+                self.since(floor)
+            )));
+        }
+        Ok(())
+    }
+
+    fn xattrs(&self, path: &dyn Fn() -> String, node: &Node, model: u64) -> Result<(), Violation> {
+        let floor = self.floors.xattrs(model);
+        let versions: Vec<Option<&Node>> =
+            self.states(floor).map(|(_, tree)| tree.nodes.get(&model).map(|node| &**node)).collect();
+        let names = versions.iter().flatten().flat_map(|node| node.xattrs.keys());
+        let names: BTreeSet<&String> = names.chain(node.xattrs.keys()).collect();
+        for name in names {
+            let found = node.xattrs.get(name);
+            let is_like = |version: &Option<&Node>| version.and_then(|node| node.xattrs.get(name)) == found;
+            if !versions.iter().any(is_like) {
+                let found = found.map_or("absent".into(), |value| {
+                    format!("{} bytes, {}", value.len(), origin(&value[..value.len().min(8)]))
+                });
+                let since = self.since(floor);
+                return Err(Violation::Xattr(format!(
+                    "{name} of {} is {found} (durable since {since})",
+                    path()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was made durable and had a name in all states since has one.
+    fn vanished(&self) -> Result<(), Violation> {
+        for (&model, &floor) in &self.floors.found {
+            let number = self.history.numbers.get(&model);
+            let is_there = number.is_some_and(|number| self.observed.nodes.contains_key(number));
+            let always = self.states(floor).all(|(_, tree)| tree.nodes.contains_key(&model));
+            if always && !is_there {
+                let path = self.history.states[floor].path_of(model);
+                let since = self.since(floor);
+                return Err(Violation::Vanished(format!("{path}, durable since {since}")));
+            }
+        }
+        // What was there at the beginning, too.
+        for &model in self.history.states[0].nodes.keys() {
+            let number = self.history.numbers.get(&model);
+            let is_there = number.is_some_and(|number| self.observed.nodes.contains_key(number));
+            if !is_there && self.states(0).all(|(_, tree)| tree.nodes.contains_key(&model)) {
+                let path = self.history.states[0].path_of(model);
+                return Err(Violation::Vanished(format!("{path}, durable since the beginning")));
+            }
+        }
+        Ok(())
+    }
+
+    /// A rename shows at both of its names or at none.
+    fn renames(&self) -> Result<(), Violation> {
+        for (index, step) in self.history.steps[..self.last].iter().enumerate() {
+            let Op::Rename(from, to) = &step.op else { continue };
+            if step.result.is_err() || from == to {
+                continue;
+            }
+            let (before, after) = (&self.history.states[index], index + 1);
+            let place = |path: &str| {
+                let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+                Some((before.find(dir)?, name.to_owned()))
+            };
+            let (Some(from_at), Some(to_at)) = (place(from), place(to)) else { continue };
+            let is_there = |dir: u64| {
+                self.history.numbers.get(&dir).is_some_and(|number| self.observed.nodes.contains_key(number))
+            };
+            // Two names of one inode: nothing is renamed.
+            let is_same = before.bound(from_at.0, &from_at.1) == before.bound(to_at.0, &to_at.1);
+            if is_same || !is_there(from_at.0) || !is_there(to_at.0) {
+                continue;
+            }
+            let sides = [self.states_of(from_at.0, &from_at.1), self.states_of(to_at.0, &to_at.1)];
+            let on = |is_done: bool| {
+                sides.iter().all(|side| side.iter().any(|&state| (state >= after) == is_done))
+            };
+            if !on(true) && !on(false) {
+                return Err(Violation::Rename(format!("operation {index}, {}", step.op)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn file(node: &Node) -> Option<&[u8]> {
+    match &node.body {
+        Body::File(bytes) => Some(bytes),
+        _ => None,
+    }
+}

@@ -1,0 +1,166 @@
+//! The line that replays a cut of a file system: flush mode, base, operations, cut, image, cut of the recovery.
+//!
+//! `f2fs@rflush@14@creat:A/foo,fsync:A/foo@c31@00c0ffee00c0ffee@n12-0123456789abcdef`: the base of seed 14, a cut before event
+//! 31 that left the image with this hash, and a cut of its recovery before event 12. A fault before any cut has `c-`.
+//! The name of a planted bug may follow. Parts that there are not are left out.
+
+use super::explorer::{Case, Found};
+use super::ops::Ops;
+use crate::stack::FlushMode;
+use flashweir_fs::f2fs::write::PlantedBug;
+use std::fmt;
+use std::str::FromStr;
+
+/// Everything that a replay needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// What the host makes of flushes.
+    pub mode: FlushMode,
+    /// Seed of the base.
+    pub base: u64,
+    /// What is done.
+    pub ops: Ops,
+    /// Events before the cut; none for a fault before any.
+    pub cut: Option<u32>,
+    /// Hash of the image that it left.
+    pub image: u64,
+    /// The same of a cut of the recovery.
+    pub nested: Option<(u32, u64)>,
+    /// The bug that was planted.
+    pub planted: Option<PlantedBug>,
+}
+
+/// Names of flush modes.
+pub const MODES: [(FlushMode, &str); 3] =
+    [(FlushMode::Flush, "flush"), (FlushMode::RangeFlush, "rflush"), (FlushMode::NoFlush, "noflush")];
+
+/// The name of a flush mode.
+pub fn mode_name(mode: FlushMode) -> &'static str {
+    MODES.iter().find(|(known, _)| *known == mode).map_or("", |(_, name)| name)
+}
+
+/// The flush mode of a name.
+pub fn mode_named(name: &str) -> Result<FlushMode, String> {
+    let found = MODES.iter().find(|(_, known)| *known == name).map(|(mode, _)| *mode);
+    found.ok_or_else(|| format!("`{name}` is no flush mode: expected flush, rflush or noflush"))
+}
+
+/// The name of a planted bug.
+pub fn bug_name(bug: PlantedBug) -> &'static str {
+    PlantedBug::ALL.iter().find(|(known, _)| *known == bug).map_or("", |(_, name)| name)
+}
+
+/// The planted bug of a name.
+pub fn bug_named(name: &str) -> Result<PlantedBug, String> {
+    PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug).ok_or_else(|| {
+        let known: Vec<&str> = PlantedBug::ALL.iter().map(|(_, name)| *name).collect();
+        format!("`{name}` is no planted bug: expected one of {}", known.join(", "))
+    })
+}
+
+impl Token {
+    /// Of a fault that was found in a case.
+    pub fn of(case: &Case<'_>, found: &Found) -> Self {
+        let Found { cut, image, nested, .. } = *found;
+        let Case { mode, planted, .. } = *case;
+        Self { mode, base: case.base.seed, ops: case.ops.clone(), cut, image, nested, planted }
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "f2fs@{}@{}@{}@", mode_name(self.mode), self.base, self.ops)?;
+        match self.cut {
+            None => f.write_str("c-")?,
+            Some(cut) => write!(f, "c{cut}@{:016x}", self.image)?,
+        }
+        self.nested.map_or(Ok(()), |(cut, image)| write!(f, "@n{cut}-{image:016x}"))?;
+        self.planted.map_or(Ok(()), |bug| write!(f, "@{}", bug_name(bug)))
+    }
+}
+
+fn hash(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}`: expected the hash of an image, 16 hexadecimal digits");
+    if text.len() != 16 {
+        return Err(wrong());
+    }
+    u64::from_str_radix(text, 16).map_err(|_| wrong())
+}
+
+fn number<T: FromStr>(text: &str, what: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("`{text}`: expected {what}"))
+}
+
+impl FromStr for Token {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut fields = text.trim().split('@');
+        let mut next = || {
+            fields.next().ok_or_else(|| {
+                format!("`{text}`: expected f2fs@MODE@BASE@OPERATIONS@cCUT@IMAGE[@nCUT-IMAGE]")
+            })
+        };
+        let kind = next()?;
+        if kind != "f2fs" {
+            return Err(format!("`{kind}` is no file system that is tested: expected f2fs"));
+        }
+        let (mode, base) = (mode_named(next()?)?, number(next()?, "the seed of a base")?);
+        let (ops, cut) = (next()?.parse()?, next()?);
+        let cut = cut.strip_prefix('c').ok_or_else(|| format!("`{cut}`: expected c and a number"))?;
+        let mut token = Self { mode, base, ops, cut: None, image: 0, nested: None, planted: None };
+        if cut != "-" {
+            (token.cut, token.image) = (Some(number(cut, "a number of events")?), hash(next()?)?);
+        }
+        let mut rest = fields.peekable();
+        // Bugs have names, and cuts of recoveries numbers.
+        let is_nested = |text: &&str| {
+            text.strip_prefix('n').is_some_and(|at| at.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        if let Some(text) = rest.next_if(is_nested) {
+            let (cut, image) = text[1..].split_once('-').unwrap_or((&text[1..], ""));
+            token.nested = Some((number(cut, "a number of events")?, hash(image)?));
+        }
+        token.planted = rest.next().map(bug_named).transpose()?;
+        match rest.next() {
+            Some(more) => Err(format!("`{more}`: expected nothing more")),
+            None => Ok(token),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_read_and_printed() {
+        for text in [
+            "f2fs@rflush@14@creat:A/foo,fsync:A/foo@c31@00c0ffee00c0ffee@n12-0123456789abcdef",
+            "f2fs@flush@0@sync@c0@0000000000000000",
+            "f2fs@noflush@7@@c-",
+            "f2fs@rflush@7@sync@c-@no-inode",
+            "f2fs@rflush@7@sync@c3@0000000000000001@n1-0000000000000000@early-reuse",
+        ] {
+            assert_eq!(text.parse::<Token>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for text in [
+            "",
+            "ext4@flush@0@sync@c-",
+            "f2fs@lazy@0@sync@c-",
+            "f2fs@flush@x@sync@c-",
+            "f2fs@flush@0@sing@c-",
+            "f2fs@flush@0@sync@1",
+            "f2fs@flush@0@sync@c1@12",
+            "f2fs@flush@0@sync@c1@000000000000000g",
+            "f2fs@flush@0@sync@c1@0000000000000000@x",
+            "f2fs@flush@0@sync@c1@0000000000000000@n1-0000000000000000@more",
+        ] {
+            assert!(text.parse::<Token>().is_err(), "{text}");
+        }
+    }
+}

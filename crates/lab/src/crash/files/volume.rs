@@ -1,0 +1,365 @@
+//! The file system under test: a small F2FS volume that has been in use, mounted for each case, recovered and checked after
+//! each cut.
+//!
+//! Place in the data flow: a [`Base`] is made once and shared; [`Clock`] runs what the explorer does with it.
+//!
+//! The volume is aged (spec 8.3): its free segments hold nodes and data of files that are gone, so that a recovery that
+//! follows something old finds something old.
+//!
+//! Invariant: a base is a function of its seed.
+
+use super::ops::{Op, Ops, Pairs, Runner};
+use super::tree::{Tree, Unreadable};
+use crate::model_port::ModelPort;
+use crate::stack::FlushMode;
+use flashweir_contract::{Contents, DeviceKind};
+use flashweir_core::executor::Handle;
+use flashweir_core::{Executor, Instant, Stream};
+use flashweir_fs::f2fs::write::PlantedBug;
+use flashweir_fs::f2fs::{self, F2fs, F2fsOptions, Flushing, InPlace};
+use flashweir_fs::memfs::{MemFs, MemFsConfig};
+use flashweir_fs::port::BlockPort;
+use flashweir_fs::vfs::{CacheConfig, Creds, Errno, MountOptions, Vfs};
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// With less, so few sections are free that every fsync is a checkpoint.
+pub const BLOCKS: u64 = (96 << 20) / 4096;
+/// What every case finds. The files are durable and named by no generated operation but some.
+const PREPARED: &str = "mkdir:A,mkdir:B,mkdir:A/D,write:A/old:0+9000,write:B/old:0+4096,setxattr:A/old:kept:40,\
+                        symlink:A/old:link,link:A/old:B/second,sync";
+/// Rounds of files that come and go before that, and files of each.
+const AGES: u64 = 3;
+const AGED_FILES: u64 = 420;
+
+/// An executor with time of its own.
+#[derive(Debug, Default)]
+pub struct Clock {
+    executor: Executor,
+    now: Instant,
+}
+
+impl Clock {
+    /// For tasks of this clock.
+    pub fn handle(&self) -> Handle {
+        self.executor.handle()
+    }
+
+    /// Lets time pass until `future` is ready; `None` if it waits for what never comes.
+    pub fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Option<T> {
+        let result = Rc::new(RefCell::new(None));
+        let slot = Rc::clone(&result);
+        let task = self.executor.spawn(async move {
+            let value = future.await;
+            *slot.borrow_mut() = Some(value);
+        });
+        loop {
+            self.executor.run_ready(self.now);
+            if !self.executor.is_alive(task) {
+                return result.take();
+            }
+            self.now = self.executor.next_timer()?;
+        }
+    }
+}
+
+impl Drop for Clock {
+    /// Tasks hold the mount and the mount holds the executor.
+    fn drop(&mut self) {
+        self.executor.clear();
+    }
+}
+
+/// Mount options of all mounts here: a small cache and calls that cost nothing.
+pub fn options() -> MountOptions {
+    MountOptions { cache: CacheConfig::of_bytes(4 << 20), ..MountOptions::default() }
+}
+
+/// How a case has the file system mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// What the host makes of flushes; the file system uses range flushes where the host does.
+    pub mode: FlushMode,
+    /// Seed of the base, on which options depend that must not matter.
+    pub base: u64,
+    /// A bug to be found.
+    pub planted: Option<PlantedBug>,
+}
+
+impl Setup {
+    /// Without a bug.
+    pub fn new(mode: FlushMode, base: u64) -> Self {
+        Self { mode, base, planted: None }
+    }
+
+    fn options(self) -> F2fsOptions {
+        let Self { mode, base, planted } = self;
+        let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
+        let is_odd = !base.is_multiple_of(2);
+        F2fsOptions {
+            fsync: by,
+            checkpoint: if is_odd { by } else { Flushing::Flush },
+            in_place: InPlace { force: is_odd, ..InPlace::default() },
+            discard_blocks_min: if is_odd { 1 } else { 16 },
+            planted,
+            ..F2fsOptions::default()
+        }
+    }
+}
+
+/// Mounts the file system on a port, which recovers it.
+pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Result<Vfs<F2fs>, String> {
+    let fs = F2fs::mount_with(port, setup.options()).await.map_err(|error| error.to_string())?;
+    Vfs::mount(fs, handle, options()).map_err(|error| error.to_string())
+}
+
+/// A reference in memory, with what was prepared.
+pub async fn reference(handle: Handle) -> Result<(Runner<MemFs>, Vfs<MemFs>), String> {
+    let vfs = Vfs::mount(MemFs::new(MemFsConfig::default()), handle.clone(), options());
+    let vfs = vfs.map_err(|error| error.to_string())?;
+    let mut runner = Runner::new(&vfs, handle);
+    prepare(&mut runner).await?;
+    Ok((runner, vfs))
+}
+
+/// Number and generation of an inode of the reference as one number; it is never used again.
+pub fn forever(ino: u64, generation: u32) -> u64 {
+    ino << 32 | u64::from(generation)
+}
+
+async fn prepare<F: flashweir_fs::vfs::Fs>(runner: &mut Runner<F>) -> Result<(), String> {
+    let Ops(ops) = PREPARED.parse()?;
+    for (index, op) in ops.iter().enumerate() {
+        let said = |errno: Errno| format!("{op} before the first case: {errno:?}");
+        runner.apply(PREPARED_NUMBERS + index, op).await.map_err(said)?;
+    }
+    Ok(())
+}
+
+/// Numbers of operations that prepare and age, beyond those of any sequence.
+const PREPARED_NUMBERS: usize = 0x8000;
+
+/// A volume that each case begins on, and the reference's view of it.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// What it was made of.
+    pub seed: u64,
+    /// Blocks of the disk; all of it is durable.
+    pub contents: Arc<Contents>,
+    /// What it shows, with the reference's numbers.
+    pub tree: Arc<Tree>,
+    /// The numbers of the volume.
+    pub numbers: Pairs,
+    /// Pages that an empty volume has: free ones, and those of the root.
+    pub pages: u64,
+}
+
+impl Base {
+    /// Makes, ages and prepares a volume.
+    pub fn make(seed: u64) -> Result<Self, String> {
+        let never = || "the preparation waits for ever".to_owned();
+        let port = ModelPort::new(DeviceKind::D1.policy(), BLOCKS, FlushMode::Flush);
+        let mut clock = Clock::default();
+        let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
+        let made = clock.run(async move {
+            let mut volume = f2fs::Options::new(BLOCKS);
+            if !seed.is_multiple_of(2) {
+                for feature in f2fs::Options::FEATURES {
+                    volume.add_feature(feature).map_err(|error| error.to_string())?;
+                }
+            }
+            f2fs::mkfs(&*disk, &volume).await.map_err(|error| error.to_string())?;
+            // What old checkpoints, nodes and data look like has to stay on the disk.
+            let discard = F2fsOptions { discard: false, ..F2fsOptions::default() };
+            let fs = F2fs::mount_with(Rc::clone(&disk), discard).await.map_err(|error| error.to_string())?;
+            let vfs = Vfs::mount(fs, handle.clone(), options()).map_err(|error| error.to_string())?;
+            let said = |errno: Errno| format!("ageing the volume: {errno:?}");
+            age(&vfs, &handle, seed).await.map_err(said)?;
+            let stat = vfs.statfs().await.map_err(said)?;
+            let empty = f2fs_pages(&disk).await?;
+            let mut runner = Runner::new(&vfs, handle.clone());
+            prepare(&mut runner).await?;
+            let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
+            vfs.unmount().await.map_err(said)?;
+            Ok::<_, String>((tree, stat.pages_free + empty))
+        });
+        let (found, pages) = made.ok_or_else(never)??;
+        let mut clock = Clock::default();
+        let handle = clock.handle();
+        let expected = clock.run(async move {
+            let (_, vfs) = reference(handle).await?;
+            Tree::read(&vfs, None, forever).await.map_err(|wrong| format!("{wrong:?}"))
+        });
+        let tree = expected.ok_or_else(never)??;
+        let numbers = tree.nodes.keys().filter_map(|&model| Some((model, found.find(&tree.path_of(model))?)));
+        let numbers: Pairs = numbers.collect();
+        if let Some(difference) = tree.difference(&found, &numbers) {
+            return Err(format!("the prepared volume is not as it should be: {difference}"));
+        }
+        Ok(Self { seed, contents: Arc::new(port.contents()), tree: Arc::new(tree), numbers, pages })
+    }
+
+    /// A disk with this volume, as a cut may leave it.
+    pub fn port(&self, mode: FlushMode) -> ModelPort {
+        ModelPort::with_contents(DeviceKind::D1.policy(), Arc::clone(&self.contents), BLOCKS, mode)
+    }
+}
+
+/// Files that come and go, some of them made durable one by one.
+async fn age(vfs: &Vfs<F2fs>, handle: &Handle, seed: u64) -> Result<(), Errno> {
+    let mut random = Stream::new(seed, "ageing of a volume");
+    let mut runner = Runner::new(vfs, handle.clone());
+    let mut number = PREPARED_NUMBERS + 100;
+    for round in 0..AGES {
+        runner.apply(number, &Op::Mkdir("old".into())).await?;
+        for file in 0..AGED_FILES {
+            number += 1;
+            let name = format!("old/{round}-{file}");
+            runner.apply(number, &Op::Write(name.clone(), 0, 100 + random.below(8_000))).await?;
+            if random.chance(0.05) {
+                runner.apply(number, &Op::Fsync(name)).await?;
+            }
+        }
+        vfs.sync_all().await?;
+        for file in 0..AGED_FILES {
+            runner.apply(number, &Op::Unlink(format!("old/{round}-{file}"))).await?;
+        }
+        runner.apply(number, &Op::Rmdir("old".into())).await?;
+        vfs.sync_all().await?;
+    }
+    Ok(())
+}
+
+/// Pages that everything on a good volume takes. Errors: what is wrong with it.
+async fn f2fs_pages(port: &Rc<dyn BlockPort>) -> Result<u64, String> {
+    let report = f2fs::check(Rc::clone(port)).await.map_err(|error| error.to_string())?;
+    match report.problems.first() {
+        Some(problem) => Err(problem.to_string()),
+        None => Ok(report.nodes + report.data_blocks + report.reserved_blocks),
+    }
+}
+
+/// Why a volume that was cut off is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// It cannot be mounted.
+    Mount(String),
+    /// What is there cannot be read.
+    Read(String),
+    /// The check finds something, with when.
+    Check(String),
+    /// It cannot be used.
+    Use(String),
+    /// Something waits for what never comes.
+    Wedged,
+}
+
+impl Damage {
+    /// What is wrong, in one line.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Mount(what) => format!("mount: {what}"),
+            Self::Read(what) => format!("read: {what}"),
+            Self::Check(what) => format!("check: {what}"),
+            Self::Use(what) => format!("use: {what}"),
+            Self::Wedged => "recovery waits for ever".into(),
+        }
+    }
+}
+
+/// Recovers the volume on a port by mounting it; gives what it shows. It is unmounted again, and must be good before and
+/// after.
+pub fn recover(port: &ModelPort, setup: Setup) -> Result<Tree, Damage> {
+    let mut clock = Clock::default();
+    let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
+    let recovered = clock.run(async move {
+        let vfs = mount(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
+        let read = |Unreadable { path, errno }| Damage::Read(format!("{path}: {errno:?}"));
+        let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(read)?;
+        vfs.unmount().await.map_err(|errno| Damage::Use(format!("unmount: {errno:?}")))?;
+        f2fs_pages(&disk).await.map_err(Damage::Check)?;
+        Ok(tree)
+    });
+    recovered.unwrap_or(Err(Damage::Wedged))
+}
+
+/// Checks the volume on a port as it is, without recovery.
+pub fn check(port: &ModelPort) -> Result<(), Damage> {
+    let (mut clock, disk): (_, Rc<dyn BlockPort>) = (Clock::default(), Rc::new(port.clone()));
+    let checked = clock.run(async move { f2fs_pages(&disk).await });
+    checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
+}
+
+/// Shows that a recovered volume can be used: something is written, everything is deleted, and all room is free again.
+pub fn exercise(port: &ModelPort, pages: u64, setup: Setup) -> Result<(), Damage> {
+    let mut clock = Clock::default();
+    let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
+    let done = clock.run(async move {
+        let vfs = mount(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;
+        let failed = |what: &'static str| move |errno: Errno| Damage::Use(format!("{what}: {errno:?}"));
+        let mut runner = Runner::new(&vfs, handle);
+        for (index, word) in
+            ["mkdir:new", "write:new/a:0+300000", "fsync:new/a", "write:new/b:100+50"].iter().enumerate()
+        {
+            let op = word.parse().map_err(Damage::Use)?;
+            runner.apply(PREPARED_NUMBERS + index, &op).await.map_err(failed("writing"))?;
+        }
+        empty(&vfs, "/".into()).await.map_err(failed("deleting"))?;
+        vfs.sync_all().await.map_err(failed("sync"))?;
+        let free = vfs.statfs().await.map_err(failed("statfs"))?.pages_free;
+        vfs.unmount().await.map_err(failed("unmount"))?;
+        let used = f2fs_pages(&disk).await.map_err(Damage::Check)?;
+        match free + used == pages {
+            true => Ok(()),
+            false => Err(Damage::Use(format!("{free} pages are free and {used} in use, of {pages}"))),
+        }
+    });
+    done.unwrap_or(Err(Damage::Wedged))
+}
+
+/// Deletes everything in a directory.
+async fn empty(vfs: &Vfs<F2fs>, dir: String) -> Result<(), Errno> {
+    let process = vfs.process(Creds::ROOT);
+    let mut todo = vec![dir];
+    while let Some(dir) = todo.last().cloned() {
+        let mut below = None;
+        for entry in process.list(&dir).await? {
+            let path = format!("{}/{}", dir.trim_end_matches('/'), String::from_utf8_lossy(&entry.name));
+            if entry.kind.is_dir() {
+                below = Some(path);
+            } else {
+                process.unlink(&path).await?;
+            }
+        }
+        match below {
+            Some(below) => todo.push(below),
+            None => {
+                todo.pop();
+                if !todo.is_empty() {
+                    process.rmdir(&dir).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_is_good_and_can_be_used() {
+        for seed in [2, 3] {
+            let base = Base::make(seed).unwrap();
+            assert!(base.contents.len() > 2_000, "it was used: {} blocks", base.contents.len());
+            let port = base.port(FlushMode::RangeFlush);
+            let setup = Setup::new(FlushMode::RangeFlush, seed);
+            let tree = recover(&port, setup).unwrap();
+            assert_eq!(base.tree.difference(&tree, &base.numbers), None);
+            exercise(&port, base.pages, setup).unwrap();
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Workloads on files: a device, a file system on it, and several workloads on that, all at once, in virtual time.
+//!
+//! Place in the data flow: a [`Setup`] becomes a [`Stack`]; the volume is made and mounted, each workload makes its files,
+//! then all of them run side by side; [`run`] gives what each of them and the device did.
+//!
+//! Invariants: a result is a function of the setup. Workloads begin to run together, when the files of all are there and
+//! durable; the counters of device and vfs are those of the measured time, which is the same for all.
+//!
+//! Deliberately absent: several devices or volumes in one stack, and unmounting: what a run leaves behind is dropped.
+
+use crate::results::{DeviceTotals, WorkloadResult};
+use crate::stack::{FlushMode, Port, Slot, Stack};
+use crate::workload::filebench::{self, Filebench, Model, RunError};
+use crate::workload::fio::FileJob;
+use crate::workload::fio::on_files::{self, FileJobError};
+use crate::workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
+use crate::workload::oltp::tpcc::{Tpcc, TpccOptions};
+use crate::workload::oltp::{OltpError, RunOptions};
+use flashweir_core::executor::Handle;
+use flashweir_core::{Duration, Instant};
+use flashweir_device::config::DeviceConfig;
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
+use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing};
+use flashweir_fs::port::BlockPort;
+use flashweir_fs::vfs::{ConfigError, Creds, Errno, MountOptions, Process, Vfs, VfsMetrics};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The device, which is empty at first.
+    pub device: DeviceConfig,
+    /// What becomes of syncs.
+    pub flush: FlushMode,
+    /// Checkpoints are made durable by range flushes too, if files are; the paper leaves that as future work.
+    pub range_checkpoints: bool,
+    /// Page cache and host costs.
+    pub mount: MountOptions,
+    /// The workloads, each with a name of its own.
+    pub workloads: Vec<(String, Work)>,
+    /// Seed of all randomness.
+    pub seed: u64,
+    /// Length of an interval of the series.
+    pub interval: Duration,
+    /// Time at the start that does not count.
+    pub ramp: Duration,
+    /// Measured time, in place of what the workloads say of themselves.
+    pub runtime: Option<Duration>,
+    /// filebench's files are all opened past the page cache.
+    pub is_direct: bool,
+}
+
+/// A workload on files.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// The jobs of a fio job file.
+    Fio(Vec<FileJob>),
+    /// A model of filebench.
+    Filebench(Model),
+    /// A TPC-C-like mix, its database in a directory of the workload's name. Name, seed, intervals, ramp and time come from
+    /// the setup.
+    Tpcc(TpccOptions),
+    /// A LinkBench-like mix; likewise.
+    LinkBench(LinkBenchOptions),
+}
+
+/// What a run measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FilesResult {
+    /// Name of the device.
+    pub device: String,
+    /// What became of syncs: FLUSH, RFLUSH or NOFLUSH.
+    pub flush: String,
+    /// Seed of all randomness.
+    pub seed: u64,
+    /// Virtual time at which the files were there.
+    pub prepared_ns: u64,
+    /// Measured time of the counters.
+    pub measured_ns: u64,
+    /// Each workload, fio's jobs one by one.
+    pub workloads: Vec<WorkloadResult>,
+    /// What the device did in the measured time.
+    pub totals: DeviceTotals,
+    /// Counters of device, vfs and file system in the measured time, by name, and the hash of everything that the device did.
+    pub metrics: BTreeMap<String, u64>,
+}
+
+/// Why there is no result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FilesError {
+    /// The volume cannot be made or mounted.
+    Volume(String),
+    /// The mount options are out of their range.
+    Mount(ConfigError),
+    /// A fio job.
+    Fio(FileJobError),
+    /// A model of filebench.
+    Filebench {
+        /// The workload.
+        name: String,
+        /// What is wrong.
+        error: RunError,
+    },
+    /// A mix of transactions.
+    Oltp {
+        /// The workload.
+        name: String,
+        /// What is wrong.
+        error: OltpError,
+    },
+    /// The files cannot be made durable.
+    Sync(Errno),
+    /// Everything waits for something that never comes: a bug of ours.
+    Stuck,
+}
+
+impl fmt::Display for FilesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume(error) => write!(f, "F2FS: {error}"),
+            Self::Mount(error) => error.fmt(f),
+            Self::Fio(error) => error.fmt(f),
+            Self::Filebench { name, error } => write!(f, "{name}: {error}"),
+            Self::Oltp { name, error } => write!(f, "{name}: {error}"),
+            Self::Sync(errno) => write!(f, "the files cannot be made durable: {errno}"),
+            Self::Stuck => f.write_str("the workloads wait for something that never comes"),
+        }
+    }
+}
+
+impl std::error::Error for FilesError {}
+
+/// Moments between two reports of progress.
+const MOMENTS: u32 = 1 << 14;
+
+/// Runs a setup. `progress` is told the fraction that is done, once it is known, and says whether to go on; if it does not,
+/// there is no result.
+///
+/// # Errors
+/// See [`FilesError`].
+pub fn run(
+    setup: &Setup,
+    progress: &mut dyn FnMut(Option<f64>) -> bool,
+) -> Result<Option<FilesResult>, FilesError> {
+    let options = DeviceOptions { seed: setup.seed, track_contents: true, planted: None };
+    let mut stack = Stack::new(Device::new(setup.device.clone(), options), setup.flush);
+    let preparing = stack.spawn_for(prepare(setup.clone(), stack.port(), stack.handle()));
+    while !preparing.is_set() {
+        go_on(&mut stack, || preparing.is_set())?;
+        if !progress(None) {
+            return Ok(None);
+        }
+    }
+    let (vfs, ready) = preparing.take().ok_or(FilesError::Stuck)??;
+    let start = stack.now();
+    let begin = start + setup.ramp;
+    let end = setup.runtime.map(|runtime| begin + runtime);
+    let earlier = stack.spawn_for(Counters::at(begin, stack.port(), vfs.clone(), stack.handle()));
+    let later = end.map(|end| stack.spawn_for(Counters::at(end, stack.port(), vfs.clone(), stack.handle())));
+    let mut running = Vec::new();
+    for work in ready {
+        running.push(stack.spawn_for(work.run(setup.clone(), vfs.clone(), stack.handle())));
+    }
+    while !running.iter().all(Slot::is_set) {
+        go_on(&mut stack, || running.iter().all(Slot::is_set))?;
+        let done = |end: Instant| stack.now().min(end).since(start).as_nanos() as f64;
+        if !progress(end.map(|end| done(end) / end.since(start).as_nanos().max(1) as f64)) {
+            return Ok(None);
+        }
+    }
+    let mut workloads = Vec::new();
+    for result in &running {
+        workloads.extend(result.take().ok_or(FilesError::Stuck)??);
+    }
+    // Workloads that ended before their time leave the clock where it is.
+    let now = Counters::now(&stack.port(), &vfs, stack.now());
+    let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
+    let earlier = earlier.take().unwrap_or_else(|| later.clone());
+    let device = later.device.since(&earlier.device);
+    let mut metrics = BTreeMap::new();
+    let lists = [
+        ("device", device.list().to_vec()),
+        ("vfs", later.vfs.since(&earlier.vfs).list().to_vec()),
+        ("f2fs", later.f2fs.since(&earlier.f2fs).list().to_vec()),
+    ];
+    for (prefix, list) in lists {
+        metrics.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
+    }
+    metrics.insert("trace_hash".into(), stack.trace_hash());
+    Ok(Some(FilesResult {
+        device: setup.device.name.clone(),
+        flush: setup.flush.name().to_owned(),
+        seed: setup.seed,
+        prepared_ns: start.as_nanos(),
+        measured_ns: later.at.since(earlier.at).as_nanos(),
+        workloads,
+        totals: DeviceTotals::of(&device, setup.device.geometry.unit_bytes.0),
+        metrics,
+    }))
+}
+
+/// Lets some things happen, until it is done at the latest.
+fn go_on(stack: &mut Stack, is_done: impl Fn() -> bool) -> Result<(), FilesError> {
+    for _ in 0..MOMENTS {
+        if is_done() {
+            break;
+        }
+        if !stack.turn() {
+            return Err(FilesError::Stuck);
+        }
+    }
+    Ok(())
+}
+
+/// Counters at an instant.
+#[derive(Clone)]
+struct Counters {
+    at: Instant,
+    device: DeviceMetrics,
+    vfs: VfsMetrics,
+    f2fs: F2fsMetrics,
+}
+
+impl Counters {
+    async fn at(at: Instant, port: Port, vfs: Vfs<F2fs>, handle: Handle) -> Self {
+        handle.sleep_until(at).await;
+        Self::now(&port, &vfs, at)
+    }
+
+    fn now(port: &Port, vfs: &Vfs<F2fs>, at: Instant) -> Self {
+        let device = port.with_device(|device| *device.metrics());
+        Self { at, device, vfs: vfs.metrics(), f2fs: vfs.fs().metrics() }
+    }
+}
+
+/// A workload whose files are there.
+enum Ready {
+    Fio(Vec<FileJob>),
+    Filebench(String, Filebench<F2fs>),
+    Tpcc(String, Tpcc<F2fs>),
+    LinkBench(String, LinkBench<F2fs>),
+}
+
+/// Makes and mounts the volume, and makes the files of all workloads.
+async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<F2fs>, Vec<Ready>), FilesError> {
+    let volume = |error: f2fs::Error| FilesError::Volume(error.to_string());
+    f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.map_err(volume)?;
+    let fsync = match setup.flush {
+        FlushMode::RangeFlush => Flushing::RangeFlush,
+        FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
+    };
+    let checkpoint = if setup.range_checkpoints { fsync } else { Flushing::Flush };
+    let options = F2fsOptions { fsync, checkpoint, ..F2fsOptions::default() };
+    let fs = F2fs::mount_with(Rc::new(port), options).await.map_err(volume)?;
+    let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
+    let process = vfs.process(Creds::ROOT);
+    let oltp_run = |name: &str, run: RunOptions| RunOptions {
+        name: name.to_owned(),
+        seed: setup.seed,
+        ramp: setup.ramp,
+        interval: setup.interval,
+        runtime: setup.runtime.unwrap_or(run.runtime),
+        ..run
+    };
+    let mut ready = Vec::new();
+    for (name, work) in setup.workloads {
+        ready.push(match work {
+            Work::Tpcc(options) => {
+                let oltp = |error| FilesError::Oltp { name: name.clone(), error };
+                let options = TpccOptions { run: oltp_run(&name, options.run), ..options };
+                let dir = make_dir(&process, &name).await.map_err(oltp)?;
+                let made = Tpcc::prepare(&process, handle.clone(), &dir, options).await;
+                let made = made.map_err(oltp)?;
+                Ready::Tpcc(name, made)
+            }
+            Work::LinkBench(options) => {
+                let oltp = |error| FilesError::Oltp { name: name.clone(), error };
+                let options = LinkBenchOptions { run: oltp_run(&name, options.run), ..options };
+                let dir = make_dir(&process, &name).await.map_err(oltp)?;
+                let made = LinkBench::prepare(&process, handle.clone(), &dir, options).await;
+                let made = made.map_err(oltp)?;
+                Ready::LinkBench(name, made)
+            }
+            Work::Fio(mut jobs) => {
+                for job in &mut jobs {
+                    job.spec.ramp = job.spec.ramp.max(setup.ramp);
+                    job.spec.limits.runtime = setup.runtime.or(job.spec.limits.runtime);
+                    if setup.runtime.is_some() {
+                        (job.spec.limits.blocks, job.spec.limits.requests) = (None, None);
+                    }
+                }
+                on_files::prepare(&process, &jobs).await.map_err(FilesError::Fio)?;
+                Ready::Fio(jobs)
+            }
+            Work::Filebench(model) => {
+                let options = filebench::Options {
+                    runtime: setup.runtime,
+                    interval: setup.interval,
+                    ramp: setup.ramp,
+                    is_direct: setup.is_direct,
+                    ..filebench::Options::new(&name, setup.seed)
+                };
+                let made = Filebench::prepare(Rc::new(model), process.clone(), handle.clone(), options).await;
+                let error = |error| FilesError::Filebench { name: name.clone(), error };
+                Ready::Filebench(name.clone(), made.map_err(error)?)
+            }
+        });
+    }
+    vfs.sync_all().await.map_err(FilesError::Sync)?;
+    Ok((vfs, ready))
+}
+
+/// A directory for a database.
+async fn make_dir(process: &Process<F2fs>, name: &str) -> Result<String, OltpError> {
+    let dir = format!("/{name}");
+    let made = process.mkdir(&dir, 0o755).await;
+    made.map_err(|errno| OltpError::Directory { path: dir.clone(), errno }).map(|_| dir)
+}
+
+impl Ready {
+    async fn run(
+        self,
+        setup: Setup,
+        vfs: Vfs<F2fs>,
+        handle: Handle,
+    ) -> Result<Vec<WorkloadResult>, FilesError> {
+        match self {
+            Self::Fio(jobs) => {
+                let process = vfs.process(Creds::ROOT);
+                let results = on_files::run(&process, &handle, &jobs, setup.seed, setup.interval).await;
+                let results = results.map_err(FilesError::Fio)?;
+                Ok(results.into_iter().map(|job| WorkloadResult::of_job(job, setup.seed)).collect())
+            }
+            Self::Filebench(name, model) => {
+                let result = model.run().await.map_err(|error| FilesError::Filebench { name, error })?;
+                Ok(vec![result])
+            }
+            Self::Tpcc(name, mix) => {
+                let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
+                Ok(vec![result])
+            }
+            Self::LinkBench(name, mix) => {
+                let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
+                Ok(vec![result])
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::filebench::{parse_model, personality};
+    use crate::workload::fio::parse_job_file_on_files;
+    use crate::workload::oltp::tpcc::Scale;
+    use flashweir_core::Bytes;
+    use flashweir_device::presets::preset;
+    use flashweir_fs::vfs::HostCosts;
+
+    fn setup(flush: FlushMode) -> Setup {
+        let mut device = preset("rflush").unwrap();
+        device.geometry.chips_per_channel = 2;
+        device.buffer.capacity = Bytes::mib(16);
+        let jobs = "[sync]\nrw=randwrite\nbs=4k\nsize=8m\ndirect=1\nfsync=8\n";
+        let jobs = parse_job_file_on_files("sync.fio", jobs).unwrap().jobs;
+        let set = [("nfiles", "100"), ("nthreads", "4"), ("dir", "/mail")];
+        let mail = parse_model("varmail.f", personality("varmail").unwrap(), &set).unwrap();
+        Setup {
+            device,
+            flush,
+            range_checkpoints: false,
+            mount: MountOptions { costs: HostCosts::preset("server").unwrap(), ..MountOptions::default() },
+            workloads: vec![("sync".into(), Work::Fio(jobs)), ("mail".into(), Work::Filebench(mail))],
+            seed: 1,
+            interval: Duration::from_millis(100),
+            ramp: Duration::from_millis(100),
+            runtime: Some(Duration::from_millis(300)),
+            is_direct: false,
+        }
+    }
+
+    #[test]
+    fn workloads_run_side_by_side_and_repeat() {
+        for flush in FlushMode::ALL {
+            let result = run(&setup(flush), &mut |_| true).unwrap().unwrap();
+            let names: Vec<&str> = result.workloads.iter().map(|workload| workload.name.as_str()).collect();
+            assert_eq!(names, ["sync", "mail"]);
+            for workload in &result.workloads {
+                let total = workload.sum(&[]);
+                assert!(total.calls > 20, "{}: {} calls", workload.name, total.calls);
+                // fio's jobs open their files first.
+                let begun = workload.start_ns - result.prepared_ns - 100_000_000;
+                assert!(begun < 100_000, "{} begins {begun} ns late", workload.name);
+            }
+            assert_eq!(result.measured_ns, 300_000_000);
+            let flushes =
+                [result.totals.flushes, result.metrics["device.range_flushes"]].map(|count| count > 0);
+            assert_eq!(flushes, [flush == FlushMode::Flush, flush == FlushMode::RangeFlush]);
+            assert!(result.metrics["vfs.syncs"] > 0 && result.metrics["device.host_units_written"] > 0);
+            assert_eq!(Ok(Some(result)), run(&setup(flush), &mut |_| true));
+        }
+    }
+
+    /// The pairs of the RFLUSH paper's figure 4, all three at once and small.
+    #[test]
+    fn mixes_of_transactions_run_beside_a_file_server() {
+        let db = flashweir_db::Config {
+            pool_bytes: 4 << 20,
+            log_file_bytes: 1 << 20,
+            transactions_max: 16,
+            ..flashweir_db::Config::default()
+        };
+        let tpcc = TpccOptions {
+            scale: Scale { warehouses: 1, items: 200, customers: 30 },
+            db: db.clone(),
+            ..TpccOptions::new("", 0, 1)
+        };
+        let graph = LinkBenchOptions { db, ..LinkBenchOptions::new("", 0, 1000) };
+        let set = [("nfiles", "50"), ("nthreads", "1"), ("dir", "/files")];
+        let server = parse_model("fileserver.f", personality("fileserver").unwrap(), &set).unwrap();
+        let mut setup = setup(FlushMode::RangeFlush);
+        setup.is_direct = true;
+        setup.runtime = Some(Duration::from_secs(2));
+        setup.workloads = vec![
+            ("tpcc".into(), Work::Tpcc(tpcc)),
+            ("linkbench".into(), Work::LinkBench(graph)),
+            ("fileserver".into(), Work::Filebench(server)),
+        ];
+        let result = run(&setup, &mut |_| true).unwrap().unwrap();
+        let counts: Vec<(&str, u64)> = result
+            .workloads
+            .iter()
+            .map(|workload| (workload.name.as_str(), workload.sum(&[]).calls))
+            .collect();
+        let [("tpcc", tpcc), ("linkbench", linkbench), ("fileserver", server)] = counts[..] else {
+            panic!("{counts:?}")
+        };
+        assert!(tpcc > 0 && linkbench > 0 && server > 0, "{counts:?}");
+        assert_eq!(Ok(Some(result)), run(&setup, &mut |_| true));
+    }
+
+    #[test]
+    fn what_is_wrong_has_a_name_and_a_run_can_be_stopped() {
+        let error = |setup: &Setup| run(setup, &mut |_| true).unwrap_err().to_string();
+        let mut small = setup(FlushMode::Flush);
+        small.device.geometry.chips_per_channel = 1;
+        small.device.geometry.channels = 1;
+        small.device.geometry.blocks_per_plane = 32;
+        assert!(error(&small).starts_with("F2FS: "), "{}", error(&small));
+        let mut full = setup(FlushMode::Flush);
+        let jobs = "[big]\nrw=randread\nsize=100g\n";
+        full.workloads = vec![("big".into(), Work::Fio(parse_job_file_on_files("b", jobs).unwrap().jobs))];
+        assert!(error(&full).contains("ENOSPC") || error(&full).contains("no space"), "{}", error(&full));
+        assert_eq!(run(&setup(FlushMode::Flush), &mut |_| false), Ok(None));
+    }
+}

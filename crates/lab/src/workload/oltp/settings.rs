@@ -1,0 +1,136 @@
+//! Options of mixes as words: what a command line says.
+
+use super::linkbench::LinkBenchOptions;
+use super::tpcc::TpccOptions;
+use super::{OltpError, RunOptions};
+use flashweir_core::Bytes;
+use flashweir_db::{CommitMode, Config};
+
+/// What a word sets.
+enum Target<'a> {
+    U16(&'a mut u16),
+    U32(&'a mut u32),
+    U64(&'a mut u64),
+    Size32(&'a mut u32),
+    Size(&'a mut u64),
+    Switch(&'a mut bool),
+    Commit(&'a mut CommitMode),
+}
+
+impl Target<'_> {
+    /// Takes the value; otherwise what would have been one.
+    fn set(self, value: &str) -> Result<(), &'static str> {
+        fn number<T: std::str::FromStr>(value: &str) -> Result<T, &'static str> {
+            value.replace('_', "").parse().map_err(|_| "a whole number in range")
+        }
+        let size = || value.parse::<Bytes>().map_err(|_| "a size, as in 64MiB");
+        match self {
+            Self::U16(target) => *target = number(value)?,
+            Self::U32(target) => *target = number(value)?,
+            Self::U64(target) => *target = number(value)?,
+            Self::Size32(target) => *target = u32::try_from(size()?.0).map_err(|_| "a size below 4GiB")?,
+            Self::Size(target) => *target = size()?.0,
+            Self::Switch(target) => *target = value.parse().map_err(|_| "true or false")?,
+            Self::Commit(target) => {
+                *target = match value {
+                    "sync" => CommitMode::Sync,
+                    "write" => CommitMode::Write,
+                    "lazy" => CommitMode::Lazy,
+                    _ => return Err("sync, write or lazy"),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What all mixes have.
+fn common<'a>(run: &'a mut RunOptions, db: &'a mut Config) -> Vec<(&'static str, Target<'a>)> {
+    vec![
+        ("connections", Target::U32(&mut run.connections)),
+        ("pool", Target::Size(&mut db.pool_bytes)),
+        ("page", Target::Size32(&mut db.page_bytes)),
+        ("log_file", Target::Size(&mut db.log_file_bytes)),
+        ("log_files", Target::U32(&mut db.log_files)),
+        ("double_write", Target::Switch(&mut db.double_write)),
+        ("commit", Target::Commit(&mut db.commit)),
+    ]
+}
+
+fn apply(mut targets: Vec<(&'static str, Target<'_>)>, set: &[(&str, &str)]) -> Result<(), OltpError> {
+    for &(key, value) in set {
+        let wrong =
+            |expected: String| OltpError::Setting { key: key.to_owned(), value: value.to_owned(), expected };
+        let Some(at) = targets.iter().position(|(known, _)| *known == key) else {
+            let known: Vec<&str> = targets.iter().map(|(known, _)| *known).collect();
+            return Err(wrong(format!("each of {} once at most", known.join(", "))));
+        };
+        targets.remove(at).1.set(value).map_err(|expected| wrong(expected.to_owned()))?;
+    }
+    Ok(())
+}
+
+impl TpccOptions {
+    /// One warehouse and the engine's defaults, but for what is set: `warehouses`, `items`, `customers`, `connections`, `pool`,
+    /// `page`, `log_file`, `log_files`, `double_write`, `commit`.
+    ///
+    /// # Errors
+    /// The first setting that is unknown, there twice, or no value of its key.
+    pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
+        let mut options = Self::new("tpcc", 0, 1);
+        let scale = &mut options.scale;
+        let mut targets = vec![
+            ("warehouses", Target::U16(&mut scale.warehouses)),
+            ("items", Target::U32(&mut scale.items)),
+            ("customers", Target::U16(&mut scale.customers)),
+        ];
+        targets.extend(common(&mut options.run, &mut options.db));
+        apply(targets, set)?;
+        options.check()?;
+        Ok(options)
+    }
+}
+
+impl LinkBenchOptions {
+    /// 100,000 nodes and the engine's defaults, but for what is set: `nodes`, and what [`TpccOptions::of_settings`] takes of the
+    /// engine.
+    ///
+    /// # Errors
+    /// The first setting that is unknown, there twice, or no value of its key.
+    pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
+        let mut options = Self::new("linkbench", 0, 100_000);
+        let mut targets = vec![("nodes", Target::U64(&mut options.nodes))];
+        targets.extend(common(&mut options.run, &mut options.db));
+        apply(targets, set)?;
+        options.check()?;
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_options() {
+        let set = [("warehouses", "3"), ("pool", "64MiB"), ("page", "4KiB"), ("commit", "write")];
+        let options = TpccOptions::of_settings(&set).unwrap();
+        assert_eq!((options.scale.warehouses, options.db.pool_bytes), (3, 64 << 20));
+        assert_eq!((options.db.page_bytes, options.db.commit), (4096, CommitMode::Write));
+        let options =
+            LinkBenchOptions::of_settings(&[("nodes", "5_000"), ("double_write", "false")]).unwrap();
+        assert_eq!((options.nodes, options.db.double_write), (5000, false));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let error = |set: &[(&str, &str)]| LinkBenchOptions::of_settings(set).unwrap_err().to_string();
+        let known =
+            "each of nodes, connections, pool, page, log_file, log_files, double_write, commit once at most";
+        assert_eq!(error(&[("warehouses", "1")]), format!("warehouses cannot be `1`: expected {known}"));
+        assert_eq!(error(&[("commit", "x")]), "commit cannot be `x`: expected sync, write or lazy");
+        assert_eq!(error(&[("pool", "big")]), "pool cannot be `big`: expected a size, as in 64MiB");
+        assert_eq!(error(&[("nodes", "5")]), "nodes is 5: expected 100 to 4294967296");
+        assert_eq!(error(&[("page", "5000")]), "page_bytes is 5000: expected 4096, 8192 or 16384");
+    }
+}

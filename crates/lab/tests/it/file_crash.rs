@@ -1,0 +1,243 @@
+//! The crash laboratory of file systems: what it finds, and what it must not find.
+
+use flashweir_lab::crash::files::explorer::{Case, run};
+use flashweir_lab::crash::files::ops::content;
+use flashweir_lab::crash::files::oracle::Violation;
+use flashweir_lab::crash::files::tree::{Body, Node, Tree};
+use flashweir_lab::crash::files::volume::{Base, Setup, recover};
+use flashweir_lab::crash::files::{
+    Effort, Fault, FileCrashConfig, Ops, Sequences, Token, ace, explore, replay,
+};
+use flashweir_lab::stack::FlushMode;
+use std::sync::Arc;
+
+fn config(sequences: Sequences, count: u64) -> FileCrashConfig {
+    let seed = std::env::var("FLASHWEIR_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let effort = Effort { states_max: 40, exercise_every: 16, ..Effort::default() };
+    FileCrashConfig { sequences, count: Some(count), seed, effort, ..FileCrashConfig::default() }
+}
+
+#[test]
+fn file_cuts_keep_promises() {
+    for (sequences, mode) in [
+        (Sequences::Random, FlushMode::RangeFlush),
+        (Sequences::Random, FlushMode::Flush),
+        (Sequences::Seq2, FlushMode::RangeFlush),
+    ] {
+        let config = FileCrashConfig { mode, ..config(sequences, 8) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{sequences:?}, {mode:?}");
+        assert!(report.totals.recovered > 200 && report.totals.nested > 10, "{report:?}");
+    }
+}
+
+/// Without any flush nothing is promised to survive, and the laboratory says so; each token shows the same again.
+#[test]
+fn a_stack_without_flushes_is_found_out() {
+    let config =
+        FileCrashConfig { mode: FlushMode::NoFlush, violations_max: 2, ..config(Sequences::Random, 6) };
+    let report = explore(&config, None, |_| true).unwrap();
+    assert_eq!(report.violations.len(), 2);
+    for violation in &report.violations {
+        for token in [&violation.token, &violation.found_as] {
+            let token: Token = token.parse().unwrap();
+            assert!(replay(&token).unwrap().is_some(), "{token}");
+        }
+        let token: Token = violation.token.parse().unwrap();
+        let found_as: Token = violation.found_as.parse().unwrap();
+        assert!(token.ops.0.len() <= found_as.ops.0.len().min(12), "{token} is short");
+    }
+}
+
+#[test]
+fn file_cuts_do_not_depend_on_threads() {
+    let of = |jobs| explore(&FileCrashConfig { jobs, ..config(Sequences::Seq2, 5) }, None, |_| true).unwrap();
+    assert_eq!(of(1), of(3));
+}
+
+#[test]
+fn every_bounded_sequence_runs_as_the_reference_does() {
+    let base = Base::make(5).unwrap();
+    for ops in ace::seq1().iter().step_by(7) {
+        let case = Case {
+            base: &base,
+            mode: FlushMode::Flush,
+            planted: None,
+            ops,
+            effort: Effort::default(),
+            outside: None,
+        };
+        run(&case).unwrap_or_else(|fault| panic!("{ops}: {fault:?}"));
+    }
+}
+
+/// Found by `weir crash files`: the laboratory did not know what it had made through a link that leads nowhere.
+#[test]
+fn a_file_that_is_made_through_a_dangling_link_is_known() {
+    for words in
+        ["symlink:A/D/bar:second,write:second:0+20000,sync", "symlink:A/D/bar:second,creat:second,sync"]
+    {
+        verdict(words, |_| ()).unwrap_or_else(|violation| panic!("{words}: {violation:?}"));
+    }
+}
+
+/// A sequence, what it leaves when everything persists, and the verdict on that after `change`.
+fn verdict(words: &str, change: impl FnOnce(&mut Tree)) -> Result<(), Violation> {
+    verdict_at(words, |end, _| end, change)
+}
+
+/// The same with a sync at the end that had not begun at the cut: what it leaves might be there by chance.
+fn verdict_unsynced(words: &str, change: impl FnOnce(&mut Tree)) -> Result<(), Violation> {
+    verdict_at(&format!("{words},sync"), |_, last_begun| last_begun, change)
+}
+
+fn verdict_at(
+    words: &str,
+    cut: impl FnOnce(u64, u64) -> u64,
+    change: impl FnOnce(&mut Tree),
+) -> Result<(), Violation> {
+    let base = Base::make(4).unwrap();
+    let ops: Ops = words.parse().unwrap();
+    let case = Case {
+        base: &base,
+        mode: FlushMode::Flush,
+        planted: None,
+        ops: &ops,
+        effort: Effort::default(),
+        outside: None,
+    };
+    let run = run(&case).unwrap();
+    let mut tree = recover(&run.port, Setup::new(FlushMode::Flush, base.seed)).unwrap();
+    let cut = cut(u64::from(run.end), run.history.steps.last().unwrap().begun);
+    run.history.judge(cut, &tree).unwrap();
+    change(&mut tree);
+    run.history.judge(cut, &tree)
+}
+
+fn node<'a>(tree: &'a mut Tree, path: &str) -> &'a mut Node {
+    let number = tree.find(path).unwrap_or_else(|| panic!("{path} is there"));
+    Arc::make_mut(tree.nodes.get_mut(&number).unwrap())
+}
+
+fn bytes(tree: &mut Tree, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let body = &mut node(tree, path).body;
+    let Body::File(file) = body else { panic!("{path} is a file") };
+    let mut changed = file.to_vec();
+    change(&mut changed);
+    *body = Body::File(changed.into());
+}
+
+fn unname(tree: &mut Tree, dir: &str, name: &str) -> u64 {
+    let Body::Directory(entries) = &mut node(tree, dir).body else { panic!("{dir} is a directory") };
+    entries.remove(name).unwrap()
+}
+
+fn forget(tree: &mut Tree, dir: &str, name: &str) {
+    let number = unname(tree, dir, name);
+    tree.nodes.remove(&number);
+}
+
+#[test]
+fn what_was_synced_must_be_there() {
+    let words = "write:A/foo:0+9000,setxattr:A/foo:x:10,fsync:A/foo";
+    let of = |change: fn(&mut Tree)| verdict(words, change);
+    assert_eq!(of(|_| {}), Ok(()));
+    assert!(matches!(of(|tree| forget(tree, "A", "foo")), Err(Violation::Name(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(8_000))), Err(Violation::Size(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.push(0))), Err(Violation::Size(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file[8_999] = 0)), Err(Violation::Content(_))));
+    assert!(matches!(
+        of(|tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0))),
+        Err(Violation::Content(_))
+    ));
+    assert!(matches!(of(|tree| node(tree, "A/foo").xattrs.clear()), Err(Violation::Xattr(_))));
+    assert!(matches!(of(|tree| node(tree, "A/foo").mode = 0), Err(Violation::Inode(_))));
+    assert!(matches!(of(|tree| node(tree, "A/foo").links = 2), Err(Violation::Inode(_))));
+    // Another file, which was there from the beginning.
+    assert!(matches!(of(|tree| forget(tree, "B", "old")), Err(Violation::Name(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/old", |file| file[0] ^= 1)), Err(Violation::Content(_))));
+    let link = |tree: &mut Tree| node(tree, "link").body = Body::Symlink("elsewhere".into());
+    assert!(matches!(of(link), Err(Violation::Inode(_))));
+}
+
+#[test]
+fn what_was_not_synced_may_be_old_or_new_and_nothing_else() {
+    let words = "write:A/foo:0+9000,sync,write:A/foo:0+4096,append:A/foo:5000";
+    let of = |change: fn(&mut Tree)| verdict_unsynced(words, change);
+    let old = |file: &mut Vec<u8>| {
+        file[..4_096].copy_from_slice(&content(0, 0, 4_096));
+    };
+    assert_eq!(verdict_unsynced(words, |tree| bytes(tree, "A/foo", old)), Ok(()));
+    assert_eq!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(9_000))), Ok(()));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(9_001))), Err(Violation::Size(_))));
+    assert!(matches!(
+        of(|tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0))),
+        Err(Violation::Content(_))
+    ));
+    let others = |file: &mut Vec<u8>| {
+        file[..4_096].copy_from_slice(&content(77, 0, 4_096));
+    };
+    assert!(matches!(
+        verdict_unsynced(words, |tree| bytes(tree, "A/foo", others)),
+        Err(Violation::Content(_))
+    ));
+    assert!(matches!(of(|tree| forget(tree, "A", "foo")), Err(Violation::Name(_))));
+}
+
+#[test]
+fn a_rename_is_whole() {
+    let words = "write:A/foo:0+100,write:B/foo:0+200,sync,rename:A/foo:B/foo";
+    let both = |tree: &mut Tree| {
+        let number = tree.find("B/foo").unwrap();
+        let Body::Directory(entries) = &mut node(tree, "A").body else { panic!("a directory") };
+        entries.insert("foo".into(), number);
+        node(tree, "B/foo").links = 2;
+    };
+    let found = verdict_unsynced(words, both);
+    assert!(matches!(found, Err(Violation::Rename(_))), "{found:?}");
+    let words = "write:A/foo:0+100,sync,rename:A/foo:B/foo";
+    assert!(matches!(
+        verdict_unsynced(words, |tree| forget(tree, "B", "foo")),
+        Err(Violation::Vanished(_) | Violation::Rename(_))
+    ));
+}
+
+#[test]
+fn what_is_gone_for_good_stays_away() {
+    let words = "write:A/foo:0+100,sync,link:A/foo:B/foo,unlink:A/foo,fsync:A";
+    let back = |tree: &mut Tree| {
+        let number = tree.find("B/foo").unwrap();
+        let Body::Directory(entries) = &mut node(tree, "A").body else { panic!("a directory") };
+        entries.insert("foo".into(), number);
+        node(tree, "B/foo").links = 2;
+    };
+    assert!(matches!(verdict(words, back), Err(Violation::Name(_))));
+    let stranger = |tree: &mut Tree| {
+        let number = tree.find("A/old").unwrap();
+        let Body::Directory(entries) = &mut node(tree, "B").body else { panic!("a directory") };
+        entries.insert("stranger".into(), number);
+        node(tree, "A/old").links = 3;
+    };
+    assert!(matches!(verdict("sync", stranger), Err(Violation::Name(_))));
+}
+
+/// fdatasync promises data, size, and that the file is found; not attributes.
+#[test]
+fn fdatasync_promises_less_than_fsync() {
+    let words = "write:A/foo:0+100,sync,setxattr:A/foo:x:10,append:A/foo:5000,fdatasync:A/foo";
+    assert_eq!(verdict(words, |tree| node(tree, "A/foo").xattrs.clear()), Ok(()));
+    assert!(matches!(
+        verdict(words, |tree| bytes(tree, "A/foo", |file| file.truncate(100))),
+        Err(Violation::Size(_))
+    ));
+    let words = words.replace("fdatasync", "fsync");
+    assert!(matches!(verdict(&words, |tree| node(tree, "A/foo").xattrs.clear()), Err(Violation::Xattr(_))));
+}
+
+#[test]
+fn a_replay_names_what_there_is_not() {
+    let with = |text: &str| replay(&text.parse::<Token>().unwrap());
+    assert!(with("f2fs@flush@2@creat:foo,sync@c9999@0000000000000000").unwrap_err().contains("events"));
+    assert!(with("f2fs@flush@2@creat:foo,sync@c1@0000000000000000").unwrap_err().contains("no state"));
+    assert_eq!(with("f2fs@flush@2@creat:foo,sync@c-"), Ok(None::<Fault>));
+}
