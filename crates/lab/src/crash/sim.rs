@@ -11,8 +11,9 @@ use flashweir_contract::{Content, Log, OpIx};
 use flashweir_core::agenda::Agenda;
 use flashweir_core::command::pattern;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Done, Duration, Instant, Lpn, Payload};
+use flashweir_core::{DeviceError, Done, Duration, Instant, Lpn, Payload};
 use flashweir_device::{Device, Effect, Event};
+use flashweir_ftl::BlockId;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,9 @@ pub enum Misbehaviour {
 /// Events of a run at most: so many, and so many more for each operation. A tiny device needs a tenth.
 const EVENTS_MIN: u32 = 4_000;
 const EVENTS_PER_OP: u32 = 400;
+/// Blocks that a plane may lose before the device turns read-only: the tiny device whose programs fail has 16,
+/// of which it needs 13 (six for data, two for metadata, three in reserve, two open).
+const BLOCKS_TO_SPARE: u32 = 3;
 
 /// One boot.
 #[derive(Clone, Debug)]
@@ -217,6 +221,7 @@ impl Sim {
                     match completion.result {
                         Ok(Done::Data(data)) => self.check_read(number, &data),
                         Ok(_) => {}
+                        Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
                         Err(error) => {
                             let error = error.to_string();
                             self.misbehaviour.get_or_insert(Misbehaviour::Failed { op: number, error });
@@ -227,6 +232,17 @@ impl Sim {
             }
         }
         self.effects = effects;
+    }
+
+    /// Whether a plane has lost more blocks than a tiny device has to spare: it may refuse to change then, and
+    /// what it holds must still be right. Counted on the medium, not by what the device thinks of itself.
+    fn is_worn_out(&self) -> bool {
+        let (geometry, media) = (self.device.geometry(), self.device.media());
+        let mut lost = vec![0; geometry.planes() as usize];
+        for block in (0..geometry.blocks()).map(BlockId).filter(|block| media.is_bad(*block)) {
+            lost[geometry.plane_of(block).0 as usize] += 1;
+        }
+        lost.iter().any(|lost| *lost > BLOCKS_TO_SPARE)
     }
 
     fn check_read(&mut self, number: u32, data: &[Payload]) {

@@ -237,3 +237,27 @@ fn regression_preconditioning_leaves_no_open_word_line() {
         }
     }
 }
+
+/// A device whose programs fail wore out after a few boots, and that it then refused to write was called a violation.
+#[test]
+fn regression_a_device_without_spare_blocks_may_refuse_but_not_forget() {
+    let token = "tiny-d1-failing/18620779/2/all/c237/ff/3a+3a+3a".parse().unwrap();
+    assert_eq!(replay(&token).unwrap().fault, None);
+
+    let mut config = tiny("tiny-d1-failing").unwrap();
+    config.faults.program_fail = 0.02;
+    let mut worn_out = 0;
+    for world in 0..10 {
+        let mut random = Stream::new(seed() + world, "worn-out");
+        let mut device = Device::new(config.clone(), options(world));
+        for boot in 0..30 {
+            device = Recovery::begin(&config, options(world), cut_short(&config, device, boot, &mut random))
+                .finish()
+                .0;
+            device.audit();
+        }
+        worn_out += u32::from(device.is_read_only());
+        assert_eq!(exercise_device(device, world), Ok(()), "world {world}");
+    }
+    assert!(worn_out > 0, "no device wore out");
+}
