@@ -15,7 +15,7 @@
 //! ```
 
 use flashweir_core::random::mix;
-use flashweir_core::{Executor, Instant};
+use flashweir_core::{Executor, Instant, Payload};
 use flashweir_fs::f2fs::{F2fs, Inode, Kind, Time, Volume};
 use flashweir_fs::port::{Image, block_on, bytes_of};
 use flashweir_fs::vfs::{
@@ -586,7 +586,9 @@ fn image_content(volume: &Volume, inode: &Inode) -> Result<u64, Box<dyn Error>> 
     let mut index = 0;
     while index < end {
         let count = (end - index).min(4096) as u32;
-        for (index, payload) in (index..).zip(block_on(volume.read_blocks(inode, index, count))?) {
+        let blocks = (index..).zip(block_on(volume.read_blocks(inode, index, count))?);
+        // A hole of millions of blocks adds nothing.
+        for (index, payload) in blocks.filter(|(_, payload)| *payload != Payload::Zero) {
             let bytes = (inode.size - index * BLOCK).min(BLOCK) as usize;
             content = add_block(content, index, &bytes_of(&payload)[..bytes]);
         }
