@@ -61,6 +61,8 @@ pub struct Sim {
     /// Reads may overtake the rest of a command that is accepted in parts: what they may return.
     expected: Vec<Option<Vec<u64>>>,
     events: u32,
+    /// A device without spare blocks said that it lost accepted writes: which ones the model cannot know.
+    has_lost_writes: bool,
     misbehaviour: Option<Misbehaviour>,
 }
 
@@ -85,6 +87,7 @@ impl Sim {
             log_ops: vec![None; ops],
             expected: vec![None; ops],
             events: 0,
+            has_lost_writes: false,
             misbehaviour: None,
             history,
         };
@@ -177,6 +180,9 @@ impl Sim {
             self.misbehaviour = Some(Misbehaviour::Wedged { in_flight: left, state: self.device.describe() });
             return;
         }
+        if self.has_lost_writes {
+            return;
+        }
         let wrong = (0..self.model.len()).find(|&unit| {
             self.device.peek(Lpn(unit as u64)).unwrap_or_default().identity() != self.model[unit].identity()
         });
@@ -222,6 +228,9 @@ impl Sim {
                         Ok(Done::Data(data)) => self.check_read(number, &data),
                         Ok(_) => {}
                         Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
+                        Err(DeviceError::WriteFault { .. }) if self.is_worn_out() => {
+                            self.has_lost_writes = true
+                        }
                         Err(error) => {
                             let error = error.to_string();
                             self.misbehaviour.get_or_insert(Misbehaviour::Failed { op: number, error });
@@ -247,6 +256,9 @@ impl Sim {
 
     fn check_read(&mut self, number: u32, data: &[Payload]) {
         let expected = self.expected[number as usize].take().unwrap_or_default();
+        if self.has_lost_writes {
+            return;
+        }
         let first = self.touched(&self.history.ops[number as usize]).0;
         let wrong =
             data.iter().zip(&expected).position(|(payload, expected)| payload.identity() != *expected);
