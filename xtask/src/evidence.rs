@@ -54,20 +54,35 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
 }
 
 /// Campaigns of file cuts, in turn.
-const FILE_CUTS: [&[&str]; 4] = [
-    &["--sequences", "random", "--states", "55000"],
-    &["--sequences", "seq-2", "--states", "25000"],
-    &["--sequences", "random", "--states", "22000", "--flush", "flush"],
-    &["--sequences", "seq-1", "--states-each", "25"],
+const FILE_CUTS: [&[&str]; 7] = [
+    &["--sequences", "random", "--states", "55000", "--fsck-every", "400"],
+    &["--sequences", "seq-1", "--states-each", "25", "--fsck-every", "200"],
+    &["--sequences", "cleaning", "--count", "12", "--states-each", "25", "--fsck-every", "5"],
+    &[
+        "--sequences",
+        "random",
+        "--count",
+        "100",
+        "--states-each",
+        "80",
+        "--on",
+        "device",
+        "--fsck-every",
+        "40",
+    ],
+    &["--sequences", "seq-1", "--states-each", "12", "--on", "device", "--fsck-every", "100"],
+    &["--sequences", "seq-2", "--states", "25000", "--fsck-every", "400"],
+    &["--sequences", "random", "--states", "22000", "--flush", "flush", "--fsck-every", "400"],
 ];
 
 /// What one campaign of file cuts found.
 fn file_chunk(seed: u64, report: &Value) -> Value {
     let totals = &report["totals"];
     json!({
-        "seed": seed, "sequences": report["sequences"], "sequences_all": report["sequences_all"],
-        "flushes": report["mode"], "states": totals["distinct"], "fsck_f2fs": totals["outside"],
-        "violations": report["violations"].as_array().map_or(0, Vec::len), "totals": totals,
+        "seed": seed, "on": report["on"], "sequences": report["sequences"],
+        "sequences_all": report["sequences_all"], "flushes": report["mode"], "states": totals["distinct"],
+        "fsck_f2fs": totals["outside"], "violations": report["violations"].as_array().map_or(0, Vec::len),
+        "totals": totals,
     })
 }
 
@@ -154,25 +169,15 @@ impl Evidence {
         Ok(violations == 0)
     }
 
-    /// Chunks take turns: bounded sequences of one operation, drawn ones of two, random ones, each with range flushes and
-    /// random ones also with FLUSH. `fsck.f2fs` looks at one image in 400.
+    /// Chunks take turns: bounded and drawn sequences, and those on a nearly full volume; range flushes and FLUSH; the model
+    /// device and the simulated one. `fsck.f2fs` looks at some of the images.
     fn file_cuts(&mut self, wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
         while self.chunks().len() < FILE_CUTS.len() || self.sum("states") < wanted {
             let chunk = self.chunks().len();
             let seed = self.seed + chunk as u64;
             let seed_text = seed.to_string();
-            let what = [
-                "crash",
-                "files",
-                "--quiet",
-                "--fsck-every",
-                "400",
-                "--output",
-                "json",
-                "--seed",
-                &seed_text,
-            ];
+            let what = ["crash", "files", "--quiet", "--output", "json", "--seed", &seed_text];
             // A violation is in what is printed, and counted below.
             let output = weir(self.seed).args(what).args(FILE_CUTS[chunk % FILE_CUTS.len()]).output();
             let output = output.map_err(|error| format!("weir crash files: {error}"))?;

@@ -669,6 +669,7 @@ pub(crate) enum CrashCommand {
   weir crash files                                     every sequence of one operation, after ACE
   weir crash files --sequences seq-2 --states 100000   drawn ones of two operations
   weir crash files --sequences random --count 500      longer ones
+  weir crash files --on device --sequences random --count 100   on the simulated device, cut in its operations
   weir crash files --flush noflush                     what happens if nothing is ever flushed: must fail
   weir crash files --fsck-every 100                    fsck.f2fs looks at some of the recovered images
   weir crash files --mutants                           would it find a bug? plants every known one in turn
@@ -677,10 +678,11 @@ pub(crate) enum CrashCommand {
 Each sequence is done on a small F2FS volume that has been in use. The power is cut at every write and flush; every state \
 that the contract of the device allows there (all of them while few blocks are undecided, then a choice) is recovered by a \
 mount, checked, read, and held against what fsync, fdatasync, sync and rename promise: docs/file-crash.md. A violation is \
-made small, and ends the command with exit code 1.")]
+made small, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
+operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
-    /// Which sequences: all of one operation, drawn ones of two, or random ones
-    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random"], default_value = "seq-1")]
+    /// Which sequences: all of one operation, drawn ones of two, random ones, or those on a nearly full volume
+    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning"], default_value = "seq-1")]
     pub(crate) sequences: String,
     /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
@@ -694,6 +696,9 @@ pub(crate) struct CrashFilesArgs {
     /// Seed of the volumes and of what is drawn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
+    /// What the file system is on: any device that keeps the contract, or the simulated one, cut in its operations
+    #[arg(long, value_name = "VOLUME", value_parser = ["model", "device"], default_value = "model")]
+    pub(crate) on: String,
     /// What the host makes of flushes: FLUSH for each, range flushes, or nothing at all
     #[arg(long, value_name = "MODE", value_parser = ["flush", "rflush", "noflush"], default_value = "rflush")]
     pub(crate) flush: String,

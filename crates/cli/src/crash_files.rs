@@ -7,12 +7,11 @@ use crate::output::{Files, check, print};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use flashweir_core::{Lpn, Payload};
-use flashweir_fs::f2fs::write::PlantedBug;
 use flashweir_fs::port::{Block, BlockPort, Image, Write as BlockWrite, block_on};
 use flashweir_lab::crash::files::explorer::Outside;
 use flashweir_lab::crash::files::token::{bug_named, mode_named};
 use flashweir_lab::crash::files::{
-    Effort, FileCrashConfig, FileCrashReport, FileMutant, Sequences, Token, explore, hunt, replay,
+    Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, On, Sequences, Token, explore, hunt, replay,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -75,10 +74,12 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let sequences = Sequences::ALL.iter().find(|(_, name)| *name == args.sequences);
     let (sequences, _) =
         sequences.ok_or_else(|| Failure::Usage(format!("--sequences: {}", args.sequences)))?;
+    let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);
     Ok(FileCrashConfig {
+        on: on.ok_or_else(|| Failure::Usage(format!("--on: {}", args.on)))?,
         sequences: *sequences,
         count: args.count,
         states: args.states.or((!has_end).then_some(STATES)),
@@ -101,12 +102,13 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
 fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool) -> Outcome {
     let bar = Mutex::new(Bar::new(args.quiet));
     let mut mutants: Vec<FileMutant> = Vec::new();
-    for (index, (bug, name)) in PlantedBug::ALL.into_iter().enumerate() {
+    let bugs: Vec<Bug> = Bug::all().collect();
+    for (index, &bug) in bugs.iter().enumerate() {
         let config = FileCrashConfig { states: None, ..config.clone() };
         let found = hunt(&config, bug, |progress| {
             if let Ok(mut bar) = bar.lock() {
-                bar.set((index as f64 + progress.fraction) / PlantedBug::ALL.len() as f64, || {
-                    format!("{name}: {} sequences", progress.sequences)
+                bar.set((index as f64 + progress.fraction) / bugs.len() as f64, || {
+                    format!("{}: {} sequences", bug.name(), progress.sequences)
                 });
             }
             !cancel.load(Ordering::Relaxed)
@@ -180,9 +182,12 @@ fn shown(report: &FileCrashReport) -> String {
     row("verdicts", totals.judged);
     row("volumes used after recovery", totals.exercised);
     row("images that fsck.f2fs found good", totals.outside);
+    row("sections cleaned during sequences", totals.cleaned);
+    row("blocks written into holes", totals.filled_holes);
     let mut text = format!(
-        "{}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",
+        "{} on the {}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",
         report.sequences,
+        report.on.name(),
         report.mode,
         report.seed,
         thousands(totals.cases),

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 160] = [
+const BAD: [(&str, &str); 161] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -243,6 +243,7 @@ const BAD: [(&str, &str); 160] = [
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
     ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),
     ("crash --mutants --planted early-flush", "--mutants cannot be used with --planted <BUG>"),
+    ("crash files --on disk", "--on cannot be `disk`: expected model or device"),
     ("run good.toml --report none/page.html", "none/page.html cannot be written: there is no directory none"),
     ("run good.toml --report", "--report needs a value"),
     ("run good.toml --csv same --report same", "--report cannot be same: --csv is that file: expected another"),

@@ -72,6 +72,11 @@ impl Live {
     /// A device that has just woken up, at virtual time zero.
     pub fn new(mut device: Device) -> Self {
         device.forgo_digest();
+        Self::with_digest(device)
+    }
+
+    /// The same, for who compares media ([`Media::digest`]), which costs a look at every byte.
+    pub fn with_digest(device: Device) -> Self {
         let link = Link::new(device.config().link.clone());
         Self {
             agenda: Agenda::default(),

@@ -206,6 +206,11 @@ impl Stack {
         Self::on(Live::new(device), mode)
     }
 
+    /// The same, for who compares media ([`flashweir_device::Media::digest`]), which costs a look at every byte.
+    pub fn with_digest(device: Device, mode: FlushMode) -> Self {
+        Self::on(Live::with_digest(device), mode)
+    }
+
     fn on(mut live: Live, mode: FlushMode) -> Self {
         live.note_arrivals();
         let shared = Shared {
@@ -238,6 +243,17 @@ impl Stack {
     /// Looks at the device.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
         self.port().with_device(look)
+    }
+
+    /// The instant before which the power may fail now: that of the next turn.
+    pub fn cut_instant(&self) -> Instant {
+        let now = self.now();
+        if self.executor.has_ready() {
+            return now;
+        }
+        let device = self.shared.borrow().live.as_ref().and_then(Live::next);
+        let next = [device, self.executor.next_timer()].into_iter().flatten().min();
+        next.map_or(now, |next| next.max(now))
     }
 
     /// A hash over everything that the device did and when.
@@ -327,6 +343,13 @@ impl Stack {
         };
         let (live, report) = live.cut(now, options, tear);
         (Self::on(live, mode), report)
+    }
+}
+
+impl Drop for Stack {
+    /// Tasks hold what holds the executor.
+    fn drop(&mut self) {
+        self.executor.clear();
     }
 }
 

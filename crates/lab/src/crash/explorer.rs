@@ -498,7 +498,7 @@ fn found(sim: &Sim, fault: Fault, torn: &[Torn], nested: Vec<NestedCut>) -> Foun
     Found { fault, boot: 0, cut: sim.events(), torn: torn.to_vec(), nested }
 }
 
-fn cell_hash(cell: &Interrupted) -> u64 {
+pub(super) fn cell_hash(cell: &Interrupted) -> u64 {
     let kind = match cell.op.kind {
         OpKind::Read => 0,
         OpKind::Program => 1,

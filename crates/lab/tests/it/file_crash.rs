@@ -1,12 +1,13 @@
 //! The crash laboratory of file systems: what it finds, and what it must not find.
 
+use flashweir_device::PlantedBug as DeviceBug;
 use flashweir_lab::crash::files::explorer::{Case, run};
 use flashweir_lab::crash::files::ops::content;
 use flashweir_lab::crash::files::oracle::Violation;
 use flashweir_lab::crash::files::tree::{Body, Node, Tree};
 use flashweir_lab::crash::files::volume::{Base, Setup, recover};
 use flashweir_lab::crash::files::{
-    Effort, Fault, FileCrashConfig, Ops, Sequences, Token, ace, explore, replay,
+    Bug, Effort, Fault, FileCrashConfig, On, Ops, Sequences, Token, ace, explore, hunt, replay,
 };
 use flashweir_lab::stack::FlushMode;
 use std::sync::Arc;
@@ -29,6 +30,34 @@ fn file_cuts_keep_promises() {
         assert_eq!(report.violations, [], "{sequences:?}, {mode:?}");
         assert!(report.totals.recovered > 200 && report.totals.nested > 10, "{report:?}");
     }
+}
+
+/// The same through the simulated device, cut in its operations.
+#[test]
+fn file_cuts_of_the_whole_stack_keep_promises() {
+    let effort = Effort { states_max: 24, nested_every: 4, ..Effort::default() };
+    for (sequences, count) in [(Sequences::Random, 4), (Sequences::Seq2, 4)] {
+        let config = FileCrashConfig { on: On::Device, effort, ..config(sequences, count) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{sequences:?}");
+        let totals = report.totals;
+        assert!(totals.recovered > 20 && totals.nested > 3 && totals.allowed > 500, "{totals:?}");
+    }
+}
+
+/// Where the contract asks for tags of two versions of a block, a device that keeps only the newer ones is found out.
+#[test]
+fn tags_that_are_replaced_are_found() {
+    let effort = Effort { states_max: 16, nested_every: 0, exercise_every: 0, ..Effort::default() };
+    let config = FileCrashConfig { effort, ..config(Sequences::Seq1, 12) };
+    let config = FileCrashConfig { seed: 1, ..config };
+    let mutant = hunt(&config, Bug::Device(DeviceBug::TagsReplaced), |_| true).unwrap();
+    let killed_by = mutant.killed_by.expect("it is found");
+    let token: Token = killed_by.token.parse().unwrap();
+    let fault = replay(&token).unwrap();
+    assert!(matches!(fault, Some(Fault::Violation(Violation::Content(_)))), "{fault:?}");
+    // Without the bug there is no such image, or nothing wrong with it.
+    assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))));
 }
 
 /// Without any flush nothing is promised to survive, and the laboratory says so; each token shows the same again.
@@ -60,6 +89,7 @@ fn every_bounded_sequence_runs_as_the_reference_does() {
     let base = Base::make(5).unwrap();
     for ops in ace::seq1().iter().step_by(7) {
         let case = Case {
+            on: On::Model,
             base: &base,
             mode: FlushMode::Flush,
             planted: None,
@@ -99,6 +129,7 @@ fn verdict_at(
     let base = Base::make(4).unwrap();
     let ops: Ops = words.parse().unwrap();
     let case = Case {
+        on: On::Model,
         base: &base,
         mode: FlushMode::Flush,
         planted: None,
@@ -107,7 +138,7 @@ fn verdict_at(
         outside: None,
     };
     let run = run(&case).unwrap();
-    let mut tree = recover(&run.port, Setup::new(FlushMode::Flush, base.seed)).unwrap();
+    let mut tree = recover(&mut run.port.clone(), Setup::new(FlushMode::Flush, base.seed)).unwrap();
     let cut = cut(u64::from(run.end), run.history.steps.last().unwrap().begun);
     run.history.judge(cut, &tree).unwrap();
     change(&mut tree);

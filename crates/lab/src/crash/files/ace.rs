@@ -6,11 +6,13 @@
 //!
 //! Where the bounds differ from ACE's: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
 //! holes, single bytes and pages past the end; files are punched, attributes have two sizes; what an operation needs is
-//! there durably in one sequence and not in the next; memory maps are absent, since the vfs has none.
+//! there durably in one sequence and not in the next; files lose their names while they are open; pages are written while a
+//! sync is under way; memory maps are absent, since the vfs has none.
 //!
 //! Invariant: a sequence is a function of its number, or of its seed.
 
 use super::ops::{Op, Ops};
+use super::volume::FILL_PAGES;
 use flashweir_core::Stream;
 use std::collections::BTreeSet;
 
@@ -47,6 +49,9 @@ fn core(needs: Vec<Op>, op: Op, files: &[&'static str]) -> Core {
 /// Every operation within the bounds.
 fn cores() -> Vec<Core> {
     let mut cores = Vec::new();
+    for file in ["foo", "A/foo"] {
+        held(file, &mut cores);
+    }
     for file in FILES {
         cores.push(core(vec![], Op::Creat(file.into()), &[file]));
         cores.push(core(vec![write(file, SHORT)], Op::Creat(file.into()), &[file]));
@@ -88,6 +93,42 @@ fn cores() -> Vec<Core> {
         cores.push(core(vec![write(from, SHORT)], op, &[from]));
     }
     cores
+}
+
+/// Operations on files that are open while their names go: what is left of them has no name, and must be gone after a cut.
+fn held(file: &'static str, cores: &mut Vec<Core>) {
+    let path = || file.to_owned();
+    let there = vec![write(file, LONG), Op::Hold(path())];
+    cores.push(core(there.clone(), Op::Unlink(path()), &[file]));
+    let mut other = vec![write("B/foo", SHORT)];
+    other.extend(there.clone());
+    cores.push(core(other, Op::Rename("B/foo".into(), path()), &[file, "B/foo"]));
+    let mut nameless = there;
+    nameless.push(Op::Unlink(path()));
+    cores.push(core(nameless.clone(), Op::AppendHeld(5_000), &[]));
+    // Another file has the name meanwhile, and durably.
+    nameless.extend([write(file, SHORT), Op::Fsync(path()), Op::AppendHeld(100)]);
+    cores.push(core(nameless, Op::FsyncHeld, &[file]));
+}
+
+/// Pages that are written in place while everything is made durable, one after the other, so that one of them meets the
+/// moment: two versions of one block, of which the durability command has to know the first and not the second.
+fn overlapping() -> Vec<Ops> {
+    const PAGES: u64 = 6;
+    let direct = |page: u64, pages: u64| Op::Direct("foo".into(), page * 4_096, pages * 4_096);
+    let long = write("foo", PAGES * 4_096);
+    let mut all = Vec::new();
+    for is_forward in [true, false] {
+        for needs in [vec![long.clone(), Op::Sync], vec![long.clone()], vec![Op::Creat("foo".into())]] {
+            let mut ops = needs;
+            ops.extend([direct(0, PAGES), Op::BeginSync]);
+            let page = |page| if is_forward { page } else { PAGES - 1 - page };
+            ops.extend((0..PAGES).map(|at| direct(page(at), 1)));
+            ops.push(Op::Wait);
+            all.push(Ops(ops));
+        }
+    }
+    all
 }
 
 /// Operations on the content of one file.
@@ -140,6 +181,9 @@ fn persistence(core: &Core) -> Vec<Op> {
     }
     let dirs = core.dirs.iter().filter(|dir| !is_gone(dir));
     calls.extend(dirs.map(|dir| Op::Fsync((*dir).into())));
+    if matches!(core.op, Op::AppendHeld(_)) {
+        calls.push(Op::FsyncHeld);
+    }
     // Another file, of which the operation knows nothing.
     calls.push(Op::Fsync("A/old".into()));
     calls
@@ -147,7 +191,7 @@ fn persistence(core: &Core) -> Vec<Op> {
 
 /// All sequences of one operation.
 pub fn seq1() -> Vec<Ops> {
-    let mut all = Vec::new();
+    let mut all = overlapping();
     for core in cores() {
         for call in persistence(&core) {
             let mut plain = core.needs.clone();
@@ -226,16 +270,48 @@ pub fn random(seed: u64) -> Ops {
             }
             71..=72 => Op::SetXattr(file.clone(), "user".into(), *pick(&mut random, &[10, 100, 2_000])),
             73 => Op::RemoveXattr(file.clone(), "user".into()),
-            74 => Op::Hold(file.clone()),
-            75 => Op::Release,
-            76..=90 => Op::Fsync(file.clone()),
-            91..=93 => Op::Fdatasync(file.clone()),
+            74..=75 => Op::Hold(file.clone()),
+            76 => Op::Release,
+            77 => Op::AppendHeld(len),
+            78 => Op::FsyncHeld,
+            79..=91 => Op::Fsync(file.clone()),
+            92..=93 => Op::Fdatasync(file.clone()),
             94 => Op::Fsync((*pick(&mut random, &["A", "B", "A/D"])).into()),
             95..=96 => Op::Sync,
+            97 => Op::BeginSync,
             _ => Op::WriteBack,
         });
         recent = file;
     }
+    Ops(ops)
+}
+
+/// A sequence for a volume that is nearly full: large parts of what fills it are written again, so that sections have to be
+/// cleaned and holes filled. No file gets longer for good.
+pub fn cleaning(seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "sequences that need room");
+    let mut ops = Vec::new();
+    let mut recent = "fill/0".to_owned();
+    for _ in 0..10 + random.below(10) {
+        let (kind, file) = (random.below(100), 4 * random.below(40) + 2);
+        let path = format!("fill/{file}");
+        let pages = 8 * (1 + random.below(FILL_PAGES / 8));
+        ops.push(match kind {
+            0..=54 => {
+                recent = path.clone();
+                Op::Write(path, 4_096 * random.below(FILL_PAGES - pages + 1), 4_096 * pages)
+            }
+            55..=59 => Op::Truncate(path, 4_096 * random.below(FILL_PAGES)),
+            60..=64 => Op::Unlink(format!("fill/{}", file + 1)),
+            65..=69 => Op::Write("A/foo".into(), 0, 4_096 * random.below(32) + 100),
+            70..=74 => Op::Rename(format!("fill/hole-{}", file / 4), "A/bar".into()),
+            75..=84 => Op::Fsync(recent.clone()),
+            85..=91 => Op::Sync,
+            92..=93 => Op::BeginSync,
+            _ => Op::WriteBack,
+        });
+    }
+    ops.push(Op::Sync);
     Ops(ops)
 }
 
@@ -263,7 +339,7 @@ mod tests {
         assert_eq!((seq2(7), random(7)), (seq2(7), random(7)));
         assert_ne!((seq2(7), random(7)), (seq2(8), random(8)));
         for seed in 0..200 {
-            for ops in [seq2(seed), random(seed)] {
+            for ops in [seq2(seed), random(seed), cleaning(seed)] {
                 assert_eq!(ops.to_string().parse::<Ops>().unwrap(), ops);
             }
         }

@@ -6,11 +6,10 @@
 use super::ace;
 use super::explorer::{self, Case, Counts, Effort, Fault, Found, Outside};
 use super::ops::Ops;
-use super::token::{Token, bug_name, mode_name};
-use super::volume::Base;
+use super::token::{Bug, On, Token, mode_name};
+use super::volume::{Base, FULL};
 use crate::stack::FlushMode;
 use flashweir_contract::minimise;
-use flashweir_fs::f2fs::write::PlantedBug;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,12 +30,18 @@ pub enum Sequences {
     Seq2,
     /// Random ones of up to 31 operations.
     Random,
+    /// Random ones on a volume that is nearly full, so that room has to be made for each.
+    Cleaning,
 }
 
 impl Sequences {
     /// Their names.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Seq1, "seq-1"), (Self::Seq2, "seq-2"), (Self::Random, "random")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Seq1, "seq-1"),
+        (Self::Seq2, "seq-2"),
+        (Self::Random, "random"),
+        (Self::Cleaning, "cleaning"),
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -47,6 +52,8 @@ impl Sequences {
 /// What to explore.
 #[derive(Clone, Debug)]
 pub struct FileCrashConfig {
+    /// What the file system is on.
+    pub on: On,
     /// Which sequences.
     pub sequences: Sequences,
     /// At most so many of them; `None` is all where there is an end, and as many as it takes where there is none.
@@ -58,7 +65,7 @@ pub struct FileCrashConfig {
     /// What the host makes of flushes.
     pub mode: FlushMode,
     /// A bug to be found.
-    pub planted: Option<PlantedBug>,
+    pub planted: Option<Bug>,
     /// Threads.
     pub jobs: usize,
     /// How far each sequence is explored.
@@ -72,6 +79,7 @@ pub struct FileCrashConfig {
 impl Default for FileCrashConfig {
     fn default() -> Self {
         Self {
+            on: On::Model,
             sequences: Sequences::Seq1,
             count: None,
             states: None,
@@ -113,6 +121,8 @@ pub struct FileViolation {
 /// What an exploration found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileCrashReport {
+    /// What the file system was on.
+    pub on: On,
     /// Name of the sequences.
     pub sequences: String,
     /// How many there are of them, where there is an end.
@@ -141,6 +151,7 @@ impl Source {
             Sequences::Seq1 => Self::List(ace::seq1()),
             Sequences::Seq2 => Self::Drawn(ace::seq2, config.seed),
             Sequences::Random => Self::Drawn(ace::random, config.seed),
+            Sequences::Cleaning => Self::Drawn(ace::cleaning, config.seed),
         }
     }
 
@@ -182,15 +193,18 @@ pub fn explore(
     outside: Option<Outside<'_>>,
     progress: impl FnMut(FileCrashProgress) -> bool + Send,
 ) -> Result<FileCrashReport, String> {
-    let bases = (0..BASES).map(|base| Base::make(config.seed.wrapping_mul(BASES).wrapping_add(base)));
+    let kind = if config.sequences == Sequences::Cleaning { FULL } else { 0 };
+    let bases =
+        (0..BASES).map(|base| Base::make(config.seed.wrapping_mul(BASES).wrapping_add(base) & !FULL | kind));
     let bases = bases.collect::<Result<Vec<_>, _>>()?;
     let source = Source::new(config);
     let report = FileCrashReport {
+        on: config.on,
         sequences: config.sequences.name().into(),
         sequences_all: source.len(),
         mode: mode_name(config.mode).into(),
         seed: config.seed,
-        planted: config.planted.map(|bug| bug_name(bug).into()),
+        planted: config.planted.map(|bug| bug.name().into()),
         ..FileCrashReport::default()
     };
     let count = match (config.count, source.len()) {
@@ -211,6 +225,7 @@ pub fn explore(
             let Some(ops) = source.get(number) else { break };
             let base = &bases[(number % BASES) as usize];
             let case = Case {
+                on: config.on,
                 base,
                 mode: config.mode,
                 planted: config.planted,
@@ -247,7 +262,7 @@ pub fn current_case() -> Option<Token> {
 
 fn one(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
     let (mode, base, ops, planted) = (case.mode, case.base.seed, case.ops.clone(), case.planted);
-    let token = Token { mode, base, ops, cut: None, image: 0, nested: None, planted };
+    let token = Token { on: case.on, mode, base, ops, cut: None, image: 0, nested: None, planted };
     CURRENT.with(|current| current.replace(Some(token)));
     let explored = explorer::explore(case);
     CURRENT.with(|current| current.replace(None));
@@ -317,8 +332,8 @@ impl<P: FnMut(FileCrashProgress) -> bool> Shared<P> {
 /// Does again what a token says; `None` if nothing is wrong. Errors: it names what there is not.
 pub fn replay(token: &Token) -> Result<Option<Fault>, String> {
     let base = Base::make(token.base)?;
-    let Token { mode, planted, ref ops, .. } = *token;
-    let case = Case { base: &base, mode, planted, ops, effort: Effort::default(), outside: None };
+    let Token { on, mode, planted, ref ops, .. } = *token;
+    let case = Case { on, base: &base, mode, planted, ops, effort: Effort::default(), outside: None };
     explorer::replay(&case, token.cut, token.image, token.nested)
 }
 
@@ -338,14 +353,16 @@ pub struct FileMutant {
 /// Plants a bug and explores bounded sequences, then random ones, until it is found; `count` bounds each.
 pub fn hunt(
     config: &FileCrashConfig,
-    bug: PlantedBug,
+    bug: Bug,
     mut progress: impl FnMut(FileCrashProgress) -> bool + Send,
 ) -> Result<FileMutant, String> {
-    let mut mutant = FileMutant { bug: bug_name(bug).into(), recovered: 0, sequences: None, killed_by: None };
+    let mut mutant = FileMutant { bug: bug.name().into(), recovered: 0, sequences: None, killed_by: None };
     for sequences in [Sequences::Seq1, Sequences::Seq2, Sequences::Random] {
         let count = config.count.or((sequences != Sequences::Seq1).then_some(HUNT_SEQUENCES));
         let planted = Some(bug);
         let config = FileCrashConfig {
+            // Bugs of the device are nowhere else.
+            on: if matches!(bug, Bug::Device(_)) { On::Device } else { config.on },
             sequences,
             planted,
             count,

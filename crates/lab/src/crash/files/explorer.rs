@@ -3,32 +3,36 @@
 //!
 //! Place in the data flow: [`run`] does the sequence on the reference and on the volume; [`explore`] enumerates what cuts may
 //! leave, recovers each image once, asks the oracle at each moment at which it may be seen; [`find_state`] finds one of them
-//! again for a replay.
+//! again for a replay. On the simulated device [`whole`](super::whole) does the same.
 //!
 //! Images are recognised by a hash of their contents and never copied: a device that wakes up shares the base and has
 //! what differs.
 //!
 //! Invariant: the answer is a function of the case.
 
-use super::ops::{Made, Ops, PlaceHash, Runner};
+use super::ops::{Made, Op, Ops, PlaceHash, Runner};
 use super::oracle::{History, Step, Violation};
+use super::token::{Bug, On};
 use super::tree::Tree;
 use super::volume::{
-    BLOCKS, Base, Clock, Damage, Setup, check, exercise, forever, mount, recover, reference,
+    BLOCKS, Base, Clock, Damage, Disk, Setup, check, exercise, forever, mount, recover, reference,
 };
+use super::whole;
 use crate::model_port::ModelPort;
 use crate::stack::FlushMode;
 use flashweir_contract::{Contents, CrashState, Exploration, Kind, Log, LogPos};
 use flashweir_core::Stream;
+use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_fs::f2fs::F2fs;
-use flashweir_fs::f2fs::write::PlantedBug;
+use flashweir_fs::f2fs::{F2fs, F2fsMetrics};
+use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{Creds, Errno, Follow, SetTime, Vfs};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,12 +73,14 @@ impl Default for Effort {
 /// A case.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
+    /// What the volume is on.
+    pub on: On,
     /// What it begins on.
     pub base: &'a Base,
     /// What the host makes of flushes.
     pub mode: FlushMode,
     /// A bug to be found.
-    pub planted: Option<PlantedBug>,
+    pub planted: Option<Bug>,
     /// What is done.
     pub ops: &'a Ops,
     /// How far to go.
@@ -84,8 +90,9 @@ pub struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn setup(&self) -> Setup {
-        Setup { mode: self.mode, base: self.base.seed, planted: self.planted }
+    /// How the volume is mounted.
+    pub(super) fn setup(&self) -> Setup {
+        Setup { mode: self.mode, base: self.base.seed, planted: Bug::in_file_system(self.planted) }
     }
 }
 
@@ -181,9 +188,19 @@ pub struct Counts {
     pub exercised: u64,
     /// Images that a judge outside found good.
     pub outside: u64,
+    /// Sections that the file system cleaned during sequences, and blocks that it wrote into holes.
+    pub cleaned: u64,
+    /// See [`Self::cleaned`].
+    pub filled_holes: u64,
 }
 
 impl Counts {
+    /// With what a file system did.
+    pub(super) fn with(self, metrics: &F2fsMetrics) -> Self {
+        let cleaned = metrics.cleaned_foreground + metrics.cleaned_background;
+        Self { cleaned, filled_holes: metrics.filled_holes, ..self }
+    }
+
     /// Adds another count.
     pub fn add(&mut self, other: &Self) {
         self.cases += other.cases;
@@ -196,6 +213,8 @@ impl Counts {
         self.judged += other.judged;
         self.exercised += other.exercised;
         self.outside += other.outside;
+        self.cleaned += other.cleaned;
+        self.filled_holes += other.filled_holes;
     }
 }
 
@@ -206,12 +225,14 @@ pub struct Run {
     pub port: ModelPort,
     /// What was done and when, by position of the log.
     pub history: History,
+    /// What the file system did.
+    pub metrics: F2fsMetrics,
     /// Position after the last operation.
     pub end: u32,
 }
 
 /// Turns an assertion into a fault, where panics unwind.
-fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into()));
@@ -224,9 +245,9 @@ type Expected = Vec<(Made, Arc<Tree>)>;
 
 fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
     let mut clock = Clock::default();
-    let (handle, ops, before) = (clock.handle(), ops.clone(), Arc::clone(&base.tree));
+    let (handle, ops, before, filled) = (clock.handle(), ops.clone(), Arc::clone(&base.tree), base.filled);
     let done = clock.run(async move {
-        let (mut runner, vfs) = reference(handle).await?;
+        let (mut runner, vfs) = reference(handle, filled).await?;
         let (mut expected, mut before) = (Expected::new(), before);
         for (index, op) in ops.0.iter().enumerate() {
             let made = runner.apply(index, op).await;
@@ -239,34 +260,99 @@ fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
     done.unwrap_or(Err("the reference waits for ever".into())).map_err(Fault::Differs)
 }
 
-/// Does the sequence of a case, without a cut.
+/// Does the sequence of a case on the model device, without a cut.
 pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
     caught(|| {
-        let expected = expected(case.base, case.ops)?;
-        let port = case.base.port(case.mode);
-        let mut clock = Clock::default();
-        let first = Arc::clone(&case.base.tree);
-        let history =
-            History { states: vec![first], numbers: case.base.numbers.clone(), ..History::default() };
-        let shared = Rc::new(RefCell::new(history));
-        let (handle, disk, ops, noted) = (clock.handle(), port.clone(), case.ops.clone(), Rc::clone(&shared));
-        let setup = case.setup();
-        let done = clock.run(async move {
-            let vfs = mount(Rc::new(disk.clone()), handle.clone(), setup).await?;
+        let mut port = case.base.port(case.mode);
+        let noted = Noted::begin(case)?;
+        let disk = port.clone();
+        let done = port.run(|port, handle| {
+            noted.sequence(case, port, handle, Rc::new(move || u64::from(disk.position().0)))
+        });
+        let end = done.unwrap_or(Err("it waits for ever".into())).map_err(Fault::Differs)?;
+        Ok(Run { port, history: noted.history(), metrics: noted.metrics.get(), end: end as u32 })
+    })
+}
+
+/// What a sequence leaves behind while it is done.
+#[derive(Debug)]
+pub(super) struct Noted {
+    expected: Rc<Expected>,
+    history: Rc<RefCell<History>>,
+    /// What the file system did until then.
+    pub(super) metrics: Rc<Cell<F2fsMetrics>>,
+    /// Where the last operation ended.
+    pub(super) end: Rc<Cell<Option<u64>>>,
+}
+
+impl Noted {
+    /// Asks the reference what is to be expected.
+    pub(super) fn begin(case: &Case<'_>) -> Result<Self, Fault> {
+        let expected = Rc::new(expected(case.base, case.ops)?);
+        let states = vec![Arc::clone(&case.base.tree)];
+        let history = History { states, numbers: case.base.numbers.clone(), ..History::default() };
+        Ok(Self {
+            expected,
+            history: Rc::new(RefCell::new(history)),
+            metrics: Rc::default(),
+            end: Rc::default(),
+        })
+    }
+
+    /// What was noted.
+    pub(super) fn history(&self) -> History {
+        self.history.borrow().clone()
+    }
+
+    /// Mounts the volume on a port and does the sequence there; `position` is what a cut now is named by. Gives the
+    /// position after the last operation, or what is otherwise than on the reference.
+    pub(super) fn sequence(
+        &self,
+        case: &Case<'_>,
+        port: Rc<dyn BlockPort>,
+        handle: Handle,
+        position: Rc<dyn Fn() -> u64>,
+    ) -> impl Future<Output = Result<u64, String>> + 'static {
+        let (ops, setup) = (case.ops.clone(), case.setup());
+        let (expected, noted) = (Rc::clone(&self.expected), Rc::clone(&self.history));
+        let (metrics, ended_at) = (Rc::clone(&self.metrics), Rc::clone(&self.end));
+        async move {
+            let vfs = mount(port, handle.clone(), setup).await?;
             begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
             let mut runner = Runner::new(&vfs, handle);
-            let position = || u64::from(disk.position().0);
-            for (index, (op, (made, tree))) in ops.0.iter().zip(expected).enumerate() {
+            for (index, (op, (made, tree))) in ops.0.iter().zip(&*expected).enumerate() {
                 let begun = position();
-                let found = runner.apply(index, op).await;
-                let result = note(&mut noted.borrow_mut(), &made, &found);
-                result.map_err(|what| format!("operation {index}, {op}: {what}"))?;
-                let (ended, result) = (Some(position()), found.map(drop));
+                {
+                    let mut history = noted.borrow_mut();
+                    history.steps.push(Step { op: op.clone(), begun, ended: None, result: Ok(()) });
+                    history.states.push(Arc::clone(tree));
+                }
+                let found = match op {
+                    // It ends at some time after this.
+                    Op::BeginSync => {
+                        let waited = runner.wait().await;
+                        let (noted, position) = (Rc::clone(&noted), Rc::clone(&position));
+                        let ended = move |result| {
+                            let step = &mut noted.borrow_mut().steps[index];
+                            (step.ended, step.result) = (Some(position()), result);
+                        };
+                        runner.begin_sync(ended).await;
+                        waited.map(|()| None)
+                    }
+                    _ => runner.apply(index, op).await,
+                };
                 let mut history = noted.borrow_mut();
-                history.steps.push(Step { op: op.clone(), begun, ended, result });
-                history.states.push(tree);
+                let result = note(&mut history, made, &found);
+                result.map_err(|what| format!("operation {index}, {op}: {what}"))?;
+                if *op != Op::BeginSync {
+                    (history.steps[index].ended, history.steps[index].result) =
+                        (Some(position()), found.map(drop));
+                }
             }
-            let end = disk.position().0;
+            runner.wait().await.map_err(|errno| format!("the last sync: {errno:?}"))?;
+            let end = position();
+            metrics.set(vfs.fs().metrics());
+            ended_at.set(Some(end));
             let found = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
             let history = noted.borrow();
             let newest = history.states.last().expect("the first is always there");
@@ -274,12 +360,8 @@ pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
                 Some(difference) => Err(difference),
                 None => Ok(end),
             }
-        });
-        let end = done.unwrap_or(Err("it waits for ever".into())).map_err(Fault::Differs)?;
-        drop(clock);
-        let history = Rc::try_unwrap(shared).expect("the task has ended").into_inner();
-        Ok(Run { port, history, end })
-    })
+        }
+    }
 }
 
 /// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
@@ -375,11 +457,19 @@ struct Explorer<'a> {
 
 /// Explores a case: what was done, the hashes of the images that were recovered, and the first fault.
 pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
+    match case.on {
+        On::Model => explore_model(case),
+        On::Device => whole::explore(case),
+    }
+}
+
+fn explore_model(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
     let counts = Counts { cases: 1, operations: case.ops.0.len() as u64, ..Counts::default() };
     let run = match run(case) {
         Ok(run) => run,
         Err(fault) => return (counts, Vec::new(), Some(Found { fault, cut: None, image: 0, nested: None })),
     };
+    let counts = counts.with(&run.metrics);
     let mut explorer = Explorer { case, run, counts, images: Vec::new() };
     let found = explorer.all().err();
     (explorer.counts, explorer.images, found)
@@ -438,13 +528,13 @@ impl Explorer<'_> {
         let effort = self.case.effort;
         let is_due = |every: u64, salt: u64| every > 0 && mix(image ^ salt).is_multiple_of(every);
         let found = |fault| Found { fault, cut: Some(cut), image, nested: None };
-        let port = self.run.port.woken(state);
+        let mut port = self.run.port.woken(state);
         self.counts.recovered += 1;
         self.images.push(image);
         if is_due(effort.check_every, 1) {
-            caught(|| check(&port).map_err(Fault::Damage)).map_err(found)?;
+            caught(|| check(&mut port).map_err(Fault::Damage)).map_err(found)?;
         }
-        let tree = caught(|| recover(&port, self.case.setup()).map_err(Fault::Damage)).map_err(found)?;
+        let tree = caught(|| recover(&mut port, self.case.setup()).map_err(Fault::Damage)).map_err(found)?;
         if let Some(outside) = self.case.outside.filter(|outside| is_due(outside.every, 4)) {
             let said = (outside.ask)(&port.contents(), BLOCKS);
             said.map_err(|what| found(Fault::Outside(what)))?;
@@ -456,7 +546,7 @@ impl Explorer<'_> {
         }
         if is_due(effort.exercise_every, 3) {
             self.counts.exercised += 1;
-            caught(|| exercise(&port, self.case.base.pages, self.case.setup()).map_err(Fault::Damage))
+            caught(|| exercise(&mut port, self.case.base.pages, self.case.setup()).map_err(Fault::Damage))
                 .map_err(found)?;
         }
         Ok(tree)
@@ -470,18 +560,18 @@ impl Explorer<'_> {
             let cut = cuts[random.below(cuts.len() as u64) as usize];
             let states = states_at(port, cut, image, &self.case.effort);
             let (again, state) = &states[random.below(states.len() as u64) as usize];
-            let woken = port.woken(state);
+            let mut woken = port.woken(state);
             self.counts.recovered += 1;
             self.counts.nested += 1;
             self.images.push(*again);
-            idempotent(&woken, tree, self.case.setup()).map_err(|fault| (fault, (cut, *again)))?;
+            idempotent(&mut woken, tree, self.case.setup()).map_err(|fault| (fault, (cut, *again)))?;
         }
         Ok(())
     }
 }
 
 /// Recovers after a recovery that was cut; what it shows is what that one showed.
-pub fn idempotent(woken: &ModelPort, tree: &Tree, setup: Setup) -> Result<(), Fault> {
+pub fn idempotent(woken: &mut impl Disk, tree: &Tree, setup: Setup) -> Result<(), Fault> {
     let second = caught(|| recover(woken, setup).map_err(Fault::Damage))?;
     let same = tree.nodes.keys().map(|&number| (number, number)).collect();
     match tree.difference(&second, &same) {
@@ -497,6 +587,9 @@ pub fn replay(
     image: u64,
     nested: Option<(u32, u64)>,
 ) -> Result<Option<Fault>, String> {
+    if case.on == On::Device {
+        return whole::replay(case, cut, image, nested);
+    }
     let run = match run(case) {
         Ok(run) => run,
         Err(fault) => return Ok(Some(fault)),
@@ -508,9 +601,10 @@ pub fn replay(
     let Some(state) = find_state(&run.port, cut, base_hash(case.base), image, &case.effort) else {
         return Err(format!("no state after c{cut} has the hash {image:016x}"));
     };
-    let port = run.port.woken(&state);
-    let checked = caught(|| check(&port).map_err(Fault::Damage));
-    let tree = match checked.and_then(|()| caught(|| recover(&port, case.setup()).map_err(Fault::Damage))) {
+    let mut port = run.port.woken(&state);
+    let checked = caught(|| check(&mut port).map_err(Fault::Damage));
+    let tree = match checked.and_then(|()| caught(|| recover(&mut port, case.setup()).map_err(Fault::Damage)))
+    {
         Ok(tree) => tree,
         Err(fault) => return Ok(Some(fault)),
     };
@@ -520,7 +614,7 @@ pub fn replay(
     if let Some((cut, again)) = nested {
         let state = find_state(&port, cut, image, again, &case.effort);
         let state = state.ok_or_else(|| format!("no state of the recovery has the hash {again:016x}"))?;
-        return Ok(idempotent(&port.woken(&state), &tree, case.setup()).err());
+        return Ok(idempotent(&mut port.woken(&state), &tree, case.setup()).err());
     }
-    Ok(caught(|| exercise(&port, case.base.pages, case.setup()).map_err(Fault::Damage)).err())
+    Ok(caught(|| exercise(&mut port, case.base.pages, case.setup()).map_err(Fault::Damage)).err())
 }

@@ -1,7 +1,8 @@
 //! The crash laboratory one level up: file systems, cut at every position, and what they show afterwards.
 //!
 //! ```text
-//! ace ─ sequences ─► explorer ─ runs one on a volume ─► every state that the device contract allows
+//! ace ─ sequences ─► explorer ─ runs one on a volume ─► every state that the device contract allows (explorer), or those
+//!                       │                              that our device leaves, torn in its cells (whole)
 //!                       │                                          │ recovered by a mount, checked
 //!                       └─ oracle: what was promised ◄──── tree of names and contents
 //! ```
@@ -19,6 +20,7 @@ pub mod oracle;
 pub mod token;
 pub mod tree;
 pub mod volume;
+pub mod whole;
 
 pub use campaign::{
     FileCrashConfig, FileCrashProgress, FileCrashReport, FileMutant, FileViolation, Sequences, explore, hunt,
@@ -26,4 +28,4 @@ pub use campaign::{
 };
 pub use explorer::{Counts, Effort, Fault};
 pub use ops::{Op, Ops};
-pub use token::Token;
+pub use token::{Bug, On, Token};

@@ -6,7 +6,8 @@
 //! Invariants: what a write leaves names the operation and the place: each 8 bytes hold the operation's number and where
 //! in the file they are, so that bytes of another operation, file or place are recognised. Paths have no leading slash.
 //!
-//! Deliberately absent: several tasks that run at the same instant. A sequence has one order.
+//! Deliberately absent: several tasks that run at the same instant, but for a sync that others do not wait for. A sequence
+//! has one order.
 
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
@@ -14,12 +15,16 @@ use flashweir_core::{Duration, Lpn};
 use flashweir_fs::vfs::{
     Creds, Errno, File, Follow, Fs, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
 };
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 use std::str::FromStr;
 
 /// How long [`Op::WriteBack`] waits: longer than dirty pages stay in memory.
 const WRITE_BACK: Duration = Duration::from_secs(40);
+/// How often [`Op::Wait`] looks.
+const POLL: Duration = Duration::from_micros(100);
 /// Bytes that one operation touches at most, and the furthest that it reaches.
 const BYTES_MAX: u64 = 1 << 26;
 
@@ -62,6 +67,10 @@ pub enum Op {
     RemoveXattr(String, String),
     /// Opens the file and leaves it open.
     Hold(String),
+    /// Writes at the end of each file that is held, whether it still has a name or not.
+    AppendHeld(u64),
+    /// Makes each file that is held durable.
+    FsyncHeld,
     /// Closes what is held.
     Release,
     /// Makes a file or a directory durable.
@@ -70,6 +79,10 @@ pub enum Op {
     Fdatasync(String),
     /// Makes everything durable.
     Sync,
+    /// Begins to make everything durable, and goes on meanwhile: the only thing that two tasks do at the same instant.
+    BeginSync,
+    /// Waits until that has ended; the end of a sequence does, too.
+    Wait,
     /// Lets time pass until dirty pages are written back.
     WriteBack,
 }
@@ -77,7 +90,7 @@ pub enum Op {
 impl Op {
     /// Whether it promises durability.
     pub fn is_persistence(&self) -> bool {
-        matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync)
+        matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync | Self::FsyncHeld | Self::Wait)
     }
 
     fn name(&self) -> &'static str {
@@ -100,10 +113,14 @@ impl Op {
             Self::SetXattr(..) => "setxattr",
             Self::RemoveXattr(..) => "rmxattr",
             Self::Hold(_) => "hold",
+            Self::AppendHeld(_) => "heldappend",
+            Self::FsyncHeld => "heldfsync",
             Self::Release => "release",
             Self::Fsync(_) => "fsync",
             Self::Fdatasync(_) => "fdatasync",
             Self::Sync => "sync",
+            Self::BeginSync => "sync&",
+            Self::Wait => "wait",
             Self::WriteBack => "writeback",
         }
     }
@@ -132,7 +149,10 @@ impl fmt::Display for Op {
             }
             Self::SetXattr(path, name, len) => write!(f, ":{path}:{name}:{len}"),
             Self::RemoveXattr(path, name) => write!(f, ":{path}:{name}"),
-            Self::Release | Self::Sync | Self::WriteBack => Ok(()),
+            Self::AppendHeld(len) => write!(f, ":{len}"),
+            Self::FsyncHeld | Self::Release | Self::Sync | Self::BeginSync | Self::Wait | Self::WriteBack => {
+                Ok(())
+            }
         }
     }
 }
@@ -201,8 +221,12 @@ impl FromStr for Op {
             "symlink" => (Self::Symlink(path(0)?, path(1)?), 2),
             "setxattr" => (Self::SetXattr(path(0)?, path(1)?, bytes(2)?), 3),
             "rmxattr" => (Self::RemoveXattr(path(0)?, path(1)?), 2),
+            "heldappend" => (Self::AppendHeld(bytes(0)?), 1),
+            "heldfsync" => (Self::FsyncHeld, 0),
             "release" => (Self::Release, 0),
             "sync" => (Self::Sync, 0),
+            "sync&" => (Self::BeginSync, 0),
+            "wait" => (Self::Wait, 0),
             "writeback" => (Self::WriteBack, 0),
             _ => {
                 return Err(wrong("an operation such as creat:A/foo, write:A/foo:0+4096, fsync:A/foo, sync"));
@@ -250,6 +274,8 @@ pub struct Runner<F: Fs> {
     process: Process<F>,
     handle: Handle,
     held: Vec<File<F>>,
+    /// What became of the last [`Op::BeginSync`]; `None` while it is on its way.
+    aside: Option<Rc<RefCell<Option<Result<(), Errno>>>>>,
 }
 
 impl<F: Fs> fmt::Debug for Runner<F> {
@@ -261,7 +287,7 @@ impl<F: Fs> fmt::Debug for Runner<F> {
 impl<F: Fs> Runner<F> {
     /// On this mount, as root.
     pub fn new(vfs: &Vfs<F>, handle: Handle) -> Self {
-        Self { process: vfs.process(Creds::ROOT), handle, held: Vec::new() }
+        Self { process: vfs.process(Creds::ROOT), handle, held: Vec::new(), aside: None }
     }
 
     /// The caller.
@@ -343,7 +369,24 @@ impl<F: Fs> Runner<F> {
             Op::RemoveXattr(file, name) => {
                 process.removexattr(path(file), format!("user.{name}"), Follow::No).await?;
             }
-            Op::Hold(file) => self.held.push(process.open(path(file), OpenFlags::READ, 0).await?),
+            Op::Hold(file) => {
+                let open = match process.open(path(file), OpenFlags::READ_WRITE, 0).await {
+                    Err(Errno::EISDIR) => process.open(path(file), OpenFlags::READ, 0).await?,
+                    open => open?,
+                };
+                self.held.push(open);
+            }
+            Op::AppendHeld(len) => {
+                for file in &self.held {
+                    let at = file.size();
+                    write_all(file, at, &content(number, at, *len)).await?;
+                }
+            }
+            Op::FsyncHeld => {
+                for file in &self.held {
+                    file.sync(SyncKind::All).await?;
+                }
+            }
             Op::Release => {
                 for file in self.held.drain(..) {
                     file.close().await?;
@@ -352,9 +395,38 @@ impl<F: Fs> Runner<F> {
             Op::Fsync(file) => self.sync(&path(file), SyncKind::All).await?,
             Op::Fdatasync(file) => self.sync(&path(file), SyncKind::Data).await?,
             Op::Sync => process.vfs().sync_all().await?,
+            Op::BeginSync => {
+                self.wait().await?;
+                self.begin_sync(|_| ()).await;
+            }
+            Op::Wait => self.wait().await?,
             Op::WriteBack => self.handle.sleep_until(self.handle.now() + WRITE_BACK).await,
         }
         Ok(None)
+    }
+
+    /// Begins to make everything durable; `ended` is called with the result. Another one has been waited for.
+    pub async fn begin_sync(&mut self, ended: impl FnOnce(Result<(), Errno>) + 'static) {
+        let (vfs, result) = (self.process.vfs().clone(), Rc::new(RefCell::new(None)));
+        self.aside = Some(Rc::clone(&result));
+        self.handle.spawn(async move {
+            let synced = vfs.sync_all().await;
+            *result.borrow_mut() = Some(synced);
+            ended(synced);
+        });
+        // It has begun when the caller goes on.
+        self.handle.yield_now().await;
+    }
+
+    /// Waits for what [`Self::begin_sync`] began.
+    pub async fn wait(&mut self) -> Result<(), Errno> {
+        let Some(aside) = self.aside.take() else { return Ok(()) };
+        loop {
+            if let Some(result) = *aside.borrow() {
+                return result;
+            }
+            self.handle.sleep_until(self.handle.now() + POLL).await;
+        }
     }
 
     async fn sync(&self, path: &str, kind: SyncKind) -> Result<(), Errno> {
@@ -414,7 +486,7 @@ mod tests {
         let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,\
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
-                    hold:B/bar,release,fsync:B/bar,fdatasync:B/bar,sync,writeback";
+                    hold:B/bar,heldappend:100,heldfsync,release,sync&,wait,fsync:B/bar,fdatasync:B/bar,sync,writeback";
         assert_eq!(text.parse::<Ops>().unwrap().to_string(), text);
     }
 

@@ -1,19 +1,99 @@
-//! The line that replays a cut of a file system: flush mode, base, operations, cut, image, cut of the recovery.
+//! The line that replays a cut of a file system: what it is on, flush mode, base, operations, cut, image, cut of the recovery.
 //!
 //! `f2fs@rflush@14@creat:A/foo,fsync:A/foo@c31@00c0ffee00c0ffee@n12-0123456789abcdef`: the base of seed 14, a cut before event
 //! 31 that left the image with this hash, and a cut of its recovery before event 12. A fault before any cut has `c-`.
+//! `f2fs-on-device` is the same on the simulated device, where an event is a turn of the whole stack.
 //! The name of a planted bug may follow. Parts that there are not are left out.
 
 use super::explorer::{Case, Found};
 use super::ops::Ops;
+use super::volume::FULL;
 use crate::stack::FlushMode;
+use flashweir_device::PlantedBug as DeviceBug;
 use flashweir_fs::f2fs::write::PlantedBug;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
+
+/// What a file system is on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum On {
+    /// Any device that keeps the contract: after a cut, any state that it allows.
+    #[default]
+    Model,
+    /// Our simulated device, cut between and in its operations, and brought back by its own recovery.
+    Device,
+}
+
+impl On {
+    /// Both, with their names and how a token of them begins.
+    pub const ALL: [(Self, &'static str, &'static str); 2] =
+        [(Self::Model, "model", "f2fs"), (Self::Device, "device", "f2fs-on-device")];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, _)| name)
+    }
+
+    fn prefix(self) -> &'static str {
+        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(.., prefix)| prefix)
+    }
+}
+
+/// A bug that is planted somewhere below the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// In the file system.
+    FileSystem(PlantedBug),
+    /// In the device.
+    Device(DeviceBug),
+}
+
+/// Bugs of the device that break what a file system relies on and nothing that a plain FLUSH gives. The others are
+/// found by the laboratory of devices.
+const DEVICE_BUGS: [DeviceBug; 2] = [DeviceBug::TagsReplaced, DeviceBug::EarlyRangeFlush];
+
+impl Bug {
+    /// All of them, those of the file system first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let of_files = PlantedBug::ALL.into_iter().map(|(bug, _)| Self::FileSystem(bug));
+        of_files.chain(DEVICE_BUGS.into_iter().map(Self::Device))
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FileSystem(bug) => PlantedBug::ALL.iter().find(|(known, _)| *known == bug),
+            Self::Device(bug) => {
+                return DeviceBug::ALL.iter().find(|(known, _)| *known == bug).map_or("", |(_, name)| name);
+            }
+        }
+        .map_or("", |(_, name)| name)
+    }
+
+    /// The one that is in the file system.
+    pub fn in_file_system(bug: Option<Self>) -> Option<PlantedBug> {
+        match bug {
+            Some(Self::FileSystem(bug)) => Some(bug),
+            Some(Self::Device(_)) | None => None,
+        }
+    }
+
+    /// The one that is in the device.
+    pub fn in_device(bug: Option<Self>) -> Option<DeviceBug> {
+        match bug {
+            Some(Self::Device(bug)) => Some(bug),
+            Some(Self::FileSystem(_)) | None => None,
+        }
+    }
+}
 
 /// Everything that a replay needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
+    /// What the file system is on.
+    pub on: On,
     /// What the host makes of flushes.
     pub mode: FlushMode,
     /// Seed of the base.
@@ -27,7 +107,7 @@ pub struct Token {
     /// The same of a cut of the recovery.
     pub nested: Option<(u32, u64)>,
     /// The bug that was planted.
-    pub planted: Option<PlantedBug>,
+    pub planted: Option<Bug>,
 }
 
 /// Names of flush modes.
@@ -45,15 +125,10 @@ pub fn mode_named(name: &str) -> Result<FlushMode, String> {
     found.ok_or_else(|| format!("`{name}` is no flush mode: expected flush, rflush or noflush"))
 }
 
-/// The name of a planted bug.
-pub fn bug_name(bug: PlantedBug) -> &'static str {
-    PlantedBug::ALL.iter().find(|(known, _)| *known == bug).map_or("", |(_, name)| name)
-}
-
 /// The planted bug of a name.
-pub fn bug_named(name: &str) -> Result<PlantedBug, String> {
-    PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug).ok_or_else(|| {
-        let known: Vec<&str> = PlantedBug::ALL.iter().map(|(_, name)| *name).collect();
+pub fn bug_named(name: &str) -> Result<Bug, String> {
+    Bug::all().find(|bug| bug.name() == name).ok_or_else(|| {
+        let known: Vec<&str> = Bug::all().map(Bug::name).collect();
         format!("`{name}` is no planted bug: expected one of {}", known.join(", "))
     })
 }
@@ -62,20 +137,21 @@ impl Token {
     /// Of a fault that was found in a case.
     pub fn of(case: &Case<'_>, found: &Found) -> Self {
         let Found { cut, image, nested, .. } = *found;
-        let Case { mode, planted, .. } = *case;
-        Self { mode, base: case.base.seed, ops: case.ops.clone(), cut, image, nested, planted }
+        let Case { on, mode, planted, .. } = *case;
+        Self { on, mode, base: case.base.seed, ops: case.ops.clone(), cut, image, nested, planted }
     }
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "f2fs@{}@{}@{}@", mode_name(self.mode), self.base, self.ops)?;
+        let (seed, full) = (self.base & !FULL, if self.base & FULL != 0 { "full-" } else { "" });
+        write!(f, "{}@{}@{full}{seed}@{}@", self.on.prefix(), mode_name(self.mode), self.ops)?;
         match self.cut {
             None => f.write_str("c-")?,
             Some(cut) => write!(f, "c{cut}@{:016x}", self.image)?,
         }
         self.nested.map_or(Ok(()), |(cut, image)| write!(f, "@n{cut}-{image:016x}"))?;
-        self.planted.map_or(Ok(()), |bug| write!(f, "@{}", bug_name(bug)))
+        self.planted.map_or(Ok(()), |bug| write!(f, "@{}", bug.name()))
     }
 }
 
@@ -102,13 +178,16 @@ impl FromStr for Token {
             })
         };
         let kind = next()?;
-        if kind != "f2fs" {
-            return Err(format!("`{kind}` is no file system that is tested: expected f2fs"));
-        }
-        let (mode, base) = (mode_named(next()?)?, number(next()?, "the seed of a base")?);
+        let on = On::ALL.iter().find(|(.., prefix)| *prefix == kind).map(|(on, ..)| *on);
+        let Some(on) = on else {
+            return Err(format!("`{kind}` is nothing that is tested: expected f2fs or f2fs-on-device"));
+        };
+        let (mode, base) = (mode_named(next()?)?, next()?);
+        let (base, full) = base.strip_prefix("full-").map_or((base, 0), |seed| (seed, FULL));
+        let base = number::<u64>(base, "the seed of a base")? | full;
         let (ops, cut) = (next()?.parse()?, next()?);
         let cut = cut.strip_prefix('c').ok_or_else(|| format!("`{cut}`: expected c and a number"))?;
-        let mut token = Self { mode, base, ops, cut: None, image: 0, nested: None, planted: None };
+        let mut token = Self { on, mode, base, ops, cut: None, image: 0, nested: None, planted: None };
         if cut != "-" {
             (token.cut, token.image) = (Some(number(cut, "a number of events")?), hash(next()?)?);
         }
@@ -138,8 +217,10 @@ mod tests {
         for text in [
             "f2fs@rflush@14@creat:A/foo,fsync:A/foo@c31@00c0ffee00c0ffee@n12-0123456789abcdef",
             "f2fs@flush@0@sync@c0@0000000000000000",
+            "f2fs@flush@full-3@sync@c0@0000000000000000",
             "f2fs@noflush@7@@c-",
             "f2fs@rflush@7@sync@c-@no-inode",
+            "f2fs-on-device@rflush@7@creat:foo,sync&,wait@c3@0000000000000001@tags-replaced",
             "f2fs@rflush@7@sync@c3@0000000000000001@n1-0000000000000000@early-reuse",
         ] {
             assert_eq!(text.parse::<Token>().unwrap().to_string(), text);

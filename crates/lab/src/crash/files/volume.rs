@@ -15,21 +15,32 @@ use crate::stack::FlushMode;
 use flashweir_contract::{Contents, DeviceKind};
 use flashweir_core::executor::Handle;
 use flashweir_core::{Executor, Instant, Stream};
+use flashweir_device::Media;
 use flashweir_fs::f2fs::write::PlantedBug;
 use flashweir_fs::f2fs::{self, F2fs, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{CacheConfig, Creds, Errno, MountOptions, Vfs};
+use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Fs, MountOptions, Vfs};
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// With less, so few sections are free that every fsync is a checkpoint.
 pub const BLOCKS: u64 = (96 << 20) / 4096;
 /// What every case finds. The files are durable and named by no generated operation but some.
 const PREPARED: &str = "mkdir:A,mkdir:B,mkdir:A/D,write:A/old:0+9000,write:B/old:0+4096,setxattr:A/old:kept:40,\
                         symlink:A/old:link,link:A/old:B/second,sync";
+/// A base whose seed has this bit is nearly full, and its segments have holes: room has to be made by cleaning.
+pub const FULL: u64 = 1 << 62;
+/// Pages of each file that fills it, and of each that takes the place of one of them that was deleted.
+pub const FILL_PAGES: u64 = 64;
+const HOLE_PAGES: u64 = 24;
+/// Pages that the first ones leave free, and the last ones.
+const FILL_LEAVES: u64 = 1_200;
+const HOLES_LEAVE: u64 = 500;
+/// One in so many of the first ones is deleted.
+const DELETED: u64 = 4;
 /// Rounds of files that come and go before that, and files of each.
 const AGES: u64 = 3;
 const AGED_FILES: u64 = 420;
@@ -72,6 +83,26 @@ impl Drop for Clock {
     }
 }
 
+/// What a volume is on, with time of its own.
+pub trait Disk {
+    /// Lets a task work there until it is ready; `None` if it waits for what never comes, or if the power fails before.
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+    ) -> Option<T>;
+}
+
+impl Disk for ModelPort {
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+    ) -> Option<T> {
+        let mut clock = Clock::default();
+        let handle = clock.handle();
+        clock.run(task(Rc::new(self.clone()), handle))
+    }
+}
+
 /// Mount options of all mounts here: a small cache and calls that cost nothing.
 pub fn options() -> MountOptions {
     MountOptions { cache: CacheConfig::of_bytes(4 << 20), ..MountOptions::default() }
@@ -98,10 +129,11 @@ impl Setup {
         let Self { mode, base, planted } = self;
         let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
         let is_odd = !base.is_multiple_of(2);
+        let is_full = base & FULL != 0;
         F2fsOptions {
             fsync: by,
             checkpoint: if is_odd { by } else { Flushing::Flush },
-            in_place: InPlace { force: is_odd, ..InPlace::default() },
+            in_place: InPlace { force: is_odd && !is_full, ..InPlace::default() },
             discard_blocks_min: if is_odd { 1 } else { 16 },
             planted,
             ..F2fsOptions::default()
@@ -116,12 +148,76 @@ pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Res
 }
 
 /// A reference in memory, with what was prepared.
-pub async fn reference(handle: Handle) -> Result<(Runner<MemFs>, Vfs<MemFs>), String> {
+pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<MemFs>, Vfs<MemFs>), String> {
     let vfs = Vfs::mount(MemFs::new(MemFsConfig::default()), handle.clone(), options());
     let vfs = vfs.map_err(|error| error.to_string())?;
     let mut runner = Runner::new(&vfs, handle);
+    if filled != Filled::default() {
+        runner.begin_filling().await?;
+        for file in 0..filled.files {
+            runner.fill(file).await?;
+        }
+        runner.make_holes(filled.files).await?;
+        for file in 0..filled.holes {
+            runner.fill_hole(file).await?;
+        }
+    }
     prepare(&mut runner).await?;
     Ok((runner, vfs))
+}
+
+/// What fills a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Files of the first kind, those that were deleted included.
+    pub files: u64,
+    /// Files of the second.
+    pub holes: u64,
+}
+
+impl<F: Fs> Runner<F> {
+    async fn filling(&mut self, number: u64, op: Op) -> Result<(), String> {
+        let said = |errno: Errno| format!("{op} before the first case: {errno:?}");
+        self.apply(PREPARED_NUMBERS + 0x2000 + number as usize, &op).await.map(drop).map_err(said)
+    }
+
+    async fn begin_filling(&mut self) -> Result<(), String> {
+        self.filling(0, Op::Mkdir("fill".into())).await
+    }
+
+    async fn fill(&mut self, file: u64) -> Result<(), String> {
+        self.filling(file, Op::Write(format!("fill/{file}"), 0, FILL_PAGES * 4_096)).await
+    }
+
+    async fn make_holes(&mut self, files: u64) -> Result<(), String> {
+        for file in (0..files).filter(|file| file % DELETED == 1) {
+            self.filling(file, Op::Unlink(format!("fill/{file}"))).await?;
+        }
+        self.filling(0, Op::Sync).await
+    }
+
+    async fn fill_hole(&mut self, file: u64) -> Result<(), String> {
+        self.filling(0x1000 + file, Op::Write(format!("fill/hole-{file}"), 0, HOLE_PAGES * 4_096)).await
+    }
+}
+
+/// Fills a volume until little is free, deletes some, and fills it again.
+async fn fill_volume(vfs: &Vfs<F2fs>, runner: &mut Runner<F2fs>) -> Result<Filled, String> {
+    let said = |errno: Errno| format!("filling the volume: {errno:?}");
+    let mut filled = Filled::default();
+    runner.begin_filling().await?;
+    while vfs.statfs().await.map_err(said)?.pages_free > FILL_LEAVES {
+        runner.fill(filled.files).await?;
+        filled.files += 1;
+        vfs.sync_all().await.map_err(said)?;
+    }
+    runner.make_holes(filled.files).await?;
+    while vfs.statfs().await.map_err(said)?.pages_free > HOLES_LEAVE {
+        runner.fill_hole(filled.holes).await?;
+        filled.holes += 1;
+        vfs.sync_all().await.map_err(said)?;
+    }
+    Ok(filled)
 }
 
 /// Number and generation of an inode of the reference as one number; it is never used again.
@@ -129,7 +225,7 @@ pub fn forever(ino: u64, generation: u32) -> u64 {
     ino << 32 | u64::from(generation)
 }
 
-async fn prepare<F: flashweir_fs::vfs::Fs>(runner: &mut Runner<F>) -> Result<(), String> {
+async fn prepare<F: Fs>(runner: &mut Runner<F>) -> Result<(), String> {
     let Ops(ops) = PREPARED.parse()?;
     for (index, op) in ops.iter().enumerate() {
         let said = |errno: Errno| format!("{op} before the first case: {errno:?}");
@@ -154,6 +250,10 @@ pub struct Base {
     pub numbers: Pairs,
     /// Pages that an empty volume has: free ones, and those of the root.
     pub pages: u64,
+    /// What it is filled with.
+    pub filled: Filled,
+    /// The same on the simulated device, once somebody wants it.
+    pub(super) medium: OnceLock<Media>,
 }
 
 impl Base {
@@ -180,16 +280,18 @@ impl Base {
             let stat = vfs.statfs().await.map_err(said)?;
             let empty = f2fs_pages(&disk).await?;
             let mut runner = Runner::new(&vfs, handle.clone());
+            let filled =
+                if seed & FULL != 0 { fill_volume(&vfs, &mut runner).await? } else { Filled::default() };
             prepare(&mut runner).await?;
             let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
             vfs.unmount().await.map_err(said)?;
-            Ok::<_, String>((tree, stat.pages_free + empty))
+            Ok::<_, String>((tree, stat.pages_free + empty, filled))
         });
-        let (found, pages) = made.ok_or_else(never)??;
+        let (found, pages, filled) = made.ok_or_else(never)??;
         let mut clock = Clock::default();
         let handle = clock.handle();
         let expected = clock.run(async move {
-            let (_, vfs) = reference(handle).await?;
+            let (_, vfs) = reference(handle, filled).await?;
             Tree::read(&vfs, None, forever).await.map_err(|wrong| format!("{wrong:?}"))
         });
         let tree = expected.ok_or_else(never)??;
@@ -198,7 +300,15 @@ impl Base {
         if let Some(difference) = tree.difference(&found, &numbers) {
             return Err(format!("the prepared volume is not as it should be: {difference}"));
         }
-        Ok(Self { seed, contents: Arc::new(port.contents()), tree: Arc::new(tree), numbers, pages })
+        Ok(Self {
+            seed,
+            contents: Arc::new(port.contents()),
+            tree: Arc::new(tree),
+            numbers,
+            pages,
+            filled,
+            medium: OnceLock::new(),
+        })
     }
 
     /// A disk with this volume, as a cut may leave it.
@@ -271,10 +381,8 @@ impl Damage {
 
 /// Recovers the volume on a port by mounting it; gives what it shows. It is unmounted again, and must be good before and
 /// after.
-pub fn recover(port: &ModelPort, setup: Setup) -> Result<Tree, Damage> {
-    let mut clock = Clock::default();
-    let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
-    let recovered = clock.run(async move {
+pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
+    let recovered = on.run(|disk, handle| async move {
         let vfs = mount(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
         let read = |Unreadable { path, errno }| Damage::Read(format!("{path}: {errno:?}"));
         let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(read)?;
@@ -286,17 +394,14 @@ pub fn recover(port: &ModelPort, setup: Setup) -> Result<Tree, Damage> {
 }
 
 /// Checks the volume on a port as it is, without recovery.
-pub fn check(port: &ModelPort) -> Result<(), Damage> {
-    let (mut clock, disk): (_, Rc<dyn BlockPort>) = (Clock::default(), Rc::new(port.clone()));
-    let checked = clock.run(async move { f2fs_pages(&disk).await });
+pub fn check(on: &mut impl Disk) -> Result<(), Damage> {
+    let checked = on.run(|disk, _| async move { f2fs_pages(&disk).await });
     checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
 }
 
 /// Shows that a recovered volume can be used: something is written, everything is deleted, and all room is free again.
-pub fn exercise(port: &ModelPort, pages: u64, setup: Setup) -> Result<(), Damage> {
-    let mut clock = Clock::default();
-    let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
-    let done = clock.run(async move {
+pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
+    let done = on.run(move |disk, handle| async move {
         let vfs = mount(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;
         let failed = |what: &'static str| move |errno: Errno| Damage::Use(format!("{what}: {errno:?}"));
         let mut runner = Runner::new(&vfs, handle);
@@ -355,11 +460,11 @@ mod tests {
         for seed in [2, 3] {
             let base = Base::make(seed).unwrap();
             assert!(base.contents.len() > 2_000, "it was used: {} blocks", base.contents.len());
-            let port = base.port(FlushMode::RangeFlush);
+            let mut port = base.port(FlushMode::RangeFlush);
             let setup = Setup::new(FlushMode::RangeFlush, seed);
-            let tree = recover(&port, setup).unwrap();
+            let tree = recover(&mut port, setup).unwrap();
             assert_eq!(base.tree.difference(&tree, &base.numbers), None);
-            exercise(&port, base.pages, setup).unwrap();
+            exercise(&mut port, base.pages, setup).unwrap();
         }
     }
 }
