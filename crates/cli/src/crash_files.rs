@@ -24,6 +24,9 @@ use std::time::Instant;
 /// Distinct images of drawn sequences if nothing else is asked for.
 const STATES: u64 = 100_000;
 
+/// Images of one sequence in the search for a planted bug if nothing else is asked for: more sequences find more.
+const HUNT_STATES_EACH: usize = 40;
+
 /// `weir crash files`.
 pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(token) = &args.replay {
@@ -104,7 +107,9 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
     let mut mutants: Vec<FileMutant> = Vec::new();
     let bugs: Vec<Bug> = Bug::all().collect();
     for (index, &bug) in bugs.iter().enumerate() {
-        let config = FileCrashConfig { states: None, ..config.clone() };
+        let states_max = args.states_each.map_or(HUNT_STATES_EACH, |states| states as usize);
+        let effort = Effort { states_max, ..config.effort };
+        let config = FileCrashConfig { states: None, effort, ..config.clone() };
         let found = hunt(&config, bug, |progress| {
             if let Ok(mut bar) = bar.lock() {
                 bar.set((index as f64 + progress.fraction) / bugs.len() as f64, || {

@@ -350,22 +350,23 @@ pub struct FileMutant {
     pub killed_by: Option<FileViolation>,
 }
 
-/// Plants a bug and explores bounded sequences, then random ones, until it is found; `count` bounds each.
+/// Plants a bug and explores bounded sequences, then random ones, until it is found: a few of each, then many, or as many of
+/// each as `count` says.
 pub fn hunt(
     config: &FileCrashConfig,
     bug: Bug,
     mut progress: impl FnMut(FileCrashProgress) -> bool + Send,
 ) -> Result<FileMutant, String> {
     let mut mutant = FileMutant { bug: bug.name().into(), recovered: 0, sequences: None, killed_by: None };
-    for sequences in [Sequences::Seq1, Sequences::Seq2, Sequences::Random] {
-        let count = config.count.or((sequences != Sequences::Seq1).then_some(HUNT_SEQUENCES));
-        let planted = Some(bug);
+    let counts = config.count.map_or(HUNT_SEQUENCES.to_vec(), |count| vec![count]);
+    let kinds = [Sequences::Seq1, Sequences::Seq2, Sequences::Random];
+    for (count, sequences) in counts.into_iter().flat_map(|count| kinds.map(|kind| (count, kind))) {
         let config = FileCrashConfig {
             // Bugs of the device are nowhere else.
             on: if matches!(bug, Bug::Device(_)) { On::Device } else { config.on },
             sequences,
-            planted,
-            count,
+            planted: Some(bug),
+            count: Some(count),
             violations_max: 1,
             minimise: false,
             ..config.clone()
@@ -381,5 +382,5 @@ pub fn hunt(
     Ok(mutant)
 }
 
-/// Drawn sequences at most in the search for one planted bug.
-const HUNT_SEQUENCES: u64 = 400;
+/// Sequences of each kind in the search for one planted bug: few that most are found by, then many.
+const HUNT_SEQUENCES: [u64; 2] = [40, 1_000];
