@@ -269,13 +269,16 @@ pub fn origin(word: &[u8]) -> String {
 /// What became of an operation: the inode that it made, with its generation, or the error.
 pub type Made = Result<Option<(u64, u32)>, Errno>;
 
+/// The result of what goes on beside a sequence, once it is there.
+type Aside = Rc<RefCell<Option<Result<(), Errno>>>>;
+
 /// Does operations on one mounted file system.
 pub struct Runner<F: Fs> {
     process: Process<F>,
     handle: Handle,
     held: Vec<File<F>>,
     /// What became of the last [`Op::BeginSync`]; `None` while it is on its way.
-    aside: Option<Rc<RefCell<Option<Result<(), Errno>>>>>,
+    aside: Option<Aside>,
 }
 
 impl<F: Fs> fmt::Debug for Runner<F> {
