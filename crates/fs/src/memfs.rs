@@ -705,17 +705,18 @@ impl Fs for MemFs {
         Ok(())
     }
 
-    async fn reserve(&self, ino: Ino, first: u64, count: u64) -> Result<()> {
+    async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()> {
         self.yield_now().await;
+        let (first, end) = (range.0 / PAGE, range.1.div_ceil(PAGE));
         let mut state = self.0.state.borrow_mut();
         let file = state.file(ino)?;
-        let absent = count - file.range(first..first + count).count() as u64;
+        let absent = end - first - file.range(first..end).count() as u64;
         if state.used_pages + absent > self.0.config.pages {
             return Err(Errno::ENOSPC);
         }
         state.used_pages += absent;
         let file = state.file(ino)?;
-        for index in first..first + count {
+        for index in first..end {
             file.entry(index).or_insert(None);
         }
         Ok(())
@@ -747,8 +748,7 @@ impl Fs for MemFs {
     }
 
     async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
-        let (first, end) = (range.0 / PAGE, range.1.div_ceil(PAGE));
-        self.reserve(ino, first, end - first).await?;
+        self.reserve(ino, range).await?;
         let mut state = self.0.state.borrow_mut();
         let node = state.node_mut(ino)?;
         if !keep_size {

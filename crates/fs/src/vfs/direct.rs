@@ -121,9 +121,9 @@ impl<F: Fs> Vfs<F> {
         first: u64,
         source: &Source<'_>,
     ) -> Result<u64> {
-        let count = match self.0.fs.reserve(inode.ino, at, count).await {
+        let count = match self.0.fs.reserve(inode.ino, (at * PAGE, (at + count) * PAGE)).await {
             Err(Errno::ENOSPC | Errno::EDQUOT) if count > 1 => {
-                self.0.fs.reserve(inode.ino, at, 1).await?;
+                self.0.fs.reserve(inode.ino, (at * PAGE, (at + 1) * PAGE)).await?;
                 1
             }
             reserved => reserved.map(|()| count)?,

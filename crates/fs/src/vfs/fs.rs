@@ -136,10 +136,10 @@ pub trait Fs: 'static {
     /// `Payload::Zero`.
     async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()>;
 
-    /// Sets room aside for `count` pages from `first` on, which are about to be written, so that writing them later
-    /// needs no space that is not there; `ENOSPC` and nothing is set aside. Pages that have room already, because they
-    /// were reserved or are written in place, take no more. Truncation gives unused room back.
-    async fn reserve(&self, ino: Ino, first: u64, count: u64) -> Result<()>;
+    /// Sets room aside for the pages of a range of bytes that is about to be written, so that writing them later needs
+    /// no space that is not there; `ENOSPC` and nothing is set aside. Pages that have room already, because they were
+    /// reserved or are written in place, take no more. Truncation gives unused room back.
+    async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()>;
 
     /// Data were written to the page cache: the file is at least `end` bytes long, and its content changed at `now`.
     /// Only notes it in memory.

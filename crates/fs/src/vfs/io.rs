@@ -191,14 +191,13 @@ impl<F: Fs> Vfs<F> {
         let chunk_max = CHUNK_PAGES.min(self.0.options.cache.dirty_hard_pages);
         while at < end && failed.is_none() {
             let first = at / PAGE;
-            let chunk =
-                match self.prepare(inode, first, (pages_of(at, end - at).1 - first).min(chunk_max)).await {
-                    Ok(chunk) => chunk,
-                    Err(errno) => {
-                        failed = Some(errno);
-                        break;
-                    }
-                };
+            let chunk = match self.prepare(inode, (at, end.min((first + chunk_max) * PAGE))).await {
+                Ok(chunk) => chunk,
+                Err(errno) => {
+                    failed = Some(errno);
+                    break;
+                }
+            };
             let chunk_end = end.min((first + chunk) * PAGE);
             let begun = at;
             while at < chunk_end {
@@ -222,15 +221,20 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Makes sure that up to `count` pages from `first` on can become dirty. Returns how many.
-    async fn prepare(&self, inode: &Rc<Inode>, first: u64, count: u64) -> Result<u64> {
-        if self.0.pages.borrow().all_dirty(inode.owner, first, count) {
+    /// Makes sure that pages of the bytes `at..end` can become dirty: all of them, or the first. Returns how many.
+    async fn prepare(&self, inode: &Rc<Inode>, (at, end): (u64, u64)) -> Result<u64> {
+        let (first, page_end) = pages_of(at, end - at);
+        let count = page_end - first;
+        // The first page of a file that becomes longer may need other room than it has.
+        if (first > 0 || end <= inode.size.get())
+            && self.0.pages.borrow().all_dirty(inode.owner, first, count)
+        {
             return Ok(count);
         }
-        let count = match self.0.fs.reserve(inode.ino, first, count).await {
+        let count = match self.0.fs.reserve(inode.ino, (at, end)).await {
             // There may be room for some of them.
             Err(Errno::ENOSPC | Errno::EDQUOT) if count > 1 => {
-                self.0.fs.reserve(inode.ino, first, 1).await?;
+                self.0.fs.reserve(inode.ino, (at, (first + 1) * PAGE)).await?;
                 1
             }
             reserved => reserved.map(|()| count)?,
@@ -382,7 +386,7 @@ impl<F: Fs> Vfs<F> {
                 Some(Step::Busy) => inode.changed.wait().await,
                 Some(Step::Absent) => drop(self.fill(inode, (index, index + 1)).await?),
                 None => {
-                    self.0.fs.reserve(inode.ino, index, 1).await?;
+                    self.0.fs.reserve(inode.ino, (index * PAGE, size)).await?;
                     is_reserved = true;
                 }
             }

@@ -534,3 +534,104 @@ fn cuts_while_cleaning() {
         good(&image);
     }
 }
+
+/// Small contents stand in inodes if the mount says so, and move into blocks when there is no room any more.
+#[test]
+fn small_contents_stand_in_inodes() {
+    use flashweir_fs::f2fs::layout::node::inline;
+    const SIZES: [usize; 7] = [0, 1, 3463, 3464, 3465, 3488, 3489];
+    for (is_inline, features, room) in
+        [(true, &[][..], 3488), (true, &["inode_crtime", "inode_checksum"], 3464), (false, &[], 0)]
+    {
+        let image = Rc::new(Image::in_memory(64 << 8));
+        let mut options = Options::new(64 << 8);
+        features.iter().for_each(|feature| options.add_feature(feature).unwrap());
+        block_on(mkfs(&*image, &options)).unwrap();
+        let options =
+            F2fsOptions { inline_data: is_inline, inline_dentry: is_inline, ..F2fsOptions::default() };
+        let bytes = |size: usize| -> Vec<u8> { (0..size).map(|at| at as u8 | 1).collect() };
+        for round in 0..2 {
+            let fs = block_on(F2fs::mount_with(Rc::clone(&image) as _, options.clone())).unwrap();
+            let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+            let vfs = bed.vfs.clone();
+            bed.run(async move {
+                let root = vfs.process(Creds::ROOT);
+                if round == 0 {
+                    for size in SIZES {
+                        let file = root.create(format!("/written-{size}")).await.unwrap();
+                        file.write(Source::bytes(&bytes(size))).await.unwrap();
+                        file.close().await.unwrap();
+                        // One that was larger has its blocks for good.
+                        let file = root.create(format!("/grown-{size}")).await.unwrap();
+                        file.write(Source::bytes(&bytes(3000))).await.unwrap();
+                        vfs.sync_all().await.unwrap();
+                        file.truncate(size as u64).await.unwrap();
+                        file.pwrite(0, Source::bytes(&bytes(size))).await.unwrap();
+                        file.close().await.unwrap();
+                    }
+                    root.mkdir("/few", 0o700).await.unwrap();
+                    root.mkdir("/many", 0o700).await.unwrap();
+                    for number in 0..190 {
+                        root.mkdir(format!("/many/{number}"), 0o700).await.unwrap();
+                        if number < 178 {
+                            root.mkdir(format!("/few/{number}"), 0o700).await.unwrap();
+                        }
+                    }
+                }
+                let model = SIZES.into_iter().flat_map(|size| {
+                    [(format!("/written-{size}"), bytes(size)), (format!("/grown-{size}"), bytes(size))]
+                });
+                compare(&vfs, &model.collect()).await;
+                vfs.unmount().await.unwrap();
+            });
+            let volume = block_on(flashweir_fs::f2fs::Volume::mount(Rc::clone(&image) as _)).unwrap();
+            let found = |name: &str| block_on(volume.find(name.as_bytes())).unwrap().unwrap();
+            for size in SIZES {
+                for name in [format!("written-{size}"), format!("grown-{size}")] {
+                    let inode = found(&name);
+                    assert_eq!(inode.has_inline(inline::DATA), is_inline && size <= room, "{name}");
+                    assert_eq!(
+                        inode.blocks,
+                        1 + u64::from(size > 0 && !inode.has_inline(inline::DATA)),
+                        "{name}"
+                    );
+                }
+            }
+            let names = ["few", "many", "few/7"].map(|name| found(name).has_inline(inline::DENTRY));
+            assert_eq!(names, [is_inline, false, is_inline]);
+            assert_eq!(good(&image), (1 + 2 + 178 + 190, 14));
+        }
+    }
+}
+
+/// A page that is written in place changes nothing but itself, and what makes it durable may be a checkpoint.
+#[test]
+fn regression_a_page_in_place_is_flushed_where_nothing_else_changed() {
+    let log = Rc::new(Recorder { image: volume(64), requests: RefCell::default() });
+    let in_place = InPlace { force: true, ..InPlace::default() };
+    let options = F2fsOptions { in_place, ..F2fsOptions::default() };
+    let fs = block_on(F2fs::mount_with(Rc::clone(&log) as _, options)).unwrap();
+    let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+    let (vfs, requests) = (bed.vfs.clone(), Rc::clone(&log));
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let file = root.create("/one").await.unwrap();
+        // A file of two names is synced by a checkpoint.
+        root.link("/one", "/two").await.unwrap();
+        file.write(Source::bytes(&page(0, 1))).await.unwrap();
+        vfs.sync_all().await.unwrap();
+        file.pwrite(0, Source::bytes(&page(0, 2))).await.unwrap();
+        // The checkpoint has the new times, and not the page.
+        vfs.fs().checkpoint().await.unwrap();
+        let before = requests.requests.borrow().len();
+        file.sync(SyncKind::All).await.unwrap();
+        let after = requests.requests.borrow()[before..].to_vec();
+        let written = after.iter().position(|request| matches!(request, Request::Write(_)));
+        let flushed = after.iter().rposition(|request| *request == Request::Flush);
+        assert!(written.is_some() && written < flushed, "{after:?}");
+        assert_eq!(vfs.fs().metrics().in_place_pages, 1);
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&log.image);
+}

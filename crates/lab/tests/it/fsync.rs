@@ -106,7 +106,7 @@ impl Host {
         }
         file.versions.push(version);
         let pages = file.base / PAGE..end.div_ceil(PAGE);
-        run(self.fs.reserve(ino, pages.start, pages.end - pages.start));
+        run(self.fs.reserve(ino, (file.base, end)));
         self.fs.wrote(ino, end, NOW);
         file.unwritten = pages.collect();
         let now = file.unwritten.iter().copied().filter(|_| random.below(4) > 0).collect();

@@ -304,6 +304,14 @@ impl Inode {
         if Kind::of_mode(mode).is_none() {
             return corrupt(format!("inode {nid} has the mode {mode:#o}"));
         }
+        let can_be_inline = match Kind::of_mode(mode) {
+            Some(Kind::Regular | Kind::Symlink) => inline::DATA,
+            Some(Kind::Directory) => inline::DENTRY,
+            _ => 0,
+        };
+        if inline & (inline::DATA | inline::DENTRY) & !can_be_inline != 0 {
+            return corrupt(format!("inode {nid} of mode {mode:#o} says that it has {inline:#x} inline"));
+        }
         let extra_bytes = if inline & inline::EXTRA_ATTR == 0 { 0 } else { u16_at(&block, ADDRS_AT) };
         if inline & inline::EXTRA_ATTR != 0 {
             if !features.has(Features::EXTRA_ATTR) {
@@ -500,6 +508,17 @@ impl Inode {
     pub fn inline_bytes_mut(&mut self) -> &mut [u8] {
         let range = self.inline_range();
         &mut self.block_mut()[range]
+    }
+
+    /// The directory has its entries in blocks from now on. Such an inode keeps no room for extended attributes that it
+    /// cannot hold, unless it says how much.
+    pub fn leave_inline_entries(&mut self, features: Features) {
+        self.inline_bytes_mut().fill(0);
+        self.inline &= !inline::DENTRY;
+        let says_how_much = features.has(Features::FLEXIBLE_INLINE_XATTR) && self.extra_bytes > 0;
+        if !says_how_much && !self.has_inline(inline::XATTR) {
+            self.xattr_words = 0;
+        }
     }
 
     fn xattr_range(&self) -> std::ops::Range<usize> {

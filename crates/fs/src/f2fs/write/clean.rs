@@ -36,7 +36,7 @@ enum Reason {
 
 impl State {
     /// Inode and block of the file to which a block belongs, if the one that its summary names still refers to it.
-    fn data_of(&self, addr: Addr, owner: Owner) -> Step<Option<(Nid, u64)>> {
+    pub(super) fn data_of(&self, addr: Addr, owner: Owner) -> Step<Option<(Nid, u64)>> {
         let Some(entry) = self.nat.get(&owner.nid).filter(|entry| entry.addr != Addr::NULL) else {
             return Ok(None);
         };

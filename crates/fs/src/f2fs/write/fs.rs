@@ -98,9 +98,11 @@ impl State {
         if new.kind.is_dir() && self.inode(dir)?.links >= LINKS_MAX {
             return Err(Errno::EMLINK.into());
         }
+        self.make_room(dir, name)?;
         let room = self.room(dir, name)?;
         self.check_room(NAMES_BLOCKS)?;
         let kind = node_kind(new.kind);
+        let (inline_data, inline_dentry) = (self.inline_data, self.inline_dentry);
         let ino = self.new_inode(kind.mode_bits() | new.mode & 0o7777)?;
         let advise = if kind == NodeKind::Regular { self.advice_for(name) } else { 0 };
         let generation = self.nat[&ino].version;
@@ -112,8 +114,13 @@ impl State {
         (inode.parent, inode.name) = (dir, name.to_vec());
         match new.kind {
             Kind::CharDevice(device) | Kind::BlockDevice(device) => inode.set_address(1, Addr(device)),
+            Kind::File if inline_data => inode.inline |= inline::DATA,
             Kind::Directory => {
                 (inode.links, inode.depth, inode.size) = (2, 1, BLOCK_BYTES as u64);
+                if inline_dentry {
+                    inode.inline |= inline::DENTRY;
+                    inode.size = inode.inline_bytes().len() as u64;
+                }
                 self.inode_mut(dir)?.links += 1;
                 for (name, to) in [(b".".as_slice(), ino), (b"..", dir)] {
                     let room = self.room(ino, name)?;
@@ -192,6 +199,9 @@ impl State {
         mode: RenameMode,
         now: Timestamp,
     ) -> Step<Option<Nid>> {
+        if mode != RenameMode::Exchange && self.find(to.0, to.1)?.is_none() {
+            self.make_room(to.0, to.1)?;
+        }
         let (old_place, old) = self.find(from.0, from.1)?.ok_or(Errno::ENOENT)?;
         let target = self.find(to.0, to.1)?;
         let old_dots = self.dots(old.ino)?;
@@ -258,17 +268,18 @@ impl State {
     }
 
     /// Takes room for the pages of a range that have none.
-    fn reserve_range(&mut self, ino: Nid, first: u64, count: u64) -> Step<()> {
+    fn reserve_range(&mut self, ino: Nid, (at, end): (u64, u64)) -> Step<()> {
         self.make_blocks(ino)?;
+        let indices = at / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
         let mut missing = 0;
-        for index in first..first + count {
+        for index in indices.clone() {
             if self.address(ino, index)? == Addr::NULL {
                 missing += 1;
                 self.check_room(missing + missing / u64::from(node::NODE_WORDS) + 4)?;
             }
         }
         if missing > 0 {
-            for index in first..first + count {
+            for index in indices {
                 self.reserve(ino, index)?;
             }
         }
@@ -286,7 +297,6 @@ impl F2fs {
 
     async fn make(&self, dir: Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Result<Attr> {
         let dir = nid(dir)?;
-        self.change(|state| state.make_plain(dir)).await?;
         self.change(|state| state.create(dir, name, new, target)).await
     }
 
@@ -529,7 +539,6 @@ impl Fs for F2fs {
 
     async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr> {
         let (ino, dir) = (nid(ino)?, nid(dir)?);
-        self.change(|state| state.make_plain(dir)).await?;
         self.change(|state| {
             if state.find(dir, name)?.is_some() {
                 return Err(Errno::EEXIST.into());
@@ -539,6 +548,7 @@ impl Fs for F2fs {
             if inode.links >= LINKS_MAX {
                 return Err(Errno::EMLINK.into());
             }
+            state.make_room(dir, name)?;
             let room = state.room(dir, name)?;
             state.check_room(NAMES_BLOCKS)?;
             state.insert(dir, room, &Entry::new(name, ino, kind))?;
@@ -571,7 +581,6 @@ impl Fs for F2fs {
         now: Timestamp,
     ) -> Result<()> {
         let (from, to) = ((nid(from.0)?, from.1), (nid(to.0)?, to.1));
-        self.change(|state| state.make_plain(to.0)).await?;
         let gone = self.change(|state| state.rename(from, to, mode, now)).await?;
         self.destroy(gone).await
     }
@@ -596,15 +605,7 @@ impl Fs for F2fs {
     async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
         let ino = nid(ino)?;
         if let Some(size) = changes.size {
-            self.change(|state| state.make_blocks(ino)).await?;
-            self.change(|state| {
-                if size < state.inode(ino)?.size {
-                    state.truncate(ino, size.div_ceil(BLOCK_BYTES as u64))?;
-                }
-                state.inode_mut(ino)?.size = size;
-                Ok(())
-            })
-            .await?;
+            self.change(|state| state.resize(ino, size)).await?;
         }
         self.change(|state| {
             let inode = state.inode_mut(ino)?;
@@ -698,9 +699,13 @@ impl Fs for F2fs {
         result
     }
 
-    async fn reserve(&self, ino: Ino, first: u64, count: u64) -> Result<()> {
+    async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()> {
         let ino = nid(ino)?;
-        self.change(|state| state.reserve_range(ino, first, count)).await
+        let reserve = |state: &mut State| match state.reserve_inline(ino, range.1)? {
+            true => Ok(()),
+            false => state.reserve_range(ino, range),
+        };
+        self.change(reserve).await
     }
 
     fn wrote(&self, ino: Ino, end: u64, now: Timestamp) {
@@ -719,6 +724,15 @@ impl Fs for F2fs {
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         let ino = nid(ino)?;
         self.has_new_holes.set(true);
+        if let [page] = pages
+            && page.index == 0
+            && !self.failed.get()
+        {
+            self.balance().await?;
+            if self.run(|state| state.write_inline(ino, &page.payload)).await? {
+                return Ok(());
+            }
+        }
         let in_place = self.is_in_place(ino, pages.len(), cause).await?;
         let mut rest = pages;
         while !rest.is_empty() {
@@ -736,9 +750,8 @@ impl Fs for F2fs {
     }
 
     async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
-        let (first, end) = (range.0 / BLOCK_BYTES as u64, range.1.div_ceil(BLOCK_BYTES as u64));
-        self.reserve(ino, first, end - first).await?;
         let ino = nid(ino)?;
+        self.change(|state| state.reserve_range(ino, range)).await?;
         self.change(|state| {
             state.changed_at(ino, now)?;
             let inode = state.inode_mut(ino)?;

@@ -108,7 +108,12 @@ impl F2fs {
         if flags.has(Flags::ERROR) || flags.has(Flags::FSCK) {
             return Err(Error::Corrupt("it says that it has to be checked".into()));
         }
-        let state = State { planted: options.planted, ..Self::load_state(&volume).await? };
+        let state = State {
+            planted: options.planted,
+            inline_data: options.inline_data,
+            inline_dentry: options.inline_dentry,
+            ..Self::load_state(&volume).await?
+        };
         let fs = Self {
             volume,
             port,
@@ -181,6 +186,8 @@ impl F2fs {
             changed: false,
             metrics: F2fsMetrics::default(),
             planted: None,
+            inline_data: false,
+            inline_dentry: false,
             epoch: volume.epoch(),
             is_pending: false,
             since: Since::default(),
@@ -369,7 +376,10 @@ impl F2fs {
         }
         let is_needed = {
             let state = self.state.borrow();
-            state.changed || is_unmount && !state.checkpoint.flags.has(Flags::UNMOUNTED)
+            // Pages that were written where they are change nothing, and have to be durable nevertheless.
+            state.changed
+                || !self.wet.borrow().is_empty()
+                || is_unmount && !state.checkpoint.flags.has(Flags::UNMOUNTED)
         };
         if is_done() || !is_needed {
             return Ok(());

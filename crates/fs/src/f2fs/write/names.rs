@@ -1,11 +1,16 @@
-//! Directories: entries found, put in, taken out, in memory.
+//! Names and small contents: entries of directories found, put in, taken out; what stands in inodes, and moves into blocks
+//! when it has no room there.
+//!
+//! Invariant: what an inode holds is as long as its room at most, and behind the end of a file there are zeros. So moving
+//! it loses nothing and shows nothing.
 
 use super::super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::super::layout::node::{self, Kind, inline};
 use super::super::layout::{Addr, Nid};
 use super::state::{State, Step, Stop};
-use crate::port::{BLOCK_BYTES, BlockBytes};
+use crate::port::{BLOCK_BYTES, BlockBytes, bytes_of};
 use crate::vfs::Errno;
+use flashweir_core::Payload;
 
 /// Where an entry is: block of the directory (`None` inline) and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +22,7 @@ pub(super) struct Place {
 /// Where an entry can be put.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    index: u64,
-    slot: usize,
+    place: Place,
     level: u32,
     is_new: bool,
 }
@@ -86,10 +90,29 @@ impl State {
         Ok(None)
     }
 
-    /// Room for a name in a directory with blocks. What [`Self::insert`] needs is in memory afterwards.
+    /// Makes sure that there is room for a name: entries in the inode move into blocks where they leave none. Places that
+    /// were found before are not valid afterwards.
+    pub(super) fn make_room(&mut self, dir: Nid, name: &[u8]) -> Step<()> {
+        let inode = self.checked_dir(dir)?;
+        let room = inode.inline_bytes();
+        match !inode.has_inline(inline::DENTRY)
+            || Slots::in_room(room.len()).find_room(room, Slots::needed(name.len())).is_some()
+        {
+            true => Ok(()),
+            false => self.make_plain(dir),
+        }
+    }
+
+    /// Room for a name, after [`Self::make_room`]. What [`Self::insert`] needs is in memory afterwards.
     pub(super) fn room(&mut self, dir: Nid, name: &[u8]) -> Step<Room> {
-        let dir_level = self.checked_dir(dir)?.dir_level;
+        let inode = self.checked_dir(dir)?;
+        let dir_level = inode.dir_level;
         let (hash, needed) = (dentry::hash(name), Slots::needed(name.len()));
+        if inode.has_inline(inline::DENTRY) {
+            let room = inode.inline_bytes();
+            let slot = Slots::in_room(room.len()).find_room(room, needed).ok_or(Errno::ENOSPC)?;
+            return Ok(Room { place: Place { index: None, slot }, level: 0, is_new: false });
+        }
         for level in 0..LEVELS_MAX {
             for index in dentry::bucket(level, dir_level, hash) {
                 let found = match self.dir_block(dir, index)? {
@@ -97,7 +120,7 @@ impl State {
                     Some(block) => Slots::BLOCK.find_room(&block[..], needed).map(|slot| (slot, false)),
                 };
                 if let Some((slot, is_new)) = found {
-                    return Ok(Room { index, slot, level, is_new });
+                    return Ok(Room { place: Place { index: Some(index), slot }, level, is_new });
                 }
             }
         }
@@ -106,18 +129,19 @@ impl State {
 
     /// Puts an entry in. The caller has checked that there is room for a few blocks.
     pub(super) fn insert(&mut self, dir: Nid, room: Room, entry: &Entry) -> Step<()> {
-        if room.is_new {
-            self.reserve(dir, room.index)?;
-            self.blocks.insert((dir, room.index), Box::new([0; BLOCK_BYTES]));
+        if let Some(index) = room.place.index {
+            if room.is_new {
+                self.reserve(dir, index)?;
+                self.blocks.insert((dir, index), Box::new([0; BLOCK_BYTES]));
+            }
+            let inode = self.inode_mut(dir)?;
+            inode.size = inode.size.max((index + 1) * BLOCK_BYTES as u64);
+            inode.depth = inode.depth.max(room.level + 1);
         }
-        let inode = self.inode_mut(dir)?;
-        inode.size = inode.size.max((room.index + 1) * BLOCK_BYTES as u64);
-        inode.depth = inode.depth.max(room.level + 1);
-        Slots::BLOCK.insert(&mut self.dir_block_mut(dir, room.index)[..], room.slot, entry);
-        Ok(())
+        self.redirect(dir, room.place, entry)
     }
 
-    /// Changes what an entry refers to. It was found before.
+    /// Puts an entry into slots that are free, or were its own before.
     pub(super) fn redirect(&mut self, dir: Nid, place: Place, entry: &Entry) -> Step<()> {
         match place.index {
             Some(index) => Slots::BLOCK.insert(&mut self.dir_block_mut(dir, index)[..], place.slot, entry),
@@ -142,27 +166,26 @@ impl State {
         Ok(())
     }
 
-    /// Moves inline entries into the first block, at the same slots; a directory with blocks stays as it is.
-    pub(super) fn make_plain(&mut self, dir: Nid) -> Step<()> {
+    /// Moves inline entries into blocks: into the first one at the same slots, for the sake of those who are reading the
+    /// directory, where all names belong there. Nothing of this is on the disk yet, so nothing stops.
+    fn make_plain(&mut self, dir: Nid) -> Step<()> {
         let inode = self.checked_dir(dir)?;
-        if !inode.has_inline(inline::DENTRY) {
-            return Ok(());
-        }
-        self.check_room(4)?;
-        let room = inode.inline_bytes();
-        let mut block = Box::new([0; BLOCK_BYTES]);
-        for entry in Slots::in_room(room.len()).entries(room) {
-            let (slot, entry) = entry.map_err(|_| Errno::EUCLEAN)?;
-            Slots::BLOCK.insert(&mut block[..], slot, &entry);
-        }
+        let (room, one_bucket) = (inode.inline_bytes(), inode.dir_level == 0);
+        let entries: Vec<_> =
+            Slots::in_room(room.len()).entries(room).collect::<Result<_, _>>().map_err(|_| Errno::EUCLEAN)?;
+        self.check_room(4 + if one_bucket { 0 } else { entries.len() as u64 })?;
+        let features = self.superblock.features;
         let inode = self.inode_mut(dir)?;
-        inode.inline_bytes_mut().fill(0);
-        inode.inline &= !inline::DENTRY;
-        inode.size = BLOCK_BYTES as u64;
-        inode.depth = 1;
-        self.reserve(dir, 0)?;
-        self.blocks.insert((dir, 0), block);
-        self.blocks_dirty.insert((dir, 0));
+        inode.leave_inline_entries(features);
+        (inode.size, inode.depth) = (BLOCK_BYTES as u64, 1);
+        for (slot, entry) in entries {
+            let place = Place { index: Some(0), slot };
+            let room = match one_bucket {
+                true => Room { place, level: 0, is_new: !self.blocks.contains_key(&(dir, 0)) },
+                false => self.room(dir, &entry.name)?,
+            };
+            self.insert(dir, room, &entry)?;
+        }
         Ok(())
     }
 
@@ -200,6 +223,57 @@ impl State {
         Ok(list)
     }
 
+    /// Whether the contents of a file are in its inode and may be `bytes` long there.
+    fn fits_inline(&self, ino: Nid, bytes: u64) -> Step<bool> {
+        let inode = self.inode(ino)?;
+        Ok(inode.has_inline(inline::DATA) && bytes <= inode.inline_bytes().len() as u64)
+    }
+
+    /// Room for the bytes up to `end` of a file in its inode. Says whether there is.
+    pub(super) fn reserve_inline(&mut self, ino: Nid, end: u64) -> Step<bool> {
+        if !self.fits_inline(ino, end)? {
+            return Ok(false);
+        }
+        if !self.inode(ino)?.has_inline(inline::DATA_EXIST) {
+            self.inode_mut(ino)?.inline |= inline::DATA_EXIST;
+        }
+        Ok(true)
+    }
+
+    /// Puts the first page of a file into its inode, if that is where its contents are.
+    pub(super) fn write_inline(&mut self, ino: Nid, page: &Payload) -> Step<bool> {
+        if !self.inode(ino)?.has_inline(inline::DATA) {
+            return Ok(false);
+        }
+        let inode = self.inode_mut(ino)?;
+        let room = inode.inline_bytes_mut();
+        match page {
+            Payload::Zero => room.fill(0),
+            page => room.copy_from_slice(&bytes_of(page)[..room.len()]),
+        }
+        inode.inline |= inline::DATA_EXIST;
+        self.metrics.written_pages += 1;
+        Ok(true)
+    }
+
+    /// Changes the size of a file.
+    pub(super) fn resize(&mut self, ino: Nid, size: u64) -> Step<()> {
+        if self.fits_inline(ino, size)? {
+            let inode = self.inode_mut(ino)?;
+            inode.inline_bytes_mut()[size as usize..].fill(0);
+            if size == 0 {
+                inode.inline &= !inline::DATA_EXIST;
+            }
+        } else {
+            self.make_blocks(ino)?;
+            if size < self.inode(ino)?.size {
+                self.truncate(ino, size.div_ceil(BLOCK_BYTES as u64))?;
+            }
+        }
+        self.inode_mut(ino)?.size = size;
+        Ok(())
+    }
+
     /// Moves inline contents of a file into its first block; a file with blocks stays as it is.
     pub(super) fn make_blocks(&mut self, ino: Nid) -> Step<()> {
         let inode = self.inode(ino)?;
@@ -225,9 +299,10 @@ impl State {
 
     /// The contents of a link.
     pub(super) fn set_link(&mut self, ino: Nid, target: &[u8]) -> Step<()> {
+        let inline = self.inline_data;
         let inode = self.inode_mut(ino)?;
         inode.size = target.len() as u64;
-        if target.len() <= inode.inline_bytes().len() {
+        if inline && target.len() <= inode.inline_bytes().len() {
             inode.inline_bytes_mut()[..target.len()].copy_from_slice(target);
             inode.inline |= inline::DATA | inline::DATA_EXIST;
             return Ok(());

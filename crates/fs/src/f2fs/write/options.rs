@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct F2fsOptions {
+    /// Whether new files and links begin with their contents in the inode, where they stay as long as there is room.
+    pub inline_data: bool,
+    /// Whether new directories begin with their entries in the inode.
+    pub inline_dentry: bool,
     /// When pages are written where they are.
     pub in_place: InPlace,
     /// Whether blocks that became free with a checkpoint are discarded.
@@ -29,6 +33,8 @@ impl Default for F2fsOptions {
     /// As Linux mounts a device that is nothing special.
     fn default() -> Self {
         Self {
+            inline_data: true,
+            inline_dentry: true,
             in_place: InPlace::default(),
             discard: true,
             discard_blocks_min: 16,

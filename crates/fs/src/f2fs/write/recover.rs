@@ -35,13 +35,6 @@ pub struct Recovered {
     pub orphans: u64,
 }
 
-/// Whom recovery gave blocks, and whose summaries it changed.
-#[derive(Debug, Default)]
-struct Adopted {
-    owners: BTreeMap<Addr, (Nid, u64)>,
-    segments: BTreeSet<SegNo>,
-}
-
 impl F2fs {
     /// Recovers what is there and frees orphans. A volume that was unmounted, and has nothing, is not written to.
     pub(super) async fn recover(&self) -> Result<()> {
@@ -60,7 +53,8 @@ impl F2fs {
                 new.insert(ino);
             }
         }
-        let mut adopted = Adopted::default();
+        // Segments of which the summaries changed.
+        let mut adopted = BTreeSet::new();
         for (&ino, synced) in &plan {
             self.adopt_nodes(ino, synced, &chain, &mut adopted).await?;
         }
@@ -70,7 +64,7 @@ impl F2fs {
         for at in named {
             self.adopt_name(&chain[at]).await?;
         }
-        for segment in adopted.segments {
+        for segment in adopted {
             self.state.borrow_mut().store_summary(segment);
         }
         let (valid, user) = {
@@ -116,12 +110,15 @@ impl F2fs {
         let superblock = self.volume.superblock();
         let block = self.block_of(link).await?;
         let inode = Inode::decode(block, superblock.features, superblock.inode_checksum_seed())?;
-        let bytes_max = node::blocks_max(inode.address_count()) * BLOCK_BYTES as u64;
-        if inode.kind() != Kind::Regular || inode.size > bytes_max {
-            let (nid, kind, size) = (inode.nid, inode.kind(), inode.size);
+        let bytes_max = match inode.has_inline(inline::DATA) {
+            true => inode.inline_bytes().len() as u64,
+            false => node::blocks_max(inode.address_count()) * BLOCK_BYTES as u64,
+        };
+        let (nid, kind, size) = (inode.nid, inode.kind(), inode.size);
+        if kind != Kind::Regular || size > bytes_max || nid != link.footer.ino {
             return Err(Error::Corrupt(format!(
-                "inode {nid}, synced at {}, is {kind:?} of {size} bytes",
-                link.addr
+                "inode {nid}, synced at {} as {}, is {kind:?} of {size} bytes",
+                link.addr, link.footer.ino
             )));
         }
         Ok(inode)
@@ -182,7 +179,7 @@ impl F2fs {
         ino: Nid,
         synced: &Synced,
         chain: &[Link],
-        adopted: &mut Adopted,
+        adopted: &mut BTreeSet<SegNo>,
     ) -> Result<()> {
         let mut has_inode = false;
         let mut end = 0;
@@ -217,6 +214,7 @@ impl F2fs {
                 }
             }
         }
+        self.step(|state| state.xattrs(ino), format_args!("attributes of inode {ino}")).await?;
         let inode = self.state.borrow().inodes[&ino].clone();
         if inode.advise & advise::KEEPS_SIZE != 0 {
             return Ok(());
@@ -245,7 +243,6 @@ impl F2fs {
             return Err(Error::Corrupt(format!("{what}, was synced, and its name is none")));
         }
         let now = Timestamp { seconds: inode.ctime.seconds, nanos: inode.ctime.nanos.min(999_999_999) };
-        self.step(|state| state.make_plain(dir), &what).await?;
         let there = self.step(|state| state.find(dir, &name), &what).await?;
         if there.is_some_and(|(_, entry)| entry.ino != ino) {
             let gone = self.step(|state| state.unlink(dir, &name, now), &what).await?;
@@ -257,6 +254,7 @@ impl F2fs {
             if state.find(dir, &name)?.is_some() {
                 return Ok(());
             }
+            state.make_room(dir, &name)?;
             let room = state.room(dir, &name)?;
             state.insert(dir, room, &Entry::new(&name, ino, Kind::Regular))?;
             state.changed_at(dir, now)
@@ -350,7 +348,7 @@ impl State {
             nid => nid,
         };
         // It is read first, if it was there before.
-        self.xattrs(ino)?;
+        self.node(nid, ino, Footer::XATTR_OFFSET)?;
         let room = self.nodes.get_mut(&nid).expect("it was read or made");
         room[..xattr::NODE_BYTES].copy_from_slice(&block[..xattr::NODE_BYTES]);
         self.dirty.insert((ino, nid));
@@ -358,7 +356,7 @@ impl State {
     }
 
     /// A block of a file is where a synced node says.
-    fn adopt(&mut self, ino: Nid, index: u64, addr: Addr, adopted: &mut Adopted) -> Step<()> {
+    fn adopt(&mut self, ino: Nid, index: u64, addr: Addr, adopted: &mut BTreeSet<SegNo>) -> Step<()> {
         if self.address(ino, index)? == addr {
             return Ok(());
         }
@@ -374,9 +372,12 @@ impl State {
         let log = self.data_log(ino)?;
         self.load_summary(segment)?;
         if self.sit[segment.0 as usize].is_valid(offset) {
-            // Linux may have given a block to another owner meanwhile; the later one has it. What the checkpoint has is
-            // nobody else's.
-            let (other, at) = *adopted.owners.get(&addr).ok_or(Errno::EUCLEAN)?;
+            // Linux moves blocks to other places of a file, or to other files (`FALLOC_FL_COLLAPSE_RANGE`). Who has it by
+            // the checkpoint, or by what was adopted before, loses it. No directory ever does.
+            let (other, at) = self.data_of(addr, self.owner_of(segment, offset)?)?.ok_or(Errno::EUCLEAN)?;
+            if self.inode(other)?.kind() != Kind::Regular {
+                return Err(Errno::EUCLEAN.into());
+            }
             self.free_block(other, at)?;
         }
         self.free_block(ino, index)?;
@@ -385,9 +386,18 @@ impl State {
         self.valid_blocks += 1;
         self.inode_mut(ino)?.blocks += 1;
         let owner = Owner { nid, version: self.nat[&nid].version, offset: at as u16 };
-        adopted.segments.extend(self.take_block(addr, owner, log)?);
-        adopted.owners.insert(addr, (ino, index));
+        adopted.extend(self.take_block(addr, owner, log)?);
         Ok(())
+    }
+
+    /// Who has a valid block, by the summary of its segment, after [`Self::load_summary`].
+    fn owner_of(&self, segment: SegNo, offset: u32) -> Step<Owner> {
+        let open = self.logs.iter().find(|open| open.cursor.segment == segment);
+        let summary = match open {
+            Some(open) => &open.summary,
+            None => self.space.summary(segment)?,
+        };
+        Ok(summary.owners[offset as usize])
     }
 
     /// Brings the summary of a segment into memory in which a block is adopted, so that nothing stops afterwards.
@@ -397,5 +407,374 @@ impl State {
             self.space.summary(segment)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::layout::Log;
+    use super::super::super::{Options, Volume, check, mkfs};
+    use super::*;
+    use crate::port::{Block, BlockPort, Image, Write, block_on, payload_of};
+    use crate::vfs::{DirtyPage, Fs, Ino, Kind as FsKind, NewNode, SyncKind, WriteCause};
+    use flashweir_core::Payload;
+    use std::rc::Rc;
+
+    const PAGE: u64 = BLOCK_BYTES as u64;
+
+    fn run<T>(what: impl Future<Output = std::result::Result<T, Errno>>) -> T {
+        block_on(what).unwrap()
+    }
+
+    fn mounted(image: &Rc<Image>) -> Result<F2fs> {
+        block_on(F2fs::mount(Rc::clone(image) as _))
+    }
+
+    /// A file with so many pages, each of them full of its number.
+    fn file(fs: &F2fs, name: &[u8], pages: u64) -> Nid {
+        let now = Timestamp { seconds: 1_700_000_000, nanos: 0 };
+        let new = NewNode { kind: FsKind::File, mode: 0o600, uid: 0, gid: 0, now };
+        let ino = run(fs.create(fs.root(), name, &new)).ino;
+        run(fs.hold(ino));
+        run(fs.reserve(ino, (0, pages * PAGE)));
+        fs.wrote(ino, pages * PAGE, now);
+        let page = |index| DirtyPage {
+            index,
+            payload: Payload::Bytes(vec![(index % 255) as u8 + 1; BLOCK_BYTES].into()),
+        };
+        let pages: Vec<DirtyPage> = (0..pages).map(page).collect();
+        run(fs.write_pages(ino, &pages, WriteCause::Background));
+        Nid(ino.0 as u32)
+    }
+
+    /// The first byte of each page.
+    fn bytes(fs: &F2fs, name: &[u8]) -> Vec<u8> {
+        let attr = run(fs.lookup(fs.root(), name));
+        let mut pages = vec![Payload::Zero; attr.size.div_ceil(PAGE) as usize];
+        run(fs.read_pages(attr.ino, 0, &mut pages));
+        pages.iter().map(|page| crate::port::bytes_of(page)[0]).collect()
+    }
+
+    fn good(image: &Rc<Image>) {
+        assert_eq!(block_on(check(Rc::clone(image) as _)).unwrap().problems, []);
+    }
+
+    /// What Linux does for `FALLOC_FL_COLLAPSE_RANGE`: a block becomes that of another page, of the same or another file.
+    fn move_page(fs: &F2fs, from: (Nid, u64), to: (Nid, u64)) {
+        let addr = run(fs.run(|state| state.address(from.0, from.1)));
+        run(fs.run(|state| {
+            let (nid, at) = state.slot(from.0, from.1, false)?.expect("it has a node");
+            state.set_address_in(from.0, nid, at, Addr::NULL)?;
+            let (nid, at) = state.slot(to.0, to.1, true)?.expect("it was made");
+            let old = state.address_in(to.0, nid, at)?;
+            state.release_block(old);
+            state.set_address_in(to.0, nid, at, addr)
+        }));
+    }
+
+    #[test]
+    fn regression_blocks_that_moved_within_a_file_are_recovered() {
+        // The second one goes beyond the addresses of the inode, into its first node.
+        for pages in [20, 900_u64] {
+            let image = Rc::new(Image::in_memory(64 << 8));
+            block_on(mkfs(&*image, &Options::new(64 << 8))).unwrap();
+            let fs = mounted(&image).unwrap();
+            let ino = file(&fs, b"collapsed", pages);
+            run(fs.sync());
+            for index in 5..pages - 3 {
+                move_page(&fs, (ino, index + 3), (ino, index));
+            }
+            run(fs.run(|state| {
+                state.inode_mut(ino)?.blocks -= 3;
+                state.resize(ino, (pages - 3) * PAGE)
+            }));
+            run(fs.fsync(Ino(ino.0.into()), SyncKind::All));
+            assert_eq!(fs.metrics().fsyncs_by_nodes, 1);
+            drop(fs);
+            let fs = mounted(&image).unwrap();
+            let expected: Vec<u8> = (0..5).chain(8..pages).map(|index| (index % 255) as u8 + 1).collect();
+            assert_eq!(bytes(&fs, b"collapsed"), expected);
+            run(fs.unmount());
+            good(&image);
+        }
+    }
+
+    #[test]
+    fn a_block_that_moved_to_a_synced_file_leaves_a_hole_in_the_other() {
+        let image = Rc::new(Image::in_memory(64 << 8));
+        block_on(mkfs(&*image, &Options::new(64 << 8))).unwrap();
+        let fs = mounted(&image).unwrap();
+        let (from, to) = (file(&fs, b"from", 4), file(&fs, b"to", 2));
+        run(fs.sync());
+        move_page(&fs, (from, 2), (to, 0));
+        run(fs.fsync(Ino(to.0.into()), SyncKind::All));
+        drop(fs);
+        let fs = mounted(&image).unwrap();
+        assert_eq!((bytes(&fs, b"to"), bytes(&fs, b"from")), (vec![3, 2], vec![1, 2, 0, 4]));
+        run(fs.unmount());
+        good(&image);
+    }
+
+    /// A volume that was cut off, with files `kept` of 4 pages and `other` of 2, a directory, and places for a chain.
+    struct Cut {
+        image: Rc<Image>,
+        volume: Volume,
+        kept: Inode,
+        other: Inode,
+        dir: Nid,
+        /// Where the chain begins.
+        head: Addr,
+    }
+
+    /// A node of a chain; what follows it is put in when it is written.
+    #[derive(Clone)]
+    enum Hostile {
+        Inode(Inode),
+        Node(Box<BlockBytes>),
+    }
+
+    impl Cut {
+        fn new() -> Self {
+            let image = Rc::new(Image::in_memory(64 << 8));
+            let mut options = Options::new(64 << 8);
+            options.add_feature("inode_checksum").unwrap();
+            block_on(mkfs(&*image, &options)).unwrap();
+            let fs = mounted(&image).unwrap();
+            file(&fs, b"kept", 4);
+            file(&fs, b"other", 2);
+            let now = Timestamp { seconds: 1, nanos: 0 };
+            let new = NewNode { kind: FsKind::Directory, mode: 0o700, uid: 0, gid: 0, now };
+            let dir = Nid(run(fs.create(fs.root(), b"dir", &new)).ino.0 as u32);
+            run(fs.sync());
+            drop(fs);
+            let volume = block_on(Volume::mount(Rc::clone(&image) as _)).unwrap();
+            let found = |name: &[u8]| block_on(volume.find(name)).unwrap().unwrap();
+            let (kept, other) = (found(b"kept"), found(b"other"));
+            let cursor = volume.checkpoint().cursor(Log::WarmNode);
+            let head = volume.geometry().main_block(cursor.segment, cursor.offset.into());
+            Self { image, volume, kept, other, dir, head }
+        }
+
+        /// The footer of a node that fsync has written last.
+        fn footer(&self, nid: Nid, ino: Nid, offset: u32) -> Footer {
+            let checkpoint = self.volume.epoch().stamp;
+            Footer {
+                nid,
+                ino,
+                offset,
+                is_fsynced: true,
+                has_dentry: offset == 0,
+                checkpoint,
+                ..Footer::default()
+            }
+        }
+
+        fn inode(&self, inode: &Inode, change: impl Fn(&mut Inode)) -> Hostile {
+            let mut inode = inode.clone();
+            inode.set_footer(self.footer(inode.nid, inode.nid, 0));
+            change(&mut inode);
+            Hostile::Inode(inode)
+        }
+
+        /// An inode that no checkpoint has.
+        fn new_inode(&self, name: &[u8]) -> Inode {
+            let mut inode = self.kept.clone().emptied();
+            (inode.nid, inode.name) = (Nid(50), name.to_vec());
+            inode
+        }
+
+        /// A node of addresses, or with those of another kind by its offset.
+        fn node(&self, ino: Nid, offset: u32, words: &[Addr]) -> Hostile {
+            let mut block = [0; BLOCK_BYTES];
+            words.iter().enumerate().for_each(|(at, addr)| node::set_word(&mut block, at as u32, addr.0));
+            self.footer(Nid(90), ino, offset).encode(&mut block);
+            Hostile::Node(Box::new(block))
+        }
+
+        fn at(&self, at: usize) -> Addr {
+            Addr(self.head.0 + at as u32)
+        }
+
+        /// Writes a chain behind whose last node `next` follows, and mounts.
+        fn mount(&self, chain: &[Hostile], next: Addr) -> std::result::Result<F2fs, String> {
+            for (at, node) in chain.iter().enumerate() {
+                let next = if at + 1 == chain.len() { next } else { self.at(at + 1) };
+                let block = match node.clone() {
+                    Hostile::Inode(mut inode) => {
+                        let superblock = self.volume.superblock();
+                        inode.set_footer(Footer { next, ..inode.footer() });
+                        inode.encode(superblock.features, superblock.inode_checksum_seed())
+                    }
+                    Hostile::Node(mut block) => {
+                        Footer { next, ..Footer::decode(&block[..]) }.encode(&mut block[..]);
+                        *block
+                    }
+                };
+                let write = Write::new(Block(self.at(at).0.into()), vec![payload_of(&block)]);
+                block_on(self.image.write(write).completed()).unwrap();
+            }
+            mounted(&self.image).map_err(|error| error.to_string())
+        }
+
+        /// The volume is mounted and good, and its files are as the checkpoint has them.
+        fn takes(&self, chain: &[Hostile], next: Addr, nodes: u64) -> F2fs {
+            let fs = self.mount(chain, next).unwrap();
+            assert_eq!(fs.recovered().nodes, nodes);
+            assert_eq!((bytes(&fs, b"kept"), bytes(&fs, b"other")), (vec![1, 2, 3, 4], vec![1, 2]));
+            run(fs.sync());
+            good(&self.image);
+            fs
+        }
+
+        /// It is not mounted, and not changed: the checkpoint is as good as before.
+        fn refuses(&self, chain: &[Hostile], why: &str) {
+            let error = self.mount(chain, Addr(0)).map(drop).expect_err(why);
+            assert!(error.contains(why), "expected {why:?}: {error}");
+            assert!(mounted(&self.image).is_err());
+            good(&self.image);
+        }
+    }
+
+    #[test]
+    fn a_chain_ends_where_it_leads_nowhere_new() {
+        let same = |cut: &Cut| cut.inode(&cut.kept, |_| ());
+        // To itself, to its beginning, and to where no node can be.
+        let cut = Cut::new();
+        cut.takes(&[same(&cut)], cut.at(0), 1);
+        let cut = Cut::new();
+        cut.takes(&[same(&cut), same(&cut), same(&cut)], cut.at(1), 3);
+        for next in [0, 1, 0x200, u32::MAX, u32::MAX - 1] {
+            let cut = Cut::new();
+            cut.takes(&[same(&cut)], Addr(next), 1);
+        }
+        let cut = Cut::new();
+        let end = cut.volume.geometry().main_segments * 512 + cut.volume.geometry().main_block(SegNo(0), 0).0;
+        cut.takes(&[same(&cut)], Addr(end), 1);
+    }
+
+    #[test]
+    fn a_chain_ends_before_what_is_not_of_this_checkpoint() {
+        for stamp in [0, 1, 1 << 32, u64::MAX] {
+            let cut = Cut::new();
+            let old = cut.inode(&cut.other, |inode| {
+                let footer = inode.footer();
+                inode.set_footer(Footer { checkpoint: footer.checkpoint ^ stamp, ..footer });
+                inode.size = 77;
+            });
+            if stamp == 0 {
+                assert_eq!(run(cut.mount(&[old], Addr(0)).unwrap().lookup(Ino(3), b"other")).size, 77);
+                continue;
+            }
+            cut.takes(std::slice::from_ref(&old), Addr(0), 0);
+            let cut = Cut::new();
+            cut.takes(&[cut.inode(&cut.kept, |_| ()), old], Addr(0), 1);
+        }
+    }
+
+    #[test]
+    fn inodes_of_a_chain_that_contradict_themselves_are_refused() {
+        type Change = fn(&Cut, &mut Inode);
+        let wrong: [(Change, &str); 8] = [
+            (|cut, inode| inode.set_footer(cut.footer(Nid(60), inode.nid, 0)), "synced at"),
+            (|cut, inode| inode.set_footer(cut.footer(inode.nid, cut.other.nid, 0)), "synced at"),
+            (|cut, inode| inode.set_footer(cut.footer(cut.dir, cut.dir, 0)), "was synced as a file"),
+            (|cut, inode| inode.set_footer(cut.footer(Nid::ROOT, Nid::ROOT, 0)), "was synced as a file"),
+            (
+                |cut, inode| {
+                    let end = cut.volume.geometry().nid_end();
+                    inode.set_footer(cut.footer(end, end, 0));
+                },
+                "no number",
+            ),
+            (|_, inode| inode.mode = 0o040_700, "Directory"),
+            (|_, inode| inode.size = u64::MAX, "bytes"),
+            (|_, inode| (inode.inline, inode.size) = (inode.inline | inline::DATA, 4000), "of 4000 bytes"),
+        ];
+        for (change, why) in wrong {
+            let cut = Cut::new();
+            cut.refuses(&[cut.inode(&cut.kept, |inode| change(&cut, inode))], why);
+        }
+        // A checksum that is wrong.
+        let cut = Cut::new();
+        let mut block =
+            block_on(cut.volume.block(block_on(cut.volume.nat_entry(cut.kept.nid)).unwrap().addr))
+                .unwrap()
+                .to_vec();
+        cut.footer(cut.kept.nid, cut.kept.nid, 0).encode(&mut block);
+        block[16] ^= 1;
+        cut.refuses(&[Hostile::Node(Box::new(block.try_into().unwrap()))], "the checksum of inode");
+    }
+
+    #[test]
+    fn names_of_a_chain_that_lead_nowhere_are_refused() {
+        let cut = Cut::new();
+        let fs = cut.takes(&[cut.inode(&cut.new_inode(b"new"), |_| ())], Addr(0), 1);
+        assert_eq!((fs.recovered().new_files, bytes(&fs, b"new")), (1, vec![]));
+        for (name, parent) in [
+            (&b".."[..], Nid::ROOT),
+            (b"", Nid::ROOT),
+            (b"a/b", Nid::ROOT),
+            (b"new", Nid(0)),
+            (b"new", Nid(50)),
+            (b"new", Nid(4711)),
+            (b"new", Nid(u32::MAX)),
+            (b"new", cut.kept.nid),
+        ] {
+            let cut = Cut::new();
+            cut.refuses(&[cut.inode(&cut.new_inode(name), |inode| inode.parent = parent)], "\" in directory");
+        }
+    }
+
+    #[test]
+    fn an_inode_may_follow_its_nodes_and_needs_one() {
+        // A file of which nobody has the inode was not synced, and nor was one before its inode has a mark.
+        let cut = Cut::new();
+        cut.takes(&[cut.node(Nid(50), 1, &[Addr::NEW])], Addr(0), 1);
+        let cut = Cut::new();
+        let inode = cut.inode(&cut.new_inode(b"new"), |inode| {
+            inode.size = 900 * PAGE;
+            inode.set_node(0, Nid(90));
+        });
+        let fs = cut.takes(&[cut.node(Nid(50), 1, &[Addr::NEW]), inode], Addr(0), 2);
+        let attr = run(fs.lookup(fs.root(), b"new"));
+        // A reserved block and the node that has it.
+        assert_eq!((attr.size, attr.blocks_512), (900 * PAGE, 16));
+        for offset in [3, 1022, 2041, Footer::XATTR_OFFSET - 1, 1 << 28] {
+            let cut = Cut::new();
+            cut.refuses(&[cut.node(cut.kept.nid, offset, &[Addr::NEW])], &format!("node {offset} of inode"));
+        }
+    }
+
+    #[test]
+    fn addresses_of_a_chain_that_are_no_free_blocks_of_data_are_refused() {
+        let cut = Cut::new();
+        let geometry = *cut.volume.geometry();
+        let first = geometry.main_block(SegNo(0), 0).0;
+        let end = first + geometry.main_segments * 512;
+        let dir = block_on(cut.volume.root()).unwrap().address(0);
+        let node = block_on(cut.volume.nat_entry(cut.kept.nid)).unwrap().addr;
+        for addr in [1, first - 1, end, u32::MAX - 1, dir.0, node.0, cut.head.0] {
+            let cut = Cut::new();
+            let inode = cut.inode(&cut.kept, |inode| inode.set_address(1, Addr(addr)));
+            cut.refuses(&[inode], "recovery: node 0 of inode");
+            let cut = Cut::new();
+            cut.refuses(&[cut.node(cut.kept.nid, 1, &[Addr(addr)])], "recovery: node 1 of inode");
+        }
+    }
+
+    #[test]
+    fn the_last_of_those_who_claim_a_block_has_it() {
+        let cut = Cut::new();
+        let twice = cut.inode(&cut.kept, |inode| inode.set_address(3, inode.address(0)));
+        let fs = cut.mount(&[twice], Addr(0)).unwrap();
+        assert_eq!(bytes(&fs, b"kept"), [0, 2, 3, 1]);
+        run(fs.sync());
+        good(&cut.image);
+        let cut = Cut::new();
+        let theirs = cut.inode(&cut.other, |inode| inode.set_address(1, cut.kept.address(2)));
+        let fs = cut.mount(&[cut.inode(&cut.kept, |_| ()), theirs], Addr(0)).unwrap();
+        assert_eq!((bytes(&fs, b"kept"), bytes(&fs, b"other")), (vec![1, 2, 0, 4], vec![1, 3]));
+        run(fs.sync());
+        good(&cut.image);
     }
 }

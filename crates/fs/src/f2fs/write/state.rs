@@ -98,6 +98,9 @@ pub(super) struct State {
     pub(super) metrics: F2fsMetrics,
     /// A bug that tests have to find.
     pub(super) planted: Option<PlantedBug>,
+    /// Whether new files and links, and new directories, begin in their inodes.
+    pub(super) inline_data: bool,
+    pub(super) inline_dentry: bool,
     /// What footers of nodes carry.
     pub(super) epoch: Epoch,
     /// A checkpoint was prepared and is not complete.
