@@ -205,7 +205,9 @@ fn kernel_written(place: &Place) -> Finding {
             weir(place, &["fsck", &image])?;
             let listed = listed(place, &image, "true", "umount /run/disk")?;
             names += same(place, &image, &listed)?;
-            let change = "rm -r /run/disk/files/*/zero && cp -r /run/disk/files /run/disk/copied && rm -r /run/disk/copied";
+            let change = "rm -r /run/disk/files/*/zero && cp -r /run/disk/files /run/disk/copied && rm -r /run/disk/copied && \
+                 for name in /run/disk/files/*/few-*; do mkdir -p $name/more || exit; done && \
+                 for name in /run/disk/files/*/size-*; do echo more >> $name || exit; done";
             let listed = self::listed(place, &image, change, "umount /run/disk")?;
             fsck(place, &image)?;
             weir(place, &["fsck", &image])?;

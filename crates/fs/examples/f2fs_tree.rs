@@ -223,11 +223,17 @@ fn synced_changes(seed: u64) -> Vec<SyncedChange> {
         .map(|_| {
             let place = places[random.below(places.len() as u64) as usize];
             let length = 1 + random.below(30_000) as usize;
+            // Small files stand in their inodes, some of them not for long.
+            let is_small = random.below(3) == 0;
+            let (file, at, length, most) = match is_small {
+                true => (40 + random.below(20), random.below(2000), 1 + length % 1700, 4000),
+                false => (random.below(40), place * BLOCK + random.below(20_000), length, 60_000),
+            };
             SyncedChange {
-                file: random.below(40),
-                at: place * BLOCK + random.below(20_000),
+                file,
+                at,
                 bytes: random.bytes(length),
-                size: (random.below(5) == 0).then(|| random.below(60_000)),
+                size: (random.below(5) == 0).then(|| random.below(most)),
                 mode: 0o600 | random.below(0o100) as u32,
                 xattr: (random.below(4) == 0).then(|| random.bytes(1 + length % 100)),
                 is_data_only: random.below(3) == 0,
@@ -240,6 +246,7 @@ fn synced_changes(seed: u64) -> Vec<SyncedChange> {
 const SYNCED: u64 = 150;
 
 fn sync(dir: &Path, seed: u64) -> Outcome {
+    let movable = make_movable(dir, seed)?;
     for change in synced_changes(seed) {
         let path = dir.join(format!("synced-{}", change.file));
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
@@ -259,10 +266,28 @@ fn sync(dir: &Path, seed: u64) -> Outcome {
             file.sync_all()?;
         }
     }
+    for (number, file) in movable.iter().enumerate() {
+        let how = [sys::FallocateFlags::COLLAPSE_RANGE, sys::FallocateFlags::INSERT_RANGE][number % 2];
+        sys::fallocate(file, how, 2 * BLOCK, 3 * BLOCK)?;
+        file.sync_all()?;
+    }
     for number in 0..20 {
         fs::write(dir.join(format!("other-{number}")), b"nobody syncs this")?;
     }
     Ok(())
+}
+
+/// Files of which blocks will move: a checkpoint has them.
+fn make_movable(dir: &Path, seed: u64) -> Result<Vec<File>, Box<dyn Error>> {
+    let mut random = Random(mix(seed ^ 4));
+    let mut files = Vec::new();
+    for number in 0..6 {
+        let mut file = File::create(dir.join(format!("synced-moved-{number}")))?;
+        file.write_all(&random.bytes(((10 + 300 * number) * BLOCK) as usize))?;
+        files.push(file);
+    }
+    sys::sync();
+    Ok(files)
 }
 
 /// The directory of everything else, if it is not there.
@@ -402,6 +427,7 @@ async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
                 .map(|_| ())?,
         }
     }
+    small(&root, &start, &mut random).await?;
     for number in 0..30 {
         let value = random.bytes(10 + 8 * number);
         root.setxattr(&start, format!("user.number-{number}"), &value, XattrMode::Create, Follow::Yes)
@@ -412,6 +438,42 @@ async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     root.mknod(format!("{start}/device"), flashweir_fs::vfs::Kind::BlockDevice(0x0123_4567), 0o600).await?;
     root.rename(format!("{start}/0"), format!("{start}/zero"), RenameMode::Replace).await?;
     vfs.sync_all().await
+}
+
+/// Files and directories around the limits of what an inode holds, with and without extra fields.
+async fn small(root: &Process<F2fs>, start: &str, random: &mut Random) -> flashweir_fs::vfs::Result<()> {
+    for length in [0, 1, 3463, 3464, 3465, 3487, 3488, 3489, 4096, 4097] {
+        let file = root.create(format!("{start}/size-{length}")).await?;
+        file.write(Source::bytes(&random.bytes(length))).await?;
+        file.close().await?;
+        let file = root.create(format!("{start}/grown-{length}")).await?;
+        for part in random.bytes(length).chunks(700) {
+            file.write(Source::bytes(part)).await?;
+            file.sync(SyncKind::All).await?;
+        }
+        file.truncate(length as u64 / 2).await?;
+        file.truncate(length as u64 / 2 + 100).await?;
+        file.close().await?;
+    }
+    for names in [0, 1, 177, 178, 179, 180, 181, 182, 215] {
+        let dir = format!("{start}/few-{names}");
+        root.mkdir(&dir, 0o750).await?;
+        for number in 0..names {
+            root.create(format!("{dir}/{number}")).await?.close().await?;
+        }
+        if names == 178 {
+            for number in 0..60 {
+                root.unlink(format!("{dir}/{}", 2 * number)).await?;
+                root.rename(
+                    format!("{dir}/{}", 2 * number + 1),
+                    format!("{dir}/-{number}"),
+                    RenameMode::Replace,
+                )
+                .await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A line of a list. Contents are those of blocks that are not zero, with their places.
