@@ -13,7 +13,8 @@
 
 use crate::time::Instant;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -28,86 +29,235 @@ const POLLS_MAX: u64 = 100_000_000;
 
 /// A task; never used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskId(u64);
+pub struct TaskId {
+    /// Tasks are numbered in the order in which they were spawned.
+    number: u64,
+    /// Where it is kept.
+    place: u32,
+}
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
-type ReadyQueue = Arc<Mutex<VecDeque<Arc<TaskWaker>>>>;
+
+/// Tasks that were woken, in order.
+#[derive(Default)]
+struct ReadyQueue {
+    tasks: Mutex<VecDeque<TaskId>>,
+    /// Whether there are any: a look that takes no lock. Written under the lock.
+    has_some: AtomicBool,
+}
+
+impl ReadyQueue {
+    fn push(&self, task: TaskId) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.push_back(task);
+        self.has_some.store(true, Ordering::Release);
+    }
+
+    fn pop(&self) -> Option<TaskId> {
+        if !self.has_some() {
+            return None;
+        }
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let task = tasks.pop_front();
+        self.has_some.store(!tasks.is_empty(), Ordering::Release);
+        task
+    }
+
+    #[inline]
+    fn has_some(&self) -> bool {
+        self.has_some.load(Ordering::Acquire)
+    }
+}
 
 /// Wakes one task.
 struct TaskWaker {
     task: TaskId,
-    ready: ReadyQueue,
+    ready: Arc<ReadyQueue>,
     /// Whether the task is in the queue: two wakes before a poll are one.
     queued: AtomicBool,
 }
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
-            let ready = Arc::clone(&self.ready);
-            ready.lock().unwrap_or_else(PoisonError::into_inner).push_back(self);
+            self.ready.push(self.task);
         }
     }
 }
 
-/// When a timer fires, and its place among those of the same instant.
-type TimerKey = (Instant, u64);
+/// What is polled, and what its polls hand out.
+struct Running {
+    future: BoxedFuture,
+    mark: Arc<TaskWaker>,
+    waker: Waker,
+}
+
+/// A place for tasks.
+struct Task {
+    /// Of the task that is here, or was the last.
+    number: u64,
+    is_alive: bool,
+    /// Absent while it is polled, so that nothing is borrowed meanwhile.
+    running: Option<Running>,
+}
+
+/// When a timer fires, its place among those of the same instant, and where its waker is kept.
+type TimerKey = (Instant, u64, u32);
+
+/// Wakers and when they are due. A timer that was taken out leaves its key behind, until that is the first one or most
+/// keys are such.
+#[derive(Default)]
+struct Timers {
+    keys: BinaryHeap<Reverse<TimerKey>>,
+    /// Each with the number of its timer: a place is used again.
+    wakers: Vec<Option<(u64, Waker)>>,
+    free: Vec<u32>,
+    set: u64,
+    live: usize,
+}
+
+impl Timers {
+    fn insert(&mut self, at: Instant, waker: Waker) -> TimerKey {
+        let place = self.free.pop().unwrap_or(self.wakers.len() as u32);
+        self.set += 1;
+        self.live += 1;
+        let waker = Some((self.set, waker));
+        match self.wakers.get_mut(place as usize) {
+            Some(free) => *free = waker,
+            None => self.wakers.push(waker),
+        }
+        let key = (at, self.set, place);
+        self.keys.push(Reverse(key));
+        key
+    }
+
+    /// Where the waker of a timer is, unless that has fired.
+    fn entry(&mut self, (_, number, place): TimerKey) -> Option<&mut Option<(u64, Waker)>> {
+        let entry = self.wakers.get_mut(place as usize)?;
+        entry.as_ref().is_some_and(|(of, _)| *of == number).then_some(entry)
+    }
+
+    /// Takes out a timer, unless it has fired.
+    fn remove(&mut self, key: TimerKey) -> Option<Waker> {
+        let (_, waker) = self.entry(key)?.take()?;
+        self.live -= 1;
+        if self.keys.len() > 2 * self.live + 64 {
+            let (wakers, free) = (&self.wakers, &mut self.free);
+            self.keys.retain(|&Reverse((.., place))| {
+                let is_live = wakers[place as usize].is_some();
+                if !is_live {
+                    free.push(place);
+                }
+                is_live
+            });
+        }
+        self.drop_void();
+        Some(waker)
+    }
+
+    /// The first key is always that of a timer that will fire.
+    fn drop_void(&mut self) {
+        while let Some(&Reverse((.., place))) = self.keys.peek()
+            && self.wakers[place as usize].is_none()
+        {
+            self.keys.pop();
+            self.free.push(place);
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.keys.peek().map(|&Reverse((at, ..))| at)
+    }
+
+    /// The next timer that is due.
+    fn pop_due(&mut self, now: Instant) -> Option<Waker> {
+        let &Reverse((.., place)) = self.keys.peek().filter(|key| key.0.0 <= now)?;
+        self.keys.pop();
+        self.free.push(place);
+        self.live -= 1;
+        let (_, waker) = self.wakers[place as usize].take()?;
+        self.drop_void();
+        Some(waker)
+    }
+}
 
 #[derive(Default)]
 struct Shared {
     now: Instant,
-    /// A future is absent while it is polled, so that nothing is borrowed meanwhile.
-    tasks: BTreeMap<TaskId, Option<BoxedFuture>>,
+    tasks: Vec<Task>,
+    free: Vec<u32>,
+    alive: usize,
     spawned: u64,
-    timers: BTreeMap<TimerKey, Waker>,
-    timers_set: u64,
+    timers: Timers,
+}
+
+impl Shared {
+    fn task_mut(&mut self, task: TaskId) -> Option<&mut Task> {
+        self.tasks.get_mut(task.place as usize).filter(|kept| kept.is_alive && kept.number == task.number)
+    }
+
+    /// Gives up the place of a task. What it was made of is dropped by the caller, when nothing is borrowed.
+    fn remove(&mut self, task: TaskId) -> Option<Running> {
+        let kept = self.task_mut(task)?;
+        kept.is_alive = false;
+        let running = kept.running.take();
+        self.alive -= 1;
+        self.free.push(task.place);
+        running
+    }
 }
 
 /// What the executor and its handles share.
 #[derive(Clone, Default)]
 struct Core {
     shared: Rc<RefCell<Shared>>,
-    ready: ReadyQueue,
+    ready: Arc<ReadyQueue>,
 }
 
 impl Core {
     fn spawn(&self, future: BoxedFuture) -> TaskId {
         let mut shared = self.shared.borrow_mut();
-        let task = TaskId(shared.spawned);
+        let number = shared.spawned;
         shared.spawned += 1;
-        let ready = Arc::clone(&self.ready);
-        shared.tasks.insert(task, Some(future));
+        shared.alive += 1;
+        let place = shared.free.pop().unwrap_or(shared.tasks.len() as u32);
+        let task = TaskId { number, place };
+        let mark =
+            Arc::new(TaskWaker { task, ready: Arc::clone(&self.ready), queued: AtomicBool::new(true) });
+        let waker = Waker::from(Arc::clone(&mark));
+        let kept = Task { number, is_alive: true, running: Some(Running { future, mark, waker }) };
+        match shared.tasks.get_mut(place as usize) {
+            Some(free) => *free = kept,
+            None => shared.tasks.push(kept),
+        }
         drop(shared);
-        Arc::new(TaskWaker { task, ready, queued: AtomicBool::new(false) }).wake();
+        self.ready.push(task);
         task
-    }
-
-    fn pop_ready(&self) -> Option<Arc<TaskWaker>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
     /// Polls one task; false if none is ready.
     fn poll_next(&self) -> bool {
-        let Some(waker) = self.pop_ready() else { return false };
-        waker.queued.store(false, Ordering::Release);
-        let task = waker.task;
-        let future = self.shared.borrow_mut().tasks.get_mut(&task).and_then(Option::take);
-        let Some(mut future) = future else { return true };
-        let std_waker = Waker::from(waker);
+        let Some(task) = self.ready.pop() else { return false };
+        let running = self.shared.borrow_mut().task_mut(task).and_then(|kept| kept.running.take());
+        let Some(mut running) = running else { return true };
+        running.mark.queued.store(false, Ordering::Release);
         // The cell is not borrowed here: the task may spawn, sleep, send and drop at will.
-        let poll = future.as_mut().poll(&mut Context::from_waker(&std_waker));
-        let finished = {
-            let mut shared = self.shared.borrow_mut();
-            match (poll, shared.tasks.get_mut(&task)) {
-                (Poll::Pending, Some(slot)) => {
-                    *slot = Some(future);
-                    return true;
-                }
-                (Poll::Ready(()), _) => shared.tasks.remove(&task),
-                (Poll::Pending, None) => None,
+        let poll = running.future.as_mut().poll(&mut Context::from_waker(&running.waker));
+        let mut shared = self.shared.borrow_mut();
+        match (poll, shared.task_mut(task)) {
+            (Poll::Pending, Some(kept)) => {
+                kept.running = Some(running);
+                return true;
             }
-        };
-        drop(finished);
+            (Poll::Ready(()), Some(_)) => drop(shared.remove(task)),
+            (_, None) => (),
+        }
+        drop(shared);
+        drop(running);
         true
     }
 }
@@ -154,32 +304,30 @@ impl Executor {
     /// Once a turn is enough: a sleep that is over when it begins sets no timer.
     fn fire_due(&mut self, now: Instant) {
         loop {
-            let mut shared = self.core.shared.borrow_mut();
-            let due = shared.timers.first_entry().filter(|timer| timer.key().0 <= now);
-            let Some(timer) = due.map(|timer| timer.remove()) else { return };
-            drop(shared);
+            let due = self.core.shared.borrow_mut().timers.pop_due(now);
+            let Some(timer) = due else { return };
             timer.wake();
         }
     }
 
     /// When the next sleeping task wants to run; the world merges this with its agenda.
     pub fn next_timer(&self) -> Option<Instant> {
-        self.core.shared.borrow().timers.first_key_value().map(|((at, _), _)| *at)
+        self.core.shared.borrow().timers.next()
     }
 
     /// Whether a task waits to be polled.
     pub fn has_ready(&self) -> bool {
-        !self.core.ready.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.core.ready.has_some()
     }
 
     /// Whether `task` has neither returned nor been dropped.
     pub fn is_alive(&self, task: TaskId) -> bool {
-        self.core.shared.borrow().tasks.contains_key(&task)
+        self.core.shared.borrow_mut().task_mut(task).is_some()
     }
 
     /// Number of tasks that have not returned.
     pub fn len(&self) -> usize {
-        self.core.shared.borrow().tasks.len()
+        self.core.shared.borrow().alive
     }
 
     /// Whether all tasks have returned.
@@ -189,7 +337,7 @@ impl Executor {
 
     /// Drops one task. Its destructors run; if it is not alive, nothing happens.
     pub fn cancel(&mut self, task: TaskId) {
-        let dropped = self.core.shared.borrow_mut().tasks.remove(&task);
+        let dropped = self.core.shared.borrow_mut().remove(task);
         drop(dropped);
     }
 
@@ -197,15 +345,25 @@ impl Executor {
     /// destructors spawn, and forgets all wakes and timers. Time stays.
     pub fn clear(&mut self) {
         loop {
-            let tasks = mem::take(&mut self.core.shared.borrow_mut().tasks);
+            let mut tasks = {
+                let mut shared = self.core.shared.borrow_mut();
+                (shared.free, shared.alive) = (Vec::new(), 0);
+                mem::take(&mut shared.tasks)
+            };
+            tasks.retain(|task| task.is_alive);
             if tasks.is_empty() {
                 break;
             }
+            tasks.sort_unstable_by_key(|task| task.number);
             drop(tasks);
         }
-        let timers = mem::take(&mut self.core.shared.borrow_mut().timers);
+        let timers = {
+            let mut shared = self.core.shared.borrow_mut();
+            let set = shared.timers.set;
+            mem::replace(&mut shared.timers, Timers { set, ..Timers::default() })
+        };
         drop(timers);
-        while self.core.pop_ready().is_some() {}
+        while self.core.ready.pop().is_some() {}
     }
 }
 
@@ -245,7 +403,7 @@ impl Handle {
 
     /// Ready when time has reached `at`. The timer is set at the first poll.
     pub fn sleep_until(&self, at: Instant) -> Sleep {
-        Sleep { core: self.core.clone(), at, key: None }
+        Sleep { shared: Rc::clone(&self.core.shared), at, key: None }
     }
 
     /// Lets all tasks that are ready run first.
@@ -262,7 +420,7 @@ impl fmt::Debug for Handle {
 
 /// Future of [`Handle::sleep_until`]; dropping it removes the timer.
 pub struct Sleep {
-    core: Core,
+    shared: Rc<RefCell<Shared>>,
     at: Instant,
     key: Option<TimerKey>,
 }
@@ -270,24 +428,19 @@ pub struct Sleep {
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let core = self.core.clone();
-        let mut shared = core.shared.borrow_mut();
-        if shared.now >= self.at {
-            if let Some(key) = self.key.take() {
-                shared.timers.remove(&key);
-            }
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Self { shared, at, key } = self.get_mut();
+        let mut shared = shared.borrow_mut();
+        if shared.now >= *at {
+            let timer = key.take().and_then(|key| shared.timers.remove(key));
+            drop(shared);
+            drop(timer);
             return Poll::Ready(());
         }
-        let key = match self.key {
-            Some(key) => key,
-            None => {
-                shared.timers_set += 1;
-                (self.at, shared.timers_set)
-            }
-        };
-        shared.timers.insert(key, context.waker().clone());
-        self.key = Some(key);
+        match key.and_then(|key| shared.timers.entry(key)) {
+            Some(Some((_, waker))) => waker.clone_from(context.waker()),
+            _ => *key = Some(shared.timers.insert(*at, context.waker().clone())),
+        }
         Poll::Pending
     }
 }
@@ -295,7 +448,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            let removed = self.core.shared.borrow_mut().timers.remove(&key);
+            let removed = self.shared.borrow_mut().timers.remove(key);
             drop(removed);
         }
     }
