@@ -157,6 +157,9 @@ pub trait BlockPort: fmt::Debug {
 struct State {
     reached: Option<Moment>,
     answer: Option<Answer>,
+    /// Of the first who waits, who is most often the only one.
+    waker: Option<Waker>,
+    /// Of the others, in the order in which they came.
     wakers: Vec<Waker>,
 }
 
@@ -194,7 +197,11 @@ impl Ticket {
             if state.reached >= Some(moment) {
                 return Poll::Ready(());
             }
-            state.wakers.push(context.waker().clone());
+            let waker = context.waker().clone();
+            match &state.waker {
+                None => state.waker = Some(waker),
+                Some(_) => state.wakers.push(waker),
+            }
             Poll::Pending
         })
         .await;
@@ -225,13 +232,13 @@ impl Progress {
     }
 
     fn reach(&self, moment: Moment) {
-        let wakers = {
+        let (first, others) = {
             let mut state = self.state.borrow_mut();
             debug_assert!(state.reached <= Some(moment), "moments come in their order");
             state.reached = Some(moment);
-            std::mem::take(&mut state.wakers)
+            (state.waker.take(), std::mem::take(&mut state.wakers))
         };
-        wakers.into_iter().for_each(Waker::wake);
+        first.into_iter().chain(others).for_each(Waker::wake);
     }
 }
 

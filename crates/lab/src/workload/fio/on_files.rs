@@ -1,7 +1,7 @@
 //! Jobs of a fio job file on a mounted file system, in virtual time.
 //!
-//! Place in the data flow: [`prepare`] makes the files; [`run`] polls each [`FioJob`], each request being a task that
-//! calls a [`File`], and fills a [`Recorder`] for each job.
+//! Place in the data flow: [`prepare`] makes the files; [`run`] polls each [`FioJob`], each request being carried out by a
+//! [`Worker`] that calls a [`File`], and fills a [`Recorder`] for each job.
 //!
 //! Invariants: the jobs of a stonewall group run side by side, groups one after the other; a flush is fsync of every file
 //! that the job wrote since its last flush (fdatasync, if the job asks for that only); a request that reaches beyond its
@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
-use std::task::Poll;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
 
 /// Why jobs on files came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,7 +179,49 @@ struct Shared<F: Fs> {
     /// Files written since the last flush.
     written: RefCell<BTreeSet<usize>>,
     finished: RefCell<Vec<Finished>>,
-    changed: Signal,
+    /// Of the job, while it waits for a request to finish.
+    waiting: RefCell<Option<Waker>>,
+    /// Workers without a request.
+    idle: RefCell<Vec<Rc<Worker>>>,
+}
+
+/// A task that carries out one request after the other. A task for each of them would cost more than the request: the
+/// state of a call through all layers is large.
+#[derive(Default)]
+struct Worker(RefCell<Told>);
+
+/// What a worker was told last.
+#[derive(Default)]
+enum Told {
+    #[default]
+    Nothing,
+    /// Nothing, and it waits.
+    Waits(Waker),
+    /// To carry out a request with this content.
+    Work(Request, u64),
+    /// To end.
+    Over,
+}
+
+impl Worker {
+    fn tell(&self, told: Told) {
+        if let Told::Waits(waker) = self.0.replace(told) {
+            waker.wake();
+        }
+    }
+
+    /// The next request and its content; `None` at the end.
+    async fn told(&self) -> Option<(Request, u64)> {
+        poll_fn(|context| match self.0.take() {
+            Told::Work(request, content) => Poll::Ready(Some((request, content))),
+            Told::Over => Poll::Ready(None),
+            Told::Nothing | Told::Waits(_) => {
+                self.0.replace(Told::Waits(context.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await
+    }
 }
 
 async fn run_job<F: Fs>(
@@ -209,13 +251,15 @@ async fn run_job<F: Fs>(
         sync: if only_data { SyncKind::Data } else { SyncKind::All },
         written: RefCell::default(),
         finished: RefCell::default(),
-        changed: Signal::default(),
+        waiting: RefCell::default(),
+        idle: RefCell::default(),
     });
     let start = handle.now();
     let mut work = FioJob::new(job.spec.clone(), seed);
     let mut recorder: Option<Recorder> = None;
     let mut in_flight = 0;
     let mut failure = None;
+    let mut finished = Vec::new();
     let (mut operation, mut still) = (0, (start, 0));
     loop {
         let now = handle.now();
@@ -231,7 +275,13 @@ async fn run_job<F: Fs>(
                     recorder.submitted_at_depth(in_flight);
                 }
                 let content = operation ^ flashweir_core::random::mix(seed);
-                handle.spawn(carry_out(Rc::clone(&shared), handle.clone(), request, content));
+                let idle = shared.idle.borrow_mut().pop();
+                let worker = idle.unwrap_or_else(|| {
+                    let worker = Rc::new(Worker::default());
+                    handle.spawn(carry_out(Rc::downgrade(&shared), handle.clone(), Rc::clone(&worker)));
+                    worker
+                });
+                worker.tell(Told::Work(request, content));
                 continue;
             }
             Step::Done if in_flight == 0 => break,
@@ -239,7 +289,8 @@ async fn run_job<F: Fs>(
             Step::Done | Step::Blocked => wait(&shared, handle, None).await,
         }
         let now = handle.now();
-        for (request, submitted, result) in shared.finished.take() {
+        std::mem::swap(&mut finished, &mut *shared.finished.borrow_mut());
+        for (request, submitted, result) in finished.drain(..) {
             in_flight -= 1;
             still = if still.0 == now { (now, still.1 + 1) } else { (now, 0) };
             match result {
@@ -263,6 +314,7 @@ async fn run_job<F: Fs>(
     let end = handle.now();
     // All requests are done, so nobody else has the files.
     if let Some(shared) = Rc::into_inner(shared) {
+        shared.idle.take().iter().for_each(|worker| worker.tell(Told::Over));
         for (path, file) in shared.files {
             let closed = file.close().await;
             if let Err(errno) = closed {
@@ -287,20 +339,31 @@ async fn wait<F: Fs>(shared: &Shared<F>, handle: &Handle, until: Option<Instant>
     if !shared.finished.borrow().is_empty() {
         return;
     }
-    let mut changed = pin!(shared.changed.wait());
     let mut timer = pin!(handle.sleep_until(until.unwrap_or(Instant::MAX)));
     poll_fn(|context| {
         let is_time = until.is_some() && timer.as_mut().poll(context).is_ready();
-        if is_time || changed.as_mut().poll(context).is_ready() { Poll::Ready(()) } else { Poll::Pending }
+        if is_time || !shared.finished.borrow().is_empty() {
+            return Poll::Ready(());
+        }
+        shared.waiting.replace(Some(context.waker().clone()));
+        Poll::Pending
     })
     .await;
+    shared.waiting.take();
 }
 
-async fn carry_out<F: Fs>(shared: Rc<Shared<F>>, handle: Handle, request: Request, content: u64) {
-    let submitted = handle.now();
-    let result = call(&shared, &request, content).await;
-    shared.finished.borrow_mut().push((request, submitted, result));
-    shared.changed.notify();
+/// A worker's task. The job owns what is shared: it is there as long as a request is under way.
+async fn carry_out<F: Fs>(shared: Weak<Shared<F>>, handle: Handle, worker: Rc<Worker>) {
+    while let Some((request, content)) = worker.told().await {
+        let Some(shared) = shared.upgrade() else { return };
+        let submitted = handle.now();
+        let result = call(&shared, &request, content).await;
+        shared.finished.borrow_mut().push((request, submitted, result));
+        shared.idle.borrow_mut().push(Rc::clone(&worker));
+        if let Some(job) = shared.waiting.take() {
+            job.wake();
+        }
+    }
 }
 
 async fn call<F: Fs>(shared: &Shared<F>, request: &Request, content: u64) -> Moved {
