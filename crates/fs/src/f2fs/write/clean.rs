@@ -120,7 +120,7 @@ impl F2fs {
     pub(super) async fn load_any_node(&self, nid: Nid, addr: Addr) -> Result<()> {
         let block = self.volume.node_block(nid, addr).await?;
         let block: BlockBytes = block[..].try_into().expect("a block");
-        self.state.borrow_mut().nodes.entry(nid).or_insert_with(|| Box::new(block));
+        self.state.borrow_mut().nodes.insert_new(nid, Box::new(block));
         Ok(())
     }
 

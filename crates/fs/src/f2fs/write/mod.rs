@@ -11,6 +11,7 @@
 //!
 //! Deliberately absent: nodes that were read stay in memory.
 
+mod by_nid;
 mod checkpoint;
 mod clean;
 mod fs;
@@ -27,6 +28,7 @@ use super::layout::{Addr, Geometry, Log, Nid};
 use super::volume::Volume;
 use crate::port::{BlockPort, PortError, Ticket, Write, payload_of};
 use crate::vfs::Errno;
+use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::{Duration, Payload};
 use fsync::Since;
 pub use fsync::{Flushing, METADATA, PlantedBug};
@@ -164,15 +166,15 @@ impl F2fs {
             geometry,
             seed: volume.superblock().inode_checksum_seed(),
             pack: volume.pack(),
-            nat: volume.nat_entries().await?,
+            nat: volume.nat_entries().await?.into_iter().collect(),
             nat_changed: volume.nat_journal_nids().collect(),
             sit_changed,
             sit,
             space,
             logs,
-            inodes: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            dirty: BTreeSet::new(),
+            inodes: ByNid::default(),
+            nodes: ByNid::default(),
+            dirty: DirtyNodes::default(),
             only_times: BTreeSet::new(),
             blocks: BTreeMap::new(),
             blocks_dirty: BTreeSet::new(),
@@ -297,12 +299,12 @@ impl F2fs {
         match stop {
             Stop::Inode(nid) => {
                 let inode = self.volume.inode_at(nid, address(nid)?).await?;
-                self.state.borrow_mut().inodes.entry(nid).or_insert(inode);
+                self.state.borrow_mut().inodes.insert_new(nid, Box::new(inode));
             }
             Stop::Node { nid, ino, offset } => {
                 let block = self.volume.node_at(ino, nid, offset, address(nid)?).await?;
                 let block: crate::port::BlockBytes = block[..].try_into().expect("a block");
-                self.state.borrow_mut().nodes.entry(nid).or_insert_with(|| Box::new(block));
+                self.state.borrow_mut().nodes.insert_new(nid, Box::new(block));
             }
             Stop::AnyNode(nid) => self.load_any_node(nid, address(nid)?).await?,
             Stop::Block { ino, index, addr } => {

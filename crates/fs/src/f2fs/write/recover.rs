@@ -169,7 +169,7 @@ impl F2fs {
         let mut state = self.state.borrow_mut();
         state.take_nid(ino, ino);
         state.valid_inodes += 1;
-        state.inodes.insert(ino, inode);
+        state.inodes.insert(ino, Box::new(inode));
         Ok(true)
     }
 

@@ -17,6 +17,7 @@ use super::super::layout::superblock::Superblock;
 use super::super::layout::tables::{NatEntry, SitEntry};
 use super::super::layout::xattr::{self, Xattr};
 use super::super::layout::{Addr, Geometry, Log, Nid, SegNo};
+use super::by_nid::{ByNid, DirtyNodes};
 use super::fsync::PlantedBug;
 use super::fsync::{METADATA, Since};
 use super::options::F2fsMetrics;
@@ -67,7 +68,7 @@ pub(super) struct State {
     /// The last checkpoint that is complete.
     pub(super) checkpoint: Checkpoint,
     pub(super) pack: usize,
-    pub(super) nat: BTreeMap<Nid, NatEntry>,
+    pub(super) nat: ByNid<NatEntry>,
     /// Entries that its blocks on the disk lack.
     pub(super) nat_changed: BTreeSet<Nid>,
     pub(super) sit: Vec<SitEntry>,
@@ -76,10 +77,10 @@ pub(super) struct State {
     /// What segments hold beyond that, and which are free.
     pub(super) space: Space,
     pub(super) logs: Vec<OpenLog>,
-    pub(super) inodes: BTreeMap<Nid, Inode>,
-    pub(super) nodes: BTreeMap<Nid, Box<BlockBytes>>,
+    pub(super) inodes: ByNid<Box<Inode>>,
+    pub(super) nodes: ByNid<Box<BlockBytes>>,
     /// With their inodes in front.
-    pub(super) dirty: BTreeSet<(Nid, Nid)>,
+    pub(super) dirty: DirtyNodes,
     /// Inodes of which nothing but times differs from the disk.
     pub(super) only_times: BTreeSet<Nid>,
     /// Blocks of directories and links, which are written with checkpoints.
@@ -174,7 +175,7 @@ impl State {
         let inode = Inode::new(nid, mode, self.superblock.features);
         self.take_nid(nid, nid);
         self.valid_inodes += 1;
-        self.inodes.insert(nid, inode);
+        self.inodes.insert(nid, Box::new(inode));
         Ok(nid)
     }
 
