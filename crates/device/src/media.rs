@@ -253,6 +253,8 @@ impl Backing {
 pub struct Media {
     blocks: Vec<Option<Arc<BlockMedia>>>,
     wear: Vec<Wear>,
+    /// Blocks in which contents may have memory of their own: only there is any to be given up.
+    holds_bytes: Vec<bool>,
     save_area: Option<Arc<SaveArea>>,
     digest: u64,
     /// Whether the digest follows contents; see [`Self::forgo_digest`].
@@ -277,6 +279,7 @@ impl Media {
         Self {
             blocks: vec![None; blocks],
             wear,
+            holds_bytes: vec![false; blocks],
             save_area: None,
             digest: 0,
             digests: track_contents,
@@ -387,6 +390,9 @@ impl Media {
             return;
         }
         let (block, unit) = self.split(ppa);
+        if !self.holds_bytes[block] {
+            return;
+        }
         let media = self.blocks[block].as_mut().and_then(Arc::get_mut);
         if let Some(payload) = media.and_then(|media| media.payloads.get_mut(unit as usize)) {
             *payload = Payload::Zero;
@@ -451,7 +457,9 @@ impl Media {
             self.store(block, unit);
         } else if track {
             let digest = digests.then(|| Self::unit_digest(at + offset, owner, unit.seq, &unit.payload));
+            let has_bytes = matches!(unit.payload, Payload::Bytes(_));
             media.payloads.push(unit.payload);
+            self.holds_bytes[block.index()] |= has_bytes;
             self.digest = self.digest.wrapping_add(digest.unwrap_or(0));
         }
     }
@@ -527,6 +535,7 @@ impl Media {
     }
 
     fn forget(&mut self, block: BlockId) {
+        self.holds_bytes[block.index()] = false;
         if self.digests && self.backing.is_none() {
             self.digest = self.digest.wrapping_sub(self.block_digest(block));
         }
