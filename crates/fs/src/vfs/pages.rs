@@ -125,7 +125,7 @@ struct Owner {
 pub(crate) struct Pages {
     pages: Vec<Page>,
     free: Vec<u32>,
-    /// High half: part of the hash. Low half: slot plus one; 0 is an empty place.
+    /// High half: a mark of the page. Low half: slot plus one; 0 is an empty place.
     table: Vec<u64>,
     owners: Vec<Owner>,
     owners_free: Vec<u32>,
@@ -219,25 +219,24 @@ impl Pages {
 
     // The table.
 
+    /// The upper half of an entry: a hash of owner and block, with the place within the block in its last bits.
     #[inline]
-    fn hash(owner: u32, index: u64) -> u64 {
-        mix((u64::from(owner) << 44) ^ (index / BLOCK))
+    fn mark(owner: u32, index: u64) -> u64 {
+        let hash = mix((u64::from(owner) << 44) ^ (index / BLOCK));
+        hash & !((BLOCK << 32) - 1) | (index % BLOCK) << 32
     }
 
-    /// First place to look at, and the mark that an entry carries.
+    /// First place to look at for an entry. It follows from the entry alone, so that moving entries looks at no page.
     #[inline]
-    fn place(&self, owner: u32, index: u64) -> (usize, u64) {
-        let hash = Self::hash(owner, index);
-        let within = index % BLOCK;
-        let place = (hash.wrapping_mul(BLOCK) + within) as usize & (self.table.len() - 1);
-        let mark = (hash ^ (within << 60)) & !0xffff_ffff;
-        (place, mark)
+    fn home(&self, entry: u64) -> usize {
+        (entry >> 32) as usize & (self.table.len() - 1)
     }
 
     /// The page, if it is in memory.
     #[inline]
     pub(crate) fn find(&self, owner: OwnerId, index: u64) -> Option<Slot> {
-        let (mut place, mark) = self.place(owner.0, index);
+        let mark = Self::mark(owner.0, index);
+        let mut place = self.home(mark);
         loop {
             let entry = self.table[place];
             if entry == 0 {
@@ -254,20 +253,19 @@ impl Pages {
         }
     }
 
-    fn enter(&mut self, at: u32) {
-        let (owner, index) = (self.pages[at as usize].owner, self.pages[at as usize].index);
-        let (mut place, mark) = self.place(owner, index);
+    fn enter(&mut self, entry: u64) {
+        let mut place = self.home(entry);
         while self.table[place] != 0 {
             place = (place + 1) & (self.table.len() - 1);
         }
-        self.table[place] = mark | u64::from(at + 1);
+        self.table[place] = entry;
     }
 
     /// Removes the entry and moves later ones of the same chain up, so that a search ends at the first gap.
     fn leave(&mut self, at: u32) {
         let last = self.table.len() - 1;
         let page = &self.pages[at as usize];
-        let (mut place, _) = self.place(page.owner, page.index);
+        let mut place = self.home(Self::mark(page.owner, page.index));
         while self.table[place] as u32 != at + 1 {
             place = (place + 1) & last;
         }
@@ -278,10 +276,8 @@ impl Pages {
             if entry == 0 {
                 break;
             }
-            let page = &self.pages[(entry as u32 - 1) as usize];
-            let (home, _) = self.place(page.owner, page.index);
             // The entry may move to the gap if its search passes there.
-            if (place.wrapping_sub(home) & last) >= (place.wrapping_sub(gap) & last) {
+            if (place.wrapping_sub(self.home(entry)) & last) >= (place.wrapping_sub(gap) & last) {
                 self.table[gap] = entry;
                 gap = place;
             }
@@ -292,9 +288,7 @@ impl Pages {
     fn grow(&mut self) {
         let size = self.table.len() * 2;
         let old = std::mem::replace(&mut self.table, vec![0; size]);
-        for entry in old.into_iter().filter(|&entry| entry != 0) {
-            self.enter(entry as u32 - 1);
-        }
+        old.into_iter().filter(|&entry| entry != 0).for_each(|entry| self.enter(entry));
     }
 
     // Pages.
@@ -340,6 +334,7 @@ impl Pages {
         if first != NONE {
             self.pages[first as usize].owner_prev = at;
         }
+        let page_owner = owner.0;
         let owner = &mut self.owners[owner.0 as usize];
         owner.first = at;
         owner.pages += 1;
@@ -354,7 +349,7 @@ impl Pages {
             State::Reading => {}
             State::Writing | State::Redirtied => unreachable!("a page is not born under write-back"),
         }
-        self.enter(at);
+        self.enter(Self::mark(page_owner, index) | u64::from(at + 1));
         Slot(at)
     }
 

@@ -14,6 +14,7 @@
 
 use super::inode::Inode;
 use super::mount::{Shared, Vfs};
+use super::pages::Slot;
 use super::sync::{Either, Event};
 use super::types::*;
 use super::{Barrier, DirtyPage, Errno, Fs, SyncKind, WriteCause};
@@ -89,6 +90,8 @@ struct Batch<'a, F: Fs> {
     inode: &'a Rc<Inode>,
     number: u64,
     pages: Vec<DirtyPage>,
+    /// Where they are in memory, where they stay until the answer.
+    slots: Vec<Slot>,
     written: bool,
 }
 
@@ -96,15 +99,15 @@ impl<F: Fs> Drop for Batch<'_, F> {
     fn drop(&mut self) {
         let mut pages = self.vfs.0.pages.borrow_mut();
         let mut is_dirty = false;
-        for page in &self.pages {
-            let slot = pages.find(self.inode.owner, page.index).expect("pages under write-back stay");
-            is_dirty |= pages.end_write(slot, self.written);
+        for slot in &self.slots {
+            is_dirty |= pages.end_write(*slot, self.written);
         }
         drop(pages);
         if is_dirty {
             self.vfs.queue_dirty(self.inode);
         }
         self.vfs.0.batches.give_back(std::mem::take(&mut self.pages));
+        self.vfs.0.slots.give_back(std::mem::take(&mut self.slots));
         self.inode.end_batch(self.number);
         self.inode.changed.notify();
         self.vfs.0.cleaned.notify();
@@ -176,16 +179,17 @@ impl<F: Fs> Vfs<F> {
 
     /// Marks the pages of `indices` that are dirty as being written and collects them.
     fn begin_batch<'a>(&'a self, inode: &'a Rc<Inode>, indices: impl Iterator<Item = u64>) -> Batch<'a, F> {
-        let mut batch = self.0.batches.take();
+        let (mut batch, mut slots) = (self.0.batches.take(), self.0.slots.take());
         let mut pages = self.0.pages.borrow_mut();
         for index in indices {
             let Some(slot) = pages.find(inode.owner, index) else { continue };
             if pages.state(slot) == super::pages::State::Dirty {
                 pages.begin_write(slot);
                 batch.push(DirtyPage { index, payload: pages.payload(slot).clone() });
+                slots.push(slot);
             }
         }
-        Batch { vfs: self, inode, number: inode.begin_batch(), pages: batch, written: false }
+        Batch { vfs: self, inode, number: inode.begin_batch(), pages: batch, slots, written: false }
     }
 
     /// Writes the pages of `indices` that are still dirty. Returns how many there were.
@@ -358,10 +362,11 @@ impl<F: Fs> Vfs<F> {
         };
         // The task has the pages from here on.
         let (number, pages) = (inode.begin_batch(), std::mem::take(&mut batch.pages));
+        let slots = std::mem::take(&mut batch.slots);
         drop(batch);
         let vfs = self.clone();
         self.spawn_helper(async move {
-            let mut batch = Batch { vfs: &vfs, inode: user.rc(), number, pages, written: false };
+            let mut batch = Batch { vfs: &vfs, inode: user.rc(), number, pages, slots, written: false };
             let result = ticket.await.unwrap_or(Err(Errno::EIO));
             // Whoever has the file open is told at the next fsync.
             let _ = vfs.end_batch(&mut batch, result, WriteCause::Sync);
