@@ -774,6 +774,42 @@ mod tests {
     }
 
     #[test]
+    fn cancelled_sleeps_do_not_pile_up() {
+        let mut executor = Executor::new();
+        let handle = executor.handle();
+        executor.spawn(async move { handle.sleep_until(at(1_000)).await });
+        executor.run_ready(at(0));
+        for round in 0..10_000 {
+            let handle = executor.handle();
+            let task = executor.spawn(async move { handle.sleep_until(at(2_000 + round)).await });
+            executor.run_ready(at(0));
+            executor.cancel(task);
+        }
+        assert_eq!(executor.next_timer(), Some(at(1_000)));
+        assert!(executor.core.shared.borrow().timers.keys.len() < 100);
+        assert_eq!(executor.run_ready(at(1_000)), 1);
+        assert!(executor.is_empty());
+        assert_eq!(executor.next_timer(), None);
+    }
+
+    #[test]
+    fn a_sleep_that_is_over_takes_no_other_timer_with_it() {
+        let mut executor = Executor::new();
+        let [first, second] = [executor.handle(), executor.handle()];
+        executor.spawn(async move { first.sleep_until(at(5)).await });
+        executor.spawn(async move {
+            second.sleep_until(at(4)).await;
+            // Its timer is kept where that of the first task was, which was not polled since.
+            second.sleep_until(at(10)).await;
+        });
+        executor.run_ready(at(0));
+        executor.run_ready(at(5));
+        assert_eq!(executor.next_timer(), Some(at(10)));
+        executor.run_ready(at(10));
+        assert!(executor.is_empty());
+    }
+
+    #[test]
     fn a_task_may_spawn_and_a_stale_wake_reaches_nothing() {
         let notes = Notes::default();
         let mut executor = Executor::new();
