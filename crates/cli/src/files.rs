@@ -63,7 +63,7 @@ pub(crate) struct FilesArgs {
     /// Memory of the page cache
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = cache)]
     cache: CacheConfig,
-    /// CPU time of the host's calls: zero, server or phone
+    /// CPUs of the host and CPU time of its calls: zero (no limit, no time), server or phone
     #[arg(long, value_name = "PRESET", default_value = "server", value_parser = HostCosts::preset)]
     host: HostCosts,
     /// The files of filebench and of databases are opened past the page cache; fio has `direct` in its job files
@@ -270,6 +270,8 @@ fn lines(result: &FilesResult) -> String {
     }
     let metric = |name: &str| result.metrics.get(name).copied().unwrap_or(0);
     let totals = &result.totals;
+    let limit = result.cpus.map_or(String::new(), |cpus| format!(" of {cpus}"));
+    let cpus = format!("{:.2}{limit}", result.cpus_busy());
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let rows = [
         ["written by the host".to_owned(), mib(totals.host_written_bytes)],
@@ -285,6 +287,7 @@ fn lines(result: &FilesResult) -> String {
             "sections cleaned".to_owned(),
             thousands(metric("f2fs.cleaned_foreground") + metric("f2fs.cleaned_background")),
         ],
+        ["CPUs of the host at work, mean".to_owned(), cpus],
     ];
     text.push('\n');
     text.push_str(&table(&rows, 1));

@@ -34,7 +34,7 @@ pub enum DataIo {
 
 /// CPU time of the engine's own work, as virtual time. The calls of the vfs cost what *they* cost in addition.
 ///
-/// Like those of the vfs, costs have no limit of CPUs: transactions take theirs side by side.
+/// It is spent on the CPUs that the mount has, beside the calls of everybody (`HostCosts::cpus`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CpuCosts {

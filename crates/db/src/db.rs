@@ -18,7 +18,7 @@ use crate::undo::page_of;
 use flashweir_core::Duration;
 use flashweir_core::executor::Handle;
 use flashweir_core::signal::Signal;
-use flashweir_fs::vfs::{Errno, Fs, OpenFlags, Process, Source, SyncKind};
+use flashweir_fs::vfs::{Errno, Fs, OpenFlags, Process, Source, SyncKind, Vfs};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -56,6 +56,7 @@ impl<F: Fs> fmt::Debug for Db<F> {
 pub(crate) struct Shared<F: Fs> {
     pub(crate) config: Config,
     pub(crate) handle: Handle,
+    vfs: Vfs<F>,
     pub(crate) core: RefCell<Core>,
     pub(crate) data: DbFile<F>,
     pub(crate) double_write: Option<DbFile<F>>,
@@ -165,6 +166,7 @@ impl<F: Fs> Shared<F> {
             core: RefCell::new(Core::new(&config, log)),
             config,
             handle,
+            vfs: process.vfs().clone(),
             data,
             double_write,
             logs,
@@ -253,9 +255,7 @@ impl<F: Fs> Shared<F> {
 
     /// Lets CPU time pass.
     pub(crate) async fn charge(&self, time: Duration) {
-        if time != Duration::ZERO {
-            self.handle.sleep_until(self.handle.now() + time).await;
-        }
+        self.vfs.compute(time).await;
     }
 
     /// Tries until nothing is missing. What was fetched stays in memory meanwhile, so each try comes further.

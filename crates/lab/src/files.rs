@@ -26,6 +26,7 @@ use flashweir_fs::vfs::{ConfigError, Creds, Errno, MountOptions, Process, Vfs, V
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 /// What is run.
@@ -81,12 +82,21 @@ pub struct FilesResult {
     pub prepared_ns: u64,
     /// Measured time of the counters.
     pub measured_ns: u64,
+    /// CPUs of the host; without a limit of them none.
+    pub cpus: Option<NonZeroU32>,
     /// Each workload, fio's jobs one by one.
     pub workloads: Vec<WorkloadResult>,
     /// What the device did in the measured time.
     pub totals: DeviceTotals,
     /// Counters of device, vfs and file system in the measured time, by name, and the hash of everything that the device did.
     pub metrics: BTreeMap<String, u64>,
+}
+
+impl FilesResult {
+    /// CPUs of the host that were at work, in the mean of the measured time.
+    pub fn cpus_busy(&self) -> f64 {
+        self.metrics["vfs.cpu_busy_ns"] as f64 / self.measured_ns.max(1) as f64
+    }
 }
 
 /// Why there is no result.
@@ -197,6 +207,7 @@ pub fn run(
         seed: setup.seed,
         prepared_ns: start.as_nanos(),
         measured_ns: later.at.since(earlier.at).as_nanos(),
+        cpus: setup.mount.costs.cpus,
         workloads,
         totals: DeviceTotals::of(&device, setup.device.geometry.unit_bytes.0),
         metrics,
@@ -401,6 +412,8 @@ mod tests {
                 [result.totals.flushes, result.metrics["device.range_flushes"]].map(|count| count > 0);
             assert_eq!(flushes, [flush == FlushMode::Flush, flush == FlushMode::RangeFlush]);
             assert!(result.metrics["vfs.syncs"] > 0 && result.metrics["device.host_units_written"] > 0);
+            assert_eq!(result.cpus, HostCosts::preset("server").unwrap().cpus);
+            assert!(result.cpus_busy() > 0.0 && result.cpus_busy() <= 6.0, "{}", result.cpus_busy());
             assert_eq!(Ok(Some(result)), run(&setup(flush), &mut |_| true));
         }
     }

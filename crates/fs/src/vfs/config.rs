@@ -127,6 +127,10 @@ metrics! {
         syncs,
         /// Calls of fbarrier and fdatabarrier.
         barriers,
+        /// CPU time of calls and of what applications computed, of all CPUs together, in nanoseconds.
+        cpu_busy_ns,
+        /// Time for which that waited for a CPU, in nanoseconds.
+        cpu_waited_ns,
     }
 }
 

@@ -13,6 +13,7 @@ mod attrs;
 mod buffer;
 mod config;
 mod cost;
+mod cpus;
 mod direct;
 mod errno;
 mod file;

@@ -7,6 +7,7 @@
 //! that it used stays in use; only a power cut drops futures.
 
 use super::config::{ConfigError, MountOptions, VfsMetrics};
+use super::cpus::Cpus;
 use super::inode::Inode;
 use super::pages::{OwnerId, Pages, Slot};
 use super::sync::{Event, RwLock};
@@ -31,6 +32,7 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) limits: Limits,
     pub(crate) options: MountOptions,
     pub(crate) handle: Handle,
+    pub(crate) cpus: RefCell<Cpus>,
     pub(crate) pages: RefCell<Pages>,
     pub(crate) inodes: RefCell<BTreeMap<Ino, Rc<Inode>>>,
     /// Owners of pages whose inodes nobody refers to any more.
@@ -146,6 +148,7 @@ impl<F: Fs> Vfs<F> {
         let vfs = Self(Rc::new(Shared {
             limits: fs.limits(),
             fs,
+            cpus: RefCell::new(Cpus::new(options.costs.cpus)),
             options,
             handle: handle.clone(),
             pages: RefCell::new(Pages::new(capacity)),
@@ -212,7 +215,9 @@ impl<F: Fs> Vfs<F> {
     /// What was counted since the mount.
     pub fn metrics(&self) -> VfsMetrics {
         let evicted_pages = self.0.pages.borrow().evictions();
-        VfsMetrics { evicted_pages, ..*self.0.metrics.borrow() }
+        let cpus = self.0.cpus.borrow();
+        let (cpu_busy_ns, cpu_waited_ns) = (cpus.busy_ns(self.now()), cpus.waited_ns());
+        VfsMetrics { evicted_pages, cpu_busy_ns, cpu_waited_ns, ..*self.0.metrics.borrow() }
     }
 
     /// Pages that are dirty or being written.
@@ -248,8 +253,14 @@ impl<F: Fs> Vfs<F> {
     #[inline]
     async fn charge(&self, span: Duration) {
         if span != Duration::ZERO {
-            self.0.handle.sleep_until(self.now() + span).await;
+            let done = self.0.cpus.borrow_mut().book(self.now(), span);
+            self.0.handle.sleep_until(done).await;
         }
+    }
+
+    /// An application works for `span` on one of the CPUs that the calls of all have in common.
+    pub async fn compute(&self, span: Duration) {
+        self.charge(span).await;
     }
 
     /// Lets the time pass that a call takes which copies `bytes` and touches `pages`.

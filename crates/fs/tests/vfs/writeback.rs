@@ -5,6 +5,7 @@ use flashweir_core::{Duration, Instant};
 use flashweir_fs::memfs::{Faults, MemFs};
 use flashweir_fs::vfs::*;
 use std::cell::Cell;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 const PAGE: u64 = 4096;
@@ -406,4 +407,32 @@ fn calls_cost_what_the_model_says() {
         direct.close().await.unwrap();
         file.close().await.unwrap();
     });
+}
+
+/// N threads of nothing but system calls on C CPUs: min(N, C) of them are at work all the time.
+#[test]
+fn threads_share_the_cpus() {
+    for (threads, cpus, at_work) in [(1u64, 4, 1), (3, 4, 3), (8, 4, 4), (50, 6, 6), (7, 0, 7)] {
+        let costs = HostCosts { cpus: NonZeroU32::new(cpus), ..HostCosts::preset("server").unwrap() };
+        let options = MountOptions { costs, ..MountOptions::default() };
+        let mut bed = Bed::with(flashweir_fs::memfs::MemFsConfig::default(), Duration::ZERO, options);
+        let calls = Rc::new(Cell::new(0u64));
+        for _ in 0..threads {
+            let (vfs, calls) = (bed.vfs.clone(), Rc::clone(&calls));
+            bed.executor.spawn(async move {
+                loop {
+                    vfs.statfs().await.unwrap();
+                    calls.set(calls.get() + 1);
+                }
+            });
+        }
+        let rounds = 1_000;
+        bed.pass(costs.of_call(0, 0) * rounds);
+        let metrics = bed.vfs.metrics();
+        assert_eq!(calls.get(), at_work * rounds, "{threads} threads on {cpus} CPUs");
+        // Without a limit work counts when it is booked, and each thread has booked its next call.
+        let booked = if cpus == 0 { threads } else { 0 };
+        assert_eq!(metrics.cpu_busy_ns, costs.syscall.as_nanos() * (at_work * rounds + booked));
+        assert_eq!(metrics.cpu_waited_ns > 0, threads > at_work);
+    }
 }
