@@ -312,6 +312,9 @@ pub struct BufferConfig {
     pub protected: Option<Bytes>,
     /// What it does with a range flush.
     pub range_flush: RangeFlushSupport,
+    /// While a FLUSH or a range flush is under way no other command gets at the buffer, not even a read: what the one semaphore
+    /// of the RFLUSH paper's released prototype does (spec 1.2), and nobody should want.
+    pub exclusive_flush: bool,
 }
 
 impl Default for BufferConfig {
@@ -326,6 +329,7 @@ impl Default for BufferConfig {
             access_latency: Duration::ZERO,
             protected: None,
             range_flush: RangeFlushSupport::None,
+            exclusive_flush: false,
         }
     }
 }

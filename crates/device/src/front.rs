@@ -60,7 +60,7 @@ impl Device {
             self.complete(at, effects);
         } else if blocks == Some(0) {
             self.complete(at, effects);
-        } else if is_read {
+        } else if is_read && !self.is_locked() {
             self.start_read(now, at, effects);
         } else if is_write {
             let bytes = self.commands.get(at).command.bytes_down();
@@ -160,7 +160,7 @@ impl Device {
         if std::mem::replace(&mut self.admitting, true) {
             return;
         }
-        while let Some(&at) = self.admission.front() {
+        while let Some(&at) = self.admission.front().filter(|_| !self.is_locked()) {
             let done = match self.commands.get(at).command.op {
                 Op::Write { .. } => self.accept_write(now, at, effects),
                 Op::Trim { .. } | Op::WriteZeroes { .. } => self.accept_trim(now, at, effects),
@@ -172,7 +172,11 @@ impl Device {
                     self.accept_range_flush(now, at, effects);
                     true
                 }
-                _ => unreachable!("only commands that change something wait for admission"),
+                Op::Read { .. } => {
+                    self.start_read(now, at, effects);
+                    true
+                }
+                _ => unreachable!("the command was checked"),
             };
             if !done {
                 break;
@@ -182,6 +186,11 @@ impl Device {
         }
         self.admitting = false;
         self.commit_saved();
+    }
+
+    /// Whether a flush keeps everybody else from the buffer.
+    fn is_locked(&self) -> bool {
+        self.config.buffer.exclusive_flush && !self.flushes.is_empty()
     }
 
     /// The mapping units of a range.

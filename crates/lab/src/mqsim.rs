@@ -291,6 +291,7 @@ fn buffer(
         access_latency: Duration::ZERO,
         protected: None,
         range_flush: RangeFlushSupport::None,
+        exclusive_flush: false,
     };
     let g = geometry;
     let planes = g.channels * g.chips_per_channel * g.dies_per_chip * g.planes_per_die;

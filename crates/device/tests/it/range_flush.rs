@@ -264,3 +264,30 @@ fn random_devices_keep_what_was_asked_for() {
     }
     assert!(asked > 5_000 && left > 5_000, "{asked} asked for, {left} left in the buffer");
 }
+
+/// With the lock of the paper's prototype whoever comes during a flush waits for its end; without it nobody does.
+#[test]
+fn an_exclusive_flush_keeps_others_from_the_buffer() {
+    for (exclusive, op) in
+        [(true, Op::Flush), (true, flush(&[7], &[])), (false, Op::Flush), (false, flush(&[7], &[]))]
+    {
+        let mut config = small();
+        config.buffer.exclusive_flush = exclusive;
+        let mut host = Host::new(&config, 1);
+        (0..100).for_each(|unit| host.write_tagged(unit, 1, false, [7, 0]));
+        host.wait(0);
+        host.submit(op.clone(), false);
+        let flushed = host.completed;
+        // A read of the buffer and a write of a new unit take no time by themselves.
+        host.submit(Op::Read { lba: Lba(0), blocks: 8 }, false);
+        host.write(200, 1, false);
+        host.wait(1);
+        // The last one is the flush, or else what waited for it.
+        let durable = survivors(&host, 100);
+        assert_eq!(durable.iter().all(|durable| *durable), exclusive, "{op:?}");
+        assert!(host.completed > flushed);
+        host.wait(0);
+        host.submit(Op::Flush, false);
+        host.check("after all of it");
+    }
+}
