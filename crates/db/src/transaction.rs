@@ -152,6 +152,11 @@ impl<F: Fs> Transaction<F> {
         Ok(())
     }
 
+    /// Whether there is something to commit.
+    pub fn has_changes(&self) -> bool {
+        self.changed
+    }
+
     /// Commits. When this returns the changes are as durable as [`Config::commit`](crate::Config::commit) says.
     ///
     /// # Errors

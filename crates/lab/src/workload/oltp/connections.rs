@@ -24,9 +24,12 @@ pub(super) trait Mix: 'static {
     fn draw(&self, stream: &mut Stream, connection: u32) -> (usize, Self::Input);
 
     /// Does one transaction, which is committed, or rolled back as its kind wants it, when this returns. Of an error nothing
-    /// stays.
-    async fn perform(&self, input: &Self::Input) -> Result<(), DbError>;
+    /// stays. Returns when the commit of changes began, if there was one.
+    async fn perform(&self, input: &Self::Input) -> Result<Option<Instant>, DbError>;
 }
+
+/// The synchronous writes: the ends of transactions that changed something. They are a part of those, and not in the total.
+pub(crate) const COMMIT: &str = "commit";
 
 struct Shared<M> {
     mix: Rc<M>,
@@ -53,7 +56,7 @@ pub(super) async fn run<M: Mix>(
         deadline: start.saturating_add(options.runtime),
         handle,
         recorders: RefCell::new(
-            M::KINDS.iter().map(|_| CallRecorder::new(start, options.interval)).collect(),
+            (0..=M::KINDS.len()).map(|_| CallRecorder::new(start, options.interval)).collect(),
         ),
         failure: RefCell::default(),
         running: Cell::new(options.connections),
@@ -70,7 +73,7 @@ pub(super) async fn run<M: Mix>(
         return Err(failure);
     }
     let recorders = shared.recorders.take();
-    let calls = recorders.into_iter().zip(M::KINDS);
+    let calls = recorders.into_iter().zip(M::KINDS.iter().chain([&COMMIT]));
     Ok(WorkloadResult {
         name: options.name.clone(),
         seed: options.seed,
@@ -78,7 +81,9 @@ pub(super) async fn run<M: Mix>(
         end_ns: shared.deadline.as_nanos(),
         interval_ns: options.interval.as_nanos(),
         ended_early: None,
-        calls: calls.map(|(recorder, kind)| recorder.finish(kind, kind, true, shared.deadline)).collect(),
+        calls: calls
+            .map(|(recorder, kind)| recorder.finish(kind, kind, *kind != COMMIT, shared.deadline))
+            .collect(),
     })
 }
 
@@ -94,10 +99,14 @@ async fn connect<M: Mix>(shared: Rc<Shared<M>>, connection: u32, mut stream: Str
         };
         let now = shared.handle.now();
         match result {
-            Ok(()) if began >= shared.start && now <= shared.deadline => {
-                shared.recorders.borrow_mut()[kind].record(0, began, now);
+            Ok(commit) if began >= shared.start && now <= shared.deadline => {
+                let mut recorders = shared.recorders.borrow_mut();
+                recorders[kind].record(0, began, now);
+                if let Some(commit) = commit {
+                    recorders[M::KINDS.len()].record(0, commit, now);
+                }
             }
-            Ok(()) => {}
+            Ok(_) => {}
             Err(error) => {
                 shared.failure.borrow_mut().get_or_insert(OltpError::Db { during: M::KINDS[kind], error });
             }
@@ -134,12 +143,12 @@ mod tests {
             ((number % 2) as usize, number)
         }
 
-        async fn perform(&self, input: &u64) -> Result<(), DbError> {
+        async fn perform(&self, input: &u64) -> Result<Option<Instant>, DbError> {
             self.handle.sleep_until(self.handle.now() + Duration::from_millis(10)).await;
             if *input % 2 == 1 && self.refused.replace(self.refused.get() + 1).is_multiple_of(2) {
                 return Err(DbError::Deadlock);
             }
-            if *input == 1000 { Err(DbError::NotFound) } else { Ok(()) }
+            if *input == 1000 { Err(DbError::NotFound) } else { Ok(None) }
         }
     }
 
@@ -155,7 +164,8 @@ mod tests {
             ..RunOptions::new("sleeps", 3)
         };
         let result = stack.block_on(async move { run(mix, handle, &options).await }).unwrap().unwrap();
-        let [even, odd] = &result.calls[..] else { panic!("two kinds") };
+        let [even, odd, commit] = &result.calls[..] else { panic!("two kinds, and commits") };
+        assert_eq!(commit.calls, 0);
         // The last one begins before the end of the time and ends after it.
         assert!((even.calls + 2 * odd.calls).abs_diff(100) <= 1, "{} {}", even.calls, odd.calls);
         assert!((9_990_000.0..10_010_000.0).contains(&even.latency.summary.mean_ns));

@@ -9,6 +9,7 @@
 //! keying and think times.
 
 mod connections;
+pub(crate) use connections::COMMIT;
 pub mod linkbench;
 mod settings;
 

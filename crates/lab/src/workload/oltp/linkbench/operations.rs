@@ -126,10 +126,13 @@ impl<F: Fs> Mix for Shared<F> {
         (kind, input)
     }
 
-    async fn perform(&self, input: &Input) -> Result<()> {
+    async fn perform(&self, input: &Input) -> Result<Option<Instant>> {
         let mut trx = self.db.begin().await?;
         match self.operate(&mut trx, input).await {
-            Ok(()) => trx.commit().await,
+            Ok(()) => {
+                let commit = trx.has_changes().then(|| self.handle.now());
+                trx.commit().await.map(|()| commit)
+            }
             Err(error) => {
                 // What went wrong first is what counts.
                 let _ = trx.rollback().await;

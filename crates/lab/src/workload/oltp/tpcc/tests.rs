@@ -1,7 +1,9 @@
 use super::rows::{D_YTD, District};
+use super::transactions::Input;
 use super::*;
 use crate::results::call_table;
 use crate::stack::{FlushMode, Stack};
+use crate::workload::oltp::connections::Mix;
 use flashweir_db::CpuCosts;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
@@ -65,6 +67,13 @@ fn the_mix_has_its_shares_and_leaves_consistent_tables() {
     let rolled_back = new_orders + 8 - orders;
     assert!((1..=8 + new_orders / 25).contains(&rolled_back), "{new_orders} calls, {orders} orders");
     assert!((0..=8).contains(&(payments - result.call("payment").unwrap().calls as i64)));
+    // Synchronous ends: of all but the reading kinds, of what was rolled back and of deliveries that found nothing.
+    let writing = ["new-order", "payment", "delivery"].map(|kind| result.call(kind).unwrap().calls);
+    let commits = result.call("commit").unwrap().calls;
+    assert!(
+        commits < writing.iter().sum() && commits > writing[0] * 9 / 10 + writing[1],
+        "{commits}, {writing:?}"
+    );
     assert!(metrics.rollbacks > 0 && metrics.log_syncs < metrics.commits, "{metrics:?}");
 }
 
@@ -119,6 +128,44 @@ fn what_contradicts_the_conditions_is_found() {
     let faults = stack.block_on(task).unwrap();
     let clauses: Vec<&str> = faults.iter().map(|fault| fault.split(':').next().unwrap()).collect();
     assert_eq!(clauses, ["3.3.2.3", "3.3.2.4", "3.3.2.5", "3.3.2.6", "3.3.2.9", "3.3.2.1"], "{faults:?}");
+}
+
+/// Clauses 2.5.1.2 and 2.8.1.1 with one warehouse: remote customers are of any district, and a terminal asks for the stock of
+/// its own district only.
+#[test]
+fn inputs_follow_the_standard() {
+    let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
+    let mut stack = Stack::new(Device::new(preset("rflush").unwrap(), device), FlushMode::RangeFlush);
+    let vfs =
+        Vfs::mount(MemFs::new(MemFsConfig::default()), stack.handle(), MountOptions::default()).unwrap();
+    let (process, handle) = (vfs.process(Creds::ROOT), stack.handle());
+    let task = async move {
+        process.mkdir("/tpcc", 0o755).await.unwrap();
+        let mut options = options(1);
+        options.scale.warehouses = 1;
+        let tpcc = Tpcc::prepare(&process, handle, "/tpcc", options).await.unwrap();
+        let mut stream = Stream::new(1, "inputs");
+        let (mut stock_levels, mut payments, mut elsewhere) = (0, 0u32, 0u32);
+        for draw in 0..20_000u32 {
+            match tpcc.shared.draw(&mut stream, draw % 16).1 {
+                Input::StockLevel { district, .. } => {
+                    assert_eq!(u32::from(district.1), draw % 16 % 10);
+                    stock_levels += 1;
+                }
+                Input::Payment { district, of, .. } => {
+                    assert_eq!(of.0, 0);
+                    payments += 1;
+                    elsewhere += u32::from(of.1 != district.1);
+                }
+                _ => {}
+            }
+        }
+        (stock_levels, f64::from(elsewhere) / f64::from(payments))
+    };
+    let (stock_levels, elsewhere) = stack.block_on(task).unwrap();
+    assert!(stock_levels > 700, "{stock_levels}");
+    // 15 %, of which a tenth draws the same district by chance.
+    assert!((0.12..0.15).contains(&elsewhere), "{elsewhere}");
 }
 
 #[test]

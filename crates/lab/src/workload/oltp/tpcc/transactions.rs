@@ -4,7 +4,7 @@ use super::load::{history_row, line_row, order_row};
 use super::rows::*;
 use super::{Shared, date, nurand};
 use crate::workload::oltp::connections::Mix;
-use flashweir_core::Stream;
+use flashweir_core::{Instant, Stream};
 use flashweir_db::{DbError, Result, Transaction, Tree};
 use flashweir_fs::vfs::Fs;
 use std::collections::BTreeSet;
@@ -48,10 +48,10 @@ impl<F: Fs> Shared<F> {
         }
     }
 
-    /// Another warehouse than `home` in `percent` of the cases, if there is one.
-    fn draw_warehouse(&self, stream: &mut Stream, home: u16, percent: u64) -> u16 {
+    /// Another warehouse than `home`, if there is one.
+    fn draw_remote(&self, stream: &mut Stream, home: u16) -> u16 {
         let count = self.options.scale.warehouses;
-        if stream.below(100) >= percent || count == 1 {
+        if count == 1 {
             return home;
         }
         let other = stream.below(u64::from(count) - 1) as u16;
@@ -65,7 +65,11 @@ impl<F: Fs> Shared<F> {
         let mut lines: Vec<Line> = (0..5 + stream.below(11))
             .map(|_| Line {
                 item: Some(nurand(stream, 8191, self.constants.item, scale.items.into()) as u32),
-                supply: self.draw_warehouse(stream, district.0, 1),
+                supply: if stream.below(100) == 0 {
+                    self.draw_remote(stream, district.0)
+                } else {
+                    district.0
+                },
                 quantity: 1 + stream.below(10) as u8,
             })
             .collect();
@@ -94,19 +98,29 @@ impl<F: Fs> Mix for Shared<F> {
         let input = match kind {
             0 => self.draw_new_order(stream, district),
             1 => {
-                let other = self.draw_warehouse(stream, home, 15);
-                let of = if other == home { district } else { District(other, stream.below(10) as u8) };
+                // Where there is one warehouse, the remote customer still has another district (clause 2.5.1.2).
+                let of = match stream.below(100) {
+                    0..85 => district,
+                    _ => District(self.draw_remote(stream, home), stream.below(10) as u8),
+                };
                 let amount = 100 + stream.below(499_901) as i64;
                 Input::Payment { district, of, who: self.draw_who(stream), amount }
             }
             2 => Input::OrderStatus { district, who: self.draw_who(stream) },
             3 => Input::Delivery { warehouse: home, carrier: 1 + stream.below(10) as u8 },
-            _ => Input::StockLevel { district, threshold: 10 + stream.below(11) as i64 },
+            // A terminal has one district for these (clause 2.8.1.1).
+            _ => {
+                let own = connection / u32::from(self.options.scale.warehouses) % 10;
+                Input::StockLevel {
+                    district: District(home, own as u8),
+                    threshold: 10 + stream.below(11) as i64,
+                }
+            }
         };
         (kind, input)
     }
 
-    async fn perform(&self, input: &Input) -> Result<()> {
+    async fn perform(&self, input: &Input) -> Result<Option<Instant>> {
         let mut trx = self.db.begin().await?;
         let done = match input {
             Input::NewOrder { district, customer, lines } => {
@@ -126,8 +140,11 @@ impl<F: Fs> Mix for Shared<F> {
             }
         };
         match done {
-            Ok(true) => trx.commit().await,
-            Ok(false) => trx.rollback().await,
+            Ok(true) => {
+                let commit = trx.has_changes().then(|| self.handle.now());
+                trx.commit().await.map(|()| commit)
+            }
+            Ok(false) => trx.rollback().await.map(|()| None),
             Err(error) => {
                 // What went wrong first is what counts.
                 let _ = trx.rollback().await;
