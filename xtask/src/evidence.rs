@@ -19,14 +19,17 @@ enum Kind {
     FileCuts { wanted: u64 },
     /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
     LiveCuts { chunk: u32, wanted: u64 },
+    /// The claims of a paper at full scale, one study after the other, with so many seeds.
+    Claims { paper: &'static str, seeds: u32, studies: &'static [&'static str] },
     /// Lines `what: ours X, theirs Y, Z %` of integration tests with this name.
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 5] = [
+const ALL: [(&str, Kind); 6] = [
     ("crash-d0-d1-d2", Kind::CrashStates { chunk: 500_000, wanted: 1_000_000 }),
     ("file-cuts", Kind::FileCuts { wanted: 100_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
+    ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
     ("mqsim", Kind::Comparisons { filter: "mqsim" }),
 ];
@@ -47,11 +50,23 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
             Kind::CrashStates { chunk, wanted } => file.crash_states(chunk, wanted)?,
             Kind::FileCuts { wanted } => file.file_cuts(wanted)?,
             Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
+            Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
         };
     }
     Ok(good)
 }
+
+/// Studies of the RFLUSH paper, in the order of its figures.
+const RFLUSH: &[&str] = &[
+    "threads",
+    "threads-one-lock",
+    "fileserver-tpcc-direct",
+    "fileserver-linkbench-direct",
+    "tpcc-linkbench-direct",
+    "fileserver-tpcc-buffered",
+    "fileserver-linkbench-buffered",
+];
 
 /// Campaigns of file cuts, in turn.
 const FILE_CUTS: [&[&str]; 7] = [
@@ -206,6 +221,37 @@ impl Evidence {
             println!("   {} of {wanted} cuts under each", live_cuts::total(&sums, "fio", "cuts"));
         }
         self.finish(json!({ "violations": 0, "counts": sums }))?;
+        Ok(true)
+    }
+
+    /// A claim outside of its band is a result; this fails only if a study does.
+    fn claims(&mut self, paper: &str, seeds: u32, studies: &[&str]) -> Result<bool, String> {
+        take(&mut weir_builds(self.seed))?;
+        for study in studies {
+            if self.chunks().iter().any(|chunk| chunk["study"] == json!(study)) {
+                continue;
+            }
+            let seeds = seeds.to_string();
+            let what = ["reproduce", paper, "--scale", "full", "--seeds", &seeds, "--study", study];
+            let text = take(weir(self.seed).args(what).args(["--jobs", "1", "--quiet", "--output", "json"]))?;
+            let answer: Value =
+                serde_json::from_str(&text).map_err(|error| format!("weir reproduce: {error}"))?;
+            let claim = |claim: &Value| json!({ "id": claim["id"], "ours": claim["ours"], "verdict": claim["verdict"] });
+            let claims: Vec<Value> = answer["claims"].as_array().into_iter().flatten().map(claim).collect();
+            claims
+                .iter()
+                .for_each(|claim| println!("   {}: {}, {}", claim["id"], claim["ours"], claim["verdict"]));
+            let rows = &answer["studies"][0]["rows"];
+            self.add_chunk(
+                json!({ "study": study, "seeds": answer["seeds"], "claims": claims, "rows": rows }),
+            )?;
+        }
+        let verdicts =
+            self.chunks().iter().flat_map(|chunk| chunk["claims"].as_array().into_iter().flatten());
+        let (inside, outside): (Vec<_>, Vec<_>) =
+            verdicts.partition(|claim| claim["verdict"] == json!("reproduced"));
+        let sums = json!({ "reproduced": inside.len(), "outside": outside.len() });
+        self.finish(sums)?;
         Ok(true)
     }
 

@@ -582,6 +582,9 @@ pub(crate) struct ReproduceArgs {
     /// How much of the paper's set-up is run
     #[arg(long, value_name = "SCALE", default_value = "quick")]
     pub(crate) scale: ScaleArg,
+    /// Seeds of each run, of which the median is shown [default: 1 of the quick scale, 5 of the full one]
+    #[arg(long, value_name = "N", value_parser = positive())]
+    pub(crate) seeds: Option<u32>,
     /// Runs at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,

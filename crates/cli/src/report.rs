@@ -21,6 +21,7 @@ pub(crate) fn of_scenario(scenario: &Scenario, notes: Vec<String>, runs: &[RunRe
         notes,
         command: command(),
         runs,
+        tables: Vec::new(),
         curves: Vec::new(),
         devices: devices(&scenario.devices)?,
         workloads: scenario.workloads.iter().map(workload).collect(),

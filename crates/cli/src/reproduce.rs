@@ -6,7 +6,7 @@ use crate::error::{Failure, Outcome};
 use crate::output::{Files, check, print};
 use crate::pool::Pool;
 use crate::report;
-use flashweir_lab::report::{Curve, CurvePanel, Curves, Report};
+use flashweir_lab::report::{Curve, CurvePanel, Curves, Report, TextTable};
 use flashweir_lab::reproduce::{self, Claim, Paper, Row, Scale, Study, Verdict};
 use flashweir_lab::spelling::nearest;
 use serde::Serialize;
@@ -49,10 +49,11 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     let studies = chosen(studies, &args.study)?;
     paper.claim.retain(|claim| studies.iter().any(|study| study.name == claim.study));
     let scale: Scale = args.scale.into();
+    let seeds = args.seeds.unwrap_or(scale.seeds());
     let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
     let mut measured = Vec::new();
     for study in &studies {
-        let rows = measure(study, scale, pool).ok_or(Failure::Interrupted)?;
+        let rows = measure(study, scale, seeds, pool).ok_or(Failure::Interrupted)?;
         let Study { name, what, missing, parameter, .. } = *study;
         measured.push(Measured { study: name, what, missing, parameter, rows });
     }
@@ -66,7 +67,7 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
         InfoOutput::Table => print(&lines(&paper, scale, &studies, &measured, &judged)),
         InfoOutput::Json => {
             let all = serde_json::json!({
-                "paper": paper.paper, "scale": scale, "claims": judged, "studies": measured,
+                "paper": paper.paper, "scale": scale, "seeds": seeds, "claims": judged, "studies": measured,
             });
             print(&format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?))
         }
@@ -92,11 +93,11 @@ fn judge<'a>(claim: &'a Claim, measured: &[Measured]) -> Judged<'a> {
 }
 
 /// All runs of a study; `None` if the user stopped it.
-fn measure(study: &Study, scale: Scale, pool: Pool<'_>) -> Option<Vec<Row>> {
-    let runs = study.runs(scale);
+fn measure(study: &Study, scale: Scale, seeds: u32, pool: Pool<'_>) -> Option<Vec<Row>> {
+    let runs = study.runs(scale, seeds);
     let name = |_| format!("study `{}`", study.name);
     let results = pool.all(runs.len(), name, |at, _| Some(study.run(runs[at], scale)))?;
-    Some(study.rows(scale, &results))
+    Some(study.rows(scale, seeds, &results))
 }
 
 fn number(value: f64) -> String {
@@ -173,21 +174,26 @@ fn page(
     measured: &[Measured],
     judged: &[Judged<'_>],
 ) -> String {
-    let mut notes = vec![format!("scale {}", scale_name(scale))];
-    notes.extend(
-        measured.iter().map(|study| format!("{}: {}; missing: {}", study.study, study.what, study.missing)),
-    );
-    notes.extend(judged.iter().map(|Judged { claim, ours, verdict }| {
-        let ours = ours.map_or("-".into(), number);
-        format!(
-            "{} ({}): {}; paper: {}; ours: {ours}; band {}: {verdict}",
-            claim.id,
-            claim.figure,
-            claim.text,
-            claim.paper,
-            claim.band()
-        )
-    }));
+    let notes = vec![format!("scale {}", scale_name(scale))];
+    let claims = TextTable {
+        title: "Claims".into(),
+        columns: vec!["claim", "figure", "", "quantity", "paper", "ours", "band", "verdict"],
+        rows: judged
+            .iter()
+            .map(|Judged { claim, ours, verdict }| {
+                vec![
+                    claim.id.clone(),
+                    claim.figure.clone(),
+                    claim.text.clone(),
+                    quantity(claim, studies.iter().find(|study| study.name == claim.study)),
+                    claim.paper.clone(),
+                    ours.map_or("-".into(), number),
+                    claim.band(),
+                    verdict.to_string(),
+                ]
+            })
+            .collect(),
+    };
     let figures = studies.iter().zip(measured).map(|(study, measured)| {
         let panel = |&(metric, title): &(&str, &str)| CurvePanel {
             title: title.to_owned(),
@@ -205,7 +211,7 @@ fn page(
         };
         Curves {
             title: format!("Study `{}`", study.name),
-            caption: format!("{}.", study.what),
+            caption: format!("{}. Missing: {}.", study.what, study.missing),
             parameter: study.parameter.to_owned(),
             is_logarithmic: true,
             panels: study.metrics.iter().map(panel).collect(),
@@ -215,6 +221,7 @@ fn page(
         title: paper.paper.clone(),
         notes,
         command: report::command(),
+        tables: vec![claims],
         curves: figures.collect(),
         ..Report::default()
     }

@@ -237,6 +237,7 @@ fn page(args: &WafArgs, configs: &[DeviceConfig], points: &[Point], runs: &[RunR
         notes: vec![note],
         command: report::command(),
         runs,
+        tables: Vec::new(),
         curves: vec![Curves {
             title: "Write amplification by spare factor".into(),
             caption: "Units programmed per unit written, metadata left out, over the capacities that were measured."

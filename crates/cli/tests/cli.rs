@@ -196,7 +196,8 @@ const BAD: [(&str, &str); 161] = [
     ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("reproduce", "missing: <PAPER>"),
     ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush; did you mean `rflush`?"),
-    ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered; did you mean `threads`?"),
+    ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered, threads-one-lock; did you mean `threads`?"),
+    ("reproduce rflush --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),
     ("reproduce rflush --scale huge", "--scale cannot be `huge`: expected quick or full"),
     ("waf --device nothing", "`nothing` is neither a preset nor a device file. Presets: <presets>"),
     ("waf --device amf --policy gredy", "`ftl.gc.policy` in device 0 (amf) cannot be \"gredy\"; did you mean `greedy`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
@@ -210,7 +211,7 @@ const BAD: [(&str, &str); 161] = [
     ("volume create v --device sata-mlc --capacity 1MiB", "--capacity = 1MiB: expected at least 91648KiB for sata-mlc"),
     ("volume create v --device sata-mlc --capacity 999TiB", "--capacity = 999TiB: expected at most 7633633MiB for sata-mlc"),
     ("volume create v --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
-    ("volume create v --device sata-mlc --set buffer.mod=x", "unknown key `buffer.mod` in device 0 (sata-mlc); did you mean `mode`? Known keys: access_latency, bytes_per_s, capacity, eviction, high_water, low_water, mode, protected, range_flush"),
+    ("volume create v --device sata-mlc --set buffer.mod=x", "unknown key `buffer.mod` in device 0 (sata-mlc); did you mean `mode`? Known keys: access_latency, bytes_per_s, capacity, eviction, exclusive_flush, high_water, low_water, mode, protected, range_flush"),
     ("volume create v --device mqsim-default", "ftl.metadata = none of mqsim-default: expected log, because a volume is recovered from what the device keeps on flash"),
     ("volume create . --device sata-mlc", ". is not empty: expected an empty directory, or a new name"),
     ("volume create none/v --device sata-mlc", "none/v cannot be made: there is no directory none"),
@@ -667,6 +668,7 @@ fn claims_stand_beside_what_comes_out() {
     assert!(good(&table).contains(&format!("of {} claims inside their bands", claims.len())));
     let page = std::fs::read_to_string(place.0.join("page.html")).unwrap();
     assert!(page.contains("KiB between syncs") && page.contains("NOFLUSH"));
+    assert!(page.contains("<td>R1</td>") && page.contains("<td>reproduced</td>"));
 }
 
 #[test]

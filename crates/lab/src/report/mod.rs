@@ -70,6 +70,17 @@ pub struct CurvePanel {
     pub curves: Vec<Curve>,
 }
 
+/// A table of texts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextTable {
+    /// Heading.
+    pub title: String,
+    /// Names of the columns.
+    pub columns: Vec<&'static str>,
+    /// A text for each column.
+    pub rows: Vec<Vec<String>>,
+}
+
 /// What a report is made of.
 #[derive(Clone, Debug, Default)]
 pub struct Report<'a> {
@@ -79,6 +90,8 @@ pub struct Report<'a> {
     pub notes: Vec<String>,
     /// The command line that gives the same page again.
     pub command: String,
+    /// Tables above the figures.
+    pub tables: Vec<TextTable>,
     /// Every run. Runs of one device and one workload are repeats with different seeds.
     pub runs: &'a [RunResult],
     /// Figures against a parameter.

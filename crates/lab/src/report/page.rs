@@ -4,7 +4,7 @@
 
 use super::figures::{self, Figure, Study};
 use super::svg::{escape, shorten};
-use super::{Report, Text};
+use super::{Report, Text, TextTable};
 use crate::results::{Table, device_rows, job_rows};
 use std::fmt::Write as _;
 
@@ -29,6 +29,7 @@ pub(super) fn html(report: &Report<'_>) -> String {
     legend(&mut out, &study);
     out.push_str("<main>\n");
     summary(&mut out, report, &study);
+    report.tables.iter().for_each(|table| text_table(&mut out, table));
     let (figures, nothing): (Vec<_>, Vec<_>) =
         figures::all(report, &study).into_iter().partition(|figure| !figure.panels.is_empty());
     figures.iter().for_each(|figure| show(&mut out, figure));
@@ -126,6 +127,26 @@ fn table(out: &mut String, caption: &str, rows: &Table, study: &Study<'_>) {
         out.push_str("</tr>");
     }
     out.push_str("</tbody></table></div>");
+}
+
+fn text_table(out: &mut String, table: &TextTable) {
+    let _ = write!(
+        out,
+        "<section class=\"s3\"><h2>{}</h2><div class=\"scroll\"><table class=\"words\"><thead><tr>",
+        escape(&table.title)
+    );
+    for name in &table.columns {
+        let _ = write!(out, "<th>{}</th>", escape(name));
+    }
+    out.push_str("</tr></thead><tbody>");
+    for row in &table.rows {
+        out.push_str("<tr>");
+        for text in row {
+            let _ = write!(out, "<td>{}</td>", escape(text));
+        }
+        out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div></section>\n");
 }
 
 fn show(out: &mut String, figure: &Figure) {

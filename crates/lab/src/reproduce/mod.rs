@@ -24,6 +24,16 @@ pub enum Scale {
     Full,
 }
 
+impl Scale {
+    /// How often each run is repeated with another seed, if nobody says otherwise: the papers have medians of several runs.
+    pub const fn seeds(self) -> u32 {
+        match self {
+            Self::Quick => 1,
+            Self::Full => 5,
+        }
+    }
+}
+
 /// One measurement of a study: a variant at one value of the study's parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
@@ -52,8 +62,6 @@ pub struct Study {
     pub variants: &'static [&'static str],
     /// Values of the parameter.
     points: fn(Scale) -> Vec<f64>,
-    /// Seeds of the repeats.
-    seeds: fn(Scale) -> std::ops::RangeInclusive<u64>,
     /// Measures one variant, at one value, with one seed.
     measure: fn(usize, f64, u64, Scale) -> Vec<f64>,
 }
@@ -67,12 +75,12 @@ pub struct Run {
 }
 
 impl Study {
-    /// Everything that has to be run, in order. The runs are independent of each other.
-    pub fn runs(&self, scale: Scale) -> Vec<Run> {
+    /// Everything that has to be run, in order, with this many seeds. The runs are independent of each other.
+    pub fn runs(&self, scale: Scale, seeds: u32) -> Vec<Run> {
         let mut runs = Vec::new();
         for x in (self.points)(scale) {
             for variant in 0..self.variants.len() {
-                runs.extend((self.seeds)(scale).map(|seed| Run { variant, x, seed }));
+                runs.extend((1..=u64::from(seeds)).map(|seed| Run { variant, x, seed }));
             }
         }
         runs
@@ -84,11 +92,10 @@ impl Study {
     }
 
     /// The medians over the seeds; `done` has the results of [`Self::runs`] in their order.
-    pub fn rows(&self, scale: Scale, done: &[Vec<f64>]) -> Vec<Row> {
-        let runs = self.runs(scale);
+    pub fn rows(&self, scale: Scale, seeds: u32, done: &[Vec<f64>]) -> Vec<Row> {
+        let runs = self.runs(scale, seeds);
         assert_eq!(runs.len(), done.len(), "each run has a result");
-        let seeds = (self.seeds)(scale).count();
-        let of_one = runs.chunks(seeds).zip(done.chunks(seeds));
+        let of_one = runs.chunks(seeds as usize).zip(done.chunks(seeds as usize));
         of_one
             .map(|(runs, results)| {
                 let median = |metric: usize| {
