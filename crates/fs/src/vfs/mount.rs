@@ -16,7 +16,7 @@ use super::{DirtyPage, Errno, Fs};
 use flashweir_core::executor::Handle;
 use flashweir_core::{Duration, Instant, Payload};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -45,8 +45,10 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) renames: RwLock,
     /// There is something for background write-back to do.
     pub(crate) work: Rc<Event>,
-    /// Writers that wait until fewer pages are dirty.
-    pub(crate) throttled: Cell<u32>,
+    /// Writers that wait until fewer pages are dirty: whose turn it is, and who came first.
+    pub(crate) throttled: RefCell<BTreeSet<(u64, u64)>>,
+    /// The turn of the last of them that went on, and how many there were.
+    pub(crate) throttle_clock: Cell<(u64, u64)>,
     /// Background write-back sleeps without a timer.
     pub(crate) idle: Cell<bool>,
     /// The file system's own work: something may be there to do, or the mount ends.
@@ -158,7 +160,8 @@ impl<F: Fs> Vfs<F> {
             dropped: RefCell::default(),
             renames: RwLock::default(),
             work: Rc::default(),
-            throttled: Cell::new(0),
+            throttled: RefCell::default(),
+            throttle_clock: Cell::default(),
             idle: Cell::new(false),
             turn: Rc::default(),
             turn_idle: Cell::new(false),

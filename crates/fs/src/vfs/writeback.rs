@@ -136,25 +136,33 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Waits until `pages` more can become dirty.
+    /// Waits until `pages` more can become dirty. Those who wait get the same share of pages, as in Linux, and not of calls: each
+    /// has its turn when as many pages were given out since it came as it wants itself (self-clocked fair queueing).
     #[inline]
     pub(crate) async fn throttle(&self, pages: u64) -> Result<()> {
-        if self.has_room_for_dirty(pages) {
+        if self.0.throttled.borrow().is_empty() && self.has_room_for_dirty(pages) {
             return Ok(());
         }
         let start = self.now();
-        self.0.throttled.set(self.0.throttled.get() + 1);
+        let (turns, arrivals) = self.0.throttle_clock.get();
+        let place = (turns + pages, arrivals);
+        self.0.throttle_clock.set((turns, arrivals + 1));
+        self.0.throttled.borrow_mut().insert(place);
+        let may_go = || self.0.throttled.borrow().first() == Some(&place) && self.has_room_for_dirty(pages);
         let waited = loop {
-            self.0.work.notify();
-            self.0.cleaned.wait().await;
-            if self.has_room_for_dirty(pages) {
+            if may_go() {
+                self.0.throttle_clock.set((place.0, self.0.throttle_clock.get().1));
                 break Ok(());
             }
-            if let Some(errno) = self.0.stuck.get() {
+            self.0.work.notify();
+            self.0.cleaned.wait().await;
+            if let Some(errno) = self.0.stuck.get().filter(|_| !may_go()) {
                 break Err(errno);
             }
         };
-        self.0.throttled.set(self.0.throttled.get() - 1);
+        self.0.throttled.borrow_mut().remove(&place);
+        // There may be room for the next as well.
+        self.0.cleaned.notify();
         let waited_ns = self.now().since(start).as_nanos();
         self.count(|count| {
             count.throttled_waits += 1;
@@ -172,7 +180,7 @@ impl<F: Fs> Vfs<F> {
     fn is_above_background(&self) -> bool {
         let cache = &self.0.options.cache;
         let unclean = self.0.pages.borrow().unclean() as u64;
-        unclean > cache.dirty_background_pages || (self.0.throttled.get() > 0 && unclean > 0)
+        unclean > cache.dirty_background_pages || (!self.0.throttled.borrow().is_empty() && unclean > 0)
     }
 
     // Writing.

@@ -436,3 +436,31 @@ fn threads_share_the_cpus() {
         assert_eq!(metrics.cpu_waited_ns > 0, threads > at_work);
     }
 }
+
+/// At the hard limit a writer of single pages gets as many pages as writers of many pages a call, and not as many calls.
+#[test]
+fn throttled_writers_share_pages() {
+    let cache = CacheConfig { batch_pages: 256, ..cache_of(2_000) };
+    let mut bed = Bed::small(Duration::from_micros(10), cache);
+    let written: Vec<Rc<Cell<u64>>> = (0..10).map(|_| Rc::default()).collect();
+    for (writer, count) in written.iter().enumerate() {
+        let (vfs, count) = (bed.vfs.clone(), Rc::clone(count));
+        let pages = if writer == 0 { 1 } else { 128 };
+        bed.executor.spawn(async move {
+            let file = open(&vfs, &format!("/{writer}")).await;
+            loop {
+                let at = count.get() % 4_096 * PAGE;
+                file.pwrite(at, Source::pattern(1, pages * PAGE)).await.unwrap();
+                count.set(count.get() + pages);
+            }
+        });
+    }
+    bed.pass(Duration::from_millis(200));
+    let before: Vec<u64> = written.iter().map(|count| count.get()).collect();
+    bed.pass(Duration::from_millis(800));
+    let share: Vec<u64> = written.iter().zip(before).map(|(count, before)| count.get() - before).collect();
+    let mean = share.iter().sum::<u64>() / 10;
+    for pages in &share {
+        assert!(pages.abs_diff(mean) <= mean / 4, "{share:?}");
+    }
+}
