@@ -437,7 +437,8 @@ fn threads_share_the_cpus() {
     }
 }
 
-/// At the hard limit a writer of single pages gets as many pages as writers of many pages a call, and not as many calls.
+/// At the hard limit writers of many pages a call get the same number of pages. A writer of single pages, who does not stand in
+/// the queue between its calls, gets at least half as many, and not one for each of their calls.
 #[test]
 fn throttled_writers_share_pages() {
     let cache = CacheConfig { batch_pages: 256, ..cache_of(2_000) };
@@ -459,8 +460,7 @@ fn throttled_writers_share_pages() {
     let before: Vec<u64> = written.iter().map(|count| count.get()).collect();
     bed.pass(Duration::from_millis(800));
     let share: Vec<u64> = written.iter().zip(before).map(|(count, before)| count.get() - before).collect();
-    let mean = share.iter().sum::<u64>() / 10;
-    for pages in &share {
-        assert!(pages.abs_diff(mean) <= mean / 4, "{share:?}");
-    }
+    let mean = share[1..].iter().sum::<u64>() / 9;
+    assert!(share[1..].iter().all(|pages| pages.abs_diff(mean) <= mean / 10), "{share:?}");
+    assert!(share[0] >= mean / 2, "{share:?}");
 }

@@ -3,7 +3,7 @@
 //!
 //! Place in the data flow: [`run`] does the sequence on the reference and on the volume; [`explore`] enumerates what cuts may
 //! leave, recovers each image once, asks the oracle at each moment at which it may be seen; [`find_state`] finds one of them
-//! again for a replay. On the simulated device [`whole`](super::whole) does the same.
+//! again for a replay. On the simulated device [`super::whole`] does the same.
 //!
 //! Images are recognised by a hash of their contents and never copied: a device that wakes up shares the base and has
 //! what differs.
