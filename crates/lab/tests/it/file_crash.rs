@@ -272,3 +272,18 @@ fn a_replay_names_what_there_is_not() {
     assert!(with("f2fs@flush@2@creat:foo,sync@c1@0000000000000000").unwrap_err().contains("no state"));
     assert_eq!(with("f2fs@flush@2@creat:foo,sync@c-"), Ok(None::<Fault>));
 }
+
+/// What is behind a link is synced, not the link: the oracle took the name of the link for durable.
+#[test]
+fn regression_a_sync_through_a_link_promises_nothing_of_the_link() {
+    let words = "write:B/bar:4096+4096,symlink:B/bar:old,fsync:old";
+    let without_file = |tree: &mut Tree| {
+        assert_eq!(tree.find("old"), None);
+        let Body::Directory(entries) = &mut node(tree, "B").body else { panic!("a directory") };
+        let gone = entries.remove("bar").unwrap();
+        tree.nodes.remove(&gone);
+    };
+    assert!(matches!(verdict(words, without_file), Err(Violation::Name(_))));
+    let token = "f2fs-on-device@rflush@35041564@write:B/bar:4096+4096,symlink:B/bar:old,fsync:old@c2227@1faca78f1dd09cbc";
+    assert_eq!(replay(&token.parse::<Token>().unwrap()), Ok(None));
+}

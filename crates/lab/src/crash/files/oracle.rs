@@ -137,8 +137,9 @@ impl History {
                     floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
                 }
                 Op::Fsync(path) | Op::Fdatasync(path) => {
-                    let Some(node) = tree.find(path) else { continue };
-                    found(&mut floors, path);
+                    let Some(path) = tree.opened(path) else { continue };
+                    let Some(node) = tree.find(&path) else { continue };
+                    found(&mut floors, &path);
                     floors.data.insert(node, state);
                     if matches!(step.op, Op::Fdatasync(_)) {
                         continue;

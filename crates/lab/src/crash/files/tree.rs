@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// Names that one walk follows at most; a tree that has more is broken.
 const NAMES_MAX: usize = 100_000;
+/// Symbolic links that lead to each other at most, as in the vfs.
+const LINKS_MAX: u32 = 40;
 /// Bytes of a file that are read at most.
 const FILE_BYTES_MAX: u64 = 1 << 28;
 
@@ -158,6 +160,18 @@ impl Tree {
     pub fn find(&self, path: &str) -> Option<u64> {
         let names = path.split('/').filter(|name| !name.is_empty());
         names.into_iter().try_fold(self.root, |dir, name| self.bound(dir, name))
+    }
+
+    /// Where a path leads that is opened: behind symbolic links at its end. Links on the way, and targets that do not go down
+    /// from the link's directory, lead nowhere here.
+    pub fn opened(&self, path: &str) -> Option<String> {
+        let mut path = path.to_owned();
+        for _ in 0..LINKS_MAX {
+            let Body::Symlink(target) = &self.nodes[&self.find(&path)?].body else { return Some(path) };
+            let dir = path.rsplit_once('/').map_or(String::new(), |(dir, _)| format!("{dir}/"));
+            path = format!("{dir}{target}");
+        }
+        None
     }
 
     /// A path of an inode, for messages.
