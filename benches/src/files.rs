@@ -30,6 +30,7 @@ fn writes(job: &str) -> Result<Vec<(&'static str, f64)>, String> {
         device,
         flush: FlushMode::RangeFlush,
         range_checkpoints: false,
+        fastboot: false,
         mount: MountOptions { costs: HostCosts::preset("server")?, ..MountOptions::default() },
         workloads: vec![("writes".into(), Work::Fio(jobs))],
         seed: 1,

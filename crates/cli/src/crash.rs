@@ -4,7 +4,7 @@ use crate::args::{CrashArgs, CrashCommand, InfoOutput};
 use crate::crash_files;
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
-use crate::output::{Files, check, print};
+use crate::output::{check, print, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use flashweir_device::PlantedBug;
@@ -117,7 +117,7 @@ fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outc
             text
         }
     };
-    show(args, text)?;
+    print_or_write(args.out.as_deref(), &text)?;
     speed(args, report.totals.distinct, begun);
     match report.violations.len() {
         0 => Ok(()),
@@ -151,7 +151,7 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
             format!("{}\nmutation score {killed} / {all}\n", table(&rows, 2))
         }
     };
-    show(args, text)?;
+    print_or_write(args.out.as_deref(), &text)?;
     speed(args, score.mutants.iter().map(|mutant| mutant.distinct).sum(), begun);
     match all - killed {
         0 => Ok(()),
@@ -161,17 +161,6 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
 
 fn json(value: &impl Serialize) -> Outcome<String> {
     serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(Failure::run)
-}
-
-fn show(args: &CrashArgs, text: String) -> Outcome {
-    match &args.out {
-        None => print(&text),
-        Some(path) => {
-            let mut files = Files::default();
-            files.add(path, text);
-            files.write()
-        }
-    }
 }
 
 fn speed(args: &CrashArgs, states: u64, begun: Instant) {

@@ -3,7 +3,7 @@
 use crate::args::{CrashFilesArgs, InfoOutput};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
-use crate::output::{Files, check, print};
+use crate::output::{check, print, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use flashweir_core::{Lpn, Payload};
@@ -60,7 +60,7 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
         InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
         InfoOutput::Table => shown(&report),
     };
-    write(args, text)?;
+    print_or_write(args.out.as_deref(), &text)?;
     if !args.quiet {
         let (seconds, images) = (begun.elapsed().as_secs_f64().max(1e-9), report.totals.recovered);
         let speed = thousands((images as f64 / seconds) as u64);
@@ -140,21 +140,10 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
             format!("{}\nmutation score {killed} / {}\n", table(&rows, 3), mutants.len())
         }
     };
-    write(args, text)?;
+    print_or_write(args.out.as_deref(), &text)?;
     match mutants.len() - killed {
         0 => Ok(()),
         left => Err(Failure::Run(format!("{left} of {} planted bugs were not found", mutants.len()))),
-    }
-}
-
-fn write(args: &CrashFilesArgs, text: String) -> Outcome {
-    match &args.out {
-        None => print(&text),
-        Some(path) => {
-            let mut files = Files::default();
-            files.add(path, text);
-            files.write()
-        }
     }
 }
 

@@ -9,7 +9,7 @@
 use crate::args::{InfoOutput, PatternArg, PreconditionArg, positive, real, whole};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
-use crate::output::{Files, check, print};
+use crate::output::{check, print_or_write};
 use crate::progress::Watch;
 use crate::run::{load, stem, thousands, threads};
 use clap::{Args, ValueEnum};
@@ -183,14 +183,7 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
         text = serde_json::to_string_pretty(&json!({ "runs": runs })).map_err(Failure::run)?;
         text.push('\n');
     }
-    match &args.out {
-        None => print(&text),
-        Some(path) => {
-            let mut files = Files::default();
-            files.add(path, text);
-            files.write()
-        }
-    }
+    print_or_write(args.out.as_deref(), &text)
 }
 
 impl ExplainArgs {

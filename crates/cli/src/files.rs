@@ -3,7 +3,7 @@
 use crate::args::{InfoOutput, positive, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome, say, unreadable};
-use crate::output::{Files, check, print};
+use crate::output::{check, print_or_write};
 use crate::pool::Pool;
 use crate::run::{stem, thousands};
 use clap::{Args, ValueEnum};
@@ -54,6 +54,9 @@ pub(crate) struct FilesArgs {
     /// With `--flush rflush`, checkpoints of the file system are made durable by range flushes too
     #[arg(long)]
     range_checkpoints: bool,
+    /// Each fsync is a checkpoint of the file system, as with Linux's mount option of this name
+    #[arg(long)]
+    fastboot: bool,
     /// Measured time, in place of what the workloads say
     #[arg(long, value_name = "TIME", value_parser = time)]
     runtime: Option<Duration>,
@@ -156,6 +159,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 device: device.clone(),
                 flush: flush.mode(),
                 range_checkpoints: args.range_checkpoints,
+                fastboot: args.fastboot,
                 mount: MountOptions {
                     cache: args.cache.clone(),
                     costs: args.host,
@@ -184,14 +188,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
             format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?)
         }
     };
-    match &args.out {
-        None => print(&text),
-        Some(path) => {
-            let mut files = Files::default();
-            files.add(path, text);
-            files.write()
-        }
-    }
+    print_or_write(args.out.as_deref(), &text)
 }
 
 /// A workload and its name.

@@ -16,6 +16,21 @@ pub(crate) fn print(text: &str) -> Outcome {
     })
 }
 
+/// Prints to standard output, or writes to a file where one is named.
+pub(crate) fn print_or_write(out: Option<&Path>, text: &str) -> Outcome {
+    match out {
+        None => print(text),
+        Some(path) => write(path, text),
+    }
+}
+
+/// Writes one file.
+pub(crate) fn write(path: &Path, content: impl Into<Vec<u8>>) -> Outcome {
+    let mut files = Files::default();
+    files.add(path, content);
+    files.write()
+}
+
 /// Whether a file can be written at `path`, as far as one can tell before there is something to write.
 pub(crate) fn check(path: &Path) -> Outcome {
     let shown = path.display();

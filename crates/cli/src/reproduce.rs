@@ -3,7 +3,7 @@
 use crate::args::{InfoOutput, ReproduceArgs};
 use crate::devices::table;
 use crate::error::{Failure, Outcome};
-use crate::output::{Files, check, print};
+use crate::output::{check, print, write};
 use crate::pool::Pool;
 use crate::report;
 use flashweir_lab::report::{Curve, CurvePanel, Curves, Report, TextTable};
@@ -59,9 +59,7 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     }
     let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured)).collect();
     if let Some(path) = &args.report {
-        let mut files = Files::default();
-        files.add(path, page(&paper, scale, &studies, &measured, &judged));
-        files.write()?;
+        write(path, page(&paper, scale, &studies, &measured, &judged))?;
     }
     match args.output {
         InfoOutput::Table => print(&lines(&paper, scale, &studies, &measured, &judged)),

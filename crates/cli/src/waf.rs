@@ -3,7 +3,7 @@
 use crate::args::{InfoOutput, WafArgs};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
-use crate::output::{Files, check, print};
+use crate::output::{check, print, write};
 use crate::pool::Pool;
 use crate::report;
 use flashweir_core::random::Stream;
@@ -60,9 +60,7 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
     let measured = measured.ok_or(Failure::Interrupted)?;
     let (points, runs): (Vec<_>, Vec<_>) = measured.into_iter().unzip();
     if let Some(path) = &args.report {
-        let mut files = Files::default();
-        files.add(path, page(args, &configs, &points, &runs.into_iter().flatten().collect::<Vec<_>>())?);
-        files.write()?;
+        write(path, page(args, &configs, &points, &runs.into_iter().flatten().collect::<Vec<_>>())?)?;
     }
     match args.output {
         InfoOutput::Table => print(&lines(&points)),

@@ -38,6 +38,8 @@ pub struct Setup {
     pub flush: FlushMode,
     /// Checkpoints are made durable by range flushes too, if files are; the paper leaves that as future work.
     pub range_checkpoints: bool,
+    /// Whether each fsync is a checkpoint.
+    pub fastboot: bool,
     /// Page cache and host costs.
     pub mount: MountOptions,
     /// The workloads, each with a name of its own.
@@ -265,7 +267,7 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<F2fs>,
         FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
     };
     let checkpoint = if setup.range_checkpoints { fsync } else { Flushing::Flush };
-    let options = F2fsOptions { fsync, checkpoint, ..F2fsOptions::default() };
+    let options = F2fsOptions { fsync, checkpoint, fastboot: setup.fastboot, ..F2fsOptions::default() };
     let fs = F2fs::mount_with(Rc::new(port), options).await.map_err(volume)?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let process = vfs.process(Creds::ROOT);
@@ -384,6 +386,7 @@ mod tests {
             device,
             flush,
             range_checkpoints: false,
+            fastboot: false,
             mount: MountOptions { costs: HostCosts::preset("server").unwrap(), ..MountOptions::default() },
             workloads: vec![("sync".into(), Work::Fio(jobs)), ("mail".into(), Work::Filebench(mail))],
             seed: 1,

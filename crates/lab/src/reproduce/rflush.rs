@@ -47,7 +47,19 @@ pub(super) const STUDIES: &[Study] = &[
                while a flush is under way",
         variants: &["FLUSH", "RFLUSH"],
         points: |_| vec![4.0, 32.0, 256.0, 2048.0],
-        measure: |variant, x, seed, scale| threads(variant, x, seed, scale, true),
+        measure: |variant, x, seed, scale| {
+            threads(variant, x, seed, scale, |setup| setup.device.buffer.exclusive_flush = true)
+        },
+        ..THREADS
+    },
+    Study {
+        name: "threads-checkpoints",
+        what: "the study `threads` on F2FS mounted with `fastboot`: each fsync is a checkpoint, made durable by FLUSH or by range \
+               flush, which the paper leaves as future work",
+        points: |_| vec![4.0, 32.0, 256.0, 2048.0],
+        measure: |variant, x, seed, scale| {
+            threads(variant, x, seed, scale, |setup| (setup.fastboot, setup.range_checkpoints) = (true, true))
+        },
         ..THREADS
     },
 ];
@@ -188,7 +200,7 @@ const THREADS: Study = Study {
         Scale::Quick => vec![4.0, 32.0, 256.0, 2048.0],
         Scale::Full => vec![4.0, 16.0, 64.0, 256.0, 1024.0, 2048.0, 8192.0],
     },
-    measure: |variant, x, seed, scale| threads(variant, x, seed, scale, false),
+    measure: |variant, x, seed, scale| threads(variant, x, seed, scale, |_| ()),
 };
 
 /// The paper's device and host. The quick scale divides all sizes by 16.
@@ -203,6 +215,7 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
         device,
         flush: FlushMode::ALL[variant],
         range_checkpoints: false,
+        fastboot: false,
         mount: MountOptions {
             cache: CacheConfig::of_bytes((1 << 30) / part),
             costs: HostCosts::preset("server").expect("a preset"),
@@ -223,7 +236,7 @@ fn measure(setup: &Setup) -> FilesResult {
     result.expect("nobody stops it")
 }
 
-fn threads(variant: usize, x: f64, seed: u64, scale: Scale, has_one_lock: bool) -> Vec<f64> {
+fn threads(variant: usize, x: f64, seed: u64, scale: Scale, change: fn(&mut Setup)) -> Vec<f64> {
     let size = match scale {
         Scale::Quick => "128m",
         Scale::Full => "2g",
@@ -237,7 +250,7 @@ fn threads(variant: usize, x: f64, seed: u64, scale: Scale, has_one_lock: bool) 
     }
     let jobs = parse_job_file_on_files("figure-2.fio", &text).unwrap_or_else(|error| panic!("{error}")).jobs;
     let mut setup = setup(variant, 1 << 30, seed, scale, vec![("threads".into(), Work::Fio(jobs))]);
-    setup.device.buffer.exclusive_flush = has_one_lock;
+    change(&mut setup);
     let result = measure(&setup);
     let (syncing, others): (Vec<_>, Vec<_>) =
         result.workloads.iter().partition(|workload| workload.name == "syncing");

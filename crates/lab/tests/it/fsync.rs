@@ -7,7 +7,7 @@
 use flashweir_contract::{DeviceKind, Exploration, LogPos};
 use flashweir_core::{Payload, Stream};
 use flashweir_fs::f2fs::write::PlantedBug;
-use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing};
+use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::{BLOCK_BYTES, BlockPort, block_on, bytes_of};
 use flashweir_fs::vfs::{
     Attr, DirtyPage, Errno, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, SyncKind, Timestamp, WriteCause,
@@ -331,6 +331,23 @@ fn what_was_synced_survives() {
             assert!(seen.states > 100 && seen.nested > 20, "{seen:?}");
         }
     }
+}
+
+#[test]
+fn what_was_synced_by_checkpoints_survives() {
+    let checkpoints = F2fsOptions {
+        fastboot: true,
+        in_place: InPlace { force: true, ..InPlace::default() },
+        ..options(Flushing::RangeFlush, Flushing::RangeFlush, None)
+    };
+    for seed in 0..4 {
+        let seen = campaign(seed, &checkpoints, 24).unwrap_or_else(|why| panic!("{why}"));
+        assert!(seen.counts.fsyncs_by_nodes == 0 && seen.counts.fsyncs_by_checkpoint > 10, "{seen:?}");
+        assert!(seen.counts.in_place_pages > 10 && seen.states > 100, "{seen:?}");
+    }
+    let planted = F2fsOptions { planted: Some(PlantedBug::NoFileInCheckpoint), ..checkpoints };
+    let why = (0..4).find_map(|seed| campaign(seed, &planted, 24).err()).expect("a synced page is lost");
+    assert!(why.contains("file "), "{why}");
 }
 
 #[test]

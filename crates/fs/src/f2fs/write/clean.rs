@@ -19,7 +19,7 @@ use super::super::layout::summary::Owner;
 use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::space::Choice;
 use super::state::{State, Step, Stop};
-use super::{F2fs, errno};
+use super::{F2fs, Scope, errno};
 use crate::port::{BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
@@ -148,7 +148,7 @@ impl F2fs {
 
     async fn gain_room(&self) -> std::result::Result<(), Errno> {
         if self.state.borrow().has_emptied() {
-            self.checkpoint().await?;
+            self.checkpoint_of(Scope::Metadata).await?;
         }
         let (mut freed, mut looked_at) = (0, 0);
         let sections = self.state.borrow().sections();
@@ -158,12 +158,12 @@ impl F2fs {
             (freed, looked_at) = (freed + 1, looked_at + 1);
             // A section for each log is what a checkpoint may open.
             if self.state.borrow().space.free.sections() < Log::ALL.len() as u32 {
-                self.checkpoint().await?;
+                self.checkpoint_of(Scope::Metadata).await?;
                 freed = 0;
             }
         }
         if freed > 0 {
-            self.checkpoint().await?;
+            self.checkpoint_of(Scope::Metadata).await?;
         }
         self.state.borrow_mut().note_hope();
         Ok(())

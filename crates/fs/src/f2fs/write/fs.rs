@@ -4,9 +4,10 @@ use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, Time, blocks_max, inline};
 use super::super::layout::xattr::{self, Xattr};
 use super::super::layout::{Addr, Geometry, Nid};
+use super::fsync::IN_PLACE;
 use super::names::Place;
 use super::state::{State, Step};
-use super::{F2fs, errno};
+use super::{F2fs, Scope, errno};
 use crate::port::{BLOCK_BYTES, bytes_of};
 use crate::vfs::{
     Attr, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result, SetAttr,
@@ -412,7 +413,7 @@ impl F2fs {
     async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
         let number = self.begin_write(ino);
         self.wet.borrow_mut().insert(ino);
-        let tags = [Tag(u64::from(ino.0)), self.state.borrow().data_tag()];
+        let new_tag = self.state.borrow().data_tag();
         let (mut placed, mut result) = (0, Ok(()));
         let mut tickets = Vec::new();
         let mut write: Option<crate::port::Write> = None;
@@ -433,11 +434,11 @@ impl F2fs {
                     state.metrics.in_place_pages += u64::from(there.is_some());
                     state.blocks.remove(&(ino, page.index));
                     state.blocks_dirty.remove(&(ino, page.index));
-                    Ok(addr)
+                    Ok((addr, if there.is_some() { IN_PLACE } else { new_tag }))
                 })
                 .await;
-            let addr = match step {
-                Ok(addr) => addr,
+            let (addr, second_tag) = match step {
+                Ok(placed) => placed,
                 Err(errno) => {
                     result = Err(errno);
                     break;
@@ -446,12 +447,14 @@ impl F2fs {
             placed += 1;
             let block = Geometry::block(addr);
             match &mut write {
-                Some(run) if run.block.0 + run.payloads.len() as u64 == block.0 => {
+                Some(run)
+                    if run.block.0 + run.payloads.len() as u64 == block.0 && run.tags[1] == second_tag =>
+                {
                     run.payloads.push(page.payload.clone());
                 }
                 _ => {
                     let mut next = crate::port::Write::new(block, vec![page.payload.clone()]);
-                    next.tags = tags;
+                    next.tags = [Tag(u64::from(ino.0)), second_tag];
                     tickets.extend(write.replace(next).map(|run| self.port.write(run)));
                 }
             }
@@ -786,7 +789,7 @@ impl Fs for F2fs {
     }
 
     async fn unmount(&self) -> Result<()> {
-        self.checkpoint_as(true).await
+        self.checkpoint_of(Scope::Unmount).await
     }
 
     async fn background(&self, now: Timestamp) -> Option<Duration> {

@@ -52,7 +52,7 @@ use super::super::layout::checkpoint::Flags;
 use super::super::layout::node::{Footer, Kind};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS};
 use super::state::{State, Step, Stop};
-use super::{F2fs, errno};
+use super::{F2fs, Scope, errno};
 use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
@@ -61,6 +61,8 @@ use std::collections::BTreeSet;
 
 /// The owner of nodes, tables, summaries and packs. Numbers of inodes have 32 bits.
 pub const METADATA: Tag = Tag(1 << 32);
+/// The second owner of data that were written over others: no checkpoint refers to them anew.
+pub(super) const IN_PLACE: Tag = Tag(3 << 32);
 
 /// By which command something is made durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +100,8 @@ pub enum PlantedBug {
     LazyLastBlock,
     /// A checkpoint by range flush leaves out the data.
     NoDataInCheckpoint,
+    /// One for an fsync leaves out what was written in place of the file.
+    NoFileInCheckpoint,
     /// A checkpoint does not have the inodes without names.
     ForgottenOrphans,
     /// A block is used again as soon as nobody refers to it, though the checkpoint does.
@@ -108,7 +112,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::NoMetadataFlush, "no-metadata-flush"),
         (Self::NoDataFlush, "no-data-flush"),
         (Self::NoInode, "no-inode"),
@@ -120,6 +124,7 @@ impl PlantedBug {
         (Self::NoFlushBeforeLastBlock, "no-flush-before-last-block"),
         (Self::LazyLastBlock, "lazy-last-block"),
         (Self::NoDataInCheckpoint, "no-data-in-checkpoint"),
+        (Self::NoFileInCheckpoint, "no-file-in-checkpoint"),
         (Self::ForgottenOrphans, "forgotten-orphans"),
         (Self::EarlyReuse, "early-reuse"),
         (Self::EarlyDiscard, "early-discard"),
@@ -151,7 +156,7 @@ pub(super) struct NodeMarks {
 }
 
 impl State {
-    /// The second owner of data that are written now: a checkpoint that comes refers to them.
+    /// The second owner of data that are written now to new blocks: a checkpoint that comes refers to them.
     pub(super) fn data_tag(&self) -> Tag {
         Tag(2 << 32 | (self.checkpoint.version + u64::from(self.is_pending)) & u64::from(u32::MAX))
     }
@@ -174,7 +179,8 @@ impl State {
         let is_new = since.new.contains(&ino);
         // What recovery builds has to fit beside everything that was deleted meanwhile.
         let room = self.checkpoint.user_blocks.saturating_sub(self.checkpoint.valid_blocks);
-        Ok(self.checkpoint.flags.has(Flags::UNMOUNTED)
+        Ok(self.fastboot
+            || self.checkpoint.flags.has(Flags::UNMOUNTED)
             || inode.kind() != Kind::Regular
             || inode.links != 1 && !self.plants(PlantedBug::ForgottenLinks)
             || since.renamed.contains(&ino) && !self.plants(PlantedBug::ForgottenRename)
@@ -289,7 +295,7 @@ impl F2fs {
             self.balance().await?;
             if self.run(|state| state.needs_checkpoint(ino)).await? {
                 self.state.borrow_mut().metrics.fsyncs_by_checkpoint += 1;
-                return self.checkpoint().await;
+                return self.checkpoint_of(Scope::File(ino)).await;
             }
             if is_busy() {
                 continue;

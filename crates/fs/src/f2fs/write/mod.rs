@@ -29,9 +29,10 @@ use super::volume::Volume;
 use crate::port::{BlockPort, PortError, Ticket, Write, payload_of};
 use crate::vfs::Errno;
 use by_nid::{ByNid, DirtyNodes};
+use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Payload};
-use fsync::Since;
 pub use fsync::{Flushing, METADATA, PlantedBug};
+use fsync::{IN_PLACE, Since};
 pub use options::{Background, F2fsMetrics, F2fsOptions, InPlace};
 pub use recover::Recovered;
 use space::{Marks, Space};
@@ -71,6 +72,7 @@ pub struct F2fs {
     /// The last such write of each fsync that has not returned, with its file.
     syncing: RefCell<BTreeMap<u64, Nid>>,
     is_checkpointing: Cell<bool>,
+    asked: RefCell<Asked>,
     checkpoints_begun: Cell<u64>,
     /// The last checkpoint that ended well.
     checkpoint_ended: Cell<u64>,
@@ -85,6 +87,35 @@ pub struct F2fs {
     /// Set when a checkpoint or an fsync failed: what is on the disk is the checkpoint before.
     failed: Cell<bool>,
     wakers: RefCell<Vec<Waker>>,
+}
+
+/// What a checkpoint is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// The state of the volume is durable, and the data that it refers to for the first time.
+    Metadata,
+    /// The data of this file too.
+    File(Nid),
+    /// All data.
+    All,
+    /// All, and nothing follows.
+    Unmount,
+}
+
+/// Files that a range flush of a checkpoint can name, beside its own two tags.
+const FILES_MAX: usize = 14;
+
+/// Whose data, beside those that it refers to anew, the next checkpoint has to make durable.
+#[derive(Debug, Default)]
+struct Asked {
+    all: bool,
+    files: BTreeSet<Nid>,
+}
+
+impl Asked {
+    fn is_all(&self) -> bool {
+        self.all || self.files.len() > FILES_MAX
+    }
 }
 
 fn errno(error: &Error) -> Errno {
@@ -114,6 +145,7 @@ impl F2fs {
             planted: options.planted,
             inline_data: options.inline_data,
             inline_dentry: options.inline_dentry,
+            fastboot: options.fastboot,
             ..Self::load_state(&volume).await?
         };
         let fs = Self {
@@ -134,6 +166,7 @@ impl F2fs {
             links: Cell::new(0),
             syncing: RefCell::default(),
             is_checkpointing: Cell::new(false),
+            asked: RefCell::default(),
             checkpoints_begun: Cell::new(0),
             checkpoint_ended: Cell::new(0),
             is_settling: Cell::new(false),
@@ -190,6 +223,7 @@ impl F2fs {
             planted: None,
             inline_data: false,
             inline_dentry: false,
+            fastboot: false,
             epoch: volume.epoch(),
             is_pending: false,
             since: Since::default(),
@@ -360,7 +394,7 @@ impl F2fs {
 
     /// Makes everything durable that was done before. All who come while a checkpoint is being made share the next one.
     pub async fn checkpoint(&self) -> std::result::Result<(), Errno> {
-        self.checkpoint_as(false).await
+        self.checkpoint_of(Scope::All).await
     }
 
     /// Whether a checkpoint of this number, or a later one, has ended well.
@@ -368,8 +402,17 @@ impl F2fs {
         self.checkpoint_ended.get() >= number
     }
 
-    /// A checkpoint, or the last one: it says that nothing follows.
-    async fn checkpoint_as(&self, is_unmount: bool) -> std::result::Result<(), Errno> {
+    /// A checkpoint after which what `scope` says is durable, beside all that a checkpoint is about.
+    async fn checkpoint_of(&self, scope: Scope) -> std::result::Result<(), Errno> {
+        let is_unmount = scope == Scope::Unmount;
+        {
+            let mut asked = self.asked.borrow_mut();
+            match scope {
+                Scope::Metadata => (),
+                Scope::File(ino) => drop(asked.files.insert(ino)),
+                Scope::All | Scope::Unmount => asked.all = true,
+            }
+        }
         let wanted = self.checkpoints_begun.get() + 1;
         let is_done = || self.has_checkpoint(wanted) && !is_unmount;
         self.wait_until(|| !self.is_checkpointing.get() || is_done()).await;
@@ -379,9 +422,9 @@ impl F2fs {
         let is_needed = {
             let state = self.state.borrow();
             // Pages that were written where they are change nothing, and have to be durable nevertheless.
-            state.changed
-                || !self.wet.borrow().is_empty()
-                || is_unmount && !state.checkpoint.flags.has(Flags::UNMOUNTED)
+            let wet = self.wet.borrow();
+            let is_wet = if let Scope::File(ino) = scope { wet.contains(&ino) } else { !wet.is_empty() };
+            state.changed || is_wet || is_unmount && !state.checkpoint.flags.has(Flags::UNMOUNTED)
         };
         if is_done() || !is_needed {
             return Ok(());
@@ -423,24 +466,37 @@ impl F2fs {
     }
 
     async fn make_checkpoint(&self, is_unmount: bool) -> std::result::Result<(), Errno> {
+        let asked = self.asked.take();
         let data = self.state.borrow().data_tag();
         let pending = self.run(|state| state.prepare(is_unmount)).await?;
         let (before, reads_before) = (self.writes.get(), self.reads.get());
-        // All data that were written before are flushed below.
-        self.wet.borrow_mut().clear();
+        // The data that were written before are flushed below.
+        if asked.is_all() || self.options.checkpoint == Flushing::Flush {
+            self.wet.borrow_mut().clear();
+        } else {
+            self.wet.borrow_mut().retain(|ino| !asked.files.contains(ino));
+        }
         self.wait_until(|| !self.writes_before(before) && self.linking.borrow().is_empty()).await;
         if self.failed.get() {
             return Err(Errno::EIO);
         }
         self.settle().await?;
         let planted = |bug| self.options.planted == Some(bug);
-        let tags = if planted(PlantedBug::NoDataInCheckpoint) { &[METADATA][..] } else { &[METADATA, data] };
+        let mut tags = vec![METADATA, data];
+        if planted(PlantedBug::NoDataInCheckpoint) {
+            tags.pop();
+        }
+        if asked.is_all() {
+            tags.push(IN_PLACE);
+        } else if !planted(PlantedBug::NoFileInCheckpoint) {
+            tags.extend(asked.files.iter().map(|ino| Tag(u64::from(ino.0))));
+        }
         let mut discarded = Vec::new();
         if planted(PlantedBug::EarlyDiscard) {
             discarded = self.discard(&pending, 1).await;
         }
         if !planted(PlantedBug::NoFlushBeforeLastBlock) {
-            self.flush(self.options.checkpoint, tags).await?;
+            self.flush(self.options.checkpoint, &tags).await?;
         }
         let (addr, block) = &pending.last;
         let mut last = Write {

@@ -22,6 +22,8 @@ pub struct F2fsOptions {
     pub fsync: Flushing,
     /// By which command checkpoints do.
     pub checkpoint: Flushing,
+    /// Whether each fsync is a checkpoint, as with Linux's option `fastboot`: nothing has to be recovered at the next mount.
+    pub fastboot: bool,
     /// A bug that tests have to find; no file can ask for one.
     #[serde(skip)]
     pub planted: Option<PlantedBug>,
@@ -40,6 +42,7 @@ impl Default for F2fsOptions {
             discard_blocks_min: 16,
             fsync: Flushing::Flush,
             checkpoint: Flushing::Flush,
+            fastboot: false,
             planted: None,
             background: Some(Background::default()),
         }

@@ -102,6 +102,8 @@ pub(super) struct State {
     /// Whether new files and links, and new directories, begin in their inodes.
     pub(super) inline_data: bool,
     pub(super) inline_dentry: bool,
+    /// Whether each fsync is a checkpoint.
+    pub(super) fastboot: bool,
     /// What footers of nodes carry.
     pub(super) epoch: Epoch,
     /// A checkpoint was prepared and is not complete.

@@ -135,6 +135,8 @@ impl Setup {
             checkpoint: if is_odd { by } else { Flushing::Flush },
             in_place: InPlace { force: is_odd && !is_full, ..InPlace::default() },
             discard_blocks_min: if is_odd { 1 } else { 16 },
+            // One base in eight, with range flushes for checkpoints.
+            fastboot: base % 8 == 5,
             planted,
             ..F2fsOptions::default()
         }

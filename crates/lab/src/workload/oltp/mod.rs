@@ -16,9 +16,25 @@ mod settings;
 pub mod tpcc;
 
 use flashweir_core::Duration;
-use flashweir_db::DbError;
-use flashweir_fs::vfs::Errno;
+use flashweir_db::{Db, DbError, Row, Tree};
+use flashweir_fs::vfs::{Errno, Fs};
 use std::fmt;
+
+/// Rows that a check of the tables reads at once.
+const ROWS: usize = 4096;
+
+/// Looks at every row of a table, in the order of the keys.
+async fn each<F: Fs>(db: &Db<F>, tree: Tree, mut look: impl FnMut(&Row)) -> flashweir_db::Result<()> {
+    let mut from = Vec::new();
+    loop {
+        let rows = db.scan(tree, &from, None, ROWS).await?;
+        rows.iter().for_each(&mut look);
+        match rows.into_iter().last() {
+            Some((key, _)) => from = [key, vec![0]].concat(),
+            None => return Ok(()),
+        }
+    }
+}
 
 /// What the run of every mix has.
 #[derive(Clone, Debug)]

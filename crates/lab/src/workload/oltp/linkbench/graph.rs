@@ -2,9 +2,10 @@
 
 use super::Tables;
 use crate::workload::fio::distribution::ZipfRanks;
+use crate::workload::oltp::each;
 use flashweir_core::Stream;
 use flashweir_core::random::mix;
-use flashweir_db::{Config, Db, Result, Row, Tree};
+use flashweir_db::{Config, Db, Result};
 use flashweir_fs::vfs::Fs;
 use std::collections::BTreeMap;
 
@@ -231,21 +232,6 @@ fn payload(stream: &mut Stream, median: f64, bytes_max: usize) -> Vec<u8> {
         chunk.copy_from_slice(&stream.next_u64().to_le_bytes()[..chunk.len()]);
     }
     data
-}
-
-/// Rows that are read at once.
-const ROWS: usize = 4096;
-
-async fn each<F: Fs>(db: &Db<F>, tree: Tree, mut look: impl FnMut(&Row)) -> Result<()> {
-    let mut from = Vec::new();
-    loop {
-        let rows = db.scan(tree, &from, None, ROWS).await?;
-        rows.iter().for_each(&mut look);
-        match rows.into_iter().last() {
-            Some((key, _)) => from = [key, vec![0]].concat(),
-            None => return Ok(()),
-        }
-    }
 }
 
 /// What is wrong between the tables.

@@ -2,12 +2,10 @@
 
 use super::rows::*;
 use super::{Scale, Tables};
-use flashweir_db::{Db, Result, Row, Tree};
+use crate::workload::oltp::each;
+use flashweir_db::{Db, Result};
 use flashweir_fs::vfs::Fs;
 use std::collections::BTreeMap;
-
-/// Rows that are read at once.
-const ROWS: usize = 4096;
 
 /// What the tables say about a district.
 #[derive(Default)]
@@ -26,18 +24,6 @@ struct Sums {
     paid: i64,
     /// Of each order, its lines as it says and whether it has a carrier.
     said: BTreeMap<u32, (i64, bool)>,
-}
-
-async fn each<F: Fs>(db: &Db<F>, tree: Tree, mut look: impl FnMut(&Row)) -> Result<()> {
-    let mut from = Vec::new();
-    loop {
-        let rows = db.scan(tree, &from, None, ROWS).await?;
-        rows.iter().for_each(&mut look);
-        match rows.into_iter().last() {
-            Some((key, _)) => from = [key, vec![0]].concat(),
-            None => return Ok(()),
-        }
-    }
 }
 
 /// What is wrong, each thing once.
