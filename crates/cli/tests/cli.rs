@@ -196,7 +196,7 @@ const BAD: [(&str, &str); 162] = [
     ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("reproduce", "missing: <PAPER>"),
     ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush; did you mean `rflush`?"),
-    ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered, threads-one-lock; did you mean `threads`?"),
+    ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered, threads-one-lock, threads-checkpoints; did you mean `threads`?"),
     ("reproduce rflush --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),
     ("reproduce rflush --scale huge", "--scale cannot be `huge`: expected quick or full"),
     ("waf --device nothing", "`nothing` is neither a preset nor a device file. Presets: <presets>"),

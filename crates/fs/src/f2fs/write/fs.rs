@@ -4,7 +4,7 @@ use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, Time, blocks_max, inline};
 use super::super::layout::xattr::{self, Xattr};
 use super::super::layout::{Addr, Geometry, Nid};
-use super::fsync::IN_PLACE;
+use super::fsync::in_place_tag;
 use super::names::Place;
 use super::state::{State, Step};
 use super::{F2fs, Scope, errno};
@@ -413,7 +413,10 @@ impl F2fs {
     async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
         let number = self.begin_write(ino);
         self.wet.borrow_mut().insert(ino);
-        let new_tag = self.state.borrow().data_tag();
+        let (new_tag, period) = {
+            let state = self.state.borrow();
+            (state.data_tag(), state.period())
+        };
         let (mut placed, mut result) = (0, Ok(()));
         let mut tickets = Vec::new();
         let mut write: Option<crate::port::Write> = None;
@@ -434,7 +437,7 @@ impl F2fs {
                     state.metrics.in_place_pages += u64::from(there.is_some());
                     state.blocks.remove(&(ino, page.index));
                     state.blocks_dirty.remove(&(ino, page.index));
-                    Ok((addr, if there.is_some() { IN_PLACE } else { new_tag }))
+                    Ok((addr, if there.is_some() { in_place_tag(period) } else { new_tag }))
                 })
                 .await;
             let (addr, second_tag) = match step {
@@ -445,6 +448,9 @@ impl F2fs {
                 }
             };
             placed += 1;
+            if second_tag != new_tag && self.in_place_since.get().is_none() {
+                self.in_place_since.set(Some(period));
+            }
             let block = Geometry::block(addr);
             match &mut write {
                 Some(run)

@@ -61,8 +61,6 @@ use std::collections::BTreeSet;
 
 /// The owner of nodes, tables, summaries and packs. Numbers of inodes have 32 bits.
 pub const METADATA: Tag = Tag(1 << 32);
-/// The second owner of data that were written over others: no checkpoint refers to them anew.
-pub(super) const IN_PLACE: Tag = Tag(3 << 32);
 
 /// By which command something is made durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,10 +153,20 @@ pub(super) struct NodeMarks {
     pub(super) has_dentry: bool,
 }
 
+/// The second owner of data that were written over others: no checkpoint refers to them anew.
+pub(super) fn in_place_tag(period: u64) -> Tag {
+    Tag(3 << 32 | period & u64::from(u32::MAX))
+}
+
 impl State {
+    /// The checkpoint that comes: the last one that has no part of what is written now.
+    pub(super) fn period(&self) -> u64 {
+        self.checkpoint.version + u64::from(self.is_pending)
+    }
+
     /// The second owner of data that are written now to new blocks: a checkpoint that comes refers to them.
     pub(super) fn data_tag(&self) -> Tag {
-        Tag(2 << 32 | (self.checkpoint.version + u64::from(self.is_pending)) & u64::from(u32::MAX))
+        Tag(2 << 32 | self.period() & u64::from(u32::MAX))
     }
 
     /// An inode got another name or lost one, in these directories.

@@ -32,7 +32,7 @@ use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Payload};
 pub use fsync::{Flushing, METADATA, PlantedBug};
-use fsync::{IN_PLACE, Since};
+use fsync::{Since, in_place_tag};
 pub use options::{Background, F2fsMetrics, F2fsOptions, InPlace};
 pub use recover::Recovered;
 use space::{Marks, Space};
@@ -73,6 +73,8 @@ pub struct F2fs {
     syncing: RefCell<BTreeMap<u64, Nid>>,
     is_checkpointing: Cell<bool>,
     asked: RefCell<Asked>,
+    /// The first period of which pages that were written in place may not be durable.
+    in_place_since: Cell<Option<u64>>,
     checkpoints_begun: Cell<u64>,
     /// The last checkpoint that ended well.
     checkpoint_ended: Cell<u64>,
@@ -102,8 +104,8 @@ enum Scope {
     Unmount,
 }
 
-/// Files that a range flush of a checkpoint can name, beside its own two tags.
-const FILES_MAX: usize = 14;
+/// Files, or periods, that a range flush of a checkpoint can name beside its own two tags.
+const OTHERS_MAX: usize = 14;
 
 /// Whose data, beside those that it refers to anew, the next checkpoint has to make durable.
 #[derive(Debug, Default)]
@@ -114,7 +116,7 @@ struct Asked {
 
 impl Asked {
     fn is_all(&self) -> bool {
-        self.all || self.files.len() > FILES_MAX
+        self.all || self.files.len() > OTHERS_MAX
     }
 }
 
@@ -167,6 +169,7 @@ impl F2fs {
             syncing: RefCell::default(),
             is_checkpointing: Cell::new(false),
             asked: RefCell::default(),
+            in_place_since: Cell::new(None),
             checkpoints_begun: Cell::new(0),
             checkpoint_ended: Cell::new(0),
             is_settling: Cell::new(false),
@@ -467,12 +470,22 @@ impl F2fs {
 
     async fn make_checkpoint(&self, is_unmount: bool) -> std::result::Result<(), Errno> {
         let asked = self.asked.take();
-        let data = self.state.borrow().data_tag();
+        let (data, period) = {
+            let state = self.state.borrow();
+            (state.data_tag(), state.period())
+        };
         let pending = self.run(|state| state.prepare(is_unmount)).await?;
         let (before, reads_before) = (self.writes.get(), self.reads.get());
         // The data that were written before are flushed below.
-        if asked.is_all() || self.options.checkpoint == Flushing::Flush {
+        let mut flushing = self.options.checkpoint;
+        let mut others: Vec<Tag> = asked.files.iter().map(|ino| Tag(u64::from(ino.0))).collect();
+        if asked.is_all() || flushing == Flushing::Flush {
             self.wet.borrow_mut().clear();
+            let since = self.in_place_since.take().unwrap_or(period + 1);
+            others = (since..=period).take(OTHERS_MAX + 1).map(in_place_tag).collect();
+            if others.len() > OTHERS_MAX {
+                flushing = Flushing::Flush;
+            }
         } else {
             self.wet.borrow_mut().retain(|ino| !asked.files.contains(ino));
         }
@@ -486,17 +499,15 @@ impl F2fs {
         if planted(PlantedBug::NoDataInCheckpoint) {
             tags.pop();
         }
-        if asked.is_all() {
-            tags.push(IN_PLACE);
-        } else if !planted(PlantedBug::NoFileInCheckpoint) {
-            tags.extend(asked.files.iter().map(|ino| Tag(u64::from(ino.0))));
+        if asked.is_all() || !planted(PlantedBug::NoFileInCheckpoint) {
+            tags.extend(others);
         }
         let mut discarded = Vec::new();
         if planted(PlantedBug::EarlyDiscard) {
             discarded = self.discard(&pending, 1).await;
         }
         if !planted(PlantedBug::NoFlushBeforeLastBlock) {
-            self.flush(self.options.checkpoint, &tags).await?;
+            self.flush(flushing, &tags).await?;
         }
         let (addr, block) = &pending.last;
         let mut last = Write {
