@@ -1,0 +1,16 @@
+//! The ext4 on-disk format.
+//!
+//! Place in the data flow: the port is below; the bits of each structure are in [`layout`].
+//!
+//! Invariants: bytes from a disk are never trusted. Whatever an image holds, the answer is a result or an [`Error`] that
+//! names the place; no index, allocation or loop is bounded by an unchecked number. What is not supported is refused at
+//! mount, by name.
+
+pub mod error;
+pub mod layout;
+
+pub use crate::format::{Kind, Time};
+pub use error::{Error, Result};
+pub use layout::inode::Inode;
+pub use layout::superblock::{Feature, Features, Geometry, Superblock};
+pub use layout::{Addr, Group, Ino};
