@@ -8,9 +8,11 @@
 
 pub mod error;
 pub mod layout;
+pub mod mkfs;
 
 pub use crate::format::{Kind, Time};
 pub use error::{Error, Result};
 pub use layout::inode::Inode;
 pub use layout::superblock::{Feature, Features, Geometry, Superblock};
 pub use layout::{Addr, Group, Ino};
+pub use mkfs::{Before, Options, mkfs};
