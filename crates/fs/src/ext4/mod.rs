@@ -1,4 +1,4 @@
-//! The ext4 on-disk format.
+//! The ext4 on-disk format: volumes are mounted and read ([`Volume`]).
 //!
 //! Place in the data flow: the port is below; the bits of each structure are in [`layout`].
 //!
@@ -8,9 +8,13 @@
 
 pub mod error;
 pub mod layout;
+pub mod read;
+pub mod replay;
+pub mod volume;
 
 pub use crate::format::{Kind, Time};
 pub use error::{Error, Result};
 pub use layout::inode::Inode;
 pub use layout::superblock::{Feature, Features, Geometry, Superblock};
 pub use layout::{Addr, Group, Ino};
+pub use volume::Volume;
