@@ -1,6 +1,6 @@
 //! `cargo xtask f2fs-judges`: the F2FS format before outside judges: the tools of the format, and the Linux kernel.
 //!
-//! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `f2fs_tree` of
+//! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `tree` of
 //! `flashweir-fs`, which also lists what there is, once by system calls and once from the image as our code reads it.
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
@@ -15,7 +15,7 @@ use crate::uml;
 
 /// The judges of the format.
 pub(crate) const JUDGES: Judges =
-    Judges { subject: "F2FS", all: &ALL, build: Some(("build f2fs_tree", build_tree)) };
+    Judges { subject: "F2FS", all: &ALL, build: Some(("build tree", build_tree)) };
 
 /// All of them, in the order of CI.
 const ALL: [Judge; 8] = [
@@ -31,7 +31,7 @@ const ALL: [Judge; 8] = [
 
 /// Kernels fill and list volumes by this.
 fn build_tree(seed: u64) -> Verdict {
-    let what = ["build", "--locked", "--release", "--quiet", "-p", "flashweir-fs", "--example", "f2fs_tree"];
+    let what = ["build", "--locked", "--release", "--quiet", "-p", "flashweir-fs", "--example", "tree"];
     show(cargo(seed).args(what))
 }
 
@@ -144,7 +144,7 @@ fn kernel_ours(place: &Place) -> Finding {
 
 /// Linux fills a volume, then changes a part; each time we find what it finds. Gives the names.
 fn filled(place: &Place, image: &str) -> Result<usize, String> {
-    let tree = built("examples/f2fs_tree");
+    let tree = built("examples/tree");
     let mut names = 0;
     for step in ["fill", "churn"] {
         let work = format!("{tree} {step} /run/disk/files {}", place.seed());
@@ -160,7 +160,7 @@ fn filled(place: &Place, image: &str) -> Result<usize, String> {
 /// Runs a command on the mounted volume, and lists the tree by system calls after another mount; `end` is how it ends.
 fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
     const ROOM: usize = 8 << 20;
-    let tree = built("examples/f2fs_tree");
+    let tree = built("examples/tree");
     // Reading must not change the times that are listed.
     let mount = "mount -t f2fs -o noatime /dev/ubda /run/disk";
     let list = place.write("list", &[0; ROOM])?;
@@ -176,7 +176,7 @@ fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
 
 /// Whether we read from an image what Linux listed.
 fn same(place: &Place, image: &str, listed: &str) -> Result<usize, String> {
-    let ours = take(std::process::Command::new(built("examples/f2fs_tree")).args(["list-image", image]))?;
+    let ours = take(std::process::Command::new(built("examples/tree")).args(["list-image", image]))?;
     let mut ours: Vec<&str> = ours.lines().filter_map(|line| line.strip_prefix("/files")).collect();
     let mut theirs: Vec<&str> = listed.lines().collect();
     ours.sort_unstable();
@@ -194,7 +194,7 @@ fn same(place: &Place, image: &str, listed: &str) -> Result<usize, String> {
 /// What we write is what Linux reads, and what it changes then is what we read.
 fn kernel_written(place: &Place) -> Finding {
     let image = place.path("written.img");
-    let tree = built("examples/f2fs_tree");
+    let tree = built("examples/tree");
     let mut names = 0;
     let features = ["-O", "inode_checksum", "-O", "inode_crtime", "-O", "flexible_inline_xattr", "-s", "2"];
     for options in [&["--label", "written"][..], &features] {
@@ -221,7 +221,7 @@ fn kernel_written(place: &Place) -> Finding {
 fn kernel_cut(place: &Place) -> Finding {
     let image = place.path("cut.img");
     weir(place, &["mkfs", "f2fs", &image, "--size", "512MiB"])?;
-    let tree = built("examples/f2fs_tree");
+    let tree = built("examples/tree");
     let work = format!(
         "mkdir -p /run/disk/files && {tree} fill /run/disk/files {} && \
          for number in 1 2 3; do echo gone > /run/disk/open-$number; done && \
@@ -264,12 +264,12 @@ fn same_synced(what: &str, found: &str, expected: &str) -> Result<usize, String>
 }
 
 fn list_image(image: &str) -> Result<String, String> {
-    take(std::process::Command::new(built("examples/f2fs_tree")).args(["list-image", image]))
+    take(std::process::Command::new(built("examples/tree")).args(["list-image", image]))
 }
 
 /// Linux syncs files on a volume, and is cut off.
 fn kernel_synced(place: &Place) -> Finding {
-    let (image, tree) = (place.path("synced.img"), built("examples/f2fs_tree"));
+    let (image, tree) = (place.path("synced.img"), built("examples/tree"));
     let features = "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum";
     let (mut files, mut new) = (0, 0);
     for options in [&["-l", "plain"][..], &["-O", features]] {
@@ -304,7 +304,7 @@ fn number_after(text: &str, word: &str) -> Result<u64, String> {
 
 /// We sync files on a volume and stop. Another volume with the same changes is unmounted: it says what is expected.
 fn ours_synced(place: &Place) -> Finding {
-    let (cut, whole, tree) = (place.path("cut.img"), place.path("whole.img"), built("examples/f2fs_tree"));
+    let (cut, whole, tree) = (place.path("cut.img"), place.path("whole.img"), built("examples/tree"));
     let features = ["-O", "inode_checksum", "-O", "inode_crtime", "-O", "flexible_inline_xattr"];
     let mut counts = String::new();
     let mut files = 0;

@@ -1,4 +1,4 @@
-//! The ext4 on-disk format.
+//! The ext4 on-disk format: volumes are mounted and read ([`Volume`]).
 //!
 //! Place in the data flow: the port is below; the bits of each structure are in [`layout`].
 //!
@@ -9,6 +9,9 @@
 pub mod error;
 pub mod layout;
 pub mod mkfs;
+pub mod read;
+pub mod replay;
+pub mod volume;
 
 pub use crate::format::{Kind, Time};
 pub use error::{Error, Result};
@@ -16,3 +19,4 @@ pub use layout::inode::Inode;
 pub use layout::superblock::{Feature, Features, Geometry, Superblock};
 pub use layout::{Addr, Group, Ino};
 pub use mkfs::{Before, Options, mkfs};
+pub use volume::Volume;
