@@ -12,6 +12,7 @@ pub mod mkfs;
 pub mod read;
 pub mod replay;
 pub mod volume;
+mod write;
 
 pub use crate::format::{Kind, Time};
 pub use error::{Error, Result};
@@ -20,3 +21,4 @@ pub use layout::superblock::{Feature, Features, Geometry, Superblock};
 pub use layout::{Addr, Group, Ino};
 pub use mkfs::{Before, Options, mkfs};
 pub use volume::Volume;
+pub use write::{Ext4, Ext4Metrics, Ext4Options, Journaling, Recovered};
