@@ -694,6 +694,10 @@ impl Fs for Ext4 {
             }
             !state.held.contains_key(&ino) && state.inode(ino).is_ok_and(|inode| inode.links == 0)
         };
+        if !gone && self.state.borrow().is_tall(ino) && !self.failed.get() {
+            self.change(|state| if state.claims.contains_key(&ino) { Ok(()) } else { state.flatten(ino) })
+                .await?;
+        }
         self.destroy(gone.then_some(ino)).await
     }
 

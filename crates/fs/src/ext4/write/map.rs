@@ -1,7 +1,8 @@
 //! The extent tree of a file: looked up, inserted into, cut out of.
 //!
 //! Invariants: an index entry names the first block of the file that its child maps. The root has at most four entries
-//! and every other node at least one. A tree of one leaf that fits into the root is the root.
+//! and every other node at least one. Nodes that get small are not merged; a tree gets lower when something is cut, and
+//! when nobody has the file any more.
 
 use super::super::Inode;
 use super::super::layout::extent::{
@@ -109,6 +110,14 @@ fn rest(extent: &Extent, first: u64, end: u64) -> (Option<Extent>, Option<Extent
     (before, behind)
 }
 
+fn remove_overlapping(spans: &mut Spans, first: u64, end: u64) {
+    let before = spans.range(..first).next_back().filter(|(_, span)| span.end > first);
+    let from = before.map_or(first, |(&at, _)| at);
+    while let Some((&at, _)) = spans.range(from..end).next() {
+        spans.remove(&at);
+    }
+}
+
 impl State {
     /// The nodes from the root to the leaf that maps a block, or would.
     fn way(&self, ino: Ino, block: u64) -> Step<Vec<Level>> {
@@ -164,22 +173,18 @@ impl State {
                 Span { first, end, addr: None, is_unwritten: false }
             }
         };
-        self.spans.entry(ino).or_default().insert(span.first, span);
+        let spans = self.spans.entry(ino).or_default();
+        // Some may be parts of it, from before it was merged.
+        remove_overlapping(spans, span.first, span.end);
+        spans.insert(span.first, span);
         Ok(span)
     }
 
     /// What was looked up of a part of a file is not so any more.
     fn forget_spans(&mut self, ino: Ino, first: u64, end: u64) {
         self.note_respanned(ino);
-        let Some(spans) = self.spans.get_mut(&ino) else { return };
-        let from = spans
-            .range(..=first)
-            .next_back()
-            .filter(|(_, span)| span.end > first)
-            .map_or(first, |(&at, _)| at);
-        let gone: Vec<u64> = spans.range(from..end).map(|(&at, _)| at).collect();
-        for at in gone {
-            spans.remove(&at);
+        if let Some(spans) = self.spans.get_mut(&ino) {
+            remove_overlapping(spans, first, end);
         }
     }
 
@@ -282,8 +287,14 @@ impl State {
         Ok(())
     }
 
+    /// Whether a file has a tree of more than one node.
+    pub(super) fn is_tall(&self, ino: Ino) -> bool {
+        let root = self.inode(ino).and_then(|inode| root_of(inode, &self.geometry));
+        root.is_ok_and(|root| root.depth > 0)
+    }
+
     /// Takes levels away that the tree of a file does not need.
-    fn flatten(&mut self, ino: Ino) -> Step<()> {
+    pub(super) fn flatten(&mut self, ino: Ino) -> Step<()> {
         loop {
             let inode = self.inode(ino)?;
             let (root, seed) = (root_of(inode, &self.geometry)?, inode.seed(&self.geometry));

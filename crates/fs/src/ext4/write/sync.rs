@@ -95,6 +95,14 @@ impl Ext4 {
         }
     }
 
+    /// Commits until a transaction is, and makes all data that were written before durable: a transaction that takes no
+    /// more changes may have been flushed before they were written.
+    async fn commit_with_data(&self, wanted: u64) -> Result<()> {
+        let is_running = wanted == self.state.borrow().running.tid;
+        self.commit_until(wanted).await?;
+        if is_running { Ok(()) } else { self.flush().await }
+    }
+
     /// fsync and fdatasync of an inode whose dirty pages were written.
     pub(super) async fn sync_file(&self, ino: Ino, kind: SyncKind) -> Result<()> {
         if self.failed.get() {
@@ -105,12 +113,14 @@ impl Ext4 {
             Ok(if kind == SyncKind::Data { node.data_tid } else { node.tid })
         });
         let wanted = wanted.await?;
-        if self.committed.get() < wanted {
-            self.state.borrow_mut().metrics.fsyncs_by_commit += 1;
-            return self.commit_until(wanted).await;
+        {
+            let metrics = &mut self.state.borrow_mut().metrics;
+            match self.committed.get() < wanted {
+                true => metrics.fsyncs_by_commit += 1,
+                false => metrics.fsyncs_by_flush += 1,
+            }
         }
-        self.state.borrow_mut().metrics.fsyncs_by_flush += 1;
-        self.flush().await
+        self.commit_with_data(wanted).await
     }
 
     /// Makes everything durable.
@@ -118,15 +128,11 @@ impl Ext4 {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
-        let has_changes = {
+        let wanted = {
             let state = self.state.borrow();
-            state.is_changed() || self.is_committing.get()
+            state.running.tid - u64::from(!state.is_changed())
         };
-        match has_changes {
-            true => self.commit().await,
-            // Pages that were written where they are.
-            false => self.flush().await,
-        }
+        self.commit_with_data(wanted).await
     }
 
     /// Commits, empties the journal, and says on the disk that there is nothing to replay.
