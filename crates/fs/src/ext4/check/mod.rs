@@ -12,6 +12,8 @@
 mod directory;
 mod groups;
 mod map;
+#[cfg(test)]
+mod tests;
 
 use super::error::{Error, Result};
 use super::layout::inode::{Inode, flags};
