@@ -165,7 +165,7 @@ impl Volume {
     }
 
     async fn replay(&self, inode: &Inode, superblock: &JournalSuperblock) -> Result<Replayed> {
-        let Some(end) = superblock.log_end() else { return corrupt("the journal has no log") };
+        let end = superblock.log_end();
         let mut recovery = Recovery::new(superblock, &self.geometry);
         let mut at = superblock.start;
         'log: loop {
@@ -184,8 +184,8 @@ impl Volume {
                 at = superblock.first;
             }
         }
-        if superblock.fast_commit_blocks() > 0 {
-            refuse_fast_commits(&self.journal_block(inode, end).await?, recovery.sequence())?;
+        if let Some(start) = superblock.fast_commit_start() {
+            refuse_fast_commits(&self.journal_block(inode, start).await?, recovery.sequence())?;
         }
         Ok(recovery.finish())
     }
