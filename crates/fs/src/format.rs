@@ -159,6 +159,34 @@ impl<F> From<PortError> for Error<F> {
     }
 }
 
+/// The port's errors end a check; all others are problems, in words.
+pub(crate) fn unless_port<T, F: Format>(result: Result<T, Error<F>>) -> Result<Result<T, String>, Error<F>> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(Error::Port(error)) => Err(Error::Port(error)),
+        Err(Error::Corrupt(what)) => Ok(Err(what)),
+        Err(other) => Ok(Err(other.to_string())),
+    }
+}
+
+/// Problems that a check tells; more are counted.
+pub(crate) const PROBLEMS_MAX: usize = 1000;
+
+/// Something on a volume that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// Its kind.
+    pub name: &'static str,
+    /// Where, what was found, and what was expected.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.what)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

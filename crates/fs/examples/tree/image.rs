@@ -6,6 +6,7 @@ use flashweir_fs::format::{Kind, Time};
 use flashweir_fs::port::{Image, block_on, bytes_of};
 use flashweir_fs::{ext4, f2fs};
 use std::error::Error;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -34,18 +35,28 @@ pub(super) fn list(image: &Path, lines: &mut Vec<String>) -> Outcome {
     }
 }
 
-/// What the journal of an ext4 volume holds that is newer than the volume.
-pub(super) fn journal(image: &Path) -> Outcome {
+/// What the log of an ext4 volume holds, and whether a copy of the image, where others replayed it, has each of its blocks.
+pub(super) fn replayed(image: &Path, copy: Option<&Path>) -> Outcome {
     let volume = block_on(ext4::Volume::mount(Rc::new(Image::open(image, false)?)))?;
+    let copy = copy.map(std::fs::File::open).transpose()?;
     let orphans = block_on(volume.orphans())?.len();
     let Some(journal) = volume.journal() else { return Err("expected a journal".into()) };
-    let replayed = &journal.replayed;
+    let bytes = u64::from(volume.geometry().block_bytes);
+    for (addr, block) in &journal.replayed.blocks {
+        let Some(copy) = &copy else { break };
+        let mut theirs = vec![0; block.len()];
+        copy.read_exact_at(&mut theirs, addr.0 * bytes)?;
+        // Who replays a log changes the superblock too.
+        if addr.0 > 1024 / bytes && theirs[..] != block[..] {
+            return Err(format!("block {addr} of the log is not what others have replayed").into());
+        }
+    }
     println!(
-        "checksums {:?} transactions: {} blocks: {} revoked: {} orphans: {orphans} ",
+        "checksums {:?} transactions: {} blocks: {} revoked: {} orphans: {orphans}",
         journal.superblock.format().checksums,
-        replayed.transactions,
-        replayed.blocks.len(),
-        replayed.revoked.len()
+        journal.replayed.transactions,
+        journal.replayed.blocks.len(),
+        journal.replayed.revoked.len()
     );
     Ok(())
 }

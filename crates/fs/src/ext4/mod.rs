@@ -6,6 +6,7 @@
 //! names the place; no index, allocation or loop is bounded by an unchecked number. What is not supported is refused at
 //! mount, by name.
 
+pub mod check;
 pub mod error;
 pub mod layout;
 pub mod mkfs;
@@ -15,6 +16,7 @@ pub mod volume;
 mod write;
 
 pub use crate::format::{Kind, Time};
+pub use check::{Problem, Report, check};
 pub use error::{Error, Result};
 pub use layout::inode::Inode;
 pub use layout::superblock::{Feature, Features, Geometry, Superblock};

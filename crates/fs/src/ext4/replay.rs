@@ -56,6 +56,8 @@ pub struct Recovery {
     checksum: u32,
     /// What is wrong in the open transaction, should it turn out to have been committed.
     wrong: Option<String>,
+    /// What is wrong may be of an earlier use of the journal.
+    may_be_stale: bool,
     last_commit_seconds: u64,
     /// Blocks that count, each with its transaction.
     blocks: BTreeMap<Addr, (u32, Arc<[u8]>)>,
@@ -70,12 +72,13 @@ impl Recovery {
             format: superblock.format(),
             geometry: *geometry,
             sequence: superblock.sequence,
-            blocks_left: superblock.log_end().unwrap_or(0).saturating_sub(superblock.first),
+            blocks_left: superblock.log_end().saturating_sub(superblock.first),
             tags: Vec::new(),
             open: Vec::new(),
             open_revoked: Vec::new(),
             checksum: START,
             wrong: None,
+            may_be_stale: false,
             last_commit_seconds: 0,
             blocks: BTreeMap::new(),
             revoked: BTreeMap::new(),
@@ -123,6 +126,7 @@ impl Recovery {
     fn check_tail(&mut self, name: &str, block: &[u8]) {
         if !self.format.is_tail_right(block) {
             self.set_wrong(format!("the checksum of a {name} block is wrong"));
+            self.may_be_stale = true;
         }
     }
 
@@ -159,7 +163,7 @@ impl Recovery {
     fn take_commit(&mut self, block: &[u8]) -> Result<bool> {
         let commit = self.format.commit(block);
         // What is older than the transaction before is of an earlier use of the journal.
-        let is_stale = commit.seconds < self.last_commit_seconds;
+        let is_stale = self.may_be_stale && commit.seconds < self.last_commit_seconds;
         if !self.format.is_commit_right(block) || !self.is_transaction_right(&commit) {
             return Ok(false);
         }
@@ -219,15 +223,248 @@ pub fn replay(
     if superblock.start == 0 {
         return Ok(recovery.finish());
     }
-    let Some(end) = superblock.log_end().filter(|&end| end as usize <= journal.len()) else {
+    let end = superblock.log_end();
+    if superblock.blocks as usize > journal.len() {
         return corrupt(format!("the journal has {} blocks of {}", journal.len(), superblock.blocks));
-    };
+    }
     let mut at = superblock.start;
     while recovery.take(&journal[at as usize])? {
         at = if at + 1 == end { superblock.first } else { at + 1 };
     }
-    if superblock.fast_commit_blocks() > 0 && (end as usize) < journal.len() {
-        refuse_fast_commits(&journal[end as usize], recovery.sequence())?;
+    if let Some(start) = superblock.fast_commit_start() {
+        refuse_fast_commits(&journal[start as usize], recovery.sequence())?;
     }
     Ok(recovery.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::journal::{compat, incompat};
+    use super::super::layout::superblock::tests::small;
+    use super::*;
+
+    /// A journal of 64 blocks of 4 KiB that is written block by block, and the log that it is.
+    struct Log {
+        superblock: JournalSuperblock,
+        blocks: Vec<Arc<[u8]>>,
+        at: u32,
+        sequence: u32,
+        checksum: u32,
+    }
+
+    /// What a transaction does to a block.
+    enum Change {
+        Write(u64, u8),
+        Revoke(u64),
+    }
+    use Change::{Revoke, Write};
+
+    impl Log {
+        fn new(features: (u32, u32), start: u32, sequence: u32) -> Self {
+            let mut superblock = JournalSuperblock::new(4096, 64);
+            (superblock.compat, superblock.incompat) = features;
+            (superblock.start, superblock.sequence, superblock.checksum_type) = (start, sequence, 4);
+            let blocks = vec![Arc::from(vec![0; 4096]); 64];
+            Self { superblock, blocks, at: start, sequence, checksum: START }
+        }
+
+        fn push(&mut self, block: Vec<u8>) {
+            self.checksum = transaction_checksum(self.checksum, &block);
+            self.blocks[self.at as usize] = block.into();
+            self.at = if self.at == 63 { 1 } else { self.at + 1 };
+        }
+
+        /// Content of a block, of which some begin with the journal's magic number.
+        fn content(byte: u8) -> Vec<u8> {
+            let mut data = vec![byte; 4096];
+            if byte.is_multiple_of(2) {
+                unescape(&mut data);
+            }
+            data
+        }
+
+        fn body(&mut self, changes: &[Change]) {
+            let format = self.superblock.format();
+            let mut data = Vec::new();
+            let mut tags = Vec::new();
+            let mut revoked = Vec::new();
+            for change in changes {
+                match change {
+                    Write(addr, byte) => {
+                        let mut block = Self::content(*byte);
+                        let is_escaped = super::super::layout::journal::escape(&mut block);
+                        let checksum = format.data_checksum(self.sequence, &block);
+                        tags.push(Tag { addr: Addr(*addr), is_escaped, is_deleted: false, checksum });
+                        data.push(block);
+                    }
+                    Revoke(addr) => revoked.push(Addr(*addr)),
+                }
+            }
+            if !revoked.is_empty() {
+                let checksum = self.checksum;
+                self.push(format.revoke_block(self.sequence, &revoked));
+                // Checksums of version 1 leave revoke blocks out.
+                self.checksum = checksum;
+            }
+            if !tags.is_empty() {
+                self.push(format.descriptor(self.sequence, &tags, &[0; 16]));
+            }
+            for block in data {
+                self.push(block);
+            }
+        }
+
+        fn commit(&mut self, seconds: u64) {
+            let checksum = match self.superblock.format().checksums {
+                Checksums::V1 => (1, 4, self.checksum),
+                _ => (0, 0, 0),
+            };
+            let commit = Commit { sequence: self.sequence, seconds, nanos: 0, checksum };
+            let block = self.superblock.format().commit_block(&commit);
+            self.push(block);
+            self.sequence = self.sequence.wrapping_add(1);
+            self.checksum = START;
+        }
+
+        fn transaction(&mut self, changes: &[Change]) {
+            self.body(changes);
+            self.commit(1000);
+        }
+
+        fn replay(&self) -> Result<Replayed> {
+            replay(&self.superblock, &self.blocks, &small(100_000, &[]).geometry())
+        }
+
+        /// Blocks that count, with the byte that fills them.
+        fn found(&self) -> Vec<(u64, u8)> {
+            let blocks = self.replay().unwrap().blocks;
+            let byte = |block: &[u8]| {
+                assert_eq!(block, Self::content(block[5]));
+                block[5]
+            };
+            blocks.iter().map(|(addr, block)| (addr.0, byte(block))).collect()
+        }
+    }
+
+    /// All checksums, each with block numbers of both widths.
+    fn features() -> Vec<(u32, u32)> {
+        let sums = [(0, 0), (compat::CHECKSUM, 0), (0, incompat::CSUM_V2), (0, incompat::CSUM_V3)];
+        let wide = |(compat, sums): (u32, u32)| [(compat, sums), (compat, sums | incompat::WIDE)];
+        sums.into_iter().flat_map(wide).collect()
+    }
+
+    #[test]
+    fn what_was_committed_counts_and_what_was_revoked_does_not() {
+        for features in features() {
+            // Sequence numbers wrap around, and so does the log.
+            let mut log = Log::new(features, 58, u32::MAX - 1);
+            log.transaction(&[Write(10, 1), Write(11, 2), Write(12, 3)]);
+            log.transaction(&[Write(10, 4), Write(13, 5)]);
+            log.transaction(&[Revoke(11), Revoke(12), Write(14, 6)]);
+            log.transaction(&[Write(12, 7)]);
+            log.body(&[Write(10, 9), Revoke(14)]);
+            assert_eq!(log.found(), [(10, 4), (12, 7), (13, 5), (14, 6)]);
+            let replayed = log.replay().unwrap();
+            assert_eq!((replayed.transactions, replayed.next_sequence), (4, 3));
+            log.superblock.start = 0;
+            assert!(log.replay().unwrap().blocks.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_revoked_and_written_in_one_transaction_does_not_count() {
+        let mut log = Log::new((0, 0), 1, 1);
+        log.transaction(&[Write(10, 1)]);
+        log.transaction(&[Revoke(10), Write(10, 3)]);
+        assert_eq!(log.found(), []);
+    }
+
+    #[test]
+    fn a_log_ends_before_what_is_stale_or_torn() {
+        for features in features() {
+            let mut log = Log::new(features, 1, 7);
+            log.transaction(&[Write(10, 1)]);
+            let at = log.at;
+            log.transaction(&[Write(10, 3), Write(11, 3)]);
+            assert_eq!(log.found(), [(10, 3), (11, 3)]);
+            // The commit block is missing, torn, of another transaction, or another kind of block.
+            for (place, byte) in [(0, 0), (0x30, 1), (11, 9), (7, 5)] {
+                let commit = at as usize + 3;
+                let old = Arc::clone(&log.blocks[commit]);
+                Arc::make_mut(&mut log.blocks[commit])[place] = byte;
+                let has_sum = features.1 & (incompat::CSUM_V2 | incompat::CSUM_V3) != 0;
+                let counts = place == 0x30 && !has_sum;
+                assert_eq!(
+                    log.replay().unwrap().transactions,
+                    if counts { 2 } else { 1 },
+                    "{features:?} {place}"
+                );
+                log.blocks[commit] = old;
+            }
+            // The descriptor is missing.
+            log.blocks[at as usize] = Arc::from(vec![0; 4096]);
+            assert_eq!(log.replay().unwrap().transactions, 1);
+        }
+    }
+
+    #[test]
+    fn a_committed_transaction_that_is_broken_is_named() {
+        for features in features() {
+            let mut log = Log::new(features, 1, 7);
+            log.transaction(&[Write(10, 1), Revoke(12)]);
+            let is_v1 = features.0 == compat::CHECKSUM;
+            let has_sums = features.1 & (incompat::CSUM_V2 | incompat::CSUM_V3) != 0;
+            // A data block, the descriptor, the revoke block.
+            for (block, name) in [(3, "block 10"), (2, "a descriptor block"), (1, "a revoke block")] {
+                let old = Arc::clone(&log.blocks[block]);
+                Arc::make_mut(&mut log.blocks[block])[4000] ^= 1;
+                match log.replay() {
+                    Err(error) => {
+                        assert!(has_sums, "{error}");
+                        let expected = format!("transaction 7 of the journal: the checksum of {name} ");
+                        assert!(error.to_string().contains(&expected), "{error}");
+                    }
+                    Ok(replayed) => {
+                        assert!(!has_sums);
+                        // The transaction's own checksum goes over data and descriptors.
+                        assert_eq!(replayed.transactions, if is_v1 && block != 1 { 0 } else { 1 });
+                    }
+                }
+                log.blocks[block] = old;
+            }
+            let mut log = Log::new(features, 1, 7);
+            log.transaction(&[Write(100_000, 1)]);
+            assert!(log.replay().unwrap_err().to_string().contains("block 100000 is outside of the volume"));
+        }
+    }
+
+    #[test]
+    fn broken_blocks_of_an_earlier_use_of_the_journal_end_the_log() {
+        let mut log = Log::new((0, incompat::CSUM_V3), 1, 7);
+        log.transaction(&[Write(10, 1)]);
+        log.body(&[Write(11, 1)]);
+        Arc::make_mut(&mut log.blocks[4])[4000] = 1;
+        log.commit(999);
+        assert_eq!(log.found(), [(10, 1)]);
+    }
+
+    #[test]
+    fn a_log_without_an_end_is_read_once() {
+        let mut log = Log::new((0, 0), 1, 7);
+        let format = log.superblock.format();
+        for _ in 0..63 {
+            let block = format.revoke_block(7, &[]);
+            log.push(block);
+        }
+        assert_eq!(log.replay().unwrap().transactions, 0);
+    }
+
+    #[test]
+    fn fast_commits_are_refused() {
+        let mut block = vec![0; 4096];
+        (block[0], block[2], block[8]) = (9, 8, 5);
+        let error = refuse_fast_commits(&block, 5).unwrap_err().to_string();
+        assert!(error.contains("fast commits"), "{error}");
+        refuse_fast_commits(&block, 6).unwrap();
+    }
 }

@@ -13,7 +13,7 @@ use super::layout::journal::JournalSuperblock;
 use super::layout::superblock::{self, Feature, Geometry, Superblock};
 use super::layout::{Addr, Group, Ino};
 use super::replay::{Recovery, Replayed, refuse_fast_commits};
-use crate::format::{Kind, array_at, u32_at};
+use crate::format::{Kind, Problem, array_at, u32_at, unless_port};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -71,6 +71,37 @@ impl Volume {
         volume.load_superblock().await?;
         volume.load_groups().await?;
         Ok(volume)
+    }
+
+    /// The same for who wants to see all that is broken: a journal or a group that is broken is told, by its kind, and
+    /// goes without its log, or with what its descriptor says nevertheless. Errors: there is no volume.
+    pub(super) async fn open_broken(port: Rc<dyn BlockPort>) -> Result<(Self, Vec<Problem>)> {
+        let superblock = superblock_of(&*port).await?;
+        let geometry = superblock.geometry();
+        let mut volume = Self { port, superblock, geometry, groups: Vec::new(), journal: None };
+        let mut problems = Vec::new();
+        if let Err(what) = unless_port(volume.load_journal().await)? {
+            problems.push(Problem { name: "journal", what });
+        }
+        if let Err(what) = unless_port(volume.load_superblock().await)? {
+            problems.push(Problem { name: "journal", what });
+            volume.journal = None;
+        }
+        let geometry = volume.geometry;
+        for group in geometry.groups() {
+            let (addr, at) = geometry.desc_place(group);
+            let block = volume.block(addr).await?;
+            let raw = &block[at..at + usize::from(geometry.desc_bytes)];
+            let desc = match unless_port(GroupDesc::decode(raw, group, &geometry))? {
+                Ok(desc) => desc,
+                Err(what) => {
+                    problems.push(Problem { name: "group", what });
+                    GroupDesc::parse(raw)
+                }
+            };
+            volume.groups.push(desc);
+        }
+        Ok((volume, problems))
     }
 
     /// Reads the journal's superblock, and its log if it has to be replayed.
@@ -134,7 +165,7 @@ impl Volume {
     }
 
     async fn replay(&self, inode: &Inode, superblock: &JournalSuperblock) -> Result<Replayed> {
-        let Some(end) = superblock.log_end() else { return corrupt("the journal has no log") };
+        let end = superblock.log_end();
         let mut recovery = Recovery::new(superblock, &self.geometry);
         let mut at = superblock.start;
         'log: loop {
@@ -153,8 +184,8 @@ impl Volume {
                 at = superblock.first;
             }
         }
-        if superblock.fast_commit_blocks() > 0 {
-            refuse_fast_commits(&self.journal_block(inode, end).await?, recovery.sequence())?;
+        if let Some(start) = superblock.fast_commit_start() {
+            refuse_fast_commits(&self.journal_block(inode, start).await?, recovery.sequence())?;
         }
         Ok(recovery.finish())
     }

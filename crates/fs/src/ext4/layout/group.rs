@@ -112,8 +112,8 @@ impl GroupDesc {
         ] {
             let flexible = geometry.features.has(Feature::FLEX_BG);
             let start = geometry.group_start(group).0;
-            let inside =
-                addr.0 >= start && addr.0 + blocks <= start + u64::from(geometry.group_blocks(group));
+            let end = start + u64::from(geometry.group_blocks(group));
+            let inside = addr.0 >= start && addr.0.saturating_add(blocks) <= end;
             if !geometry.is_data(addr, blocks) || !(flexible || inside) {
                 let place = if flexible { "volume" } else { "group" };
                 return corrupt(format!(

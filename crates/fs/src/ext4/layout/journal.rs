@@ -23,6 +23,8 @@ const REVOKE_HEADER_BYTES: usize = 16;
 const COMMIT_CHECKSUM_AT: usize = 16;
 /// Blocks of the area of fast commits where the superblock does not say.
 const FAST_COMMIT_BLOCKS: u32 = 256;
+/// A log of fewer blocks leaves no room for fast commits.
+const LOG_BLOCKS_MIN: u32 = 1024;
 
 fn u16_be(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array_at(bytes, at))
@@ -212,13 +214,7 @@ impl JournalSuperblock {
         if !(1024..=65536).contains(&superblock.block_bytes) || !superblock.block_bytes.is_power_of_two() {
             return corrupt(format!("the journal has blocks of {} bytes", superblock.block_bytes));
         }
-        let Some(end) = superblock.log_end() else {
-            return corrupt(format!(
-                "the journal has {} blocks, {} of them for fast commits",
-                superblock.blocks,
-                superblock.fast_commit_blocks()
-            ));
-        };
+        let end = superblock.log_end();
         let (first, start) = (superblock.first, superblock.start);
         if first == 0 || first >= end || (start != 0 && !(first..end).contains(&start)) {
             return corrupt(format!(
@@ -268,18 +264,20 @@ impl JournalSuperblock {
         self.incompat & (incompat::CSUM_V2 | incompat::CSUM_V3) != 0
     }
 
-    /// Blocks of the area of fast commits.
-    pub fn fast_commit_blocks(&self) -> u32 {
-        match self.fast_commit_blocks {
-            _ if self.incompat & incompat::FAST_COMMIT == 0 => 0,
-            0 => FAST_COMMIT_BLOCKS,
-            blocks => blocks,
+    /// The block behind the log.
+    pub fn log_end(&self) -> u32 {
+        if self.incompat & incompat::FAST_COMMIT == 0 {
+            return self.blocks;
         }
+        let area = if self.fast_commit_blocks == 0 { FAST_COMMIT_BLOCKS } else { self.fast_commit_blocks };
+        self.blocks.checked_sub(area).filter(|&end| end >= LOG_BLOCKS_MIN).unwrap_or(self.blocks)
     }
 
-    /// The block behind the log, where fast commits begin; `None` if there is no room for a log.
-    pub fn log_end(&self) -> Option<u32> {
-        self.blocks.checked_sub(self.fast_commit_blocks()).filter(|&end| end >= 2)
+    /// The block where fast commits begin, if there are any.
+    pub fn fast_commit_start(&self) -> Option<u32> {
+        // One block behind the log is free.
+        let start = self.log_end().saturating_add(1);
+        (start < self.blocks).then_some(start)
     }
 
     /// How its blocks are written.
@@ -605,7 +603,7 @@ mod tests {
     #[test]
     fn a_superblock_there_and_back() {
         for features in [0, incompat::WIDE | incompat::CSUM_V3 | incompat::REVOKE] {
-            let mut superblock = JournalSuperblock::new(4096, 1024);
+            let mut superblock = JournalSuperblock::new(4096, 2048);
             superblock.incompat = features;
             superblock.checksum_type = 4;
             superblock.start = 5;
@@ -621,10 +619,12 @@ mod tests {
             assert!(change(7, 1).unwrap_err().contains("is not its superblock"));
             assert!(change(0x28, 1).unwrap_err().contains("unknown features 0x1000000"));
             if features == 0 {
-                assert!(change(0x1e, 4).unwrap_err().contains("begins at 1029"));
+                assert!(change(0x1e, 8).unwrap_err().contains("begins at 2053"));
                 assert!(change(0xf, 1).unwrap_err().contains("blocks of 4097 bytes"));
                 assert!(change(0x2b, 0x18).unwrap_err().contains("more than one version"));
-                assert_eq!(change(0x2b, 0x20).unwrap().log_end(), Some(768));
+                let fast = change(0x2b, 0x20).unwrap();
+                assert_eq!((fast.log_end(), fast.fast_commit_start()), (1792, Some(1793)));
+                assert_eq!(JournalSuperblock { blocks: 1024, ..fast }.log_end(), 1024);
                 assert_eq!(change(7, 3).unwrap().encode()[7], 3);
             } else {
                 assert!(change(0x60, 1).unwrap_err().contains("the checksum of the journal's superblock"));

@@ -864,7 +864,7 @@ impl Geometry {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::ext4) mod tests {
     use super::*;
 
     /// The superblock of a volume of so many blocks of 4 KiB.

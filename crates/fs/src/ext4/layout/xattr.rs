@@ -65,7 +65,11 @@ impl Xattr {
 
     /// The hash of name and value, as entries of blocks have it.
     fn hash(&self) -> u32 {
-        let hash = self.name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
+        self.hash_of(u32::from)
+    }
+
+    fn hash_of(&self, number: fn(u8) -> u32) -> u32 {
+        let hash = self.name.iter().fold(0_u32, |hash, &byte| hash.rotate_left(5) ^ number(byte));
         self.value.chunks(4).fold(hash, |hash, bytes| {
             let mut word = [0; 4];
             word[..bytes.len()].copy_from_slice(bytes);
@@ -208,6 +212,18 @@ impl XattrBlock {
             return corrupt(format!("block {addr} of extended attributes has {references} references"));
         }
         Ok(Self { references, xattrs: decode_entries(block, BLOCK_HEADER_BYTES)? })
+    }
+
+    /// Whether the entries of the block that it was decoded from have the hashes of their names and values. Older kernels
+    /// took the bytes of names as signed.
+    pub fn has_right_hashes(&self, block: &[u8]) -> bool {
+        let mut at = BLOCK_HEADER_BYTES;
+        self.xattrs.iter().all(|xattr| {
+            let stored = u32_at(block, at + 12);
+            at += xattr.entry_bytes();
+            stored == xattr.hash()
+                || stored == xattr.hash_of(|byte| i32::from(byte.cast_signed()).cast_unsigned())
+        })
     }
 
     /// Writes it into a block, sorted, with hashes and its checksum where the volume has checksums; `None` if the
