@@ -11,6 +11,8 @@ pub mod layout;
 pub mod read;
 pub mod replay;
 pub mod volume;
+#[cfg(test)]
+mod volume_tests;
 
 pub use crate::format::{Kind, Time};
 pub use error::{Error, Result};

@@ -113,7 +113,7 @@ pub mod incompat {
 /// The journal's superblock. Bytes that are no field here stay as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalSuperblock {
-    raw: Box<[u8; BYTES]>,
+    pub(in crate::ext4) raw: Box<[u8; BYTES]>,
     /// Whether it is of the first version, which has no features.
     pub is_first_version: bool,
     /// Bytes of a block.

@@ -265,7 +265,7 @@ pub mod flags {
 /// The superblock. Bytes of the structure that are no field here stay as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    raw: Box<[u8; BYTES]>,
+    pub(in crate::ext4) raw: Box<[u8; BYTES]>,
     /// Inodes of the volume.
     pub inodes_count: u32,
     /// Size of the volume in blocks.
