@@ -13,6 +13,8 @@ pub mod mkfs;
 pub mod read;
 pub mod replay;
 pub mod volume;
+#[cfg(test)]
+mod volume_tests;
 mod write;
 
 pub use crate::format::{Kind, Time};

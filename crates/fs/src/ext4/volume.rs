@@ -331,15 +331,10 @@ impl Volume {
     pub async fn inode(&self, ino: Ino) -> Result<Inode> {
         let inode = self.any_inode(ino).await?;
         match inode.kind() {
-            Some(_) if inode.links > 0 || self.is_orphan_like(&inode) => Ok(inode),
+            Some(_) if inode.links > 0 => Ok(inode),
             Some(_) => corrupt(format!("inode {ino} was deleted")),
             None => corrupt(format!("inode {ino} has the mode {:#o}", inode.mode)),
         }
-    }
-
-    /// Whether an inode without links may still be open: nobody has set the time of its deletion, or it names another.
-    fn is_orphan_like(&self, inode: &Inode) -> bool {
-        inode.dtime <= self.geometry.inodes_count
     }
 
     /// The root directory.
@@ -398,7 +393,9 @@ impl Volume {
             let Some(addr) = run.addr else {
                 return corrupt(format!("block {index} of the file of orphans is a hole"));
             };
-            for (addr, block) in (addr.0..).zip(self.blocks(addr, run.blocks.min(end - index)).await?) {
+            for (addr, block) in
+                (addr.0..).zip(self.blocks(addr, run.blocks.min(end - index).min(READ_BLOCKS)).await?)
+            {
                 let tail = block.len() - 8;
                 let magic = u32_at(&block, tail);
                 let seed = crc32c(inode.seed(&self.geometry), &addr.to_le_bytes());

@@ -44,8 +44,8 @@ pub struct GroupDesc {
     /// The checksum of the bitmap of inodes; 16 bits of it in descriptors of 32 bytes.
     pub inode_bitmap_checksum: u32,
     /// Fields of snapshots, which are kept.
-    exclude: [u32; 2],
-    last: u32,
+    pub(in crate::ext4) exclude: [u32; 2],
+    pub(in crate::ext4) last: u32,
 }
 
 fn checksum(geometry: &Geometry, group: Group, raw: &[u8]) -> Option<u16> {
