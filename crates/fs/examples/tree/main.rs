@@ -6,7 +6,7 @@
 //! ```text
 //! tree fill DIR SEED        makes directories, files, links, devices, attributes
 //! tree churn DIR SEED       removes, renames, cuts, overwrites a part of them
-//! tree write IMAGE SEED     makes and changes a tree in an F2FS image, as this project writes it
+//! tree write IMAGE SEED     makes and changes a tree in an image of either format, as this project writes it
 //! tree sync DIR SEED        changes files and syncs each of them, then changes others
 //! tree sync-image IMAGE SEED cut|unmount   the same in an image, which is then left as it is or unmounted
 //! tree recover IMAGE        mounts an image for writing, and unmounts it
@@ -19,11 +19,12 @@ mod image;
 
 use flashweir_core::random::mix;
 use flashweir_core::{Executor, Instant};
+use flashweir_fs::ext4::{self, Ext4};
 use flashweir_fs::f2fs::F2fs;
 use flashweir_fs::format::Kind;
 use flashweir_fs::port::{Image, block_on};
 use flashweir_fs::vfs::{
-    Creds, Errno, Follow, MountOptions, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
+    Creds, Errno, Follow, Fs, MountOptions, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
 };
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, XattrFlags};
 use std::cell::Cell;
@@ -315,14 +316,14 @@ fn make_movable(dir: &Path, seed: u64) -> Result<Vec<File>, Box<dyn Error>> {
 }
 
 /// The directory of everything else, if it is not there.
-async fn make_files(root: &Process<F2fs>) -> flashweir_fs::vfs::Result<()> {
+async fn make_files<F: Fs>(root: &Process<F>) -> flashweir_fs::vfs::Result<()> {
     match root.mkdir("/files", 0o755).await {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-async fn sync_changes(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
+async fn sync_changes<F: Fs>(vfs: &Vfs<F>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     let root = vfs.process(Creds::ROOT);
     make_files(&root).await?;
     vfs.sync_all().await?;
@@ -357,40 +358,75 @@ async fn sync_changes(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<(
         file.write(Source::bytes(b"nobody syncs this")).await?;
         file.close().await?;
     }
-    let counts = vfs.fs().metrics();
-    println!("{} by nodes, {} by checkpoint", counts.fsyncs_by_nodes, counts.fsyncs_by_checkpoint);
     Ok(())
 }
 
 fn sync_image(image: &Path, seed: u64, is_cut: bool) -> Outcome {
-    with_vfs(image, async move |vfs| {
-        let done = sync_changes(&vfs, seed).await;
+    async fn run<F: Fs>(vfs: &Vfs<F>, seed: u64, is_cut: bool) -> flashweir_fs::vfs::Result<()> {
+        let done = sync_changes(vfs, seed).await;
         if is_cut { done } else { done.and(vfs.unmount().await) }
-    })
+    }
+    match mount(image)? {
+        Mounted::F2fs(fs) => with_vfs(*fs, async move |vfs| {
+            let done = run(&vfs, seed, is_cut).await;
+            let counts = vfs.fs().metrics();
+            println!("{} by nodes, {} by checkpoint", counts.fsyncs_by_nodes, counts.fsyncs_by_checkpoint);
+            done
+        }),
+        Mounted::Ext4(fs) => with_vfs(*fs, async move |vfs| {
+            let done = run(&vfs, seed, is_cut).await;
+            println!("{:?}", vfs.fs().metrics());
+            done
+        }),
+    }
 }
 
 fn recover(image: &Path) -> Outcome {
-    with_vfs(image, async |vfs| {
-        let recovered = vfs.fs().recovered();
-        println!("{recovered:?}");
-        vfs.unmount().await
-    })
+    match mount(image)? {
+        Mounted::F2fs(fs) => with_vfs(*fs, async |vfs| {
+            println!("{:?}", vfs.fs().recovered());
+            vfs.unmount().await
+        }),
+        Mounted::Ext4(fs) => with_vfs(*fs, async |vfs| {
+            println!("{:?}", vfs.fs().recovered());
+            vfs.unmount().await
+        }),
+    }
 }
 
 /// Changes a volume through the vfs, in a directory `files` of its own or one that is there.
 fn write(image: &Path, seed: u64) -> Outcome {
-    with_vfs(image, async move |vfs| {
+    async fn run<F: Fs>(vfs: Vfs<F>, seed: u64) -> flashweir_fs::vfs::Result<()> {
         let done = change(&vfs, seed).await;
         done.and(vfs.unmount().await)
-    })
+    }
+    match mount(image)? {
+        Mounted::F2fs(fs) => with_vfs(*fs, async move |vfs| run(vfs, seed).await),
+        Mounted::Ext4(fs) => with_vfs(*fs, async move |vfs| run(vfs, seed).await),
+    }
 }
 
-/// Does something with an image that is mounted for writing.
-fn with_vfs(
-    image: &Path,
-    what: impl AsyncFnOnce(Vfs<F2fs>) -> flashweir_fs::vfs::Result<()> + 'static,
+/// A volume of one of the formats.
+enum Mounted {
+    F2fs(Box<F2fs>),
+    Ext4(Box<Ext4>),
+}
+
+/// Mounts an image for writing.
+fn mount(image: &Path) -> Result<Mounted, Box<dyn Error>> {
+    let image = Rc::new(Image::open(image, true)?);
+    match block_on(Ext4::mount(Rc::clone(&image) as _)) {
+        Ok(fs) => Ok(Mounted::Ext4(Box::new(fs))),
+        Err(ext4::Error::Absent(..)) => Ok(Mounted::F2fs(Box::new(block_on(F2fs::mount(image))?))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Does something with a volume.
+fn with_vfs<F: Fs>(
+    fs: F,
+    what: impl AsyncFnOnce(Vfs<F>) -> flashweir_fs::vfs::Result<()> + 'static,
 ) -> Outcome {
-    let fs = block_on(F2fs::mount(Rc::new(Image::open(image, true)?)))?;
     let mut executor = Executor::new();
     let options = MountOptions { epoch_seconds: 1_700_000_000, ..MountOptions::default() };
     let vfs = Vfs::mount(fs, executor.handle(), options)?;
@@ -405,7 +441,7 @@ fn with_vfs(
     Ok(result.get().expect("it has ended")?)
 }
 
-async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
+async fn change<F: Fs>(vfs: &Vfs<F>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     let mut random = Random(mix(seed ^ 2));
     let root = vfs.process(Creds::ROOT);
     make_files(&root).await?;
@@ -454,8 +490,12 @@ async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     small(&root, &start, &mut random).await?;
     for number in 0..30 {
         let value = random.bytes(10 + 8 * number);
-        root.setxattr(&start, format!("user.number-{number}"), &value, XattrMode::Create, Follow::Yes)
-            .await?;
+        let name = format!("user.number-{number}");
+        match root.setxattr(&start, name, &value, XattrMode::Create, Follow::Yes).await {
+            // An inode of ext4 has a block for them at most.
+            Err(Errno::ENOSPC) => break,
+            set => set?,
+        }
     }
     root.removexattr(&start, "user.number-3", Follow::Yes).await?;
     root.chown(&deep, Some(7), Some(70_000), Follow::Yes).await?;
@@ -465,7 +505,7 @@ async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
 }
 
 /// Files and directories around the limits of what an inode holds, with and without extra fields.
-async fn small(root: &Process<F2fs>, start: &str, random: &mut Random) -> flashweir_fs::vfs::Result<()> {
+async fn small<F: Fs>(root: &Process<F>, start: &str, random: &mut Random) -> flashweir_fs::vfs::Result<()> {
     for length in [0, 1, 3463, 3464, 3465, 3487, 3488, 3489, 4096, 4097] {
         let file = root.create(format!("{start}/size-{length}")).await?;
         file.write(Source::bytes(&random.bytes(length))).await?;

@@ -5,7 +5,7 @@ use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::Stream;
-use flashweir_fs::ext4::{Ext4, Options, mkfs};
+use flashweir_fs::ext4::{Ext4, Options, check, mkfs};
 use flashweir_fs::port::{Image, block_on};
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
@@ -25,6 +25,9 @@ fn mounted(image: &Rc<Image>) -> Bed<Ext4> {
 
 /// Everything is as it should be.
 fn good(image: &Rc<Image>) {
+    let report = block_on(check(Rc::clone(image) as _)).unwrap();
+    assert_eq!(report.problems, []);
+    assert!(report.is_clean);
     let Ok(directory) = std::env::var("E2FSCK_DIR") else { return };
     let name = std::thread::current().name().unwrap_or("x").replace(':', "-");
     let path = format!("{directory}/{name}.img");
