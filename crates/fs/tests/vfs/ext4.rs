@@ -5,10 +5,12 @@ use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::Stream;
+use flashweir_core::executor::Handle;
 use flashweir_fs::ext4::{Ext4, Options, check, mkfs};
-use flashweir_fs::port::{Image, block_on};
+use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -403,4 +405,214 @@ fn a_full_volume_goes_on() {
         vfs.unmount().await.unwrap();
     });
     good(&image);
+}
+
+/// A disk that remembers what was asked of it, and takes its time once it has a clock.
+#[derive(Debug)]
+struct Disk {
+    image: Rc<Image>,
+    requests: RefCell<Vec<Request>>,
+    clock: RefCell<Option<Handle>>,
+    requests_slow: Cell<u64>,
+}
+
+impl Disk {
+    fn new(image: Rc<Image>) -> Rc<Self> {
+        let (requests, clock, requests_slow) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Rc::new(Self { image, requests, clock, requests_slow })
+    }
+
+    /// Mounted, with a small cache.
+    fn mounted(self: &Rc<Self>, is_slow: bool) -> Bed<Ext4> {
+        let fs = block_on(Ext4::mount(Rc::clone(self) as _)).unwrap();
+        let bed = Bed::mount(MountOptions { cache: cache_of(64), ..MountOptions::default() }, |_| fs);
+        *self.clock.borrow_mut() = is_slow.then(|| bed.handle.clone());
+        bed
+    }
+}
+
+impl BlockPort for Disk {
+    fn capacity_blocks(&self) -> u64 {
+        self.image.capacity_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        if !matches!(request, Request::Read { .. }) {
+            self.requests.borrow_mut().push(request.clone());
+        }
+        let answer = self.image.submit(request);
+        let Some(handle) = self.clock.borrow().clone() else { return answer };
+        let number = self.requests_slow.get();
+        self.requests_slow.set(number + 1);
+        // Later requests may overtake earlier ones.
+        let span = flashweir_core::Duration::from_micros(50 + flashweir_core::random::mix(number) % 400);
+        let (progress, ticket) = Ticket::new();
+        let end = handle.now() + span;
+        let clock = handle.clone();
+        handle.spawn(async move {
+            clock.sleep_until(end).await;
+            progress.complete(answer.completed().await);
+        });
+        ticket
+    }
+}
+
+/// Several tasks change files and names at once on a disk that takes its time; each finds what it wrote.
+#[test]
+fn many_at_once_on_a_slow_disk() {
+    for seed in 0..4 {
+        let disk = Disk::new(volume(64));
+        let mut bed = disk.mounted(true);
+        let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+        let ended = Rc::new(());
+        for task in 0..6_u64 {
+            let (vfs, ended) = (vfs.clone(), Rc::clone(&ended));
+            bed.executor.spawn(async move {
+                let root = vfs.process(Creds::ROOT);
+                let mut random = Stream::new(seed, &format!("ext4 task {task}"));
+                let dir = format!("/task{task}");
+                root.mkdir(&dir, 0o755).await.unwrap();
+                let mut model = BTreeMap::new();
+                for round in 0..150 {
+                    let name = format!("{dir}/{}{}", random.below(12), "n".repeat(100));
+                    let file = root.open(&name, OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+                    let at = random.below(200);
+                    file.pwrite(at * 4096, Source::bytes(&page(at, round))).await.unwrap();
+                    model.insert((name.clone(), at), round);
+                    match random.below(8) {
+                        0 => file.sync(SyncKind::All).await.unwrap(),
+                        1 => vfs.sync_all().await.unwrap(),
+                        2 => file.sync(SyncKind::Data).await.unwrap(),
+                        3 => {
+                            file.truncate(at * 4096).await.unwrap();
+                            model.retain(|(other, page), _| *other != name || *page < at);
+                        }
+                        4 => {
+                            root.unlink(&name).await.unwrap();
+                            model.retain(|(other, _), _| *other != name);
+                        }
+                        5 => file.allocate(at * 4096, 40_000, true).await.unwrap(),
+                        _ => (),
+                    }
+                    file.close().await.unwrap();
+                }
+                for ((name, at), version) in model {
+                    let file = root.open(&name, OpenFlags::READ.direct(), 0).await.unwrap();
+                    let mut bytes = [0; 4096];
+                    assert_eq!(file.pread(at * 4096, Sink::bytes(&mut bytes)).await, Ok(4096), "{name} {at}");
+                    assert!(bytes == page(at, version), "{name} {at}: {version}");
+                    file.close().await.unwrap();
+                }
+                drop(ended);
+            });
+        }
+        bed.run(async move {
+            while Rc::strong_count(&ended) > 1 {
+                handle.sleep_until(handle.now() + flashweir_core::Duration::from_millis(10)).await;
+            }
+            vfs.unmount().await.unwrap();
+        });
+        good(&disk.image);
+    }
+}
+
+/// A volume on a disk whose free blocks are full of what nobody may see.
+fn volume_with_secrets(mib: u64) -> Rc<Image> {
+    let image = Rc::new(Image::in_memory(mib << 8));
+    for block in 0..mib << 8 {
+        let secret = flashweir_core::Payload::Bytes(vec![0xee; 4096].into());
+        block_on(
+            image
+                .write(flashweir_fs::port::Write::new(flashweir_fs::port::Block(block), vec![secret]))
+                .completed(),
+        )
+        .unwrap();
+    }
+    block_on(mkfs(&*image, &Options::new(mib << 8))).unwrap();
+    image
+}
+
+/// Whatever part of the writes since the last flush is lost: the volume is good after a mount, and no page is older than
+/// at the last sync before, or what was never written to its file.
+#[test]
+fn a_cut_leaves_the_last_commit() {
+    const PAGES: u64 = 300;
+    let disk = Disk::new(volume_with_secrets(32));
+    let mut bed = disk.mounted(false);
+    let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
+    let synced = bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for dir in 0..3 {
+            root.mkdir(format!("/d{dir}"), 0o755).await.unwrap();
+        }
+        let mut random = Stream::new(9, "ext4 cuts");
+        let mut model = Model::new();
+        let mut versions = vec![0; PAGES as usize];
+        let mut synced = vec![(log.requests.borrow().len(), versions.clone())];
+        let file = root.create("/pages").await.unwrap();
+        for version in 1..300 {
+            random_changes(&vfs, &mut random, &mut model, 4).await;
+            for _ in 0..5 {
+                let at = random.below(PAGES);
+                file.pwrite(at * 4096, Source::bytes(&page(at, version))).await.unwrap();
+                versions[at as usize] = version;
+            }
+            match random.below(40) {
+                0 => vfs.sync_all().await.unwrap(),
+                1..4 => file.sync(SyncKind::All).await.unwrap(),
+                4..6 => file.sync(SyncKind::Data).await.unwrap(),
+                _ => continue,
+            }
+            synced.push((log.requests.borrow().len(), versions.clone()));
+        }
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+        synced
+    });
+    let requests = disk.requests.take();
+    let flushes: Vec<usize> = (0..requests.len()).filter(|&at| requests[at] == Request::Flush).collect();
+    assert!(flushes.len() > 30, "there are several commits");
+    let mut random = Stream::new(10, "ext4 cuts");
+    let mut replayed = 0;
+    for _ in 0..80 {
+        let flush = random.below(flushes.len() as u64) as usize;
+        let start = flush.checked_sub(1).map_or(0, |before| flushes[before]);
+        let end = start + random.below((flushes[flush] - start + 1) as u64) as usize;
+        let image = volume_with_secrets(32);
+        for (at, request) in requests[..end].iter().enumerate() {
+            let is_durable = at < start || matches!(request, Request::Write(write) if write.fua);
+            if is_durable || random.below(2) == 0 {
+                block_on(image.submit(request.clone()).completed()).unwrap();
+            }
+        }
+        let report = block_on(check(Rc::clone(&image) as _)).unwrap();
+        assert_eq!(report.problems, [], "after {start} requests and some of those up to {end}");
+        let fs = block_on(Ext4::mount(Rc::clone(&image) as _)).unwrap();
+        replayed += fs.recovered().transactions;
+        let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+        let (_, least) = synced.iter().rfind(|(at, _)| *at <= start + 1).unwrap();
+        let (vfs, least) = (bed.vfs.clone(), least.clone());
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let Ok(file) = root.open("/pages", OpenFlags::READ, 0).await else {
+                assert!(least.iter().all(|&version| version == 0), "the file is gone");
+                return vfs.unmount().await.unwrap();
+            };
+            for (at, least) in (0..).zip(least) {
+                let mut bytes = [0; 4096];
+                let read = file.pread(at * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+                assert!(read == 4096 || least == 0, "page {at} is gone");
+                let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+                assert!(
+                    bytes == [0; 4096] || bytes == page(at, version),
+                    "page {at} holds what nobody wrote to it"
+                );
+                assert!(version >= least, "page {at}: {version}, synced {least}");
+            }
+            file.close().await.unwrap();
+            vfs.unmount().await.unwrap();
+        });
+        good(&image);
+    }
+    assert!(replayed > 80, "logs were replayed: {replayed}");
 }

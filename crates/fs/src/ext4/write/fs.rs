@@ -352,10 +352,12 @@ impl State {
                 addr
             }
         };
+        let end = (first + count) * BLOCK;
         let node = self.node(ino)?;
-        let size = node.size.min((first + count) * BLOCK);
-        if size > node.inode.size {
-            self.inode_mut(ino)?.size = size;
+        if end > node.written_end || end.min(node.size) > node.inode.size {
+            let node = self.node_mut(ino)?;
+            node.written_end = node.written_end.max(end);
+            node.inode.size = node.inode.size.max(node.size.min(end));
             self.note_size(ino)?;
         }
         if span.written(first).is_none() {
@@ -728,6 +730,8 @@ impl Fs for Ext4 {
             node.size = node.size.max(end);
             (node.inode.mtime, node.inode.ctime) = (time(now), time(now));
         });
+        // A feature more is no change that could fail.
+        let _ = state.note_size(ino);
     }
 
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], _cause: WriteCause) -> Result<()> {

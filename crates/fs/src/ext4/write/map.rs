@@ -194,7 +194,11 @@ impl State {
         let leaf = extents(&mut way.last_mut().expect("there is a root").node);
         let at = leaf.partition_point(|extent| u64::from(extent.first) <= block);
         Ok(match at.checked_sub(1).map(|at| leaf[at]) {
-            Some(before) => Addr(before.addr.0 + (block - u64::from(before.first))),
+            Some(before) => {
+                let distant = Addr(before.addr.0 + (block - u64::from(before.first)));
+                let is_inside = self.geometry.place_of(distant).is_some();
+                if is_inside { distant } else { before.addr }
+            }
             None => match leaf.first() {
                 Some(behind) => {
                     let distance = u64::from(behind.first).saturating_sub(block);
@@ -283,6 +287,7 @@ impl State {
             let entries = Entries::Index(vec![Index { first, child }]);
             root = Node { depth: below.depth + 1, max: ROOT_ENTRIES, generation: 0, entries };
         }
+        root.max = ROOT_ENTRIES;
         root.encode_root(&mut self.inode_mut(ino)?.block);
         Ok(())
     }

@@ -39,6 +39,8 @@ use std::task::{Poll, Waker};
 
 /// Blocks that one operation changes at most; the transaction has room for them.
 const OPERATION_BLOCKS: usize = 100;
+/// Blocks that a block of the journal revokes, at least.
+const REVOKES_PER_BLOCK: usize = 500;
 
 /// A volume that is mounted for writing.
 #[derive(Debug)]
@@ -231,7 +233,10 @@ impl Ext4 {
 
     /// Whether the running transaction may have no room for another operation.
     fn is_full(&self) -> bool {
-        self.state.borrow().running.blocks.len() + OPERATION_BLOCKS > self.journal.blocks_max()
+        let state = self.state.borrow();
+        // What is revoked takes a word of a block.
+        let revoking = state.running.revoked.len() / REVOKES_PER_BLOCK;
+        state.running.blocks.len() + revoking + OPERATION_BLOCKS > self.journal.blocks_max()
     }
 
     /// Brings a block of metadata into memory, unless it came meanwhile.

@@ -11,6 +11,8 @@ use crate::vfs::Errno;
 
 /// Extents that one step frees.
 const STEP_EXTENTS: usize = 32;
+/// Blocks of a directory that one step frees.
+const STEP_BLOCKS: u64 = 1024;
 /// Sizes from here on need a feature.
 const LARGE_FILE_BYTES: u64 = 1 << 31;
 
@@ -27,7 +29,7 @@ impl State {
 
     /// Frees a part of an inode that nobody has or holds. Says whether it was the last one.
     pub(super) fn destroy_some(&mut self, ino: Ino) -> Step<bool> {
-        if self.inode(ino)?.has(flags::EXTENTS) && self.cut(ino, 0, u64::MAX, STEP_EXTENTS)? > 0 {
+        if self.inode(ino)?.has(flags::EXTENTS) && !self.empty_some(ino)? {
             return Ok(false);
         }
         self.free_xattr_block(ino)?;
@@ -35,6 +37,22 @@ impl State {
         self.end_claim(ino, 0, u64::MAX);
         self.spans.remove(&ino);
         Ok(true)
+    }
+
+    /// Frees a part of the contents of an inode. Says whether it was the last one.
+    fn empty_some(&mut self, ino: Ino) -> Step<bool> {
+        if self.kind(ino)? == Kind::Directory {
+            // Each of its blocks is revoked, so a step is a part of its blocks too.
+            let end = self.inode(ino)?.size.div_ceil(BLOCK_BYTES as u64);
+            let done = self.cut(ino, end.saturating_sub(STEP_BLOCKS), end, STEP_EXTENTS)?;
+            let node = self.node_mut(ino)?;
+            node.size = done * BLOCK_BYTES as u64;
+            node.inode.size = node.size;
+            if done > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(self.cut(ino, 0, u64::MAX, STEP_EXTENTS)? == 0)
     }
 
     /// Frees a part of what is behind the end of a file. Says whether it was the last one.
@@ -59,6 +77,7 @@ impl State {
         let node = self.node_mut(ino)?;
         let is_shorter = size < node.size;
         (node.size, node.inode.size) = (size, size);
+        node.written_end = node.written_end.min(size);
         self.note_size(ino)?;
         Ok(!is_shorter || self.truncate_some(ino)?)
     }

@@ -199,11 +199,8 @@ impl State {
 
     /// Where an inode's blocks begin if nothing else says where.
     pub(super) fn goal_of(&self, ino: Ino) -> Addr {
-        let (group, index) = self.geometry.place_of_inode(ino).unwrap_or_default();
-        // Files of a directory do not all begin at the same place.
-        let parts = 16;
-        let offset = index % parts * (self.geometry.group_blocks(group) / parts);
-        Addr(self.geometry.group_start(group).0 + u64::from(offset))
+        let (group, _) = self.geometry.place_of_inode(ino).unwrap_or_default();
+        self.geometry.group_start(group)
     }
 
     // Claims.

@@ -65,6 +65,8 @@ pub(super) struct Node {
     pub(super) inode: Inode,
     /// Bytes, with what is only in memory.
     pub(super) size: u64,
+    /// Where the last page ends that was written: up to there the disk may know the size.
+    pub(super) written_end: u64,
     /// It was freed; kept until its bytes are in the block of the table.
     pub(super) is_gone: bool,
     /// The last transaction with a change of it, and with one that is needed to find its data.
@@ -376,7 +378,7 @@ impl State {
         }
         inode.kind().ok_or(Errno::EUCLEAN)?;
         let size = inode.size;
-        self.nodes.insert(ino, Box::new(Node { inode, size, is_gone: false, tid: 0, data_tid: 0, op: 0 }));
+        self.nodes.insert(ino, Box::new(Node { inode, size, written_end: size, is_gone: false, tid: 0, data_tid: 0, op: 0 }));
         Ok(())
     }
 
@@ -435,7 +437,7 @@ impl State {
         let ino = inode.ino;
         self.note_inode(ino)?;
         let tid = self.running.tid;
-        let node = Node { inode, size: 0, is_gone: false, tid, data_tid: tid, op: self.op };
+        let node = Node { inode, size: 0, written_end: 0, is_gone: false, tid, data_tid: tid, op: self.op };
         let old = self.nodes.insert(ino, Box::new(node));
         self.undo.push(Undo::Node(ino, old));
         Ok(())
@@ -448,6 +450,11 @@ impl State {
             let node = self.nodes.get_mut(&ino).expect("it was found");
             node.tid = tid;
             change(node);
+            let known = node.size.min(node.written_end);
+            if known > node.inode.size {
+                node.inode.size = known;
+                node.data_tid = tid;
+            }
         }
     }
 
