@@ -2,6 +2,7 @@
 //!
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
+use crate::ext4;
 use crate::f2fs;
 use crate::host::{on_path, out_dir, root, seed, target_dir};
 use crate::live_cuts;
@@ -80,6 +81,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("cuts of a file system", || file_cuts(seed));
     steps.step("live power cuts", || live_cuts::ci(seed));
     f2fs::JUDGES.steps(steps, seed);
+    ext4::JUDGES.steps(steps, seed);
     serve::JUDGES.steps(steps, seed);
     Ok(())
 }

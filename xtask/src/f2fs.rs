@@ -1,21 +1,18 @@
 //! `cargo xtask f2fs-judges`: the F2FS format before outside judges: the tools of the format, and the Linux kernel.
 //!
-//! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `f2fs_tree` of
+//! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `tree` of
 //! `flashweir-fs`, which also lists what there is, once by system calls and once from the image as our code reads it.
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
-use crate::ci::cargo;
-use crate::host::target_dir;
 use crate::judges::{Finding, Judge, Judges};
 use crate::serve::place::Place;
 use crate::serve::program::{run as program, run_failing};
-use crate::steps::{Verdict, show, take};
+use crate::tree::{self, built};
 use crate::uml;
 
 /// The judges of the format.
-pub(crate) const JUDGES: Judges =
-    Judges { subject: "F2FS", all: &ALL, build: Some(("build f2fs_tree", build_tree)) };
+pub(crate) const JUDGES: Judges = Judges { subject: "F2FS", all: &ALL, build: Some(tree::BUILD) };
 
 /// All of them, in the order of CI.
 const ALL: [Judge; 8] = [
@@ -28,17 +25,6 @@ const ALL: [Judge; 8] = [
     ("kernel-synced", "Linux syncs files and is cut off, we recover them", kernel_synced),
     ("ours-synced", "we sync files and are cut off, Linux and we recover them", ours_synced),
 ];
-
-/// Kernels fill and list volumes by this.
-fn build_tree(seed: u64) -> Verdict {
-    let what = ["build", "--locked", "--release", "--quiet", "-p", "flashweir-fs", "--example", "f2fs_tree"];
-    show(cargo(seed).args(what))
-}
-
-/// A program of the release build.
-fn built(name: &str) -> String {
-    target_dir().join("release").join(name).display().to_string()
-}
 
 /// `weir` with arguments; gives what it printed.
 fn weir(place: &Place, args: &[&str]) -> Finding {
@@ -144,7 +130,7 @@ fn kernel_ours(place: &Place) -> Finding {
 
 /// Linux fills a volume, then changes a part; each time we find what it finds. Gives the names.
 fn filled(place: &Place, image: &str) -> Result<usize, String> {
-    let tree = built("examples/f2fs_tree");
+    let tree = tree::program();
     let mut names = 0;
     for step in ["fill", "churn"] {
         let work = format!("{tree} {step} /run/disk/files {}", place.seed());
@@ -152,7 +138,7 @@ fn filled(place: &Place, image: &str) -> Result<usize, String> {
             listed(place, image, &format!("mkdir -p /run/disk/files && {work}"), "umount /run/disk")?;
         fsck(place, image)?;
         weir(place, &["fsck", image])?;
-        names += same(place, image, &listed)?;
+        names += tree::same(place, image, &listed)?;
     }
     Ok(names)
 }
@@ -160,7 +146,7 @@ fn filled(place: &Place, image: &str) -> Result<usize, String> {
 /// Runs a command on the mounted volume, and lists the tree by system calls after another mount; `end` is how it ends.
 fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
     const ROOM: usize = 8 << 20;
-    let tree = built("examples/f2fs_tree");
+    let tree = tree::program();
     // Reading must not change the times that are listed.
     let mount = "mount -t f2fs -o noatime /dev/ubda /run/disk";
     let list = place.write("list", &[0; ROOM])?;
@@ -174,27 +160,10 @@ fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// Whether we read from an image what Linux listed.
-fn same(place: &Place, image: &str, listed: &str) -> Result<usize, String> {
-    let ours = take(std::process::Command::new(built("examples/f2fs_tree")).args(["list-image", image]))?;
-    let mut ours: Vec<&str> = ours.lines().filter_map(|line| line.strip_prefix("/files")).collect();
-    let mut theirs: Vec<&str> = listed.lines().collect();
-    ours.sort_unstable();
-    theirs.sort_unstable();
-    if let Some((ours, theirs)) = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs) {
-        let _ = place.write("ours", ours.as_bytes());
-        return Err(format!("we read `{ours}`, Linux `{theirs}`"));
-    }
-    match (ours.len(), theirs.len()) {
-        (ours, theirs) if ours == theirs && ours > 1000 => Ok(ours),
-        (ours, theirs) => Err(format!("we read {ours} names, Linux {theirs}")),
-    }
-}
-
 /// What we write is what Linux reads, and what it changes then is what we read.
 fn kernel_written(place: &Place) -> Finding {
     let image = place.path("written.img");
-    let tree = built("examples/f2fs_tree");
+    let tree = tree::program();
     let mut names = 0;
     let features = ["-O", "inode_checksum", "-O", "inode_crtime", "-O", "flexible_inline_xattr", "-s", "2"];
     for options in [&["--label", "written"][..], &features] {
@@ -204,14 +173,14 @@ fn kernel_written(place: &Place) -> Finding {
             fsck(place, &image)?;
             weir(place, &["fsck", &image])?;
             let listed = listed(place, &image, "true", "umount /run/disk")?;
-            names += same(place, &image, &listed)?;
+            names += tree::same(place, &image, &listed)?;
             let change = "rm -r /run/disk/files/*/zero && cp -r /run/disk/files /run/disk/copied && rm -r /run/disk/copied && \
                  for name in /run/disk/files/*/few-*; do mkdir -p $name/more || exit; done && \
                  for name in /run/disk/files/*/size-*; do echo more >> $name || exit; done";
             let listed = self::listed(place, &image, change, "umount /run/disk")?;
             fsck(place, &image)?;
             weir(place, &["fsck", &image])?;
-            names += same(place, &image, &listed)?;
+            names += tree::same(place, &image, &listed)?;
         }
     }
     Ok(format!("{names} names, each with its bytes and attributes"))
@@ -221,7 +190,7 @@ fn kernel_written(place: &Place) -> Finding {
 fn kernel_cut(place: &Place) -> Finding {
     let image = place.path("cut.img");
     weir(place, &["mkfs", "f2fs", &image, "--size", "512MiB"])?;
-    let tree = built("examples/f2fs_tree");
+    let tree = tree::program();
     let work = format!(
         "mkdir -p /run/disk/files && {tree} fill /run/disk/files {} && \
          for number in 1 2 3; do echo gone > /run/disk/open-$number; done && \
@@ -233,7 +202,7 @@ fn kernel_cut(place: &Place) -> Finding {
     if !said.contains("not unmounted") || !said.contains(" 3 orphans") {
         return Err(format!("expected 3 orphans of a volume that was not unmounted: {}", said.trim()));
     }
-    let names = same(place, &image, &listed)?;
+    let names = tree::same(place, &image, &listed)?;
     Ok(format!("{names} names, 3 orphans"))
 }
 
@@ -263,13 +232,9 @@ fn same_synced(what: &str, found: &str, expected: &str) -> Result<usize, String>
     }
 }
 
-fn list_image(image: &str) -> Result<String, String> {
-    take(std::process::Command::new(built("examples/f2fs_tree")).args(["list-image", image]))
-}
-
 /// Linux syncs files on a volume, and is cut off.
 fn kernel_synced(place: &Place) -> Finding {
-    let (image, tree) = (place.path("synced.img"), built("examples/f2fs_tree"));
+    let (image, tree) = (place.path("synced.img"), tree::program());
     let features = "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum";
     let (mut files, mut new) = (0, 0);
     for options in [&["-l", "plain"][..], &["-O", features]] {
@@ -289,7 +254,7 @@ fn kernel_synced(place: &Place) -> Finding {
             new += number_after(&recovered, "new_files: ")?;
             fsck(place, &image)?;
             weir(place, &["fsck", &image])?;
-            files += same_synced("we recovered", &list_image(&image)?, &listed)?;
+            files += same_synced("we recovered", &tree::list_image(&image)?, &listed)?;
         }
     }
     Ok(format!("{files} files, {new} of them new"))
@@ -304,7 +269,7 @@ fn number_after(text: &str, word: &str) -> Result<u64, String> {
 
 /// We sync files on a volume and stop. Another volume with the same changes is unmounted: it says what is expected.
 fn ours_synced(place: &Place) -> Finding {
-    let (cut, whole, tree) = (place.path("cut.img"), place.path("whole.img"), built("examples/f2fs_tree"));
+    let (cut, whole, tree) = (place.path("cut.img"), place.path("whole.img"), tree::program());
     let features = ["-O", "inode_checksum", "-O", "inode_crtime", "-O", "flexible_inline_xattr"];
     let mut counts = String::new();
     let mut files = 0;
@@ -316,7 +281,7 @@ fn ours_synced(place: &Place) -> Finding {
             let seed = (place.seed() + round).to_string();
             program(place, &[&tree, "sync-image", &whole, &seed, "unmount"])?;
             counts = program(place, &[&tree, "sync-image", &cut, &seed, "cut"])?;
-            let expected = list_image(&whole)?;
+            let expected = tree::list_image(&whole)?;
             // The checkpoint alone is good, whatever follows it.
             fsck(place, &cut)?;
             weir(place, &["fsck", &cut])?;
@@ -329,7 +294,7 @@ fn ours_synced(place: &Place) -> Finding {
             program(place, &[&tree, "recover", &cut])?;
             fsck(place, &cut)?;
             weir(place, &["fsck", &cut])?;
-            files += same_synced("we recovered", &list_image(&cut)?, &expected)?;
+            files += same_synced("we recovered", &tree::list_image(&cut)?, &expected)?;
         }
     }
     if number_after(&format!("x{counts}"), "x")? < 50 {

@@ -11,6 +11,7 @@ mod bench;
 mod bench_nbd;
 mod ci;
 mod evidence;
+mod ext4;
 mod f2fs;
 mod host;
 mod judges;
@@ -18,6 +19,7 @@ mod live_cuts;
 mod packages;
 mod serve;
 mod steps;
+mod tree;
 mod uml;
 
 use std::process::ExitCode;
@@ -27,6 +29,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   ci                       everything that CI runs, one summary at the end
   serve-judges [NAME...]   outside tools and file systems against a running `weir serve`; without a name: all
   f2fs-judges [NAME...]    the F2FS format before its own tools and the Linux kernel; without a name: all
+  ext4-judges [NAME...]    the ext4 format before its own tools and the Linux kernel; without a name: all
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars in release; --check fails where a bar is missed
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         ["ci"] => ci::run(),
         ["serve-judges", rest @ ..] => serve::JUDGES.run(rest),
         ["f2fs-judges", rest @ ..] => f2fs::JUDGES.run(rest),
+        ["ext4-judges", rest @ ..] => ext4::JUDGES.run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["help" | "--help" | "-h"] => {

@@ -184,7 +184,7 @@ fn failure(image: &Path, error: &Error) -> Failure {
     let line = format!("{}: {error}", image.display());
     match error {
         Error::Corrupt(_) | Error::Port(_) => Failure::Run(line),
-        Error::NotF2fs(_) | Error::Refused(_) | Error::Option(_) => Failure::Usage(line),
+        Error::Absent(..) | Error::Refused(_) | Error::Option(_) => Failure::Usage(line),
     }
 }
 

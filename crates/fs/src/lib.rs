@@ -6,7 +6,9 @@
 //! Deliberately absent: any device, any link, any clock.
 #![forbid(unsafe_code)]
 
+pub mod ext4;
 pub mod f2fs;
+pub mod format;
 pub mod memfs;
 pub mod port;
 pub mod vfs;

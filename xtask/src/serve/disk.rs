@@ -113,23 +113,39 @@ impl Drop for Loop<'_> {
 
 /// A mounted file system.
 #[derive(Debug)]
-pub(super) struct Mount<'a> {
+pub(crate) struct Mount<'a> {
     place: &'a Place,
     dir: String,
 }
 
 impl<'a> Mount<'a> {
     pub(super) fn new(place: &'a Place, device: &str) -> Result<Self, String> {
+        Self::with(place, &[device])
+    }
+
+    /// Mounts the file system in a file, which has to be of a kind that this machine's kernel knows.
+    pub(crate) fn of_file(place: &'a Place, kind: &str, options: &str, file: &str) -> Result<Self, String> {
+        if !is_root() {
+            return Err("it mounts file systems, which takes root".into());
+        }
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !known.lines().any(|line| line.trim_start_matches("nodev").trim() == kind) {
+            return Err(format!("the kernel of this machine has no {kind}"));
+        }
+        Self::with(place, &["-t", kind, "-o", &format!("loop,{options}"), file])
+    }
+
+    fn with(place: &'a Place, what: &[&str]) -> Result<Self, String> {
         let dir = place.make_dir("mnt")?;
-        run(place, &["mount", device, &dir])?;
+        run(place, &[&["mount"], what, &[&dir]].concat())?;
         Ok(Self { place, dir })
     }
 
-    pub(super) fn dir(&self) -> &str {
+    pub(crate) fn dir(&self) -> &str {
         &self.dir
     }
 
-    pub(super) fn unmount(self) -> Result<(), String> {
+    pub(crate) fn unmount(self) -> Result<(), String> {
         run(self.place, &["umount", &self.dir]).map(drop)
     }
 }

@@ -13,7 +13,7 @@
 
 mod clients;
 mod cuts;
-mod disk;
+pub(crate) mod disk;
 mod files;
 mod filesystems;
 mod fio;

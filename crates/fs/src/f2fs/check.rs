@@ -9,36 +9,19 @@
 //! Deliberately absent: repair; and what was written after the last checkpoint, which a mount for writing recovers.
 
 use super::chain::synced;
-use super::error::{Error, Result};
+use super::error::Result;
 use super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::layout::node::{self, Footer, INODE_WORDS, Inode, Kind, NODE_WORDS, inline};
 use super::layout::summary::Owner;
 use super::layout::tables::{NatEntry, SitEntry};
 use super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock, xattr};
 use super::volume::Volume;
+pub use crate::format::Problem;
+use crate::format::{PROBLEMS_MAX, unless_port};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Problems that are told; more are counted.
-const PROBLEMS_MAX: usize = 1000;
-
-/// Something that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    /// Its kind.
-    pub name: &'static str,
-    /// Where, what was found, and what was expected.
-    pub what: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name, self.what)
-    }
-}
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,16 +127,6 @@ struct Checker {
     inodes: BTreeMap<Nid, Found>,
     todo: Vec<Reference>,
     report: Report,
-}
-
-/// The port's errors end a check; all others are problems.
-fn unless_port<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
-    match result {
-        Ok(value) => Ok(Ok(value)),
-        Err(Error::Port(error)) => Err(Error::Port(error)),
-        Err(Error::Corrupt(what)) => Ok(Err(what)),
-        Err(other) => Ok(Err(other.to_string())),
-    }
 }
 
 impl Checker {

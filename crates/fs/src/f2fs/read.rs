@@ -267,10 +267,7 @@ impl Volume {
             let block = self.node_of(inode.nid, inode.xattr_nid, Footer::XATTR_OFFSET).await?;
             room.extend_from_slice(&block[..xattr::NODE_BYTES]);
         }
-        xattr::decode(&room).map_err(|error| match error {
-            Error::Corrupt(what) => Error::Corrupt(format!("inode {}: {what}", inode.nid)),
-            other => other,
-        })
+        xattr::decode(&room).map_err(|error| error.at(format_args!("inode {}", inode.nid)))
     }
 }
 
@@ -281,8 +278,5 @@ fn offset_in_subtree(steps: &[node::Step], level: usize, index: u32) -> u64 {
 }
 
 fn in_directory(inode: &Inode, error: Error) -> Error {
-    match error {
-        Error::Corrupt(what) => Error::Corrupt(format!("directory {}: {what}", inode.nid)),
-        other => other,
-    }
+    error.at(format_args!("directory {}", inode.nid))
 }

@@ -5,7 +5,7 @@
 //!
 //! Deliberately absent: writing, and a cache of nodes; who reads a file keeps its inode.
 
-use super::error::{Error, Result, corrupt};
+use super::error::{Error, Named, Result, corrupt};
 use super::layout::bytes::block_bit;
 use super::layout::checkpoint::{self, Checkpoint, Cursor, Epoch, Flags};
 use super::layout::node::{Footer, Inode, Kind, blocks_max};
@@ -59,7 +59,7 @@ async fn blocks_at(port: &dyn BlockPort, addr: Addr, count: u32) -> Result<Vec<u
 async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
     if port.capacity_blocks() < 2 {
         let blocks = port.capacity_blocks();
-        return Err(Error::NotF2fs(format!("the disk has {blocks} blocks of 4096 bytes")));
+        return Err(Error::Absent(Named, format!("the disk has {blocks} blocks of 4096 bytes")));
     }
     let mut errors = Vec::new();
     for block in 0..2 {

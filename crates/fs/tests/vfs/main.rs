@@ -2,6 +2,7 @@
 
 mod bed;
 mod cache;
+mod ext4;
 mod f2fs;
 mod files;
 mod model;

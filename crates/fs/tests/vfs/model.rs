@@ -5,7 +5,7 @@ use crate::bed::{Bed, cache_of};
 use flashweir_core::command::pattern;
 use flashweir_core::executor::Handle;
 use flashweir_core::{Duration, Lpn, Payload, Stream};
-use flashweir_fs::memfs::{MemFs, MemFsConfig};
+use flashweir_fs::memfs::MemFsConfig;
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
 use std::rc::Rc;
@@ -17,14 +17,14 @@ const CACHE_PAGES: u64 = 32;
 const FILE_BYTES_MAX: u64 = 40 * 4096;
 
 #[derive(Clone, Copy, Debug)]
-enum Content {
+pub(crate) enum Content {
     Bytes(u8),
     Pattern(u64),
     Zeros,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Action {
+pub(crate) enum Action {
     Write { at: u64, len: u64, content: Content, direct: bool },
     Append { len: u64, content: Content },
     Read { at: u64, len: u64, direct: bool },
@@ -60,7 +60,7 @@ fn length() -> impl Strategy<Value = u64> {
     prop_oneof![1u64..200, (1u64..9).prop_map(|pages| pages * 4096), 1u64..30_000]
 }
 
-fn action() -> impl Strategy<Value = Action> {
+pub(crate) fn action() -> impl Strategy<Value = Action> {
     let write = |direct| {
         (place(), length(), content()).prop_map(move |(at, len, content)| Action::Write {
             at,
@@ -134,7 +134,7 @@ fn flags(direct: bool) -> OpenFlags {
     if direct { flags.direct() } else { flags }
 }
 
-async fn play(vfs: Vfs<MemFs>, handle: Handle, name: &'static str, actions: Vec<Action>) {
+pub(crate) async fn play<F: Fs>(vfs: Vfs<F>, handle: Handle, name: &'static str, actions: Vec<Action>) {
     let root = vfs.process(Creds::ROOT);
     let mut model = Model { bytes: Vec::new() };
     let mut buffered = root.open(name, flags(false), 0o644).await.unwrap();
@@ -187,7 +187,8 @@ async fn play(vfs: Vfs<MemFs>, handle: Handle, name: &'static str, actions: Vec<
                 buffered.sync(SyncKind::All).await.unwrap();
             }
             Action::SyncAll => vfs.sync_all().await.unwrap(),
-            Action::Barrier => buffered.barrier(Barrier::Data).await.unwrap(),
+            Action::Barrier if vfs.fs().has_barriers() => buffered.barrier(Barrier::Data).await.unwrap(),
+            Action::Barrier => {}
             Action::Pass { ms } => handle.sleep_until(handle.now() + Duration::from_millis(ms)).await,
             Action::Reopen => {
                 buffered.close().await.unwrap();

@@ -3,30 +3,7 @@
 //! Invariant: an offset is a constant of the layout or was checked by who computed it; these functions panic beyond the
 //! end of a slice, as slices do.
 
-/// The field at `at`.
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(array_at(bytes, at))
-}
-
-/// The field at `at`.
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array_at(bytes, at))
-}
-
-/// The field at `at`.
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array_at(bytes, at))
-}
-
-/// The `N` bytes at `at`.
-pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("a slice of N bytes")
-}
-
-/// Puts the bytes of a field, `value.to_le_bytes()`, at `at`.
-pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
-    bytes[at..at + value.len()].copy_from_slice(value);
-}
+pub(crate) use crate::format::{array_at, put, set_slot_bit, slot_bit, u16_at, u32_at, u64_at};
 
 /// A bit of a bitmap of blocks: version bitmaps and valid maps count from the highest bit of each byte.
 pub(crate) fn block_bit(map: &[u8], bit: usize) -> bool {
@@ -36,18 +13,6 @@ pub(crate) fn block_bit(map: &[u8], bit: usize) -> bool {
 /// Sets a bit of a bitmap of blocks.
 pub(crate) fn set_block_bit(map: &mut [u8], bit: usize, value: bool) {
     let mask = 0x80 >> (bit % 8);
-    let byte = &mut map[bit / 8];
-    *byte = if value { *byte | mask } else { *byte & !mask };
-}
-
-/// A bit of a bitmap of directory slots, which counts from the lowest bit of each byte.
-pub(crate) fn slot_bit(map: &[u8], bit: usize) -> bool {
-    map.get(bit / 8).is_some_and(|byte| byte & (1 << (bit % 8)) != 0)
-}
-
-/// Sets a bit of a bitmap of directory slots.
-pub(crate) fn set_slot_bit(map: &mut [u8], bit: usize, value: bool) {
-    let mask = 1 << (bit % 8);
     let byte = &mut map[bit / 8];
     *byte = if value { *byte | mask } else { *byte & !mask };
 }

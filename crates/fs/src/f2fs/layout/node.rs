@@ -13,6 +13,8 @@ use crate::f2fs::error::{Result, corrupt};
 use crate::port::{BLOCK_BYTES, BlockBytes};
 use std::sync::Arc;
 
+pub use crate::format::{Kind, Time};
+
 /// Words of addresses in an inode without anything else.
 pub const INODE_WORDS: u32 = 923;
 /// Addresses of a direct node, and node numbers of an indirect one.
@@ -95,70 +97,6 @@ pub fn word(block: &[u8], index: u32) -> u32 {
 pub fn set_word(block: &mut [u8], index: u32, value: u32) {
     debug_assert!(index < NODE_WORDS);
     put(block, 4 * index as usize, &value.to_le_bytes());
-}
-
-/// Seconds since 1970 and nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time {
-    /// Seconds since 1970.
-    pub seconds: i64,
-    /// Nanoseconds of the second.
-    pub nanos: u32,
-}
-
-/// What an inode is, from its mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// A file of bytes.
-    Regular,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Symlink,
-    /// A character device.
-    CharDevice,
-    /// A block device.
-    BlockDevice,
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-}
-
-impl Kind {
-    const ALL: [(Self, u16, u8); 7] = [
-        (Self::Regular, 0o100_000, 1),
-        (Self::Directory, 0o040_000, 2),
-        (Self::CharDevice, 0o020_000, 3),
-        (Self::BlockDevice, 0o060_000, 4),
-        (Self::Fifo, 0o010_000, 5),
-        (Self::Socket, 0o140_000, 6),
-        (Self::Symlink, 0o120_000, 7),
-    ];
-
-    /// From the type bits of a mode.
-    pub fn of_mode(mode: u16) -> Option<Self> {
-        Self::ALL.iter().find(|(_, bits, _)| *bits == mode & 0o170_000).map(|(kind, _, _)| *kind)
-    }
-
-    /// The type bits of a mode.
-    pub fn mode_bits(self) -> u16 {
-        self.row().1
-    }
-
-    /// From the type byte of a directory entry.
-    pub fn of_dentry(byte: u8) -> Option<Self> {
-        Self::ALL.iter().find(|(_, _, known)| *known == byte).map(|(kind, _, _)| *kind)
-    }
-
-    /// The type byte of a directory entry.
-    pub fn dentry_byte(self) -> u8 {
-        self.row().2
-    }
-
-    fn row(self) -> (Self, u16, u8) {
-        Self::ALL.into_iter().find(|(kind, _, _)| *kind == self).expect("each kind has a row")
-    }
 }
 
 /// Bits of [`Inode::inline`].
@@ -746,15 +684,5 @@ mod tests {
         (block[360], block[362], block[363]) = (36, 0xff, 0xff);
         let flexible = Features::EXTRA_ATTR | Features::FLEXIBLE_INLINE_XATTR;
         assert!(decode(block, flexible).unwrap_err().to_string().contains("65535 words"));
-    }
-
-    #[test]
-    fn kinds_have_one_number_each() {
-        for (kind, bits, byte) in Kind::ALL {
-            assert_eq!(Kind::of_mode(bits | 0o644), Some(kind));
-            assert_eq!(Kind::of_dentry(byte), Some(kind));
-            assert_eq!((kind.mode_bits(), kind.dentry_byte()), (bits, byte));
-        }
-        assert_eq!(Kind::of_dentry(8), None);
     }
 }

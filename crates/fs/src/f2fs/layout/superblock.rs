@@ -5,7 +5,7 @@
 
 use super::bytes::{array_at, crc32, put, u16_at, u32_at, u64_at};
 use super::{Addr, MAGIC, Nid, SEGMENT_BLOCKS, SEGMENT_BLOCKS_LOG2, SegNo};
-use crate::f2fs::error::{Error, Result, corrupt};
+use crate::f2fs::error::{Error, Named, Result, corrupt};
 use crate::port::{BLOCK_BYTES, Block, BlockBytes};
 
 /// Where the structure begins in its block.
@@ -149,9 +149,10 @@ impl Superblock {
         let raw = &block[OFFSET..OFFSET + BYTES];
         let magic = u32_at(raw, 0);
         if magic != MAGIC {
-            return Err(Error::NotF2fs(format!(
-                "the superblock begins with {magic:#010x}, expected {MAGIC:#010x}"
-            )));
+            return Err(Error::Absent(
+                Named,
+                format!("the superblock begins with {magic:#010x}, expected {MAGIC:#010x}"),
+            ));
         }
         let features = Features(u32_at(raw, 2180));
         if features.has(Features::SB_CHECKSUM) {

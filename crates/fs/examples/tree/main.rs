@@ -1,25 +1,30 @@
-//! Fills a mounted file system with everything that F2FS stores in a way of its own, and lists what a tree holds: one
-//! mounted by a kernel, or one in an image as this project reads it. Two lists that are equal are two equal trees.
+//! Fills a mounted file system with everything that F2FS or ext4 store in a way of their own, and lists what a tree holds:
+//! one mounted by a kernel, or one in an image as this project reads it. Two lists that are equal are two equal trees.
 //!
-//! `cargo xtask f2fs-judges` runs it, inside of User-Mode Linux and outside.
+//! `cargo xtask f2fs-judges` runs it, inside of User-Mode Linux and outside, `cargo xtask ext4-judges` outside only.
 //!
 //! ```text
-//! f2fs_tree fill DIR SEED        makes directories, files, links, devices, attributes
-//! f2fs_tree churn DIR SEED       removes, renames, cuts, overwrites a part of them
-//! f2fs_tree write IMAGE SEED     makes and changes a tree in an image, as this project writes it
-//! f2fs_tree sync DIR SEED        changes files and syncs each of them, then changes others
-//! f2fs_tree sync-image IMAGE SEED cut|unmount   the same in an image, which is then left as it is or unmounted
-//! f2fs_tree recover IMAGE        mounts an image for writing, and unmounts it
-//! f2fs_tree list DIR             one line for each name, by system calls
-//! f2fs_tree list-image IMAGE     the same from an image
+//! tree fill DIR SEED        makes directories, files, links, devices, attributes
+//! tree churn DIR SEED       removes, renames, cuts, overwrites a part of them
+//! tree write IMAGE SEED     makes and changes a tree in an image of either format, as this project writes it
+//! tree sync DIR SEED        changes files and syncs each of them, then changes others
+//! tree sync-image IMAGE SEED cut|unmount   the same in an image, which is then left as it is or unmounted
+//! tree recover IMAGE        mounts an image for writing, and unmounts it
+//! tree list DIR             one line for each name, by system calls
+//! tree list-image IMAGE     the same from an image of either format
+//! tree replayed IMAGE [COPY] what the log of an ext4 image holds, and whether the copy has it
 //! ```
 
+mod image;
+
 use flashweir_core::random::mix;
-use flashweir_core::{Executor, Instant, Payload};
-use flashweir_fs::f2fs::{F2fs, Inode, Kind, Time, Volume};
-use flashweir_fs::port::{Image, block_on, bytes_of};
+use flashweir_core::{Executor, Instant};
+use flashweir_fs::ext4::{self, Ext4};
+use flashweir_fs::f2fs::F2fs;
+use flashweir_fs::format::Kind;
+use flashweir_fs::port::{Image, block_on};
 use flashweir_fs::vfs::{
-    Creds, Errno, Follow, MountOptions, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
+    Creds, Errno, Follow, Fs, MountOptions, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
 };
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, XattrFlags};
 use std::cell::Cell;
@@ -54,11 +59,13 @@ fn main() -> Outcome {
             return sync_image(Path::new(image), seed.parse()?, *end == "cut");
         }
         ["recover", image] => return recover(Path::new(image)),
+        ["replayed", image] => return image::replayed(Path::new(image), None),
+        ["replayed", image, copy] => return image::replayed(Path::new(image), Some(Path::new(copy))),
         ["list", dir] => list(Path::new(dir), &mut lines)?,
-        ["list-image", image] => list_image(Path::new(image), &mut lines)?,
+        ["list-image", image] => image::list(Path::new(image), &mut lines)?,
         _ => {
             return Err("expected fill DIR SEED, churn DIR SEED, write IMAGE SEED, sync DIR SEED, \
-                 sync-image IMAGE SEED cut|unmount, recover IMAGE, list DIR or list-image IMAGE"
+                 sync-image IMAGE SEED cut|unmount, recover IMAGE, list DIR, list-image IMAGE or replayed IMAGE [COPY]"
                 .into());
         }
     }
@@ -115,7 +122,9 @@ fn fill(dir: &Path, seed: u64) -> Outcome {
         deep.push(format!("{level}"));
     }
     // Around the limits of what an inode holds, and of a block.
-    for length in [0, 1, 3487, 3488, 3489, 3687, 3688, 3689, 4095, 4096, 4097, 8192, 100_000] {
+    for length in
+        [0, 1, 59, 60, 61, 150, 160, 200, 3487, 3488, 3489, 3687, 3688, 3689, 4095, 4096, 4097, 8192, 100_000]
+    {
         fs::write(dir.join(format!("size-{length}")), random.bytes(length))?;
     }
     // Direct and indirect nodes.
@@ -124,8 +133,11 @@ fn fill(dir: &Path, seed: u64) -> Outcome {
         big.write_all(&random.bytes(1 << 20))?;
     }
     sparse(&dir.join("sparse"), &mut random)?;
-    for (name, length) in [("short", 8), ("long", 3000), ("longest", 4000)] {
-        symlink("x".repeat(length), dir.join(name))?;
+    combed(&dir.join("combed"), &mut random)?;
+    // Links and attributes have to fit into a block of the file system.
+    let block = fs::metadata(dir)?.blksize();
+    for (name, length) in [("short", 8), ("fast", 59), ("slow", 60), ("long", 3000), ("longest", 4000)] {
+        symlink("x".repeat((length * block / BLOCK).max(length.min(60)) as usize), dir.join(name))?;
     }
     fs::write(dir.join("linked"), b"many names")?;
     fs::create_dir(dir.join("links"))?;
@@ -140,7 +152,7 @@ fn fill(dir: &Path, seed: u64) -> Outcome {
     ] {
         sys::mknodat(CWD, dir.join(name), kind, Mode::from_raw_mode(0o640), device)?;
     }
-    attributes(dir, &mut random)
+    attributes(dir, block as usize, &mut random)
 }
 
 /// A file with data in each part of its map: inode, direct, indirect and double indirect nodes, and a reserved part.
@@ -150,17 +162,30 @@ fn sparse(path: &Path, random: &mut Random) -> Outcome {
         let at = block * BLOCK + random.below(BLOCK);
         file.write_all_at(&random.bytes(5000), at)?;
     }
-    sys::fallocate(&file, sys::FallocateFlags::empty(), 700 * BLOCK, 40 * BLOCK)?;
+    match sys::fallocate(&file, sys::FallocateFlags::empty(), 700 * BLOCK, 40 * BLOCK) {
+        // Files that ext4 maps as ext3 did have no reserved parts.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => (),
+        Err(error) => return Err(error.into()),
+    }
     file.set_len(3_300_000 * BLOCK + 77)?;
     Ok(())
 }
 
-fn attributes(dir: &Path, random: &mut Random) -> Outcome {
+/// A file of which each second block is there.
+fn combed(path: &Path, random: &mut Random) -> Outcome {
+    let file = File::create(path)?;
+    for block in 0..1500 {
+        file.write_all_at(&random.bytes(1 + block % 100), 2 * BLOCK * block as u64)?;
+    }
+    Ok(())
+}
+
+fn attributes(dir: &Path, block: usize, random: &mut Random) -> Outcome {
     for (name, count, length) in
         [("size-1", 3, 20), ("size-3488", 1, 3000), ("many", 2, 10), ("links", 12, 200)]
     {
         for number in 0..count {
-            let value = random.bytes(length);
+            let value = random.bytes(length * block / BLOCK as usize);
             sys::setxattr(dir.join(name), format!("user.number-{number}"), &value, XattrFlags::empty())?;
         }
     }
@@ -291,14 +316,14 @@ fn make_movable(dir: &Path, seed: u64) -> Result<Vec<File>, Box<dyn Error>> {
 }
 
 /// The directory of everything else, if it is not there.
-async fn make_files(root: &Process<F2fs>) -> flashweir_fs::vfs::Result<()> {
+async fn make_files<F: Fs>(root: &Process<F>) -> flashweir_fs::vfs::Result<()> {
     match root.mkdir("/files", 0o755).await {
         Ok(_) | Err(Errno::EEXIST) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-async fn sync_changes(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
+async fn sync_changes<F: Fs>(vfs: &Vfs<F>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     let root = vfs.process(Creds::ROOT);
     make_files(&root).await?;
     vfs.sync_all().await?;
@@ -333,40 +358,75 @@ async fn sync_changes(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<(
         file.write(Source::bytes(b"nobody syncs this")).await?;
         file.close().await?;
     }
-    let counts = vfs.fs().metrics();
-    println!("{} by nodes, {} by checkpoint", counts.fsyncs_by_nodes, counts.fsyncs_by_checkpoint);
     Ok(())
 }
 
 fn sync_image(image: &Path, seed: u64, is_cut: bool) -> Outcome {
-    with_vfs(image, async move |vfs| {
-        let done = sync_changes(&vfs, seed).await;
+    async fn run<F: Fs>(vfs: &Vfs<F>, seed: u64, is_cut: bool) -> flashweir_fs::vfs::Result<()> {
+        let done = sync_changes(vfs, seed).await;
         if is_cut { done } else { done.and(vfs.unmount().await) }
-    })
+    }
+    match mount(image)? {
+        Mounted::F2fs(fs) => with_vfs(*fs, async move |vfs| {
+            let done = run(&vfs, seed, is_cut).await;
+            let counts = vfs.fs().metrics();
+            println!("{} by nodes, {} by checkpoint", counts.fsyncs_by_nodes, counts.fsyncs_by_checkpoint);
+            done
+        }),
+        Mounted::Ext4(fs) => with_vfs(*fs, async move |vfs| {
+            let done = run(&vfs, seed, is_cut).await;
+            println!("{:?}", vfs.fs().metrics());
+            done
+        }),
+    }
 }
 
 fn recover(image: &Path) -> Outcome {
-    with_vfs(image, async |vfs| {
-        let recovered = vfs.fs().recovered();
-        println!("{recovered:?}");
-        vfs.unmount().await
-    })
+    match mount(image)? {
+        Mounted::F2fs(fs) => with_vfs(*fs, async |vfs| {
+            println!("{:?}", vfs.fs().recovered());
+            vfs.unmount().await
+        }),
+        Mounted::Ext4(fs) => with_vfs(*fs, async |vfs| {
+            println!("{:?}", vfs.fs().recovered());
+            vfs.unmount().await
+        }),
+    }
 }
 
 /// Changes a volume through the vfs, in a directory `files` of its own or one that is there.
 fn write(image: &Path, seed: u64) -> Outcome {
-    with_vfs(image, async move |vfs| {
+    async fn run<F: Fs>(vfs: Vfs<F>, seed: u64) -> flashweir_fs::vfs::Result<()> {
         let done = change(&vfs, seed).await;
         done.and(vfs.unmount().await)
-    })
+    }
+    match mount(image)? {
+        Mounted::F2fs(fs) => with_vfs(*fs, async move |vfs| run(vfs, seed).await),
+        Mounted::Ext4(fs) => with_vfs(*fs, async move |vfs| run(vfs, seed).await),
+    }
 }
 
-/// Does something with an image that is mounted for writing.
-fn with_vfs(
-    image: &Path,
-    what: impl AsyncFnOnce(Vfs<F2fs>) -> flashweir_fs::vfs::Result<()> + 'static,
+/// A volume of one of the formats.
+enum Mounted {
+    F2fs(Box<F2fs>),
+    Ext4(Box<Ext4>),
+}
+
+/// Mounts an image for writing.
+fn mount(image: &Path) -> Result<Mounted, Box<dyn Error>> {
+    let image = Rc::new(Image::open(image, true)?);
+    match block_on(Ext4::mount(Rc::clone(&image) as _)) {
+        Ok(fs) => Ok(Mounted::Ext4(Box::new(fs))),
+        Err(ext4::Error::Absent(..)) => Ok(Mounted::F2fs(Box::new(block_on(F2fs::mount(image))?))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Does something with a volume.
+fn with_vfs<F: Fs>(
+    fs: F,
+    what: impl AsyncFnOnce(Vfs<F>) -> flashweir_fs::vfs::Result<()> + 'static,
 ) -> Outcome {
-    let fs = block_on(F2fs::mount(Rc::new(Image::open(image, true)?)))?;
     let mut executor = Executor::new();
     let options = MountOptions { epoch_seconds: 1_700_000_000, ..MountOptions::default() };
     let vfs = Vfs::mount(fs, executor.handle(), options)?;
@@ -381,7 +441,7 @@ fn with_vfs(
     Ok(result.get().expect("it has ended")?)
 }
 
-async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
+async fn change<F: Fs>(vfs: &Vfs<F>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     let mut random = Random(mix(seed ^ 2));
     let root = vfs.process(Creds::ROOT);
     make_files(&root).await?;
@@ -430,8 +490,12 @@ async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
     small(&root, &start, &mut random).await?;
     for number in 0..30 {
         let value = random.bytes(10 + 8 * number);
-        root.setxattr(&start, format!("user.number-{number}"), &value, XattrMode::Create, Follow::Yes)
-            .await?;
+        let name = format!("user.number-{number}");
+        match root.setxattr(&start, name, &value, XattrMode::Create, Follow::Yes).await {
+            // An inode of ext4 has a block for them at most.
+            Err(Errno::ENOSPC) => break,
+            set => set?,
+        }
     }
     root.removexattr(&start, "user.number-3", Follow::Yes).await?;
     root.chown(&deep, Some(7), Some(70_000), Follow::Yes).await?;
@@ -441,7 +505,7 @@ async fn change(vfs: &Vfs<F2fs>, seed: u64) -> flashweir_fs::vfs::Result<()> {
 }
 
 /// Files and directories around the limits of what an inode holds, with and without extra fields.
-async fn small(root: &Process<F2fs>, start: &str, random: &mut Random) -> flashweir_fs::vfs::Result<()> {
+async fn small<F: Fs>(root: &Process<F>, start: &str, random: &mut Random) -> flashweir_fs::vfs::Result<()> {
     for length in [0, 1, 3463, 3464, 3465, 3487, 3488, 3489, 4096, 4097] {
         let file = root.create(format!("{start}/size-{length}")).await?;
         file.write(Source::bytes(&random.bytes(length))).await?;
@@ -484,7 +548,8 @@ struct Line {
     gid: u32,
     links: u32,
     size: u64,
-    blocks: u64,
+    /// Units of 512 bytes.
+    sectors: u64,
     device: (u32, u32),
     times: [(i64, u32); 3],
     content: u64,
@@ -498,9 +563,9 @@ impl Line {
             .xattrs
             .iter()
             .map(|(name, value)| format!(" {}={}:{:016x}", name.escape_ascii(), value.len(), hash(0, value)));
-        let Self { kind, mode, uid, gid, links, size, blocks, device, times, content, .. } = &self;
+        let Self { kind, mode, uid, gid, links, size, sectors, device, times, content, .. } = &self;
         format!(
-            "{} {kind:?} {mode:o} {uid}:{gid} links {links} size {size} blocks {blocks} device {device:?} times \
+            "{} {kind:?} {mode:o} {uid}:{gid} links {links} size {size} sectors {sectors} device {device:?} times \
              {times:?} content {content:016x}{}",
             path.escape_ascii(),
             xattrs.collect::<String>()
@@ -550,7 +615,7 @@ fn list(dir: &Path, lines: &mut Vec<String>) -> Outcome {
             gid: stat.st_gid,
             links: stat.st_nlink as u32,
             size: if is_device { 0 } else { stat.st_size as u64 },
-            blocks: stat.st_blocks as u64 / 8,
+            sectors: stat.st_blocks as u64,
             device,
             times: [
                 (times.atime(), times.atime_nsec() as u32),
@@ -595,66 +660,4 @@ fn xattrs_of(path: &Path) -> Result<Xattrs, Box<dyn Error>> {
         xattrs.push((name.to_vec(), value[..length].to_vec()));
     }
     Ok(xattrs)
-}
-
-fn list_image(image: &Path, lines: &mut Vec<String>) -> Outcome {
-    let volume = block_on(Volume::mount(Rc::new(Image::open(image, false)?)))?;
-    let mut todo = vec![(block_on(volume.root())?, Vec::new())];
-    while let Some((inode, name)) = todo.pop() {
-        if inode.kind() == Kind::Directory {
-            for entry in block_on(volume.read_dir(&inode))?.into_iter().filter(|entry| !entry.is_dot()) {
-                // What a walk finds, a search must find too.
-                let found = block_on(volume.lookup(&inode, &entry.name))?;
-                if found.as_ref() != Some(&entry) {
-                    return Err(format!("a search for {entry:?} finds {found:?}").into());
-                }
-                let name = [&name[..], b"/", &entry.name].concat();
-                todo.push((block_on(volume.inode(entry.ino))?, name));
-            }
-        }
-        let content = match inode.kind() {
-            Kind::Regular => image_content(&volume, &inode)?,
-            Kind::Symlink => hash(0, &block_on(volume.read_link(&inode))?),
-            _ => 0,
-        };
-        let is_device = matches!(inode.kind(), Kind::CharDevice | Kind::BlockDevice);
-        let xattrs = block_on(volume.xattrs(&inode))?;
-        let time = |time: Time| (time.seconds, time.nanos);
-        let mut line = Line {
-            kind: inode.kind(),
-            mode: u32::from(inode.mode & 0o7777),
-            uid: inode.uid,
-            gid: inode.gid,
-            links: inode.links,
-            size: if is_device { 0 } else { inode.size },
-            blocks: inode.blocks - 1,
-            device: if is_device { inode.device() } else { (0, 0) },
-            times: [time(inode.atime), time(inode.mtime), time(inode.ctime)],
-            content,
-            xattrs: xattrs.into_iter().filter_map(|xattr| Some((xattr.full_name()?, xattr.value))).collect(),
-        };
-        lines.push(line.text(&name));
-    }
-    Ok(())
-}
-
-fn image_content(volume: &Volume, inode: &Inode) -> Result<u64, Box<dyn Error>> {
-    let mut content = 0;
-    if !inode.has_addresses() {
-        let bytes = block_on(volume.read(inode, 0, inode.size as usize))?;
-        return Ok(add_block(content, 0, &bytes));
-    }
-    let end = inode.size.div_ceil(BLOCK);
-    let mut index = 0;
-    while index < end {
-        let count = (end - index).min(4096) as u32;
-        let blocks = (index..).zip(block_on(volume.read_blocks(inode, index, count))?);
-        // A hole of millions of blocks adds nothing.
-        for (index, payload) in blocks.filter(|(_, payload)| *payload != Payload::Zero) {
-            let bytes = (inode.size - index * BLOCK).min(BLOCK) as usize;
-            content = add_block(content, index, &bytes_of(&payload)[..bytes]);
-        }
-        index += u64::from(count);
-    }
-    Ok(content)
 }

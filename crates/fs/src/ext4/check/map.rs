@@ -1,0 +1,184 @@
+//! Which blocks are in use, and the maps of files, block by block.
+
+use super::super::error::Result;
+use super::super::layout::extent::{self, Entries, Extent, Node, Place};
+use super::super::layout::inode::Inode;
+use super::super::layout::{Addr, Geometry, Group};
+use super::Checker;
+use crate::format::{u32_at, unless_port};
+
+/// Addresses in an inode: of contents, then of blocks of addresses in one to three levels.
+const DIRECT: u32 = 12;
+
+/// A bit for each block that was found. Groups without any take no room.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    groups: Vec<Option<Box<[u64]>>>,
+    words: usize,
+}
+
+impl Blocks {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        let groups = geometry.groups().map(|_| None).collect();
+        Self { groups, words: geometry.blocks_per_group.div_ceil(64) as usize }
+    }
+
+    /// Takes blocks, which are in groups, up to the first one that was taken before, which it gives.
+    pub(super) fn take(&mut self, addr: Addr, blocks: u64, geometry: &Geometry) -> Option<Addr> {
+        for block in addr.0..addr.0.saturating_add(blocks) {
+            let (group, bit) = geometry.place_of(Addr(block))?;
+            let bits = self.groups[group.0 as usize].get_or_insert_with(|| vec![0; self.words].into());
+            let word = &mut bits[bit as usize / 64];
+            let mask = 1 << (bit % 64);
+            if *word & mask != 0 {
+                return Some(Addr(block));
+            }
+            *word |= mask;
+        }
+        None
+    }
+
+    /// Whether a block of a group was taken.
+    pub(super) fn has(&self, group: Group, bit: u32) -> bool {
+        let bits = self.groups[group.0 as usize].as_ref();
+        bits.is_some_and(|bits| bits[bit as usize / 64] & 1 << (bit % 64) != 0)
+    }
+}
+
+/// The blocks of a file.
+#[derive(Debug)]
+pub(super) struct Map {
+    /// Contents, in the order of the file, without those that somebody else has.
+    pub(super) extents: Vec<Extent>,
+    /// All blocks: contents, and those of the map.
+    pub(super) blocks: u64,
+    /// Whether nothing of it is broken or somebody else's.
+    pub(super) is_whole: bool,
+}
+
+impl Default for Map {
+    fn default() -> Self {
+        Self { extents: Vec::new(), blocks: 0, is_whole: true }
+    }
+}
+
+impl Map {
+    fn add(&mut self, extent: Extent) {
+        match self.extents.last_mut() {
+            Some(last)
+                if last.end() == u64::from(extent.first)
+                    && last.addr.0 + u64::from(last.blocks) == extent.addr.0
+                    && last.is_unwritten == extent.is_unwritten
+                    && u32::from(last.blocks) + u32::from(extent.blocks) <= extent::BLOCKS_MAX.into() =>
+            {
+                last.blocks += extent.blocks;
+            }
+            _ => self.extents.push(extent),
+        }
+    }
+}
+
+impl Checker {
+    /// The extents of a file.
+    pub(super) async fn extents(&mut self, inode: &Inode) -> Result<Map> {
+        let mut map = Map::default();
+        let geometry = self.geometry;
+        let owner = format!("inode {}", inode.ino);
+        let mut todo: Vec<(Node, Place)> = Vec::new();
+        match unless_port(Node::decode_root(&inode.block, &geometry))? {
+            Ok(root) => {
+                let place = root.root_place();
+                todo.push((root, place));
+            }
+            Err(what) => {
+                self.problem("extent", format!("{owner}: {what}"));
+                map.is_whole = false;
+            }
+        }
+        while let Some((node, place)) = todo.pop() {
+            match &node.entries {
+                Entries::Leaf(extents) => {
+                    for extent in extents {
+                        map.blocks += u64::from(extent.blocks);
+                        if self.take(extent.addr, extent.blocks.into(), &owner) {
+                            self.report.data_blocks += u64::from(extent.blocks);
+                            map.add(*extent);
+                        } else {
+                            map.is_whole = false;
+                        }
+                    }
+                }
+                Entries::Index(children) => {
+                    // The first child comes next: what is found is in the order of the file.
+                    let first = todo.len();
+                    for (index, child) in children.iter().enumerate() {
+                        map.blocks += 1;
+                        if !self.take(child.child, 1, &owner) {
+                            map.is_whole = false;
+                            continue;
+                        }
+                        let place = node.child_place(index, &place);
+                        let block = self.volume.block(child.child).await?;
+                        let decoded = Node::decode(&block, &place, inode.seed(&geometry), &geometry);
+                        match unless_port(decoded)? {
+                            Ok(node) => todo.push((node, place)),
+                            Err(what) => {
+                                let at = child.child;
+                                self.problem("extent", format!("{owner}, block {at}: {what}"));
+                                map.is_whole = false;
+                            }
+                        }
+                    }
+                    todo[first..].reverse();
+                }
+            }
+        }
+        Ok(map)
+    }
+
+    /// The addresses of a file without extents.
+    pub(super) async fn addresses(&mut self, inode: &Inode) -> Result<Map> {
+        let mut map = Map::default();
+        let owner = format!("inode {}", inode.ino);
+        let per_block = u64::from(self.geometry.block_bytes / 4);
+        // An address, the levels below it, and the first block of the file that it maps.
+        let mut todo: Vec<(Addr, u32, u64)> = Vec::new();
+        let mut first = u64::from(DIRECT);
+        for level in 1..=3 {
+            todo.push((Addr(inode.word((DIRECT + level - 1) as usize).into()), level, first));
+            first += per_block.pow(level);
+        }
+        todo.extend((0..DIRECT).map(|at| (Addr(inode.word(at as usize).into()), 0, at.into())).rev());
+        todo[..3].reverse();
+        while let Some((addr, level, first)) = todo.pop() {
+            if addr == Addr::NULL {
+                continue;
+            }
+            if !self.geometry.is_data(addr, 1) || first > u64::from(u32::MAX) {
+                self.problem(
+                    "address",
+                    format!("{owner} has its block {first} at {addr}, outside of the volume"),
+                );
+                map.is_whole = false;
+                continue;
+            }
+            map.blocks += 1;
+            if !self.take(addr, 1, &owner) {
+                map.is_whole = false;
+                continue;
+            }
+            if level == 0 {
+                self.report.data_blocks += 1;
+                map.add(Extent { first: first as u32, blocks: 1, addr, is_unwritten: false });
+                continue;
+            }
+            let block = self.volume.block(addr).await?;
+            let below = per_block.pow(level - 1);
+            for index in (0..per_block).rev() {
+                let child = Addr(u32_at(&block, 4 * index as usize).into());
+                todo.push((child, level - 1, first + index * below));
+            }
+        }
+        Ok(map)
+    }
+}

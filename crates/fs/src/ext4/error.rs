@@ -1,0 +1,23 @@
+//! Why an ext4 volume cannot be made, mounted or read.
+
+use crate::format;
+
+/// The name of the format in errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named;
+
+impl format::Format for Named {
+    const NAME: &'static str = "ext4";
+    const ARTICLE: &'static str = "an";
+}
+
+/// An error of this file system.
+pub type Error = format::Error<Named>;
+
+/// What this file system answers.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A contradiction on the disk, with its place.
+pub(crate) fn corrupt<T>(what: impl Into<String>) -> Result<T> {
+    Err(Error::Corrupt(what.into()))
+}

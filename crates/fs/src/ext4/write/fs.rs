@@ -1,0 +1,846 @@
+//! The calls of the vfs.
+
+use super::super::layout::dirent::{Entry, NAME_BYTES_MAX};
+use super::super::layout::extent::{BLOCKS_MAX, Extent, Node as Tree, UNWRITTEN_BLOCKS_MAX};
+use super::super::layout::inode::flags;
+use super::super::layout::xattr::Xattr;
+use super::super::layout::{self, Addr, Feature, Geometry};
+use super::names::Place;
+use super::state::{State, Step};
+use super::{Ext4, errno};
+use crate::ext4::Inode;
+use crate::format::{Kind as NodeKind, Time};
+use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
+use crate::vfs::{
+    Attr, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result, SetAttr,
+    StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
+};
+use flashweir_core::{Duration, Payload};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Names of one inode.
+const LINKS_MAX: u16 = 65_000;
+/// The longest value of an attribute that Linux takes. Not all of them have room.
+const XATTR_BYTES_MAX: usize = 65_536;
+
+fn number(ino: Ino) -> Result<layout::Ino> {
+    u32::try_from(ino.0).ok().filter(|&ino| ino != 0).map(layout::Ino).ok_or(Errno::ESTALE)
+}
+
+fn stamp(time: Time) -> Timestamp {
+    Timestamp { seconds: time.seconds, nanos: time.nanos.min(999_999_999) }
+}
+
+fn time(stamp: Timestamp) -> Time {
+    Time { seconds: stamp.seconds, nanos: stamp.nanos }
+}
+
+/// The kind of an inode; the number of a device is that of Linux's new encoding.
+fn kind(inode: &Inode) -> Result<Kind> {
+    let device = || {
+        let (major, minor) = inode.device();
+        minor & 0xff | major << 8 | (minor & !0xff) << 12
+    };
+    Ok(match inode.kind().ok_or(Errno::EUCLEAN)? {
+        NodeKind::CharDevice => Kind::CharDevice(device()),
+        NodeKind::BlockDevice => Kind::BlockDevice(device()),
+        other => plain_kind(other),
+    })
+}
+
+fn plain_kind(kind: NodeKind) -> Kind {
+    match kind {
+        NodeKind::Regular => Kind::File,
+        NodeKind::Directory => Kind::Directory,
+        NodeKind::Symlink => Kind::Symlink,
+        NodeKind::Fifo => Kind::Fifo,
+        NodeKind::Socket => Kind::Socket,
+        NodeKind::CharDevice => Kind::CharDevice(0),
+        NodeKind::BlockDevice => Kind::BlockDevice(0),
+    }
+}
+
+fn node_kind(kind: Kind) -> NodeKind {
+    match kind {
+        Kind::File => NodeKind::Regular,
+        Kind::Directory => NodeKind::Directory,
+        Kind::Symlink => NodeKind::Symlink,
+        Kind::Fifo => NodeKind::Fifo,
+        Kind::Socket => NodeKind::Socket,
+        Kind::CharDevice(_) => NodeKind::CharDevice,
+        Kind::BlockDevice(_) => NodeKind::BlockDevice,
+    }
+}
+
+impl State {
+    fn attr(&self, ino: layout::Ino) -> Step<Attr> {
+        let node = self.node(ino)?;
+        let inode = &node.inode;
+        let claimed = self.claims.get(&ino).map_or(0, |claim| claim.pages.len() as u64);
+        Ok(Attr {
+            ino: Ino(u64::from(ino.0)),
+            generation: inode.generation,
+            kind: kind(inode)?,
+            mode: inode.mode & 0o7777,
+            links: inode.links.into(),
+            uid: inode.uid,
+            gid: inode.gid,
+            size: node.size,
+            blocks_512: inode.sectors(&self.geometry) + 8 * claimed,
+            atime: stamp(inode.atime),
+            mtime: stamp(inode.mtime),
+            ctime: stamp(inode.ctime),
+        })
+    }
+
+    fn changed_at(&mut self, ino: layout::Ino, now: Timestamp) -> Step<()> {
+        self.tick(now);
+        let inode = &mut self.node_times(ino)?.inode;
+        (inode.mtime, inode.ctime) = (time(now), time(now));
+        Ok(())
+    }
+
+    // Links of directories: one that cannot count its subdirectories has one link.
+
+    fn check_more_links(&self, dir: layout::Ino) -> Step<()> {
+        let inode = self.inode(dir)?;
+        let may_overflow = self.geometry.features.has(Feature::DIR_NLINK) && inode.has(flags::INDEX);
+        match inode.links >= LINKS_MAX && !may_overflow {
+            true => Err(Errno::EMLINK.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn one_more_link(&mut self, dir: layout::Ino) -> Step<()> {
+        let inode = self.inode_mut(dir)?;
+        inode.links = match inode.links {
+            1 => 1,
+            links if links >= LINKS_MAX => 1,
+            links => links + 1,
+        };
+        Ok(())
+    }
+
+    fn one_link_less(&mut self, dir: layout::Ino) -> Step<()> {
+        let inode = self.inode_mut(dir)?;
+        inode.links = if inode.links > 2 { inode.links - 1 } else { inode.links };
+        Ok(())
+    }
+
+    /// Makes an inode with a name.
+    fn create(&mut self, dir: layout::Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Step<Attr> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if new.kind.is_dir() {
+            self.check_more_links(dir)?;
+        }
+        let kind = node_kind(new.kind);
+        let ino = self.new_inode(dir, kind.mode_bits() | new.mode & 0o7777)?;
+        let inode = self.inode_mut(ino)?;
+        (inode.uid, inode.gid, inode.links) = (new.uid, new.gid, 1);
+        (inode.atime, inode.mtime, inode.ctime) = (time(new.now), time(new.now), time(new.now));
+        inode.crtime = inode.crtime.map(|_| time(new.now));
+        match new.kind {
+            Kind::CharDevice(device) | Kind::BlockDevice(device) => {
+                inode.set_device(device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00);
+            }
+            Kind::File | Kind::Directory | Kind::Symlink => {
+                inode.flags |= flags::EXTENTS;
+                Tree::empty_root().encode_root(&mut inode.block);
+            }
+            Kind::Fifo | Kind::Socket => (),
+        }
+        if new.kind.is_dir() {
+            inode.links = 2;
+            self.make_dir(ino, dir)?;
+            self.one_more_link(dir)?;
+        }
+        if let Some(target) = target {
+            self.set_link_target(ino, target)?;
+        }
+        self.insert(dir, &Entry::new(name, ino, kind))?;
+        self.changed_at(dir, new.now)?;
+        self.attr(ino)
+    }
+
+    /// One name less. Says whether the inode has to be freed now.
+    fn drop_name(&mut self, ino: layout::Ino, now: Timestamp) -> Step<bool> {
+        let is_directory = self.kind(ino)? == NodeKind::Directory;
+        let inode = self.inode_mut(ino)?;
+        inode.ctime = time(now);
+        inode.links = if is_directory { 0 } else { inode.links.saturating_sub(1) };
+        if inode.links > 0 {
+            return Ok(false);
+        }
+        self.check_freeable(ino)?;
+        self.add_orphan(ino)?;
+        Ok(!self.held.contains_key(&ino))
+    }
+
+    /// Removes a name; gives the inode if it has to be freed now.
+    fn unlink(&mut self, dir: layout::Ino, name: &[u8], now: Timestamp) -> Step<Option<layout::Ino>> {
+        let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
+        let is_directory = self.kind(entry.ino)? == NodeKind::Directory;
+        if is_directory && !self.is_empty(entry.ino)? {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        self.remove(dir, place)?;
+        if is_directory {
+            self.one_link_less(dir)?;
+        }
+        self.changed_at(dir, now)?;
+        let is_gone = self.drop_name(entry.ino, now)?;
+        Ok(is_gone.then_some(entry.ino))
+    }
+
+    fn link(&mut self, ino: layout::Ino, dir: layout::Ino, name: &[u8], now: Timestamp) -> Step<Attr> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        let kind = self.kind(ino)?;
+        if self.inode(ino)?.links >= LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        self.insert(dir, &Entry::new(name, ino, kind))?;
+        self.remove_orphan(ino)?;
+        let inode = self.inode_mut(ino)?;
+        inode.links += 1;
+        inode.ctime = time(now);
+        self.changed_at(dir, now)?;
+        self.attr(ino)
+    }
+
+    /// `..` of a directory, nothing of others.
+    fn dots(&mut self, ino: layout::Ino) -> Step<Option<(Place, Entry)>> {
+        match self.kind(ino)? {
+            NodeKind::Directory => Ok(Some(self.find(ino, b"..")?.ok_or(Errno::EUCLEAN)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// An inode got another parent.
+    fn moved(
+        &mut self,
+        ino: layout::Ino,
+        dots: Option<(Place, Entry)>,
+        to: layout::Ino,
+        now: Timestamp,
+    ) -> Step<()> {
+        if let Some((place, entry)) = dots.filter(|(_, entry)| entry.ino != to) {
+            self.redirect(ino, place, &entry, to, NodeKind::Directory)?;
+        }
+        self.inode_mut(ino)?.ctime = time(now);
+        Ok(())
+    }
+
+    /// See [`Fs::rename`]; gives the inode that lost its last name and has to be freed now.
+    fn rename(
+        &mut self,
+        from: (layout::Ino, &[u8]),
+        to: (layout::Ino, &[u8]),
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Step<Option<layout::Ino>> {
+        let (old_place, old) = self.find(from.0, from.1)?.ok_or(Errno::ENOENT)?;
+        let target = self.find(to.0, to.1)?;
+        let old_kind = self.kind(old.ino)?;
+        let old_dots = self.dots(old.ino)?;
+        let is_directory = old_dots.is_some();
+        let mut gone = None;
+        match (target, mode) {
+            (Some((new_place, new)), RenameMode::Exchange) => {
+                let new_kind = self.kind(new.ino)?;
+                let new_dots = self.dots(new.ino)?;
+                if is_directory != new_dots.is_some() && from.0 != to.0 {
+                    let (gains, loses) = if is_directory { (to.0, from.0) } else { (from.0, to.0) };
+                    self.check_more_links(gains)?;
+                    self.one_more_link(gains)?;
+                    self.one_link_less(loses)?;
+                }
+                self.redirect(from.0, old_place, &old, new.ino, new_kind)?;
+                self.redirect(to.0, new_place, &new, old.ino, old_kind)?;
+                self.moved(new.ino, new_dots, from.0, now)?;
+            }
+            (None, RenameMode::Exchange) => return Err(Errno::ENOENT.into()),
+            (Some(_), RenameMode::NoReplace) => return Err(Errno::EEXIST.into()),
+            (Some((place, replaced)), RenameMode::Replace) => {
+                let replaces_directory = self.kind(replaced.ino)? == NodeKind::Directory;
+                if replaces_directory && !self.is_empty(replaced.ino)? {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+                self.redirect(to.0, place, &replaced, old.ino, old_kind)?;
+                self.remove(from.0, old_place)?;
+                gone = self.drop_name(replaced.ino, now)?.then_some(replaced.ino);
+                // The directory that came is counted in place of the one that went.
+                if is_directory {
+                    self.one_link_less(from.0)?;
+                }
+                if is_directory != replaces_directory {
+                    match is_directory {
+                        true => self.one_more_link(to.0)?,
+                        false => self.one_link_less(to.0)?,
+                    }
+                }
+            }
+            (None, _) => {
+                if is_directory && from.0 != to.0 {
+                    self.check_more_links(to.0)?;
+                    self.one_more_link(to.0)?;
+                    self.one_link_less(from.0)?;
+                }
+                // Places change when the new name is put in.
+                self.remove(from.0, old_place)?;
+                self.insert(to.0, &Entry::new(to.1, old.ino, old_kind))?;
+            }
+        }
+        self.moved(old.ino, old_dots, to.0, now)?;
+        self.changed_at(from.0, now)?;
+        self.changed_at(to.0, now)?;
+        Ok(gone)
+    }
+
+    // Pages.
+
+    /// Sets room aside for the pages of a range that have none.
+    fn reserve(&mut self, ino: layout::Ino, (at, end): (u64, u64)) -> Step<()> {
+        let (mut at, end) = (at / BLOCK, end.div_ceil(BLOCK));
+        let (mut holes, mut unwritten) = (Vec::new(), Vec::new());
+        while at < end {
+            let span = self.span(ino, at)?;
+            let to = span.end.min(end);
+            let claim = self.claims.get(&ino);
+            match span.addr {
+                None => holes
+                    .extend((at..to).filter(|page| claim.is_none_or(|claim| !claim.pages.contains(page)))),
+                Some(_) if span.is_unwritten => unwritten.extend(
+                    (at..to).filter(|page| claim.is_none_or(|claim| !claim.unwritten.contains(page))),
+                ),
+                Some(_) => (),
+            }
+            at = to;
+        }
+        self.claim(ino, &holes, &unwritten)
+    }
+
+    /// Gives pages their blocks, as many as are in a row; the size on the disk covers them.
+    fn place(&mut self, ino: layout::Ino, first: u64, count: u32) -> Step<(Addr, u32)> {
+        let span = self.span(ino, first)?;
+        let mut count = u64::from(count).min(span.end - first);
+        let addr = match span.addr {
+            Some(addr) => {
+                if span.is_unwritten {
+                    self.is_spending = self.is_conversion_claimed(ino, first);
+                    self.convert(ino, first, first + count)?;
+                }
+                Addr(addr.0 + (first - span.first))
+            }
+            None => {
+                count = count.min(BLOCKS_MAX.into());
+                self.is_spending = self.is_claimed(ino, first, first + count);
+                if !self.is_spending {
+                    count = 1;
+                    self.is_spending = self.is_claimed(ino, first, first + 1);
+                }
+                let goal = self.goal(ino, first)?;
+                let (addr, blocks) = self.allocate(goal, count as u32)?;
+                count = blocks.into();
+                let new = Extent { first: first as u32, blocks: blocks as u16, addr, is_unwritten: false };
+                self.insert_extent(ino, new)?;
+                self.count_blocks(ino, count as i64)?;
+                self.metrics.allocated_pages += count;
+                addr
+            }
+        };
+        let end = (first + count) * BLOCK;
+        let node = self.node(ino)?;
+        if end > node.written_end || end.min(node.size) > node.inode.size {
+            let node = self.node_mut(ino)?;
+            node.written_end = node.written_end.max(end);
+            node.inode.size = node.inode.size.max(node.size.min(end));
+            self.note_size(ino)?;
+        }
+        if span.written(first).is_none() {
+            self.end_claim(ino, first, first + count);
+        }
+        Ok((addr, count as u32))
+    }
+
+    /// Allocates a part of a range that has no room yet; gives the page up to which all have some.
+    fn allocate_some(&mut self, ino: layout::Ino, first: u64, end: u64) -> Step<u64> {
+        let mut at = first;
+        while at < end {
+            let span = self.span(ino, at)?;
+            if span.addr.is_some() {
+                at = span.end;
+                continue;
+            }
+            let mut to = span.end.min(end).min(at + u64::from(UNWRITTEN_BLOCKS_MAX));
+            if let Some(claim) = self.claims.get(&ino) {
+                if claim.pages.contains(&at) {
+                    at += 1;
+                    continue;
+                }
+                to = claim.pages.range(at..to).next().copied().unwrap_or(to);
+            }
+            let goal = self.goal(ino, at)?;
+            let (addr, count) = self.allocate(goal, (to - at) as u32)?;
+            let new = Extent { first: at as u32, blocks: count as u16, addr, is_unwritten: true };
+            self.insert_extent(ino, new)?;
+            self.count_blocks(ino, count.into())?;
+            self.renew_claim(ino)?;
+            return Ok(at + u64::from(count));
+        }
+        Ok(end)
+    }
+
+    /// Pages of a range that have no room.
+    fn missing(&mut self, ino: layout::Ino, first: u64, end: u64) -> Step<u64> {
+        let (mut at, mut missing) = (first, 0);
+        while at < end {
+            let span = self.span(ino, at)?;
+            let to = span.end.min(end);
+            if span.addr.is_none() {
+                let claim = self.claims.get(&ino);
+                missing += to - at - claim.map_or(0, |claim| claim.pages.range(at..to).count() as u64);
+            }
+            at = to;
+        }
+        Ok(missing)
+    }
+}
+
+impl Ext4 {
+    /// Frees an inode that nobody has or holds.
+    pub(super) async fn destroy(&self, ino: Option<layout::Ino>) -> Result<()> {
+        let Some(ino) = ino else { return Ok(()) };
+        while !self.change(|state| state.destroy_some(ino)).await? {}
+        Ok(())
+    }
+
+    async fn make(&self, dir: Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Result<Attr> {
+        let dir = number(dir)?;
+        self.change(|state| state.create(dir, name, new, target)).await
+    }
+
+    async fn xattrs_of(&self, ino: Ino) -> Result<Vec<Xattr>> {
+        let ino = number(ino)?;
+        self.run(|state| state.xattrs(ino)).await
+    }
+
+    /// Replaces one attribute, or removes it.
+    async fn change_xattr(
+        &self,
+        ino: Ino,
+        new: (&[u8], Option<&[u8]>),
+        mode: XattrMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let (ino, (name, value)) = (number(ino)?, new);
+        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        self.change(|state| {
+            let mut xattrs = state.xattrs(ino)?;
+            let there = xattrs.iter().position(|xattr| xattr.index == index && xattr.name == rest);
+            match (there, mode) {
+                (Some(_), XattrMode::Create) => return Err(Errno::EEXIST.into()),
+                (None, XattrMode::Replace) => return Err(Errno::ENODATA.into()),
+                _ => (),
+            }
+            let new = value.map(|value| Xattr { index, name: rest.to_vec(), value: value.to_vec() });
+            // One that is replaced keeps its place in the list.
+            let range = there.map_or(xattrs.len()..xattrs.len(), |there| there..there + 1);
+            xattrs.splice(range, new);
+            state.set_xattrs(ino, &xattrs)?;
+            state.inode_mut(ino)?.ctime = time(now);
+            state.tick(now);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Gives pages their blocks and begins to write them, in one step: the number of the write, and where. Nothing if the
+    /// transaction has to be committed first.
+    async fn begin_data(&self, ino: layout::Ino, first: u64, count: u32) -> Result<Option<(u64, Addr, u32)>> {
+        if self.failed.get() {
+            return Err(Errno::EROFS);
+        }
+        if self.is_full() {
+            return Ok(None);
+        }
+        let placed = self.run(|state| {
+            let (addr, count) = state.place(ino, first, count)?;
+            Ok((self.begin_write(), addr, count))
+        });
+        match placed.await {
+            Ok(placed) => Ok(Some(placed)),
+            Err(Errno::ENOSPC) if self.state.borrow().counts.waiting > 0 => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Waits for writes of data.
+    async fn end_data(&self, tickets: &mut Vec<(u64, Ticket)>) -> Result<()> {
+        let mut result = Ok(());
+        for (number, ticket) in tickets.drain(..) {
+            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
+            self.end_write(number);
+        }
+        result
+    }
+
+    /// Where pages are: runs of a place in `pages`, a block and a count. Those without a block become zeros.
+    async fn runs(
+        &self,
+        ino: layout::Ino,
+        first: u64,
+        pages: &mut [Payload],
+    ) -> Result<Vec<(usize, Addr, u32)>> {
+        let is_mapped = self.run(|state| Ok(state.inode(ino)?.has(flags::EXTENTS))).await?;
+        let old = if is_mapped { None } else { Some(self.run(|state| state.inode(ino).cloned()).await?) };
+        let end = first + pages.len() as u64;
+        let (mut runs, mut at) = (Vec::new(), first);
+        while at < end {
+            let (addr, to) = match &old {
+                None if at >= Geometry::FILE_BLOCKS_MAX => (None, end),
+                None => {
+                    let span = self.run(|state| state.span(ino, at)).await?;
+                    (span.written(at), span.end.min(end))
+                }
+                Some(inode) => {
+                    let run = self.volume.run(inode, at).await.map_err(|error| errno(&error))?;
+                    (run.addr, end.min(at.saturating_add(run.blocks.max(1))))
+                }
+            };
+            match addr {
+                Some(addr) => runs.push(((at - first) as usize, addr, (to - at) as u32)),
+                None => pages[(at - first) as usize..(to - first) as usize].fill(Payload::Zero),
+            }
+            at = to;
+        }
+        Ok(runs)
+    }
+}
+
+impl Fs for Ext4 {
+    fn root(&self) -> Ino {
+        Ino(u64::from(layout::Ino::ROOT.0))
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            name_bytes_max: NAME_BYTES_MAX,
+            symlink_bytes_max: BLOCK_BYTES - 1,
+            file_bytes_max: Geometry::FILE_BLOCKS_MAX * BLOCK,
+            links_max: LINKS_MAX.into(),
+            xattr_value_bytes_max: XATTR_BYTES_MAX,
+        }
+    }
+
+    async fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let dir = number(dir)?;
+        self.run(|state| {
+            let (_, entry) = state.find(dir, name)?.ok_or(Errno::ENOENT)?;
+            state.attr(entry.ino)
+        })
+        .await
+    }
+
+    async fn parent(&self, dir: Ino) -> Result<Ino> {
+        let dir = number(dir)?;
+        let found = self.run(|state| state.find(dir, b"..")).await?;
+        found.map(|(_, entry)| Ino(u64::from(entry.ino.0))).ok_or(Errno::EUCLEAN)
+    }
+
+    async fn readdir(
+        &self,
+        dir: Ino,
+        after: Cookie,
+        entries: &mut Vec<DirEntry>,
+        entries_max: usize,
+    ) -> Result<()> {
+        let dir = number(dir)?;
+        let most = entries_max.saturating_sub(entries.len());
+        if most == 0 {
+            return Ok(());
+        }
+        for listed in self.run(|state| state.list(dir, after.0, most)).await? {
+            let entry = listed.entry;
+            let kind = match entry.kind {
+                Some(kind) => kind,
+                None => self.run(|state| state.kind(entry.ino)).await?,
+            };
+            let (ino, kind) = (Ino(u64::from(entry.ino.0)), plain_kind(kind));
+            entries.push(DirEntry { name: entry.name.into(), ino, kind, cookie: Cookie(listed.cookie) });
+        }
+        Ok(())
+    }
+
+    async fn create(&self, dir: Ino, name: &[u8], node: &NewNode) -> Result<Attr> {
+        self.make(dir, name, node, None).await
+    }
+
+    async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
+        self.make(dir, name, node, Some(target)).await
+    }
+
+    async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr> {
+        let (ino, dir) = (number(ino)?, number(dir)?);
+        self.change(|state| state.link(ino, dir, name, now)).await
+    }
+
+    async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        let dir = number(dir)?;
+        let gone = self.change(|state| state.unlink(dir, name, now)).await?;
+        self.destroy(gone).await
+    }
+
+    async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        self.unlink(dir, name, now).await
+    }
+
+    async fn rename(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        let (from, to) = ((number(from.0)?, from.1), (number(to.0)?, to.1));
+        let gone = self.change(|state| state.rename(from, to, mode, now)).await?;
+        self.destroy(gone).await
+    }
+
+    async fn readlink(&self, ino: Ino) -> Result<Box<[u8]>> {
+        let ino = number(ino)?;
+        self.run(|state| state.link_target(ino)).await
+    }
+
+    async fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let ino = number(ino)?;
+        self.run(|state| state.attr(ino)).await
+    }
+
+    async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
+        let ino = number(ino)?;
+        if let Some(size) = changes.size {
+            let mut is_done = self.change(|state| state.resize(ino, size)).await?;
+            while !is_done {
+                is_done = self.change(|state| state.truncate_some(ino)).await?;
+            }
+        }
+        self.change(|state| {
+            let inode = &mut state.node_times(ino)?.inode;
+            if let Some(mode) = changes.mode {
+                inode.mode = inode.mode & !0o7777 | mode & 0o7777;
+            }
+            inode.uid = changes.uid.unwrap_or(inode.uid);
+            inode.gid = changes.gid.unwrap_or(inode.gid);
+            inode.atime = changes.atime.map_or(inode.atime, time);
+            inode.mtime = changes.mtime.map_or(inode.mtime, time);
+            inode.ctime = changes.ctime.map_or(inode.ctime, time);
+            state.attr(ino)
+        })
+        .await
+    }
+
+    async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
+        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let xattrs = self.xattrs_of(ino).await?;
+        let found = xattrs.into_iter().find(|xattr| xattr.index == index && xattr.name == rest);
+        found.map(|xattr| xattr.value.into()).ok_or(Errno::ENODATA)
+    }
+
+    async fn listxattr(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
+        let xattrs = self.xattrs_of(ino).await?;
+        let names = xattrs.iter().filter_map(Xattr::full_name);
+        let mut names: Vec<Box<[u8]>> = names.map(Vec::into_boxed_slice).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    async fn setxattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.change_xattr(ino, (name, Some(value)), mode, now).await
+    }
+
+    async fn removexattr(&self, ino: Ino, name: &[u8], now: Timestamp) -> Result<()> {
+        self.change_xattr(ino, (name, None), XattrMode::Replace, now).await
+    }
+
+    async fn hold(&self, ino: Ino) -> Result<Attr> {
+        let ino = number(ino)?;
+        self.run(|state| {
+            let attr = state.attr(ino)?;
+            *state.held.entry(ino).or_default() += 1;
+            Ok(attr)
+        })
+        .await
+    }
+
+    async fn release(&self, ino: Ino) -> Result<()> {
+        let ino = number(ino)?;
+        let gone = {
+            let mut state = self.state.borrow_mut();
+            let held = state.held.get_mut(&ino).map(|held| {
+                *held -= 1;
+                *held
+            });
+            if held == Some(0) {
+                state.held.remove(&ino);
+            }
+            !state.held.contains_key(&ino) && state.inode(ino).is_ok_and(|inode| inode.links == 0)
+        };
+        if !gone && self.state.borrow().is_tall(ino) && !self.failed.get() {
+            self.change(|state| if state.claims.contains_key(&ino) { Ok(()) } else { state.flatten(ino) })
+                .await?;
+        }
+        self.destroy(gone.then_some(ino)).await
+    }
+
+    async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
+        let runs = self.runs(number(ino)?, first, pages).await?;
+        let tickets: Vec<_> =
+            runs.into_iter().map(|(at, addr, count)| (at, self.port.read(Block(addr.0), count))).collect();
+        for (at, ticket) in tickets {
+            let answer = ticket.completed().await.map_err(|error| errno(&error.into()))?;
+            for (page, read) in pages[at..].iter_mut().zip(answer) {
+                *page = read;
+            }
+        }
+        Ok(())
+    }
+
+    async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()> {
+        let ino = number(ino)?;
+        self.change(|state| state.reserve(ino, range)).await
+    }
+
+    fn wrote(&self, ino: Ino, end: u64, now: Timestamp) {
+        let Ok(ino) = number(ino) else { return };
+        // A file that is written to is held, so its inode is in memory.
+        let mut state = self.state.borrow_mut();
+        state.tick(now);
+        state.note_written(ino, |node| {
+            node.size = node.size.max(end);
+            (node.inode.mtime, node.inode.ctime) = (time(now), time(now));
+        });
+        // A feature more is no change that could fail.
+        let _ = state.note_size(ino);
+    }
+
+    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], _cause: WriteCause) -> Result<()> {
+        let ino = number(ino)?;
+        let (mut at, mut result, mut tickets) = (0, Ok(()), Vec::new());
+        while at < pages.len() && result.is_ok() {
+            let first = pages[at].index;
+            let row =
+                pages[at..].iter().zip(first..).take_while(|(page, index)| page.index == *index).count();
+            let count = row.min(BLOCKS_MAX.into()) as u32;
+            let mut placed = self.begin_data(ino, first, count).await;
+            if placed == Ok(None) {
+                // A commit waits for data, so those that were begun here have to end first.
+                result = self.end_data(&mut tickets).await.and(self.commit().await);
+                placed = self.begin_data(ino, first, count).await;
+            }
+            let (number, addr, count) = match placed {
+                Ok(Some(placed)) if result.is_ok() => placed,
+                Ok(Some((number, ..))) => {
+                    self.end_write(number);
+                    break;
+                }
+                Ok(None) => {
+                    result = result.and(Err(Errno::ENOSPC));
+                    break;
+                }
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            };
+            let payloads = pages[at..at + count as usize].iter().map(|page| page.payload.clone()).collect();
+            tickets.push((number, self.port.write(Write::new(Block(addr.0), payloads))));
+            self.state.borrow_mut().metrics.written_pages += u64::from(count);
+            at += count as usize;
+        }
+        let ended = self.end_data(&mut tickets).await;
+        result.and(ended)
+    }
+
+    async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
+        let ino = number(ino)?;
+        let (first, end) = (range.0 / BLOCK, range.1.div_ceil(BLOCK));
+        self.change(|state| {
+            // A file that is too large for the volume takes nothing.
+            let missing = state.missing(ino, first, end)?;
+            match missing > state.free_blocks() {
+                true => Err(Errno::ENOSPC.into()),
+                false => Ok(()),
+            }
+        })
+        .await?;
+        let mut at = first;
+        while at < end {
+            at = self.change(|state| state.allocate_some(ino, at, end)).await?;
+        }
+        self.change(|state| {
+            state.changed_at(ino, now)?;
+            let node = state.node_mut(ino)?;
+            if !keep_size && range.1 > node.size {
+                (node.size, node.inode.size) = (range.1, range.1);
+                state.note_size(ino)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn punch_pages(&self, ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {
+        let ino = number(ino)?;
+        let mut end = first.saturating_add(count);
+        while end > first {
+            end = self.change(|state| state.punch_some(ino, first, end)).await?;
+        }
+        self.change(|state| state.changed_at(ino, now)).await
+    }
+
+    async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
+        self.sync_file(number(ino)?, kind).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.sync_all().await
+    }
+
+    async fn unmount(&self) -> Result<()> {
+        self.end().await
+    }
+
+    async fn background(&self, now: Timestamp) -> Option<Duration> {
+        self.commit_in_background(now).await
+    }
+
+    fn has_background(&self) -> bool {
+        true
+    }
+
+    async fn statfs(&self) -> Result<StatFs> {
+        let state = self.state.borrow();
+        let pages = state.geometry.blocks_count.saturating_sub(self.overhead);
+        let counts = &state.counts;
+        // What waits for a commit is free for who asks for it: the commit comes before the answer.
+        let pages_free = counts.free_blocks.saturating_sub(counts.claimed);
+        Ok(StatFs {
+            pages,
+            pages_free,
+            pages_available: pages_free.saturating_sub(state.superblock.reserved_blocks),
+            inodes: state.geometry.inodes_count.into(),
+            inodes_free: counts.free_inodes,
+        })
+    }
+}

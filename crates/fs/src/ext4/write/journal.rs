@@ -1,0 +1,492 @@
+//! The journal (jbd2) as it is written: transactions go to the log, and from there to their places.
+//!
+//! The order on the disk for a transaction: its blocks; a flush, which is also that of the data written before; its commit
+//! block, durable by itself. Then it counts, whatever is at the places of its blocks.
+//!
+//! Invariants:
+//! 1. A place is written only from a committed transaction, with the newest committed content of the block.
+//! 2. A part of the log is written again only when what it held is durable at its places and the journal's superblock, also
+//!    durable, begins behind it.
+//! 3. A block that a transaction revokes is not written to its place any more from that commit on: it may be one of a file.
+//!
+//! Without barriers the flushes are left out, and what was written is taken for durable when the device has answered.
+//!
+//! Deliberately absent: several transactions that are committed at once, and fast commits.
+
+use super::super::error::{Error, Result as FormatResult};
+use super::super::layout::Addr;
+use super::super::layout::checksum::START;
+use super::super::layout::journal::{
+    Checksums, Commit, JournalFormat, JournalSuperblock, Tag, escape, transaction_checksum,
+};
+use super::errno;
+use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
+use crate::vfs::{Errno, Timestamp};
+use flashweir_core::Payload;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// A transaction as it is committed.
+#[derive(Debug)]
+pub(super) struct Closed {
+    /// Blocks with their contents, each once.
+    pub(super) blocks: Vec<(Addr, Payload)>,
+    /// Blocks of which what earlier transactions hold does not count any more; none of those above.
+    pub(super) revoked: Vec<Addr>,
+    /// When.
+    pub(super) now: Timestamp,
+}
+
+/// A committed transaction that the log still has to hold.
+#[derive(Debug)]
+struct Live {
+    sequence: u32,
+    /// Where it begins in the log, and its length.
+    start: u32,
+    blocks: u32,
+    addrs: Vec<Addr>,
+}
+
+#[derive(Debug)]
+struct Log {
+    superblock: JournalSuperblock,
+    format: JournalFormat,
+    /// The sequence number of the next transaction, and where it begins.
+    sequence: u32,
+    head: u32,
+    /// Committed transactions, the oldest first.
+    live: VecDeque<Live>,
+    /// The newest committed contents that are not at their places, with their transactions.
+    pending: BTreeMap<Addr, (u32, Payload)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Journal {
+    port: Rc<dyn BlockPort>,
+    /// Where its blocks are on the disk.
+    blocks: Vec<Addr>,
+    has_barriers: bool,
+    log: RefCell<Log>,
+}
+
+impl Log {
+    /// Blocks of the log.
+    fn capacity(&self) -> u32 {
+        self.end() - self.superblock.first
+    }
+
+    fn end(&self) -> u32 {
+        self.superblock.log_end()
+    }
+
+    fn free(&self) -> u32 {
+        self.capacity() - self.live.iter().map(|live| live.blocks).sum::<u32>()
+    }
+
+    /// The block of the log that is `blocks` behind another one.
+    fn behind(&self, at: u32, blocks: u32) -> u32 {
+        let (first, capacity) = (self.superblock.first, self.capacity());
+        first + (at - first + blocks % capacity) % capacity
+    }
+
+    /// Where the log begins, or what says that it is empty.
+    fn set_tail(&mut self) {
+        (self.superblock.start, self.superblock.sequence) = match self.live.front() {
+            Some(live) => (live.start, live.sequence),
+            None => (0, self.sequence),
+        };
+    }
+
+    /// The blocks of a transaction but for its commit block, and that one.
+    fn encode(&self, closed: &Closed) -> (Vec<Payload>, Payload) {
+        let (format, sequence) = (self.format, self.sequence);
+        let has_checksum = format.checksums == Checksums::V1;
+        let mut checksum = START;
+        let mut add = |block: &[u8]| {
+            if has_checksum {
+                checksum = transaction_checksum(checksum, block);
+            }
+        };
+        let mut body: Vec<Payload> = Vec::new();
+        for addrs in closed.revoked.chunks(format.revokes_max()) {
+            body.push(Payload::Bytes(format.revoke_block(sequence, addrs).into()));
+        }
+        for blocks in closed.blocks.chunks(format.tags_max()) {
+            let mut tags = Vec::with_capacity(blocks.len());
+            let mut copies = Vec::with_capacity(blocks.len());
+            for (addr, payload) in blocks {
+                let bytes = bytes_of(payload);
+                let mut copy = payload.clone();
+                let mut escaped = bytes[..4].to_vec();
+                let is_escaped = escape(&mut escaped);
+                if is_escaped {
+                    let mut bytes = bytes.to_vec();
+                    escape(&mut bytes);
+                    copy = Payload::Bytes(bytes.into());
+                }
+                let checksum = format.data_checksum(sequence, &bytes_of(&copy));
+                tags.push(Tag { addr: *addr, is_escaped, is_deleted: false, checksum });
+                copies.push(copy);
+            }
+            let descriptor = format.descriptor(sequence, &tags, &self.superblock.uuid);
+            add(&descriptor);
+            copies.iter().for_each(|copy| add(&bytes_of(copy)));
+            body.push(Payload::Bytes(descriptor.into()));
+            body.extend(copies);
+        }
+        let commit = Commit {
+            sequence,
+            seconds: closed.now.seconds.cast_unsigned(),
+            nanos: closed.now.nanos,
+            checksum: if has_checksum { (1, 4, checksum) } else { (0, 0, 0) },
+        };
+        (body, Payload::Bytes(format.commit_block(&commit).into()))
+    }
+}
+
+async fn all(tickets: Vec<Ticket>) -> Result<()> {
+    let mut result = Ok(());
+    for ticket in tickets {
+        let answer = ticket.completed().await;
+        result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
+    }
+    result
+}
+
+impl Journal {
+    /// Opens a journal of which nothing is to be replayed; `blocks` are all of its blocks in their order. Errors: its blocks
+    /// are not of 4 KiB, or fewer than it says.
+    pub(super) async fn open(
+        port: Rc<dyn BlockPort>,
+        superblock: JournalSuperblock,
+        blocks: Vec<Addr>,
+        has_barriers: bool,
+    ) -> FormatResult<Self> {
+        let format = superblock.format();
+        if format.block_bytes as usize != BLOCK_BYTES || (superblock.blocks as usize) > blocks.len() {
+            let (bytes, says, has) = (format.block_bytes, superblock.blocks, blocks.len());
+            return Err(Error::Corrupt(format!(
+                "the journal has {has} blocks, and says {says} of {bytes} bytes"
+            )));
+        }
+        let head = superblock.first;
+        let log = Log {
+            format,
+            sequence: superblock.sequence.max(1),
+            head,
+            superblock,
+            live: VecDeque::new(),
+            pending: BTreeMap::new(),
+        };
+        Ok(Self { port, blocks, has_barriers, log: RefCell::new(log) })
+    }
+
+    /// Blocks that one transaction may have at most: a quarter of the log, as with Linux.
+    pub(super) fn blocks_max(&self) -> usize {
+        self.log.borrow().capacity() as usize / 4
+    }
+
+    /// Writes a transaction to the log; then it is durable, or has been answered where there are no barriers. One call at
+    /// a time. Errors: of the port; what was written until then does not count.
+    pub(super) async fn commit(&self, closed: Closed) -> Result<()> {
+        let (body, commit) = self.log.borrow().encode(&closed);
+        let blocks = body.len() as u32 + 1;
+        if blocks > self.log.borrow().capacity() {
+            return Err(Errno::EUCLEAN);
+        }
+        self.make_room(blocks).await?;
+        let (start, commit_at, was_empty) = {
+            let log = self.log.borrow();
+            (log.head, log.behind(log.head, blocks - 1), log.live.is_empty())
+        };
+        if was_empty {
+            {
+                let mut log = self.log.borrow_mut();
+                (log.superblock.start, log.superblock.sequence) = (start, log.sequence);
+            }
+            // Durable with the flush below, and so before the commit block.
+            self.write_superblock(false).await?;
+        }
+        all(self.write_log(start, body)).await?;
+        self.flush().await?;
+        let write = Write {
+            fua: self.has_barriers,
+            ..Write::new(Block(self.blocks[commit_at as usize].0), vec![commit])
+        };
+        all(vec![self.port.write(write)]).await?;
+        let mut log = self.log.borrow_mut();
+        let sequence = log.sequence;
+        for addr in &closed.revoked {
+            log.pending.remove(addr);
+        }
+        let addrs = closed.blocks.iter().map(|(addr, _)| *addr).collect();
+        log.pending.extend(closed.blocks.into_iter().map(|(addr, payload)| (addr, (sequence, payload))));
+        log.live.push_back(Live { sequence, start, blocks, addrs });
+        log.head = log.behind(start, blocks);
+        log.sequence = sequence.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Everything that was committed is at its place and durable, and the log is empty. Not beside a commit.
+    pub(super) async fn empty(&self) -> Result<()> {
+        if self.log.borrow().live.is_empty() && self.log.borrow().superblock.start == 0 {
+            return Ok(());
+        }
+        self.checkpoint(|_| true).await
+    }
+
+    /// Makes room for so many blocks: a quarter of the log becomes free at once, so that it is not done for each commit.
+    async fn make_room(&self, blocks: u32) -> Result<()> {
+        if self.log.borrow().free() >= blocks {
+            return Ok(());
+        }
+        let wanted = blocks.max(self.log.borrow().capacity() / 4);
+        self.checkpoint(|log| log.free() < wanted).await
+    }
+
+    /// Writes what the oldest transactions hold to its places as long as `goes_on`, and lets the log begin behind them.
+    async fn checkpoint(&self, goes_on: impl Fn(&Log) -> bool) -> Result<()> {
+        let mut home = BTreeMap::new();
+        {
+            let mut log = self.log.borrow_mut();
+            while goes_on(&log) {
+                let Some(live) = log.live.pop_front() else { break };
+                for addr in live.addrs {
+                    if let Some((_, payload)) = log.pending.remove(&addr) {
+                        home.insert(addr, payload);
+                    }
+                }
+            }
+            log.set_tail();
+        }
+        let mut writes: Vec<Write> = Vec::new();
+        for (addr, payload) in home {
+            match writes.last_mut() {
+                Some(run) if run.block.0 + run.payloads.len() as u64 == addr.0 => run.payloads.push(payload),
+                _ => writes.push(Write::new(Block(addr.0), vec![payload])),
+            }
+        }
+        all(writes.into_iter().map(|write| self.port.write(write)).collect()).await?;
+        self.flush().await?;
+        self.write_superblock(true).await
+    }
+
+    async fn flush(&self) -> Result<()> {
+        match self.has_barriers {
+            true => all(vec![self.port.flush()]).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Submits writes to consecutive blocks of the log.
+    fn write_log(&self, start: u32, body: Vec<Payload>) -> Vec<Ticket> {
+        let log = self.log.borrow();
+        let mut writes: Vec<Write> = Vec::new();
+        for (index, payload) in body.into_iter().enumerate() {
+            let addr = self.blocks[log.behind(start, index as u32) as usize];
+            match writes.last_mut() {
+                Some(run) if run.block.0 + run.payloads.len() as u64 == addr.0 => run.payloads.push(payload),
+                _ => writes.push(Write::new(Block(addr.0), vec![payload])),
+            }
+        }
+        writes.into_iter().map(|write| self.port.write(write)).collect()
+    }
+
+    async fn write_superblock(&self, is_durable: bool) -> Result<()> {
+        let mut block = vec![0; BLOCK_BYTES];
+        let raw = self.log.borrow().superblock.encode();
+        block[..raw.len()].copy_from_slice(&raw);
+        let write = Write {
+            fua: is_durable && self.has_barriers,
+            ..Write::new(Block(self.blocks[0].0), vec![Payload::Bytes(block.into())])
+        };
+        all(vec![self.port.write(write)]).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::layout::journal::incompat;
+    use super::super::super::layout::superblock::tests::small;
+    use super::super::super::replay::replay;
+    use super::*;
+    use crate::port::{Image, Request, block_on};
+    use flashweir_core::Stream;
+    use flashweir_core::random::mix;
+    use std::collections::BTreeSet;
+
+    /// A disk in memory that keeps what it was asked for, in its order.
+    #[derive(Debug)]
+    struct Recorder {
+        image: Image,
+        requests: RefCell<Vec<Request>>,
+    }
+
+    impl BlockPort for Recorder {
+        fn capacity_blocks(&self) -> u64 {
+            self.image.capacity_blocks()
+        }
+
+        fn submit(&self, request: Request) -> Ticket {
+            self.requests.borrow_mut().push(request.clone());
+            self.image.submit(request)
+        }
+    }
+
+    const BLOCKS: u64 = 1024;
+    /// The journal is in two parts.
+    fn log_blocks() -> Vec<Addr> {
+        (600..630).chain(700..734).map(Addr).collect()
+    }
+
+    /// A content that says what it is; some begin with the journal's magic number.
+    fn content(number: u64) -> Payload {
+        let mut bytes: Vec<u8> = (0..512).flat_map(|word| mix(number ^ word << 40).to_le_bytes()).collect();
+        if number.is_multiple_of(3) {
+            super::super::super::layout::journal::unescape(&mut bytes);
+        }
+        Payload::Bytes(bytes.into())
+    }
+
+    fn superblock(features: u32) -> JournalSuperblock {
+        let mut superblock = JournalSuperblock::new(4096, 64);
+        (superblock.incompat, superblock.checksum_type) = (features, 4);
+        superblock
+    }
+
+    /// What is at a place after a cut and recovery: the newest content in the log, or what is there.
+    fn recovered(disk: &BTreeMap<u64, Payload>) -> BTreeMap<u64, Payload> {
+        let journal: Vec<_> =
+            log_blocks().iter().map(|addr| bytes_of(disk.get(&addr.0).unwrap_or(&Payload::Zero))).collect();
+        let superblock = JournalSuperblock::decode(&journal[0]).unwrap();
+        let replayed = replay(&superblock, &journal, &small(4096, &[]).geometry()).unwrap();
+        let newest = replayed.blocks.into_iter().map(|(addr, bytes)| (addr.0, Payload::Bytes(bytes)));
+        disk.clone().into_iter().chain(newest).collect()
+    }
+
+    /// What a cut after `requests` may leave: what was flushed, and any part of what was not.
+    fn cut(requests: &[Request], random: &mut Stream) -> BTreeMap<u64, Payload> {
+        let flushed = requests.iter().rposition(|request| *request == Request::Flush).unwrap_or(0);
+        let mut disk = BTreeMap::new();
+        for (at, request) in requests.iter().enumerate() {
+            let Request::Write(write) = request else { continue };
+            for (index, payload) in write.payloads.iter().enumerate() {
+                if at < flushed || write.fua || random.chance(0.5) {
+                    disk.insert(write.block.0 + index as u64, payload.clone());
+                }
+            }
+        }
+        disk
+    }
+
+    struct Run {
+        requests: Vec<Request>,
+        /// What each place holds after so many commits, and how many requests there had been.
+        states: Vec<(BTreeMap<u64, u64>, usize)>,
+    }
+
+    /// Commits transactions; revoked blocks are then written as data, which count from the next commit on.
+    fn run(seed: u64, features: u32, has_barriers: bool) -> Run {
+        let port = Rc::new(Recorder { image: Image::in_memory(BLOCKS), requests: RefCell::default() });
+        let first = superblock(features).encode();
+        let mut block = vec![0; BLOCK_BYTES];
+        block[..first.len()].copy_from_slice(&first);
+        let write = Write::new(Block(600), vec![Payload::Bytes(block.into())]);
+        block_on(port.write(write).completed()).unwrap();
+        block_on(port.flush().completed()).unwrap();
+        let journal = Journal::open(Rc::clone(&port) as _, superblock(features), log_blocks(), has_barriers);
+        let journal = block_on(journal).unwrap();
+        let mut random = Stream::new(seed, "transactions");
+        let (mut held, mut number) = (BTreeMap::new(), 0_u64);
+        let mut states = vec![(held.clone(), port.requests.borrow().len())];
+        for _ in 0..60 {
+            let changed: BTreeSet<u64> =
+                (0..random.below(journal.blocks_max() as u64)).map(|_| random.below(40)).collect();
+            let revoked: BTreeSet<u64> = (0..random.below(4)).map(|_| random.below(40)).collect();
+            let revoked: Vec<u64> = revoked.difference(&changed).copied().collect();
+            let numbers: Vec<(u64, u64)> =
+                changed.iter().zip(number + 1..).map(|(&addr, number)| (addr, number)).collect();
+            number += numbers.len() as u64;
+            held.extend(numbers.iter().copied());
+            held.retain(|addr, _| !revoked.contains(addr));
+            let closed = Closed {
+                blocks: numbers.iter().map(|&(addr, number)| (Addr(addr), content(number))).collect(),
+                revoked: revoked.iter().copied().map(Addr).collect(),
+                now: Timestamp { seconds: number as i64, nanos: 0 },
+            };
+            block_on(journal.commit(closed)).unwrap();
+            states.push((held.clone(), port.requests.borrow().len()));
+            for addr in revoked {
+                number += 1;
+                let write = Write::new(Block(addr), vec![content(number)]);
+                block_on(port.write(write).completed()).unwrap();
+                held.insert(addr, number);
+            }
+            if random.chance(0.03) {
+                block_on(journal.empty()).unwrap();
+            }
+        }
+        block_on(journal.empty()).unwrap();
+        let requests = port.requests.borrow().clone();
+        Run { requests, states }
+    }
+
+    /// How many transactions a disk shows, if it is one of the states from `least` on.
+    fn shows(disk: &BTreeMap<u64, Payload>, run: &Run, least: usize) -> Option<usize> {
+        let disk = recovered(disk);
+        let is = |state: &BTreeMap<u64, u64>| {
+            state.iter().all(|(addr, number)| {
+                disk.get(addr).is_some_and(|found| bytes_of(found) == bytes_of(&content(*number)))
+            })
+        };
+        (least..run.states.len().min(least + 2)).find(|&at| is(&run.states[at].0))
+    }
+
+    #[test]
+    fn what_was_committed_survives_any_cut_and_what_was_revoked_does_not_come_back() {
+        for (seed, features) in [
+            (1, incompat::REVOKE),
+            (2, incompat::REVOKE | incompat::WIDE | incompat::CSUM_V3),
+            (3, incompat::REVOKE | incompat::CSUM_V2),
+        ] {
+            let run = run(seed, features, true);
+            let mut random = Stream::new(seed, "cuts");
+            for after in run.states[0].1..=run.requests.len() {
+                let committed = run.states.iter().rposition(|(_, requests)| *requests <= after).unwrap();
+                for _ in 0..3 {
+                    let disk = cut(&run.requests[..after], &mut random);
+                    assert!(shows(&disk, &run, committed).is_some(), "seed {seed}, after {after} requests");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_barriers_a_cut_breaks_what_was_committed() {
+        let run = run(4, incompat::REVOKE | incompat::CSUM_V3, false);
+        assert!(run.requests[2..].iter().all(|request| *request != Request::Flush));
+        let mut random = Stream::new(4, "cuts");
+        let last = run.requests.len();
+        let disk = cut(&run.requests[..last], &mut random);
+        let journal = disk.get(&600).map(bytes_of);
+        let is_broken = journal.is_none_or(|block| JournalSuperblock::decode(&block).is_err())
+            || shows(&disk, &run, run.states.len() - 1).is_none();
+        assert!(is_broken);
+    }
+
+    #[test]
+    fn an_emptied_journal_has_nothing_to_replay_and_all_is_in_its_place() {
+        let run = run(5, incompat::REVOKE | incompat::CSUM_V3, true);
+        let disk = cut(&run.requests, &mut Stream::new(5, "cuts"));
+        let superblock = JournalSuperblock::decode(&bytes_of(&disk[&600])).unwrap();
+        assert_eq!(superblock.start, 0);
+        assert_eq!(superblock.sequence, 61);
+        for (addr, number) in &run.states.last().unwrap().0 {
+            assert_eq!(bytes_of(&disk[addr]), bytes_of(&content(*number)), "block {addr}");
+        }
+    }
+}

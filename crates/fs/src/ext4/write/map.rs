@@ -1,0 +1,416 @@
+//! The extent tree of a file: looked up, inserted into, cut out of.
+//!
+//! Invariants: an index entry names the first block of the file that its child maps. The root has at most four entries
+//! and every other node at least one. Nodes that get small are not merged; a tree gets lower when something is cut, and
+//! when nobody has the file any more.
+
+use super::super::Inode;
+use super::super::layout::extent::{
+    BLOCKS_MAX, DEPTH_MAX, Entries, Extent, Index, Node, Place, ROOT_ENTRIES, UNWRITTEN_BLOCKS_MAX,
+    block_entries,
+};
+use super::super::layout::inode::flags;
+use super::super::layout::{Addr, Geometry, Ino};
+use super::state::{State, Step};
+use crate::format::Kind;
+use crate::vfs::Errno;
+use std::collections::BTreeMap;
+
+/// Part of a file: an extent, or a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) first: u64,
+    pub(super) end: u64,
+    /// Where its first block is; `None` is a hole.
+    pub(super) addr: Option<Addr>,
+    pub(super) is_unwritten: bool,
+}
+
+impl Span {
+    /// The block that holds a block of the file, if it was written.
+    pub(super) fn written(&self, block: u64) -> Option<Addr> {
+        let addr = self.addr.filter(|_| !self.is_unwritten)?;
+        Some(Addr(addr.0 + (block - self.first)))
+    }
+}
+
+/// Parts of a file by their first blocks. They do not overlap.
+pub(super) type Spans = BTreeMap<u64, Span>;
+
+/// A node on the way to a block of a file.
+#[derive(Debug)]
+struct Level {
+    /// Null is the root.
+    addr: Addr,
+    node: Node,
+    place: Place,
+    /// The child on the way.
+    child: usize,
+}
+
+pub(super) fn root_of(inode: &Inode, geometry: &Geometry) -> Step<Node> {
+    if !inode.has(flags::EXTENTS) {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    Ok(Node::decode_root(&inode.block, geometry)?)
+}
+
+fn extents(node: &mut Node) -> &mut Vec<Extent> {
+    match &mut node.entries {
+        Entries::Leaf(extents) => extents,
+        Entries::Index(_) => unreachable!("a way ends with a leaf"),
+    }
+}
+
+fn children(node: &mut Node) -> &mut Vec<Index> {
+    match &mut node.entries {
+        Entries::Index(children) => children,
+        Entries::Leaf(_) => unreachable!("a leaf has no children"),
+    }
+}
+
+fn first_of(node: &Node) -> Option<u32> {
+    match &node.entries {
+        Entries::Leaf(extents) => extents.first().map(|extent| extent.first),
+        Entries::Index(children) => children.first().map(|child| child.first),
+    }
+}
+
+/// Both as one, if they follow each other in the file and on the disk.
+fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
+    let max = if left.is_unwritten { UNWRITTEN_BLOCKS_MAX } else { BLOCKS_MAX };
+    let blocks = u32::from(left.blocks) + u32::from(right.blocks);
+    let follows = left.end() == u64::from(right.first)
+        && left.addr.0 + u64::from(left.blocks) == right.addr.0
+        && left.is_unwritten == right.is_unwritten;
+    (follows && blocks <= u32::from(max)).then(|| Extent { blocks: blocks as u16, ..*left })
+}
+
+/// Merges what can be around the extents from `from` to `to`.
+fn merge_around(extents: &mut Vec<Extent>, from: usize, to: usize) {
+    for at in (from.saturating_sub(1)..=to).rev() {
+        if let [left, right, ..] = extents[at.min(extents.len())..]
+            && let Some(both) = merged(&left, &right)
+        {
+            extents.splice(at..at + 2, [both]);
+        }
+    }
+}
+
+/// What is left of an extent before and behind a range.
+fn rest(extent: &Extent, first: u64, end: u64) -> (Option<Extent>, Option<Extent>) {
+    let before = u64::from(extent.first) < first;
+    let before = before.then(|| Extent { blocks: (first - u64::from(extent.first)) as u16, ..*extent });
+    let behind = (end < extent.end()).then(|| Extent {
+        first: end as u32,
+        blocks: (extent.end() - end) as u16,
+        addr: Addr(extent.addr.0 + (end - u64::from(extent.first))),
+        is_unwritten: extent.is_unwritten,
+    });
+    (before, behind)
+}
+
+fn remove_overlapping(spans: &mut Spans, first: u64, end: u64) {
+    let before = spans.range(..first).next_back().filter(|(_, span)| span.end > first);
+    let from = before.map_or(first, |(&at, _)| at);
+    while let Some((&at, _)) = spans.range(from..end).next() {
+        spans.remove(&at);
+    }
+}
+
+impl State {
+    /// The nodes from the root to the leaf that maps a block, or would.
+    fn way(&self, ino: Ino, block: u64) -> Step<Vec<Level>> {
+        let inode = self.inode(ino)?;
+        let seed = inode.seed(&self.geometry);
+        let mut node = root_of(inode, &self.geometry)?;
+        let mut place = node.root_place();
+        let mut addr = Addr::NULL;
+        let mut way = Vec::new();
+        while let Entries::Index(below) = &node.entries {
+            let child = below.partition_point(|child| u64::from(child.first) <= block).saturating_sub(1);
+            let next = below.get(child).ok_or(Errno::EUCLEAN)?.child;
+            let below = node.child_place(child, &place);
+            way.push(Level { addr, node, place, child });
+            node = Node::decode(&self.block(next)?[..], &below, seed, &self.geometry)?;
+            (place, addr) = (below, next);
+        }
+        way.push(Level { addr, node, place, child: 0 });
+        Ok(way)
+    }
+
+    /// The part of a file that a block is in.
+    pub(super) fn span(&mut self, ino: Ino, block: u64) -> Step<Span> {
+        if block >= Geometry::FILE_BLOCKS_MAX {
+            return Err(Errno::EFBIG.into());
+        }
+        if let Some(spans) = self.spans.get(&ino)
+            && let Some((_, span)) = spans.range(..=block).next_back()
+            && block < span.end
+        {
+            return Ok(*span);
+        }
+        let mut way = self.way(ino, block)?;
+        let leaf = way.last_mut().expect("there is a root");
+        let place = leaf.place.clone();
+        let extents = extents(&mut leaf.node);
+        let at = extents.partition_point(|extent| u64::from(extent.first) <= block);
+        let of = |extent: &Extent| Span {
+            first: extent.first.into(),
+            end: extent.end(),
+            addr: Some(extent.addr),
+            is_unwritten: extent.is_unwritten,
+        };
+        let before = at.checked_sub(1).map(|at| of(&extents[at]));
+        let span = match before {
+            Some(span) if block < span.end => span,
+            before => {
+                // Before the first child of an index nothing is mapped.
+                let outside = block < place.range.start;
+                let first = before.map_or(if outside { block } else { place.range.start }, |span| span.end);
+                let end = extents.get(at).map_or(place.range.end, |extent| extent.first.into());
+                let end = if outside { place.range.start } else { end };
+                Span { first, end, addr: None, is_unwritten: false }
+            }
+        };
+        let spans = self.spans.entry(ino).or_default();
+        // Some may be parts of it, from before it was merged.
+        remove_overlapping(spans, span.first, span.end);
+        spans.insert(span.first, span);
+        Ok(span)
+    }
+
+    /// What was looked up of a part of a file is not so any more.
+    fn forget_spans(&mut self, ino: Ino, first: u64, end: u64) {
+        self.note_respanned(ino);
+        if let Some(spans) = self.spans.get_mut(&ino) {
+            remove_overlapping(spans, first, end);
+        }
+    }
+
+    /// Where blocks of a file should be from `block` on: behind those before it.
+    pub(super) fn goal(&mut self, ino: Ino, block: u64) -> Step<Addr> {
+        let mut way = self.way(ino, block)?;
+        let leaf = extents(&mut way.last_mut().expect("there is a root").node);
+        let at = leaf.partition_point(|extent| u64::from(extent.first) <= block);
+        Ok(match at.checked_sub(1).map(|at| leaf[at]) {
+            Some(before) => {
+                let distant = Addr(before.addr.0 + (block - u64::from(before.first)));
+                let is_inside = self.geometry.place_of(distant).is_some();
+                if is_inside { distant } else { before.addr }
+            }
+            None => match leaf.first() {
+                Some(behind) => {
+                    let distance = u64::from(behind.first).saturating_sub(block);
+                    Addr(behind.addr.0.saturating_sub(distance).max(1))
+                }
+                None => self.goal_of(ino),
+            },
+        })
+    }
+
+    fn new_tree_block(&mut self, ino: Ino, near: Addr) -> Step<Addr> {
+        let goal = if near == Addr::NULL { self.goal_of(ino) } else { near };
+        let addr = self.new_block(ino, goal)?;
+        self.counts.taken_for_tree += u64::from(self.is_spending);
+        Ok(addr)
+    }
+
+    fn write_node(&mut self, ino: Ino, addr: Addr, node: &Node) -> Step<()> {
+        let (geometry, seed) = (self.geometry, self.inode(ino)?.seed(&self.geometry));
+        node.encode(&mut self.block_mut(addr)?[..], seed, &geometry);
+        Ok(())
+    }
+
+    /// Writes the last node of a way, which was changed at an entry, and what follows from that above it.
+    fn write_way(&mut self, ino: Ino, mut way: Vec<Level>, mut at: usize) -> Step<()> {
+        let geometry = self.geometry;
+        let per_block = block_entries(geometry.block_bytes);
+        while let Some(mut level) = way.pop() {
+            let Some(parent) = way.last_mut() else {
+                return self.write_root(ino, level.node);
+            };
+            let index = parent.child;
+            if level.node.is_empty() {
+                self.free_block(ino, level.addr)?;
+                children(&mut parent.node).remove(index);
+                at = index;
+                continue;
+            }
+            let first = first_of(&level.node).expect("it is not empty");
+            let is_moved = children(&mut parent.node)[index].first != first;
+            children(&mut parent.node)[index].first = first;
+            if level.node.len() <= usize::from(level.node.max) {
+                self.write_node(ino, level.addr, &level.node)?;
+                if !is_moved {
+                    return Ok(());
+                }
+                at = index;
+                continue;
+            }
+            let length = level.node.len();
+            // What grows at its end stays full.
+            let is_end = at + 1 >= length && length - 1 <= usize::from(level.node.max);
+            let middle = if is_end { length - 1 } else { length / 2 };
+            let entries = match &mut level.node.entries {
+                Entries::Leaf(extents) => Entries::Leaf(extents.split_off(middle)),
+                Entries::Index(children) => Entries::Index(children.split_off(middle)),
+            };
+            let right = Node { depth: level.node.depth, max: per_block, generation: 0, entries };
+            let addr = self.new_tree_block(ino, level.addr)?;
+            self.write_node(ino, addr, &right)?;
+            self.write_node(ino, level.addr, &level.node)?;
+            let entry = Index { first: first_of(&right).expect("it is not empty"), child: addr };
+            let parent = way.last_mut().expect("it was there");
+            children(&mut parent.node).insert(index + 1, entry);
+            at = index + 1;
+        }
+        Ok(())
+    }
+
+    fn write_root(&mut self, ino: Ino, mut root: Node) -> Step<()> {
+        if root.is_empty() {
+            root = Node::empty_root();
+        }
+        if root.len() > ROOT_ENTRIES.into() {
+            if root.depth >= DEPTH_MAX {
+                return Err(Errno::ENOSPC.into());
+            }
+            let near = match &root.entries {
+                Entries::Leaf(extents) => extents[0].addr,
+                Entries::Index(children) => children[0].child,
+            };
+            let child = self.new_tree_block(ino, near)?;
+            let below = Node { max: block_entries(self.geometry.block_bytes), ..root };
+            self.write_node(ino, child, &below)?;
+            let first = first_of(&below).expect("it is not empty");
+            let entries = Entries::Index(vec![Index { first, child }]);
+            root = Node { depth: below.depth + 1, max: ROOT_ENTRIES, generation: 0, entries };
+        }
+        root.max = ROOT_ENTRIES;
+        root.encode_root(&mut self.inode_mut(ino)?.block);
+        Ok(())
+    }
+
+    /// Whether a file has a tree of more than one node.
+    pub(super) fn is_tall(&self, ino: Ino) -> bool {
+        let root = self.inode(ino).and_then(|inode| root_of(inode, &self.geometry));
+        root.is_ok_and(|root| root.depth > 0)
+    }
+
+    /// Takes levels away that the tree of a file does not need.
+    pub(super) fn flatten(&mut self, ino: Ino) -> Step<()> {
+        loop {
+            let inode = self.inode(ino)?;
+            let (root, seed) = (root_of(inode, &self.geometry)?, inode.seed(&self.geometry));
+            let Entries::Index(below) = &root.entries else { return Ok(()) };
+            let [only] = below[..] else { return Ok(()) };
+            let place = root.child_place(0, &root.root_place());
+            let child = Node::decode(&self.block(only.child)?[..], &place, seed, &self.geometry)?;
+            if child.len() > ROOT_ENTRIES.into() {
+                return Ok(());
+            }
+            self.free_block(ino, only.child)?;
+            let root = Node { max: ROOT_ENTRIES, ..child };
+            root.encode_root(&mut self.inode_mut(ino)?.block);
+        }
+    }
+
+    /// Maps blocks of a file that are a hole.
+    pub(super) fn insert_extent(&mut self, ino: Ino, new: Extent) -> Step<()> {
+        let mut way = self.way(ino, new.first.into())?;
+        let leaf = extents(&mut way.last_mut().expect("there is a root").node);
+        let at = leaf.partition_point(|extent| extent.first < new.first);
+        leaf.insert(at, new);
+        merge_around(leaf, at, at);
+        self.forget_spans(ino, new.first.into(), new.end());
+        self.write_way(ino, way, at)
+    }
+
+    /// Makes written what is a part of one extent that is not.
+    pub(super) fn convert(&mut self, ino: Ino, first: u64, end: u64) -> Step<()> {
+        let mut way = self.way(ino, first)?;
+        let leaf = extents(&mut way.last_mut().expect("there is a root").node);
+        let at = leaf.partition_point(|extent| u64::from(extent.first) <= first);
+        let at = at.checked_sub(1).ok_or(Errno::EUCLEAN)?;
+        let old = leaf[at];
+        if !old.is_unwritten || end > old.end() || first >= end {
+            return Err(Errno::EUCLEAN.into());
+        }
+        let (before, behind) = rest(&old, first, end);
+        let new = Extent {
+            first: first as u32,
+            blocks: (end - first) as u16,
+            addr: Addr(old.addr.0 + (first - u64::from(old.first))),
+            is_unwritten: false,
+        };
+        let parts: Vec<Extent> = before.into_iter().chain([new]).chain(behind).collect();
+        let last = at + parts.len() - 1;
+        leaf.splice(at..=at, parts);
+        merge_around(leaf, at, last);
+        self.forget_spans(ino, old.first.into(), old.end());
+        self.write_way(ino, way, last)
+    }
+
+    /// Makes a range of a file a hole, from its end on, and stops when so many extents were cut. Gives the block up to which
+    /// it is done: `first` when all is.
+    pub(super) fn cut(&mut self, ino: Ino, first: u64, end: u64, extents_max: usize) -> Step<u64> {
+        let mut end = end.min(Geometry::FILE_BLOCKS_MAX);
+        let mut left = extents_max;
+        let is_metadata = self.kind(ino)? != Kind::Regular;
+        while end > first && left > 0 {
+            let mut way = self.way(ino, end - 1)?;
+            let level = way.last_mut().expect("there is a root");
+            let start = level.place.range.start;
+            if start >= end {
+                // Nothing is mapped before the first child.
+                end = first;
+                break;
+            }
+            let leaf = extents(&mut level.node);
+            let to = leaf.partition_point(|extent| u64::from(extent.first) < end);
+            let from = leaf.partition_point(|extent| extent.end() <= first).max(to.saturating_sub(left));
+            if from >= to {
+                end = if start <= first { first } else { start };
+                continue;
+            }
+            let cut: Vec<Extent> = leaf[from..to].to_vec();
+            let mut parts = Vec::new();
+            let mut gone = Vec::new();
+            for extent in &cut {
+                if extent.end() <= first {
+                    parts.push(*extent);
+                    continue;
+                }
+                let (before, behind) = rest(extent, first, end);
+                let lowest = first.max(extent.first.into());
+                let highest = end.min(extent.end());
+                if lowest < highest {
+                    let addr = Addr(extent.addr.0 + (lowest - u64::from(extent.first)));
+                    gone.push((addr, (highest - lowest) as u32));
+                }
+                parts.extend(before);
+                parts.extend(behind);
+            }
+            let lowest = u64::from(cut[0].first).max(first);
+            left = left.saturating_sub(cut.len());
+            let is_whole = from == 0 || leaf[from - 1].end() <= first;
+            let at = from + parts.len().saturating_sub(1);
+            leaf.splice(from..to, parts);
+            self.forget_spans(ino, lowest, end);
+            self.write_way(ino, way, at)?;
+            for (addr, count) in gone {
+                self.free(addr, count)?;
+                for block in addr.0..addr.0 + u64::from(count) {
+                    if is_metadata {
+                        self.forget_block(Addr(block));
+                    }
+                }
+                self.count_blocks(ino, -i64::from(count))?;
+            }
+            end = if is_whole && start <= first { first } else { lowest };
+        }
+        self.flatten(ino)?;
+        Ok(end.max(first))
+    }
+}

@@ -1,0 +1,367 @@
+//! A volume that is mounted for writing, as the vfs uses it.
+//!
+//! Operations change the [`state`] in memory: [`names`], [`map`], [`space`], [`xattr`], [`orphan`]. Pages of files get
+//! their blocks when they are written, and go there at once; everything else goes to the [`journal`] with the transaction
+//! that it was changed in ([`sync`]), and from there to its place.
+//!
+//! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); the data of files for which
+//! a transaction has blocks are written before it is committed.
+//!
+//! Deliberately absent: writing to files that are not mapped by extents, journalling of data, a journal on another disk.
+//! Blocks of metadata that were read stay in memory.
+
+mod fs;
+mod journal;
+mod map;
+mod names;
+mod options;
+mod orphan;
+mod space;
+mod state;
+mod sync;
+mod xattr;
+
+use super::error::{Error, Result, corrupt};
+use super::layout::superblock::{self, Feature};
+use super::layout::{Addr, Geometry, Ino};
+use super::volume::Volume;
+use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
+use crate::vfs::Errno;
+use flashweir_core::Payload;
+use journal::Journal;
+pub use options::{Ext4Metrics, Ext4Options, Journaling};
+use state::{State, Step, Stop, block_of};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Blocks that one operation changes at most; the transaction has room for them.
+const OPERATION_BLOCKS: usize = 100;
+/// Blocks that a block of the journal revokes, at least.
+const REVOKES_PER_BLOCK: usize = 500;
+
+/// A volume that is mounted for writing.
+#[derive(Debug)]
+pub struct Ext4 {
+    /// For files that are mapped in an old way.
+    volume: Volume,
+    port: Rc<dyn BlockPort>,
+    state: RefCell<State>,
+    journal: Journal,
+    options: Ext4Options,
+    /// Blocks that are for no files.
+    overhead: u64,
+    recovered: Recovered,
+    /// Writes of data that have not ended, by number, and the next number.
+    writing: RefCell<BTreeSet<u64>>,
+    writes: Cell<u64>,
+    is_committing: Cell<bool>,
+    /// The last transaction that was committed.
+    committed: Cell<u64>,
+    /// Set when a commit failed: what is on the disk is the transaction before.
+    failed: Cell<bool>,
+    wakers: RefCell<Vec<Waker>>,
+}
+
+/// What was done at the mount to a volume that was not unmounted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Transactions of the journal.
+    pub transactions: u32,
+    /// Blocks that they had.
+    pub blocks: u64,
+    /// Inodes that were freed or truncated.
+    pub orphans: u64,
+}
+
+fn errno(error: &Error) -> Errno {
+    match error {
+        Error::Port(PortError::Device(flashweir_core::DeviceError::ReadOnly)) => Errno::EROFS,
+        Error::Port(_) => Errno::EIO,
+        _ => Errno::EUCLEAN,
+    }
+}
+
+impl Ext4 {
+    /// Mounts a volume for writing as Linux does by default; see [`Self::mount_with`].
+    pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
+        Self::mount_with(port, Ext4Options::default()).await
+    }
+
+    /// Mounts a volume for writing. Of one that was not unmounted the journal is replayed first; inodes that had lost their
+    /// names are freed. Errors: those of [`Volume::mount`]; the volume can only be read, or has to be checked.
+    pub async fn mount_with(port: Rc<dyn BlockPort>, options: Ext4Options) -> Result<Self> {
+        let mut volume = Volume::mount(Rc::clone(&port)).await?;
+        check_writable(&volume)?;
+        let mut recovered = Recovered::default();
+        let sequence = volume.journal().map_or(1, |journal| journal.replayed.next_sequence);
+        let was_replayed = volume.journal().is_some_and(|journal| journal.superblock.start != 0);
+        if was_replayed {
+            let replayed = volume.journal().map(|journal| &journal.replayed);
+            recovered.transactions = replayed.map_or(0, |replayed| replayed.transactions);
+            recovered.blocks = volume.overlay().len() as u64;
+            write_home(&port, &volume).await?;
+        }
+        let log = journal_blocks(&volume).await?;
+        let mut journal =
+            volume.journal().map(|journal| journal.superblock.clone()).ok_or_else(no_journal)?;
+        if was_replayed {
+            (journal.start, journal.sequence) = (0, sequence);
+            let mut block = bytes_of(&port.read(Block(log[0].0), 1).completed().await?[0]).to_vec();
+            let raw = journal.encode();
+            block[..raw.len()].copy_from_slice(&raw);
+            port.write(Write::new(Block(log[0].0), vec![Payload::Bytes(block.into())])).completed().await?;
+            port.flush().completed().await?;
+            volume = Volume::mount(Rc::clone(&port)).await?;
+        }
+        let orphans = volume.orphans().await?;
+        let mut state = State::new(volume.superblock().clone(), volume.groups().to_vec());
+        let geometry = state.geometry;
+        let metadata =
+            [Addr(0)].into_iter().chain((0..u64::from(geometry.desc_blocks())).map(|at| Addr(1 + at)));
+        for addr in metadata {
+            let block = bytes_of(&port.read(Block(addr.0), 1).completed().await?[0]);
+            state.loaded(addr, block_of(&block)?);
+        }
+        state.orphans = orphans;
+        let overhead = overhead(&geometry, log.len() as u64);
+        let journal = Journal::open(Rc::clone(&port), journal, log, options.barrier).await?;
+        let mut fs = Self {
+            volume,
+            port,
+            state: RefCell::new(state),
+            journal,
+            options,
+            overhead,
+            recovered,
+            writing: RefCell::default(),
+            writes: Cell::new(0),
+            is_committing: Cell::new(false),
+            committed: Cell::new(0),
+            failed: Cell::new(false),
+            wakers: RefCell::default(),
+        };
+        fs.begin().await?;
+        fs.recovered.orphans = fs.free_orphans().await?;
+        Ok(fs)
+    }
+
+    /// Says on the disk that the journal counts from now on.
+    async fn begin(&self) -> Result<()> {
+        let block = {
+            let mut state = self.state.borrow_mut();
+            state.superblock.features.set(Feature::RECOVER, true);
+            state.superblock.mount_count = state.superblock.mount_count.saturating_add(1);
+            state.superblock.mount_time = state.clock.seconds.max(0) as u64;
+            state.geometry.features = state.superblock.features;
+            state.superblock_block().map_err(|_| Error::Corrupt("no superblock".into()))?
+        };
+        self.write_superblock(block).await
+    }
+
+    async fn write_superblock(&self, block: Box<crate::port::BlockBytes>) -> Result<()> {
+        self.state.borrow_mut().put_superblock(block.clone());
+        self.port.write(Write::new(Block(0), vec![Payload::Bytes(block[..].into())])).completed().await?;
+        if self.options.barrier {
+            self.port.flush().completed().await?;
+        }
+        Ok(())
+    }
+
+    /// Frees or truncates what the mount before did not come to. Gives how many inodes that were.
+    async fn free_orphans(&self) -> Result<u64> {
+        let orphans = self.state.borrow().orphans.clone();
+        let broken =
+            |ino: Ino| move |errno: Errno| Error::Corrupt(format!("the orphan {ino}: {}", errno.message()));
+        for &ino in &orphans {
+            let links = self.run(|state| Ok(state.inode(ino)?.links)).await.map_err(broken(ino))?;
+            match links {
+                0 => self.destroy(Some(ino)).await.map_err(broken(ino))?,
+                _ => while !self.change(|state| state.truncate_some(ino)).await.map_err(broken(ino))? {},
+            }
+        }
+        Ok(orphans.len() as u64)
+    }
+
+    /// What was done at the mount.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// What was counted since the mount.
+    pub fn metrics(&self) -> Ext4Metrics {
+        self.state.borrow().metrics
+    }
+
+    /// Runs an operation on the state, and again when what it needs is in memory.
+    async fn run<T>(
+        &self,
+        mut operation: impl FnMut(&mut State) -> Step<T>,
+    ) -> std::result::Result<T, Errno> {
+        loop {
+            let step = self.state.borrow_mut().attempt(&mut operation);
+            match step {
+                Ok(value) => return Ok(value),
+                Err(Stop::Failed(errno)) => return Err(errno),
+                Err(Stop::Block(addr)) => self.load(addr).await.map_err(|error| errno(&error))?,
+                Err(Stop::Inode(ino)) => self.load_inode(ino).await?,
+            }
+        }
+    }
+
+    /// Runs an operation that changes something, when the transaction has room for it.
+    async fn change<T>(
+        &self,
+        mut operation: impl FnMut(&mut State) -> Step<T>,
+    ) -> std::result::Result<T, Errno> {
+        if self.failed.get() {
+            return Err(Errno::EROFS);
+        }
+        while self.is_full() {
+            self.commit().await?;
+        }
+        let result = self.run(&mut operation).await;
+        if matches!(result, Err(Errno::ENOSPC)) && self.state.borrow().counts.waiting > 0 {
+            // Blocks become free with a commit.
+            self.commit().await?;
+            return self.run(&mut operation).await;
+        }
+        result
+    }
+
+    /// Whether the running transaction may have no room for another operation.
+    fn is_full(&self) -> bool {
+        let state = self.state.borrow();
+        // What is revoked takes a word of a block.
+        let revoking = state.running.revoked.len() / REVOKES_PER_BLOCK;
+        state.running.blocks.len() + revoking + OPERATION_BLOCKS > self.journal.blocks_max()
+    }
+
+    /// Brings a block of metadata into memory, unless it came meanwhile.
+    async fn load(&self, addr: Addr) -> Result<()> {
+        let geometry = self.state.borrow().geometry;
+        if !geometry.is_data(addr, 1) {
+            return corrupt(format!("a block of metadata is at {addr}, outside of the volume"));
+        }
+        let answer = self.port.read(Block(addr.0), 1).completed().await?;
+        self.state.borrow_mut().loaded(addr, block_of(&bytes_of(&answer[0]))?);
+        Ok(())
+    }
+
+    async fn load_inode(&self, ino: Ino) -> std::result::Result<(), Errno> {
+        loop {
+            let step = self.state.borrow_mut().loaded_inode(ino);
+            match step {
+                Ok(()) => return Ok(()),
+                Err(Stop::Failed(errno)) => return Err(errno),
+                Err(Stop::Block(addr)) => self.load(addr).await.map_err(|error| errno(&error))?,
+                Err(Stop::Inode(_)) => return Err(Errno::EUCLEAN),
+            }
+        }
+    }
+
+    // Writes of data.
+
+    /// A write of data begins; transactions that are closed from now on wait for its end.
+    fn begin_write(&self) -> u64 {
+        let number = self.writes.get();
+        self.writes.set(number + 1);
+        self.writing.borrow_mut().insert(number);
+        number
+    }
+
+    fn end_write(&self, number: u64) {
+        self.writing.borrow_mut().remove(&number);
+        self.wake();
+    }
+
+    /// Waits until `is_true`; it is looked at when a write or a commit has ended.
+    async fn wait_until(&self, is_true: impl Fn() -> bool) {
+        poll_fn(|context| {
+            if is_true() {
+                return Poll::Ready(());
+            }
+            self.wakers.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn wake(&self) {
+        let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn no_journal() -> Error {
+    Error::Refused("writing without a journal".into())
+}
+
+/// Errors: the volume can only be read, with what it has, or has to be checked.
+fn check_writable(volume: &Volume) -> Result<()> {
+    let superblock = volume.superblock();
+    let unwritable = superblock.features.unwritable();
+    if !unwritable.is_empty() {
+        return Err(Error::Refused(format!("writing with the feature {}", unwritable.join(", "))));
+    }
+    if volume.geometry().block_bytes as usize != BLOCK_BYTES {
+        return Err(Error::Refused(format!(
+            "writing with blocks of {} bytes",
+            volume.geometry().block_bytes
+        )));
+    }
+    if !superblock.features.has(Feature::EXTENT) {
+        return Err(Error::Refused("writing without extents".into()));
+    }
+    if superblock.state & superblock::state::ERRORS != 0 {
+        return corrupt("it says that it has to be checked");
+    }
+    match volume.journal() {
+        None => Err(no_journal()),
+        Some(journal) if journal.superblock.is_first_version => {
+            Err(Error::Refused("a journal of version 1".into()))
+        }
+        Some(journal) if journal.superblock.error != 0 => corrupt("its journal was aborted"),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Writes what the log holds to its places.
+async fn write_home(port: &Rc<dyn BlockPort>, volume: &Volume) -> Result<()> {
+    let writes = volume
+        .overlay()
+        .iter()
+        .map(|(addr, bytes)| port.write(Write::new(Block(addr.0), vec![Payload::Bytes(bytes.clone())])));
+    let tickets: Vec<_> = writes.collect();
+    for ticket in tickets {
+        ticket.completed().await?;
+    }
+    port.flush().completed().await?;
+    Ok(())
+}
+
+/// The blocks of the journal in their order.
+async fn journal_blocks(volume: &Volume) -> Result<Vec<Addr>> {
+    let journal = volume.journal().ok_or_else(no_journal)?;
+    let count = u64::from(journal.superblock.blocks);
+    let mut blocks = Vec::new();
+    while (blocks.len() as u64) < count {
+        let at = blocks.len() as u64;
+        let run = volume.run(&journal.inode, at).await?;
+        let Some(addr) = run.addr else { return corrupt(format!("block {at} of the journal is a hole")) };
+        blocks.extend((addr.0..).take(run.blocks.min(count - at).max(1) as usize).map(Addr));
+    }
+    Ok(blocks)
+}
+
+/// Blocks that are for no files: copies of superblock and descriptors, bitmaps, tables, the journal.
+fn overhead(geometry: &Geometry, journal_blocks: u64) -> u64 {
+    let of_group = 2 + u64::from(geometry.inode_table_blocks());
+    let backups: u64 = geometry.groups().map(|group| u64::from(geometry.backup_blocks_of(group))).sum();
+    u64::from(geometry.first_data_block)
+        + backups
+        + of_group * u64::from(geometry.group_count)
+        + journal_blocks
+}

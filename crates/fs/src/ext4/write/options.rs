@@ -1,0 +1,63 @@
+//! How a volume is mounted for writing, and what is counted.
+
+use flashweir_core::{Duration, metrics};
+use serde::{Deserialize, Serialize};
+
+/// What the journal promises of the data of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Journaling {
+    /// Data are on the disk before the transaction that makes them part of a file.
+    #[default]
+    Ordered,
+    /// Nothing: after a power cut a file may have blocks with what was there before.
+    Writeback,
+}
+
+/// How a volume is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ext4Options {
+    /// What the journal promises of data.
+    pub journaling: Journaling,
+    /// Whether the disk is asked to make things durable, in their order. Without it a power cut may destroy the volume.
+    pub barrier: bool,
+    /// Whether blocks are discarded when the transaction that freed them is durable.
+    pub discard: bool,
+    /// After how long what was changed is made durable though nobody asked for it.
+    pub commit_interval: Duration,
+}
+
+impl Default for Ext4Options {
+    /// As Linux mounts it.
+    fn default() -> Self {
+        Self {
+            journaling: Journaling::Ordered,
+            barrier: true,
+            discard: false,
+            commit_interval: Duration::from_secs(5),
+        }
+    }
+}
+
+metrics! {
+    /// What an ext4 volume did since the mount. Blocks and pages are of 4 KiB.
+    pub struct Ext4Metrics {
+        /// Pages of files that were written for those above.
+        written_pages,
+        /// Of these, pages that were allocated when they were written.
+        allocated_pages,
+        /// Transactions that were committed.
+        commits,
+        /// Blocks of metadata in them.
+        journalled_blocks,
+        /// Blocks that they revoked.
+        revoked_blocks,
+        /// Calls of fsync and fdatasync that needed a transaction to be committed.
+        fsyncs_by_commit,
+        /// Calls of fsync and fdatasync for which a flush was enough.
+        fsyncs_by_flush,
+        /// Blocks discarded.
+        discarded_blocks,
+    }
+}

@@ -1,0 +1,581 @@
+//! What a volume that is mounted for writing keeps in memory: blocks of metadata, inodes, descriptors, the transaction
+//! that is running.
+//!
+//! Everything here is synchronous and either done or not done. What an operation changes is noted in [`State::undo`]
+//! first; if it fails, or stops because it needs a block that is not in memory ([`Stop`]), all of it is taken back. One
+//! that stopped is run again when the block is there. So no operation is ever seen half done by another one or by a
+//! transaction.
+//!
+//! Invariants:
+//! 1. A block that differs from what the last committed transaction has is in the running one. Blocks that were changed
+//!    stay in memory, so none is read from the disk while the journal has a newer one.
+//! 2. A block that a transaction frees is not used again before that transaction is committed.
+//! 3. Blocks that are free, less those that wait for a commit, are at least as many as are claimed.
+
+use super::super::error::Error;
+use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
+use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, superblock};
+use super::super::{Inode, Result as FormatResult};
+use super::map::Spans;
+use super::options::Ext4Metrics;
+use crate::format::{Kind, put};
+use crate::port::{BLOCK_BYTES, BlockBytes, payload_of};
+use crate::vfs::{Errno, Timestamp};
+use flashweir_core::Payload;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why an operation cannot go on.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It needs a block of metadata.
+    Block(Addr),
+    /// It needs an inode.
+    Inode(Ino),
+    /// It failed.
+    Failed(Errno),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(_: Error) -> Self {
+        Self::Failed(Errno::EUCLEAN)
+    }
+}
+
+pub(super) type Step<T> = Result<T, Stop>;
+
+/// A block of metadata.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    pub(super) bytes: Box<BlockBytes>,
+    /// The operation that changed it last.
+    op: u64,
+    /// Its checksum was looked at, or it was made here.
+    pub(super) is_checked: bool,
+}
+
+/// An inode. Its own size is what the disk knows: behind it there are only pages that were not written yet.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) inode: Inode,
+    /// Bytes, with what is only in memory.
+    pub(super) size: u64,
+    /// Where the last page ends that was written: up to there the disk may know the size.
+    pub(super) written_end: u64,
+    /// It was freed; kept until its bytes are in the block of the table.
+    pub(super) is_gone: bool,
+    /// The last transaction with a change of it, and with one that is needed to find its data.
+    pub(super) tid: u64,
+    pub(super) data_tid: u64,
+    op: u64,
+}
+
+/// A group of blocks.
+#[derive(Debug)]
+pub(super) struct GroupState {
+    pub(super) desc: GroupDesc,
+    op: u64,
+    /// A bit for each block that cannot be allocated now, where the bitmap is in memory.
+    pub(super) taken: Option<Vec<u64>>,
+    /// No more free blocks in a row than this.
+    pub(super) longest: u32,
+}
+
+/// Blocks that are set aside for pages of a file that will be written.
+#[derive(Debug, Default)]
+pub(super) struct Claim {
+    /// Those that are in holes.
+    pub(super) pages: BTreeSet<u64>,
+    /// Those that have blocks which were never written.
+    pub(super) unwritten: BTreeSet<u64>,
+    /// Blocks of the extent tree that writing them may need.
+    pub(super) tree: u64,
+}
+
+impl Claim {
+    /// How many extents writing them adds at most.
+    pub(super) fn entries(&self) -> u64 {
+        self.pages.len() as u64 + 2 * self.unwritten.len() as u64
+    }
+}
+
+/// What is to be committed together.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    pub(super) tid: u64,
+    pub(super) blocks: BTreeSet<Addr>,
+    pub(super) inodes: BTreeSet<Ino>,
+    pub(super) groups: BTreeSet<Group>,
+    pub(super) has_superblock: bool,
+    pub(super) revoked: BTreeSet<Addr>,
+    /// What it frees.
+    pub(super) freed: Vec<(Addr, u32)>,
+}
+
+/// A transaction that takes no more changes.
+#[derive(Debug)]
+pub(super) struct ClosedTransaction {
+    pub(super) tid: u64,
+    pub(super) blocks: Vec<(Addr, Payload)>,
+    pub(super) revoked: Vec<Addr>,
+    pub(super) freed: Vec<(Addr, u32)>,
+}
+
+/// Counts, as they are in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Free blocks and inodes, as the descriptors say.
+    pub(super) free_blocks: u64,
+    pub(super) free_inodes: u64,
+    /// Blocks that are free and wait for a commit.
+    pub(super) waiting: u64,
+    /// Blocks that are set aside.
+    pub(super) claimed: u64,
+    /// Blocks of extent trees that this operation took from a claim.
+    pub(super) taken_for_tree: u64,
+    freed: usize,
+}
+
+#[derive(Debug)]
+enum Undo {
+    Buffer(Addr, Option<Buffer>),
+    Clean(Addr),
+    Node(Ino, Option<Box<Node>>),
+    Desc(Group, Box<GroupDesc>),
+    Bits { group: Group, first: u32, count: u32, were_taken: bool },
+    Revoked(Addr),
+    Orphans(Vec<Ino>),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) superblock: Superblock,
+    pub(super) geometry: Geometry,
+    pub(super) groups: Vec<GroupState>,
+    pub(super) buffers: BTreeMap<Addr, Buffer>,
+    pub(super) nodes: BTreeMap<Ino, Box<Node>>,
+    /// Parts of files and where they are, as far as they were looked up.
+    pub(super) spans: BTreeMap<Ino, Spans>,
+    /// Files with pages that have room set aside.
+    pub(super) claims: BTreeMap<Ino, Claim>,
+    /// Inodes that are to be freed or truncated, in the order of the list on the disk.
+    pub(super) orphans: Vec<Ino>,
+    pub(super) held: BTreeMap<Ino, u32>,
+    pub(super) running: Transaction,
+    pub(super) counts: Counts,
+    /// Whether blocks are taken from a claim.
+    pub(super) is_spending: bool,
+    /// No earlier than any time that was seen.
+    pub(super) clock: Timestamp,
+    pub(super) metrics: Ext4Metrics,
+    undo: Vec<Undo>,
+    before: Counts,
+    op: u64,
+    /// Inodes whose spans this operation changed.
+    respanned: Vec<Ino>,
+}
+
+impl State {
+    /// Of a volume with these descriptors, whose first block is given.
+    pub(super) fn new(superblock: Superblock, descs: Vec<GroupDesc>) -> Self {
+        let seconds = superblock.write_time.max(superblock.mkfs_time).max(superblock.mount_time);
+        let free_blocks = descs.iter().map(|desc| u64::from(desc.free_blocks)).sum();
+        let free_inodes = descs.iter().map(|desc| u64::from(desc.free_inodes)).sum();
+        let group = |desc| GroupState { desc, op: 0, taken: None, longest: u32::MAX };
+        Self {
+            geometry: superblock.geometry(),
+            superblock,
+            groups: descs.into_iter().map(group).collect(),
+            buffers: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            spans: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            orphans: Vec::new(),
+            held: BTreeMap::new(),
+            running: Transaction { tid: 1, ..Transaction::default() },
+            counts: Counts { free_blocks, free_inodes, ..Counts::default() },
+            is_spending: false,
+            clock: Timestamp { seconds: seconds as i64, nanos: 0 },
+            metrics: Ext4Metrics::default(),
+            undo: Vec::new(),
+            before: Counts::default(),
+            op: 1,
+            respanned: Vec::new(),
+        }
+    }
+
+    // Operations.
+
+    /// Runs an operation: it is done, or nothing has changed.
+    pub(super) fn attempt<T>(&mut self, operation: impl FnOnce(&mut Self) -> Step<T>) -> Step<T> {
+        debug_assert!(self.undo.is_empty());
+        self.op += 1;
+        self.counts.taken_for_tree = 0;
+        self.counts.freed = self.running.freed.len();
+        self.before = self.counts;
+        self.respanned.clear();
+        self.is_spending = false;
+        let result = operation(self);
+        self.is_spending = false;
+        match result {
+            Ok(_) => self.undo.clear(),
+            Err(_) => self.take_back(),
+        }
+        let counts = &self.counts;
+        debug_assert!(counts.free_blocks >= counts.waiting + counts.claimed, "{counts:?}");
+        result
+    }
+
+    fn take_back(&mut self) {
+        while let Some(undo) = self.undo.pop() {
+            match undo {
+                Undo::Buffer(addr, Some(buffer)) => drop(self.buffers.insert(addr, buffer)),
+                Undo::Buffer(addr, None) => {
+                    self.buffers.remove(&addr);
+                    self.running.blocks.remove(&addr);
+                }
+                Undo::Clean(addr) => drop(self.running.blocks.insert(addr)),
+                Undo::Node(ino, Some(node)) => drop(self.nodes.insert(ino, node)),
+                Undo::Node(ino, None) => {
+                    self.nodes.remove(&ino);
+                    self.running.inodes.remove(&ino);
+                }
+                Undo::Desc(group, desc) => self.groups[group.0 as usize].desc = *desc,
+                Undo::Bits { group, first, count, were_taken } => {
+                    self.mark(group, first, count, were_taken);
+                }
+                Undo::Revoked(addr) => drop(self.running.revoked.remove(&addr)),
+                Undo::Orphans(orphans) => self.orphans = orphans,
+            }
+        }
+        for ino in std::mem::take(&mut self.respanned) {
+            self.spans.remove(&ino);
+        }
+        self.running.freed.truncate(self.before.freed);
+        self.counts = self.before;
+    }
+
+    /// The spans of an inode are not valid if this operation is taken back.
+    pub(super) fn note_respanned(&mut self, ino: Ino) {
+        if self.respanned.last() != Some(&ino) {
+            self.respanned.push(ino);
+        }
+    }
+
+    pub(super) fn tick(&mut self, now: Timestamp) {
+        self.clock = self.clock.max(now);
+    }
+
+    // Blocks of metadata.
+
+    /// A block was read. What is in memory already is newer.
+    pub(super) fn loaded(&mut self, addr: Addr, bytes: Box<BlockBytes>) {
+        self.buffers.entry(addr).or_insert(Buffer { bytes, op: 0, is_checked: false });
+    }
+
+    pub(super) fn block(&self, addr: Addr) -> Step<&BlockBytes> {
+        self.buffers.get(&addr).map(|buffer| &*buffer.bytes).ok_or(Stop::Block(addr))
+    }
+
+    /// The block, to be changed.
+    pub(super) fn block_mut(&mut self, addr: Addr) -> Step<&mut BlockBytes> {
+        let op = self.op;
+        let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
+        if buffer.op != op {
+            let old = Buffer { bytes: buffer.bytes.clone(), ..*buffer };
+            self.undo.push(Undo::Buffer(addr, Some(old)));
+            buffer.op = op;
+        }
+        self.running.blocks.insert(addr);
+        Ok(&mut buffer.bytes)
+    }
+
+    /// A block whose contents on the disk mean nothing any more.
+    pub(super) fn put_block(&mut self, addr: Addr, bytes: Box<BlockBytes>) {
+        let old = self.buffers.insert(addr, Buffer { bytes, op: self.op, is_checked: true });
+        if old.as_ref().is_none_or(|old| old.op != self.op) {
+            self.undo.push(Undo::Buffer(addr, old));
+        }
+        self.running.blocks.insert(addr);
+    }
+
+    /// A block is no block of metadata any more.
+    pub(super) fn forget_block(&mut self, addr: Addr) {
+        if let Some(old) = self.buffers.remove(&addr) {
+            // Put back as it is now; what this operation did to it before is taken back after that.
+            self.undo.push(Undo::Buffer(addr, Some(old)));
+        }
+        if self.running.blocks.remove(&addr) {
+            self.undo.push(Undo::Clean(addr));
+        }
+        if self.running.revoked.insert(addr) {
+            self.undo.push(Undo::Revoked(addr));
+        }
+    }
+
+    // Descriptors.
+
+    pub(super) fn group(&self, group: Group) -> &GroupState {
+        &self.groups[group.0 as usize]
+    }
+
+    pub(super) fn desc_mut(&mut self, group: Group) -> &mut GroupDesc {
+        let op = self.op;
+        self.running.groups.insert(group);
+        self.running.blocks.insert(self.geometry.desc_place(group).0);
+        let state = &mut self.groups[group.0 as usize];
+        if state.op != op {
+            state.op = op;
+            self.undo.push(Undo::Desc(group, Box::new(state.desc.clone())));
+        }
+        &mut state.desc
+    }
+
+    /// Changes which blocks of a group can be allocated.
+    pub(super) fn mark(&mut self, group: Group, first: u32, count: u32, as_taken: bool) {
+        let state = &mut self.groups[group.0 as usize];
+        let Some(taken) = &mut state.taken else { return };
+        for bit in first..first + count {
+            let (word, mask) = (&mut taken[bit as usize / 64], 1 << (bit % 64));
+            *word = if as_taken { *word | mask } else { *word & !mask };
+        }
+        if !as_taken {
+            state.longest = u32::MAX;
+        }
+    }
+
+    /// The same, by an operation.
+    pub(super) fn mark_undoably(&mut self, group: Group, first: u32, count: u32, as_taken: bool) {
+        self.mark(group, first, count, as_taken);
+        self.undo.push(Undo::Bits { group, first, count, were_taken: !as_taken });
+    }
+
+    // Inodes.
+
+    /// The block of a table where an inode stands, and its first byte there.
+    pub(super) fn inode_place(&self, ino: Ino) -> Step<(Addr, usize)> {
+        let (group, index) = self.geometry.place_of_inode(ino).ok_or(Errno::ESTALE)?;
+        let (block, at) = self.geometry.table_place(index);
+        Ok((Addr(self.group(group).desc.inode_table.0 + u64::from(block)), at))
+    }
+
+    /// An inode whose block is in memory becomes known.
+    pub(super) fn loaded_inode(&mut self, ino: Ino) -> Step<()> {
+        let (addr, at) = self.inode_place(ino)?;
+        if self.nodes.contains_key(&ino) {
+            return Ok(());
+        }
+        let raw = &self.block(addr)?[at..at + usize::from(self.geometry.inode_bytes)];
+        let inode = Inode::decode(raw, ino, &self.geometry)?;
+        if inode.links == 0 && !self.orphans.contains(&ino) {
+            return Err(Errno::ESTALE.into());
+        }
+        inode.kind().ok_or(Errno::EUCLEAN)?;
+        let size = inode.size;
+        self.nodes.insert(ino, Box::new(Node { inode, size, written_end: size, is_gone: false, tid: 0, data_tid: 0, op: 0 }));
+        Ok(())
+    }
+
+    pub(super) fn node(&self, ino: Ino) -> Step<&Node> {
+        match self.nodes.get(&ino) {
+            Some(node) if node.is_gone => Err(Errno::ESTALE.into()),
+            Some(node) => Ok(node),
+            None if ino != Ino::ROOT && ino.0 < self.geometry.first_ino => Err(Errno::EUCLEAN.into()),
+            None => Err(Stop::Inode(ino)),
+        }
+    }
+
+    pub(super) fn inode(&self, ino: Ino) -> Step<&Inode> {
+        self.node(ino).map(|node| &node.inode)
+    }
+
+    pub(super) fn kind(&self, ino: Ino) -> Step<Kind> {
+        Ok(self.inode(ino)?.kind().ok_or(Errno::EUCLEAN)?)
+    }
+
+    fn note_inode(&mut self, ino: Ino) -> Step<()> {
+        let (addr, _) = self.inode_place(ino)?;
+        self.running.inodes.insert(ino);
+        self.running.blocks.insert(addr);
+        Ok(())
+    }
+
+    /// An inode, of which nothing that finds its data is to be changed.
+    pub(super) fn node_times(&mut self, ino: Ino) -> Step<&mut Node> {
+        self.node(ino)?;
+        self.note_inode(ino)?;
+        let (op, tid) = (self.op, self.running.tid);
+        let node = self.nodes.get_mut(&ino).expect("it was found");
+        if node.op != op {
+            self.undo.push(Undo::Node(ino, Some(node.clone())));
+            node.op = op;
+        }
+        node.tid = tid;
+        Ok(node)
+    }
+
+    /// An inode, to be changed.
+    pub(super) fn node_mut(&mut self, ino: Ino) -> Step<&mut Node> {
+        let tid = self.running.tid;
+        let node = self.node_times(ino)?;
+        node.data_tid = tid;
+        Ok(node)
+    }
+
+    pub(super) fn inode_mut(&mut self, ino: Ino) -> Step<&mut Inode> {
+        self.node_mut(ino).map(|node| &mut node.inode)
+    }
+
+    /// A new inode; the block of the table is in memory.
+    pub(super) fn put_inode(&mut self, inode: Inode) -> Step<()> {
+        let ino = inode.ino;
+        self.note_inode(ino)?;
+        let tid = self.running.tid;
+        let node = Node { inode, size: 0, written_end: 0, is_gone: false, tid, data_tid: tid, op: self.op };
+        let old = self.nodes.insert(ino, Box::new(node));
+        self.undo.push(Undo::Node(ino, old));
+        Ok(())
+    }
+
+    /// Notes outside of an operation that something was written to a file, which is in memory.
+    pub(super) fn note_written(&mut self, ino: Ino, change: impl FnOnce(&mut Node)) {
+        if self.node(ino).is_ok() && self.note_inode(ino).is_ok() {
+            let tid = self.running.tid;
+            let node = self.nodes.get_mut(&ino).expect("it was found");
+            node.tid = tid;
+            change(node);
+            let known = node.size.min(node.written_end);
+            if known > node.inode.size {
+                node.inode.size = known;
+                node.data_tid = tid;
+            }
+        }
+    }
+
+    /// Changes what an inode takes, by so many blocks.
+    pub(super) fn count_blocks(&mut self, ino: Ino, more: i64) -> Step<()> {
+        let geometry = self.geometry;
+        let inode = self.inode_mut(ino)?;
+        let sectors = inode.sectors(&geometry);
+        let sectors = sectors.checked_add_signed(8 * more).ok_or(Errno::EUCLEAN)?;
+        inode.set_sectors(sectors, &geometry);
+        Ok(())
+    }
+
+    // Orphans.
+
+    /// The inode is to be freed, or truncated, if nothing else comes.
+    pub(super) fn add_orphan(&mut self, ino: Ino) -> Step<()> {
+        if self.orphans.contains(&ino) {
+            return Ok(());
+        }
+        let next = self.orphans.first().map_or(0, |next| next.0);
+        self.undo.push(Undo::Orphans(self.orphans.clone()));
+        self.orphans.insert(0, ino);
+        self.running.has_superblock = true;
+        self.node_times(ino)?.inode.dtime = next;
+        Ok(())
+    }
+
+    pub(super) fn remove_orphan(&mut self, ino: Ino) -> Step<()> {
+        let Some(at) = self.orphans.iter().position(|&orphan| orphan == ino) else { return Ok(()) };
+        self.undo.push(Undo::Orphans(self.orphans.clone()));
+        self.orphans.remove(at);
+        let next = self.orphans.get(at).map_or(0, |next| next.0);
+        match at.checked_sub(1) {
+            Some(before) => self.node_times(self.orphans[before])?.inode.dtime = next,
+            None => self.running.has_superblock = true,
+        }
+        self.node_times(ino)?.inode.dtime = 0;
+        Ok(())
+    }
+
+    // Transactions.
+
+    /// Whether the running transaction has changes.
+    pub(super) fn is_changed(&self) -> bool {
+        !self.running.blocks.is_empty() || self.running.has_superblock
+    }
+
+    /// What the superblock says of what is in memory.
+    pub(super) fn update_superblock(&mut self) {
+        self.superblock.free_blocks = self.counts.free_blocks;
+        self.superblock.free_inodes = self.counts.free_inodes as u32;
+        self.superblock.last_orphan = self.orphans.first().copied().unwrap_or_default();
+        self.superblock.write_time = self.clock.seconds.max(0) as u64;
+    }
+
+    /// The first block of the volume, with the superblock as it is now.
+    pub(super) fn superblock_block(&self) -> Step<Box<BlockBytes>> {
+        let mut block = Box::new(*self.block(Addr(0))?);
+        block[superblock::BYTES..2 * superblock::BYTES].copy_from_slice(&self.superblock.encode());
+        Ok(block)
+    }
+
+    /// The first block of the volume is this now, in memory and on the disk.
+    pub(super) fn put_superblock(&mut self, block: Box<BlockBytes>) {
+        self.buffers.insert(Addr(0), Buffer { bytes: block, op: 0, is_checked: true });
+    }
+
+    /// Ends the running transaction and begins the next.
+    pub(super) fn close(&mut self) -> Step<ClosedTransaction> {
+        debug_assert!(self.undo.is_empty());
+        let geometry = self.geometry;
+        let tid = self.running.tid;
+        let mut running =
+            std::mem::replace(&mut self.running, Transaction { tid: tid + 1, ..Transaction::default() });
+        for &ino in &running.inodes {
+            let (addr, at) = self.inode_place(ino)?;
+            let node = self.nodes.get(&ino).expect("a changed inode is in memory");
+            let (raw, is_gone) = (node.inode.encode(&geometry), node.is_gone);
+            put(&mut self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?.bytes[..], at, &raw);
+            if is_gone {
+                self.nodes.remove(&ino);
+            }
+        }
+        for &group in &running.groups {
+            let mut desc = self.group(group).desc.clone();
+            if geometry.has_checksums() {
+                if let Some(bitmap) = self.buffers.get(&desc.block_bitmap) {
+                    desc.block_bitmap_checksum = block_bitmap_checksum(&geometry, &bitmap.bytes[..]);
+                }
+                if let Some(bitmap) = self.buffers.get(&desc.inode_bitmap) {
+                    desc.inode_bitmap_checksum = inode_bitmap_checksum(&geometry, &bitmap.bytes[..]);
+                }
+            }
+            let (addr, at) = geometry.desc_place(group);
+            let raw = desc.encode(group, &geometry);
+            put(&mut self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?.bytes[..], at, &raw);
+            self.groups[group.0 as usize].desc = desc;
+        }
+        if running.has_superblock {
+            self.update_superblock();
+            let bytes = self.superblock_block()?;
+            self.buffers.get_mut(&Addr(0)).ok_or(Stop::Block(Addr(0)))?.bytes = bytes;
+            running.blocks.insert(Addr(0));
+        }
+        let mut blocks = Vec::with_capacity(running.blocks.len());
+        for &addr in &running.blocks {
+            running.revoked.remove(&addr);
+            blocks.push((addr, payload_of(self.block(addr)?)));
+        }
+        self.metrics.commits += 1;
+        self.metrics.journalled_blocks += blocks.len() as u64;
+        self.metrics.revoked_blocks += running.revoked.len() as u64;
+        let revoked = running.revoked.into_iter().collect();
+        Ok(ClosedTransaction { tid, blocks, revoked, freed: running.freed })
+    }
+}
+
+/// A block as bytes.
+pub(super) fn block_of(bytes: &[u8]) -> FormatResult<Box<BlockBytes>> {
+    let block: [u8; BLOCK_BYTES] =
+        bytes.try_into().map_err(|_| Error::Corrupt(format!("a block of {} bytes", bytes.len())))?;
+    Ok(Box::new(block))
+}

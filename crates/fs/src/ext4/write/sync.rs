@@ -1,0 +1,158 @@
+//! Durability: transactions are closed and committed, one after the other.
+//!
+//! Whoever wants something durable waits for the commit of the transaction that was running then, or the one before; all
+//! who come meanwhile share the next. With ordered data a commit waits for the writes of data that had begun when its
+//! transaction was closed; the journal makes them durable before its last block.
+
+use super::super::layout::superblock::Feature;
+use super::super::layout::{Addr, Ino};
+use super::journal::Closed;
+use super::state::Stop;
+use super::{Ext4, Journaling, errno};
+use crate::port::Block;
+use crate::vfs::{Errno, SyncKind, Timestamp};
+use flashweir_core::Duration;
+
+type Result<T> = std::result::Result<T, Errno>;
+
+impl Ext4 {
+    /// Makes what was changed until now durable.
+    pub async fn commit(&self) -> Result<()> {
+        let wanted = {
+            let state = self.state.borrow();
+            state.running.tid - u64::from(!state.is_changed())
+        };
+        self.commit_until(wanted).await
+    }
+
+    /// Commits until a transaction is.
+    async fn commit_until(&self, wanted: u64) -> Result<()> {
+        loop {
+            self.wait_until(|| {
+                !self.is_committing.get() || self.committed.get() >= wanted || self.failed.get()
+            })
+            .await;
+            if self.committed.get() >= wanted {
+                return Ok(());
+            }
+            if self.failed.get() {
+                return Err(Errno::EROFS);
+            }
+            self.is_committing.set(true);
+            let result = self.commit_running().await;
+            if result.is_err() {
+                self.failed.set(true);
+            }
+            self.is_committing.set(false);
+            self.wake();
+            result?;
+        }
+    }
+
+    async fn commit_running(&self) -> Result<()> {
+        let closed = loop {
+            let step = self.state.borrow_mut().close();
+            match step {
+                Ok(closed) => break closed,
+                Err(Stop::Failed(errno)) => return Err(errno),
+                // All that a transaction has is in memory.
+                Err(_) => return Err(Errno::EUCLEAN),
+            }
+        };
+        let before = self.writes.get();
+        if self.options.journaling == Journaling::Ordered {
+            self.wait_until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
+        }
+        let now = self.state.borrow().clock;
+        if !closed.blocks.is_empty() || !closed.revoked.is_empty() {
+            self.journal.commit(Closed { blocks: closed.blocks, revoked: closed.revoked, now }).await?;
+        }
+        if self.options.discard {
+            self.discard(&closed.freed).await;
+        }
+        self.state.borrow_mut().release_freed(&closed.freed);
+        self.committed.set(closed.tid);
+        Ok(())
+    }
+
+    /// Discards blocks that were freed and are not used again yet.
+    async fn discard(&self, freed: &[(Addr, u32)]) {
+        let mut tickets = Vec::new();
+        for &(addr, count) in freed {
+            self.state.borrow_mut().metrics.discarded_blocks += u64::from(count);
+            tickets.push(self.port.discard(Block(addr.0), count));
+        }
+        for ticket in tickets {
+            // A disk that cannot discard is as good as before.
+            let _ = ticket.completed().await;
+        }
+    }
+
+    async fn flush(&self) -> Result<()> {
+        match self.options.barrier {
+            true => self.port.flush().completed().await.map(|_| ()).map_err(|error| errno(&error.into())),
+            false => Ok(()),
+        }
+    }
+
+    /// Commits until a transaction is, and makes all data that were written before durable: a transaction that takes no
+    /// more changes may have been flushed before they were written.
+    async fn commit_with_data(&self, wanted: u64) -> Result<()> {
+        let is_running = wanted == self.state.borrow().running.tid;
+        self.commit_until(wanted).await?;
+        if is_running { Ok(()) } else { self.flush().await }
+    }
+
+    /// fsync and fdatasync of an inode whose dirty pages were written.
+    pub(super) async fn sync_file(&self, ino: Ino, kind: SyncKind) -> Result<()> {
+        if self.failed.get() {
+            return Err(Errno::EROFS);
+        }
+        let wanted = self.run(|state| {
+            let node = state.node(ino)?;
+            Ok(if kind == SyncKind::Data { node.data_tid } else { node.tid })
+        });
+        let wanted = wanted.await?;
+        {
+            let metrics = &mut self.state.borrow_mut().metrics;
+            match self.committed.get() < wanted {
+                true => metrics.fsyncs_by_commit += 1,
+                false => metrics.fsyncs_by_flush += 1,
+            }
+        }
+        self.commit_with_data(wanted).await
+    }
+
+    /// Makes everything durable.
+    pub(super) async fn sync_all(&self) -> Result<()> {
+        if self.failed.get() {
+            return Err(Errno::EROFS);
+        }
+        let wanted = {
+            let state = self.state.borrow();
+            state.running.tid - u64::from(!state.is_changed())
+        };
+        self.commit_with_data(wanted).await
+    }
+
+    /// Commits, empties the journal, and says on the disk that there is nothing to replay.
+    pub(super) async fn end(&self) -> Result<()> {
+        self.sync_all().await?;
+        self.journal.empty().await?;
+        let block = {
+            let mut state = self.state.borrow_mut();
+            state.superblock.features.set(Feature::RECOVER, false);
+            state.update_superblock();
+            state.superblock_block().map_err(|_| Errno::EUCLEAN)?
+        };
+        self.write_superblock(block).await.map_err(|error| errno(&error))
+    }
+
+    /// What was changed is committed after a while, whether or not somebody asks for it.
+    pub(super) async fn commit_in_background(&self, now: Timestamp) -> Option<Duration> {
+        self.state.borrow_mut().tick(now);
+        // Whoever needs it learns that it failed.
+        let _ = self.commit().await;
+        Some(self.options.commit_interval)
+    }
+}

@@ -1,0 +1,618 @@
+//! The vfs over ext4 volumes: the same scripts as over memory, and after each one a volume that is good.
+
+use crate::bed::{Bed, cache_of};
+use crate::model::{Action, action, play};
+use crate::posix::TOPICS;
+use crate::script::Script;
+use flashweir_core::Stream;
+use flashweir_core::executor::Handle;
+use flashweir_fs::ext4::{Ext4, Options, check, mkfs};
+use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
+use flashweir_fs::vfs::*;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+fn volume(mib: u64) -> Rc<Image> {
+    let image = Rc::new(Image::in_memory(mib << 8));
+    block_on(mkfs(&*image, &Options::new(mib << 8))).unwrap();
+    image
+}
+
+fn mounted(image: &Rc<Image>) -> Bed<Ext4> {
+    let fs = block_on(Ext4::mount(Rc::clone(image) as _)).unwrap();
+    Bed::mount(MountOptions::default(), |_| fs)
+}
+
+/// Everything is as it should be.
+fn good(image: &Rc<Image>) {
+    let report = block_on(check(Rc::clone(image) as _)).unwrap();
+    assert_eq!(report.problems, []);
+    assert!(report.is_clean);
+    let Ok(directory) = std::env::var("E2FSCK_DIR") else { return };
+    let name = std::thread::current().name().unwrap_or("x").replace(':', "-");
+    let path = format!("{directory}/{name}.img");
+    std::fs::write(&path, image.to_bytes().unwrap()).unwrap();
+    let output = std::process::Command::new("e2fsck").args(["-fn", &path]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    // Nodes of extents that are half empty are what Linux has as well.
+    let is_noise = |line: &str| {
+        line.starts_with("Pass ") || line.is_empty() || line.ends_with("could be narrower.  Optimize? no")
+    };
+    let clean = text.lines().filter(|line| !is_noise(line)).count() == 1;
+    assert!(output.status.success() && clean, "{text}");
+}
+
+#[test]
+fn posix() {
+    for (topic, script) in TOPICS {
+        println!("{topic}");
+        // The largest file of this format is smaller than that of memory.
+        let mut script = script.replace("\\0", "\0");
+        for below in 0..3 {
+            let (memory, ours) = ((16_u64 << 40) + 1 - below, 17_592_186_040_321 - below);
+            script = script.replace(&memory.to_string(), &ours.to_string());
+        }
+        let (memory, ours) = ((16_u64 << 40) - 2, 17_592_186_040_318_u64);
+        script = script.replace(&memory.to_string(), &ours.to_string());
+        // Reserved inodes and lost+found are in use; numbers from the highest on, so that none is replaced twice.
+        for used in (0..20).rev() {
+            let line = |used: u32| format!("inodes-used => {used}\n");
+            script = script.replace(&line(used), &line(used + 10));
+        }
+        // A value has to fit into a node.
+        let script: Vec<&str> = script.lines().filter(|line| !line.contains("user.long")).collect();
+        let script = script.join("\n");
+        let image = volume(64);
+        let mut bed = mounted(&image);
+        let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+        bed.run(async move {
+            Script::run(vfs.clone(), handle, &script).await;
+            vfs.unmount().await.expect("everything is closed and can be written");
+        });
+        good(&image);
+    }
+}
+
+/// What files hold, by name.
+type Model = BTreeMap<String, Vec<u8>>;
+
+async fn random_changes(vfs: &Vfs<Ext4>, random: &mut Stream, model: &mut Model, count: u32) {
+    let root = vfs.process(Creds::ROOT);
+    for _ in 0..count {
+        let name = format!("/d{}/{}", random.below(3), "n".repeat(1 + random.below(60) as usize));
+        match random.below(10) {
+            0..=5 => {
+                let file = root.create(&name).await.unwrap();
+                let content = model.entry(name).or_default();
+                content.clear();
+                let at = random.below(3) * random.below(5_000_000);
+                let bytes: Vec<u8> = (0..random.below(40_000)).map(|_| random.below(256) as u8).collect();
+                file.pwrite(at, Source::bytes(&bytes)).await.unwrap();
+                if !bytes.is_empty() {
+                    content.resize(at as usize, 0);
+                    content.extend_from_slice(&bytes);
+                }
+                if random.below(8) == 0 {
+                    file.sync(SyncKind::All).await.unwrap();
+                }
+                file.close().await.unwrap();
+            }
+            6 => {
+                let size = random.below(100_000);
+                if let Some(content) = model.get_mut(&name) {
+                    root.truncate(&name, size).await.unwrap();
+                    content.resize(size as usize, 0);
+                }
+            }
+            7 | 8 => {
+                let there = model.remove(&name).is_some();
+                assert_eq!(root.unlink(&name).await.is_ok(), there, "{name}");
+            }
+            _ => {
+                let to = format!("/d{}/moved-{}", random.below(3), random.below(50));
+                let content = model.remove(&name);
+                let renamed = root.rename(&name, &to, RenameMode::Replace).await;
+                assert_eq!(renamed.is_ok(), content.is_some(), "{name} {to}: {renamed:?}");
+                model.extend(content.map(|content| (to, content)));
+            }
+        }
+    }
+}
+
+async fn compare(vfs: &Vfs<Ext4>, model: &Model) {
+    let root = vfs.process(Creds::ROOT);
+    for (name, content) in model {
+        let file =
+            root.open(name, OpenFlags::READ, 0).await.unwrap_or_else(|errno| panic!("{name}: {errno:?}"));
+        let mut bytes = vec![0; content.len() + 1];
+        let mut read = 0;
+        while let Ok(more @ 1..) = file.pread(read as u64, Sink::bytes(&mut bytes[read..])).await {
+            read += more as usize;
+        }
+        assert_eq!(read, content.len(), "{name}");
+        assert!(bytes[..read] == content[..], "{name}");
+        file.close().await.unwrap();
+    }
+}
+
+#[test]
+fn random_changes_survive_mounts() {
+    let image = volume(256);
+    let mut model = Model::new();
+    for round in 0..6 {
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        let mut random = Stream::new(round, "ext4 changes");
+        model = bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            for dir in 0..3 {
+                let made = root.mkdir(&format!("/d{dir}"), 0o755).await;
+                assert_eq!(made.is_ok(), round == 0);
+            }
+            compare(&vfs, &model).await;
+            random_changes(&vfs, &mut random, &mut model, 400).await;
+            compare(&vfs, &model).await;
+            vfs.unmount().await.unwrap();
+            model
+        });
+        good(&image);
+    }
+}
+
+/// Many names in one directory, so that it has several levels.
+#[test]
+fn thousands_of_names() {
+    let image = volume(128);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for number in 0..4000 {
+            root.symlink(&format!("target {number}"), &format!("/name-{number}")).await.unwrap();
+        }
+        for number in (0..4000).step_by(3) {
+            root.unlink(&format!("/name-{number}")).await.unwrap();
+        }
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for number in 0..4000 {
+            let found = root.readlink(&format!("/name-{number}")).await;
+            let expected = format!("target {number}").into_bytes();
+            assert_eq!(found.ok().as_deref(), (number % 3 != 0).then_some(&expected[..]), "{number}");
+        }
+        vfs.unmount().await.unwrap();
+    });
+}
+
+fn check_model(actions: [Vec<Action>; 2]) {
+    let image = volume(16);
+    let fs = block_on(Ext4::mount(Rc::clone(&image) as _)).unwrap();
+    let mut bed = Bed::mount(MountOptions { cache: cache_of(32), ..MountOptions::default() }, |_| fs);
+    let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+    let ended = Rc::new(());
+    for (name, actions) in ["/a", "/b"].into_iter().zip(actions) {
+        let (vfs, handle, ended) = (vfs.clone(), handle.clone(), Rc::clone(&ended));
+        bed.executor.spawn(async move {
+            play(vfs, handle, name, actions).await;
+            drop(ended);
+        });
+    }
+    bed.run(async move {
+        while Rc::strong_count(&ended) > 1 {
+            handle.sleep_until(handle.now() + flashweir_core::Duration::from_millis(10)).await;
+        }
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Two files at the same time read as they were written.
+    #[test]
+    fn files_read_as_written(a in prop::collection::vec(action(), 1..60), b in prop::collection::vec(action(), 1..60)) {
+        check_model([a, b]);
+    }
+}
+
+fn page(at: u64, version: u64) -> [u8; 4096] {
+    let mut bytes = [at as u8 ^ version as u8; 4096];
+    bytes[..8].copy_from_slice(&at.to_le_bytes());
+    bytes[8..16].copy_from_slice(&version.to_le_bytes());
+    bytes
+}
+
+/// Whether pages of a file are those of a list; those without a version are zeros.
+async fn compare_pages(vfs: &Vfs<Ext4>, name: &str, versions: &[Option<u64>]) {
+    let file = vfs.process(Creds::ROOT).open(name, OpenFlags::READ.direct(), 0).await.unwrap();
+    for (at, version) in (0..).zip(versions) {
+        let mut bytes = [0; 4096];
+        assert_eq!(file.pread(at * 4096, Sink::bytes(&mut bytes)).await, Ok(4096), "page {at}");
+        assert!(bytes == version.map_or([0; 4096], |version| page(at, version)), "page {at}: {version:?}");
+    }
+    file.close().await.unwrap();
+}
+
+/// A file of single pages whose extents need a deep tree; holes are filled, allocated and punched.
+#[test]
+fn fragmented_files() {
+    let image = volume(256);
+    let mut versions: Vec<Option<u64>> = vec![None; 12_000];
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    let mut random = Stream::new(1, "ext4 fragments");
+    versions = bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        // Two files that take turns have no two pages next to each other.
+        let files = [root.create("/a").await.unwrap(), root.create("/b").await.unwrap()];
+        let pages = versions.len() as u64;
+        for at in (0..pages).step_by(2) {
+            versions[at as usize] = Some(0);
+            for file in &files {
+                file.pwrite(at * 4096, Source::bytes(&page(at, 0))).await.unwrap();
+                file.sync(SyncKind::Data).await.unwrap();
+            }
+        }
+        files[0].truncate(pages * 4096).await.unwrap();
+        for round in 1..6000 {
+            let at = random.below(pages);
+            let count = 1 + random.below(4).min(pages - at - 1);
+            match random.below(4) {
+                0 => {
+                    versions[at as usize] = Some(round);
+                    files[0].pwrite(at * 4096, Source::bytes(&page(at, round))).await.unwrap();
+                }
+                1 => files[0].allocate(at * 4096, count * 4096, true).await.unwrap(),
+                2 => {
+                    versions[at as usize..(at + count) as usize].fill(None);
+                    files[0].punch_hole(at * 4096, count * 4096).await.unwrap();
+                }
+                _ => {
+                    for at in at..at + count {
+                        versions[at as usize] = Some(round);
+                        files[0].pwrite(at * 4096, Source::bytes(&page(at, round))).await.unwrap();
+                    }
+                }
+            }
+            if round % 1500 == 0 {
+                vfs.sync_all().await.unwrap();
+            }
+        }
+        for file in files {
+            file.close().await.unwrap();
+        }
+        compare_pages(&vfs, "/a", &versions).await;
+        vfs.unmount().await.unwrap();
+        versions
+    });
+    good(&image);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        compare_pages(&vfs, "/a", &versions).await;
+        let root = vfs.process(Creds::ROOT);
+        root.truncate("/b", 5000 * 4096).await.unwrap();
+        root.truncate("/a", 17).await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let free = vfs.statfs().await.unwrap().pages_free;
+        root.unlink("/a").await.unwrap();
+        root.unlink("/b").await.unwrap();
+        assert!(vfs.statfs().await.unwrap().pages_free >= free + 2501);
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
+/// Long names in one directory, so that its index has two levels.
+#[test]
+fn a_directory_with_a_deep_index() {
+    const COUNT: u64 = 9000;
+    let image = volume(128);
+    let name = |number: u64| format!("/d/{number:05}{}", "x".repeat(240));
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        root.mkdir("/d", 0o755).await.unwrap();
+        for number in 0..COUNT {
+            root.symlink("to", name(number)).await.unwrap();
+        }
+        for number in (0..COUNT).filter(|number| number % 3 == 0) {
+            root.unlink(name(number)).await.unwrap();
+        }
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for number in 0..COUNT {
+            assert_eq!(root.readlink(name(number)).await.is_ok(), number % 3 != 0, "{number}");
+        }
+        let dir = root.open("/d", OpenFlags::READ.directory(), 0).await.unwrap();
+        let (mut seen, mut cookie) = (std::collections::BTreeSet::new(), Cookie::START);
+        loop {
+            let entries = dir.read_dir(cookie, 7).await.unwrap();
+            let Some(last) = entries.last() else { break };
+            cookie = last.cookie;
+            // What is made meanwhile splits blocks.
+            root.symlink("to", format!("/d/later{}{}", seen.len(), "y".repeat(200))).await.unwrap();
+            for entry in entries {
+                assert!(seen.insert(entry.name.clone()), "{:?} twice", entry.name);
+            }
+        }
+        let first = seen.iter().filter(|name| !name.starts_with(b"later")).count() as u64;
+        assert_eq!(first, COUNT - COUNT / 3);
+        dir.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
+/// A volume that users fill, overwrite at random, empty and fill again.
+#[test]
+fn a_full_volume_goes_on() {
+    let image = volume(64);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let free = vfs.statfs().await.unwrap().pages_free;
+        for round in 0..3 {
+            let file = root.open("/full", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+            let mut versions = Vec::new();
+            loop {
+                let at = versions.len() as u64;
+                match file.pwrite(at * 4096, Source::bytes(&page(at, round))).await {
+                    Ok(_) => versions.push(Some(round)),
+                    Err(errno) => break assert_eq!(errno, Errno::ENOSPC),
+                }
+            }
+            let pages = versions.len() as u64;
+            assert!(pages + 100 > free, "{pages} of {free}");
+            assert!(
+                root.symlink(&"x".repeat(100), "/link").await.is_err()
+                    || vfs.statfs().await.unwrap().pages_free < 100
+            );
+            let _ = root.unlink("/link").await;
+            let mut random = Stream::new(round, "ext4 overwrites");
+            for number in 100..2000 {
+                let at = random.below(pages);
+                versions[at as usize] = Some(number);
+                file.pwrite(at * 4096, Source::bytes(&page(at, number))).await.unwrap();
+            }
+            file.sync(SyncKind::All).await.unwrap();
+            compare_pages(&vfs, "/full", &versions).await;
+            file.close().await.unwrap();
+            root.unlink("/full").await.unwrap();
+            assert_eq!(vfs.statfs().await.unwrap().pages_free, free);
+        }
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
+/// A disk that remembers what was asked of it, and takes its time once it has a clock.
+#[derive(Debug)]
+struct Disk {
+    image: Rc<Image>,
+    requests: RefCell<Vec<Request>>,
+    clock: RefCell<Option<Handle>>,
+    requests_slow: Cell<u64>,
+}
+
+impl Disk {
+    fn new(image: Rc<Image>) -> Rc<Self> {
+        let (requests, clock, requests_slow) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Rc::new(Self { image, requests, clock, requests_slow })
+    }
+
+    /// Mounted, with a small cache.
+    fn mounted(self: &Rc<Self>, is_slow: bool) -> Bed<Ext4> {
+        let fs = block_on(Ext4::mount(Rc::clone(self) as _)).unwrap();
+        let bed = Bed::mount(MountOptions { cache: cache_of(64), ..MountOptions::default() }, |_| fs);
+        *self.clock.borrow_mut() = is_slow.then(|| bed.handle.clone());
+        bed
+    }
+}
+
+impl BlockPort for Disk {
+    fn capacity_blocks(&self) -> u64 {
+        self.image.capacity_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        if !matches!(request, Request::Read { .. }) {
+            self.requests.borrow_mut().push(request.clone());
+        }
+        let answer = self.image.submit(request);
+        let Some(handle) = self.clock.borrow().clone() else { return answer };
+        let number = self.requests_slow.get();
+        self.requests_slow.set(number + 1);
+        // Later requests may overtake earlier ones.
+        let span = flashweir_core::Duration::from_micros(50 + flashweir_core::random::mix(number) % 400);
+        let (progress, ticket) = Ticket::new();
+        let end = handle.now() + span;
+        let clock = handle.clone();
+        handle.spawn(async move {
+            clock.sleep_until(end).await;
+            progress.complete(answer.completed().await);
+        });
+        ticket
+    }
+}
+
+/// Several tasks change files and names at once on a disk that takes its time; each finds what it wrote.
+#[test]
+fn many_at_once_on_a_slow_disk() {
+    for seed in 0..4 {
+        let disk = Disk::new(volume(64));
+        let mut bed = disk.mounted(true);
+        let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+        let ended = Rc::new(());
+        for task in 0..6_u64 {
+            let (vfs, ended) = (vfs.clone(), Rc::clone(&ended));
+            bed.executor.spawn(async move {
+                let root = vfs.process(Creds::ROOT);
+                let mut random = Stream::new(seed, &format!("ext4 task {task}"));
+                let dir = format!("/task{task}");
+                root.mkdir(&dir, 0o755).await.unwrap();
+                let mut model = BTreeMap::new();
+                for round in 0..150 {
+                    let name = format!("{dir}/{}{}", random.below(12), "n".repeat(100));
+                    let file = root.open(&name, OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+                    let at = random.below(200);
+                    file.pwrite(at * 4096, Source::bytes(&page(at, round))).await.unwrap();
+                    model.insert((name.clone(), at), round);
+                    match random.below(8) {
+                        0 => file.sync(SyncKind::All).await.unwrap(),
+                        1 => vfs.sync_all().await.unwrap(),
+                        2 => file.sync(SyncKind::Data).await.unwrap(),
+                        3 => {
+                            file.truncate(at * 4096).await.unwrap();
+                            model.retain(|(other, page), _| *other != name || *page < at);
+                        }
+                        4 => {
+                            root.unlink(&name).await.unwrap();
+                            model.retain(|(other, _), _| *other != name);
+                        }
+                        5 => file.allocate(at * 4096, 40_000, true).await.unwrap(),
+                        _ => (),
+                    }
+                    file.close().await.unwrap();
+                }
+                for ((name, at), version) in model {
+                    let file = root.open(&name, OpenFlags::READ.direct(), 0).await.unwrap();
+                    let mut bytes = [0; 4096];
+                    assert_eq!(file.pread(at * 4096, Sink::bytes(&mut bytes)).await, Ok(4096), "{name} {at}");
+                    assert!(bytes == page(at, version), "{name} {at}: {version}");
+                    file.close().await.unwrap();
+                }
+                drop(ended);
+            });
+        }
+        bed.run(async move {
+            while Rc::strong_count(&ended) > 1 {
+                handle.sleep_until(handle.now() + flashweir_core::Duration::from_millis(10)).await;
+            }
+            vfs.unmount().await.unwrap();
+        });
+        good(&disk.image);
+    }
+}
+
+/// A volume on a disk whose free blocks are full of what nobody may see.
+fn volume_with_secrets(mib: u64) -> Rc<Image> {
+    let image = Rc::new(Image::in_memory(mib << 8));
+    for block in 0..mib << 8 {
+        let secret = flashweir_core::Payload::Bytes(vec![0xee; 4096].into());
+        block_on(
+            image
+                .write(flashweir_fs::port::Write::new(flashweir_fs::port::Block(block), vec![secret]))
+                .completed(),
+        )
+        .unwrap();
+    }
+    block_on(mkfs(&*image, &Options::new(mib << 8))).unwrap();
+    image
+}
+
+/// Whatever part of the writes since the last flush is lost: the volume is good after a mount, and no page is older than
+/// at the last sync before, or what was never written to its file.
+#[test]
+fn a_cut_leaves_the_last_commit() {
+    const PAGES: u64 = 300;
+    let disk = Disk::new(volume_with_secrets(32));
+    let mut bed = disk.mounted(false);
+    let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
+    let synced = bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for dir in 0..3 {
+            root.mkdir(format!("/d{dir}"), 0o755).await.unwrap();
+        }
+        let mut random = Stream::new(9, "ext4 cuts");
+        let mut model = Model::new();
+        let mut versions = vec![0; PAGES as usize];
+        let mut synced = vec![(log.requests.borrow().len(), versions.clone())];
+        let file = root.create("/pages").await.unwrap();
+        for version in 1..300 {
+            random_changes(&vfs, &mut random, &mut model, 4).await;
+            for _ in 0..5 {
+                let at = random.below(PAGES);
+                file.pwrite(at * 4096, Source::bytes(&page(at, version))).await.unwrap();
+                versions[at as usize] = version;
+            }
+            match random.below(40) {
+                0 => vfs.sync_all().await.unwrap(),
+                1..4 => file.sync(SyncKind::All).await.unwrap(),
+                4..6 => file.sync(SyncKind::Data).await.unwrap(),
+                _ => continue,
+            }
+            synced.push((log.requests.borrow().len(), versions.clone()));
+        }
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+        synced
+    });
+    let requests = disk.requests.take();
+    let flushes: Vec<usize> = (0..requests.len()).filter(|&at| requests[at] == Request::Flush).collect();
+    assert!(flushes.len() > 30, "there are several commits");
+    let mut random = Stream::new(10, "ext4 cuts");
+    let mut replayed = 0;
+    for _ in 0..80 {
+        let flush = random.below(flushes.len() as u64) as usize;
+        let start = flush.checked_sub(1).map_or(0, |before| flushes[before]);
+        let end = start + random.below((flushes[flush] - start + 1) as u64) as usize;
+        let image = volume_with_secrets(32);
+        for (at, request) in requests[..end].iter().enumerate() {
+            let is_durable = at < start || matches!(request, Request::Write(write) if write.fua);
+            if is_durable || random.below(2) == 0 {
+                block_on(image.submit(request.clone()).completed()).unwrap();
+            }
+        }
+        let report = block_on(check(Rc::clone(&image) as _)).unwrap();
+        assert_eq!(report.problems, [], "after {start} requests and some of those up to {end}");
+        let fs = block_on(Ext4::mount(Rc::clone(&image) as _)).unwrap();
+        replayed += fs.recovered().transactions;
+        let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+        let (_, least) = synced.iter().rfind(|(at, _)| *at <= start + 1).unwrap();
+        let (vfs, least) = (bed.vfs.clone(), least.clone());
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let Ok(file) = root.open("/pages", OpenFlags::READ, 0).await else {
+                assert!(least.iter().all(|&version| version == 0), "the file is gone");
+                return vfs.unmount().await.unwrap();
+            };
+            for (at, least) in (0..).zip(least) {
+                let mut bytes = [0; 4096];
+                let read = file.pread(at * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+                assert!(read == 4096 || least == 0, "page {at} is gone");
+                let version = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+                assert!(
+                    bytes == [0; 4096] || bytes == page(at, version),
+                    "page {at} holds what nobody wrote to it"
+                );
+                assert!(version >= least, "page {at}: {version}, synced {least}");
+            }
+            file.close().await.unwrap();
+            vfs.unmount().await.unwrap();
+        });
+        good(&image);
+    }
+    assert!(replayed > 80, "logs were replayed: {replayed}");
+}

@@ -1,0 +1,268 @@
+//! `cargo xtask ext4-judges`: the ext4 format before outside judges: the tools of the format, and the Linux kernel.
+//!
+//! Place: `ci` runs all of them; `ext4-judges NAME` runs one. The kernel of this machine mounts volumes through loop
+//! devices, fills them by the example `tree` of `flashweir-fs`, and lists what there is; our code lists the image.
+//!
+//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+
+use crate::judges::{Finding, Judge, Judges};
+use crate::serve::disk::Mount;
+use crate::serve::place::Place;
+use crate::serve::program::{run as program, run_failing};
+use crate::tree;
+use std::fs::File;
+use std::io::Write as _;
+
+/// The judges of the format.
+pub(crate) const JUDGES: Judges = Judges { subject: "ext4", all: &ALL, build: Some(tree::BUILD) };
+
+/// All of them, in the order of CI.
+const ALL: [Judge; 5] = [
+    ("theirs", "volumes that mkfs.ext4 made are read, or refused by name", theirs),
+    ("kernel-theirs", "mkfs.ext4 makes it, Linux fills it, we read it", kernel_theirs),
+    ("kernel-wide", "Linux makes large directories, we walk and search them", kernel_wide),
+    ("kernel-cut", "Linux is cut off, we replay what it and e2fsck replay", kernel_cut),
+    ("logs", "debugfs writes logs, we replay what e2fsck replays", logs),
+];
+
+/// An empty volume with these options of `mke2fs`, which are words.
+fn make(place: &Place, image: &str, size: &str, options: &str) -> Result<(), String> {
+    let _ = std::fs::remove_file(image);
+    program(place, &["truncate", "-s", size, image])?;
+    let options: Vec<&str> = options.split_whitespace().collect();
+    program(place, &[&["mke2fs", "-q", "-F"], options.as_slice(), &[image]].concat()).map(drop)
+}
+
+/// Mounts a volume. Reading must not change the times that are listed.
+fn mount<'a>(place: &'a Place, image: &str, options: &str) -> Result<Mount<'a>, String> {
+    Mount::of_file(place, "ext4", &format!("noatime,{options}"), image)
+}
+
+/// What Linux finds in the directory `files` of a volume.
+fn listed(place: &Place, image: &str) -> Finding {
+    let mount = mount(place, image, "rw")?;
+    let listed = program(place, &[&tree::program(), "list", &format!("{}/files", mount.dir())])?;
+    mount.unmount()?;
+    Ok(listed)
+}
+
+fn theirs(place: &Place) -> Finding {
+    let image = place.path("theirs.img");
+    let good = [
+        ("2M", "-t ext4"),
+        ("64M", "-t ext4"),
+        ("300M", "-t ext4 -b 1024 -m 0 -L label"),
+        ("1G", "-t ext4 -b 2048 -O inline_data"),
+        ("2G", "-t ext4 -O ^flex_bg,^64bit"),
+        ("8G", "-t ext4 -g 8192 -b 1024 -i 65536"),
+        ("40G", "-t ext4 -N 100000"),
+        ("1T", "-t ext4 -E lazy_itable_init=1"),
+        ("100M", "-t ext2 -r 0"),
+    ];
+    for (size, options) in good {
+        make(place, &image, size, options)?;
+        let list = tree::list_image(&image).map_err(|error| format!("{size} {options}: {error}"))?;
+        if list.lines().count() != 2 || !list.contains("/lost+found Directory") {
+            return Err(format!("{size} {options}: expected lost+found, found {list:?}"));
+        }
+    }
+    let refused = [
+        ("-t ext4 -O bigalloc", "bigalloc"),
+        ("-t ext4 -O encrypt", "encrypt"),
+        ("-t ext4 -O casefold", "casefold"),
+        ("-t ext4 -O ea_inode", "ea_inode"),
+        ("-t ext4 -O meta_bg,^resize_inode", "meta_bg"),
+        ("-t ext4 -O mmp", "mmp"),
+        ("-O journal_dev", "journal_dev"),
+        ("-t ext4 -b 65536", "blocks of 65536 bytes"),
+    ];
+    for (options, name) in refused {
+        make(place, &image, "256M", options)?;
+        let said = run_failing(place, &[&tree::program(), "list-image", &image])?;
+        if !said.contains("Refused(") || !said.contains(name) {
+            return Err(format!("a volume with {options}: {}", said.trim()));
+        }
+    }
+    Ok(format!("{} volumes are read, {} are refused by name", good.len(), refused.len()))
+}
+
+fn kernel_theirs(place: &Place) -> Finding {
+    // Options of mke2fs, and what tools do to the volume afterwards.
+    let sets: [(&str, &[&str]); 18] = [
+        ("-t ext4", &[]),
+        ("-t ext4 -b 1024", &[]),
+        ("-t ext4 -b 2048 -O inline_data", &[]),
+        ("-t ext4 -O inline_data -I 512", &[]),
+        ("-t ext4 -I 128", &[]),
+        ("-t ext4 -O ^64bit", &[]),
+        ("-t ext4 -O ^extent,^64bit", &[]),
+        ("-t ext4 -b 1024 -O ^extent,^64bit", &[]),
+        ("-t ext4 -O ^metadata_csum", &[]),
+        ("-t ext4 -b 1024 -O ^metadata_csum,uninit_bg", &[]),
+        ("-t ext4 -O ^has_journal", &[]),
+        ("-t ext4 -O ^dir_index,^filetype", &[]),
+        ("-t ext4 -b 1024 -O ^flex_bg,^sparse_super,^resize_inode", &[]),
+        ("-t ext4 -b 1024 -O large_dir,orphan_file,metadata_csum_seed,sparse_super2,fast_commit", &[]),
+        ("-t ext4", &["tune2fs", "-E", "hash_alg=tea"]),
+        // The hash of unsigned bytes.
+        ("-t ext4", &["debugfs", "-w", "-R", "set_super_value flags 2"]),
+        ("-t ext3 -b 1024", &["tune2fs", "-E", "hash_alg=legacy"]),
+        ("-t ext2", &[]),
+    ];
+    let image = place.path("theirs.img");
+    let mut names = 0;
+    for (options, tool) in sets {
+        make(place, &image, "512M", options)?;
+        if !tool.is_empty() {
+            program(place, &[tool, &[image.as_str()]].concat())?;
+        }
+        for step in ["fill", "churn"] {
+            let mount = mount(place, &image, "rw").map_err(|error| format!("{options}: {error}"))?;
+            let dir = format!("{}/files", mount.dir());
+            program(place, &["mkdir", "-p", &dir])?;
+            program(place, &[&tree::program(), step, &dir, &place.seed().to_string()])?;
+            mount.unmount()?;
+            let listed = listed(place, &image)?;
+            names += tree::same(place, &image, &listed)
+                .map_err(|error| format!("{options} {tool:?}, {step}: {error}"))?;
+        }
+    }
+    Ok(format!("{names} names in {} kinds of volumes, each with its bytes and attributes", sets.len()))
+}
+
+/// Names of one directory, so that its index has this many levels below the root: with blocks of 1 KiB, three names of
+/// this length in each.
+fn kernel_wide(place: &Place) -> Finding {
+    let image = place.path("wide.img");
+    let mut all = 0;
+    for (features, count) in [("dir_index", 20_000), ("large_dir", 60_000), ("^metadata_csum", 20_000)] {
+        make(place, &image, "512M", &format!("-t ext4 -b 1024 -N 80000 -O {features}"))?;
+        let mount = mount(place, &image, "rw")?;
+        let dir = format!("{}/files", mount.dir());
+        program(place, &["mkdir", &dir])?;
+        for number in 0..count {
+            let path = format!("{dir}/{}-{number}", "n".repeat(240));
+            File::create(&path).map_err(|error| format!("{path}: {error}"))?;
+        }
+        mount.unmount()?;
+        let listed = listed(place, &image)?;
+        all += tree::same(place, &image, &listed).map_err(|error| format!("{features}: {error}"))?;
+    }
+    Ok(format!("{all} names"))
+}
+
+/// The number behind a word.
+fn number_after(text: &str, word: &str) -> Result<u64, String> {
+    let digits = text
+        .split(word)
+        .nth(1)
+        .map(|rest| rest.trim_start().chars().take_while(char::is_ascii_digit).collect::<String>());
+    digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| format!("no {word:?} in {:?}", text.trim()))
+}
+
+/// What our replay gives is what e2fsck writes into a copy. Gives what the log holds.
+fn replayed(place: &Place, image: &str) -> Finding {
+    let copy = place.path("replayed.img");
+    program(place, &["cp", "--sparse=always", image, &copy])?;
+    program(place, &["e2fsck", "-y", "-E", "journal_only", &copy])?;
+    program(place, &[&tree::program(), "replayed", image, &copy])
+}
+
+/// A copy of a volume's file while it is mounted, and what was synced is in its journal.
+fn kernel_cut(place: &Place) -> Finding {
+    // Options of mke2fs, of the mount, and the checksums of the journal.
+    let sets = [
+        ("-t ext4 -b 4096", "rw", "V3"),
+        ("-t ext4 -b 1024 -O orphan_file", "data=journal", "V3"),
+        ("-t ext4 -O ^metadata_csum,^64bit", "journal_checksum,data=journal", "V1"),
+        ("-t ext4 -b 4096", "data=writeback,journal_async_commit", "V3"),
+        ("-t ext3 -b 1024", "rw", "None"),
+    ];
+    let (image, cut) = (place.path("whole.img"), place.path("cut.img"));
+    let (mut names, mut transactions, mut revoked) = (0, 0, 0);
+    for (options, mounted, checksums) in sets {
+        let at = |error: String| format!("{options}, {mounted}: {error}");
+        make(place, &image, "256M", options)?;
+        let mount = mount(place, &image, mounted).map_err(at)?;
+        let dir = format!("{}/files", mount.dir());
+        let seed = place.seed().to_string();
+        program(place, &["mkdir", &dir])?;
+        program(place, &[&tree::program(), "fill", &dir, &seed])?;
+        program(place, &["sync", "-f", &dir])?;
+        program(place, &[&tree::program(), "churn", &dir, &seed])?;
+        program(place, &["sync", &format!("{dir}/big")])?;
+        program(place, &["cp", "--sparse=always", &image, &cut])?;
+        // e2fsck deletes orphans at once, so there are none at first.
+        let said = replayed(place, &cut).map_err(at)?;
+        if !said.contains(&format!("checksums {checksums} ")) || number_after(&said, "orphans:")? != 0 {
+            return Err(at(format!("expected checksums {checksums} and no orphan: {}", said.trim())));
+        }
+        revoked += number_after(&said, "revoked:")?;
+        let open = cut_off(&dir).map_err(|error| at(error.to_string()))?;
+        program(place, &["cp", "--sparse=always", &image, &cut])?;
+        drop(open);
+        mount.unmount()?;
+        let said = program(place, &[&tree::program(), "replayed", &cut]).map_err(at)?;
+        if number_after(&said, "orphans:")? != 1 {
+            return Err(at(format!("expected an orphan: {}", said.trim())));
+        }
+        transactions += number_after(&said, "transactions:")?;
+        let theirs = place.path("theirs.img");
+        program(place, &["cp", "--sparse=always", &cut, &theirs])?;
+        let listed = listed(place, &theirs)?;
+        if listed.contains("/never-synced") || !listed.contains("/synced") {
+            return Err(at("the cut is not where it is expected".into()));
+        }
+        names += tree::same(place, &cut, &listed).map_err(at)?;
+    }
+    if revoked == 0 {
+        return Err("nothing was revoked".into());
+    }
+    Ok(format!("{names} names from {transactions} transactions, {revoked} blocks revoked"))
+}
+
+/// Makes what a cut is to find: an orphan that is open, a file that begins as blocks of the journal do and is synced, a
+/// name that is not.
+fn cut_off(dir: &str) -> std::io::Result<File> {
+    let open = File::create(format!("{dir}/open"))?;
+    std::fs::remove_file(format!("{dir}/open"))?;
+    let mut synced = File::create(format!("{dir}/synced"))?;
+    let mut bytes = vec![7; 20_000];
+    for start in (0..bytes.len()).step_by(1024) {
+        bytes[start..start + 4].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
+    }
+    synced.write_all(&bytes)?;
+    synced.sync_all()?;
+    std::fs::create_dir(format!("{dir}/never-synced"))?;
+    Ok(open)
+}
+
+/// Logs of all kinds, with blocks that are revoked and blocks that begin as those of the journal do.
+fn logs(place: &Place) -> Finding {
+    let image = place.path("log.img");
+    let mut bytes = vec![0; 6 * 1024];
+    for (index, block) in bytes.chunks_mut(1024).enumerate() {
+        block.fill(index as u8 + 1);
+    }
+    bytes[1024..1028].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
+    let content = place.write("content", &bytes)?;
+    let mut kinds = 0;
+    for version in ["", "-c -v 2", "-c -v 3"] {
+        for features in ["64bit", "^64bit"] {
+            make(place, &image, "64M", &format!("-t ext4 -b 1024 -O {features}"))?;
+            let commands = format!(
+                "jo {version}\njw -b 20000,20001,20002 {content}\njw -r 20000,20001\n\
+                 jw -b 20001,20002,20003 {content}\njw -r 20003\njc\n"
+            );
+            let commands = place.write("commands", commands.as_bytes())?;
+            program(place, &["debugfs", "-w", "-f", &commands, &image])?;
+            let said = replayed(place, &image).map_err(|error| format!("{version:?} {features}: {error}"))?;
+            let counts = ["transactions:", "blocks:", "revoked:"].map(|word| number_after(&said, word));
+            if counts != [Ok(4), Ok(2), Ok(3)] {
+                return Err(format!("{version:?} {features}: {}", said.trim()));
+            }
+            kinds += 1;
+        }
+    }
+    Ok(format!("{kinds} kinds of logs"))
+}
