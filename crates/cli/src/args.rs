@@ -674,16 +674,20 @@ pub(crate) enum CrashCommand {
   weir crash files --sequences random --count 500      longer ones
   weir crash files --on device --sequences random --count 100   on the simulated device, cut in its operations
   weir crash files --flush noflush                     what happens if nothing is ever flushed: must fail
-  weir crash files --fsck-every 100                    fsck.f2fs looks at some of the recovered images
+  weir crash files --format ext4                       the same on ext4
+  weir crash files --fsck-every 100                    fsck.f2fs (or e2fsck) looks at some of the recovered images
   weir crash files --mutants                           would it find a bug? plants every known one in turn
   weir crash files --replay TOKEN                      the line that a violation prints
 
-Each sequence is done on a small F2FS volume that has been in use. The power is cut at every write and flush; every state \
+Each sequence is done on a small volume that has been in use. The power is cut at every write and flush; every state \
 that the contract of the device allows there (all of them while few blocks are undecided, then a choice) is recovered by a \
 mount, checked, read, and held against what fsync, fdatasync, sync and rename promise: docs/file-crash.md. A violation is \
 made small, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
 operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
+    /// Which file system; ext4 has its data ordered
+    #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "ext4"], default_value = "f2fs")]
+    pub(crate) format: String,
     /// Which sequences: all of one operation, drawn ones of two, random ones, or those on a nearly full volume
     #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning"], default_value = "seq-1")]
     pub(crate) sequences: String,
@@ -717,7 +721,7 @@ pub(crate) struct CrashFilesArgs {
     /// Do again what this token says
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["sequences", "count", "states", "fsck_every", "mutants", "planted"])]
     pub(crate) replay: Option<String>,
-    /// One recovered image in so many is also checked by fsck.f2fs, which has to be installed
+    /// One recovered image in so many is also checked by fsck.f2fs or `e2fsck -fn`, which has to be installed
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) fsck_every: Option<u64>,
     /// Sequences that run at once; results do not depend on it [default: one for each processor]

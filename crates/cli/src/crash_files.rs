@@ -11,7 +11,8 @@ use flashweir_fs::port::{Block, BlockPort, Image, Write as BlockWrite, block_on}
 use flashweir_lab::crash::files::explorer::Outside;
 use flashweir_lab::crash::files::token::{bug_named, mode_named};
 use flashweir_lab::crash::files::{
-    Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, On, Sequences, Token, explore, hunt, replay,
+    Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, Format, On, Sequences, Token, explore, hunt,
+    replay,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,7 +40,7 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
     if args.mutants {
         return mutants(args, &config, cancel);
     }
-    let judge = args.fsck_every.map(|_| Fsck::new()).transpose()?;
+    let judge = args.fsck_every.map(|_| Fsck::new(config.format)).transpose()?;
     let ask =
         |contents: &Blocks, blocks: u64| judge.as_ref().map_or(Ok(()), |judge| judge.ask(contents, blocks));
     let outside = args.fsck_every.map(|every| Outside { every, ask: &ask });
@@ -81,7 +82,9 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);
+    let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
     Ok(FileCrashConfig {
+        format: format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?,
         on: on.ok_or_else(|| Failure::Usage(format!("--on: {}", args.on)))?,
         sequences: *sequences,
         count: args.count,
@@ -175,12 +178,15 @@ fn shown(report: &FileCrashReport) -> String {
     row("  distinct over all sequences", totals.distinct);
     row("verdicts", totals.judged);
     row("volumes used after recovery", totals.exercised);
-    row("images that fsck.f2fs found good", totals.outside);
-    row("sections cleaned during sequences", totals.cleaned);
-    row("blocks written into holes", totals.filled_holes);
+    row(&format!("images that {} found good", judge_of(report.format)), totals.outside);
+    if report.format == Format::F2fs {
+        row("sections cleaned during sequences", totals.cleaned);
+        row("blocks written into holes", totals.filled_holes);
+    }
     let mut text = format!(
-        "{} on the {}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",
+        "{} of {} on the {}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",
         report.sequences,
+        report.format.name(),
         report.on.name(),
         report.mode,
         report.seed,
@@ -198,19 +204,29 @@ fn shown(report: &FileCrashReport) -> String {
 
 type Blocks = BTreeMap<Lpn, Payload>;
 
-/// `fsck.f2fs` on images, each in a file of its own that is there only for it.
+/// The program outside that checks a format.
+fn judge_of(format: Format) -> &'static str {
+    match format {
+        Format::F2fs => "fsck.f2fs",
+        Format::Ext4 => "e2fsck",
+    }
+}
+
+/// What it says of images, each in a file of its own that is there only for it.
 struct Fsck {
+    format: Format,
     dir: PathBuf,
     next: AtomicU64,
 }
 
 impl Fsck {
-    fn new() -> Outcome<Self> {
-        let found = Command::new("fsck.f2fs").arg("-V").stdin(Stdio::null()).output();
-        found.map_err(|error| Failure::Run(format!("--fsck-every needs fsck.f2fs: {error}")))?;
+    fn new(format: Format) -> Outcome<Self> {
+        let program = judge_of(format);
+        let found = Command::new(program).arg("-V").stdin(Stdio::null()).output();
+        found.map_err(|error| Failure::Run(format!("--fsck-every needs {program}: {error}")))?;
         let dir = std::env::temp_dir().join(format!("weir-crash-files-{}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| Failure::Run(format!("{}: {error}", dir.display())))?;
-        Ok(Self { dir, next: AtomicU64::new(0) })
+        Ok(Self { format, dir, next: AtomicU64::new(0) })
     }
 
     fn ask(&self, contents: &Blocks, blocks: u64) -> Result<(), String> {
@@ -222,17 +238,24 @@ impl Fsck {
             block_on(image.write(write).completed()).map_err(|error| error.to_string())?;
         }
         drop(image);
-        let output = Command::new("fsck.f2fs").arg("--dry-run").arg(&path).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| format!("fsck.f2fs: {error}"))?;
+        let program = judge_of(self.format);
+        let flags = if self.format == Format::F2fs { "--dry-run" } else { "-fn" };
+        let output = Command::new(program).arg(flags).arg(&path).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("{program}: {error}"))?;
         let _ = std::fs::remove_file(&path);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let is_bad =
-            |line: &&str| ["[Fail]", "ASSERT", "Need to fix", "FIX"].iter().any(|word| line.contains(word));
-        match said.lines().find(is_bad) {
-            Some(line) => Err(format!("fsck.f2fs: {}", line.trim())),
-            None if !output.status.success() => Err(format!("fsck.f2fs ended with {}", output.status)),
-            None if said.contains("[FSCK]") => Ok(()),
-            None => Err(format!("fsck.f2fs checked nothing: {}", said.trim())),
+        let (bad, good): (&[&str], _) = match self.format {
+            Format::F2fs => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
+            // Each problem ends with a question, which is answered at once.
+            Format::Ext4 => (&["? no", "WARNING"], "Pass 5"),
+        };
+        match said.lines().find(|line| bad.iter().any(|word| line.contains(word))) {
+            Some(line) => Err(format!("{program}: {}", line.trim())),
+            None if !output.status.success() => {
+                Err(format!("{program} ended with {}: {}", output.status, said.trim()))
+            }
+            None if said.contains(good) => Ok(()),
+            None => Err(format!("{program} checked nothing: {}", said.trim())),
         }
     }
 }

@@ -7,7 +7,7 @@ use flashweir_lab::crash::files::oracle::Violation;
 use flashweir_lab::crash::files::tree::{Body, Node, Tree};
 use flashweir_lab::crash::files::volume::{Base, Setup, recover};
 use flashweir_lab::crash::files::{
-    Bug, Effort, Fault, FileCrashConfig, On, Ops, Sequences, Token, ace, explore, hunt, replay,
+    Bug, Effort, Fault, FileCrashConfig, Format, On, Ops, Sequences, Token, ace, explore, hunt, replay,
 };
 use flashweir_lab::stack::FlushMode;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn file_cuts_do_not_depend_on_threads() {
 
 #[test]
 fn every_bounded_sequence_runs_as_the_reference_does() {
-    let base = Base::make(5).unwrap();
+    let base = Base::make(Format::F2fs, 5).unwrap();
     for ops in ace::seq1().iter().step_by(7) {
         let case = Case {
             on: On::Model,
@@ -126,7 +126,7 @@ fn verdict_at(
     cut: impl FnOnce(u64, u64) -> u64,
     change: impl FnOnce(&mut Tree),
 ) -> Result<(), Violation> {
-    let base = Base::make(4).unwrap();
+    let base = Base::make(Format::F2fs, 4).unwrap();
     let ops: Ops = words.parse().unwrap();
     let case = Case {
         on: On::Model,
@@ -138,7 +138,8 @@ fn verdict_at(
         outside: None,
     };
     let run = run(&case).unwrap();
-    let mut tree = recover(&mut run.port.clone(), Setup::new(FlushMode::Flush, base.seed)).unwrap();
+    let mut tree =
+        recover(&mut run.port.clone(), Setup::new(Format::F2fs, FlushMode::Flush, base.seed)).unwrap();
     let cut = cut(u64::from(run.end), run.history.steps.last().unwrap().begun);
     run.history.judge(cut, &tree).unwrap();
     change(&mut tree);

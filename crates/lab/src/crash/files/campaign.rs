@@ -5,6 +5,7 @@
 
 use super::ace;
 use super::explorer::{self, Case, Counts, Effort, Fault, Found, Outside};
+use super::format::Format;
 use super::ops::Ops;
 use super::token::{Bug, On, Token, mode_name};
 use super::volume::{Base, FULL};
@@ -52,6 +53,8 @@ impl Sequences {
 /// What to explore.
 #[derive(Clone, Debug)]
 pub struct FileCrashConfig {
+    /// Which file system.
+    pub format: Format,
     /// What the file system is on.
     pub on: On,
     /// Which sequences.
@@ -79,6 +82,7 @@ pub struct FileCrashConfig {
 impl Default for FileCrashConfig {
     fn default() -> Self {
         Self {
+            format: Format::F2fs,
             on: On::Model,
             sequences: Sequences::Seq1,
             count: None,
@@ -121,6 +125,8 @@ pub struct FileViolation {
 /// What an exploration found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileCrashReport {
+    /// Which file system.
+    pub format: Format,
     /// What the file system was on.
     pub on: On,
     /// Name of the sequences.
@@ -194,11 +200,12 @@ pub fn explore(
     progress: impl FnMut(FileCrashProgress) -> bool + Send,
 ) -> Result<FileCrashReport, String> {
     let kind = if config.sequences == Sequences::Cleaning { FULL } else { 0 };
-    let bases =
-        (0..BASES).map(|base| Base::make(config.seed.wrapping_mul(BASES).wrapping_add(base) & !FULL | kind));
+    let seeds = (0..BASES).map(|base| config.seed.wrapping_mul(BASES).wrapping_add(base) & !FULL | kind);
+    let bases = seeds.map(|seed| Base::make(config.format, seed));
     let bases = bases.collect::<Result<Vec<_>, _>>()?;
     let source = Source::new(config);
     let report = FileCrashReport {
+        format: config.format,
         on: config.on,
         sequences: config.sequences.name().into(),
         sequences_all: source.len(),
@@ -261,8 +268,9 @@ pub fn current_case() -> Option<Token> {
 }
 
 fn one(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
-    let (mode, base, ops, planted) = (case.mode, case.base.seed, case.ops.clone(), case.planted);
-    let token = Token { on: case.on, mode, base, ops, cut: None, image: 0, nested: None, planted };
+    let (format, mode, base) = (case.base.format, case.mode, case.base.seed);
+    let (ops, planted) = (case.ops.clone(), case.planted);
+    let token = Token { format, on: case.on, mode, base, ops, cut: None, image: 0, nested: None, planted };
     CURRENT.with(|current| current.replace(Some(token)));
     let explored = explorer::explore(case);
     CURRENT.with(|current| current.replace(None));
@@ -331,7 +339,7 @@ impl<P: FnMut(FileCrashProgress) -> bool> Shared<P> {
 
 /// Does again what a token says; `None` if nothing is wrong. Errors: it names what there is not.
 pub fn replay(token: &Token) -> Result<Option<Fault>, String> {
-    let base = Base::make(token.base)?;
+    let base = Base::make(token.format, token.base)?;
     let Token { on, mode, planted, ref ops, .. } = *token;
     let case = Case { on, base: &base, mode, planted, ops, effort: Effort::default(), outside: None };
     explorer::replay(&case, token.cut, token.image, token.nested)

@@ -10,6 +10,7 @@
 //!
 //! Invariant: the answer is a function of the case.
 
+use super::format::{Did, Format, Tested};
 use super::ops::{Made, Op, Ops, PlaceHash, Runner};
 use super::oracle::{History, Step, Violation};
 use super::token::{Bug, On};
@@ -24,9 +25,10 @@ use flashweir_contract::{Contents, CrashState, Exploration, Kind, Log, LogPos};
 use flashweir_core::Stream;
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_fs::f2fs::{F2fs, F2fsMetrics};
+use flashweir_fs::ext4::Ext4;
+use flashweir_fs::f2fs::F2fs;
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{Creds, Errno, Follow, SetTime, Vfs};
+use flashweir_fs::vfs::{Creds, Errno, Follow, Fs, SetTime, Vfs};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
@@ -34,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -92,7 +95,8 @@ pub struct Case<'a> {
 impl Case<'_> {
     /// How the volume is mounted.
     pub(super) fn setup(&self) -> Setup {
-        Setup { mode: self.mode, base: self.base.seed, planted: Bug::in_file_system(self.planted) }
+        let planted = Bug::in_file_system(self.planted);
+        Setup { format: self.base.format, mode: self.mode, base: self.base.seed, planted }
     }
 }
 
@@ -196,9 +200,8 @@ pub struct Counts {
 
 impl Counts {
     /// With what a file system did.
-    pub(super) fn with(self, metrics: &F2fsMetrics) -> Self {
-        let cleaned = metrics.cleaned_foreground + metrics.cleaned_background;
-        Self { cleaned, filled_holes: metrics.filled_holes, ..self }
+    pub(super) fn with(self, did: Did) -> Self {
+        Self { cleaned: did.cleaned, filled_holes: did.filled_holes, ..self }
     }
 
     /// Adds another count.
@@ -226,7 +229,7 @@ pub struct Run {
     /// What was done and when, by position of the log.
     pub history: History,
     /// What the file system did.
-    pub metrics: F2fsMetrics,
+    pub did: Did,
     /// Position after the last operation.
     pub end: u32,
 }
@@ -270,7 +273,7 @@ pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
             noted.sequence(case, port, handle, Rc::new(move || u64::from(disk.position().0)))
         });
         let end = done.unwrap_or(Err("it waits for ever".into())).map_err(Fault::Differs)?;
-        Ok(Run { port, history: noted.history(), metrics: noted.metrics.get(), end: end as u32 })
+        Ok(Run { port, history: noted.history(), did: noted.did.get(), end: end as u32 })
     })
 }
 
@@ -280,7 +283,7 @@ pub(super) struct Noted {
     expected: Rc<Expected>,
     history: Rc<RefCell<History>>,
     /// What the file system did until then.
-    pub(super) metrics: Rc<Cell<F2fsMetrics>>,
+    pub(super) did: Rc<Cell<Did>>,
     /// Where the last operation ended.
     pub(super) end: Rc<Cell<Option<u64>>>,
 }
@@ -291,12 +294,7 @@ impl Noted {
         let expected = Rc::new(expected(case.base, case.ops)?);
         let states = vec![Arc::clone(&case.base.tree)];
         let history = History { states, numbers: case.base.numbers.clone(), ..History::default() };
-        Ok(Self {
-            expected,
-            history: Rc::new(RefCell::new(history)),
-            metrics: Rc::default(),
-            end: Rc::default(),
-        })
+        Ok(Self { expected, history: Rc::new(RefCell::new(history)), did: Rc::default(), end: Rc::default() })
     }
 
     /// What was noted.
@@ -312,12 +310,25 @@ impl Noted {
         port: Rc<dyn BlockPort>,
         handle: Handle,
         position: Rc<dyn Fn() -> u64>,
-    ) -> impl Future<Output = Result<u64, String>> + 'static {
+    ) -> Pin<Box<dyn Future<Output = Result<u64, String>>>> {
+        match case.base.format {
+            Format::F2fs => Box::pin(self.sequence_on::<F2fs>(case, port, handle, position)),
+            Format::Ext4 => Box::pin(self.sequence_on::<Ext4>(case, port, handle, position)),
+        }
+    }
+
+    fn sequence_on<F: Tested>(
+        &self,
+        case: &Case<'_>,
+        port: Rc<dyn BlockPort>,
+        handle: Handle,
+        position: Rc<dyn Fn() -> u64>,
+    ) -> impl Future<Output = Result<u64, String>> + use<F> {
         let (ops, setup) = (case.ops.clone(), case.setup());
         let (expected, noted) = (Rc::clone(&self.expected), Rc::clone(&self.history));
-        let (metrics, ended_at) = (Rc::clone(&self.metrics), Rc::clone(&self.end));
+        let (did, ended_at) = (Rc::clone(&self.did), Rc::clone(&self.end));
         async move {
-            let vfs = mount(port, handle.clone(), setup).await?;
+            let vfs = mount::<F>(port, handle.clone(), setup).await?;
             begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
             let mut runner = Runner::new(&vfs, handle);
             for (index, (op, (made, tree))) in ops.0.iter().zip(&*expected).enumerate() {
@@ -351,7 +362,7 @@ impl Noted {
             }
             runner.wait().await.map_err(|errno| format!("the last sync: {errno:?}"))?;
             let end = position();
-            metrics.set(vfs.fs().metrics());
+            did.set(vfs.fs().did());
             ended_at.set(Some(end));
             let found = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
             let history = noted.borrow();
@@ -366,7 +377,7 @@ impl Noted {
 
 /// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
 /// can be what they are. What it changes nobody looks at.
-async fn begin(vfs: &Vfs<F2fs>) -> Result<(), Errno> {
+async fn begin<F: Fs>(vfs: &Vfs<F>) -> Result<(), Errno> {
     let root = vfs.process(Creds::ROOT);
     root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
     vfs.sync_all().await
@@ -469,7 +480,7 @@ fn explore_model(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
         Ok(run) => run,
         Err(fault) => return (counts, Vec::new(), Some(Found { fault, cut: None, image: 0, nested: None })),
     };
-    let counts = counts.with(&run.metrics);
+    let counts = counts.with(run.did);
     let mut explorer = Explorer { case, run, counts, images: Vec::new() };
     let found = explorer.all().err();
     (explorer.counts, explorer.images, found)
@@ -532,7 +543,7 @@ impl Explorer<'_> {
         self.counts.recovered += 1;
         self.images.push(image);
         if is_due(effort.check_every, 1) {
-            caught(|| check(&mut port).map_err(Fault::Damage)).map_err(found)?;
+            caught(|| check(&mut port, self.case.base.format).map_err(Fault::Damage)).map_err(found)?;
         }
         let tree = caught(|| recover(&mut port, self.case.setup()).map_err(Fault::Damage)).map_err(found)?;
         if let Some(outside) = self.case.outside.filter(|outside| is_due(outside.every, 4)) {
@@ -602,7 +613,7 @@ pub fn replay(
         return Err(format!("no state after c{cut} has the hash {image:016x}"));
     };
     let mut port = run.port.woken(&state);
-    let checked = caught(|| check(&mut port).map_err(Fault::Damage));
+    let checked = caught(|| check(&mut port, case.base.format).map_err(Fault::Damage));
     let tree = match checked.and_then(|()| caught(|| recover(&mut port, case.setup()).map_err(Fault::Damage)))
     {
         Ok(tree) => tree,

@@ -15,6 +15,7 @@
 pub mod ace;
 pub mod campaign;
 pub mod explorer;
+pub mod format;
 pub mod ops;
 pub mod oracle;
 pub mod token;
@@ -27,5 +28,6 @@ pub use campaign::{
     replay,
 };
 pub use explorer::{Counts, Effort, Fault};
+pub use format::Format;
 pub use ops::{Op, Ops};
 pub use token::{Bug, On, Token};

@@ -2,12 +2,13 @@
 //!
 //! `f2fs@rflush@14@creat:A/foo,fsync:A/foo@c31@00c0ffee00c0ffee@n12-0123456789abcdef`: the base of seed 14, a cut before event
 //! 31 that left the image with this hash, and a cut of its recovery before event 12. A fault before any cut has `c-`.
-//! `f2fs-on-device` is the same on the simulated device, where an event is a turn of the whole stack.
+//! `ext4` in place of `f2fs` is another file system; `f2fs-on-device` is the same on the simulated device, where an event is a turn of the whole stack.
 //! The name of a planted bug may follow. Parts that there are not are left out.
 
 use super::explorer::{Case, Found};
+use super::format::Format;
 use super::ops::Ops;
-use super::volume::FULL;
+use super::volume::{Base, FULL};
 use crate::stack::FlushMode;
 use flashweir_device::PlantedBug as DeviceBug;
 use flashweir_fs::f2fs::write::PlantedBug;
@@ -27,17 +28,17 @@ pub enum On {
 }
 
 impl On {
-    /// Both, with their names and how a token of them begins.
+    /// Both, with their names and what the file system's name has behind it in a token.
     pub const ALL: [(Self, &'static str, &'static str); 2] =
-        [(Self::Model, "model", "f2fs"), (Self::Device, "device", "f2fs-on-device")];
+        [(Self::Model, "model", ""), (Self::Device, "device", "-on-device")];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, _)| name)
     }
 
-    fn prefix(self) -> &'static str {
-        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(.., prefix)| prefix)
+    fn suffix(self) -> &'static str {
+        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(.., suffix)| suffix)
     }
 }
 
@@ -92,6 +93,8 @@ impl Bug {
 /// Everything that a replay needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
+    /// Which file system.
+    pub format: Format,
     /// What the file system is on.
     pub on: On,
     /// What the host makes of flushes.
@@ -138,14 +141,16 @@ impl Token {
     pub fn of(case: &Case<'_>, found: &Found) -> Self {
         let Found { cut, image, nested, .. } = *found;
         let Case { on, mode, planted, .. } = *case;
-        Self { on, mode, base: case.base.seed, ops: case.ops.clone(), cut, image, nested, planted }
+        let Base { format, seed: base, .. } = *case.base;
+        Self { format, on, mode, base, ops: case.ops.clone(), cut, image, nested, planted }
     }
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seed, full) = (self.base & !FULL, if self.base & FULL != 0 { "full-" } else { "" });
-        write!(f, "{}@{}@{full}{seed}@{}@", self.on.prefix(), mode_name(self.mode), self.ops)?;
+        write!(f, "{}{}@", self.format.name(), self.on.suffix())?;
+        write!(f, "{}@{full}{seed}@{}@", mode_name(self.mode), self.ops)?;
         match self.cut {
             None => f.write_str("c-")?,
             Some(cut) => write!(f, "c{cut}@{:016x}", self.image)?,
@@ -174,20 +179,23 @@ impl FromStr for Token {
         let mut fields = text.trim().split('@');
         let mut next = || {
             fields.next().ok_or_else(|| {
-                format!("`{text}`: expected f2fs@MODE@BASE@OPERATIONS@cCUT@IMAGE[@nCUT-IMAGE]")
+                format!("`{text}`: expected FORMAT@MODE@BASE@OPERATIONS@cCUT@IMAGE[@nCUT-IMAGE]")
             })
         };
         let kind = next()?;
-        let on = On::ALL.iter().find(|(.., prefix)| *prefix == kind).map(|(on, ..)| *on);
-        let Some(on) = on else {
-            return Err(format!("`{kind}` is nothing that is tested: expected f2fs or f2fs-on-device"));
+        let kinds = Format::ALL.iter().flat_map(|format| On::ALL.iter().map(move |on| (format, on)));
+        let kinds = kinds.map(|((format, name), (on, _, suffix))| (format!("{name}{suffix}"), *format, *on));
+        let Some((_, format, on)) = kinds.clone().find(|(name, ..)| name == kind) else {
+            let known: Vec<String> = kinds.map(|(name, ..)| name).collect();
+            return Err(format!("`{kind}` is nothing that is tested: expected one of {}", known.join(", ")));
         };
         let (mode, base) = (mode_named(next()?)?, next()?);
         let (base, full) = base.strip_prefix("full-").map_or((base, 0), |seed| (seed, FULL));
         let base = number::<u64>(base, "the seed of a base")? | full;
         let (ops, cut) = (next()?.parse()?, next()?);
         let cut = cut.strip_prefix('c').ok_or_else(|| format!("`{cut}`: expected c and a number"))?;
-        let mut token = Self { on, mode, base, ops, cut: None, image: 0, nested: None, planted: None };
+        let mut token =
+            Self { format, on, mode, base, ops, cut: None, image: 0, nested: None, planted: None };
         if cut != "-" {
             (token.cut, token.image) = (Some(number(cut, "a number of events")?), hash(next()?)?);
         }

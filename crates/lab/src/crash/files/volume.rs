@@ -1,5 +1,5 @@
-//! The file system under test: a small F2FS volume that has been in use, mounted for each case, recovered and checked after
-//! each cut.
+//! The file system under test: a small volume that has been in use, mounted for each case, recovered and checked after each
+//! cut.
 //!
 //! Place in the data flow: a [`Base`] is made once and shared; [`Clock`] runs what the explorer does with it.
 //!
@@ -8,6 +8,7 @@
 //!
 //! Invariant: a base is a function of its seed.
 
+use super::format::{Format, Tested};
 use super::ops::{Op, Ops, Pairs, Runner};
 use super::tree::{Tree, Unreadable};
 use crate::model_port::ModelPort;
@@ -16,8 +17,9 @@ use flashweir_contract::{Contents, DeviceKind};
 use flashweir_core::executor::Handle;
 use flashweir_core::{Executor, Instant, Stream};
 use flashweir_device::Media;
+use flashweir_fs::ext4::Ext4;
+use flashweir_fs::f2fs::F2fs;
 use flashweir_fs::f2fs::write::PlantedBug;
-use flashweir_fs::f2fs::{self, F2fs, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Fs, MountOptions, Vfs};
@@ -111,6 +113,8 @@ pub fn options() -> MountOptions {
 /// How a case has the file system mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
+    /// Which it is.
+    pub format: Format,
     /// What the host makes of flushes; the file system uses range flushes where the host does.
     pub mode: FlushMode,
     /// Seed of the base, on which options depend that must not matter.
@@ -121,32 +125,18 @@ pub struct Setup {
 
 impl Setup {
     /// Without a bug.
-    pub fn new(mode: FlushMode, base: u64) -> Self {
-        Self { mode, base, planted: None }
-    }
-
-    fn options(self) -> F2fsOptions {
-        let Self { mode, base, planted } = self;
-        let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
-        let is_odd = !base.is_multiple_of(2);
-        let is_full = base & FULL != 0;
-        F2fsOptions {
-            fsync: by,
-            checkpoint: if is_odd { by } else { Flushing::Flush },
-            in_place: InPlace { force: is_odd && !is_full, ..InPlace::default() },
-            discard_blocks_min: if is_odd { 1 } else { 16 },
-            // One base in eight, with range flushes for checkpoints.
-            fastboot: base % 8 == 5,
-            planted,
-            ..F2fsOptions::default()
-        }
+    pub fn new(format: Format, mode: FlushMode, base: u64) -> Self {
+        Self { format, mode, base, planted: None }
     }
 }
 
 /// Mounts the file system on a port, which recovers it.
-pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Result<Vfs<F2fs>, String> {
-    let fs = F2fs::mount_with(port, setup.options()).await.map_err(|error| error.to_string())?;
-    Vfs::mount(fs, handle, options()).map_err(|error| error.to_string())
+pub async fn mount<F: Tested>(
+    port: Rc<dyn BlockPort>,
+    handle: Handle,
+    setup: Setup,
+) -> Result<Vfs<F>, String> {
+    Vfs::mount(F::mount(port, setup).await?, handle, options()).map_err(|error| error.to_string())
 }
 
 /// A reference in memory, with what was prepared.
@@ -204,7 +194,7 @@ impl<F: Fs> Runner<F> {
 }
 
 /// Fills a volume until little is free, deletes some, and fills it again.
-async fn fill_volume(vfs: &Vfs<F2fs>, runner: &mut Runner<F2fs>) -> Result<Filled, String> {
+async fn fill_volume<F: Fs>(vfs: &Vfs<F>, runner: &mut Runner<F>) -> Result<Filled, String> {
     let said = |errno: Errno| format!("filling the volume: {errno:?}");
     let mut filled = Filled::default();
     runner.begin_filling().await?;
@@ -242,6 +232,8 @@ const PREPARED_NUMBERS: usize = 0x8000;
 /// A volume that each case begins on, and the reference's view of it.
 #[derive(Clone, Debug)]
 pub struct Base {
+    /// Which file system.
+    pub format: Format,
     /// What it was made of.
     pub seed: u64,
     /// Blocks of the disk; all of it is durable.
@@ -260,27 +252,31 @@ pub struct Base {
 
 impl Base {
     /// Makes, ages and prepares a volume.
-    pub fn make(seed: u64) -> Result<Self, String> {
+    pub fn make(format: Format, seed: u64) -> Result<Self, String> {
+        match format {
+            Format::F2fs => Self::make_of::<F2fs>(format, seed),
+            Format::Ext4 => Self::make_of::<Ext4>(format, seed),
+        }
+    }
+
+    fn make_of<F: Tested>(format: Format, seed: u64) -> Result<Self, String> {
         let never = || "the preparation waits for ever".to_owned();
         let port = ModelPort::new(DeviceKind::D1.policy(), BLOCKS, FlushMode::Flush);
         let mut clock = Clock::default();
         let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
         let made = clock.run(async move {
-            let mut volume = f2fs::Options::new(BLOCKS);
-            if !seed.is_multiple_of(2) {
-                for feature in f2fs::Options::FEATURES {
-                    volume.add_feature(feature).map_err(|error| error.to_string())?;
-                }
-            }
-            f2fs::mkfs(&*disk, &volume).await.map_err(|error| error.to_string())?;
-            // What old checkpoints, nodes and data look like has to stay on the disk.
-            let discard = F2fsOptions { discard: false, ..F2fsOptions::default() };
-            let fs = F2fs::mount_with(Rc::clone(&disk), discard).await.map_err(|error| error.to_string())?;
+            F::format(&*disk, seed).await?;
+            let fs = F::mount_to_age(Rc::clone(&disk)).await?;
             let vfs = Vfs::mount(fs, handle.clone(), options()).map_err(|error| error.to_string())?;
             let said = |errno: Errno| format!("ageing the volume: {errno:?}");
             age(&vfs, &handle, seed).await.map_err(said)?;
+            // What a new volume of ext4 has and no other.
+            match vfs.process(Creds::ROOT).rmdir("/lost+found").await {
+                Ok(()) | Err(Errno::ENOENT) => vfs.sync_all().await.map_err(said)?,
+                Err(errno) => return Err(said(errno)),
+            }
             let stat = vfs.statfs().await.map_err(said)?;
-            let empty = f2fs_pages(&disk).await?;
+            let empty = F::used_pages(&disk).await?;
             let mut runner = Runner::new(&vfs, handle.clone());
             let filled =
                 if seed & FULL != 0 { fill_volume(&vfs, &mut runner).await? } else { Filled::default() };
@@ -303,6 +299,7 @@ impl Base {
             return Err(format!("the prepared volume is not as it should be: {difference}"));
         }
         Ok(Self {
+            format,
             seed,
             contents: Arc::new(port.contents()),
             tree: Arc::new(tree),
@@ -320,7 +317,7 @@ impl Base {
 }
 
 /// Files that come and go, some of them made durable one by one.
-async fn age(vfs: &Vfs<F2fs>, handle: &Handle, seed: u64) -> Result<(), Errno> {
+async fn age<F: Fs>(vfs: &Vfs<F>, handle: &Handle, seed: u64) -> Result<(), Errno> {
     let mut random = Stream::new(seed, "ageing of a volume");
     let mut runner = Runner::new(vfs, handle.clone());
     let mut number = PREPARED_NUMBERS + 100;
@@ -342,15 +339,6 @@ async fn age(vfs: &Vfs<F2fs>, handle: &Handle, seed: u64) -> Result<(), Errno> {
         vfs.sync_all().await?;
     }
     Ok(())
-}
-
-/// Pages that everything on a good volume takes. Errors: what is wrong with it.
-async fn f2fs_pages(port: &Rc<dyn BlockPort>) -> Result<u64, String> {
-    let report = f2fs::check(Rc::clone(port)).await.map_err(|error| error.to_string())?;
-    match report.problems.first() {
-        Some(problem) => Err(problem.to_string()),
-        None => Ok(report.nodes + report.data_blocks + report.reserved_blocks),
-    }
 }
 
 /// Why a volume that was cut off is not as it should be.
@@ -384,27 +372,46 @@ impl Damage {
 /// Recovers the volume on a port by mounting it; gives what it shows. It is unmounted again, and must be good before and
 /// after.
 pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
+    match setup.format {
+        Format::F2fs => recover_as::<F2fs>(on, setup),
+        Format::Ext4 => recover_as::<Ext4>(on, setup),
+    }
+}
+
+fn recover_as<F: Tested>(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
     let recovered = on.run(|disk, handle| async move {
-        let vfs = mount(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
+        let vfs = mount::<F>(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
         let read = |Unreadable { path, errno }| Damage::Read(format!("{path}: {errno:?}"));
         let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(read)?;
         vfs.unmount().await.map_err(|errno| Damage::Use(format!("unmount: {errno:?}")))?;
-        f2fs_pages(&disk).await.map_err(Damage::Check)?;
+        F::used_pages(&disk).await.map_err(Damage::Check)?;
         Ok(tree)
     });
     recovered.unwrap_or(Err(Damage::Wedged))
 }
 
 /// Checks the volume on a port as it is, without recovery.
-pub fn check(on: &mut impl Disk) -> Result<(), Damage> {
-    let checked = on.run(|disk, _| async move { f2fs_pages(&disk).await });
+pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
+    let checked = on.run(move |disk, _| async move {
+        match format {
+            Format::F2fs => F2fs::used_pages(&disk).await,
+            Format::Ext4 => Ext4::used_pages(&disk).await,
+        }
+    });
     checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
 }
 
 /// Shows that a recovered volume can be used: something is written, everything is deleted, and all room is free again.
 pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
+    match setup.format {
+        Format::F2fs => exercise_as::<F2fs>(on, pages, setup),
+        Format::Ext4 => exercise_as::<Ext4>(on, pages, setup),
+    }
+}
+
+fn exercise_as<F: Tested>(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
     let done = on.run(move |disk, handle| async move {
-        let vfs = mount(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;
+        let vfs = mount::<F>(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;
         let failed = |what: &'static str| move |errno: Errno| Damage::Use(format!("{what}: {errno:?}"));
         let mut runner = Runner::new(&vfs, handle);
         for (index, word) in
@@ -417,7 +424,7 @@ pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Dama
         vfs.sync_all().await.map_err(failed("sync"))?;
         let free = vfs.statfs().await.map_err(failed("statfs"))?.pages_free;
         vfs.unmount().await.map_err(failed("unmount"))?;
-        let used = f2fs_pages(&disk).await.map_err(Damage::Check)?;
+        let used = F::used_pages(&disk).await.map_err(Damage::Check)?;
         match free + used == pages {
             true => Ok(()),
             false => Err(Damage::Use(format!("{free} pages are free and {used} in use, of {pages}"))),
@@ -427,7 +434,7 @@ pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Dama
 }
 
 /// Deletes everything in a directory.
-async fn empty(vfs: &Vfs<F2fs>, dir: String) -> Result<(), Errno> {
+async fn empty<F: Fs>(vfs: &Vfs<F>, dir: String) -> Result<(), Errno> {
     let process = vfs.process(Creds::ROOT);
     let mut todo = vec![dir];
     while let Some(dir) = todo.last().cloned() {
@@ -460,10 +467,10 @@ mod tests {
     #[test]
     fn a_base_is_good_and_can_be_used() {
         for seed in [2, 3] {
-            let base = Base::make(seed).unwrap();
+            let base = Base::make(Format::F2fs, seed).unwrap();
             assert!(base.contents.len() > 2_000, "it was used: {} blocks", base.contents.len());
             let mut port = base.port(FlushMode::RangeFlush);
-            let setup = Setup::new(FlushMode::RangeFlush, seed);
+            let setup = Setup::new(Format::F2fs, FlushMode::RangeFlush, seed);
             let tree = recover(&mut port, setup).unwrap();
             assert_eq!(base.tree.difference(&tree, &base.numbers), None);
             exercise(&mut port, base.pages, setup).unwrap();

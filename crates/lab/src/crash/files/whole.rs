@@ -13,6 +13,7 @@
 //! Deliberately absent: cuts inside the device's recovery, which the laboratory of devices makes.
 
 use super::explorer::{Case, Counts, Effort, Fault, Found, Noted, base_hash, caught, idempotent};
+use super::format::Did;
 use super::ops::PlaceHash;
 use super::oracle::History;
 use super::token::Bug;
@@ -28,7 +29,6 @@ use flashweir_device::config::RangeFlushSupport;
 use flashweir_device::nand::Interrupted;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, Recovery, Torn};
-use flashweir_fs::f2fs::F2fsMetrics;
 use flashweir_fs::port::BlockPort;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,10 +185,7 @@ fn position(turns: u32) -> u64 {
 /// Does the sequence of a case. `look` is called before the first turn and after each one until the last operation has ended;
 /// it is told which of them is the last. Gives the history, what the file
 /// system did, and the last turn.
-fn drive(
-    case: &Case<'_>,
-    mut look: impl FnMut(u32, &Stack, bool),
-) -> Result<(History, F2fsMetrics, u32), Fault> {
+fn drive(case: &Case<'_>, mut look: impl FnMut(u32, &Stack, bool)) -> Result<(History, Did, u32), Fault> {
     let differs = |what: &str| Fault::Differs(what.into());
     let device = wake(case, medium(case.base))?;
     caught(|| {
@@ -213,7 +210,7 @@ fn drive(
             }
         }
         slot.take().unwrap_or(Err("it never ended".into())).map_err(Fault::Differs)?;
-        Ok((noted.history(), noted.metrics.get(), end.expect("it has ended")))
+        Ok((noted.history(), noted.did.get(), end.expect("it has ended")))
     })
 }
 
@@ -263,9 +260,8 @@ impl Explorer<'_> {
                 }
             });
         });
-        let (history, metrics, end) =
-            run.map_err(|fault| Found { fault, cut: None, image: 0, nested: None })?;
-        self.counts = self.counts.with(&metrics);
+        let (history, did, end) = run.map_err(|fault| Found { fault, cut: None, image: 0, nested: None })?;
+        self.counts = self.counts.with(did);
         self.counts.allowed += allowed;
         self.counts.cuts += firsts.len() as u64;
         let mut media: Vec<(usize, usize, Media)> =
@@ -309,7 +305,7 @@ impl Explorer<'_> {
         self.images.push(image);
         if is_due(effort.check_every, 1) {
             let mut disk = Powered::new(device.clone(), case.mode);
-            caught(|| check(&mut disk).map_err(Fault::Damage)).map_err(found)?;
+            caught(|| check(&mut disk, case.base.format).map_err(Fault::Damage)).map_err(found)?;
         }
         let mut disk = Powered::new(device, case.mode);
         let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage)).map_err(found)?;
@@ -405,7 +401,7 @@ fn replay_on(
     let Some((media, device)) = with_image(case, media, image)? else {
         return Ok(Err(format!("no state after c{cut} has the hash {image:016x}")));
     };
-    caught(|| check(&mut Powered::new(device.clone(), case.mode)).map_err(Fault::Damage))?;
+    caught(|| check(&mut Powered::new(device.clone(), case.mode), case.base.format).map_err(Fault::Damage))?;
     let mut disk = Powered::new(device, case.mode);
     let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage))?;
     history.judge(position(cut), &tree).map_err(Fault::Violation)?;

@@ -1,0 +1,144 @@
+//! The file systems that are tested, and what differs between them.
+//!
+//! Place in the data flow: [`super::volume`] makes, recovers and checks volumes of any [`Tested`] one; which one it is says a
+//! [`Format`].
+
+use super::volume::{BLOCKS, FULL, Setup};
+use crate::stack::FlushMode;
+use flashweir_fs::ext4::{self, Ext4, Ext4Options};
+use flashweir_fs::f2fs::{self, F2fs, F2fsOptions, Flushing, InPlace};
+use flashweir_fs::port::BlockPort;
+use flashweir_fs::vfs::Fs;
+use serde::{Deserialize, Serialize};
+use std::rc::Rc;
+
+/// Which file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// F2FS, with its range flushes where the host has them.
+    #[default]
+    F2fs,
+    /// ext4 with ordered data.
+    Ext4,
+}
+
+impl Format {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 2] = [(Self::F2fs, "f2fs"), (Self::Ext4, "ext4")];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// What a file system did, as far as somebody counts it here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Did {
+    /// Sections that it cleaned.
+    pub cleaned: u64,
+    /// Blocks that it wrote into holes.
+    pub filled_holes: u64,
+}
+
+/// A file system under test. Errors are for people.
+#[expect(async_fn_in_trait, reason = "the executor has one thread: no future needs to be Send")]
+pub trait Tested: Fs + Sized {
+    /// Makes a volume of [`BLOCKS`] blocks; its options may depend on the seed.
+    async fn format(disk: &dyn BlockPort, seed: u64) -> Result<(), String>;
+
+    /// Mounts it for a case, which recovers it.
+    async fn mount(disk: Rc<dyn BlockPort>, setup: Setup) -> Result<Self, String>;
+
+    /// Mounts it to be aged: what old contents look like has to stay on the disk.
+    async fn mount_to_age(disk: Rc<dyn BlockPort>) -> Result<Self, String>;
+
+    /// Pages that everything on a good volume takes. Errors: what is wrong with it.
+    async fn used_pages(disk: &Rc<dyn BlockPort>) -> Result<u64, String>;
+
+    /// What it did since the mount.
+    fn did(&self) -> Did;
+}
+
+impl Tested for F2fs {
+    async fn format(disk: &dyn BlockPort, seed: u64) -> Result<(), String> {
+        let mut volume = f2fs::Options::new(BLOCKS);
+        if !seed.is_multiple_of(2) {
+            for feature in f2fs::Options::FEATURES {
+                volume.add_feature(feature).map_err(|error| error.to_string())?;
+            }
+        }
+        f2fs::mkfs(disk, &volume).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn mount(disk: Rc<dyn BlockPort>, setup: Setup) -> Result<Self, String> {
+        let Setup { mode, base, planted, .. } = setup;
+        let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
+        let is_odd = !base.is_multiple_of(2);
+        let is_full = base & FULL != 0;
+        let options = F2fsOptions {
+            fsync: by,
+            checkpoint: if is_odd { by } else { Flushing::Flush },
+            in_place: InPlace { force: is_odd && !is_full, ..InPlace::default() },
+            discard_blocks_min: if is_odd { 1 } else { 16 },
+            // One base in eight, with range flushes for checkpoints.
+            fastboot: base % 8 == 5,
+            planted,
+            ..F2fsOptions::default()
+        };
+        Self::mount_with(disk, options).await.map_err(|error| error.to_string())
+    }
+
+    async fn mount_to_age(disk: Rc<dyn BlockPort>) -> Result<Self, String> {
+        let options = F2fsOptions { discard: false, ..F2fsOptions::default() };
+        Self::mount_with(disk, options).await.map_err(|error| error.to_string())
+    }
+
+    async fn used_pages(disk: &Rc<dyn BlockPort>) -> Result<u64, String> {
+        let report = f2fs::check(Rc::clone(disk)).await.map_err(|error| error.to_string())?;
+        match report.problems.first() {
+            Some(problem) => Err(problem.to_string()),
+            None => Ok(report.nodes + report.data_blocks + report.reserved_blocks),
+        }
+    }
+
+    fn did(&self) -> Did {
+        let metrics = self.metrics();
+        Did {
+            cleaned: metrics.cleaned_foreground + metrics.cleaned_background,
+            filled_holes: metrics.filled_holes,
+        }
+    }
+}
+
+impl Tested for Ext4 {
+    async fn format(disk: &dyn BlockPort, seed: u64) -> Result<(), String> {
+        let mut volume = ext4::Options::new(BLOCKS);
+        // A small journal goes round within a sequence.
+        volume.journal_blocks = Some(1024);
+        volume.hash_seed = [seed as u32, 1, 2, 3];
+        ext4::mkfs(disk, &volume).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn mount(disk: Rc<dyn BlockPort>, setup: Setup) -> Result<Self, String> {
+        let options = Ext4Options { discard: !setup.base.is_multiple_of(2), ..Ext4Options::default() };
+        Self::mount_with(disk, options).await.map_err(|error| error.to_string())
+    }
+
+    async fn mount_to_age(disk: Rc<dyn BlockPort>) -> Result<Self, String> {
+        Self::mount_with(disk, Ext4Options::default()).await.map_err(|error| error.to_string())
+    }
+
+    async fn used_pages(disk: &Rc<dyn BlockPort>) -> Result<u64, String> {
+        let report = ext4::check(Rc::clone(disk)).await.map_err(|error| error.to_string())?;
+        match report.problems.first() {
+            Some(problem) => Err(problem.to_string()),
+            None => Ok(BLOCKS - report.free_blocks),
+        }
+    }
+
+    fn did(&self) -> Did {
+        Did::default()
+    }
+}
