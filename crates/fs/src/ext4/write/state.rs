@@ -378,7 +378,10 @@ impl State {
         }
         inode.kind().ok_or(Errno::EUCLEAN)?;
         let size = inode.size;
-        self.nodes.insert(ino, Box::new(Node { inode, size, written_end: size, is_gone: false, tid: 0, data_tid: 0, op: 0 }));
+        self.nodes.insert(
+            ino,
+            Box::new(Node { inode, size, written_end: size, is_gone: false, tid: 0, data_tid: 0, op: 0 }),
+        );
         Ok(())
     }
 
