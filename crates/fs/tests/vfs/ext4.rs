@@ -352,6 +352,31 @@ fn a_directory_with_a_deep_index() {
     good(&image);
 }
 
+/// More subdirectories than links can count.
+#[test]
+fn a_directory_that_cannot_count_its_subdirectories() {
+    const COUNT: u64 = 65_010;
+    let image = Rc::new(Image::in_memory(700 << 8));
+    let options = Options { inodes: Some(70_000), ..Options::new(700 << 8) };
+    block_on(mkfs(&*image, &options)).unwrap();
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        root.mkdir("/many", 0o755).await.unwrap();
+        for number in 0..COUNT {
+            root.mkdir(format!("/many/{number}"), 0o755).await.unwrap();
+        }
+        assert_eq!(root.stat("/many", Follow::Yes).await.unwrap().links, 1);
+        for number in 0..100 {
+            root.rmdir(format!("/many/{number}")).await.unwrap();
+        }
+        assert_eq!(root.stat("/many", Follow::Yes).await.unwrap().links, 1);
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
 /// A volume that users fill, overwrite at random, empty and fill again.
 #[test]
 fn a_full_volume_goes_on() {
