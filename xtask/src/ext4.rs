@@ -17,11 +17,13 @@ use std::io::Write as _;
 pub(crate) const JUDGES: Judges = Judges { subject: "ext4", all: &ALL, build: Some(tree::BUILD) };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 5] = [
+const ALL: [Judge; 7] = [
     ("theirs", "volumes that mkfs.ext4 made are read, or refused by name", theirs),
     ("kernel-theirs", "mkfs.ext4 makes it, Linux fills it, we read it", kernel_theirs),
     ("kernel-wide", "Linux makes large directories, we walk and search them", kernel_wide),
     ("kernel-cut", "Linux is cut off, we replay what it and e2fsck replay", kernel_cut),
+    ("ours", "we change volumes of mkfs.ext4 in turn with Linux, e2fsck and Linux judge them", ours),
+    ("our-cut", "we are cut off, Linux and e2fsck replay what we replay", our_cut),
     ("logs", "debugfs writes logs, we replay what e2fsck replays", logs),
 ];
 
@@ -128,6 +130,72 @@ fn kernel_theirs(place: &Place) -> Finding {
         }
     }
     Ok(format!("{names} names in {} kinds of volumes, each with its bytes and attributes", sets.len()))
+}
+
+/// A volume that is written by us, then by Linux, then by us again.
+fn ours(place: &Place) -> Finding {
+    let sets = [
+        "-t ext4 -b 4096",
+        "-t ext4 -b 4096 -J size=4",
+        "-t ext4 -b 4096 -O ^metadata_csum,uninit_bg",
+        "-t ext4 -b 4096 -O ^metadata_csum,^64bit,^flex_bg -I 128",
+        "-t ext4 -b 4096 -O ^dir_index",
+        "-t ext4 -b 4096 -O ^filetype",
+        "-t ext4 -b 4096 -g 8192 -N 20000",
+        "-t ext4 -b 4096 -O ^dir_nlink,^large_file,^huge_file,^extra_isize -I 512",
+        "-t ext4 -b 4096 -E lazy_itable_init=1,lazy_journal_init=1 -O metadata_csum_seed,orphan_file",
+    ];
+    let image = place.path("ours.img");
+    let seed = place.seed().to_string();
+    let mut names = 0;
+    for options in sets {
+        let at = |error: String| format!("{options}: {error}");
+        make(place, &image, "600M", options)?;
+        for round in 0..2 {
+            if round == 1 {
+                let mount = mount(place, &image, "rw").map_err(at)?;
+                let dir = format!("{}/files/linux", mount.dir());
+                program(place, &["mkdir", &dir])?;
+                program(place, &[&tree::program(), "fill", &dir, &seed])?;
+                program(place, &[&tree::program(), "churn", &dir, &seed])?;
+                mount.unmount()?;
+            }
+            program(place, &[&tree::program(), "write", &image, &format!("{}", place.seed() + round)])
+                .map_err(at)?;
+            program(place, &["e2fsck", "-fn", &image]).map_err(at)?;
+            let listed = listed(place, &image).map_err(at)?;
+            names += tree::same(place, &image, &listed).map_err(at)?;
+        }
+    }
+    Ok(format!("{names} names in {} kinds of volumes", sets.len()))
+}
+
+/// What we synced before we were cut off is what Linux finds, what e2fsck leaves, and what we find.
+fn our_cut(place: &Place) -> Finding {
+    let (image, copy) = (place.path("our-cut.img"), place.path("our-cut-copy.img"));
+    let mut names = 0;
+    for options in
+        ["-t ext4 -b 4096", "-t ext4 -b 4096 -O ^metadata_csum,^64bit", "-t ext4 -b 4096 -J size=4"]
+    {
+        let at = |error: String| format!("{options}: {error}");
+        make(place, &image, "512M", options)?;
+        program(place, &[&tree::program(), "write", &image, &place.seed().to_string()]).map_err(at)?;
+        for round in 0..3 {
+            let seed = format!("{}", place.seed() + round);
+            program(place, &[&tree::program(), "sync-image", &image, &seed, "cut"]).map_err(at)?;
+            program(place, &["cp", "--sparse=always", &image, &copy])?;
+            program(place, &["e2fsck", "-y", "-E", "journal_only", &copy]).map_err(at)?;
+            program(place, &["e2fsck", "-fn", &copy]).map_err(at)?;
+            program(place, &["cp", "--sparse=always", &image, &copy])?;
+            let listed = listed(place, &copy).map_err(at)?;
+            program(place, &["e2fsck", "-fn", &copy]).map_err(at)?;
+            names += tree::same(place, &image, &listed).map_err(at)?;
+            program(place, &[&tree::program(), "recover", &image]).map_err(at)?;
+            program(place, &["e2fsck", "-fn", &image]).map_err(at)?;
+            names += tree::same(place, &image, &listed).map_err(at)?;
+        }
+    }
+    Ok(format!("{names} names"))
 }
 
 /// Names of one directory, so that its index has this many levels below the root: with blocks of 1 KiB, three names of

@@ -1,4 +1,4 @@
-//! The ext4 on-disk format: volumes are mounted and read ([`Volume`]).
+//! The ext4 on-disk format: volumes are made ([`mkfs()`]), checked ([`check()`]), read ([`Volume`]) and written ([`Ext4`]).
 //!
 //! Place in the data flow: the port is below; the bits of each structure are in [`layout`].
 //!

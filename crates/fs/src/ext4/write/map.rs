@@ -83,7 +83,7 @@ fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
     let follows = left.end() == u64::from(right.first)
         && left.addr.0 + u64::from(left.blocks) == right.addr.0
         && left.is_unwritten == right.is_unwritten;
-    (follows && blocks <= u32::from(max)).then(|| Extent { blocks: blocks as u16, ..*left })
+    (follows && blocks <= u32::from(max)).then_some(Extent { blocks: blocks as u16, ..*left })
 }
 
 /// Merges what can be around the extents from `from` to `to`.

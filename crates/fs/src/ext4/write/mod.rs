@@ -22,6 +22,7 @@ mod sync;
 mod xattr;
 
 use super::error::{Error, Result, corrupt};
+use super::layout::journal::{JournalSuperblock, compat, incompat};
 use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::volume::Volume;
@@ -109,6 +110,10 @@ impl Ext4 {
             volume.journal().map(|journal| journal.superblock.clone()).ok_or_else(no_journal)?;
         if was_replayed {
             (journal.start, journal.sequence) = (0, sequence);
+            if !volume.superblock().features.has(Feature::RECOVER) {
+                // The volume says that its log is to be left out; none of it may count later.
+                journal.sequence = sequence.wrapping_add(journal.blocks);
+            }
             let mut block = bytes_of(&port.read(Block(log[0].0), 1).completed().await?[0]).to_vec();
             let raw = journal.encode();
             block[..raw.len()].copy_from_slice(&raw);
@@ -127,6 +132,7 @@ impl Ext4 {
         }
         state.orphans = orphans;
         let overhead = overhead(&geometry, log.len() as u64);
+        set_journal_features(&mut journal, &geometry);
         let journal = Journal::open(Rc::clone(&port), journal, log, options.barrier).await?;
         let mut fs = Self {
             volume,
@@ -325,6 +331,20 @@ fn check_writable(volume: &Volume) -> Result<()> {
         }
         Some(journal) if journal.superblock.error != 0 => corrupt("its journal was aborted"),
         Some(_) => Ok(()),
+    }
+}
+
+/// How the log is written from now on: as Linux does it on such a volume. Nothing of it is to be replayed.
+fn set_journal_features(journal: &mut JournalSuperblock, geometry: &Geometry) {
+    journal.incompat |= incompat::REVOKE;
+    journal.incompat &= !incompat::ASYNC_COMMIT;
+    if geometry.features.has(Feature::WIDE) {
+        journal.incompat |= incompat::WIDE;
+    }
+    if geometry.has_checksums() {
+        journal.compat &= !compat::CHECKSUM;
+        journal.incompat = journal.incompat & !incompat::CSUM_V2 | incompat::CSUM_V3;
+        journal.checksum_type = 4;
     }
 }
 

@@ -374,6 +374,10 @@ impl State {
             Ok(at.is_some())
         };
         if !self.is_indexed(dir)? {
+            if self.inode(dir)?.has(flags::INDEX) {
+                // The volume has no indexes any more, and this one would become wrong.
+                self.inode_mut(dir)?.flags &= !flags::INDEX;
+            }
             for index in 0..blocks {
                 let addr = self.dir_leaf(dir, index)?;
                 if put(self, addr)? {

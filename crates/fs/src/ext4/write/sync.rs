@@ -50,15 +50,11 @@ impl Ext4 {
     }
 
     async fn commit_running(&self) -> Result<()> {
-        let closed = loop {
-            let step = self.state.borrow_mut().close();
-            match step {
-                Ok(closed) => break closed,
-                Err(Stop::Failed(errno)) => return Err(errno),
-                // All that a transaction has is in memory.
-                Err(_) => return Err(Errno::EUCLEAN),
-            }
-        };
+        // All that a transaction has is in memory.
+        let closed = self.state.borrow_mut().close().map_err(|stop| match stop {
+            Stop::Failed(errno) => errno,
+            Stop::Block(_) | Stop::Inode(_) => Errno::EUCLEAN,
+        })?;
         let before = self.writes.get();
         if self.options.journaling == Journaling::Ordered {
             self.wait_until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
