@@ -295,20 +295,6 @@ impl Checker {
         }
     }
 
-    /// The inode whose blocks are kept for more descriptors. They were taken with the descriptors, but for the one that
-    /// lists them.
-    async fn resize_inode(&mut self, inode: &Inode) -> Result<()> {
-        let addr = Addr(inode.word(13).into());
-        if addr != Addr::NULL {
-            if !self.geometry.is_data(addr, 1) {
-                self.problem("address", format!("inode 7 refers to block {addr}, outside of the volume"));
-            } else {
-                self.take(addr, 1, &"inode 7");
-            }
-        }
-        Ok(())
-    }
-
     /// Extended attributes; says whether a block was counted for them.
     async fn xattrs(&mut self, inode: &Inode) -> Result<bool> {
         let ino = inode.ino;
