@@ -198,6 +198,15 @@ fn kernel_cut(place: &Place) -> Finding {
             return Err(at(format!("expected checksums {checksums} and no orphan: {}", said.trim())));
         }
         revoked += number_after(&said, "revoked:")?;
+        // What we write is a volume without faults.
+        let ours = place.path("ours.img");
+        program(place, &["cp", "--sparse=always", &cut, &ours])?;
+        if !options.contains("orphan_file") {
+            program(place, &[&tree::program(), "replay", &ours]).map_err(at)?;
+            program(place, &["e2fsck", "-fn", &ours]).map_err(at)?;
+            let listed = listed(place, &ours)?;
+            names += tree::same(place, &cut, &listed).map_err(at)?;
+        }
         let open = cut_off(&dir).map_err(|error| at(error.to_string()))?;
         program(place, &["cp", "--sparse=always", &image, &cut])?;
         drop(open);

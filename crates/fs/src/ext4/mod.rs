@@ -9,6 +9,7 @@
 pub mod error;
 pub mod layout;
 pub mod read;
+pub mod recover;
 pub mod replay;
 pub mod volume;
 #[cfg(test)]
@@ -19,4 +20,5 @@ pub use error::{Error, Result};
 pub use layout::inode::Inode;
 pub use layout::superblock::{Feature, Features, Geometry, Superblock};
 pub use layout::{Addr, Group, Ino};
+pub use recover::{Recovered, recover};
 pub use volume::Volume;

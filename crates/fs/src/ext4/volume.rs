@@ -32,6 +32,7 @@ pub struct Volume {
     geometry: Geometry,
     groups: Vec<GroupDesc>,
     journal: Option<Journal>,
+    needs_recovery: bool,
 }
 
 /// The journal of a volume.
@@ -66,7 +67,9 @@ impl Volume {
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
         let superblock = superblock_of(&*port).await?;
         let geometry = superblock.geometry();
-        let mut volume = Self { port, superblock, geometry, groups: Vec::new(), journal: None };
+        let needs_recovery = superblock.features.has(Feature::RECOVER);
+        let mut volume =
+            Self { port, superblock, geometry, groups: Vec::new(), journal: None, needs_recovery };
         volume.load_journal().await?;
         volume.load_superblock().await?;
         volume.load_groups().await?;
@@ -75,9 +78,8 @@ impl Volume {
 
     /// Reads the journal's superblock, and its log if it has to be replayed.
     async fn load_journal(&mut self) -> Result<()> {
-        let needs_recovery = self.superblock.features.has(Feature::RECOVER);
         if !self.superblock.features.has(Feature::HAS_JOURNAL) {
-            return match needs_recovery {
+            return match self.needs_recovery {
                 true => corrupt("the journal has to be replayed, and there is none"),
                 false => Ok(()),
             };
@@ -87,7 +89,7 @@ impl Volume {
         }
         let inode = self.journal_inode().await?;
         let superblock = self.journal_superblock(&inode).await?;
-        let replayed = match needs_recovery && superblock.start != 0 {
+        let replayed = match self.needs_recovery && superblock.start != 0 {
             true => self.replay(&inode, &superblock).await?,
             false => Replayed { next_sequence: superblock.sequence, ..Replayed::default() },
         };
@@ -196,7 +198,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The superblock, with what the log holds. Its flag of a needed recovery is as it is on the disk.
+    /// The superblock, with what the log holds.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
@@ -216,6 +218,11 @@ impl Volume {
         self.journal.as_ref()
     }
 
+    /// Whether the disk says that the log has to be replayed.
+    pub fn needs_recovery(&self) -> bool {
+        self.needs_recovery
+    }
+
     /// Blocks that the log has in a newer version than the disk.
     pub fn overlay(&self) -> &BTreeMap<Addr, Arc<[u8]>> {
         static EMPTY: BTreeMap<Addr, Arc<[u8]>> = BTreeMap::new();
@@ -226,7 +233,7 @@ impl Volume {
     pub fn is_clean(&self) -> bool {
         let features = self.superblock.features;
         let orphans = self.superblock.last_orphan != Ino(0) || features.has(Feature::ORPHAN_PRESENT);
-        !features.has(Feature::RECOVER) && !orphans && self.superblock.state & superblock::state::VALID != 0
+        !self.needs_recovery && !orphans && self.superblock.state & superblock::state::VALID != 0
     }
 
     /// The port.
