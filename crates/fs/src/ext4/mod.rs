@@ -11,8 +11,11 @@ pub mod error;
 pub mod layout;
 pub mod mkfs;
 pub mod read;
+pub mod recover;
 pub mod replay;
 pub mod volume;
+#[cfg(test)]
+mod volume_tests;
 
 pub use crate::format::{Kind, Time};
 pub use check::{Problem, Report, check};
@@ -21,4 +24,5 @@ pub use layout::inode::Inode;
 pub use layout::superblock::{Feature, Features, Geometry, Superblock};
 pub use layout::{Addr, Group, Ino};
 pub use mkfs::{Before, Options, mkfs};
+pub use recover::{Recovered, recover};
 pub use volume::Volume;

@@ -224,8 +224,9 @@ pub fn replay(
         return Ok(recovery.finish());
     }
     let end = superblock.log_end();
-    if superblock.blocks as usize > journal.len() {
-        return corrupt(format!("the journal has {} blocks of {}", journal.len(), superblock.blocks));
+    if superblock.blocks as usize > journal.len() || superblock.block_bytes != geometry.block_bytes {
+        let (blocks, bytes) = (superblock.blocks, superblock.block_bytes);
+        return corrupt(format!("the journal has {blocks} blocks of {bytes} bytes"));
     }
     let mut at = superblock.start;
     while recovery.take(&journal[at as usize])? {

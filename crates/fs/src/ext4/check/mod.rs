@@ -539,7 +539,7 @@ impl Checker {
         let words: Vec<u32> = (0..15).map(|index| journal.inode.word(index)).collect();
         let differs = superblock.journal_backup == 1 && superblock.journal_blocks[..15] != words[..];
         let start = journal.superblock.start;
-        let has_log = start != 0 && !superblock.features.has(Feature::RECOVER);
+        let has_log = start != 0 && !self.volume.needs_recovery();
         if differs {
             self.problem(
                 "journal",

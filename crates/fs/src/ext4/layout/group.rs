@@ -44,8 +44,8 @@ pub struct GroupDesc {
     /// The checksum of the bitmap of inodes; 16 bits of it in descriptors of 32 bytes.
     pub inode_bitmap_checksum: u32,
     /// Fields of snapshots, which are kept.
-    exclude: [u32; 2],
-    last: u32,
+    pub(in crate::ext4) exclude: [u32; 2],
+    pub(in crate::ext4) last: u32,
 }
 
 fn checksum(geometry: &Geometry, group: Group, raw: &[u8]) -> Option<u16> {
@@ -113,8 +113,9 @@ impl GroupDesc {
             let flexible = geometry.features.has(Feature::FLEX_BG);
             let start = geometry.group_start(group).0;
             let end = start + u64::from(geometry.group_blocks(group));
-            let inside = addr.0 >= start && addr.0.saturating_add(blocks) <= end;
-            if !geometry.is_data(addr, blocks) || !(flexible || inside) {
+            let is_right =
+                geometry.is_data(addr, blocks) && (flexible || (addr.0 >= start && addr.0 + blocks <= end));
+            if !is_right {
                 let place = if flexible { "volume" } else { "group" };
                 return corrupt(format!(
                     "the {name} of group {group} is at block {addr}, outside of the {place}"

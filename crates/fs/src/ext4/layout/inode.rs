@@ -58,7 +58,7 @@ pub mod flags {
 /// An inode. Bytes that are no field here stay as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
-    raw: Vec<u8>,
+    pub(in crate::ext4) raw: Vec<u8>,
     /// Its number.
     pub ino: Ino,
     /// Type and permissions; 0 if it was never used.
@@ -419,6 +419,31 @@ mod tests {
                 assert!(error.contains("the checksum of inode 13 is "), "{error}");
             }
         }
+    }
+
+    /// The root directory of a volume made by mke2fs 1.47 with metadata_csum and the UUID below.
+    #[test]
+    fn an_inode_of_mke2fs() {
+        let front: [u8; 160] = [
+            0xed, 0x41, 0, 0, 0, 0x04, 0, 0, 0x71, 0x80, 0x02, 0x6b, 0x71, 0x80, 0x02, 0x6b, 0x71, 0x80,
+            0x02, 0x6b, 0, 0, 0, 0, 0, 0, 0x03, 0, 0x02, 0, 0, 0, 0, 0, 0x08, 0, 0, 0, 0, 0, 0x0a, 0xf3,
+            0x01, 0, 0x04, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0, 0, 0, 0x13, 0x11, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xac, 0x52, 0, 0, 0x20, 0,
+            0xfc, 0xde, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x71, 0x80, 0x02, 0x6b, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0, 0, 0,
+        ];
+        let mut raw = front.to_vec();
+        raw.resize(256, 0);
+        let mut superblock = small(65536, &[Feature::WIDE, Feature::METADATA_CSUM, Feature::HUGE_FILE]);
+        superblock.uuid = 0x12345678_1234_1234_1234_123456789abc_u128.to_be_bytes();
+        let geometry = superblock.geometry();
+        let inode = Inode::decode(&raw, Ino::ROOT, &geometry).unwrap();
+        assert_eq!(inode.encode(&geometry), raw);
+        assert_eq!((inode.mode, inode.links, inode.size), (0o040_755, 3, 1024));
+        assert_eq!((inode.flags, inode.sectors(&geometry)), (flags::EXTENTS, 2));
+        let root = super::super::extent::Node::decode_root(&inode.block, &geometry).unwrap();
+        assert_eq!((root.depth, root.max, root.len()), (0, 4, 1));
     }
 
     #[test]
