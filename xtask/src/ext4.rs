@@ -61,6 +61,8 @@ fn theirs(place: &Place) -> Finding {
         ("8G", "-t ext4 -g 8192 -b 1024 -i 65536"),
         ("40G", "-t ext4 -N 100000"),
         ("1T", "-t ext4 -E lazy_itable_init=1"),
+        ("100M", "-t ext4 -O quota,project"),
+        ("100M", "-t ext4 -O verity,stable_inodes,orphan_file,fast_commit,large_dir,metadata_csum_seed"),
         ("100M", "-t ext2 -r 0"),
     ];
     for (size, options) in good {
