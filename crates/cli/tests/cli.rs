@@ -222,7 +222,7 @@ const BAD: [(&str, &str); 175] = [
     ("volume check none", "none: there is no such directory"),
     ("volume check job.fio", "job.fio is not a volume: it has no volume.toml"),
     ("mkfs f2fs", "missing: --size <SIZE>, <IMAGE>"),
-    ("mkfs ext2 d.img", "unknown command `ext2`; weir --help lists the commands"),
+    ("mkfs ext2 d.img", "unknown command `ext2`; did you mean `ext4`?"),
     ("mkfs f2fs d.img --size big", "--size cannot be `big`: expected a multiple of 4096 bytes, such as 1GiB"),
     ("mkfs f2fs d.img --size 1000", "--size cannot be `1000`: expected a multiple of 4096 bytes, such as 1GiB"),
     ("mkfs f2fs d.img --size 20MiB", "d.img: 20 MiB are too small for zones of 2 MiB: 2 zones are left for contents, expected at least 12"),

@@ -1,6 +1,7 @@
-//! The ext4 on-disk format: volumes are mounted and read ([`Volume`]).
+//! The ext4 on-disk format: volumes are made ([`mkfs()`]), mounted and read ([`Volume`]) and checked ([`check()`]).
 //!
-//! Place in the data flow: the port is below; the bits of each structure are in [`layout`].
+//! Place in the data flow: the port is below; the bits of each structure are in [`layout`]. What of the format is read,
+//! written and refused is said in `docs/ext4.md`.
 //!
 //! Invariants: bytes from a disk are never trusted. Whatever an image holds, the answer is a result or an [`Error`] that
 //! names the place; no index, allocation or loop is bounded by an unchecked number. What is not supported is refused at
