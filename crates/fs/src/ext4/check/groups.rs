@@ -84,8 +84,10 @@ impl Checker {
                 ("the inode table", desc.inode_table, table),
             ] {
                 // That it is outside was told with the descriptor.
-                if geometry.is_data(addr, blocks) {
-                    self.take(addr, blocks, &format!("{name} of group {group}"));
+                if !geometry.is_data(addr, blocks)
+                    || !self.take(addr, blocks, &format!("{name} of group {group}"))
+                {
+                    self.lost_tables.insert(group);
                 }
             }
         }

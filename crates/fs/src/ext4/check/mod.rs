@@ -108,6 +108,7 @@ pub async fn check(port: Rc<dyn BlockPort>) -> Result<Report> {
         blocks: Blocks::new(&geometry),
         geometry,
         volume,
+        lost_tables: BTreeSet::new(),
         hidden,
         orphans: BTreeSet::new(),
         inodes: BTreeMap::new(),
@@ -163,6 +164,8 @@ struct Checker {
     geometry: Geometry,
     /// The blocks that were found.
     blocks: Blocks,
+    /// Groups whose tables are not where they could be: their inodes are not looked at, and nothing is read twice.
+    lost_tables: BTreeSet<Group>,
     /// Inodes that have no name and must have none, beside the reserved ones.
     hidden: BTreeSet<Ino>,
     orphans: BTreeSet<Ino>,
@@ -557,8 +560,7 @@ impl Checker {
     /// Inodes of a group that were ever used.
     fn used_inodes(&self, group: Group) -> u32 {
         let desc = &self.volume.groups()[group.0 as usize];
-        let blocks = self.geometry.inode_table_blocks();
-        if !self.geometry.is_data(desc.inode_table, blocks.into())
+        if self.lost_tables.contains(&group)
             || desc.has(super::layout::group::flags::INODE_UNINIT, &self.geometry)
         {
             return 0;
