@@ -9,21 +9,26 @@ use crate::judges::{Finding, Judge, Judges};
 use crate::serve::disk::Mount;
 use crate::serve::place::Place;
 use crate::serve::program::{run as program, run_failing};
+use crate::serve::random::Random;
 use crate::tree;
 use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 
 /// The judges of the format.
 pub(crate) const JUDGES: Judges = Judges { subject: "ext4", all: &ALL, build: Some(tree::BUILD) };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 7] = [
-    ("theirs", "volumes that mkfs.ext4 made are read, or refused by name", theirs),
-    ("kernel-theirs", "mkfs.ext4 makes it, Linux fills it, we read it", kernel_theirs),
+const ALL: [Judge; 10] = [
+    ("made", "e2fsck on volumes that we made", made),
+    ("theirs", "volumes that mkfs.ext4 made are read and good, or refused by name", theirs),
+    ("kernel-ours", "we make it, Linux fills it, we read, check and encode it", kernel_ours),
+    ("kernel-theirs", "mkfs.ext4 makes it, Linux fills it, we read, check and encode it", kernel_theirs),
     ("kernel-wide", "Linux makes large directories, we walk and search them", kernel_wide),
     ("kernel-cut", "Linux is cut off, we replay what it and e2fsck replay", kernel_cut),
     ("ours", "we change volumes of mkfs.ext4 in turn with Linux, e2fsck and Linux judge them", ours),
     ("our-cut", "we are cut off, Linux and e2fsck replay what we replay", our_cut),
+    ("broken", "bytes are changed at random, our check finds what e2fsck finds", broken),
     ("logs", "debugfs writes logs, we replay what e2fsck replays", logs),
 ];
 
@@ -33,6 +38,77 @@ fn make(place: &Place, image: &str, size: &str, options: &str) -> Result<(), Str
     program(place, &["truncate", "-s", size, image])?;
     let options: Vec<&str> = options.split_whitespace().collect();
     program(place, &[&["mke2fs", "-q", "-F"], options.as_slice(), &[image]].concat()).map(drop)
+}
+
+/// `weir` with arguments, which are words and have no spaces; gives what it printed.
+fn weir(place: &Place, line: &str) -> Finding {
+    let weir = tree::built("weir");
+    let args: Vec<&str> = std::iter::once(weir.as_str()).chain(line.split_whitespace()).collect();
+    program(place, &args)
+}
+
+/// Neither e2fsck nor our check finds anything.
+fn is_good(place: &Place, image: &str) -> Result<(), String> {
+    program(place, &["e2fsck", "-fn", image])?;
+    weir(place, &format!("fsck {image}")).map(drop)
+}
+
+fn made(place: &Place) -> Finding {
+    let image = place.path("made.img");
+    let volumes = [
+        "--size 8MiB",
+        "--size 16MiB --label small",
+        "--size 100MiB --reserved 0",
+        "--size 1MiB -O ^has_journal",
+        "--size 132MiB -J 64MiB",
+        "--size 1000000KiB -O ^metadata_csum -O ^flex_bg",
+        "--size 1GiB",
+        "--size 3GiB -O uninit_bg -O ^64bit -i 4096",
+        "--size 5GiB -O ^flex_bg -J 1GiB -O ^dir_index",
+        "--size 20GiB -O ^sparse_super -N 20000",
+        "--size 1TiB",
+        "--size 12TiB -i 1048576",
+    ];
+    for volume in volumes {
+        weir(place, &format!("mkfs ext4 {image} --force {volume}"))?;
+        is_good(place, &image).map_err(|error| format!("{volume}: {error}"))?;
+    }
+    Ok(format!("{} volumes of 1 MiB to 12 TiB", volumes.len()))
+}
+
+fn kernel_ours(place: &Place) -> Finding {
+    let sets = [
+        "--label ours",
+        "-O ^metadata_csum",
+        "-O uninit_bg -O ^64bit -O ^flex_bg",
+        "-O ^has_journal -O ^dir_index",
+        "-O ^huge_file -O ^dir_nlink -O ^sparse_super -J 4MiB -i 4096",
+    ];
+    let image = place.path("ours.img");
+    let mut names = 0;
+    for options in sets {
+        weir(place, &format!("mkfs ext4 {image} --force --size 512MiB {options}"))?;
+        names += filled(place, &image).map_err(|error| format!("{options}: {error}"))?;
+    }
+    Ok(format!("{names} names in {} kinds of volumes, each with its bytes and attributes", sets.len()))
+}
+
+/// Linux fills a volume, then changes a part; each time we find what it finds, and nothing wrong. Gives the names.
+fn filled(place: &Place, image: &str) -> Result<usize, String> {
+    let mut names = 0;
+    for step in ["fill", "churn"] {
+        let mount = mount(place, image, "rw")?;
+        let dir = format!("{}/files", mount.dir());
+        program(place, &["mkdir", "-p", &dir])?;
+        program(place, &[&tree::program(), step, &dir, &place.seed().to_string()])?;
+        mount.unmount()?;
+        is_good(place, image).map_err(|error| format!("{step}: {error}"))?;
+        let listed = listed(place, image)?;
+        let at = |error: String| format!("{step}: {error}");
+        names += tree::same(place, image, &listed).map_err(at)?;
+        program(place, &[&tree::program(), "encode", image]).map_err(at)?;
+    }
+    Ok(names)
 }
 
 /// Mounts a volume. Reading must not change the times that are listed.
@@ -59,6 +135,8 @@ fn theirs(place: &Place) -> Finding {
         ("8G", "-t ext4 -g 8192 -b 1024 -i 65536"),
         ("40G", "-t ext4 -N 100000"),
         ("1T", "-t ext4 -E lazy_itable_init=1"),
+        ("100M", "-t ext4 -O quota,project"),
+        ("100M", "-t ext4 -O verity,stable_inodes,orphan_file,fast_commit,large_dir,metadata_csum_seed"),
         ("100M", "-t ext2 -r 0"),
     ];
     for (size, options) in good {
@@ -67,6 +145,7 @@ fn theirs(place: &Place) -> Finding {
         if list.lines().count() != 2 || !list.contains("/lost+found Directory") {
             return Err(format!("{size} {options}: expected lost+found, found {list:?}"));
         }
+        is_good(place, &image).map_err(|error| format!("{size} {options}: {error}"))?;
     }
     let refused = [
         ("-t ext4 -O bigalloc", "bigalloc"),
@@ -82,6 +161,10 @@ fn theirs(place: &Place) -> Finding {
         make(place, &image, "256M", options)?;
         let said = run_failing(place, &[&tree::program(), "list-image", &image])?;
         if !said.contains("Refused(") || !said.contains(name) {
+            return Err(format!("a volume with {options}: {}", said.trim()));
+        }
+        let said = run_failing(place, &[&tree::built("weir"), "fsck", &image])?;
+        if !said.contains("this ext4 volume uses ") || !said.contains(name) {
             return Err(format!("a volume with {options}: {}", said.trim()));
         }
     }
@@ -118,16 +201,7 @@ fn kernel_theirs(place: &Place) -> Finding {
         if !tool.is_empty() {
             program(place, &[tool, &[image.as_str()]].concat())?;
         }
-        for step in ["fill", "churn"] {
-            let mount = mount(place, &image, "rw").map_err(|error| format!("{options}: {error}"))?;
-            let dir = format!("{}/files", mount.dir());
-            program(place, &["mkdir", "-p", &dir])?;
-            program(place, &[&tree::program(), step, &dir, &place.seed().to_string()])?;
-            mount.unmount()?;
-            let listed = listed(place, &image)?;
-            names += tree::same(place, &image, &listed)
-                .map_err(|error| format!("{options} {tool:?}, {step}: {error}"))?;
-        }
+        names += filled(place, &image).map_err(|error| format!("{options} {tool:?}: {error}"))?;
     }
     Ok(format!("{names} names in {} kinds of volumes, each with its bytes and attributes", sets.len()))
 }
@@ -236,6 +310,14 @@ fn replayed(place: &Place, image: &str) -> Finding {
     program(place, &[&tree::program(), "replayed", image, &copy])
 }
 
+/// A log that we write to its places leaves a volume in which e2fsck finds nothing, and Linux what we find. Gives the names.
+fn written(place: &Place, image: &str) -> Result<usize, String> {
+    program(place, &[&tree::program(), "replay", image])?;
+    program(place, &["e2fsck", "-fn", image])?;
+    let listed = listed(place, image)?;
+    tree::same(place, image, &listed)
+}
+
 /// A copy of a volume's file while it is mounted, and what was synced is in its journal.
 fn kernel_cut(place: &Place) -> Finding {
     // Options of mke2fs, of the mount, and the checksums of the journal.
@@ -251,7 +333,8 @@ fn kernel_cut(place: &Place) -> Finding {
     for (options, mounted, checksums) in sets {
         let at = |error: String| format!("{options}, {mounted}: {error}");
         make(place, &image, "256M", options)?;
-        let mount = mount(place, &image, mounted).map_err(at)?;
+        // Nothing is committed that nobody asks for, so that the file stays as it is while it is copied.
+        let mount = mount(place, &image, &format!("commit=600,{mounted}")).map_err(at)?;
         let dir = format!("{}/files", mount.dir());
         let seed = place.seed().to_string();
         program(place, &["mkdir", &dir])?;
@@ -266,10 +349,17 @@ fn kernel_cut(place: &Place) -> Finding {
             return Err(at(format!("expected checksums {checksums} and no orphan: {}", said.trim())));
         }
         revoked += number_after(&said, "revoked:")?;
+        let ours = place.path("ours.img");
+        program(place, &["cp", "--sparse=always", &cut, &ours])?;
         let open = cut_off(&dir).map_err(|error| at(error.to_string()))?;
         program(place, &["cp", "--sparse=always", &image, &cut])?;
         drop(open);
         mount.unmount()?;
+        // What we write is a volume without faults. A file of orphans is only read.
+        if !options.contains("orphan_file") {
+            names += written(place, &ours).map_err(at)?;
+        }
+        program(place, &[&tree::program(), "encode", &cut]).map_err(at)?;
         let said = program(place, &[&tree::program(), "replayed", &cut]).map_err(at)?;
         if number_after(&said, "orphans:")? != 1 {
             return Err(at(format!("expected an orphan: {}", said.trim())));
@@ -277,6 +367,7 @@ fn kernel_cut(place: &Place) -> Finding {
         transactions += number_after(&said, "transactions:")?;
         let theirs = place.path("theirs.img");
         program(place, &["cp", "--sparse=always", &cut, &theirs])?;
+        weir(place, &format!("fsck {cut}")).map_err(at)?;
         let listed = listed(place, &theirs)?;
         if listed.contains("/never-synced") || !listed.contains("/synced") {
             return Err(at("the cut is not where it is expected".into()));
@@ -303,6 +394,86 @@ fn cut_off(dir: &str) -> std::io::Result<File> {
     synced.sync_all()?;
     std::fs::create_dir(format!("{dir}/never-synced"))?;
     Ok(open)
+}
+
+/// Changes one byte after the other in a volume without checksums, and asks both. A byte that only e2fsck misses may be what
+/// Linux would refuse; what only we miss is counted.
+fn broken(place: &Place) -> Finding {
+    const CHANGES: usize = 120;
+    let image = place.path("broken.img");
+    let (mut found, mut missed) = (0, Vec::new());
+    for options in [
+        "-t ext4 -b 1024 -N 2048 -O ^metadata_csum",
+        "-t ext4 -b 1024 -N 2048 -O ^extent,^64bit,^metadata_csum",
+    ] {
+        make(place, &image, "32M", options)?;
+        let mount = mount(place, &image, "rw")?;
+        let dir = format!("{}/files", mount.dir());
+        small_tree(&dir).map_err(|error| format!("{dir}: {error}"))?;
+        mount.unmount()?;
+        is_good(place, &image)?;
+        let whole = std::fs::read(&image).map_err(|error| format!("{image}: {error}"))?;
+        let mut random = Random::new(place.seed(), 7);
+        let places: Vec<usize> = (0..whole.len()).filter(|&at| whole[at] != 0).collect();
+        let file = File::options().write(true).open(&image).map_err(|error| format!("{image}: {error}"))?;
+        for _ in 0..CHANGES {
+            // A byte that is zero beside one that is not counts as often.
+            let at = places[random.below(places.len() as u64) as usize] ^ random.below(2) as usize;
+            let byte = [0, 0xff, whole[at] ^ 1 << random.below(8)][random.below(3) as usize];
+            let put =
+                |byte: u8| file.write_all_at(&[byte], at as u64).map_err(|error| format!("{image}: {error}"));
+            put(byte)?;
+            let theirs = ended(place, &["e2fsck", "-fn", &image], &[0, 4, 8, 12])?;
+            let ours = ended(place, &[&tree::built("weir"), "fsck", &image], &[0, 1, 2])?;
+            if theirs {
+                found += 1;
+                if !ours {
+                    missed.push(format!("byte {at:#x} {:#x} as {byte:#x}", whole[at]));
+                }
+            }
+            put(whole[at])?;
+        }
+    }
+    if found < CHANGES / 10 || missed.len() * 20 > found {
+        return Err(format!(
+            "of {found} changes that e2fsck finds we miss {}: {}",
+            missed.len(),
+            missed.join(", ")
+        ));
+    }
+    Ok(format!("{} changes, e2fsck finds {found}, of which we miss {}", 2 * CHANGES, missed.len()))
+}
+
+/// Whether a program ends with something else than 0. Errors: it ends with none of these codes.
+fn ended(place: &Place, args: &[&str], codes: &[i32]) -> Result<bool, String> {
+    let output = std::process::Command::new(args[0]).args(&args[1..]).current_dir(place.path("")).output();
+    let output = output.map_err(|error| format!("{}: {error}", args[0]))?;
+    match output.status.code() {
+        Some(code) if codes.contains(&code) => Ok(code != 0),
+        _ => {
+            Err(format!("{args:?} ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
+        }
+    }
+}
+
+/// Some of everything, without many blocks of contents.
+fn small_tree(dir: &str) -> std::io::Result<()> {
+    std::fs::create_dir_all(format!("{dir}/many"))?;
+    for number in 0..200 {
+        File::create(format!("{dir}/many/file-with-a-long-name-{number}"))?;
+    }
+    for number in 0..10 {
+        std::fs::create_dir(format!("{dir}/directory-{number}"))?;
+        std::fs::write(format!("{dir}/file-{number}"), vec![b'x'; 100 * number])?;
+        std::fs::hard_link(format!("{dir}/file-{number}"), format!("{dir}/other-{number}"))?;
+    }
+    std::os::unix::fs::symlink("short", format!("{dir}/fast"))?;
+    std::os::unix::fs::symlink("x".repeat(200), format!("{dir}/slow"))?;
+    let holes = File::create(format!("{dir}/holes"))?;
+    for number in 0..300 {
+        holes.write_all_at(b"z", number * 8192)?;
+    }
+    holes.sync_all()
 }
 
 /// Logs of all kinds, with blocks that are revoked and blocks that begin as those of the journal do.

@@ -31,7 +31,7 @@ use std::path::PathBuf;
   weir reproduce rflush                                a paper's claims, and ours beside them
   weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
   weir volume create disk --device sata-mlc            a disk that is kept in a directory
-  weir mkfs f2fs disk.img --size 1GiB                  an F2FS volume in a file; weir fsck checks it
+  weir mkfs ext4 disk.img --size 1GiB                  ext4 or F2FS in a file; weir fsck checks it
 
 Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
 Results go to stdout; warnings, progress and the speed of the simulator to stderr.

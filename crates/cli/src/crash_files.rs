@@ -79,12 +79,24 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let (sequences, _) =
         sequences.ok_or_else(|| Failure::Usage(format!("--sequences: {}", args.sequences)))?;
     let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
+    let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
+    let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
+    let is_of_f2fs = |option: &str| {
+        let format = format.name();
+        Err(Failure::Usage(format!("{option} is of f2fs, expected --format f2fs with it, not {format}")))
+    };
+    match (format, &args.planted) {
+        (Format::F2fs, _) => (),
+        (_, Some(bug)) => return is_of_f2fs(&format!("--planted {bug}")),
+        _ if args.mutants => return is_of_f2fs("--mutants"),
+        _ if *sequences == Sequences::Cleaning => return is_of_f2fs("--sequences cleaning"),
+        _ => (),
+    }
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);
-    let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
     Ok(FileCrashConfig {
-        format: format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?,
+        format,
         on: on.ok_or_else(|| Failure::Usage(format!("--on: {}", args.on)))?,
         sequences: *sequences,
         count: args.count,

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 162] = [
+const BAD: [(&str, &str); 178] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -196,6 +196,9 @@ const BAD: [(&str, &str); 162] = [
     ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("reproduce", "missing: <PAPER>"),
     ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush; did you mean `rflush`?"),
+    ("crash files --format ext4 --sequences cleaning", "--sequences cleaning is of f2fs, expected --format f2fs with it, not ext4"),
+    ("crash files --format ext4 --planted no-inode", "--planted no-inode is of f2fs, expected --format f2fs with it, not ext4"),
+    ("crash files --format ext4 --mutants", "--mutants is of f2fs, expected --format f2fs with it, not ext4"),
     ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered, threads-one-lock, threads-checkpoints; did you mean `threads`?"),
     ("reproduce rflush --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),
     ("reproduce rflush --scale huge", "--scale cannot be `huge`: expected quick or full"),
@@ -222,7 +225,7 @@ const BAD: [(&str, &str); 162] = [
     ("volume check none", "none: there is no such directory"),
     ("volume check job.fio", "job.fio is not a volume: it has no volume.toml"),
     ("mkfs f2fs", "missing: --size <SIZE>, <IMAGE>"),
-    ("mkfs ext2 d.img", "unknown command `ext2`; weir --help lists the commands"),
+    ("mkfs ext2 d.img", "unknown command `ext2`; did you mean `ext4`?"),
     ("mkfs f2fs d.img --size big", "--size cannot be `big`: expected a multiple of 4096 bytes, such as 1GiB"),
     ("mkfs f2fs d.img --size 1000", "--size cannot be `1000`: expected a multiple of 4096 bytes, such as 1GiB"),
     ("mkfs f2fs d.img --size 20MiB", "d.img: 20 MiB are too small for zones of 2 MiB: 2 zones are left for contents, expected at least 12"),
@@ -234,11 +237,24 @@ const BAD: [(&str, &str); 162] = [
     ("mkfs f2fs none/d.img --size 1GiB", "none/d.img cannot be written: there is no directory none"),
     ("mkfs f2fs job.fio --size 1GiB", "job.fio exists: expected a new name, or --force to replace it"),
     ("mkfs f2fs . --size 1GiB", ". is a directory: expected the name of a file to write"),
+    ("mkfs ext4", "missing: --size <SIZE>, <IMAGE>"),
+    ("mkfs ext4 d.img --size 4MiB", "d.img: 1024 blocks are too small for a journal: expected at least 2048, or ^has_journal"),
+    ("mkfs ext4 d.img --size 20TiB", "d.img: 5368709120 blocks: expected less than 16 TiB"),
+    ("mkfs ext4 d.img --size 40MiB -J 1MiB", "d.img: a journal of 256 blocks: expected 1024 to 10240000"),
+    ("mkfs ext4 d.img --size 64MiB -J 40MiB", "d.img: a journal of 10240 blocks on a volume of 16384: expected at most half"),
+    ("mkfs ext4 d.img --size 64MiB -J 8MiB -O ^has_journal", "d.img: a journal of 2048 blocks, and none: the feature has_journal is off"),
+    ("mkfs ext4 d.img --size 1GiB -N 1000000", "d.img: 1000000 inodes are too many for a volume of 262144 blocks: expected at most 262144"),
+    ("mkfs ext4 d.img --size 1GiB -i 1024", "--inode-ratio cannot be `1024`: expected a whole number from 4096 to 67108864"),
+    ("mkfs ext4 d.img --size 1GiB -m 51", "--reserved cannot be `51`: expected a whole number from 0 to 50"),
+    ("mkfs ext4 d.img --size 1GiB --label a-label-of-17-byt", "d.img: a label of 17 bytes: expected at most 16"),
+    ("mkfs ext4 d.img --size 1GiB -O verity", "d.img: no feature \"verity\" to switch; there are has_journal, dir_index, 64bit, flex_bg, sparse_super, huge_file, dir_nlink, uninit_bg, metadata_csum"),
+    ("mkfs ext4 d.img --size 1GiB --hash-seed 1", "--hash-seed cannot be `1`: expected 32 hexadecimal digits, with or without dashes"),
+    ("mkfs ext4 job.fio --size 1GiB", "job.fio exists: expected a new name, or --force to replace it"),
     ("fsck", "missing: <IMAGE>"),
     ("fsck none.img", "none.img: No such file or directory (os error 2)"),
     ("fsck .", ".: is a directory, expected an image file"),
-    ("fsck job.fio", "job.fio: not an F2FS volume: the disk has 0 blocks of 4096 bytes"),
-    ("fsck zeros.img", "zeros.img: not an F2FS volume: the superblock begins with 0x00000000, expected 0xf2f52010"),
+    ("fsck job.fio", "job.fio: not an F2FS volume: the disk has 0 blocks of 4096 bytes; nor an ext4 volume: the disk has 0 bytes"),
+    ("fsck zeros.img", "zeros.img: not an F2FS volume: the superblock begins with 0x00000000, expected 0xf2f52010; nor an ext4 volume: the magic number of the superblock is 0x0000, expected 0xef53"),
     ("volume chek none", "unknown command `chek`; did you mean `check`?"),
     ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny>"),
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
@@ -301,6 +317,7 @@ fn every_help_page_teaches_within_100_columns() {
         "volume create",
         "volume check",
         "mkfs f2fs",
+        "mkfs ext4",
         "fsck",
     ];
     for page in pages {
@@ -792,6 +809,33 @@ fn an_image_is_made_and_checked() {
         std::fs::read(place.0.join("e.img")).unwrap() != bytes,
         "an identity is random unless it is given"
     );
+}
+
+#[test]
+fn an_ext4_image_is_made_recognised_and_checked() {
+    let place = Place::new("mkfs-ext4");
+    let ids = "--uuid 00112233-4455-6677-8899-aabbccddeeff --time 1700000000 --hash-seed \
+               000102030405060708090a0b0c0d0e0f";
+    let line = format!("mkfs ext4 d.img --size 64MiB --label weir -O ^64bit {ids}");
+    let volume = "ext4 of 64.0 MiB called \"weir\" with ^64bit";
+    assert_eq!(good(&place.say(&line)), format!("d.img: {volume}; weir fsck d.img\n"));
+    let path = place.0.join("d.img");
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), 64 << 20);
+    let found =
+        "2 directories, 0 files, 0 others, 0 orphans; 1029 blocks of data, 1028 of metadata, 14327 free";
+    assert_eq!(good(&place.say("fsck d.img")), format!("{volume}, unmounted\n{found}\n"));
+    good(&place.say(&format!("{line} --force")));
+    assert!(std::fs::read(&path).unwrap() == bytes, "the same options give the same bytes");
+    let json: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --json"))).unwrap();
+    assert_eq!((&json["format"], &json["problems"]), (&"ext4".into(), &serde_json::json!([])));
+    let mut broken = bytes.clone();
+    broken[1024 + 0x78] ^= 1;
+    std::fs::write(&path, &broken).unwrap();
+    let checked = place.say("fsck d.img");
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(text(&checked.stdout).starts_with("mount: the superblock's checksum is "));
+    assert_eq!(text(&checked.stderr), "weir: d.img is damaged: 1 problem\n");
 }
 
 #[test]

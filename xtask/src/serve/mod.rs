@@ -20,7 +20,7 @@ mod fio;
 pub(crate) mod place;
 pub(crate) mod program;
 mod qemu;
-mod random;
+pub(crate) mod random;
 mod records;
 mod restarts;
 mod server;

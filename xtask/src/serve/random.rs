@@ -2,11 +2,11 @@
 
 /// A stream of numbers (splitmix64).
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
     /// The stream of a seed and a number of its use.
-    pub(super) fn new(seed: u64, stream: u64) -> Self {
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = Self(seed);
         Self(start.next() ^ stream.wrapping_mul(0xD1B5_4A32_D192_ED03))
     }
@@ -19,7 +19,7 @@ impl Random {
     }
 
     /// A number below `end`; the slight bias does not matter here.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 

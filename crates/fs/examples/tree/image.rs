@@ -35,6 +35,13 @@ pub(super) fn list(image: &Path, lines: &mut Vec<String>) -> Outcome {
     }
 }
 
+/// Writes what the log of an ext4 volume holds to its places.
+pub(super) fn replay(image: &Path) -> Outcome {
+    let recovered = block_on(ext4::recover(Rc::new(Image::open(image, true)?)))?;
+    println!("{recovered:?}");
+    Ok(())
+}
+
 /// What the log of an ext4 volume holds, and whether a copy of the image, where others replayed it, has each of its blocks.
 pub(super) fn replayed(image: &Path, copy: Option<&Path>) -> Outcome {
     let volume = block_on(ext4::Volume::mount(Rc::new(Image::open(image, false)?)))?;

@@ -12,9 +12,12 @@
 //! tree recover IMAGE        mounts an image for writing, and unmounts it
 //! tree list DIR             one line for each name, by system calls
 //! tree list-image IMAGE     the same from an image of either format
+//! tree encode IMAGE          decodes all structures of an ext4 image and encodes them again
+//! tree replay IMAGE          writes what the log of an ext4 image holds to its places
 //! tree replayed IMAGE [COPY] what the log of an ext4 image holds, and whether the copy has it
 //! ```
 
+mod encode;
 mod image;
 
 use flashweir_core::random::mix;
@@ -59,13 +62,15 @@ fn main() -> Outcome {
             return sync_image(Path::new(image), seed.parse()?, *end == "cut");
         }
         ["recover", image] => return recover(Path::new(image)),
+        ["encode", image] => return encode::encode(Path::new(image)),
+        ["replay", image] => return image::replay(Path::new(image)),
         ["replayed", image] => return image::replayed(Path::new(image), None),
         ["replayed", image, copy] => return image::replayed(Path::new(image), Some(Path::new(copy))),
         ["list", dir] => list(Path::new(dir), &mut lines)?,
         ["list-image", image] => image::list(Path::new(image), &mut lines)?,
         _ => {
             return Err("expected fill DIR SEED, churn DIR SEED, write IMAGE SEED, sync DIR SEED, \
-                 sync-image IMAGE SEED cut|unmount, recover IMAGE, list DIR, list-image IMAGE or replayed IMAGE [COPY]"
+                 sync-image IMAGE SEED cut|unmount, recover IMAGE, list DIR, list-image IMAGE, encode IMAGE, replay IMAGE or replayed IMAGE [COPY]"
                 .into());
         }
     }

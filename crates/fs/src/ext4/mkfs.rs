@@ -30,6 +30,8 @@ const LOG_GROUPS_PER_FLEX: u8 = 4;
 const LAST_GROUP_BLOCKS_MIN: u64 = 50;
 /// Numbers of blocks in old structures have 32 bits.
 const BLOCKS_MAX: u64 = u32::MAX as u64;
+/// Numbers of inodes have 32 bits; so many are whole blocks of them.
+const INODES_MAX: u64 = u32::MAX as u64 / 16 * 16;
 /// The format asks for no smaller journal.
 pub const JOURNAL_BLOCKS_MIN: u32 = 1024;
 /// The largest one that mke2fs makes: 40 GiB.
@@ -254,8 +256,8 @@ fn plan_superblock(options: &Options) -> Result<Superblock> {
         return fail(format!("{} blocks: expected less than 16 TiB", options.blocks));
     }
     let ratio = options.inode_ratio.unwrap_or_else(|| usual_inode_ratio(options.blocks));
-    if !(1024..=1 << 26).contains(&ratio) {
-        return fail(format!("{ratio} bytes for each inode: expected 1024 to 67108864"));
+    if !(4096..=1 << 26).contains(&ratio) {
+        return fail(format!("{ratio} bytes for each inode: expected 4096 to 67108864"));
     }
     let mut label = [0; LABEL_BYTES];
     label[..options.label.len()].copy_from_slice(options.label.as_bytes());
@@ -269,11 +271,10 @@ fn plan_superblock(options: &Options) -> Result<Superblock> {
         let inodes = options.inodes.map_or(by_ratio, u64::from).max(u64::from(Ino::FIRST.0) + 1);
         let per_block = (BLOCK_BYTES / usize::from(INODE_BYTES)) as u64;
         let per_group = inodes.div_ceil(groups.max(1)).next_multiple_of(per_block);
-        if per_group > u64::from(BLOCKS_PER_GROUP) || groups * per_group > u64::from(u32::MAX) {
+        if per_group > u64::from(BLOCKS_PER_GROUP) || groups * per_group > INODES_MAX {
+            let most = (groups * u64::from(BLOCKS_PER_GROUP)).min(INODES_MAX);
             return fail(format!(
-                "{inodes} inodes are too many for a volume of {blocks} blocks: expected at most {}",
-                (groups * u64::from(BLOCKS_PER_GROUP))
-                    .min(u64::from(u32::MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64)
+                "{inodes} inodes are too many for a volume of {blocks} blocks: expected at most {most}"
             ));
         }
         let superblock = Superblock {
@@ -698,4 +699,137 @@ async fn wipe(port: &dyn BlockPort, first: u64, count: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Volume, check};
+    use super::*;
+    use crate::port::{Image, block_on};
+    use std::rc::Rc;
+
+    fn made(options: &Options) -> (Rc<Image>, Superblock) {
+        let image = Rc::new(Image::in_memory(options.blocks));
+        let superblock = block_on(mkfs(&*image, options)).unwrap();
+        (image, superblock)
+    }
+
+    #[test]
+    fn a_new_volume_has_a_root_with_lost_and_found_and_is_good() {
+        let sets: [&[&str]; 7] = [
+            &[],
+            &["^64bit"],
+            &["^flex_bg"],
+            &["^metadata_csum"],
+            &["uninit_bg", "^64bit", "^sparse_super"],
+            &["^has_journal", "^dir_index", "^huge_file"],
+            &["uninit_bg", "metadata_csum"],
+        ];
+        for features in sets {
+            for blocks in [2048, 33_000, 34_000, 700_000] {
+                let mut options = Options { uuid: *b"flashweir tests!", ..Options::new(blocks) };
+                options.label = "weir".into();
+                features.iter().for_each(|name| options.set_feature(name).unwrap());
+                let (image, superblock) = made(&options);
+                let report = block_on(check(Rc::clone(&image) as _)).unwrap();
+                assert_eq!(report.problems, [], "{blocks} {features:?}");
+                assert_eq!((report.directories, report.free_blocks), (2, superblock.free_blocks));
+                assert!(report.is_clean);
+                let volume = block_on(Volume::mount(image as _)).unwrap();
+                assert_eq!(*volume.superblock(), Superblock::decode(&superblock.encode()).unwrap());
+                assert_eq!(volume.superblock().label_text(), "weir");
+                assert_eq!(volume.journal().is_some(), superblock.features.has(Feature::HAS_JOURNAL));
+                let root = block_on(volume.root()).unwrap();
+                let found = block_on(volume.lookup(&root, b"lost+found")).unwrap().unwrap();
+                assert_eq!(found.ino, LOST_AND_FOUND);
+                assert_eq!(block_on(volume.inode(found.ino)).unwrap().size, 16384);
+            }
+        }
+    }
+
+    /// What mke2fs 1.47 takes for the same size without `resize_inode`.
+    #[test]
+    fn numbers_are_those_of_mke2fs() {
+        for (blocks, inodes, free, journal) in [
+            (4096, 4096, 2807, 1024),
+            (25_600, 25_600, 22_967, 1024),
+            (262_144, 65_536, 249_825, 8192),
+            (5_242_880, 1_310_720, 5_127_823, 32_768),
+        ] {
+            let (image, superblock) = made(&Options { before: Before::Zeros, ..Options::new(blocks) });
+            assert_eq!((superblock.inodes_count, superblock.free_blocks), (inodes, free));
+            assert_eq!(superblock.free_inodes, inodes - 11);
+            let volume = block_on(Volume::mount(image as _)).unwrap();
+            assert_eq!(volume.journal().unwrap().superblock.blocks, journal);
+        }
+    }
+
+    #[test]
+    fn a_volume_is_a_function_of_its_options() {
+        for features in [&[][..], &["^metadata_csum", "^flex_bg"]] {
+            let mut options = Options::new(4096);
+            features.iter().for_each(|name| options.set_feature(name).unwrap());
+            let (image, superblock) = made(&options);
+            let dirty = Image::from_bytes(&vec![0xa5; 4096 * BLOCK_BYTES]);
+            block_on(mkfs(&dirty, &options)).unwrap();
+            // What the disk held before is in free blocks only.
+            let (clean, bytes) = (image.to_bytes().unwrap(), dirty.to_bytes().unwrap());
+            let same = |(a, b): &(&[u8], &[u8])| a == b;
+            let blocks = || clean.chunks(BLOCK_BYTES).zip(bytes.chunks(BLOCK_BYTES));
+            assert_eq!(blocks().filter(|pair| !same(pair)).count() as u64, superblock.free_blocks);
+            assert_eq!(block_on(check(Rc::new(dirty))).unwrap().problems, []);
+            // Tables that are left to later are not looked at where nobody ever used them.
+            let dirty = Image::from_bytes(&vec![0xa5; 4096 * BLOCK_BYTES]);
+            block_on(mkfs(&dirty, &Options { before: Before::Later, ..options })).unwrap();
+            assert_eq!(block_on(check(Rc::new(dirty))).unwrap().problems, []);
+        }
+    }
+
+    #[test]
+    fn a_journal_of_many_extents_has_a_node() {
+        let mut options = Options { before: Before::Zeros, ..Options::new(1 << 20) };
+        options.journal_blocks = Some(200_000);
+        options.set_feature("^flex_bg").unwrap();
+        let (image, superblock) = made(&options);
+        assert_eq!(block_on(check(Rc::clone(&image) as _)).unwrap().problems, []);
+        let volume = block_on(Volume::mount(image as _)).unwrap();
+        let journal = volume.journal().unwrap();
+        assert_eq!(journal.superblock.blocks, 200_000);
+        assert_eq!(block_on(volume.map(&journal.inode)).unwrap().nodes.len(), 1);
+        assert_eq!(superblock.journal_blocks[16], journal.inode.size as u32);
+    }
+
+    #[test]
+    fn options_that_make_no_volume() {
+        let fails = |options: &Options| match block_on(mkfs(&Image::in_memory(options.blocks), options)) {
+            Err(Error::Option(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let small = Options::new(4096);
+        assert!(fails(&Options::new(2047)).contains("too small for a journal: expected at least 2048"));
+        assert!(fails(&Options::new(1 << 32)).contains("expected less than 16 TiB"));
+        let with = |change: fn(&mut Options)| {
+            let mut options = small.clone();
+            change(&mut options);
+            fails(&options)
+        };
+        assert!(with(|it| it.label = "x".repeat(17)).contains("a label of 17 bytes: expected at most 16"));
+        assert!(with(|it| it.reserved_percent = 51).contains("51 % are reserved: expected 0 to 50"));
+        assert!(with(|it| it.inode_ratio = Some(1)).contains("1 bytes for each inode: expected 4096 to"));
+        assert!(with(|it| it.inodes = Some(32_769)).contains("expected at most 32768"));
+        assert!(with(|it| it.journal_blocks = Some(1023)).contains("expected 1024 to 10240000"));
+        assert!(with(|it| it.journal_blocks = Some(2049)).contains("expected at most half"));
+        let mut none = small.clone();
+        none.set_feature("^has_journal").unwrap();
+        none.journal_blocks = Some(1024);
+        assert!(fails(&none).contains("the feature has_journal is off"));
+        (none.journal_blocks, none.blocks) = (None, 4);
+        assert!(fails(&none).contains("4 blocks are too small for a volume"));
+        none.blocks = 8;
+        assert!(fails(&none).contains("too small"));
+        let unknown = none.set_feature("encrypt").unwrap_err().to_string();
+        assert!(unknown.contains("no feature \"encrypt\" to switch; there are has_journal"), "{unknown}");
+        let short = block_on(mkfs(&Image::in_memory(5), &small)).unwrap_err().to_string();
+        assert_eq!(short, "a volume of 4096 blocks on a disk of 5");
+    }
 }

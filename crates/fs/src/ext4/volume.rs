@@ -32,6 +32,7 @@ pub struct Volume {
     geometry: Geometry,
     groups: Vec<GroupDesc>,
     journal: Option<Journal>,
+    needs_recovery: bool,
 }
 
 /// The journal of a volume.
@@ -62,11 +63,17 @@ async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
 }
 
 impl Volume {
-    /// Mounts a volume for reading. Errors: there is none, it is corrupt, or it has what is not supported.
-    pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
+    /// A volume of which nothing is known but its superblock.
+    async fn with_superblock(port: Rc<dyn BlockPort>) -> Result<Self> {
         let superblock = superblock_of(&*port).await?;
         let geometry = superblock.geometry();
-        let mut volume = Self { port, superblock, geometry, groups: Vec::new(), journal: None };
+        let needs_recovery = superblock.features.has(Feature::RECOVER);
+        Ok(Self { port, superblock, geometry, groups: Vec::new(), journal: None, needs_recovery })
+    }
+
+    /// Mounts a volume for reading. Errors: there is none, it is corrupt, or it has what is not supported.
+    pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
+        let mut volume = Self::with_superblock(port).await?;
         volume.load_journal().await?;
         volume.load_superblock().await?;
         volume.load_groups().await?;
@@ -76,9 +83,7 @@ impl Volume {
     /// The same for who wants to see all that is broken: a journal or a group that is broken is told, by its kind, and
     /// goes without its log, or with what its descriptor says nevertheless. Errors: there is no volume.
     pub(super) async fn open_broken(port: Rc<dyn BlockPort>) -> Result<(Self, Vec<Problem>)> {
-        let superblock = superblock_of(&*port).await?;
-        let geometry = superblock.geometry();
-        let mut volume = Self { port, superblock, geometry, groups: Vec::new(), journal: None };
+        let mut volume = Self::with_superblock(port).await?;
         let mut problems = Vec::new();
         if let Err(what) = unless_port(volume.load_journal().await)? {
             problems.push(Problem { name: "journal", what });
@@ -106,9 +111,8 @@ impl Volume {
 
     /// Reads the journal's superblock, and its log if it has to be replayed.
     async fn load_journal(&mut self) -> Result<()> {
-        let needs_recovery = self.superblock.features.has(Feature::RECOVER);
         if !self.superblock.features.has(Feature::HAS_JOURNAL) {
-            return match needs_recovery {
+            return match self.needs_recovery {
                 true => corrupt("the journal has to be replayed, and there is none"),
                 false => Ok(()),
             };
@@ -118,7 +122,7 @@ impl Volume {
         }
         let inode = self.journal_inode().await?;
         let superblock = self.journal_superblock(&inode).await?;
-        let replayed = match needs_recovery && superblock.start != 0 {
+        let replayed = match self.needs_recovery && superblock.start != 0 {
             true => self.replay(&inode, &superblock).await?,
             false => Replayed { next_sequence: superblock.sequence, ..Replayed::default() },
         };
@@ -227,7 +231,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The superblock, with what the log holds. Its flag of a needed recovery is as it is on the disk.
+    /// The superblock, with what the log holds.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
@@ -247,6 +251,11 @@ impl Volume {
         self.journal.as_ref()
     }
 
+    /// Whether the disk says that the log has to be replayed.
+    pub fn needs_recovery(&self) -> bool {
+        self.needs_recovery
+    }
+
     /// Blocks that the log has in a newer version than the disk.
     pub fn overlay(&self) -> &BTreeMap<Addr, Arc<[u8]>> {
         static EMPTY: BTreeMap<Addr, Arc<[u8]>> = BTreeMap::new();
@@ -257,7 +266,7 @@ impl Volume {
     pub fn is_clean(&self) -> bool {
         let features = self.superblock.features;
         let orphans = self.superblock.last_orphan != Ino(0) || features.has(Feature::ORPHAN_PRESENT);
-        !features.has(Feature::RECOVER) && !orphans && self.superblock.state & superblock::state::VALID != 0
+        !self.needs_recovery && !orphans && self.superblock.state & superblock::state::VALID != 0
     }
 
     /// The port.

@@ -8,8 +8,9 @@ use super::layout::inode::flags;
 use super::layout::journal::{Commit, JournalSuperblock, Tag, incompat};
 use super::layout::xattr::{self, Xattr, XattrBlock};
 use super::*;
-use crate::port::{Block, BlockPort, Image, Write, block_on, bytes_of};
+use crate::port::{Block, BlockPort, Image, PortError, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_core::Payload;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Bytes of a block.
@@ -389,6 +390,68 @@ fn the_log_lies_over_the_disk() {
         assert_eq!(names(&volume, &block_on(volume.root()).unwrap()).last().unwrap(), "slow");
         assert!(volume.overlay().is_empty() && volume.is_clean());
     }
+}
+
+/// A port that fails after so many writes.
+#[derive(Debug)]
+struct Cut {
+    image: Rc<Image>,
+    writes: Cell<u32>,
+}
+
+impl BlockPort for Cut {
+    fn capacity_blocks(&self) -> u64 {
+        self.image.capacity_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        if matches!(request, Request::Write(_)) {
+            match self.writes.get().checked_sub(1) {
+                Some(left) => self.writes.set(left),
+                None => return Ticket::done(Err(PortError::Image("the power is gone".into()))),
+            }
+        }
+        self.image.submit(request)
+    }
+}
+
+#[test]
+fn a_log_is_written_to_its_places_whenever_the_power_goes() {
+    for made in kinds() {
+        // As many volumes as cuts: the log's block, the superblock, the journal's superblock, the superblock again.
+        for writes in 0..5 {
+            let image = made.image();
+            // This feature is read only.
+            let mut superblock = made.superblock.clone();
+            superblock.features.set(Feature::INLINE_DATA, false);
+            patch(&image, 1024, &superblock.encode());
+            let cut = Cut { image: Rc::clone(&image), writes: Cell::new(writes) };
+            let done = block_on(recover(Rc::new(cut)));
+            assert_eq!(done.is_ok(), writes == 4, "{writes}");
+            let found = |needs_recovery| {
+                let volume = mount(&image).unwrap();
+                assert_eq!(volume.needs_recovery(), needs_recovery);
+                assert_eq!(names(&volume, &block_on(volume.root()).unwrap()).last().unwrap(), "replayed");
+            };
+            found(writes < 4);
+            let recovered = block_on(recover(Rc::clone(&image) as _)).unwrap();
+            assert_eq!(recovered.next_sequence, 3);
+            found(false);
+            let volume = mount(&image).unwrap();
+            let journal = &volume.journal().unwrap().superblock;
+            assert_eq!((journal.start, journal.sequence, volume.overlay().len()), (0, 3, 0));
+        }
+        let error = block_on(recover(made.image())).unwrap_err().to_string();
+        assert!(error.contains("inline_data and is to be written"), "{error}");
+    }
+}
+
+/// Changes bytes of an image.
+fn patch(image: &Image, at: usize, bytes: &[u8]) {
+    let block = Block((at / 4096) as u64);
+    let mut content = bytes_of(&block_on(image.read(block, 1).completed()).unwrap()[0]).to_vec();
+    content[at % 4096..][..bytes.len()].copy_from_slice(bytes);
+    block_on(image.write(Write::new(block, vec![Payload::Bytes(content.into())])).completed()).unwrap();
 }
 
 #[test]

@@ -652,7 +652,7 @@ fn a_cut_leaves_the_last_commit() {
         let report = block_on(check(Rc::clone(&image) as _)).unwrap();
         assert_eq!(report.problems, [], "after {start} requests and some of those up to {end}");
         let fs = block_on(Ext4::mount(Rc::clone(&image) as _)).unwrap();
-        replayed += fs.recovered().transactions;
+        replayed += fs.recovered().log.transactions;
         let mut bed = Bed::mount(MountOptions::default(), |_| fs);
         let (_, least) = synced.iter().rfind(|(at, _)| *at <= start + 1).unwrap();
         let (vfs, least) = (bed.vfs.clone(), least.clone());

@@ -32,6 +32,34 @@ fn file_cuts_keep_promises() {
     }
 }
 
+/// The same on ext4, whose data are ordered.
+#[test]
+fn file_cuts_of_ext4_keep_promises() {
+    let effort = Effort { states_max: 40, nested_every: 8, ..Effort::default() };
+    for (sequences, count) in [(Sequences::Seq1, 24), (Sequences::Seq2, 12), (Sequences::Random, 8)] {
+        let config = FileCrashConfig { format: Format::Ext4, effort, ..config(sequences, count) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{sequences:?}");
+        assert!(report.totals.recovered > 150 && report.totals.nested > 10, "{report:?}");
+    }
+}
+
+/// Without flushes ext4 is found out as well.
+#[test]
+fn ext4_without_flushes_is_found_out() {
+    let config = FileCrashConfig {
+        format: Format::Ext4,
+        mode: FlushMode::NoFlush,
+        minimise: false,
+        ..config(Sequences::Random, 6)
+    };
+    let report = explore(&config, None, |_| true).unwrap();
+    let [violation] = &report.violations[..] else { panic!("{report:?}") };
+    let token: Token = violation.token.parse().unwrap();
+    assert_eq!(token.format, Format::Ext4);
+    assert!(replay(&token).unwrap().is_some(), "{token}");
+}
+
 /// The same through the simulated device, cut in its operations.
 #[test]
 fn file_cuts_of_the_whole_stack_keep_promises() {

@@ -2,10 +2,11 @@
 
 use super::super::error::Result;
 use super::super::layout::group::{self, GroupDesc};
-use super::super::layout::superblock::{BYTES, Superblock};
+use super::super::layout::inode::Inode;
+use super::super::layout::superblock::{BYTES, Feature, Superblock};
 use super::super::layout::{Addr, Geometry, Group, Ino};
 use super::Checker;
-use crate::format::{Kind, array_at, slot_bit, unless_port};
+use crate::format::{Kind, array_at, slot_bit, u32_at, unless_port};
 
 /// What a copy of the superblock cannot have otherwise. Features, counts and times are newer in the first one.
 fn shape(geometry: &Geometry) -> [u64; 8] {
@@ -83,11 +84,70 @@ impl Checker {
                 ("the inode table", desc.inode_table, table),
             ] {
                 // That it is outside was told with the descriptor.
-                if geometry.is_data(addr, blocks) {
-                    self.take(addr, blocks, &format!("{name} of group {group}"));
+                if !geometry.is_data(addr, blocks)
+                    || !self.take(addr, blocks, &format!("{name} of group {group}"))
+                {
+                    self.lost_tables.insert(group);
                 }
             }
         }
+    }
+
+    /// The inode of the blocks that are kept for more descriptors: it lists those of group 0, each of which lists those in its
+    /// place in the other groups.
+    pub(super) async fn resize_inode(&mut self, inode: &Inode) -> Result<()> {
+        let geometry = self.geometry;
+        if !geometry.features.has(Feature::RESIZE_INODE) {
+            return Ok(());
+        }
+        let list = Addr(inode.word(13).into());
+        let others = (0..15).filter(|&index| index != 13).any(|index| inode.word(index) != 0);
+        if others || !geometry.is_data(list, 1) {
+            self.problem("resize", format!("inode 7 has its list at block {list}, or more than a list"));
+            return Ok(());
+        }
+        if !self.take(list, 1, &"inode 7") {
+            return Ok(());
+        }
+        let per_block = geometry.block_bytes / 4;
+        let first = u64::from(geometry.first_data_block) + 1 + u64::from(geometry.desc_blocks());
+        let reserved = u32::from(geometry.reserved_gdt_blocks);
+        let copies: Vec<u64> = geometry
+            .groups()
+            .skip(1)
+            .filter(|group| geometry.has_backup(*group))
+            .map(|group| u64::from(group.0) * u64::from(geometry.blocks_per_group))
+            .collect();
+        let mut listed = vec![0; per_block as usize];
+        for index in 0..reserved.min(per_block) {
+            listed[((geometry.desc_blocks() + index) % per_block) as usize] = first + u64::from(index);
+        }
+        let mut wrong = self.is_other_list(list, &listed).await?.then_some(list);
+        for addr in (first..first + u64::from(reserved)).map(Addr) {
+            let places: Vec<u64> = copies.iter().map(|copy| copy + addr.0).collect();
+            if wrong.is_none() && self.is_other_list(addr, &places).await? {
+                wrong = Some(addr);
+            }
+        }
+        if let Some(addr) = wrong {
+            self.problem(
+                "resize",
+                format!("block {addr} of inode 7 lists other blocks than those that are kept"),
+            );
+        }
+        let blocks = 1 + u64::from(reserved) * (1 + copies.len() as u64);
+        let (sectors, says) = (blocks * u64::from(geometry.block_bytes / 512), inode.sectors(&geometry));
+        if sectors != says {
+            self.problem("inode-blocks", format!("inode 7 counts {says} sectors, found {sectors}"));
+        }
+        Ok(())
+    }
+
+    /// Whether a block lists other addresses than these.
+    async fn is_other_list(&self, addr: Addr, expected: &[u64]) -> Result<bool> {
+        let block = self.volume.block(addr).await?;
+        let listed = block.chunks_exact(4).map(|word| u64::from(u32_at(word, 0)));
+        Ok(!listed.eq(expected.iter().copied().chain(std::iter::repeat(0)).take(block.len() / 4)))
     }
 
     /// Bitmaps and counts of all groups, and the counts of the superblock.
@@ -173,14 +233,15 @@ impl Checker {
                 format!("the bitmap of group {group} calls block {addr} {what}; {more} more of its blocks are wrong"),
             );
         }
-        let behind = (blocks..geometry.blocks_per_group).find(|&bit| !slot_bit(&bitmap, bit as usize));
-        if let Some(bit) = behind {
-            self.problem(
-                "block-bitmap",
-                format!("bit {bit} of group {group} is free, behind the end of the volume"),
-            );
-        }
+        self.behind("block-bitmap", group, &bitmap, blocks);
         Ok(())
+    }
+
+    /// Bits that belong to nothing are set.
+    fn behind(&mut self, name: &'static str, group: Group, bitmap: &[u8], end: u32) {
+        if let Some(bit) = (end as usize..8 * bitmap.len()).find(|&bit| !slot_bit(bitmap, bit)) {
+            self.problem(name, format!("bit {bit} of group {group} is free, behind its end at {end}"));
+        }
     }
 
     async fn inode_bitmap(&mut self, group: Group) -> Result<()> {
@@ -215,6 +276,7 @@ impl Checker {
                 format!("the bitmap of group {group} calls inode {ino} {what}; {more} more of its inodes are wrong"),
             );
         }
+        self.behind("inode-bitmap", group, &bitmap, geometry.inodes_per_group);
         Ok(())
     }
 }

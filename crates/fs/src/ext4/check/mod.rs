@@ -108,6 +108,7 @@ pub async fn check(port: Rc<dyn BlockPort>) -> Result<Report> {
         blocks: Blocks::new(&geometry),
         geometry,
         volume,
+        lost_tables: BTreeSet::new(),
         hidden,
         orphans: BTreeSet::new(),
         inodes: BTreeMap::new(),
@@ -163,6 +164,8 @@ struct Checker {
     geometry: Geometry,
     /// The blocks that were found.
     blocks: Blocks,
+    /// Groups whose tables are not where they could be: their inodes are not looked at, and nothing is read twice.
+    lost_tables: BTreeSet<Group>,
     /// Inodes that have no name and must have none, beside the reserved ones.
     hidden: BTreeSet<Ino>,
     orphans: BTreeSet<Ino>,
@@ -293,20 +296,6 @@ impl Checker {
             Some(Kind::Symlink) => self.link(inode, &map).await,
             _ => Ok(()),
         }
-    }
-
-    /// The inode whose blocks are kept for more descriptors. They were taken with the descriptors, but for the one that
-    /// lists them.
-    async fn resize_inode(&mut self, inode: &Inode) -> Result<()> {
-        let addr = Addr(inode.word(13).into());
-        if addr != Addr::NULL {
-            if !self.geometry.is_data(addr, 1) {
-                self.problem("address", format!("inode 7 refers to block {addr}, outside of the volume"));
-            } else {
-                self.take(addr, 1, &"inode 7");
-            }
-        }
-        Ok(())
     }
 
     /// Extended attributes; says whether a block was counted for them.
@@ -553,7 +542,7 @@ impl Checker {
         let words: Vec<u32> = (0..15).map(|index| journal.inode.word(index)).collect();
         let differs = superblock.journal_backup == 1 && superblock.journal_blocks[..15] != words[..];
         let start = journal.superblock.start;
-        let has_log = start != 0 && !superblock.features.has(Feature::RECOVER);
+        let has_log = start != 0 && !self.volume.needs_recovery();
         if differs {
             self.problem(
                 "journal",
@@ -571,8 +560,7 @@ impl Checker {
     /// Inodes of a group that were ever used.
     fn used_inodes(&self, group: Group) -> u32 {
         let desc = &self.volume.groups()[group.0 as usize];
-        let blocks = self.geometry.inode_table_blocks();
-        if !self.geometry.is_data(desc.inode_table, blocks.into())
+        if self.lost_tables.contains(&group)
             || desc.has(super::layout::group::flags::INODE_UNINIT, &self.geometry)
         {
             return 0;

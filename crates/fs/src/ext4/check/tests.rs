@@ -529,6 +529,24 @@ fn copies_are_held_against_the_first() {
 }
 
 #[test]
+fn a_table_of_two_groups_is_read_once() {
+    let options = Options { before: Before::Zeros, ..Options::new(66_000) };
+    let image = Rc::new(Image::in_memory(options.blocks));
+    let geometry = block_on(mkfs(&*image, &options)).unwrap().geometry();
+    let answer = block_on(image.read(Block(1), 1).completed()).unwrap();
+    let mut content = bytes_of(&answer[0]).to_vec();
+    let first = GroupDesc::parse(&content[..64]);
+    let second =
+        GroupDesc { inode_table: first.inode_table, flags: 0, ..GroupDesc::parse(&content[64..128]) };
+    put(&mut content, 64, &GroupDesc { unused_inodes: 0, ..second }.encode(Group(1), &geometry));
+    block_on(image.write(Write::new(Block(1), vec![Payload::Bytes(content.into())])).completed()).unwrap();
+    let report = block_on(check(image)).unwrap();
+    let what = "has another owner beside the inode table of group 1";
+    assert!(report.problems.iter().any(|problem| problem.what.ends_with(what)), "{:?}", report.problems);
+    assert_eq!(report.directories, 2);
+}
+
+#[test]
 fn an_orphan_is_good_and_a_loop_of_them_is_not() {
     let bench = Bench::new(&[]);
     bench.change_superblock(|superblock| superblock.last_orphan = OLD_FILE);

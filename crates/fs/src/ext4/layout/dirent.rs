@@ -114,7 +114,7 @@ pub fn entries<'a>(room: &'a [u8], geometry: &Geometry) -> impl Iterator<Item = 
     records(room, geometry).filter_map(|record| record.map(|record| record.entry).transpose())
 }
 
-/// The record of a name, and the one before it.
+/// The record of a name; `None` if there is none. Errors: a record before it is broken.
 pub fn find(room: &[u8], name: &[u8], geometry: &Geometry) -> Result<Option<Record>> {
     for record in records(room, geometry) {
         let record = record?;

@@ -448,7 +448,8 @@ impl JournalFormat {
         tags
     }
 
-    /// A descriptor block with these tags, at least one and at most [`Self::tags_max`]; `uuid` stands behind the first.
+    /// A descriptor block with these tags, at least one and at most [`Self::tags_max`]; `uuid`
+    /// stands behind the first: Linux writes zeros there.
     pub fn descriptor(&self, sequence: u32, tags: &[Tag], uuid: &[u8; 16]) -> Vec<u8> {
         assert!(!tags.is_empty() && tags.len() <= self.tags_max());
         let mut block = vec![0; self.block_bytes as usize];

@@ -25,6 +25,7 @@ use super::error::{Error, Result, corrupt};
 use super::layout::journal::{JournalSuperblock, compat, incompat};
 use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
+use super::recover::{Recovered, recover};
 use super::volume::Volume;
 use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
 use crate::vfs::Errno;
@@ -54,7 +55,7 @@ pub struct Ext4 {
     options: Ext4Options,
     /// Blocks that are for no files.
     overhead: u64,
-    recovered: Recovered,
+    recovered: AtMount,
     /// Writes of data that have not ended, by number, and the next number.
     writing: RefCell<BTreeSet<u64>>,
     writes: Cell<u64>,
@@ -68,11 +69,9 @@ pub struct Ext4 {
 
 /// What was done at the mount to a volume that was not unmounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Transactions of the journal.
-    pub transactions: u32,
-    /// Blocks that they had.
-    pub blocks: u64,
+pub struct AtMount {
+    /// What the log held.
+    pub log: Recovered,
     /// Inodes that were freed or truncated.
     pub orphans: u64,
 }
@@ -96,24 +95,19 @@ impl Ext4 {
     pub async fn mount_with(port: Rc<dyn BlockPort>, options: Ext4Options) -> Result<Self> {
         let mut volume = Volume::mount(Rc::clone(&port)).await?;
         check_writable(&volume)?;
-        let mut recovered = Recovered::default();
-        let sequence = volume.journal().map_or(1, |journal| journal.replayed.next_sequence);
-        let was_replayed = volume.journal().is_some_and(|journal| journal.superblock.start != 0);
-        if was_replayed {
-            let replayed = volume.journal().map(|journal| &journal.replayed);
-            recovered.transactions = replayed.map_or(0, |replayed| replayed.transactions);
-            recovered.blocks = volume.overlay().len() as u64;
-            write_home(&port, &volume).await?;
+        let mut recovered = AtMount::default();
+        if volume.needs_recovery() {
+            recovered.log = recover(Rc::clone(&port)).await?;
+            volume = Volume::mount(Rc::clone(&port)).await?;
         }
         let log = journal_blocks(&volume).await?;
-        let mut journal =
-            volume.journal().map(|journal| journal.superblock.clone()).ok_or_else(no_journal)?;
-        if was_replayed {
-            (journal.start, journal.sequence) = (0, sequence);
-            if !volume.superblock().features.has(Feature::RECOVER) {
-                // The volume says that its log is to be left out; none of it may count later.
-                journal.sequence = sequence.wrapping_add(journal.blocks);
-            }
+        let (mut journal, replayed) = match volume.journal() {
+            Some(journal) => (journal.superblock.clone(), journal.replayed.next_sequence),
+            None => return Err(no_journal()),
+        };
+        if journal.start != 0 {
+            // The volume says that its log is to be left out; none of it may count later.
+            (journal.start, journal.sequence) = (0, replayed.wrapping_add(journal.blocks));
             let mut block = bytes_of(&port.read(Block(log[0].0), 1).completed().await?[0]).to_vec();
             let raw = journal.encode();
             block[..raw.len()].copy_from_slice(&raw);
@@ -192,7 +186,7 @@ impl Ext4 {
     }
 
     /// What was done at the mount.
-    pub fn recovered(&self) -> Recovered {
+    pub fn recovered(&self) -> AtMount {
         self.recovered
     }
 
@@ -346,20 +340,6 @@ fn set_journal_features(journal: &mut JournalSuperblock, geometry: &Geometry) {
         journal.incompat = journal.incompat & !incompat::CSUM_V2 | incompat::CSUM_V3;
         journal.checksum_type = 4;
     }
-}
-
-/// Writes what the log holds to its places.
-async fn write_home(port: &Rc<dyn BlockPort>, volume: &Volume) -> Result<()> {
-    let writes = volume
-        .overlay()
-        .iter()
-        .map(|(addr, bytes)| port.write(Write::new(Block(addr.0), vec![Payload::Bytes(bytes.clone())])));
-    let tickets: Vec<_> = writes.collect();
-    for ticket in tickets {
-        ticket.completed().await?;
-    }
-    port.flush().completed().await?;
-    Ok(())
 }
 
 /// The blocks of the journal in their order.
