@@ -81,16 +81,9 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
     let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
-    let is_of_f2fs = |option: &str| {
+    if format != Format::F2fs && *sequences == Sequences::Cleaning {
         let format = format.name();
-        Err(Failure::Usage(format!("{option} is of f2fs, expected --format f2fs with it, not {format}")))
-    };
-    match (format, &args.planted) {
-        (Format::F2fs, _) => (),
-        (_, Some(bug)) => return is_of_f2fs(&format!("--planted {bug}")),
-        _ if args.mutants => return is_of_f2fs("--mutants"),
-        _ if *sequences == Sequences::Cleaning => return is_of_f2fs("--sequences cleaning"),
-        _ => (),
+        return Err(Failure::Usage(format!("--sequences cleaning needs --format f2fs, and it is {format}")));
     }
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
@@ -106,7 +99,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
         planted: args
             .planted
             .as_deref()
-            .map(bug_named)
+            .map(|name| bug_named(format, name))
             .transpose()
             .map_err(|error| Failure::Usage(format!("--planted: {error}")))?,
         jobs: threads(args.jobs),
@@ -120,7 +113,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
 fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool) -> Outcome {
     let bar = Mutex::new(Bar::new(args.quiet));
     let mut mutants: Vec<FileMutant> = Vec::new();
-    let bugs: Vec<Bug> = Bug::all().collect();
+    let bugs: Vec<Bug> = Bug::all(config.format);
     for (index, &bug) in bugs.iter().enumerate() {
         let states_max = args.states_each.map_or(HUNT_STATES_EACH, |states| states as usize);
         let effort = Effort { states_max, ..config.effort };

@@ -19,7 +19,7 @@ use super::super::layout::checksum::START;
 use super::super::layout::journal::{
     Checksums, Commit, JournalFormat, JournalSuperblock, Tag, escape, transaction_checksum,
 };
-use super::errno;
+use super::{Ext4Options, PlantedBug, errno};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::Payload;
@@ -70,6 +70,7 @@ pub(super) struct Journal {
     /// Where its blocks are on the disk.
     blocks: Vec<Addr>,
     has_barriers: bool,
+    planted: Option<PlantedBug>,
     log: RefCell<Log>,
 }
 
@@ -164,7 +165,7 @@ impl Journal {
         port: Rc<dyn BlockPort>,
         superblock: JournalSuperblock,
         blocks: Vec<Addr>,
-        has_barriers: bool,
+        options: &Ext4Options,
     ) -> FormatResult<Self> {
         let format = superblock.format();
         if format.block_bytes as usize != BLOCK_BYTES || (superblock.blocks as usize) > blocks.len() {
@@ -182,7 +183,9 @@ impl Journal {
             live: VecDeque::new(),
             pending: BTreeMap::new(),
         };
-        Ok(Self { port, blocks, has_barriers, log: RefCell::new(log) })
+        let planted = options.planted;
+        let has_barriers = options.barrier && planted != Some(PlantedBug::NoBarriers);
+        Ok(Self { port, blocks, has_barriers, planted, log: RefCell::new(log) })
     }
 
     /// Blocks that one transaction may have at most: a quarter of the log, as with Linux.
@@ -212,9 +215,11 @@ impl Journal {
             self.write_superblock(false).await?;
         }
         all(self.write_log(start, body)).await?;
-        self.flush().await?;
+        if self.planted != Some(PlantedBug::NoFlushBeforeCommit) {
+            self.flush().await?;
+        }
         let write = Write {
-            fua: self.has_barriers,
+            fua: self.has_barriers && self.planted != Some(PlantedBug::LazyCommit),
             ..Write::new(Block(self.blocks[commit_at as usize].0), vec![commit])
         };
         all(vec![self.port.write(write)]).await?;
@@ -398,7 +403,8 @@ mod tests {
         let write = Write::new(Block(600), vec![Payload::Bytes(block.into())]);
         block_on(port.write(write).completed()).unwrap();
         block_on(port.flush().completed()).unwrap();
-        let journal = Journal::open(Rc::clone(&port) as _, superblock(features), log_blocks(), has_barriers);
+        let options = Ext4Options { barrier: has_barriers, ..Ext4Options::default() };
+        let journal = Journal::open(Rc::clone(&port) as _, superblock(features), log_blocks(), &options);
         let journal = block_on(journal).unwrap();
         let mut random = Stream::new(seed, "transactions");
         let (mut held, mut number) = (BTreeMap::new(), 0_u64);

@@ -31,7 +31,7 @@ use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
 use crate::vfs::Errno;
 use flashweir_core::Payload;
 use journal::Journal;
-pub use options::{Ext4Metrics, Ext4Options, Journaling};
+pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -127,7 +127,8 @@ impl Ext4 {
         state.orphans = orphans;
         let overhead = overhead(&geometry, log.len() as u64);
         set_journal_features(&mut journal, &geometry);
-        let journal = Journal::open(Rc::clone(&port), journal, log, options.barrier).await?;
+        state.planted = options.planted;
+        let journal = Journal::open(Rc::clone(&port), journal, log, &options).await?;
         let mut fs = Self {
             volume,
             port,

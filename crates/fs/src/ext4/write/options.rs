@@ -26,6 +26,41 @@ pub struct Ext4Options {
     pub discard: bool,
     /// After how long what was changed is made durable though nobody asked for it.
     pub commit_interval: Duration,
+    /// A bug that tests have to find; no file can ask for one.
+    #[serde(skip)]
+    pub planted: Option<PlantedBug>,
+}
+
+/// A bug that the crash laboratory has to find. No option that a user can reach switches one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// Nothing is flushed, and no commit block is durable by itself.
+    NoBarriers,
+    /// A commit does not wait for data.
+    UnorderedData,
+    /// The commit block is written before the blocks that it is for are durable.
+    NoFlushBeforeCommit,
+    /// The commit block is not made durable.
+    LazyCommit,
+    /// What is freed is not revoked.
+    NoRevoke,
+    /// The list on the disk does not have the inodes without names.
+    ForgottenOrphans,
+    /// Freed blocks are discarded before their transaction is durable.
+    EarlyDiscard,
+}
+
+impl PlantedBug {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::NoBarriers, "no-barriers"),
+        (Self::UnorderedData, "unordered-data"),
+        (Self::NoFlushBeforeCommit, "no-flush-before-commit"),
+        (Self::LazyCommit, "lazy-commit"),
+        (Self::NoRevoke, "no-revoke"),
+        (Self::ForgottenOrphans, "no-orphans"),
+        (Self::EarlyDiscard, "early-discard-of-freed"),
+    ];
 }
 
 impl Default for Ext4Options {
@@ -36,6 +71,7 @@ impl Default for Ext4Options {
             barrier: true,
             discard: false,
             commit_interval: Duration::from_secs(5),
+            planted: None,
         }
     }
 }

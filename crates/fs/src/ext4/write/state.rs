@@ -17,7 +17,7 @@ use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap
 use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, superblock};
 use super::super::{Inode, Result as FormatResult};
 use super::map::Spans;
-use super::options::Ext4Metrics;
+use super::options::{Ext4Metrics, PlantedBug};
 use crate::format::{Kind, put};
 use crate::port::{BLOCK_BYTES, BlockBytes, payload_of};
 use crate::vfs::{Errno, Timestamp};
@@ -174,6 +174,8 @@ pub(super) struct State {
     /// No earlier than any time that was seen.
     pub(super) clock: Timestamp,
     pub(super) metrics: Ext4Metrics,
+    /// A bug that tests have to find.
+    pub(super) planted: Option<PlantedBug>,
     undo: Vec<Undo>,
     before: Counts,
     op: u64,
@@ -203,6 +205,7 @@ impl State {
             is_spending: false,
             clock: Timestamp { seconds: seconds as i64, nanos: 0 },
             metrics: Ext4Metrics::default(),
+            planted: None,
             undo: Vec::new(),
             before: Counts::default(),
             op: 1,
@@ -510,7 +513,8 @@ impl State {
     pub(super) fn update_superblock(&mut self) {
         self.superblock.free_blocks = self.counts.free_blocks;
         self.superblock.free_inodes = self.counts.free_inodes as u32;
-        self.superblock.last_orphan = self.orphans.first().copied().unwrap_or_default();
+        let first = self.orphans.first().filter(|_| self.planted != Some(PlantedBug::ForgottenOrphans));
+        self.superblock.last_orphan = first.copied().unwrap_or_default();
         self.superblock.write_time = self.clock.seconds.max(0) as u64;
     }
 

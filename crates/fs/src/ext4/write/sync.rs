@@ -8,7 +8,7 @@ use super::super::layout::superblock::Feature;
 use super::super::layout::{Addr, Ino};
 use super::journal::Closed;
 use super::state::Stop;
-use super::{Ext4, Journaling, errno};
+use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::port::Block;
 use crate::vfs::{Errno, SyncKind, Timestamp};
 use flashweir_core::Duration;
@@ -56,12 +56,17 @@ impl Ext4 {
             Stop::Block(_) | Stop::Inode(_) => Errno::EUCLEAN,
         })?;
         let before = self.writes.get();
-        if self.options.journaling == Journaling::Ordered {
+        let planted = |bug| self.options.planted == Some(bug);
+        if self.options.journaling == Journaling::Ordered && !planted(PlantedBug::UnorderedData) {
             self.wait_until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
         }
         let now = self.state.borrow().clock;
-        if !closed.blocks.is_empty() || !closed.revoked.is_empty() {
-            self.journal.commit(Closed { blocks: closed.blocks, revoked: closed.revoked, now }).await?;
+        if planted(PlantedBug::EarlyDiscard) {
+            self.discard(&closed.freed).await;
+        }
+        let revoked = if planted(PlantedBug::NoRevoke) { Vec::new() } else { closed.revoked };
+        if !closed.blocks.is_empty() || !revoked.is_empty() {
+            self.journal.commit(Closed { blocks: closed.blocks, revoked, now }).await?;
         }
         if self.options.discard {
             self.discard(&closed.freed).await;

@@ -95,8 +95,7 @@ pub struct Case<'a> {
 impl Case<'_> {
     /// How the volume is mounted.
     pub(super) fn setup(&self) -> Setup {
-        let planted = Bug::in_file_system(self.planted);
-        Setup { format: self.base.format, mode: self.mode, base: self.base.seed, planted }
+        Setup { format: self.base.format, mode: self.mode, base: self.base.seed, planted: self.planted }
     }
 }
 

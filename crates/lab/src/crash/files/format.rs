@@ -3,6 +3,7 @@
 //! Place in the data flow: [`super::volume`] makes, recovers and checks volumes of any [`Tested`] one; which one it is says a
 //! [`Format`].
 
+use super::token::Bug;
 use super::volume::{BLOCKS, FULL, Setup};
 use crate::stack::FlushMode;
 use flashweir_fs::ext4::{self, Ext4, Ext4Options};
@@ -73,7 +74,11 @@ impl Tested for F2fs {
     }
 
     async fn mount(disk: Rc<dyn BlockPort>, setup: Setup) -> Result<Self, String> {
-        let Setup { mode, base, planted, .. } = setup;
+        let Setup { mode, base, .. } = setup;
+        let planted = match setup.planted {
+            Some(Bug::F2fs(bug)) => Some(bug),
+            _ => None,
+        };
         let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
         let is_odd = !base.is_multiple_of(2);
         let is_full = base & FULL != 0;
@@ -122,7 +127,12 @@ impl Tested for Ext4 {
     }
 
     async fn mount(disk: Rc<dyn BlockPort>, setup: Setup) -> Result<Self, String> {
-        let options = Ext4Options { discard: !setup.base.is_multiple_of(2), ..Ext4Options::default() };
+        let planted = match setup.planted {
+            Some(Bug::Ext4(bug)) => Some(bug),
+            _ => None,
+        };
+        let options =
+            Ext4Options { discard: !setup.base.is_multiple_of(2), planted, ..Ext4Options::default() };
         Self::mount_with(disk, options).await.map_err(|error| error.to_string())
     }
 

@@ -11,7 +11,7 @@ use super::ops::Ops;
 use super::volume::{Base, FULL};
 use crate::stack::FlushMode;
 use flashweir_device::PlantedBug as DeviceBug;
-use flashweir_fs::f2fs::write::PlantedBug;
+use flashweir_fs::{ext4, f2fs};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -45,39 +45,39 @@ impl On {
 /// A bug that is planted somewhere below the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// In the file system.
-    FileSystem(PlantedBug),
+    /// In F2FS.
+    F2fs(f2fs::write::PlantedBug),
+    /// In ext4.
+    Ext4(ext4::PlantedBug),
     /// In the device.
     Device(DeviceBug),
 }
 
-/// Bugs of the device that break what a file system relies on and nothing that a plain FLUSH gives. The others are
-/// found by the laboratory of devices.
+/// Bugs of the device that break what F2FS relies on and nothing that a plain FLUSH gives. The others are found by the
+/// laboratory of devices.
 const DEVICE_BUGS: [DeviceBug; 2] = [DeviceBug::TagsReplaced, DeviceBug::EarlyRangeFlush];
 
 impl Bug {
-    /// All of them, those of the file system first.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let of_files = PlantedBug::ALL.into_iter().map(|(bug, _)| Self::FileSystem(bug));
-        of_files.chain(DEVICE_BUGS.into_iter().map(Self::Device))
+    /// All that a file system has to be tested with, its own first.
+    pub fn all(format: Format) -> Vec<Self> {
+        match format {
+            Format::F2fs => {
+                let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::F2fs(bug));
+                own.chain(DEVICE_BUGS.into_iter().map(Self::Device)).collect()
+            }
+            Format::Ext4 => ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::Ext4(bug)).collect(),
+        }
     }
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::FileSystem(bug) => PlantedBug::ALL.iter().find(|(known, _)| *known == bug),
-            Self::Device(bug) => {
-                return DeviceBug::ALL.iter().find(|(known, _)| *known == bug).map_or("", |(_, name)| name);
-            }
+        fn of<T: PartialEq>(all: &[(T, &'static str)], bug: &T) -> &'static str {
+            all.iter().find(|(known, _)| known == bug).map_or("", |(_, name)| name)
         }
-        .map_or("", |(_, name)| name)
-    }
-
-    /// The one that is in the file system.
-    pub fn in_file_system(bug: Option<Self>) -> Option<PlantedBug> {
-        match bug {
-            Some(Self::FileSystem(bug)) => Some(bug),
-            Some(Self::Device(_)) | None => None,
+        match self {
+            Self::F2fs(bug) => of(&f2fs::write::PlantedBug::ALL, &bug),
+            Self::Ext4(bug) => of(&ext4::PlantedBug::ALL, &bug),
+            Self::Device(bug) => of(&DeviceBug::ALL, &bug),
         }
     }
 
@@ -85,7 +85,7 @@ impl Bug {
     pub fn in_device(bug: Option<Self>) -> Option<DeviceBug> {
         match bug {
             Some(Self::Device(bug)) => Some(bug),
-            Some(Self::FileSystem(_)) | None => None,
+            _ => None,
         }
     }
 }
@@ -129,10 +129,11 @@ pub fn mode_named(name: &str) -> Result<FlushMode, String> {
 }
 
 /// The planted bug of a name.
-pub fn bug_named(name: &str) -> Result<Bug, String> {
-    Bug::all().find(|bug| bug.name() == name).ok_or_else(|| {
-        let known: Vec<&str> = Bug::all().map(Bug::name).collect();
-        format!("`{name}` is no planted bug: expected one of {}", known.join(", "))
+pub fn bug_named(format: Format, name: &str) -> Result<Bug, String> {
+    let all = Bug::all(format);
+    all.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| {
+        let known: Vec<&str> = all.into_iter().map(Bug::name).collect();
+        format!("`{name}` is no planted bug of {}: expected one of {}", format.name(), known.join(", "))
     })
 }
 
@@ -208,7 +209,7 @@ impl FromStr for Token {
             let (cut, image) = text[1..].split_once('-').unwrap_or((&text[1..], ""));
             token.nested = Some((number(cut, "a number of events")?, hash(image)?));
         }
-        token.planted = rest.next().map(bug_named).transpose()?;
+        token.planted = rest.next().map(|name| bug_named(format, name)).transpose()?;
         match rest.next() {
             Some(more) => Err(format!("`{more}`: expected nothing more")),
             None => Ok(token),

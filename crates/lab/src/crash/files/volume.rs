@@ -10,6 +10,7 @@
 
 use super::format::{Format, Tested};
 use super::ops::{Op, Ops, Pairs, Runner};
+use super::token::Bug;
 use super::tree::{Tree, Unreadable};
 use crate::model_port::ModelPort;
 use crate::stack::FlushMode;
@@ -19,7 +20,6 @@ use flashweir_core::{Executor, Instant, Stream};
 use flashweir_device::Media;
 use flashweir_fs::ext4::Ext4;
 use flashweir_fs::f2fs::F2fs;
-use flashweir_fs::f2fs::write::PlantedBug;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Fs, MountOptions, Vfs};
@@ -120,7 +120,7 @@ pub struct Setup {
     /// Seed of the base, on which options depend that must not matter.
     pub base: u64,
     /// A bug to be found.
-    pub planted: Option<PlantedBug>,
+    pub planted: Option<Bug>,
 }
 
 impl Setup {
