@@ -292,7 +292,9 @@ impl Noted {
     pub(super) fn begin(case: &Case<'_>) -> Result<Self, Fault> {
         let expected = Rc::new(expected(case.base, case.ops)?);
         let states = vec![Arc::clone(&case.base.tree)];
-        let history = History { states, numbers: case.base.numbers.clone(), ..History::default() };
+        let numbers = case.base.numbers.clone();
+        let grows_by_pages = case.base.format == Format::Ext4;
+        let history = History { states, numbers, grows_by_pages, ..History::default() };
         Ok(Self { expected, history: Rc::new(RefCell::new(history)), did: Rc::default(), end: Rc::default() })
     }
 

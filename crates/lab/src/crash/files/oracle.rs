@@ -41,6 +41,8 @@ pub struct History {
     pub states: Vec<Arc<Tree>>,
     /// Of each inode of the reference that was ever there, the number that it has in the file system.
     pub numbers: Pairs,
+    /// Whether a file that nobody synced may have grown by a part of a write only, whole pages from its start on.
+    pub grows_by_pages: bool,
 }
 
 /// Why a state is not allowed.
@@ -356,7 +358,12 @@ impl Judge<'_> {
         floor: usize,
     ) -> Result<(), Violation> {
         let sizes: BTreeSet<usize> = versions.iter().map(|bytes| bytes.len()).collect();
-        let is_known = sizes.contains(&found.len()) || is_new && found.is_empty();
+        let grew = |(before, after): (usize, usize)| before < found.len() && found.len() < after;
+        let first = is_new.then(|| (0, versions.first().map_or(0, |bytes| bytes.len())));
+        let mut growths = versions.windows(2).map(|pair| (pair[0].len(), pair[1].len())).chain(first);
+        let is_part =
+            self.history.grows_by_pages && found.len().is_multiple_of(PAGE_BYTES) && growths.any(grew);
+        let is_known = sizes.contains(&found.len()) || is_new && found.is_empty() || is_part;
         if !is_known {
             return Err(Violation::Size(format!(
                 "{} has {} bytes, expected one of {sizes:?} (durable since {})",
