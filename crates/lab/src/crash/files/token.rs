@@ -231,6 +231,8 @@ mod tests {
             "f2fs@rflush@7@sync@c-@no-inode",
             "f2fs-on-device@rflush@7@creat:foo,sync&,wait@c3@0000000000000001@tags-replaced",
             "f2fs@rflush@7@sync@c3@0000000000000001@n1-0000000000000000@early-reuse",
+            "ext4@flush@3@sync@c-@no-revoke",
+            "ext4-on-device@flush@3@sync@c-",
         ] {
             assert_eq!(text.parse::<Token>().unwrap().to_string(), text);
         }
@@ -240,7 +242,8 @@ mod tests {
     fn mistakes_are_named() {
         for text in [
             "",
-            "ext4@flush@0@sync@c-",
+            "xfs@flush@0@sync@c-",
+            "ext4@flush@0@sync@c-@no-inode",
             "f2fs@lazy@0@sync@c-",
             "f2fs@flush@x@sync@c-",
             "f2fs@flush@0@sing@c-",
