@@ -175,8 +175,8 @@ fn same_bytes(seed: u64, out: &Path) -> Verdict {
     }
 }
 
-/// Every sequence of one operation, some of two, and some random ones, some of them on the simulated device; fsck.f2fs looks
-/// at a few of the volumes. Then each planted bug has to be found.
+/// Every sequence of one operation, some of two, and some random ones, some of them on the simulated device; fsck.f2fs or
+/// e2fsck looks at a few of the volumes. Then each planted bug of F2FS has to be found.
 fn file_cuts(seed: u64) -> Verdict {
     let seed_text = seed.to_string();
     for what in [
@@ -186,6 +186,20 @@ fn file_cuts(seed: u64) -> Verdict {
         &["--sequences", "random", "--count", "20", "--states-each", "80", "--flush", "flush"],
         &["--sequences", "random", "--count", "12", "--states-each", "60", "--on", "device"],
         &["--sequences", "cleaning", "--count", "2", "--states-each", "10"],
+        &["--format", "ext4", "--sequences", "seq-2", "--count", "40", "--states-each", "80"],
+        &["--format", "ext4", "--sequences", "random", "--count", "40", "--states-each", "80"],
+        &[
+            "--format",
+            "ext4",
+            "--sequences",
+            "random",
+            "--count",
+            "4",
+            "--states-each",
+            "40",
+            "--on",
+            "device",
+        ],
     ] {
         let all = ["crash", "files", "--quiet", "--fsck-every", "500", "--seed", &seed_text];
         if let Verdict::Failed(why) = show(weir(seed).args(all).args(what)) {
