@@ -41,6 +41,7 @@ pub use fs::Fs;
 pub use mount::Vfs;
 pub use process::{Follow, Process};
 pub use rights::Wish;
+pub(crate) use sync::Event;
 pub use types::*;
 pub use walk::{PATH_BYTES_MAX, SYMLINKS_MAX};
 

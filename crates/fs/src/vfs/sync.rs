@@ -174,6 +174,13 @@ impl Event {
         Wait { event: self, waited: false }
     }
 
+    /// Waits until `is_true`; it is looked at now and after each [`Event::notify`].
+    pub(crate) async fn until(&self, is_true: impl Fn() -> bool) {
+        while !is_true() {
+            self.wait().await;
+        }
+    }
+
     fn register(&self, waker: &Waker) {
         let mut wakers = self.wakers.borrow_mut();
         if !wakers.iter().any(|other| other.will_wake(waker)) {

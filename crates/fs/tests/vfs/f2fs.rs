@@ -1,6 +1,7 @@
 //! The vfs over F2FS volumes: the same scripts as over memory, and after each one a volume that is good.
 
 use crate::bed::Bed;
+use crate::changes::{Model, compare, random_changes};
 use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::Stream;
@@ -8,7 +9,7 @@ use flashweir_fs::f2fs::{F2fs, F2fsOptions, InPlace, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
 use flashweir_fs::vfs::*;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 fn volume(mib: u64) -> Rc<Image> {
@@ -52,68 +53,6 @@ fn posix() {
             vfs.unmount().await.expect("everything is closed and can be written");
         });
         good(&image);
-    }
-}
-
-/// What files hold, by name.
-type Model = BTreeMap<String, Vec<u8>>;
-
-async fn random_changes(vfs: &Vfs<F2fs>, random: &mut Stream, model: &mut Model, count: u32) {
-    let root = vfs.process(Creds::ROOT);
-    for _ in 0..count {
-        let name = format!("/d{}/{}", random.below(3), "n".repeat(1 + random.below(60) as usize));
-        match random.below(10) {
-            0..=5 => {
-                let file = root.create(&name).await.unwrap();
-                let content = model.entry(name).or_default();
-                content.clear();
-                let at = random.below(3) * random.below(5_000_000);
-                let bytes: Vec<u8> = (0..random.below(40_000)).map(|_| random.below(256) as u8).collect();
-                file.pwrite(at, Source::bytes(&bytes)).await.unwrap();
-                if !bytes.is_empty() {
-                    content.resize(at as usize, 0);
-                    content.extend_from_slice(&bytes);
-                }
-                if random.below(8) == 0 {
-                    file.sync(SyncKind::All).await.unwrap();
-                }
-                file.close().await.unwrap();
-            }
-            6 => {
-                let size = random.below(100_000);
-                if let Some(content) = model.get_mut(&name) {
-                    root.truncate(&name, size).await.unwrap();
-                    content.resize(size as usize, 0);
-                }
-            }
-            7 | 8 => {
-                let there = model.remove(&name).is_some();
-                assert_eq!(root.unlink(&name).await.is_ok(), there, "{name}");
-            }
-            _ => {
-                let to = format!("/d{}/moved-{}", random.below(3), random.below(50));
-                let content = model.remove(&name);
-                let renamed = root.rename(&name, &to, RenameMode::Replace).await;
-                assert_eq!(renamed.is_ok(), content.is_some(), "{name} {to}: {renamed:?}");
-                model.extend(content.map(|content| (to, content)));
-            }
-        }
-    }
-}
-
-async fn compare(vfs: &Vfs<F2fs>, model: &Model) {
-    let root = vfs.process(Creds::ROOT);
-    for (name, content) in model {
-        let file =
-            root.open(name, OpenFlags::READ, 0).await.unwrap_or_else(|errno| panic!("{name}: {errno:?}"));
-        let mut bytes = vec![0; content.len() + 1];
-        let mut read = 0;
-        while let Ok(more @ 1..) = file.pread(read as u64, Sink::bytes(&mut bytes[read..])).await {
-            read += more as usize;
-        }
-        assert_eq!(read, content.len(), "{name}");
-        assert!(bytes[..read] == content[..], "{name}");
-        file.close().await.unwrap();
     }
 }
 

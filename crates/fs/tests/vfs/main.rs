@@ -2,6 +2,7 @@
 
 mod bed;
 mod cache;
+mod changes;
 mod ext4;
 mod f2fs;
 mod files;

@@ -268,14 +268,7 @@ impl Journal {
             }
             log.set_tail();
         }
-        let mut writes: Vec<Write> = Vec::new();
-        for (addr, payload) in home {
-            match writes.last_mut() {
-                Some(run) if run.block.0 + run.payloads.len() as u64 == addr.0 => run.payloads.push(payload),
-                _ => writes.push(Write::new(Block(addr.0), vec![payload])),
-            }
-        }
-        all(writes.into_iter().map(|write| self.port.write(write)).collect()).await?;
+        all(self.write_runs(home)).await?;
         self.flush().await?;
         self.write_superblock(true).await
     }
@@ -290,9 +283,14 @@ impl Journal {
     /// Submits writes to consecutive blocks of the log.
     fn write_log(&self, start: u32, body: Vec<Payload>) -> Vec<Ticket> {
         let log = self.log.borrow();
+        let addr = |index: u32| self.blocks[log.behind(start, index) as usize];
+        self.write_runs((0..).map(addr).zip(body))
+    }
+
+    /// Submits writes, one for each run of blocks that follow each other.
+    fn write_runs(&self, blocks: impl IntoIterator<Item = (Addr, Payload)>) -> Vec<Ticket> {
         let mut writes: Vec<Write> = Vec::new();
-        for (index, payload) in body.into_iter().enumerate() {
-            let addr = self.blocks[log.behind(start, index as u32) as usize];
+        for (addr, payload) in blocks {
             match writes.last_mut() {
                 Some(run) if run.block.0 + run.payloads.len() as u64 == addr.0 => run.payloads.push(payload),
                 _ => writes.push(Write::new(Block(addr.0), vec![payload])),

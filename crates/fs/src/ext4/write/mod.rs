@@ -28,16 +28,14 @@ use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover};
 use super::volume::Volume;
 use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
-use crate::vfs::Errno;
+use crate::vfs::{Errno, Event};
 use flashweir_core::Payload;
 use journal::Journal;
 pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
 /// Blocks that one operation changes at most; the transaction has room for them.
 const OPERATION_BLOCKS: usize = 100;
@@ -64,7 +62,8 @@ pub struct Ext4 {
     committed: Cell<u64>,
     /// Set when a commit failed: what is on the disk is the transaction before.
     failed: Cell<bool>,
-    wakers: RefCell<Vec<Waker>>,
+    /// Something may have changed for who waits: a write or a commit has ended.
+    changes: Event,
 }
 
 /// What was done at the mount to a volume that was not unmounted.
@@ -142,7 +141,7 @@ impl Ext4 {
             is_committing: Cell::new(false),
             committed: Cell::new(0),
             failed: Cell::new(false),
-            wakers: RefCell::default(),
+            changes: Event::default(),
         };
         fs.begin().await?;
         fs.recovered.orphans = fs.free_orphans().await?;
@@ -275,24 +274,7 @@ impl Ext4 {
 
     fn end_write(&self, number: u64) {
         self.writing.borrow_mut().remove(&number);
-        self.wake();
-    }
-
-    /// Waits until `is_true`; it is looked at when a write or a commit has ended.
-    async fn wait_until(&self, is_true: impl Fn() -> bool) {
-        poll_fn(|context| {
-            if is_true() {
-                return Poll::Ready(());
-            }
-            self.wakers.borrow_mut().push(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    fn wake(&self) {
-        let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
-        wakers.into_iter().for_each(Waker::wake);
+        self.changes.notify();
     }
 }
 

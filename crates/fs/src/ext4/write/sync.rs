@@ -28,10 +28,9 @@ impl Ext4 {
     /// Commits until a transaction is.
     async fn commit_until(&self, wanted: u64) -> Result<()> {
         loop {
-            self.wait_until(|| {
-                !self.is_committing.get() || self.committed.get() >= wanted || self.failed.get()
-            })
-            .await;
+            self.changes
+                .until(|| !self.is_committing.get() || self.committed.get() >= wanted || self.failed.get())
+                .await;
             if self.committed.get() >= wanted {
                 return Ok(());
             }
@@ -44,7 +43,7 @@ impl Ext4 {
                 self.failed.set(true);
             }
             self.is_committing.set(false);
-            self.wake();
+            self.changes.notify();
             result?;
         }
     }
@@ -58,7 +57,7 @@ impl Ext4 {
         let before = self.writes.get();
         let planted = |bug| self.options.planted == Some(bug);
         if self.options.journaling == Journaling::Ordered && !planted(PlantedBug::UnorderedData) {
-            self.wait_until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
+            self.changes.until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
         }
         let now = self.state.borrow().clock;
         if planted(PlantedBug::EarlyDiscard) {

@@ -129,14 +129,14 @@ impl F2fs {
         if !self.needs_room() {
             return Ok(());
         }
-        self.wait_until(|| !self.is_cleaning.get()).await;
+        self.changes.until(|| !self.is_cleaning.get()).await;
         if !self.needs_room() {
             return Ok(());
         }
         self.is_cleaning.set(true);
         let result = self.gain_room().await;
         self.is_cleaning.set(false);
-        self.wake();
+        self.changes.notify();
         result
     }
 
@@ -188,7 +188,7 @@ impl F2fs {
 
     async fn empty_section(&self, section: u32) -> std::result::Result<(), Errno> {
         let before = self.writes.get();
-        self.wait_until(|| !self.writes_before(before)).await;
+        self.changes.until(|| !self.writes_before(before)).await;
         self.settle().await?;
         let per_section = self.state.borrow().geometry.segments_per_section;
         for segment in (section * per_section..(section + 1) * per_section).map(SegNo) {
@@ -332,7 +332,7 @@ impl F2fs {
         self.is_cleaning.set(true);
         let cleaned = self.clean(victim, Reason::Background).await;
         self.is_cleaning.set(false);
-        self.wake();
+        self.changes.notify();
         match cleaned {
             Ok(()) if next == times.sleep_without_victim => sleep(times.sleep_min),
             Ok(()) => sleep(next),

@@ -750,7 +750,7 @@ impl Fs for F2fs {
             }
             // Cleaning waits for writes that have begun, so none is under way meanwhile.
             self.balance().await?;
-            self.wait_until(|| !self.frozen.borrow().contains(&ino)).await;
+            self.changes.until(|| !self.frozen.borrow().contains(&ino)).await;
             let (written, result) = self.write_some(ino, rest, in_place).await;
             result?;
             rest = &rest[written..];

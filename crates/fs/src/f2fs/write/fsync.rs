@@ -293,7 +293,7 @@ impl F2fs {
         let wanted = self.checkpoints_begun.get() + 1;
         let is_busy = || self.is_checkpointing.get() || self.frozen.borrow().contains(&ino);
         loop {
-            self.wait_until(|| self.has_checkpoint(wanted) || !is_busy()).await;
+            self.changes.until(|| self.has_checkpoint(wanted) || !is_busy()).await;
             if self.failed.get() {
                 return Err(Errno::EROFS);
             }
@@ -323,7 +323,7 @@ impl F2fs {
                 self.syncing.borrow_mut().insert(last, ino);
             }
             self.frozen.borrow_mut().remove(&ino);
-            self.wake();
+            self.changes.notify();
             let written = self.ended(nodes).await;
             let synced = match (linked.and_then(|linked| written.map(|()| linked)), last) {
                 (Ok(true), Some(last)) => self.flush_chain(last).await.map(|()| true),
@@ -331,7 +331,7 @@ impl F2fs {
             };
             if let Some(last) = last {
                 self.syncing.borrow_mut().remove(&last);
-                self.wake();
+                self.changes.notify();
             }
             match synced {
                 Ok(true) => {
@@ -347,7 +347,7 @@ impl F2fs {
 
     /// Nothing of a file has to be written, but an earlier fsync may be on its way.
     async fn synced_before(&self, ino: Nid) -> Result<(), Errno> {
-        self.wait_until(|| !self.syncing.borrow().values().any(|&other| other == ino)).await;
+        self.changes.until(|| !self.syncing.borrow().values().any(|&other| other == ino)).await;
         if self.failed.get() { Err(Errno::EIO) } else { Ok(()) }
     }
 
@@ -358,7 +358,8 @@ impl F2fs {
         let is_wet = !blocks.tickets.is_empty();
         self.ended(blocks).await.and(placed)?;
         // 0 is cleaning, which moves blocks of any file.
-        self.wait_until(|| !self.writing.borrow().values().any(|&other| other == ino || other == Nid(0)))
+        self.changes
+            .until(|| !self.writing.borrow().values().any(|&other| other == ino || other == Nid(0)))
             .await;
         let is_wet = self.wet.borrow_mut().remove(&ino) || is_wet;
         if is_wet && self.options.planted != Some(PlantedBug::NoDataFlush) {
@@ -369,7 +370,7 @@ impl F2fs {
 
     /// Makes the chain durable up to the nodes of this number.
     async fn flush_chain(&self, number: u64) -> Result<(), Errno> {
-        self.wait_until(|| self.linking.borrow().first().is_none_or(|&first| first > number)).await;
+        self.changes.until(|| self.linking.borrow().first().is_none_or(|&first| first > number)).await;
         if self.failed.get() {
             return Err(Errno::EIO);
         }
@@ -417,7 +418,7 @@ impl F2fs {
         for number in submitted.numbers {
             self.linking.borrow_mut().remove(&number);
         }
-        self.wake();
+        self.changes.notify();
         result
     }
 

@@ -27,7 +27,7 @@ use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Geometry, Log, Nid};
 use super::volume::Volume;
 use crate::port::{BlockPort, PortError, Ticket, Write, payload_of};
-use crate::vfs::Errno;
+use crate::vfs::{Errno, Event};
 use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Payload};
@@ -39,9 +39,7 @@ use space::{Marks, Space};
 use state::{OpenLog, State, Step, Stop};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
 /// A volume that is mounted for writing.
 #[derive(Debug)]
@@ -88,7 +86,8 @@ pub struct F2fs {
     sleep: Cell<Option<Duration>>,
     /// Set when a checkpoint or an fsync failed: what is on the disk is the checkpoint before.
     failed: Cell<bool>,
-    wakers: RefCell<Vec<Waker>>,
+    /// Something may have changed for who waits: a write or a checkpoint has ended.
+    changes: Event,
 }
 
 /// What a checkpoint is for.
@@ -178,7 +177,7 @@ impl F2fs {
             has_new_holes: Cell::new(false),
             sleep: Cell::new(None),
             failed: Cell::new(false),
-            wakers: RefCell::default(),
+            changes: Event::default(),
         };
         fs.recover().await?;
         Ok(fs)
@@ -284,7 +283,7 @@ impl F2fs {
 
     fn end_write(&self, number: u64) {
         self.writing.borrow_mut().remove(&number);
-        self.wake();
+        self.changes.notify();
     }
 
     /// A read begins: until it ends, blocks that are valid now are not given to others.
@@ -297,7 +296,7 @@ impl F2fs {
 
     fn end_read(&self, number: u64) {
         self.reading.borrow_mut().remove(&number);
-        self.wake();
+        self.changes.notify();
     }
 
     /// The writes that operations left to be submitted.
@@ -359,26 +358,9 @@ impl F2fs {
         Ok(())
     }
 
-    /// Waits until `is_true`; it is looked at when a write or a checkpoint has ended.
-    async fn wait_until(&self, is_true: impl Fn() -> bool) {
-        poll_fn(|context| {
-            if is_true() {
-                return Poll::Ready(());
-            }
-            self.wakers.borrow_mut().push(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    fn wake(&self) {
-        let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// Waits for all writes of metadata that were submitted.
     async fn settle(&self) -> std::result::Result<(), Errno> {
-        self.wait_until(|| !self.is_settling.get()).await;
+        self.changes.until(|| !self.is_settling.get()).await;
         self.is_settling.set(true);
         let tickets = std::mem::take(&mut *self.tickets.borrow_mut());
         let mut result = Ok(());
@@ -391,7 +373,7 @@ impl F2fs {
             self.failed.set(true);
         }
         self.is_settling.set(false);
-        self.wake();
+        self.changes.notify();
         result
     }
 
@@ -418,7 +400,7 @@ impl F2fs {
         }
         let wanted = self.checkpoints_begun.get() + 1;
         let is_done = || self.has_checkpoint(wanted) && !is_unmount;
-        self.wait_until(|| !self.is_checkpointing.get() || is_done()).await;
+        self.changes.until(|| !self.is_checkpointing.get() || is_done()).await;
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
@@ -442,7 +424,7 @@ impl F2fs {
             Err(_) => self.failed.set(true),
         }
         self.is_checkpointing.set(false);
-        self.wake();
+        self.changes.notify();
         result
     }
 
@@ -489,7 +471,7 @@ impl F2fs {
         } else {
             self.wet.borrow_mut().retain(|ino| !asked.files.contains(ino));
         }
-        self.wait_until(|| !self.writes_before(before) && self.linking.borrow().is_empty()).await;
+        self.changes.until(|| !self.writes_before(before) && self.linking.borrow().is_empty()).await;
         if self.failed.get() {
             return Err(Errno::EIO);
         }
@@ -517,7 +499,7 @@ impl F2fs {
         last.tags[0] = METADATA;
         self.port.write(last).completed().await.map_err(|error| errno(&error.into()))?;
         // Whoever looked a block up before the checkpoint may still be reading it.
-        self.wait_until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
+        self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !planted(PlantedBug::EarlyDiscard) {
             discarded = self.discard(&pending, self.options.discard_blocks_min).await;
         }
