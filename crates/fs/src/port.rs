@@ -49,8 +49,13 @@ pub enum Request {
     /// Make a chosen part of what completed before durable.
     RangeFlush(Selection),
     /// The contents of these blocks are needed no more; they may read as zeros or as before.
-    Discard { block: Block, count: u32 },
+    Discard { block: Block, count: u32, order: InOrder },
+    /// Closes the open epoch of a stream (spec 3.6).
+    Barrier(StreamId),
 }
+
+/// The order domain of a request and its part in the open epoch there; `None` is orderless.
+pub type InOrder = Option<(StreamId, Order)>;
 
 /// A write of consecutive blocks.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,8 +66,8 @@ pub struct Write {
     pub payloads: Vec<Payload>,
     /// Owners of these blocks, for range flushes; 0 is none.
     pub tags: [Tag; 2],
-    /// The order domain and the part that this write has in its open epoch; `None` is orderless.
-    pub order: Option<(StreamId, Order)>,
+    /// Its part in the order of a stream.
+    pub order: InOrder,
     /// Complete only when durable.
     pub fua: bool,
 }
@@ -113,6 +118,8 @@ pub type Answer = Result<Box<[Payload]>, PortError>;
 /// The moments of a request, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Moment {
+    /// The host has handed it to the device, and nothing that is submitted from now on goes before it.
+    Dispatched,
     /// The device has taken the data: the host's memory is free again.
     Transferred,
     /// The device has answered.
@@ -147,9 +154,14 @@ pub trait BlockPort: fmt::Debug {
         self.submit(Request::RangeFlush(selection))
     }
 
-    /// Submits a discard.
+    /// Submits an orderless discard.
     fn discard(&self, block: Block, count: u32) -> Ticket {
-        self.submit(Request::Discard { block, count })
+        self.submit(Request::Discard { block, count, order: None })
+    }
+
+    /// Submits a barrier of no length.
+    fn barrier(&self, stream: StreamId) -> Ticket {
+        self.submit(Request::Barrier(stream))
     }
 }
 
@@ -207,6 +219,11 @@ impl Ticket {
         .await;
     }
 
+    /// Waits until the request is on its way to the device.
+    pub async fn dispatched(&self) {
+        self.reached(Moment::Dispatched).await;
+    }
+
     /// Waits until the device has taken the data.
     pub async fn transferred(&self) {
         self.reached(Moment::Transferred).await;
@@ -220,6 +237,11 @@ impl Ticket {
 }
 
 impl Progress {
+    /// The request is on its way to the device.
+    pub fn dispatched(&self) {
+        self.reach(Moment::Dispatched);
+    }
+
     /// The device has taken the data.
     pub fn transferred(&self) {
         self.reach(Moment::Transferred);
@@ -271,6 +293,8 @@ mod tests {
         let (progress, ticket) = Ticket::new();
         let seen = Rc::clone(&notes);
         executor.spawn(async move {
+            ticket.dispatched().await;
+            seen.borrow_mut().push("dispatched".to_string());
             ticket.transferred().await;
             seen.borrow_mut().push("transferred".to_string());
             let answer = ticket.completed().await;
@@ -278,12 +302,15 @@ mod tests {
         });
         executor.run_ready(Instant::from_nanos(0));
         assert!(notes.borrow().is_empty());
+        progress.dispatched();
+        executor.run_ready(Instant::from_nanos(1));
+        assert_eq!(*notes.borrow(), ["dispatched"]);
         progress.transferred();
         executor.run_ready(Instant::from_nanos(1));
-        assert_eq!(*notes.borrow(), ["transferred"]);
+        assert_eq!(*notes.borrow(), ["dispatched", "transferred"]);
         progress.complete(Err(DeviceError::ReadOnly.into()));
         executor.run_ready(Instant::from_nanos(2));
-        assert_eq!(notes.borrow()[1], "Err(Device(ReadOnly))");
+        assert_eq!(notes.borrow()[2], "Err(Device(ReadOnly))");
         assert!(executor.is_empty());
     }
 

@@ -14,11 +14,12 @@ use crate::live::{Finished, Live, Tear};
 use flashweir_core::command::RangeFlush;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
-    Command, Data, DeviceError, Done, Executor, Instant, Lba, Op, Payload, executor::Handle,
+    Command, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
 };
 use flashweir_device::{Device, DeviceOptions, RecoveryReport};
 use flashweir_fs::port::{
-    Answer, BLOCK_BYTES, Block, BlockPort, PortError, Progress, Request, Selection, Ticket, Write, bytes_of,
+    Answer, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection, Ticket, Write,
+    bytes_of,
 };
 use std::cell::RefCell;
 use std::fmt;
@@ -93,6 +94,7 @@ impl Shared {
             return Ticket::done(Ok(Box::default()));
         };
         let (progress, ticket) = Ticket::new();
+        progress.dispatched();
         let pending = Pending { progress, range };
         let place = self.free.pop().unwrap_or(self.pending.len() as u32);
         match self.pending.get_mut(place as usize) {
@@ -120,6 +122,10 @@ pub(crate) fn read_range(request: &Request) -> Option<(Block, u32)> {
 pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> Option<Command> {
     let range = |block: Block, count: usize| (Lba(block.0 * LBAS), (count as u64 * LBAS) as u32);
     let plain = |op: Op| Some(Command::new(0, op));
+    let ordered = |mut command: Command, order: InOrder| {
+        (command.stream, command.order) = order.unzip();
+        Some(command)
+    };
     match request {
         Request::Read { block, count } => {
             let (lba, blocks) = range(block, count as usize);
@@ -136,14 +142,13 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
             };
             let mut command = Command::new(0, Op::Write { lba, blocks, data });
             (command.tags, command.fua) = (tags, fua && mode != FlushMode::NoFlush);
-            (command.stream, command.order) =
-                (order.map(|(stream, _)| stream), order.map(|(_, order)| order));
-            Some(command)
+            ordered(command, order)
         }
-        Request::Discard { block, count } => {
+        Request::Discard { block, count, order } => {
             let (lba, blocks) = range(block, count as usize);
-            plain(Op::Trim { lba, blocks })
+            ordered(Command::new(0, Op::Trim { lba, blocks }), order)
         }
+        Request::Barrier(stream) => ordered(Command::new(0, Op::Barrier), Some((stream, Order::Barrier))),
         Request::Flush | Request::RangeFlush(_) if mode == FlushMode::NoFlush => None,
         Request::RangeFlush(Selection { ranges, tags }) if mode == FlushMode::RangeFlush => {
             let ranges = ranges.into_iter().map(|(block, count)| range(block, count as usize)).collect();

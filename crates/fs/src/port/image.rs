@@ -100,7 +100,8 @@ impl Image {
                 self.write_blocks(write.block, write.payloads)
             }
             Request::Flush | Request::RangeFlush(_) => self.flush_file(),
-            Request::Discard { block, count } => {
+            Request::Barrier(_) => Ok(Box::default()),
+            Request::Discard { block, count, .. } => {
                 self.check(block, u64::from(count))?;
                 self.forget(block, count)
             }
