@@ -130,8 +130,9 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
     let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
     let mut score = MutationScore::default();
     for (bug, name) in PlantedBug::ALL {
-        let config = CrashConfig { planted: Some(bug), violations_max: 1, minimise: false, ..config.clone() };
-        let report = watched(&config, &mut bar, cancel, &|worlds, _| format!("{name}: {worlds} worlds"))?;
+        let report = watched(&config.with_planted(bug), &mut bar, cancel, &|worlds, _| {
+            format!("{name}: {worlds} worlds")
+        })?;
         score.mutants.push(Mutant {
             bug: name.to_owned(),
             distinct: report.totals.distinct,

@@ -33,7 +33,8 @@ impl Device {
             named += valid.filter(|ppa| self.is_named(*ppa)).count() as u64;
         }
         assert_eq!(direct, named, "each mapped unit is valid and belongs to its page");
-        assert_eq!(valid, named + self.log.pinned() as u64, "valid units are mapped or pinned");
+        let kept = (self.log.pinned() + self.orders.kept()) as u64;
+        assert_eq!(valid, named + kept, "valid units are mapped, pinned or kept");
         let survivors: u32 = self.collections.iter().map(|c| c.moves()).sum();
         let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
         assert!(survivors > 0 || gc_pages == 0 || self.nand.in_flight() > 0, "survivors are lost");

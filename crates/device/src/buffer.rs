@@ -9,8 +9,8 @@
 
 use crate::config::Eviction;
 use crate::tags::{Owners, TagIndex};
-use flashweir_core::command::Tag;
-use flashweir_core::{Lpn, Payload};
+use flashweir_core::command::{StreamId, Tag};
+use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::MapWord;
 
 /// Where a slot stands.
@@ -19,8 +19,12 @@ pub(crate) enum SlotState {
     Free,
     /// May be overwritten in place.
     Dirty,
+    /// Waits for earlier epochs of its stream before it may be written; may be overwritten in place.
+    Held,
     /// Somebody waits for it, or it was chosen for writing.
     Placed,
+    /// It is on the medium, where recovery could still discard it.
+    Programmed(Ppa),
 }
 
 /// Why the version in a slot no longer counts when it reaches the medium.
@@ -46,6 +50,12 @@ pub(crate) struct Slot {
     pub(crate) waiter: Option<u32>,
     /// The page that it was put on, once it is placed.
     pub(crate) page: u32,
+    /// Stream and epoch that it belongs to.
+    pub(crate) member: Option<(StreamId, u32)>,
+    /// It is orderless, and stands for a member that it replaced (spec 6.3).
+    pub(crate) orderless: bool,
+    /// It never becomes stable.
+    pub(crate) stuck: bool,
     /// Its first entry in the index of tags.
     tags: u32,
     /// Its first entry in the table of range flushes that wait for it.
@@ -155,10 +165,11 @@ impl Buffer {
 
     /// Overwrites a dirty slot in place.
     pub(crate) fn overwrite(&mut self, slot: u32, seq: u64, payload: Payload) {
-        debug_assert_eq!(self.slots[slot as usize].state, SlotState::Dirty);
+        let state = self.slots[slot as usize].state;
+        debug_assert!(matches!(state, SlotState::Dirty | SlotState::Held));
         self.slots[slot as usize].seq = seq;
         self.slots[slot as usize].payload = payload;
-        if self.eviction == Eviction::Lru {
+        if self.eviction == Eviction::Lru && state == SlotState::Dirty {
             self.unlink(slot);
             self.link(slot);
         }
@@ -220,6 +231,31 @@ impl Buffer {
         Some(command)
     }
 
+    /// Whether a range flush waits for a version.
+    pub(crate) fn is_waited_for(&self, slot: u32) -> bool {
+        self.slots[slot as usize].waits != NONE
+    }
+
+    /// A dirty version must not be written yet.
+    pub(crate) fn hold(&mut self, slot: u32) {
+        debug_assert_eq!(self.slots[slot as usize].state, SlotState::Dirty);
+        self.unlink(slot);
+        self.slots[slot as usize].state = SlotState::Held;
+    }
+
+    /// A version that was held back may be written.
+    pub(crate) fn unhold(&mut self, slot: u32) {
+        if self.slots[slot as usize].state == SlotState::Held {
+            self.slots[slot as usize].state = SlotState::Dirty;
+            self.link(slot);
+        }
+    }
+
+    /// A version is on the medium at `ppa` and stays in the buffer.
+    pub(crate) fn programmed(&mut self, slot: u32, ppa: Ppa) {
+        self.slots[slot as usize].state = SlotState::Programmed(ppa);
+    }
+
     /// A dirty version is evicted next.
     pub(crate) fn hurry(&mut self, slot: u32) {
         if self.slots[slot as usize].state != SlotState::Dirty || self.head == slot {
@@ -252,7 +288,7 @@ impl Buffer {
     pub(crate) fn release(&mut self, slot: u32) {
         match self.slots[slot as usize].state {
             SlotState::Dirty => self.unlink(slot),
-            SlotState::Placed => {}
+            SlotState::Held | SlotState::Placed | SlotState::Programmed(_) => {}
             SlotState::Free => unreachable!("slot {slot} is given back once"),
         }
         debug_assert_eq!(self.slots[slot as usize].waits, NONE, "somebody waits for slot {slot}");
@@ -305,6 +341,9 @@ impl Slot {
             generation: 0,
             waiter: None,
             page: NONE,
+            member: None,
+            orderless: false,
+            stuck: false,
             tags: NONE,
             waits: NONE,
             previous: NONE,

@@ -98,12 +98,15 @@ impl Device {
 
     /// A unit is not needed any more, because something newer than it is durable.
     pub(crate) fn outdate(&mut self, ppa: Ppa) {
+        if self.keep_for_count(ppa) {
+            return;
+        }
         self.media.give_up_content(ppa);
         self.invalidate(ppa);
     }
 
     /// A place is not needed any more; a plane that waited for something to collect looks again.
-    fn invalidate(&mut self, ppa: Ppa) {
+    pub(crate) fn invalidate(&mut self, ppa: Ppa) {
         self.space.blocks.set_invalid(ppa);
         let plane = self.geometry.plane_of(self.space.blocks.block(ppa));
         if std::mem::take(&mut self.starved[plane.index()]) {
@@ -195,7 +198,16 @@ impl Device {
             self.start(now, self.geometry.station(plane), effects);
             return;
         }
-        if self.space.blocks.valid(victim) > 0 {
+        let units = u64::from(self.geometry.units_per_block());
+        let first = u64::from(victim.0) * units;
+        if self.orders.any_kept(first..first + units) {
+            // Meanwhile recovery needs to count what nobody needed when its page was read.
+            let collection = &mut self.collections[plane.index()];
+            (collection.page, collection.drained) = (0, false);
+            self.collect_step(now, plane, effects);
+            return;
+        }
+        if self.needs_record(victim) || self.space.blocks.valid(victim) > 0 {
             self.collections[plane.index()].waits_for_log = true;
             self.log.want();
             self.pump_log(now, effects);
@@ -225,7 +237,7 @@ impl Device {
         self.collections[op.plane.index()].reads -= 1;
         for ppa in self.valid_units(op.at).collect::<Vec<_>>() {
             let Some((crate::media::Owner::Lpn(lpn), seq)) = self.media.oob(ppa) else { continue };
-            if !self.is_mapped_to(lpn, ppa) {
+            if !self.is_mapped_to(lpn, ppa) && !self.orders.is_kept(ppa) {
                 continue;
             }
             let seq = if self.has_planted(PlantedBug::CopyRenumbered) { self.next_seq() } else { seq };
@@ -262,7 +274,9 @@ impl Device {
     /// A copy is durable: it takes its source's place unless that was superseded meanwhile. The source keeps its content:
     /// it is the same version, so after a cut recovery may choose either of the two.
     pub(crate) fn relocate(&mut self, lpn: Lpn, source: Ppa, copy: Ppa) {
-        if self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy)) {
+        let moved = self.move_kept(source, copy)
+            || self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy));
+        if moved {
             self.invalidate(source);
             self.space.blocks.set_valid(copy);
         }

@@ -25,6 +25,9 @@ pub struct DeviceConfig {
     /// The write buffer.
     #[serde(default)]
     pub buffer: BufferConfig,
+    /// Streams and epochs.
+    #[serde(default)]
+    pub order: OrderConfig,
     /// What goes wrong on the medium.
     #[serde(default)]
     pub faults: FaultConfig,
@@ -97,6 +100,16 @@ pub enum PageTimes {
 }
 
 impl PageTimes {
+    /// All of them longer by `fraction`.
+    pub fn longer_by(&self, fraction: f64) -> Self {
+        let longer =
+            |time: &Duration| Duration::from_nanos((time.as_nanos() as f64 * (1.0 + fraction)) as u64);
+        match self {
+            Self::Same(time) => Self::Same(longer(time)),
+            Self::Each(times) => Self::Each(times.iter().map(longer).collect()),
+        }
+    }
+
     /// The time of page `page` of a block.
     #[inline]
     pub fn of(&self, page: u32) -> Duration {
@@ -334,6 +347,42 @@ impl Default for BufferConfig {
     }
 }
 
+/// How the epochs of a stream persist in their order (spec 3.2, 6.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PersistPolicy {
+    /// The device knows no ordered commands.
+    #[default]
+    None,
+    /// An epoch is written when all earlier ones of its stream are on the medium.
+    InOrderWriteBack,
+    /// Everything is written at once, and counts when a record in the map log says that its epochs are complete.
+    Transactional,
+    /// Everything is written at once; recovery counts the members of each epoch and discards what follows an incomplete
+    /// one.
+    InOrderRecovery,
+}
+
+/// Streams and epochs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OrderConfig {
+    /// How order is kept.
+    pub policy: PersistPolicy,
+    /// Epochs that may become one transaction, so that a page that is rewritten within them is written once (spec 6.3);
+    /// 1 fuses nothing. Of `transactional` only.
+    pub fuse_epochs: u32,
+    /// Programs take longer by this fraction: what the barrier paper charges a device whose firmware lacks the command
+    /// (spec 3.2).
+    pub penalty: f64,
+}
+
+impl Default for OrderConfig {
+    fn default() -> Self {
+        Self { policy: PersistPolicy::None, fuse_epochs: 1, penalty: 0.0 }
+    }
+}
+
 /// What goes wrong on the medium.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -369,6 +418,7 @@ impl DeviceConfig {
         self.validate_geometry()?;
         self.validate_timing()?;
         self.validate_buffer()?;
+        self.validate_order()?;
         self.link.validate()?;
         for (key, value) in [
             ("faults.factory_bad", self.faults.factory_bad),
@@ -460,6 +510,34 @@ impl DeviceConfig {
             return bad("buffer.capacity", b.capacity, "at most 2^30 mapping units");
         }
         Ok(())
+    }
+
+    fn validate_order(&self) -> Result<(), String> {
+        let order = &self.order;
+        if !(0.0..=1.0).contains(&order.penalty) {
+            return bad("order.penalty", order.penalty, "0 to 1");
+        }
+        within("order.fuse_epochs", order.fuse_epochs, 1, 1 << 20)?;
+        if order.fuse_epochs > 1 && order.policy != PersistPolicy::Transactional {
+            return bad("order.fuse_epochs", order.fuse_epochs, "1, unless order.policy = \"transactional\"");
+        }
+        let needs_log = order.policy == PersistPolicy::Transactional;
+        if needs_log && self.ftl.metadata == Metadata::None {
+            return Err(
+                "order.policy = \"transactional\": expected ftl.metadata = \"log\", which holds its records"
+                    .into(),
+            );
+        }
+        if order.policy != PersistPolicy::None && self.buffer.mode == BufferMode::WriteThrough {
+            return Err("order.policy: expected \"none\" where buffer.mode = \"write-through\", which has nothing to order".into());
+        }
+        Ok(())
+    }
+
+    /// Whether epochs have to be kept in order: a device that loses nothing at a cut does so without effort.
+    pub fn keeps_epochs(&self) -> bool {
+        let protected = self.buffer.mode == BufferMode::PowerLossProtected && self.completion_is_durable();
+        self.order.policy != PersistPolicy::None && !protected
     }
 
     fn validate_space(&self) -> Result<(), String> {

@@ -14,12 +14,13 @@
 
 use crate::buffer::Buffer;
 use crate::collect::Collection;
-use crate::config::{BufferMode, DeviceConfig, Metadata};
+use crate::config::{BufferMode, DeviceConfig, Metadata, PersistPolicy};
 use crate::geometry::{Geometry, StationId};
 use crate::log::MapLog;
 use crate::media::{Media, StoreError};
 use crate::metrics::DeviceMetrics;
 use crate::nand::{Job, Machine, NandEvent, OpId};
+use crate::order::Streams;
 use crate::planted::PlantedBug;
 use crate::range_flush::VolatileTrim;
 use crate::slab::Slab;
@@ -101,6 +102,7 @@ pub struct Device {
     pub(crate) flushes: Vec<PendingFlush>,
     pub(crate) collections: Vec<Collection>,
     pub(crate) log: MapLog,
+    pub(crate) orders: Streams,
     pub(crate) metrics: DeviceMetrics,
     pub(crate) random: Stream,
     pub(crate) seq: u64,
@@ -189,8 +191,12 @@ impl Device {
         }
         let units = (config.buffer.capacity.0 / geometry.unit_bytes) as u32;
         let planes = geometry.planes() as usize;
+        let mut timing = config.timing.clone();
+        if config.order.penalty > 0.0 {
+            timing.program = timing.program.longer_by(config.order.penalty);
+        }
         Self {
-            nand: Machine::new(&geometry, &config.timing, config.ftl.gc.preemptible),
+            nand: Machine::new(&geometry, &timing, config.ftl.gc.preemptible),
             map: Map::new(geometry.user_units),
             buffer: Buffer::new(units, config.buffer.eviction),
             commands: Slab::default(),
@@ -199,6 +205,11 @@ impl Device {
             flushes: Vec::new(),
             collections: (0..planes).map(|_| Collection::default()).collect(),
             log: MapLog::new(&config, &geometry),
+            orders: Streams::new(if config.keeps_epochs() {
+                config.order.policy
+            } else {
+                PersistPolicy::None
+            }),
             metrics: DeviceMetrics::default(),
             random: Stream::new(options.seed, "device-faults"),
             seq: 0,

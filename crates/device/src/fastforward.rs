@@ -109,7 +109,7 @@ impl<'a> FastForward<'a> {
                 Some(source) => device.media.oob(source).map_or(0, |(_, seq)| seq),
                 None => device.next_seq(),
             };
-            device.media.append(at.block, UnitImage { owner: Owner::Lpn(lpn), seq, payload });
+            device.media.append(at.block, UnitImage { owner: Owner::Lpn(lpn), seq, member: None, payload });
             if let MapWord::Direct(old) = device.map.replace(lpn, MapWord::Direct(ppa)) {
                 device.space.blocks.set_invalid(old);
             }
@@ -117,7 +117,7 @@ impl<'a> FastForward<'a> {
         }
         let units_per_page = device.geometry.units_per_page;
         for _ in count..units_per_page {
-            device.media.append(at.block, UnitImage { owner: Owner::Pad, seq: 0, payload: Payload::Zero });
+            device.media.append(at.block, UnitImage::pad());
         }
         match frontier {
             Frontier::User => device.metrics.user_units_programmed += u64::from(count),

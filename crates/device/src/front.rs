@@ -2,12 +2,12 @@
 //!
 //! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
 
-use crate::config::RangeFlushSupport;
+use crate::config::{PersistPolicy, RangeFlushSupport};
 use crate::device::{Active, Device, Effect, Event};
 use crate::geometry::Geometry;
 use crate::range_flush;
 use crate::trace::Traced;
-use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op};
+use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op, Order};
 
 /// The mapping units that a range touches, and whether its ends cover only a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,8 @@ impl Device {
             Op::Read { .. } | Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. } | Op::Flush => None,
             Op::RFlush(_) if self.config.buffer.range_flush == RangeFlushSupport::None => Some("range flush"),
             Op::RFlush(_) => None,
-            Op::Barrier => Some("barrier"),
+            Op::Barrier if self.config.order.policy == PersistPolicy::None => Some("barrier"),
+            Op::Barrier => None,
             Op::Share(_) => Some("SHARE"),
             Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
                 Some("append-only segments")
@@ -90,8 +91,15 @@ impl Device {
         if let Some(name) = name {
             return Err(DeviceError::NotSupported(name));
         }
-        if command.order.is_some() || command.stream.is_some() {
+        let ordered = command.order.is_some() || command.stream.is_some();
+        if ordered && self.config.order.policy == PersistPolicy::None {
             return Err(DeviceError::NotSupported("ordered commands"));
+        }
+        if (ordered || command.op == Op::Barrier) && command.stream.is_none() {
+            return Err(DeviceError::InvalidField("an order needs a stream"));
+        }
+        if command.op == Op::Barrier && command.order == Some(Order::Within) {
+            return Err(DeviceError::InvalidField("a barrier of no length closes an epoch"));
         }
         if command.ns != 0 {
             return Err(DeviceError::InvalidField("there is only namespace 0"));
@@ -116,7 +124,7 @@ impl Device {
                 return Err(DeviceError::InvalidField("the contents are not those of whole mapping units"));
             }
         }
-        let changes = !matches!(command.op, Op::Read { .. } | Op::Flush | Op::RFlush(_));
+        let changes = !matches!(command.op, Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::Barrier);
         if changes && self.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
     }
 
@@ -170,6 +178,10 @@ impl Device {
                 }
                 Op::RFlush(_) => {
                     self.accept_range_flush(now, at, effects);
+                    true
+                }
+                Op::Barrier => {
+                    self.accept_barrier(now, at, effects);
                     true
                 }
                 Op::Read { .. } => {

@@ -17,6 +17,7 @@ pub mod media;
 mod meta_format;
 pub mod metrics;
 pub mod nand;
+mod order;
 mod planted;
 pub mod power;
 pub mod presets;

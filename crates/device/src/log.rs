@@ -16,8 +16,9 @@ use crate::meta_format::{GroupKind, PageHeader, Record, encode, records_per_page
 use crate::nand::{Class, Job, Op as NandOp, OpKind};
 use crate::planted::PlantedBug;
 use crate::trace::{LogWork, Traced};
+use flashweir_core::command::StreamId;
 use flashweir_core::{Instant, Payload, Ppa};
-use flashweir_ftl::recovery::{Mapping, TrimRecord};
+use flashweir_ftl::recovery::{Mapping, Member, TrimRecord};
 use flashweir_ftl::{BlockId, MapWord};
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ enum Writing {
         pages_left: u32,
         pins: Vec<Ppa>,
         trims_upto: u64,
+        epochs: Vec<(StreamId, u32)>,
     },
     /// Blocks of the other region are being erased.
     Erasing {
@@ -42,6 +44,7 @@ enum Writing {
         pages: u32,
         pins: Vec<Ppa>,
         trims_upto: u64,
+        epochs: Vec<(StreamId, u32)>,
     },
 }
 
@@ -60,10 +63,11 @@ pub(crate) struct MapLog {
     last_trim: u64,
     durable_trims: u64,
     /// Deallocations that the next checkpoint may have to repeat.
-    recent_trims: Vec<TrimRecord>,
+    recent_trims: Vec<(TrimRecord, Option<Member>)>,
     writing: Writing,
     images: Vec<Arc<[u8]>>,
     wanted: bool,
+    wants_checkpoint: bool,
     /// Commands that complete when the log is written, with the record they wait for.
     waiters: Vec<(u32, u64)>,
     records_per_page: usize,
@@ -89,6 +93,7 @@ impl MapLog {
             writing: Writing::Nothing,
             images: Vec::new(),
             wanted: false,
+            wants_checkpoint: false,
             waiters: Vec::new(),
             records_per_page: records_per_page(config.geometry.page_bytes.0),
         }
@@ -110,13 +115,23 @@ impl MapLog {
 
     /// Deallocations that a capacitor has to save.
     pub(crate) fn unlogged_trims(&self) -> impl Iterator<Item = TrimRecord> + '_ {
-        self.recent_trims.iter().copied().filter(|trim| trim.seq > self.durable_trims)
+        self.recent_trims.iter().map(|(trim, _)| *trim).filter(|trim| trim.seq > self.durable_trims)
     }
 
-    pub(crate) fn add_trim(&mut self, trim: TrimRecord) {
+    pub(crate) fn add_trim(&mut self, trim: TrimRecord, member: Option<Member>) {
         self.last_trim = trim.seq;
-        self.pending.push(Record::Trim(trim));
-        self.recent_trims.push(trim);
+        self.pending.extend(with_member(Record::Trim(trim), member));
+        self.recent_trims.push((trim, member));
+    }
+
+    /// All epochs of a stream up to `epoch` are complete.
+    pub(crate) fn add_complete(&mut self, stream: StreamId, epoch: u32) {
+        self.pending.push(Record::Complete { stream, epoch });
+    }
+
+    /// A checkpoint is due although there is room.
+    pub(crate) fn want_checkpoint(&mut self) {
+        self.wants_checkpoint = true;
     }
 
     /// `ppa` becomes invalid when all deallocations so far are durable.
@@ -149,11 +164,14 @@ impl MapLog {
         let first = u64::from(block.0) * u64::from(geometry.units_per_block());
         let units = (0..geometry.units_per_block()).filter_map(|unit| {
             match media.oob(Ppa(first + u64::from(unit))) {
-                Some((Owner::Lpn(lpn), seq)) => Some(Record::Unit { unit, lpn, seq }),
+                Some((Owner::Lpn(lpn), seq)) => {
+                    let member = media.member(Ppa(first + u64::from(unit)));
+                    Some(with_member(Record::Unit { unit, lpn, seq }, member))
+                }
                 _ => None,
             }
         });
-        let units: Vec<Record> = units.collect();
+        let units: Vec<Record> = units.flatten().collect();
         self.pending.push(Record::Summary { block, opened, units: units.len() as u64 });
         self.pending.extend(units);
     }
@@ -211,8 +229,9 @@ impl Device {
                 self.outdate(ppa);
             }
         }
-        if self.log.is_congested() && self.log.recent_trims[0].seq <= self.horizon() && self.keeps_metadata()
-        {
+        let congested = self.log.is_congested() && self.log.recent_trims[0].0.seq <= self.horizon();
+        if (congested || self.log.wants_checkpoint) && self.keeps_metadata() {
+            self.log.wants_checkpoint = false;
             self.begin_checkpoint(now, effects);
             return;
         }
@@ -240,6 +259,7 @@ impl Device {
             pages_left: pages,
             pins: std::mem::take(&mut self.log.pins),
             trims_upto: self.log.last_trim,
+            epochs: self.orders.recordings(),
         };
         self.nand.trace.record(|| Traced::Log { work: LogWork::Group, count: pages });
         self.write_meta(now, self.log.region, images, effects);
@@ -286,14 +306,14 @@ impl Device {
             return;
         }
         self.nand.trace.record(|| Traced::LogDone);
-        let (pins, trims_upto) = match std::mem::replace(&mut self.log.writing, Writing::Nothing) {
-            Writing::Group { pins, trims_upto, .. } => (pins, trims_upto),
-            Writing::Checkpoint { horizon, pages, pins, trims_upto, .. } => {
+        let (pins, trims_upto, epochs) = match std::mem::replace(&mut self.log.writing, Writing::Nothing) {
+            Writing::Group { pins, trims_upto, epochs, .. } => (pins, trims_upto, epochs),
+            Writing::Checkpoint { horizon, pages, pins, trims_upto, epochs, .. } => {
                 self.metrics.checkpoints += 1;
                 self.log.region ^= 1;
                 self.log.next_page = pages;
-                self.log.recent_trims.retain(|trim| trim.seq > horizon);
-                (pins, trims_upto)
+                self.log.recent_trims.retain(|(trim, _)| trim.seq > horizon);
+                (pins, trims_upto, epochs)
             }
             Writing::Nothing | Writing::Erasing { .. } => unreachable!("a metadata page belongs to a group"),
         };
@@ -301,6 +321,7 @@ impl Device {
             self.outdate(ppa);
         }
         self.log.durable_trims = self.log.durable_trims.max(trims_upto);
+        self.records_durable(&epochs);
         self.log_advanced(now, effects);
         self.pump_log(now, effects);
     }
@@ -312,6 +333,7 @@ impl Device {
             let (command, _) = self.log.waiters.swap_remove(at);
             self.part_done(command, effects);
         }
+        self.orders_advanced(now, effects);
         self.check_flushes(effects);
         self.admit(now, effects);
         self.collect_recheck(now, effects);
@@ -363,8 +385,10 @@ impl Device {
     }
 
     fn write_checkpoint(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.note_complete_epochs();
         let horizon = self.horizon();
         let mut open: Vec<BlockId> = self.space.open_blocks().collect();
+        open.extend(self.blocks_with_members(horizon));
         if self.has_planted(PlantedBug::OpenBlockTrusted) {
             open.clear();
         }
@@ -383,6 +407,7 @@ impl Device {
             pages,
             pins: std::mem::take(&mut self.log.pins),
             trims_upto: self.log.last_trim,
+            epochs: self.orders.recordings(),
         };
         self.nand.trace.record(|| Traced::Log { work: LogWork::Checkpoint, count: pages });
         self.write_meta(now, self.log.region ^ 1, images, effects);
@@ -395,7 +420,8 @@ impl Device {
         }
         let slots = self.buffer.iter().map(|(_, slot)| slot.seq);
         let waiting = self.admission.front().map(|at| self.commands.get(*at).seq).filter(|seq| *seq > 0);
-        slots.chain(waiting).min().map_or(self.seq, |seq| seq - 1)
+        let epochs = self.orders.horizon().filter(|_| !self.has_planted(PlantedBug::HorizonInEpoch));
+        slots.chain(waiting).chain(epochs).min().map_or(self.seq, |seq| seq - 1)
     }
 
     /// The records of a checkpoint: durable places of all pages, and what the horizon does not cover.
@@ -403,8 +429,10 @@ impl Device {
         let mut records = vec![Record::Checkpoint { horizon, openings: self.space.openings }];
         records.extend(open.into_iter().map(Record::Open));
         let forgets = self.has_planted(PlantedBug::CheckpointForgetsTrims);
-        let uncovered = self.log.recent_trims.iter().filter(|trim| trim.seq > horizon && !forgets);
-        records.extend(uncovered.map(|trim| Record::Trim(*trim)));
+        let epochs = self.orders.recordings().into_iter();
+        records.extend(epochs.map(|(stream, epoch)| Record::Complete { stream, epoch }));
+        let uncovered = self.log.recent_trims.iter().filter(|(trim, _)| trim.seq > horizon && !forgets);
+        records.extend(uncovered.flat_map(|(trim, member)| with_member(Record::Trim(*trim), *member)));
         for (lpn, mut word) in self.map.iter() {
             while let MapWord::Cached { slot, generation } = word {
                 word = self.buffer.named(slot, generation).under;
@@ -419,8 +447,13 @@ impl Device {
     }
 }
 
+/// A record, and behind it what its subject says about its epoch.
+fn with_member(record: Record, member: Option<Member>) -> impl Iterator<Item = Record> {
+    [Some(record), member.map(Record::Member)].into_iter().flatten()
+}
+
 /// Programs one page of metadata.
 pub(crate) fn program_meta_page(media: &mut Media, at: PageAddr, group: u64, image: Arc<[u8]>) {
-    let unit = UnitImage { owner: Owner::Meta, seq: group, payload: Payload::Bytes(image) };
+    let unit = UnitImage { owner: Owner::Meta, seq: group, member: None, payload: Payload::Bytes(image) };
     media.program(at, 0, std::iter::once(unit));
 }

@@ -19,7 +19,7 @@ use flashweir_core::index::Idx;
 use flashweir_core::random::mix;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::TrimRecord;
+use flashweir_ftl::recovery::{Member, TrimRecord};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -64,6 +64,8 @@ pub struct UnitImage {
     pub owner: Owner,
     /// Sequence number of the version.
     pub seq: u64,
+    /// Its place in the order of a stream, if it has one.
+    pub member: Option<Member>,
     /// The content; ignored where contents are not tracked.
     pub payload: Payload,
 }
@@ -71,7 +73,12 @@ pub struct UnitImage {
 impl UnitImage {
     /// For a medium that does not keep contents.
     pub fn without_content(owner: Owner, seq: u64) -> Self {
-        Self { owner, seq, payload: Payload::Zero }
+        Self { owner, seq, member: None, payload: Payload::Zero }
+    }
+
+    /// Filler.
+    pub(crate) fn pad() -> Self {
+        Self::without_content(Owner::Pad, 0)
     }
 }
 
@@ -105,6 +112,8 @@ struct BlockMedia {
     opened: u64,
     owners: Vec<u64>,
     seqs: Vec<u64>,
+    /// Members of epochs, by unit; shorter than the units where the last ones are none.
+    members: Vec<Option<Member>>,
     payloads: Vec<Payload>,
     unreadable_pages: Vec<u32>,
     /// An erase was interrupted: nothing can be read.
@@ -417,6 +426,13 @@ impl Media {
         mix(mix(mix(at ^ owner.rotate_left(7)) ^ seq) ^ payload.identity())
     }
 
+    fn member_digest(member: Option<Member>) -> u64 {
+        member.map_or(0, |m| {
+            let counts = u64::from(m.previous) << 16 | u64::from(m.distance) << 8 | u64::from(m.orderless);
+            mix(mix(u64::from(m.epoch) << 32 | u64::from(m.stream.0)) ^ counts)
+        })
+    }
+
     fn block_mut(&mut self, block: BlockId) -> &mut BlockMedia {
         Arc::make_mut(self.blocks[block.index()].get_or_insert_with(Arc::default))
     }
@@ -431,7 +447,7 @@ impl Media {
             count += 1;
         }
         for _ in count..self.units_per_page {
-            self.append(at.block, UnitImage { owner: Owner::Pad, seq: 0, payload: Payload::Zero });
+            self.append(at.block, UnitImage::pad());
         }
     }
 
@@ -452,11 +468,18 @@ impl Media {
         let media = self.block_mut(block);
         let owner = unit.owner.pack();
         let offset = u64::from(media.written);
+        if unit.member.is_some() {
+            media.members.resize(media.written as usize, None);
+            media.members.push(unit.member);
+        }
         media.push(capacity, owner, unit.seq);
         if track && stored {
             self.store(block, unit);
         } else if track {
-            let digest = digests.then(|| Self::unit_digest(at + offset, owner, unit.seq, &unit.payload));
+            let digest = digests.then(|| {
+                let digest = Self::unit_digest(at + offset, owner, unit.seq, &unit.payload);
+                digest ^ Self::member_digest(unit.member)
+            });
             let has_bytes = matches!(unit.payload, Payload::Bytes(_));
             media.payloads.push(unit.payload);
             self.holds_bytes[block.index()] |= has_bytes;
@@ -545,6 +568,7 @@ impl Media {
                     media.written = 0;
                     media.owners.clear();
                     media.seqs.clear();
+                    media.members.clear();
                     media.payloads.clear();
                     media.unreadable_pages.clear();
                     media.erase_torn = false;
@@ -557,9 +581,10 @@ impl Media {
     fn block_digest(&self, block: BlockId) -> u64 {
         let Some(media) = &self.blocks[block.index()] else { return 0 };
         let first = u64::from(block.0) * u64::from(self.units_per_block);
-        let units = media.owners.iter().zip(&media.seqs).zip(&media.payloads).zip(first..);
-        let units = units.fold(0u64, |sum, (((owner, seq), payload), at)| {
-            sum.wrapping_add(Self::unit_digest(at, *owner, *seq, payload))
+        let members = media.members.iter().copied().chain(std::iter::repeat(None));
+        let units = media.owners.iter().zip(&media.seqs).zip(&media.payloads).zip(first..).zip(members);
+        let units = units.fold(0u64, |sum, ((((owner, seq), payload), at), member)| {
+            sum.wrapping_add(Self::unit_digest(at, *owner, *seq, payload) ^ Self::member_digest(member))
         });
         let pages = media.unreadable_pages.iter().fold(0u64, |sum, page| {
             sum.wrapping_add(mix(mix(u64::from(block.0) << 32 | u64::from(*page)) ^ 1))
@@ -617,6 +642,21 @@ impl Media {
             return None;
         }
         Some((Owner::unpack(media.owners[unit as usize]), media.seqs[unit as usize]))
+    }
+
+    /// The place of a unit in the order of a stream, of one that can be read.
+    #[inline]
+    pub fn member(&self, ppa: Ppa) -> Option<Member> {
+        let (block, unit) = self.split(ppa);
+        let member = *self.blocks[block].as_ref()?.members.get(unit as usize)?;
+        member.filter(|_| self.oob(ppa).is_some())
+    }
+
+    /// The members of epochs in a block that can be read, with their sequence numbers.
+    pub fn members(&self, block: BlockId) -> impl Iterator<Item = (Member, u64)> + '_ {
+        let first = u64::from(block.0) * u64::from(self.units_per_block);
+        let count = self.blocks[block.index()].as_ref().map_or(0, |media| media.members.len() as u64);
+        (first..first + count).map(Ppa).filter_map(|ppa| Some((self.member(ppa)?, self.oob(ppa)?.1)))
     }
 
     /// Content of a unit; `None` if it cannot be read or was never written.
@@ -683,6 +723,7 @@ impl Media {
                     + 16
                     + media.owners.capacity() * 8
                     + media.seqs.capacity() * 8
+                    + media.members.capacity() * size_of::<Option<Member>>()
                     + media.payloads.capacity() * size_of::<Payload>()
             })
             .sum();

@@ -1,8 +1,9 @@
 //! The bits of a metadata page (`specs/device-metadata.md`): a checked view and the records it may hold.
 
+use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::{Mapping, TrimRecord};
+use flashweir_ftl::recovery::{Mapping, Member, TrimRecord};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FWMP");
 const VERSION: u16 = 1;
@@ -47,6 +48,10 @@ pub(crate) enum Record {
     Checkpoint { horizon: u64, openings: u64 },
     /// A block that was open when the checkpoint was taken.
     Open(BlockId),
+    /// The unit or deallocation before it is a member of an epoch.
+    Member(Member),
+    /// All epochs of a stream up to this one are complete.
+    Complete { stream: StreamId, epoch: u32 },
 }
 
 const VALUE: u64 = (1 << 56) - 1;
@@ -61,6 +66,12 @@ impl Record {
             Self::Unit { unit, lpn, seq } => [first(4, u64::from(unit)), lpn.0, seq],
             Self::Checkpoint { horizon, openings } => [first(5, 0), horizon, openings],
             Self::Open(block) => [first(6, u64::from(block.0)), 0, 0],
+            Self::Member(m) => {
+                let counts =
+                    u64::from(m.previous) | u64::from(m.distance) << 16 | u64::from(m.orderless) << 24;
+                [first(7, u64::from(m.stream.0)), m.epoch.into(), counts]
+            }
+            Self::Complete { stream, epoch } => [first(8, u64::from(stream.0)), epoch.into(), 0],
         }
     }
 
@@ -73,6 +84,16 @@ impl Record {
             4 => Self::Unit { unit: value as u32, lpn: Lpn(a), seq: b },
             5 => Self::Checkpoint { horizon: a, openings: b },
             6 => Self::Open(BlockId(value as u32)),
+            7 => Self::Member(Member {
+                stream: StreamId(u16::try_from(value).ok()?),
+                epoch: u32::try_from(a).ok()?,
+                previous: b as u16,
+                distance: (b >> 16) as u8,
+                orderless: b >> 24 & 1 == 1,
+            }),
+            8 => {
+                Self::Complete { stream: StreamId(u16::try_from(value).ok()?), epoch: u32::try_from(a).ok()? }
+            }
             _ => return None,
         })
     }
@@ -155,6 +176,14 @@ mod tests {
             Record::Trim(TrimRecord { lpn: Lpn(3), count: 1 << 36, seq: 13 }),
             Record::Summary { block: BlockId(7), opened: 8, units: 1 },
             Record::Unit { unit: 5, lpn: Lpn(6), seq: 7 },
+            Record::Member(Member {
+                stream: StreamId(9),
+                epoch: 1 << 23,
+                previous: 65_535,
+                distance: 255,
+                orderless: true,
+            }),
+            Record::Complete { stream: StreamId(65_535), epoch: 3 },
         ];
         (header, records)
     }
@@ -163,7 +192,7 @@ mod tests {
     fn a_page_is_read_back() {
         let (header, records) = sample();
         let page = encode(&header, &records);
-        assert_eq!(page.len(), HEADER_BYTES + 6 * RECORD_BYTES);
+        assert_eq!(page.len(), HEADER_BYTES + 8 * RECORD_BYTES);
         assert_eq!(decode(&page), Some((header, records)));
     }
 

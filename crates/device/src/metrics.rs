@@ -23,6 +23,16 @@ flashweir_core::metrics! {
         range_units_closure,
         /// Dirty versions that a FLUSH or a range flush had written before their turn.
         flush_units_forced,
+        /// Barriers of no length accepted.
+        barriers,
+        /// Epochs that ended.
+        epochs,
+        /// Versions that were replaced by one of a later epoch of the same transaction.
+        epochs_fused,
+        /// Mapping units written that belong to a stream.
+        ordered_units,
+        /// Records in the map log that say which epochs are complete.
+        order_records,
         /// Commands that completed with an error.
         errors,
         /// Mapping units read by the host.

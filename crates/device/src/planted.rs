@@ -1,6 +1,8 @@
 //! Bugs that can be switched on, each of which the crash laboratory must find (spec 8.3: a test suite is
 //! judged by the planted bugs that it kills). No scenario and no preset switches one on.
 
+use crate::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
+
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
@@ -44,11 +46,52 @@ pub enum PlantedBug {
     TagsReplaced,
     /// A range flush does not wait for deallocations.
     RangeForgetsTrims,
+    /// A barrier holds nothing back: in-order write-back writes all epochs at once.
+    BarrierIgnored,
+    /// A member does not say how many came before it, so recovery cannot count.
+    MembersUncounted,
+    /// A version replaces one of an earlier epoch, or of another stream, in the buffer.
+    VersionsReplaced,
+    /// A version counts as stable when it is on the medium, whatever came before it.
+    EarlyStable,
+    /// A checkpoint vouches for blocks with members that recovery has to count.
+    MembersVouched,
+    /// A block is erased although no durable record says that the epochs of its members are complete.
+    WatermarkUnrecorded,
+    /// A superseded member of an incomplete epoch is not kept.
+    SupersededForgotten,
+    /// Recovery discards nothing.
+    OrderUnchecked,
+    /// A checkpoint's horizon passes members of epochs that are not complete.
+    HorizonInEpoch,
 }
 
 impl PlantedBug {
+    /// Whether the code that the bug is in runs on such a device.
+    pub fn concerns(self, config: &DeviceConfig) -> bool {
+        use PersistPolicy::{InOrderRecovery, Transactional};
+        let order = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
+        let protected =
+            config.buffer.mode == BufferMode::PowerLossProtected && config.completion_is_durable();
+        match self {
+            Self::EarlyRangeFlush | Self::TagsReplaced | Self::RangeForgetsTrims => {
+                config.buffer.range_flush == RangeFlushSupport::Selective && !protected
+            }
+            Self::DeadVersionSaved | Self::SaveForgetsTrims | Self::SaveClearedEarly => protected,
+            Self::BarrierIgnored | Self::VersionsReplaced => order != PersistPolicy::None,
+            Self::OrderUnchecked => matches!(order, InOrderRecovery | Transactional),
+            Self::MembersUncounted
+            | Self::EarlyStable
+            | Self::MembersVouched
+            | Self::WatermarkUnrecorded
+            | Self::SupersededForgotten
+            | Self::HorizonInEpoch => order == InOrderRecovery,
+            _ => order == PersistPolicy::None,
+        }
+    }
+
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 20] = [
+    pub const ALL: [(Self, &'static str); 29] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -69,5 +112,14 @@ impl PlantedBug {
         (Self::EarlyRangeFlush, "early-range-flush"),
         (Self::TagsReplaced, "tags-replaced"),
         (Self::RangeForgetsTrims, "range-forgets-trims"),
+        (Self::BarrierIgnored, "barrier-ignored"),
+        (Self::MembersUncounted, "members-uncounted"),
+        (Self::VersionsReplaced, "versions-replaced"),
+        (Self::EarlyStable, "early-stable"),
+        (Self::MembersVouched, "members-vouched"),
+        (Self::WatermarkUnrecorded, "watermark-unrecorded"),
+        (Self::SupersededForgotten, "superseded-forgotten"),
+        (Self::OrderUnchecked, "order-unchecked"),
+        (Self::HorizonInEpoch, "horizon-in-epoch"),
     ];
 }

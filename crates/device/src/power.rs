@@ -8,7 +8,7 @@
 //! last step does the device take commands.
 
 use crate::buffer::Superseded;
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, PersistPolicy};
 use crate::device::{Device, DeviceOptions};
 use crate::geometry::{Geometry, PageAddr};
 use crate::log::program_meta_page;
@@ -18,9 +18,9 @@ use crate::nand::{Binder, Frontier, Interrupted, Job, OpKind, wordline_start};
 use crate::planted::PlantedBug;
 use crate::read::LOST;
 use flashweir_core::{Duration, Instant, Lpn, Payload, Ppa};
-use flashweir_ftl::recovery::{Fold, Mapping};
+use flashweir_ftl::recovery::{EpochFold, Fold, Mapping, Member, TrimRecord};
 use flashweir_ftl::{BlockId, MapWord, PlaneId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Sequence numbers and block openings of a new boot begin so far above those that were found: more than can
@@ -99,6 +99,13 @@ impl Device {
         let units = live.map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
         let trims = self.log.unlogged_trims().filter(|_| !self.has_planted(PlantedBug::SaveForgetsTrims));
         SaveArea { units: units.collect(), trims: trims.collect() }
+    }
+}
+
+/// What the last deallocation says about its epoch.
+fn set_member(trims: &mut [FoundTrim], member: &Member) {
+    if let Some(trim) = trims.last_mut() {
+        trim.1 = Some(*member);
     }
 }
 
@@ -205,8 +212,21 @@ fn apply(media: &mut Media, step: &Step, torn: Torn) {
     }
 }
 
-/// Units of full blocks, by block and number of its opening: unit, page, version.
-type Summaries = BTreeMap<(BlockId, u64), Vec<(u32, Lpn, u64)>>;
+/// A unit as a summary names it: its number in the block, page, version, epoch.
+type SummaryUnit = (u32, Lpn, u64, Option<Member>);
+
+/// Units of full blocks, by block and number of its opening.
+type Summaries = BTreeMap<(BlockId, u64), Vec<SummaryUnit>>;
+
+/// A deallocation and its epoch.
+type FoundTrim = (TrimRecord, Option<Member>);
+
+/// What a record belongs to that says something about the one before it.
+enum Before {
+    Nothing,
+    Trim,
+    Unit((BlockId, u64)),
+}
 
 /// The reading half of a recovery.
 #[derive(Debug)]
@@ -220,6 +240,8 @@ struct Scan<'a> {
     openings_max: u64,
     /// Blocks that an unfinished recovery opened.
     unfinished: Vec<BlockId>,
+    /// Blocks with members of epochs that a recovery which begins anew has to count again.
+    counted: BTreeSet<BlockId>,
 }
 
 impl<'a> Scan<'a> {
@@ -228,7 +250,8 @@ impl<'a> Scan<'a> {
         let reads_of_station = vec![0; geometry.stations() as usize];
         let groups = BTreeMap::new();
         let (openings_max, unfinished) = (0, Vec::new());
-        Self { config, options, geometry, media, groups, reads_of_station, openings_max, unfinished }
+        let counted = BTreeSet::new();
+        Self { config, options, geometry, media, groups, reads_of_station, openings_max, unfinished, counted }
     }
 
     fn note_read(&mut self, block: BlockId) {
@@ -271,13 +294,16 @@ impl<'a> Scan<'a> {
         let mut openings = 0;
         let mut open = Vec::new();
         let mut mappings = Vec::new();
-        let mut trims = Vec::new();
+        let mut trims: Vec<FoundTrim> = Vec::new();
+        let mut epochs = EpochFold::default();
         for record in checkpoint.iter().flat_map(|n| self.groups[n].pages.values().flatten()) {
             match record {
                 Record::Checkpoint { horizon: h, openings: o } => (horizon, openings) = (*h, *o),
                 Record::Open(block) => open.push(*block),
                 Record::Mapping(mapping) => mappings.push(*mapping),
-                Record::Trim(trim) => trims.push(*trim),
+                Record::Trim(trim) => trims.push((*trim, None)),
+                Record::Member(member) => set_member(&mut trims, member),
+                Record::Complete { stream, epoch } => epochs.complete(*stream, *epoch),
                 Record::Summary { .. } | Record::Unit { .. } => {}
             }
         }
@@ -292,19 +318,34 @@ impl<'a> Scan<'a> {
             .flat_map(|(_, g)| g.pages.values().flatten().copied())
             .collect();
         let mut summaries: Summaries = BTreeMap::new();
-        let mut current = None;
+        let mut before = Before::Nothing;
         for record in log {
             match record {
-                Record::Trim(trim) => trims.push(trim),
+                Record::Trim(trim) => {
+                    trims.push((trim, None));
+                    before = Before::Trim;
+                }
                 Record::Summary { block, opened, .. } => {
-                    current = Some((block, opened));
+                    before = Before::Unit((block, opened));
                     summaries.insert((block, opened), Vec::new());
                 }
                 Record::Unit { unit, lpn, seq } => {
-                    if let Some(units) = current.and_then(|key| summaries.get_mut(&key)) {
-                        units.push((unit, lpn, seq));
+                    if let Before::Unit(key) = before
+                        && let Some(units) = summaries.get_mut(&key)
+                    {
+                        units.push((unit, lpn, seq, None));
                     }
                 }
+                Record::Member(member) => match before {
+                    Before::Nothing => {}
+                    Before::Trim => set_member(&mut trims, &member),
+                    Before::Unit(key) => {
+                        if let Some(unit) = summaries.get_mut(&key).and_then(|units| units.last_mut()) {
+                            unit.3 = Some(member);
+                        }
+                    }
+                },
+                Record::Complete { stream, epoch } => epochs.complete(stream, epoch),
                 Record::Mapping(_) | Record::Checkpoint { .. } | Record::Open(_) => {}
             }
         }
@@ -323,13 +364,36 @@ impl<'a> Scan<'a> {
             .filter_map(|block| Some((self.media.opened(block).filter(|opened| *opened > 0)?, block)))
             .collect();
         untrusted.sort_unstable();
+        let mut found = Vec::new();
         for (opened, block) in untrusted {
-            self.fold_block(block, opened, &summaries, &mut fold);
+            self.find_in_block(block, opened, &summaries, &mut found);
+        }
+        for (version, member) in &found {
+            if let Some(member) = member.filter(|_| version.seq > horizon) {
+                epochs.found(&member, version.seq, version.lpn.0);
+                self.counted.insert(self.geometry.block_of(version.ppa).0);
+            }
+        }
+        for (trim, member) in &trims {
+            if let Some(member) = member.filter(|_| trim.seq > horizon) {
+                epochs.found(&member, trim.seq, u64::MAX);
+            }
+        }
+        let limits = match self.config.order.policy {
+            PersistPolicy::Transactional => epochs.by_record(),
+            _ => epochs.by_count(),
+        };
+        let unchecked = self.has_planted(PlantedBug::OrderUnchecked);
+        for (version, member) in found {
+            match member.filter(|_| version.seq > horizon) {
+                Some(member) if !limits.admit(&member) && !unchecked => fold.discarded(version.seq),
+                _ => fold.found(version),
+            }
         }
         if let Some(save) = self.media.save_area() {
-            trims.extend(save.trims.iter().copied());
+            trims.extend(save.trims.iter().map(|trim| (*trim, None)));
         }
-        trims.into_iter().for_each(|trim| fold.trim(trim));
+        trims.into_iter().for_each(|(trim, _)| fold.trim(trim));
         (fold, checkpoint)
     }
 
@@ -355,16 +419,23 @@ impl<'a> Scan<'a> {
     }
 
     /// Every version in a block that has to be looked at: from its summary, or page by page.
-    fn fold_block(&mut self, block: BlockId, opened: u64, summaries: &Summaries, fold: &mut Fold) {
+    fn find_in_block(
+        &mut self,
+        block: BlockId,
+        opened: u64,
+        summaries: &Summaries,
+        found: &mut Vec<(Mapping, Option<Member>)>,
+    ) {
         let first = self.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
         let believed = match self.has_planted(PlantedBug::StaleSummary) {
             true => summaries.range((block, 0)..=(block, opened)).next_back().map(|(_, units)| units),
             false => summaries.get(&(block, opened)),
         };
         if let Some(units) = believed {
-            for &(unit, lpn, seq) in units {
-                fold.found(Mapping { lpn, ppa: Ppa(first + u64::from(unit)), seq });
-            }
+            let version = |&(unit, lpn, seq, member): &SummaryUnit| {
+                (Mapping { lpn, ppa: Ppa(first + u64::from(unit)), seq }, member)
+            };
+            found.extend(units.iter().map(version));
             return;
         }
         for page in 0..self.media.pages_written(block) {
@@ -376,7 +447,7 @@ impl<'a> Scan<'a> {
             for unit in 0..self.geometry.units_per_page {
                 let ppa = self.geometry.ppa(at, unit);
                 if let Some((Owner::Lpn(lpn), seq)) = self.media.oob(ppa) {
-                    fold.found(Mapping { lpn, ppa, seq });
+                    found.push((Mapping { lpn, ppa, seq }, self.media.member(ppa)));
                 }
             }
         }
@@ -399,10 +470,11 @@ impl<'a> Scan<'a> {
         restore(&mut device, &fold);
         device.space.openings = openings;
         let mut steps = Vec::new();
-        erase_garbage(&mut device, &self.unfinished, &mut steps);
+        erase_garbage(&mut device, &self.unfinished, &self.counted, &mut steps);
         let seq_saved = save.iter().flat_map(|s| s.units.iter().map(|(_, seq, _)| *seq)).max().unwrap_or(0);
         let victims = collect_short(&mut device, &mut steps);
         device.seq = fold.seq_max().max(seq_saved) + BOOT_GAP;
+        device.orders.begin_boot(device.seq);
         device.log.boot = boot;
         write_checkpoint(&mut device, target, group, &mut steps);
         if let Some(save) = &save {
@@ -439,13 +511,20 @@ fn restore(device: &mut Device, fold: &Fold) {
 }
 
 /// Erases blocks without a valid unit where a plane is short of free ones, and those of an unfinished recovery.
-/// What is in them was superseded or discarded, so a later recovery does not miss it.
-fn erase_garbage(device: &mut Device, unfinished: &[BlockId], steps: &mut Vec<Step>) {
+/// What is in them was superseded or discarded, so a later recovery does not miss it, unless it has to count members of
+/// epochs: what holds these is left to [`collect_short`], whose victims are erased when the checkpoint is complete.
+fn erase_garbage(
+    device: &mut Device,
+    unfinished: &[BlockId],
+    counted: &BTreeSet<BlockId>,
+    steps: &mut Vec<Step>,
+) {
     let enough = device.config.ftl.gc.start_below_blocks;
     for block in device.space.blocks.ids() {
         let plane = device.geometry.plane_of(block);
         let blocks = &mut device.space.blocks;
-        let garbage = blocks.state(block) == flashweir_ftl::BlockState::Closed && blocks.valid(block) == 0;
+        let empty = blocks.state(block) == flashweir_ftl::BlockState::Closed && blocks.valid(block) == 0;
+        let garbage = empty && !counted.contains(&block);
         if garbage && (blocks.free_count(plane) < enough || unfinished.contains(&block)) {
             blocks.collect(block);
             blocks.release(block);
@@ -500,6 +579,7 @@ fn program(device: &mut Device, plane: PlaneId, units: &[(Lpn, u64, Payload)], s
     let image = |(lpn, seq, payload): &(Lpn, u64, Payload)| UnitImage {
         owner: Owner::Lpn(*lpn),
         seq: *seq,
+        member: None,
         payload: payload.clone(),
     };
     let opened = device.space.opened(at.block);

@@ -7,9 +7,11 @@
 //! What it selects: of each page in its ranges the newest version; of each of its tags every version that carries it,
 //! also by union; and the volatile deallocations of these pages and tags, because a deallocation supersedes like a write.
 //!
-//! Deliberately absent: closures over streams and groups, as this device has neither.
+//! What a selected version of a stream depends on is made durable first ([`crate::order`]).
+//!
+//! Deliberately absent: closures over atomic groups, as this device has none.
 
-use crate::buffer::{SlotState, Superseded};
+use crate::buffer::{Slot, SlotState, Superseded};
 use crate::config::RangeFlushSupport;
 use crate::device::{Device, Effect, PendingFlush};
 use crate::front::Span;
@@ -94,7 +96,7 @@ impl Device {
         let Op::RFlush(flush) = &self.commands.get(at).command.op else { unreachable!("a range flush") };
         let flush = flush.clone();
         let selector = Selector { units: self.units_of(&flush), tags: &flush.tags };
-        let targets = self.selected(&selector);
+        let mut targets = self.selected(&selector);
         self.metrics.range_flushes += 1;
         self.metrics.range_units_asked += targets.len() as u64;
         if self.config.buffer.range_flush == RangeFlushSupport::Whole {
@@ -104,6 +106,12 @@ impl Device {
         }
         self.metrics.range_units_closure += targets.len() as u64;
         self.accept(at, effects);
+        // Of a stream that lost a member, what came after it is never durable.
+        let stuck = targets.iter().map(|slot| self.buffer.slot(*slot)).find(|version| version.stuck);
+        if let Some((stream, _)) = stuck.and_then(|version| version.member) {
+            self.commands.get_mut(at).error = Some(DeviceError::StreamFailed(stream));
+        }
+        targets.retain(|slot| !self.buffer.slot(*slot).stuck);
         self.report_lost(at, |unit, owners| selector.has(unit) || owners.match_any(selector.tags));
         if self.is_protected() {
             // All is safe already; what was asked for goes first when there is something to write.
@@ -119,9 +127,16 @@ impl Device {
             targets.iter().for_each(|slot| self.buffer.wait(*slot, at));
             self.flushes.push(PendingFlush { command: at, upto: 0, units_left, trims_upto });
         }
-        targets.iter().for_each(|slot| self.hasten(*slot));
+        let mut hastened = targets.clone();
+        for slot in targets {
+            hastened.extend(self.demand_closure(slot));
+            self.hasten(slot);
+        }
+        hastened.sort_unstable();
+        hastened.dedup();
         self.release_pages(now, effects);
-        self.demand_wordlines_of(now, &targets, effects);
+        self.demand_wordlines_of(now, &hastened, effects);
+        self.settle_all(now, effects);
         if trims_upto > 0 {
             self.log.want();
             self.pump_log(now, effects);
@@ -155,7 +170,8 @@ impl Device {
     fn selected(&self, selector: &Selector<'_>) -> Vec<u32> {
         let mut slots = Vec::new();
         // Whichever is shorter: the pages of the ranges, or the versions in the buffer.
-        if selector.len() <= u64::from(self.buffer.used()) {
+        let ordered = self.orders.is_used();
+        if !ordered && selector.len() <= u64::from(self.buffer.used()) {
             for &(first, end) in &selector.units {
                 let mut at = Lpn(first);
                 while let Some(lpn) = self.map.next_present(at, Lpn(end)) {
@@ -166,16 +182,22 @@ impl Device {
                 }
             }
         } else {
-            let newest = |slot: u32, lpn: Lpn| self.map.get(lpn) == self.buffer.word(slot);
+            // Of a stream also older ones: what they depend on is not what the newest depends on.
+            let counts = |slot: u32, version: &Slot| {
+                version.member.is_some() || self.map.get(version.lpn) == self.buffer.word(slot)
+            };
             let wanted = self
                 .buffer
                 .iter()
-                .filter(|(slot, version)| selector.has(version.lpn.0) && newest(*slot, version.lpn));
+                .filter(|(slot, version)| selector.has(version.lpn.0) && counts(*slot, version));
             slots.extend(wanted.map(|(slot, _)| slot));
         }
         for tag in selector.tags {
             // A version that a durable one supersedes is as good as durable.
-            let counts = |slot: &u32| self.buffer.slot(*slot).superseded != Superseded::ByWrite;
+            let counts = |slot: &u32| {
+                let version = self.buffer.slot(*slot);
+                version.superseded != Superseded::ByWrite || version.member.is_some()
+            };
             slots.extend(self.buffer.tagged(*tag).filter(counts));
         }
         slots.sort_unstable_by_key(|slot| (self.buffer.slot(*slot).seq, self.buffer.slot(*slot).lpn));
@@ -221,10 +243,15 @@ impl Device {
     }
 
     /// Sees to it that a version is written before everything that nobody waits for.
-    fn hasten(&mut self, slot: u32) {
-        if self.buffer.slot(slot).state == SlotState::Dirty {
-            self.metrics.flush_units_forced += 1;
-            self.place(slot, true);
+    pub(crate) fn hasten(&mut self, slot: u32) {
+        match self.buffer.slot(slot).state {
+            SlotState::Dirty => {
+                self.metrics.flush_units_forced += 1;
+                self.place(slot, true);
+            }
+            SlotState::Placed => {}
+            // Its turn comes with its epoch, or has come.
+            SlotState::Held | SlotState::Programmed(_) | SlotState::Free => return,
         }
         let page = self.buffer.slot(slot).page;
         let write = &mut self.space.pages[page as usize];
@@ -237,7 +264,7 @@ impl Device {
     }
 
     /// Word lines that hold these versions are completed if nothing else completes them.
-    fn demand_wordlines_of(&mut self, now: Instant, slots: &[u32], effects: &mut Vec<Effect>) {
+    pub(crate) fn demand_wordlines_of(&mut self, now: Instant, slots: &[u32], effects: &mut Vec<Effect>) {
         if !self.config.faults.paired_page_loss {
             return;
         }

@@ -37,6 +37,10 @@ impl Owners {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tags.is_empty() && !self.any
+    }
+
     pub(crate) fn match_any(&self, tags: &[Tag]) -> bool {
         !tags.is_empty() && (self.any || self.tags.iter().any(|tag| tags.contains(tag)))
     }

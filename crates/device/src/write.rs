@@ -5,20 +5,21 @@
 
 use crate::buffer::{SlotState, Superseded};
 use crate::config::{Allocation, BufferMode};
-use crate::device::{Device, Effect, PendingFlush};
+use crate::device::{Active, Device, Effect, PendingFlush};
 use crate::front::{Span, range};
 use crate::geometry::{PageAddr, StationId};
 use crate::media::{Owner, Saved, UnitImage};
 use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, wordline_start};
 use crate::planted::PlantedBug;
 use crate::read::LOST;
-use crate::space::PageUnit;
+use crate::slab::Slab;
+use crate::space::{PageUnit, PageWrite};
 use crate::tags::Owners;
 use crate::trace::Traced;
-use flashweir_core::command::pattern;
+use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Data, DeviceError, Instant, Lpn, Op, Payload, Ppa};
-use flashweir_ftl::recovery::TrimRecord;
+use flashweir_ftl::recovery::{Member, TrimRecord};
 use flashweir_ftl::{MapWord, PlaneId};
 use std::sync::Arc;
 
@@ -96,6 +97,7 @@ impl Device {
                 let units = self.commands.get(at).left - 1;
                 self.nand.trace.record(|| Traced::Waits { command: at, units, log: false });
             }
+            self.end_of_command(now, at, effects);
             self.part_done(at, effects);
         } else if self.buffer.has_room() {
             return self.accept_write(now, at, effects);
@@ -116,12 +118,15 @@ impl Device {
             self.media.note_saved(Saved::Unit(lpn, seq, payload.clone()));
         }
         let tags = self.commands.get(at).command.tags;
+        let stream = self.stream_of(at);
         let mut under = self.map.get(lpn);
         if let MapWord::Cached { slot, generation } = under {
             let current = self.buffer.named(slot, generation);
-            if !waits && current.state == SlotState::Dirty {
+            let open = matches!(current.state, SlotState::Dirty | SlotState::Held);
+            if !waits && open && self.may_replace(slot, stream) {
                 self.metrics.buffer_write_hits += 1;
                 self.buffer.overwrite(slot, seq, payload);
+                self.replace_member(slot, stream);
                 if self.has_planted(PlantedBug::TagsReplaced) {
                     self.buffer.disown(slot);
                 }
@@ -138,10 +143,16 @@ impl Device {
         let slot = self.buffer.insert(lpn, seq, payload, under);
         self.buffer.own(slot, tags);
         self.map.replace(lpn, self.buffer.word(slot));
+        if let Some(stream) = stream {
+            self.join(slot, stream);
+        }
         if waits {
             self.buffer.slot_mut(slot).waiter = Some(at);
             self.commands.get_mut(at).left += 1;
-            self.place(slot, true);
+            self.demand_closure(slot);
+            if self.buffer.slot(slot).state == SlotState::Dirty {
+                self.place(slot, true);
+            }
         }
     }
 
@@ -193,11 +204,27 @@ impl Device {
     pub(crate) fn accept_trim(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) -> bool {
         if self.log.is_congested() {
             // What the horizon waits for goes to the medium; the checkpoint after that makes room.
+            self.close_epochs();
+            self.demand_all();
             self.write_all(now, effects);
+            self.settle_all(now, effects);
             self.pump_log(now, effects);
             if self.log.is_congested() {
                 return false;
             }
+        }
+        let stream = self.stream_of(at);
+        if let Some(stream) = stream
+            && self.commands.get(at).seq == 0
+            && !self.may_trim(now, stream, effects)
+        {
+            if self.orders.failed() != Some(stream) {
+                return false;
+            }
+            self.commands.get_mut(at).error = Some(DeviceError::StreamFailed(stream));
+            self.accept(at, effects);
+            self.part_done(at, effects);
+            return true;
         }
         let (lba, blocks) = range(&self.commands.get(at).command.op).expect("a deallocation has a range");
         let zeroes = matches!(self.commands.get(at).command.op, Op::WriteZeroes { .. });
@@ -230,9 +257,10 @@ impl Device {
         let changed = self.unmap(Lpn(first), Lpn(end), seq, &mut owners);
         self.metrics.host_trims += 1;
         self.metrics.host_units_trimmed += end - first;
-        if changed && self.keeps_metadata() {
+        if (changed || stream.is_some()) && self.keeps_metadata() {
             let trim = TrimRecord { lpn: Lpn(first), count: end - first, seq };
-            self.log.add_trim(trim);
+            let member = stream.and_then(|stream| self.join_trim(stream, seq));
+            self.log.add_trim(trim, member);
             self.note_volatile_trim(trim, owners);
             if self.is_protected() {
                 self.media.note_saved(Saved::Trim(trim));
@@ -248,6 +276,7 @@ impl Device {
             self.nand.trace.record(|| Traced::Waits { command: at, units, log: true });
         }
         self.destage(now, effects);
+        self.end_of_command(now, at, effects);
         self.pump_log(now, effects);
         self.part_done(at, effects);
         true
@@ -266,7 +295,7 @@ impl Device {
                 owners.unite(&self.buffer.owners(slot));
                 let version = self.buffer.slot_mut(slot);
                 word = version.under;
-                if version.state == SlotState::Dirty && version.waiter.is_none() {
+                if version.state == SlotState::Dirty && version.waiter.is_none() && version.member.is_none() {
                     self.buffer.release(slot);
                 } else {
                     version.under = MapWord::Unmapped;
@@ -297,12 +326,18 @@ impl Device {
         self.metrics.flushes += 1;
         if !self.is_protected() {
             self.metrics.flush_units_forced += u64::from(self.buffer.dirty());
+            self.demand_all();
             self.write_all(now, effects);
+            self.settle_all(now, effects);
         }
         // What was lost before, or just now, without anybody waiting for it.
         self.report_lost(at, |_, _| true);
+        if let Some(stream) = self.orders.failed() {
+            self.commands.get_mut(at).error.get_or_insert(DeviceError::StreamFailed(stream));
+        }
         if !self.is_protected() {
-            let mut flush = PendingFlush { command: at, upto, units_left: self.buffer.used(), trims_upto: 0 };
+            let units_left = self.buffer.used() - self.orders.stuck();
+            let mut flush = PendingFlush { command: at, upto, units_left, trims_upto: 0 };
             if self.log.last_trim() > self.log.durable_trims() {
                 flush.trims_upto = self.log.last_trim();
                 self.log.want();
@@ -472,6 +507,8 @@ impl Device {
         }
         let blocked = !self.admission.is_empty() && !self.buffer.has_room();
         if blocked && self.space.queued_pages == 0 {
+            self.demand_all();
+            self.settle_all(now, effects);
             self.space.release_held();
             self.demand_wordlines(now, effects);
         }
@@ -511,8 +548,20 @@ impl Device {
             let images = self.page_images(page);
             self.media.program(at, opened, images.into_iter());
         } else {
-            let image = |unit: &PageUnit| UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq);
-            self.media.program(at, opened, write.units.iter().map(image));
+            let image = |unit: &PageUnit| UnitImage {
+                member: self.member_image(write, unit),
+                ..UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq)
+            };
+            let images: Vec<UnitImage> = write.units.iter().map(image).collect();
+            self.media.program(at, opened, images.into_iter());
+        }
+    }
+
+    /// What a unit of a page write says about its epoch; a copy says what its source says.
+    fn member_image(&self, write: &PageWrite, unit: &PageUnit) -> Option<Member> {
+        match write.frontier {
+            Frontier::User => self.member_of(unit.slot),
+            Frontier::Gc => self.media.member(unit.source),
         }
     }
 
@@ -524,7 +573,12 @@ impl Device {
                 Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
                 Frontier::Gc => self.media.payload(unit.source).unwrap_or(LOST),
             };
-            UnitImage { owner: Owner::Lpn(unit.lpn), seq: unit.seq, payload }
+            UnitImage {
+                owner: Owner::Lpn(unit.lpn),
+                seq: unit.seq,
+                member: self.member_image(write, unit),
+                payload,
+            }
         };
         write.units.iter().map(image).collect()
     }
@@ -639,12 +693,17 @@ impl Device {
             let write = &self.space.pages[page as usize];
             (write.at, write.frontier, write.plane)
         };
+        let mut streams: Vec<StreamId> = Vec::new();
         for (i, unit) in units.iter().enumerate() {
             let ppa = self.geometry.ppa(at, i as u32);
             match frontier {
-                Frontier::User => self.unit_durable(unit.slot, ppa, effects),
+                Frontier::User => streams.extend(self.unit_durable(unit.slot, ppa, effects)),
                 Frontier::Gc => self.relocate(unit.lpn, unit.source, ppa),
             }
+        }
+        streams.dedup();
+        for stream in streams {
+            self.settle(now, stream, effects);
         }
         if frontier == Frontier::Gc {
             self.survivors_durable(now, plane, units.len() as u32, effects);
@@ -653,38 +712,78 @@ impl Device {
         self.space.free_page(page);
     }
 
-    /// The version in a slot is on the medium.
-    fn unit_durable(&mut self, slot: u32, ppa: Ppa, effects: &mut Vec<Effect>) {
-        let (lpn, seq, superseded) = {
-            let version = self.buffer.slot(slot);
-            (version.lpn, version.seq, version.superseded)
+    /// The version in a slot is on the medium. Returns its stream, which the caller settles.
+    fn unit_durable(&mut self, slot: u32, ppa: Ppa, effects: &mut Vec<Effect>) -> Option<StreamId> {
+        let member = self.buffer.slot(slot).member;
+        if self.is_unstable(slot) {
+            self.space.blocks.set_valid(ppa);
+            self.keep(slot, ppa);
+        } else {
+            self.unit_stable(slot, ppa, false, effects);
+        }
+        let (stream, epoch) = member?;
+        self.member_durable((stream, epoch));
+        Some(stream)
+    }
+
+    /// The version in a slot is on the medium, and no cut makes recovery discard it. `kept` is whether its place is
+    /// marked valid already.
+    pub(crate) fn unit_stable(&mut self, slot: u32, ppa: Ppa, kept: bool, effects: &mut Vec<Effect>) {
+        let version = self.buffer.slot(slot);
+        let (lpn, superseded, counts) = (version.lpn, version.superseded, version.member.is_some());
+        let needed = match superseded {
+            Superseded::No => true,
+            // The deallocation is not durable yet: until then this version must not be lost.
+            Superseded::ByTrim(trim) => self.keeps_metadata() && trim > self.log.durable_trims(),
+            Superseded::ByWrite => false,
         };
+        if !kept && (needed || counts) {
+            self.space.blocks.set_valid(ppa);
+        }
         match superseded {
             Superseded::No => self.install(lpn, slot, ppa),
-            Superseded::ByWrite => {}
-            // The deallocation is not durable yet: until then this version must not be lost.
-            Superseded::ByTrim(trim) if self.keeps_metadata() && trim > self.log.durable_trims() => {
-                self.space.blocks.set_valid(ppa);
-                self.log.pin(ppa);
-            }
-            Superseded::ByTrim(_) => {}
+            Superseded::ByTrim(_) if needed => self.log.pin(ppa),
+            _ if kept || counts => self.outdate(ppa),
+            Superseded::ByWrite | Superseded::ByTrim(_) => {}
         }
-        let waiter = self.buffer.slot_mut(slot).waiter.take();
+        self.stop_waiting(slot, None, effects);
+        self.buffer.release(slot);
+    }
+
+    /// Whoever waits for the version in a slot waits no longer: it is safe, or it is lost by this `error`. Says whether
+    /// anybody did.
+    pub(crate) fn stop_waiting(
+        &mut self,
+        slot: u32,
+        error: Option<DeviceError>,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let version = self.buffer.slot_mut(slot);
+        let (seq, waiter, stuck) = (version.seq, version.waiter.take(), version.stuck);
+        let mut any = false;
+        let mut tell = |commands: &mut Slab<Active>, command: u32| {
+            any = true;
+            if let Some(error) = &error {
+                commands.get_mut(command).error.get_or_insert_with(|| error.clone());
+            }
+        };
         while let Some(command) = self.buffer.stop_wait(slot) {
             self.range_flush(command).units_left -= 1;
+            tell(&mut self.commands, command);
         }
-        self.buffer.release(slot);
-        for flush in self.flushes.iter_mut().filter(|flush| flush.upto >= seq) {
+        for flush in self.flushes.iter_mut().filter(|flush| flush.upto >= seq && !stuck) {
             flush.units_left -= 1;
+            tell(&mut self.commands, flush.command);
         }
         if let Some(command) = waiter {
+            tell(&mut self.commands, command);
             self.part_done(command, effects);
         }
+        any
     }
 
     /// Makes `ppa` the durable place of `lpn`, of which `slot` held this version.
     fn install(&mut self, lpn: Lpn, slot: u32, ppa: Ppa) {
-        self.space.blocks.set_valid(ppa);
         let mut old = std::mem::replace(&mut self.buffer.slot_mut(slot).under, MapWord::Unmapped);
         while let MapWord::Cached { slot, .. } = old {
             let older = self.buffer.slot_mut(slot);
@@ -755,36 +854,24 @@ impl Device {
         let units = std::mem::take(&mut self.space.pages[page as usize].units);
         for unit in &units {
             let lba = self.lba(unit.lpn);
-            let version = self.buffer.slot_mut(unit.slot);
-            let (seq, under, lost) = (version.seq, version.under, version.superseded == Superseded::No);
-            let waiter = version.waiter.take();
+            let version = self.buffer.slot(unit.slot);
+            let (under, lost) = (version.under, version.superseded == Superseded::No);
+            let member = version.member;
             let word = self.buffer.word(unit.slot);
             if lost {
                 self.replace_word(unit.lpn, word, under);
             }
-            let mut waiting: Vec<u32> = Vec::new();
-            while let Some(command) = self.buffer.stop_wait(unit.slot) {
-                self.range_flush(command).units_left -= 1;
-                waiting.push(command);
-            }
             let owners = self.buffer.owners(unit.slot);
+            let told = self.stop_waiting(unit.slot, Some(DeviceError::WriteFault { lba }), effects);
             self.buffer.release(unit.slot);
-            let flushes = self.flushes.iter_mut().filter(|flush| flush.upto >= seq);
-            waiting.extend(flushes.map(|flush| {
-                flush.units_left -= 1;
-                flush.command
-            }));
             if lost {
                 self.lost.insert(unit.lpn);
-                if waiting.is_empty() && waiter.is_none() {
+                if !told {
                     self.unreported.push((unit.lpn, owners));
                 }
             }
-            for command in waiting.into_iter().chain(waiter) {
-                self.commands.get_mut(command).error.get_or_insert(DeviceError::WriteFault { lba });
-            }
-            if let Some(command) = waiter {
-                self.part_done(command, effects);
+            if let Some(member) = member {
+                self.fail_stream(member, effects);
             }
         }
         self.space.queued_pages -= 1;

@@ -1,4 +1,4 @@
-//! Recovery as a pure fold over what was found on the medium (spec 6.5, without streams).
+//! Recovery as a pure fold over what was found on the medium (spec 6.5).
 //!
 //! Inputs: the newest complete checkpoint, the deallocations logged since, and the out-of-band areas of the
 //! blocks that the checkpoint does not vouch for. Output: which physical unit holds each logical page.
@@ -11,7 +11,9 @@
 //! 3. The result depends on the set of inputs, not on their order, except that of two copies of the same
 //!    version the one that was given first is chosen.
 
+use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Ppa};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A deallocation that reached the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +94,11 @@ impl Fold {
         }
     }
 
+    /// A version was found that does not count: its number is not given again.
+    pub fn discarded(&mut self, seq: u64) {
+        self.seq_max = self.seq_max.max(seq);
+    }
+
     /// The highest sequence number seen.
     pub fn seq_max(&self) -> u64 {
         self.seq_max
@@ -104,9 +111,138 @@ impl Fold {
     }
 }
 
+/// What an ordered version or deallocation says about the epochs of its stream (spec 6.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its stream.
+    pub stream: StreamId,
+    /// Its epoch there, from 1 in each boot.
+    pub epoch: u32,
+    /// Members of the epoch before.
+    pub previous: u16,
+    /// How many epochs before its own were complete when it was written, seen from its own; [`UNKNOWN_DISTANCE`] if more
+    /// than fit.
+    pub distance: u8,
+    /// An orderless version took the place of a member in the buffer: it counts as one, and depends on nothing.
+    pub orderless: bool,
+}
+
+/// A distance that says nothing.
+pub const UNKNOWN_DISTANCE: u8 = u8::MAX;
+/// Members of one epoch at most.
+pub const MEMBERS_MAX: u32 = u16::MAX as u32;
+
+#[derive(Clone, Debug, Default)]
+struct FoundEpoch {
+    /// Sequence number and unit of each: a copy counts once.
+    members: BTreeSet<(u64, u64)>,
+    previous: u16,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FoundStream {
+    /// Epochs up to here were complete.
+    watermark: u32,
+    epochs: BTreeMap<u32, FoundEpoch>,
+}
+
+/// Which members of streams count: those of complete epochs, and of the first that is not complete. Only members of this
+/// boot are given, those above the horizon.
+#[derive(Clone, Debug, Default)]
+pub struct EpochFold {
+    streams: BTreeMap<StreamId, FoundStream>,
+}
+
+impl EpochFold {
+    /// A record says that all epochs up to `epoch` are complete.
+    pub fn complete(&mut self, stream: StreamId, epoch: u32) {
+        let watermark = &mut self.streams.entry(stream).or_default().watermark;
+        *watermark = (*watermark).max(epoch);
+    }
+
+    /// A member was found; `unit` tells units of one command apart.
+    pub fn found(&mut self, member: &Member, seq: u64, unit: u64) {
+        let stream = self.streams.entry(member.stream).or_default();
+        if member.distance != UNKNOWN_DISTANCE {
+            stream.watermark = stream.watermark.max(member.epoch.saturating_sub(u32::from(member.distance)));
+        }
+        let epoch = stream.epochs.entry(member.epoch).or_default();
+        epoch.members.insert((seq, unit));
+        epoch.previous = member.previous;
+    }
+
+    /// The last epoch of each stream whose members count, by counting the members of each (in-order recovery).
+    pub fn by_count(&self) -> EpochLimits {
+        let limit = |stream: &FoundStream| {
+            let mut epoch = stream.watermark + 1;
+            while stream.epochs.range(epoch + 1..).next().is_some() {
+                let found = stream.epochs.get(&epoch).map_or(0, |epoch| epoch.members.len());
+                match stream.epochs.get(&(epoch + 1)) {
+                    Some(next) if usize::from(next.previous) == found => epoch += 1,
+                    _ => break,
+                }
+            }
+            epoch
+        };
+        EpochLimits(self.streams.iter().map(|(id, stream)| (*id, limit(stream))).collect())
+    }
+
+    /// The last epoch of each stream whose members count, by the records alone (transactional write-back).
+    pub fn by_record(&self) -> EpochLimits {
+        EpochLimits(self.streams.iter().map(|(id, stream)| (*id, stream.watermark)).collect())
+    }
+}
+
+/// The last epoch of each stream whose members count.
+#[derive(Clone, Debug, Default)]
+pub struct EpochLimits(BTreeMap<StreamId, u32>);
+
+impl EpochLimits {
+    /// Whether a member counts.
+    pub fn admit(&self, member: &Member) -> bool {
+        member.orderless || self.0.get(&member.stream).is_some_and(|limit| member.epoch <= *limit)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn member(epoch: u32, previous: u16, distance: u8) -> Member {
+        Member { stream: StreamId(1), epoch, previous, distance, orderless: false }
+    }
+
+    #[test]
+    fn what_follows_an_incomplete_epoch_is_discarded() {
+        let mut fold = EpochFold::default();
+        fold.found(&member(1, 0, 1), 1, 0);
+        fold.found(&member(2, 1, 2), 2, 0);
+        fold.found(&member(4, 3, 4), 9, 0);
+        let limits = fold.by_count();
+        let admitted: Vec<u32> = (1..=4).filter(|epoch| limits.admit(&member(*epoch, 0, 0))).collect();
+        assert_eq!(admitted, [1, 2]);
+        // A copy is no second member.
+        fold.found(&member(2, 1, 2), 2, 0);
+        fold.found(&member(3, 1, 3), 3, 0);
+        fold.found(&member(3, 1, 3), 3, 1);
+        assert!(fold.by_count().admit(&member(3, 1, 3)) && !fold.by_count().admit(&member(4, 3, 4)));
+        fold.found(&member(3, 1, 3), 4, 7);
+        assert!(fold.by_count().admit(&member(4, 3, 4)), "three members are what the fourth epoch remembers");
+    }
+
+    #[test]
+    fn epochs_at_or_below_the_watermark_need_no_members() {
+        let mut fold = EpochFold::default();
+        fold.found(&member(300, 7, UNKNOWN_DISTANCE), 900, 0);
+        assert!(!fold.by_count().admit(&member(300, 7, UNKNOWN_DISTANCE)));
+        fold.complete(StreamId(1), 299);
+        assert!(fold.by_count().admit(&member(300, 7, UNKNOWN_DISTANCE)));
+        fold.found(&member(302, 5, 2), 950, 0);
+        assert!(!fold.by_count().admit(&member(302, 5, 2)), "nothing of epoch 301 was found");
+        assert!(!fold.by_record().admit(&member(301, 1, 1)), "a record has to say so");
+        let replaced = Member { orderless: true, ..member(999, 1, 1) };
+        assert!(fold.by_count().admit(&replaced) && fold.by_record().admit(&replaced));
+    }
 
     fn version(lpn: u64, seq: u64, ppa: u64) -> Mapping {
         Mapping { lpn: Lpn(lpn), ppa: Ppa(ppa), seq }

@@ -33,6 +33,18 @@ pub struct CrashConfig {
     pub minimise: bool,
 }
 
+impl CrashConfig {
+    /// The same until `bug` is found; unless devices are given, on those that it concerns.
+    pub fn with_planted(&self, bug: PlantedBug) -> Self {
+        let mut config = Self { planted: Some(bug), violations_max: 1, minimise: false, ..self.clone() };
+        if config.devices.is_empty() {
+            let concerned = |name: &&str| tiny(name).is_some_and(|device| bug.concerns(&device));
+            config.devices = names().filter(concerned).map(str::to_owned).collect();
+        }
+        config
+    }
+}
+
 impl Default for CrashConfig {
     fn default() -> Self {
         Self {
@@ -216,8 +228,7 @@ pub fn mutation_score(
 ) -> Result<MutationScore, String> {
     let mut score = MutationScore::default();
     for (bug, name) in PlantedBug::ALL {
-        let config = CrashConfig { planted: Some(bug), violations_max: 1, ..config.clone() };
-        let report = explore(&config, |_| true)?;
+        let report = explore(&config.with_planted(bug), |_| true)?;
         let mutant = Mutant {
             bug: name.into(),
             distinct: report.totals.distinct,

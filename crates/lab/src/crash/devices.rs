@@ -7,7 +7,7 @@ use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
     Allocation, BufferConfig, BufferMode, Cell, Eviction, FaultConfig, FtlConfig, GcConfig, GeometryConfig,
-    Metadata, PageTimes, RangeFlushSupport, SuspendConfig, TimingConfig,
+    Metadata, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport, SuspendConfig, TimingConfig,
 };
 
 /// What distinguishes one tiny device from the others.
@@ -28,6 +28,8 @@ struct Shape {
     hot_cold: bool,
     program_fail: f64,
     range_flush: RangeFlushSupport,
+    order: PersistPolicy,
+    fuse_epochs: u32,
 }
 
 const PLAIN: Shape = Shape {
@@ -45,11 +47,13 @@ const PLAIN: Shape = Shape {
     hot_cold: true,
     program_fail: 0.0,
     range_flush: RangeFlushSupport::None,
+    order: PersistPolicy::None,
+    fuse_epochs: 1,
 };
 
 /// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 17] = [
+const SHAPES: [Shape; 26] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -76,7 +80,23 @@ const SHAPES: [Shape; 17] = [
         blocks_per_plane: 10, buffer_units: 24, high_water: 0.9, ..RANGE },
     Shape { name: "tiny-d1-range-partial", unit_bytes: 4096, units_per_page: 1, blocks_per_plane: 12, ..RANGE },
     Shape { name: "tiny-d2-range", mode: BufferMode::PowerLossProtected, buffer_units: 12, ..RANGE },
+    ORDERED,
+    Shape { name: "tiny-d3-write-back", order: PersistPolicy::InOrderWriteBack, ..ORDERED },
+    Shape { name: "tiny-d3-transactional", order: PersistPolicy::Transactional, ..ORDERED },
+    Shape { name: "tiny-d3-fused", order: PersistPolicy::Transactional, fuse_epochs: 4, buffer_units: 24, ..ORDERED },
+    Shape { name: "tiny-d3-mlc", cell: Cell::Mlc, hot_cold: false, ..ORDERED },
+    Shape { name: "tiny-d3-write-back-mlc", order: PersistPolicy::InOrderWriteBack, cell: Cell::Mlc,
+        parallel: [1, 1, 2], ..ORDERED },
+    Shape { name: "tiny-d3-range", range_flush: RangeFlushSupport::Selective, allocation: Allocation::Dynamic,
+        parallel: [2, 1, 2], blocks_per_plane: 10, buffer_units: 24, ..ORDERED },
+    Shape { name: "tiny-d3-transactional-range", range_flush: RangeFlushSupport::Selective,
+        order: PersistPolicy::Transactional, buffer_units: 12, unit_bytes: 4096, units_per_page: 1,
+        blocks_per_plane: 12, ..ORDERED },
+    Shape { name: "tiny-d3-failing", program_fail: 0.004, blocks_per_plane: 16, ..ORDERED },
 ];
+
+const ORDERED: Shape =
+    Shape { name: "tiny-d3", order: PersistPolicy::InOrderRecovery, buffer_units: 16, ..PLAIN };
 
 const RANGE: Shape = Shape { range_flush: RangeFlushSupport::Selective, ..PLAIN };
 
@@ -157,6 +177,11 @@ impl Shape {
                 eviction: if self.hot_cold { Eviction::Fifo } else { Eviction::Lru },
                 range_flush: self.range_flush,
                 ..BufferConfig::default()
+            },
+            order: OrderConfig {
+                policy: self.order,
+                fuse_epochs: self.fuse_epochs,
+                ..OrderConfig::default()
             },
             faults: FaultConfig {
                 program_fail: self.program_fail,

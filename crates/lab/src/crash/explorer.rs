@@ -13,12 +13,12 @@
 
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, NestedCut, Token};
-use super::workload::{History, exercise, history, with_range_flushes};
+use super::workload::{History, exercise, history, with_range_flushes, with_streams};
 use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Verdict, Violation};
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::UNREADABLE;
-use flashweir_device::config::{BufferMode, RangeFlushSupport};
+use flashweir_device::config::{BufferMode, PersistPolicy, RangeFlushSupport};
 use flashweir_device::nand::{Interrupted, OpKind};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, PlantedBug, Recovery, Torn};
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,7 @@ pub fn kind_of(config: &DeviceConfig) -> DeviceKind {
     match config.buffer.mode {
         BufferMode::WriteThrough => DeviceKind::D0,
         BufferMode::PowerLossProtected if config.completion_is_durable() => DeviceKind::D2,
+        _ if config.order.policy != PersistPolicy::None => DeviceKind::D3,
         BufferMode::WriteBack | BufferMode::PowerLossProtected => DeviceKind::D1,
     }
 }
@@ -207,9 +208,13 @@ pub fn boot_device(spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
 pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     let geometry = flashweir_device::Geometry::new(&spec.config);
     let history = history(&geometry, spec.seed, boot, OPS as usize);
-    match spec.config.buffer.range_flush {
+    let history = match spec.config.buffer.range_flush {
         RangeFlushSupport::None => history,
         _ => with_range_flushes(history, spec.seed, boot),
+    };
+    match spec.config.order.policy {
+        PersistPolicy::None => history,
+        _ => with_streams(history, spec.seed, boot),
     }
 }
 

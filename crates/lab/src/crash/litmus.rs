@@ -2,7 +2,7 @@
 //! cut and torn operation, no forbidden state is ever seen, and the allowed states that some variant reaches
 //! are counted. What none of ours can reach the model device of the contract does.
 //!
-//! The SSD knows no streams; where a test says that they mean nothing, they are left out.
+//! Where a device knows no streams and a test says that they mean nothing, they are left out.
 
 use super::devices::tiny;
 use super::explorer::{WorldSpec, caught, combinations, contents, cut, kind_of, observed};
@@ -14,7 +14,7 @@ use flashweir_contract::{
 };
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Bytes, Duration, Lpn, Payload};
-use flashweir_device::config::{Allocation, Eviction, RangeFlushSupport};
+use flashweir_device::config::{Allocation, Eviction, PersistPolicy, RangeFlushSupport};
 use flashweir_device::{Device, DeviceConfig, FastForward, PlantedBug, Recovery};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,10 +41,11 @@ pub struct LitmusResult {
 }
 
 /// Kinds of device that the SSD comes in, with the tiny devices on which their tests run.
-const DEVICES: [(DeviceKind, [&str; 3]); 3] = [
+const DEVICES: [(DeviceKind, [&str; 3]); 4] = [
     (DeviceKind::D0, ["tiny-d0", "tiny-d0-mlc", "tiny-d0-dynamic"]),
     (DeviceKind::D1, ["tiny-d1", "tiny-d1-mlc", "tiny-d1-partial"]),
     (DeviceKind::D2, ["tiny-d2", "tiny-d2-mlc", "tiny-d2-dynamic"]),
+    (DeviceKind::D3, ["tiny-d3", "tiny-d3-write-back", "tiny-d3-transactional"]),
 ];
 
 /// Times between two steps of a program, in nanoseconds.
@@ -52,7 +53,7 @@ const DELAYS_NS: [u32; 4] = [0, 15_000, 90_000, 1_000_000];
 /// Where unit 0 of a program lies: at the beginning of a page and in the middle of one.
 const BASES: [u64; 2] = [8, 9];
 
-/// Runs every litmus test of the contract that is about D0, D1 or D2.
+/// Runs every litmus test of the contract that is about D0, D1, D2 or D3.
 pub fn litmus(planted: Option<PlantedBug>) -> Vec<LitmusResult> {
     let mut results = Vec::new();
     for test in LITMUS {
@@ -82,6 +83,7 @@ fn run_test(test: &Litmus, kind: DeviceKind, names: &[&str], planted: Option<Pla
                 delay_ns,
                 prelude,
                 base,
+                ordered: spec.config.order.policy != PersistPolicy::None,
                 numbers: BTreeMap::new(),
             };
             run(&test.steps(), &mut driver);
@@ -186,6 +188,8 @@ struct Driver {
     /// Deallocations elsewhere before each of the program's.
     prelude: u32,
     base: Lpn,
+    /// The device knows streams; where it does not, the tests say that they mean nothing.
+    ordered: bool,
     /// The simulation's number of each operation of the program.
     numbers: BTreeMap<u32, u32>,
 }
@@ -197,8 +201,16 @@ impl Driver {
         let (per_unit, units) = (geometry.lbas_per_unit, geometry.user_units);
         for unit in (0..u64::from(count)).map(|i| units - 1 - i % (units / 2)) {
             let (lba, blocks) = (unit * per_unit, per_unit as u32);
-            let op =
-                HostOp { verb: Verb::Trim, lba, blocks, fua: false, pattern: 0, delay_ns: 0, tags: [0; 2] };
+            let op = HostOp {
+                verb: Verb::Trim,
+                lba,
+                blocks,
+                fua: false,
+                pattern: 0,
+                delay_ns: 0,
+                tags: [0; 2],
+                order: None,
+            };
             let number = self.sim.submit_next(op);
             assert!(self.sim.wait_for(number), "a deallocation never completes");
         }
@@ -214,7 +226,8 @@ impl Target for Driver {
             Kind::Trim => Verb::Trim,
             Kind::Flush => Verb::Flush,
             Kind::RangeFlush => Verb::RangeFlush,
-            Kind::Share | Kind::Barrier => panic!("the SSD has no {:?}", request.kind),
+            Kind::Barrier => Verb::Barrier,
+            Kind::Share => panic!("the SSD has no {:?}", request.kind),
         };
         let pattern = match request.value {
             Value::Number(value) => u64::from(value),
@@ -228,6 +241,7 @@ impl Target for Driver {
             pattern,
             delay_ns: self.delay_ns,
             tags: [request.tag.0, 0],
+            order: request.order.filter(|_| self.ordered),
         };
         if matches!(verb, Verb::Trim | Verb::Zeroes) {
             self.trim_elsewhere(self.prelude);

@@ -228,7 +228,9 @@ impl Sim {
                         Ok(Done::Data(data)) => self.check_read(number, &data),
                         Ok(_) => {}
                         Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
-                        Err(DeviceError::WriteFault { .. }) if self.is_worn_out() => {
+                        Err(DeviceError::WriteFault { .. } | DeviceError::StreamFailed(_))
+                            if self.is_worn_out() =>
+                        {
                             self.has_lost_writes = true
                         }
                         Err(error) => {
@@ -281,7 +283,7 @@ impl Sim {
         let Some(log_op) = self.log_ops[number as usize] else { return };
         let op = self.history.ops[number as usize];
         let mut units: Vec<(Lpn, Content)> = Vec::new();
-        if op.blocks > 0 && !matches!(op.verb, Verb::Flush | Verb::RangeFlush) {
+        if op.blocks > 0 && !matches!(op.verb, Verb::Flush | Verb::RangeFlush | Verb::Barrier) {
             let (first, end) = self.touched(&op);
             for unit in first..end {
                 let Some(payload) = self.merged(&op, unit) else { continue };

@@ -3,9 +3,9 @@
 //!
 //! Invariant: a history depends on seed, boot and device only, and a sublist of it is a history.
 
-use flashweir_core::command::{RangeFlush, Tag};
+use flashweir_core::command::{RangeFlush, StreamId, Tag};
 use flashweir_core::random::Stream;
-use flashweir_core::{Command, Data, Lba, Op};
+use flashweir_core::{Command, Data, Lba, Op, Order};
 use flashweir_device::Geometry;
 
 /// What one operation does.
@@ -21,6 +21,8 @@ pub enum Verb {
     Flush,
     /// RFLUSH of the range, of the tags, or of both.
     RangeFlush,
+    /// A barrier of no length.
+    Barrier,
     /// READ; checked against the model.
     Read,
 }
@@ -42,6 +44,8 @@ pub struct HostOp {
     pub delay_ns: u32,
     /// What owns its units, or what a range flush selects; 0 is none.
     pub tags: [u64; 2],
+    /// Its stream and its part in the open epoch there.
+    pub order: Option<(StreamId, Order)>,
 }
 
 impl HostOp {
@@ -58,10 +62,12 @@ impl HostOp {
                 tags: self.tags.into_iter().filter(|tag| *tag != 0).map(Tag).collect(),
                 segments: Vec::new(),
             })),
+            Verb::Barrier => Op::Barrier,
             Verb::Read => Op::Read { lba, blocks },
         };
         let mut command = Command::new(id, op);
         command.fua = self.fua;
+        (command.stream, command.order) = self.order.unzip();
         if self.verb != Verb::RangeFlush {
             command.tags = self.tags.map(Tag);
         }
@@ -114,7 +120,7 @@ pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History
         let fua = matches!(verb, Verb::Write | Verb::Zeroes | Verb::Trim) && random.chance(fua_share);
         let delay_ns = if random.chance(0.5) { 0 } else { random.below(60_000) as u32 };
         let pattern = seed << 24 | u64::from(boot) << 16 | number as u64;
-        HostOp { verb, lba, blocks: blocks as u32, fua, pattern, delay_ns, tags: [0; 2] }
+        HostOp { verb, lba, blocks: blocks as u32, fua, pattern, delay_ns, tags: [0; 2], order: None }
     });
     History { ops: ops.collect(), depth }
 }
@@ -141,7 +147,34 @@ pub fn with_range_flushes(mut history: History, seed: u64, boot: u32) -> History
                     op.blocks = 0;
                 }
             }
-            Verb::Read | Verb::RangeFlush => {}
+            Verb::Read | Verb::RangeFlush | Verb::Barrier => {}
+        }
+    }
+    history
+}
+
+/// The same history for a device with barriers: most of what changes something belongs to one of a few streams, and some
+/// of it ends an epoch. Fewer FLUSHes, so that epochs pile up.
+pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
+    let mut random = Stream::new(seed, &format!("crash-streams-{boot}"));
+    let streams = 1 + random.below(3);
+    let ordered_share = [0.5, 0.8, 1.0][random.below(3) as usize];
+    let barrier_share = [0.02, 0.1, 0.3, 0.6][random.below(4) as usize];
+    // Streams may fall silent, so that collection meets what they left.
+    let until = history.ops.len() / [1, 1, 2, 4][random.below(4) as usize];
+    let empty_share = [0.0, 0.05][random.below(2) as usize];
+    for op in &mut history.ops[..until] {
+        let stream = StreamId(1 + random.below(streams) as u16);
+        let barrier = random.chance(barrier_share);
+        match op.verb {
+            Verb::Write if random.chance(empty_share) => {
+                (op.verb, op.blocks, op.fua, op.tags) = (Verb::Barrier, 0, false, [0; 2]);
+                op.order = Some((stream, Order::Barrier));
+            }
+            Verb::Write | Verb::Zeroes | Verb::Trim if random.chance(ordered_share) => {
+                op.order = Some((stream, if barrier { Order::Barrier } else { Order::Within }));
+            }
+            _ => {}
         }
     }
     history
@@ -164,11 +197,20 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
                 pattern: seed << 24 | 0xff << 16 | unit,
                 delay_ns: 0,
                 tags: [0; 2],
+                order: None,
             }
         })
         .collect();
-    let flush =
-        HostOp { verb: Verb::Flush, lba: 0, blocks: 0, fua: false, pattern: 0, delay_ns: 0, tags: [0; 2] };
+    let flush = HostOp {
+        verb: Verb::Flush,
+        lba: 0,
+        blocks: 0,
+        fua: false,
+        pattern: 0,
+        delay_ns: 0,
+        tags: [0; 2],
+        order: None,
+    };
     ops.push(flush);
     for number in 0..units / 2 {
         let unit = random.below(units);
@@ -180,6 +222,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
             pattern: seed << 24 | 0xfe << 16 | number,
             delay_ns: 0,
             tags: [0; 2],
+            order: None,
         });
     }
     ops.push(flush);
