@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: tuning. A study's parameters come from the paper, by way of the specs, and are named in it.
 
+mod barrier;
 mod rflush;
 
 use serde::{Deserialize, Serialize};
@@ -210,8 +211,10 @@ impl Claim {
 }
 
 /// The papers that can be reproduced: name, claims, studies.
-const PAPERS: [(&str, &str, &[Study]); 1] =
-    [("rflush", include_str!("../../claims/rflush.toml"), rflush::STUDIES)];
+const PAPERS: [(&str, &str, &[Study]); 2] = [
+    ("rflush", include_str!("../../claims/rflush.toml"), rflush::STUDIES),
+    ("barrier", include_str!("../../claims/barrier.toml"), barrier::STUDIES),
+];
 
 /// Names of the papers.
 pub fn names() -> impl Iterator<Item = &'static str> {
