@@ -17,7 +17,7 @@ type Place = (u16, u64, u64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) request: u32,
-    /// Where it begins; `None` for flushes and whatever else has no place: these go first.
+    /// Where it begins; `None` for flushes and whatever else has no place: these go before what is sorted.
     pub(crate) place: Option<(u16, u64)>,
     pub(crate) is_read: bool,
     pub(crate) submitter: u16,
@@ -149,7 +149,7 @@ enum Kind {
 /// The scheduler of one queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Elevator {
-    /// Requests without a place.
+    /// Requests without a place, where the others are sorted.
     express: VecDeque<u32>,
     kind: Kind,
     len: usize,
@@ -182,13 +182,13 @@ impl Elevator {
 
     pub(crate) fn insert(&mut self, entry: Entry) {
         self.len += 1;
-        let Some(place) = entry.place else { return self.express.push_back(entry.request) };
-        match &mut self.kind {
-            Kind::Fifo(queue) => queue.push_back(entry.request),
-            Kind::Deadline(deadline) => {
+        match (&mut self.kind, entry.place) {
+            (Kind::Fifo(queue), _) => queue.push_back(entry.request),
+            (_, None) => self.express.push_back(entry.request),
+            (Kind::Deadline(deadline), Some(place)) => {
                 deadline.directions[if entry.is_read { READ } else { WRITE }].insert(place, entry);
             }
-            Kind::Cfq(cfq) => cfq.insert(place, entry),
+            (Kind::Cfq(cfq), Some(place)) => cfq.insert(place, entry),
         }
     }
 
@@ -240,7 +240,7 @@ mod tests {
             elevator.insert(entry(request, first, false, 0));
         }
         elevator.insert(Entry { place: None, ..entry(3, 0, false, 0) });
-        assert_eq!(drain(&mut elevator, Instant::ZERO), [3, 0, 1, 2]);
+        assert_eq!(drain(&mut elevator, Instant::ZERO), [0, 1, 2, 3]);
     }
 
     #[test]
@@ -249,7 +249,8 @@ mod tests {
         for (request, first) in [(0, 30), (1, 10), (2, 40), (3, 20)] {
             elevator.insert(entry(request, first, false, 0));
         }
-        assert_eq!(drain(&mut elevator, Instant::ZERO), [0, 2, 1, 3]);
+        elevator.insert(Entry { place: None, ..entry(4, 0, false, 0) });
+        assert_eq!(drain(&mut elevator, Instant::ZERO), [4, 0, 2, 1, 3]);
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl Overlaps {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Adds those requests to `out` that touch the range, if one of the two changes something.
     pub(crate) fn find(&self, ns: u16, first: u64, blocks: u64, changes: bool, out: &mut Vec<u32>) {
         let from = (ns, first.saturating_sub(self.longest), 0);

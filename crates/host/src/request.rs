@@ -16,7 +16,7 @@ pub(crate) enum Kind {
 }
 
 /// How the data of a write are given. Unlike forms are not joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Zero,
     Pattern(u64),
@@ -25,7 +25,7 @@ pub(crate) enum Form {
 }
 
 /// What two requests must have in common to become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
     pub(crate) kind: Kind,
     pub(crate) ns: u16,
@@ -166,7 +166,7 @@ fn concatenated(mut data: Vec<Data>) -> Data {
     }
 }
 
-/// The place of a command and what it may be merged with, if its kind is one that is merged.
+/// The place of a command and what it may be merged with; `None` for what has no blocks, or several ranges of them.
 pub(crate) fn placed(command: &Command) -> Option<(Kind, Form, u64, u32)> {
     let (kind, form, lba, blocks) = match &command.op {
         Op::Read { lba, blocks } => (Kind::Read, Form::Zero, lba, blocks),
@@ -183,7 +183,7 @@ pub(crate) fn placed(command: &Command) -> Option<(Kind, Form, u64, u32)> {
         }
         _ => return None,
     };
-    Some((kind, form, lba.0, *blocks))
+    (*blocks > 0).then_some((kind, form, lba.0, *blocks))
 }
 
 /// The part that a command has in the order of its stream. Reads and flushes change nothing and have none (spec 3.6).

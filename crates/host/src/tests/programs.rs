@@ -80,8 +80,8 @@ fn config(draw: &mut Stream) -> HostConfig {
     }
 }
 
-/// One run; says what was wrong.
-fn run(seed: u64, number: u64, planted: Option<Planted>) -> Result<Rig, String> {
+/// One run in which this part of the commands fails; says what was wrong.
+fn run(seed: u64, number: u64, planted: Option<Planted>, failing: f64) -> Result<Rig, String> {
     let mut draw = Stream::new(seed, &format!("block layer {number}"));
     let (config, program) = (config(&mut draw), program(&mut draw));
     let busy_part = pick(&mut draw, &[0.0, 0.3, 0.8]);
@@ -90,6 +90,7 @@ fn run(seed: u64, number: u64, planted: Option<Planted>) -> Result<Rig, String> 
     let context = format!("FLASHWEIR_SEED={seed}, run {number}, {config:?}");
     let mut rig = Rig::new(config, program);
     rig.layer.planted = planted;
+    rig.may_fail = failing > 0.0;
     for _ in 0..40_000 {
         if rig.is_done() {
             break;
@@ -104,7 +105,11 @@ fn run(seed: u64, number: u64, planted: Option<Planted>) -> Result<Rig, String> 
             }
             3 if rig.target.answers() > 0 => {
                 let at = draw.below(rig.target.answers() as u64) as usize;
-                rig.answer(at, &mut busy);
+                if draw.chance(failing) {
+                    rig.fail(at, &mut busy);
+                } else {
+                    rig.answer(at, &mut busy);
+                }
             }
             4 if draw.chance(0.2) => rig.pass(Duration::from_millis(draw.below(5)), &mut busy),
             4 => rig.input(Input::Unplug, &mut busy),
@@ -120,7 +125,7 @@ fn epochs_keep_their_order_and_every_request_is_answered_once() {
     let seed = seed();
     let mut total = [0; 7];
     for number in 0..RUNS {
-        let rig = run(seed, number, None).unwrap_or_else(|wrong| panic!("{wrong}"));
+        let rig = run(seed, number, None, 0.0).unwrap_or_else(|wrong| panic!("{wrong}"));
         let m = rig.layer.metrics();
         let counts = [
             m.back_merges,
@@ -136,6 +141,16 @@ fn epochs_keep_their_order_and_every_request_is_answered_once() {
     assert!(total.iter().all(|&count| count > RUNS / 5), "the programs reach little: {total:?}");
 }
 
+#[test]
+fn a_device_that_fails_leaves_no_request_unanswered() {
+    let mut refused = 0;
+    for number in 0..RUNS {
+        let rig = run(seed(), number, None, 0.1).unwrap_or_else(|wrong| panic!("{wrong}"));
+        refused += rig.layer.metrics().refused;
+    }
+    assert!(refused > RUNS / 5, "few streams fail: {refused}");
+}
+
 /// A property that cannot fail shows nothing.
 #[test]
 fn planted_mistakes_are_found() {
@@ -147,7 +162,7 @@ fn planted_mistakes_are_found() {
         Planted::AnswerOne,
         Planted::SkipFlush,
     ] {
-        let found = (0..RUNS).find(|&number| run(seed(), number, Some(planted)).is_err());
+        let found = (0..RUNS).find(|&number| run(seed(), number, Some(planted), 0.0).is_err());
         println!("{planted:?} in run {found:?}");
         assert!(found.is_some(), "{planted:?} is not found in {RUNS} runs");
     }
@@ -156,7 +171,7 @@ fn planted_mistakes_are_found() {
 #[test]
 fn a_run_is_a_function_of_its_seed() {
     for number in 0..20 {
-        let [first, second] = [0, 1].map(|_| run(7, number, None).unwrap());
+        let [first, second] = [0, 1].map(|_| run(7, number, None, 0.0).unwrap());
         assert_eq!((first.left, first.target.written), (second.left, second.target.written));
         assert_eq!(first.layer.metrics(), second.layer.metrics());
     }

@@ -5,7 +5,7 @@ use crate::{
     BlockLayer, DeadlineConfig, DepthSample, Dispatch, Effect, Epochs, HostConfig, Input, Offer, Scheduler,
     TaskAttribute, Wait,
 };
-use flashweir_core::command::StreamId;
+use flashweir_core::command::{SharePair, StreamId};
 use flashweir_core::{Command, Data, DeviceError, Done, Duration, Instant, Lba, Op, Order};
 
 const NOW: Instant = Instant::ZERO;
@@ -160,7 +160,22 @@ fn flushes_may_go_to_the_head_of_the_queue() {
     let mut layer = BlockLayer::new(config, 8);
     submit(&mut layer, ordered(1, Order::Barrier));
     submit(&mut layer, Command::new(2, Op::Flush));
-    assert_eq!(shapes(&unplug(&mut layer)), [(None, TaskAttribute::HeadOfQueue), BARRIER]);
+    assert_eq!(shapes(&unplug(&mut layer)), [BARRIER, (None, TaskAttribute::HeadOfQueue)]);
+}
+
+/// Its source and its destination are blocks like those of others: what is before it there leaves before.
+#[test]
+fn a_share_waits_for_the_blocks_that_it_touches() {
+    let scheduler = Scheduler::Deadline(DeadlineConfig::default());
+    let mut layer = BlockLayer::new(HostConfig { scheduler, ..HostConfig::default() }, 8);
+    let pair = SharePair { dst: Lba(200), src: Lba(100), blocks: 8 };
+    let share = Command::new(3, Op::Share(Box::new([pair])));
+    for command in [write(1), write(2), share, write(4), Command::new(5, Op::Flush)] {
+        submit(&mut layer, command);
+    }
+    let (_, effects) = give(&mut layer, NOW, Input::Unplug);
+    assert_eq!(effects, [5, 1, 2, 3, 4].map(Effect::Dispatched));
+    assert_eq!(layer.metrics().overlap_waits, 1);
 }
 
 #[test]
