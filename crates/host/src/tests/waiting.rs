@@ -7,6 +7,7 @@ use crate::{
 };
 use flashweir_core::command::{SharePair, StreamId};
 use flashweir_core::{Command, Data, DeviceError, Done, Duration, Instant, Lba, Op, Order};
+use std::collections::VecDeque;
 
 const NOW: Instant = Instant::ZERO;
 const STREAM: StreamId = StreamId(3);
@@ -245,6 +246,26 @@ fn a_flood_starves_nobody() {
     // Writes expire after 5 s; the one put aside begins to age when the queue opens. A batch has 16.
     let [closing, counted] = dispatched;
     assert!((5_000..5_050).contains(&counted) && (10_000..10_100).contains(&closing), "{dispatched:?} ms");
+}
+
+/// Spec 3.5: epochs of one write each keep a legacy device's queue at one, and fill that of a device with barriers.
+#[test]
+fn barriers_fill_the_queue_where_waits_leave_it_at_one() {
+    let dispatches = [Dispatch::OrderPreserving, Dispatch::Legacy(Wait::TransferAndFlush)];
+    let deepest = dispatches.map(|dispatch| {
+        let mut layer = BlockLayer::new(HostConfig { dispatch, depth: 8, ..HostConfig::default() }, 8);
+        layer.keep_depths();
+        (1..=20).for_each(|token| drop(submit(&mut layer, ordered(token, Order::Barrier))));
+        let mut held = VecDeque::from(unplug(&mut layer));
+        while let Some(offer) = held.pop_front() {
+            let now = NOW + Duration::from_nanos(layer.metrics().dispatched);
+            held.extend(give(&mut layer, now, Input::Transferred(offer.command.id)).0);
+            held.extend(give(&mut layer, now, done(&offer)).0);
+        }
+        assert_eq!((layer.metrics().completed, layer.depth()), (20, (0, 0)));
+        layer.take_depths().iter().map(|sample| sample.in_flight).max()
+    });
+    assert_eq!(deepest, [Some(8), Some(1)]);
 }
 
 #[test]
