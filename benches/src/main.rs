@@ -6,6 +6,7 @@
 //! seconds of this process; wall-clock time appears nowhere.
 #![forbid(unsafe_code)]
 
+mod block_layer;
 mod cpu;
 mod crash;
 mod files;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 type Bench = fn() -> Result<Vec<(&'static str, f64)>, String>;
 
 /// Name, what one run does, whether it is repeated (a peak of memory is reached once).
-const BENCHES: [(&str, Bench, bool); 8] = [
+const BENCHES: [(&str, Bench, bool); 9] = [
     ("qd32-read", requests::read, true),
     ("qd32-write", requests::write, true),
     ("waf-only", writes::uniform, true),
@@ -28,6 +29,7 @@ const BENCHES: [(&str, Bench, bool); 8] = [
     ("crash-states", crash::states, true),
     ("stack-direct", files::direct, true),
     ("stack-buffered", files::buffered, true),
+    ("block-layer", block_layer::requests, true),
     ("nbd-session", nbd::session, true),
 ];
 

@@ -17,7 +17,7 @@ enum Bar {
 }
 
 /// Name of the bench, the value that it prints, its unit, the bar.
-const BARS: [(&str, &str, &str, Bar); 8] = [
+const BARS: [(&str, &str, &str, Bar); 9] = [
     ("qd32-read", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("qd32-write", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("waf-only", "flash_writes_per_cpu_s", "flash writes/CPU s", Bar::AtLeast(10e6)),
@@ -25,6 +25,7 @@ const BARS: [(&str, &str, &str, Bar); 8] = [
     ("crash-states", "states_per_cpu_s", "states/CPU s", Bar::AtLeast(10e3)),
     ("stack-direct", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
     ("stack-buffered", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
+    ("block-layer", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(500e3)),
     ("nbd-session", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(1e6)),
 ];
 

@@ -172,6 +172,12 @@ impl Live {
         }
     }
 
+    /// Whether a command on `queue` would go onto the link at once.
+    pub fn has_room(&self, queue: u16) -> bool {
+        let queue = queue % self.link.config().queues;
+        self.link.has_room(queue) && self.waiting[usize::from(queue)].is_empty()
+    }
+
     fn send(&mut self, now: Instant, place: u32) {
         let command = self.flights[place as usize].command.as_ref().expect("a command is sent once");
         if let Op::Read { lba, .. } | Op::Write { lba, .. } = command.op {

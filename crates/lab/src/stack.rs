@@ -3,25 +3,27 @@
 //!
 //! Place in the data flow: a task submits a request to [`Port`] and waits for its ticket; the request becomes a command,
 //! and what the device answers wakes the task. [`Stack::turn`] takes whatever comes first, the device's next moment or
-//! the tasks' next timer.
+//! the tasks' next timer. A stack may have a block layer ([`flashweir_host`]) in between; without one, requests go to the
+//! device as they come, and in their order.
 //!
-//! Invariants: tasks and device share one clock, and neither sees time move while it works; a request is one command;
-//! a power cut drops every task, and what a port is asked for afterwards is refused.
-//!
-//! Deliberately absent: a block layer. Requests go to the device as they come, and in their order.
+//! Invariants: tasks and device share one clock, and neither sees time move while it works; a request is one command, or a
+//! part of one that a block layer merged; a power cut drops every task and what waits in a block layer, and what a port is
+//! asked for afterwards is refused.
 
 use crate::live::{Finished, Live, Tear};
 use flashweir_core::command::RangeFlush;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
-    Command, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
+    Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
 };
 use flashweir_device::{Device, DeviceOptions, RecoveryReport};
 use flashweir_fs::port::{
     Answer, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection, Ticket, Write,
     bytes_of,
 };
+use flashweir_host::{BlockLayer, Effect, HostConfig, Input};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
@@ -63,6 +65,36 @@ struct Pending {
     range: Option<(Block, u32)>,
 }
 
+/// A block layer and what it waits for.
+struct Host {
+    layer: BlockLayer,
+    effects: Vec<Effect>,
+    /// Empty in between: room for effects and completions that come while others are looked at.
+    doing: Vec<Effect>,
+    finished: Vec<Finished>,
+    /// When it wants to be called.
+    wakes: BTreeSet<Instant>,
+    /// Requests have come since it was unplugged.
+    is_plugged: bool,
+}
+
+impl Host {
+    fn new(config: HostConfig, unit_bytes: usize) -> Self {
+        Self {
+            layer: BlockLayer::new(config, unit_bytes as u64 / LBA_BYTES),
+            effects: Vec::new(),
+            doing: Vec::new(),
+            finished: Vec::new(),
+            wakes: BTreeSet::new(),
+            is_plugged: false,
+        }
+    }
+
+    fn input(&mut self, now: Instant, input: Input) {
+        self.layer.handle(now, input, &mut self.effects);
+    }
+}
+
 struct Shared {
     /// Absent after the power was cut.
     live: Option<Live>,
@@ -72,11 +104,16 @@ struct Shared {
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
     finished: Vec<Finished>,
+    arrived: Vec<u64>,
+    host: Option<Box<Host>>,
 }
 
 /// The port of a [`Stack`].
 #[derive(Clone)]
-pub struct Port(Rc<RefCell<Shared>>);
+pub struct Port {
+    shared: Rc<RefCell<Shared>>,
+    submitter: u16,
+}
 
 impl fmt::Debug for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,7 +122,7 @@ impl fmt::Debug for Port {
 }
 
 impl Shared {
-    fn submit(&mut self, request: Request) -> Ticket {
+    fn submit(&mut self, request: Request, submitter: u16) -> Ticket {
         let Some(live) = &mut self.live else {
             return Ticket::done(Err(PortError::Device(DeviceError::NotSupported("anything without power"))));
         };
@@ -94,19 +131,116 @@ impl Shared {
             return Ticket::done(Ok(Box::default()));
         };
         let (progress, ticket) = Ticket::new();
-        progress.dispatched();
+        if self.host.is_none() {
+            progress.dispatched();
+        }
         let pending = Pending { progress, range };
         let place = self.free.pop().unwrap_or(self.pending.len() as u32);
         match self.pending.get_mut(place as usize) {
             Some(free) => *free = Some(pending),
             None => self.pending.push(Some(pending)),
         }
-        live.submit_command(
-            self.now,
-            Command { id: flashweir_core::CommandId(place.into()), ..command },
-            &mut self.finished,
-        );
+        let command = Command { id: CommandId(place.into()), ..command };
+        match &mut self.host {
+            None => live.submit_command(self.now, command, &mut self.finished),
+            Some(host) => {
+                host.is_plugged = true;
+                host.input(self.now, Input::Submit { command, submitter });
+            }
+        }
         ticket
+    }
+
+    /// Whether requests wait in a block layer for the end of their instant.
+    fn is_plugged(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.is_plugged)
+    }
+
+    /// When a block layer wants to be called.
+    fn next_wake(&self) -> Option<Instant> {
+        self.host.as_ref().and_then(|host| host.wakes.first().copied())
+    }
+
+    /// Tells tickets what has happened to their requests.
+    fn deliver(&mut self) {
+        if self.host.is_some() {
+            return self.deliver_through_host();
+        }
+        if let Some(live) = &mut self.live {
+            live.take_arrived(&mut self.arrived);
+        }
+        for place in self.arrived.drain(..) {
+            if let Some(pending) = &self.pending[place as usize] {
+                pending.progress.transferred();
+            }
+        }
+        let mut finished = std::mem::take(&mut self.finished);
+        for Finished { token, result, .. } in finished.drain(..) {
+            self.complete(token, result);
+        }
+        self.finished = finished;
+    }
+
+    fn complete(&mut self, token: u64, result: Result<Done, DeviceError>) {
+        let pending = self.pending[token as usize].take().expect("a request finishes once");
+        self.free.push(token as u32);
+        pending.progress.complete(answer(result, pending.range, self.unit_bytes));
+    }
+
+    fn progress(&self, token: u64) -> &Progress {
+        &self.pending[token as usize].as_ref().expect("a request has not finished").progress
+    }
+
+    /// The same with a block layer: it learns what the device did and says what goes there next, until neither has
+    /// anything to say at this instant.
+    fn deliver_through_host(&mut self) {
+        let (Some(mut host), Some(mut live)) = (self.host.take(), self.live.take()) else { return };
+        self.carry_out(&mut host, &mut live);
+        if std::mem::take(&mut host.is_plugged) {
+            host.input(self.now, Input::Unplug);
+            self.carry_out(&mut host, &mut live);
+        }
+        loop {
+            live.take_arrived(&mut self.arrived);
+            if self.arrived.is_empty() && self.finished.is_empty() {
+                break;
+            }
+            let mut arrived = std::mem::take(&mut self.arrived);
+            for id in arrived.drain(..) {
+                host.input(self.now, Input::Transferred(CommandId(id)));
+                self.carry_out(&mut host, &mut live);
+            }
+            self.arrived = arrived;
+            let mut finished = std::mem::replace(&mut self.finished, std::mem::take(&mut host.finished));
+            for Finished { token, result, .. } in finished.drain(..) {
+                host.input(self.now, Input::Completed { id: CommandId(token), result });
+                self.carry_out(&mut host, &mut live);
+            }
+            host.finished = finished;
+        }
+        (self.host, self.live) = (Some(host), Some(live));
+    }
+
+    /// Does what a block layer asks for.
+    fn carry_out(&mut self, host: &mut Host, live: &mut Live) {
+        let now = self.now;
+        while !host.effects.is_empty() {
+            let mut effects = std::mem::replace(&mut host.effects, std::mem::take(&mut host.doing));
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Offer(offer) if live.has_room(offer.command.queue) => {
+                        live.submit_command(now, offer.command, &mut self.finished);
+                        host.input(now, Input::Accepted);
+                    }
+                    Effect::Offer(_) => host.input(now, Input::Busy),
+                    Effect::Dispatched(token) => self.progress(token).dispatched(),
+                    Effect::Transferred(token) => self.progress(token).transferred(),
+                    Effect::Completed { token, result } => self.complete(token, result),
+                    Effect::At(at) => drop(host.wakes.insert(at)),
+                }
+            }
+            host.doing = effects;
+        }
     }
 }
 
@@ -160,19 +294,19 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
 
 impl BlockPort for Port {
     fn capacity_blocks(&self) -> u64 {
-        let shared = self.0.borrow();
+        let shared = self.shared.borrow();
         shared.live.as_ref().map_or(0, |live| live.device().geometry().capacity_lbas() / LBAS)
     }
 
     fn submit(&self, request: Request) -> Ticket {
-        self.0.borrow_mut().submit(request)
+        self.shared.borrow_mut().submit(request, self.submitter)
     }
 }
 
 impl Port {
     /// Looks at the device. Panics if its power was cut.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
-        look(self.0.borrow().live.as_ref().expect("the power is on").device())
+        look(self.shared.borrow().live.as_ref().expect("the power is on").device())
     }
 }
 
@@ -196,7 +330,6 @@ impl<T> Slot<T> {
 pub struct Stack {
     executor: Executor,
     shared: Rc<RefCell<Shared>>,
-    arrived: Vec<u64>,
 }
 
 impl fmt::Debug for Stack {
@@ -208,31 +341,50 @@ impl fmt::Debug for Stack {
 impl Stack {
     /// A stack on a device that has just woken up, at virtual time zero.
     pub fn new(device: Device, mode: FlushMode) -> Self {
-        Self::on(Live::new(device), mode)
+        Self::on(Live::new(device), mode, None)
+    }
+
+    /// The same with a block layer, whose own flushes between epochs go to the device in any mode. Panics if its
+    /// configuration is not valid.
+    pub fn with_block_layer(device: Device, mode: FlushMode, host: HostConfig) -> Self {
+        Self::on(Live::new(device), mode, Some(host))
     }
 
     /// The same, for who compares media ([`flashweir_device::Media::digest`]), which costs a look at every byte.
     pub fn with_digest(device: Device, mode: FlushMode) -> Self {
-        Self::on(Live::with_digest(device), mode)
+        Self::on(Live::with_digest(device), mode, None)
     }
 
-    fn on(mut live: Live, mode: FlushMode) -> Self {
+    fn on(mut live: Live, mode: FlushMode, host: Option<HostConfig>) -> Self {
         live.note_arrivals();
+        let unit_bytes = live.device().geometry().unit_bytes as usize;
         let shared = Shared {
             now: live.now(),
-            unit_bytes: live.device().geometry().unit_bytes as usize,
+            unit_bytes,
+            arrived: Vec::new(),
+            host: host.map(|config| Box::new(Host::new(config, unit_bytes))),
             live: Some(live),
             mode,
             pending: Vec::new(),
             free: Vec::new(),
             finished: Vec::new(),
         };
-        Self { executor: Executor::new(), shared: Rc::new(RefCell::new(shared)), arrived: Vec::new() }
+        Self { executor: Executor::new(), shared: Rc::new(RefCell::new(shared)) }
     }
 
     /// A port onto the device, for a file system.
     pub fn port(&self) -> Port {
-        Port(Rc::clone(&self.shared))
+        self.port_of(0)
+    }
+
+    /// The same for one of several submitters, among whom a scheduler may divide time.
+    pub fn port_of(&self, submitter: u16) -> Port {
+        Port { shared: Rc::clone(&self.shared), submitter }
+    }
+
+    /// Looks at the block layer, if there is one.
+    pub fn with_layer<T>(&self, look: impl FnOnce(&mut BlockLayer) -> T) -> Option<T> {
+        self.shared.borrow_mut().host.as_mut().map(|host| look(&mut host.layer))
     }
 
     /// The executor's handle, for tasks that start others or sleep.
@@ -252,12 +404,13 @@ impl Stack {
 
     /// The instant before which the power may fail now: that of the next turn.
     pub fn cut_instant(&self) -> Instant {
-        let now = self.now();
-        if self.executor.has_ready() {
+        let shared = self.shared.borrow();
+        let now = shared.now;
+        if self.executor.has_ready() || shared.is_plugged() {
             return now;
         }
-        let device = self.shared.borrow().live.as_ref().and_then(Live::next);
-        let next = [device, self.executor.next_timer()].into_iter().flatten().min();
+        let device = shared.live.as_ref().and_then(Live::next);
+        let next = [device, self.executor.next_timer(), shared.next_wake()].into_iter().flatten().min();
         next.map_or(now, |next| next.max(now))
     }
 
@@ -273,48 +426,39 @@ impl Stack {
 
     /// Lets the tasks work, or else lets the next thing happen; false if nothing ever will.
     pub fn turn(&mut self) -> bool {
-        if self.executor.has_ready() {
+        if self.executor.has_ready() || self.shared.borrow().is_plugged() {
             self.executor.run_ready(self.now());
-            self.deliver();
+            self.shared.borrow_mut().deliver();
             return true;
         }
         let now = {
             let mut shared = self.shared.borrow_mut();
             let shared = &mut *shared;
+            let wake = shared.next_wake();
             let live = shared.live.as_mut().expect("the power is on");
-            match (live.next(), self.executor.next_timer()) {
-                (None, None) => return false,
-                (Some(device), timer) if timer.is_none_or(|timer| device <= timer) => {
+            let is_first = |at: Instant, others: [Option<Instant>; 2]| {
+                others.into_iter().flatten().all(|other| at <= other)
+            };
+            match (live.next(), self.executor.next_timer(), wake) {
+                (None, None, None) => return false,
+                (Some(device), timer, wake) if is_first(device, [timer, wake]) => {
                     live.step(&mut shared.finished);
                     shared.now = shared.now.max(live.now());
                 }
-                (_, timer) => shared.now = timer.expect("the device's moment comes before no timer"),
+                (_, Some(timer), wake) if is_first(timer, [wake, None]) => shared.now = timer,
+                (_, _, wake) => {
+                    let host = shared.host.as_mut().expect("only a block layer wants to be woken");
+                    shared.now = wake.expect("neither the device nor a task is first");
+                    host.wakes.pop_first();
+                    host.input(shared.now, Input::Wake);
+                }
             }
+            shared.deliver();
             shared.now
         };
-        self.deliver();
         self.executor.run_ready(now);
-        self.deliver();
+        self.shared.borrow_mut().deliver();
         true
-    }
-
-    /// Tells tickets what has happened to their requests.
-    fn deliver(&mut self) {
-        let mut shared = self.shared.borrow_mut();
-        let shared = &mut *shared;
-        if let Some(live) = &mut shared.live {
-            live.take_arrived(&mut self.arrived);
-        }
-        for place in self.arrived.drain(..) {
-            if let Some(pending) = &shared.pending[place as usize] {
-                pending.progress.transferred();
-            }
-        }
-        for Finished { token, result, .. } in shared.finished.drain(..) {
-            let pending = shared.pending[token as usize].take().expect("a request finishes once");
-            shared.free.push(token as u32);
-            pending.progress.complete(answer(result, pending.range, shared.unit_bytes));
-        }
     }
 
     /// Begins a task whose answer is kept.
@@ -342,12 +486,13 @@ impl Stack {
     /// Cuts the power now: the tasks are gone, and the device comes back by its own recovery, at virtual time zero.
     pub fn cut(mut self, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
         self.executor.clear();
-        let (live, now, mode) = {
+        let (live, now, mode, host) = {
             let mut shared = self.shared.borrow_mut();
-            (shared.live.take().expect("the power is on"), shared.now, shared.mode)
+            let host = shared.host.take().map(|host| host.layer.config().clone());
+            (shared.live.take().expect("the power is on"), shared.now, shared.mode, host)
         };
         let (live, report) = live.cut(now, options, tear);
-        (Self::on(live, mode), report)
+        (Self::on(live, mode, host), report)
     }
 }
 
@@ -384,14 +529,19 @@ fn blocks(units: &[Payload], first: Block, count: u32, unit_bytes: usize) -> Box
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::command::Tag;
+    use flashweir_core::command::{StreamId, Tag};
     use flashweir_core::{Bytes, Duration};
     use flashweir_device::presets::preset;
     use flashweir_fs::f2fs;
+    use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Scheduler, Wait};
 
     const OPTIONS: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
 
     fn stack(name: &str, mode: FlushMode) -> Stack {
+        Stack::new(device(name), mode)
+    }
+
+    fn device(name: &str) -> Device {
         let mut config = preset(name).unwrap();
         config.geometry.channels = 2;
         config.geometry.chips_per_channel = 2;
@@ -400,7 +550,7 @@ mod tests {
         config.ftl.metadata = flashweir_device::config::Metadata::Log;
         config.buffer.capacity = Bytes::mib(4);
         config.validate().unwrap();
-        Stack::new(Device::new(config, OPTIONS), mode)
+        Device::new(config, OPTIONS)
     }
 
     fn tagged(block: u64, tag: u64) -> Write {
@@ -522,9 +672,14 @@ mod tests {
         use flashweir_fs::vfs::{Creds, MountOptions, OpenFlags, Sink, Source, SyncKind, Vfs};
         const FILES: u64 = 12;
         let name = |file: u64| format!("/file-{file}");
-        for (mode, device) in [(FlushMode::RangeFlush, "rflush"), (FlushMode::Flush, "mobile-ufs")] {
+        for (mode, device, host) in [
+            (FlushMode::RangeFlush, "rflush", None),
+            (FlushMode::Flush, "mobile-ufs", None),
+            (FlushMode::RangeFlush, "rflush", Some(deadline())),
+            (FlushMode::Flush, "mobile-ufs", Some(HostConfig { depth: 2, ..deadline() })),
+        ] {
             for seed in 0..6 {
-                let mut first = stack(device, mode);
+                let mut first = Stack::on(Live::new(self::device(device)), mode, host.clone());
                 let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(first.port()), first.handle());
                 let synced = first.block_on(async move {
                     f2fs::mkfs(&*port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();
@@ -562,5 +717,162 @@ mod tests {
                 assert_eq!(read, Some(()), "{device}, seed {seed}");
             }
         }
+    }
+
+    fn deadline() -> HostConfig {
+        let scheduler = Scheduler::Deadline(DeadlineConfig::default());
+        HostConfig { scheduler, depth: 64, ..HostConfig::default() }
+    }
+
+    /// Writes, a flush and reads by several tasks; the hash over all that the device did.
+    fn mixed_work(stack: &mut Stack) -> u64 {
+        for task in 0..8 {
+            let port = stack.port_of(task);
+            stack.spawn(async move {
+                for round in 0..30 {
+                    let block = 40 * u64::from(task) + round;
+                    port.write(tagged(block, 1)).completed().await.unwrap();
+                    if round % 10 == 9 {
+                        port.flush().completed().await.unwrap();
+                        let seen = port.read(Block(block - 4), 6).completed().await.unwrap();
+                        assert_eq!(seen[5], Payload::Tag(block + 1), "the last write wins");
+                        assert_eq!(seen[0], Payload::Tag(block - 3));
+                    }
+                }
+            });
+        }
+        while stack.turn() {}
+        stack.trace_hash()
+    }
+
+    /// On links that take time: on an ideal one, tasks of one instant may change places, since what is dispatched wakes
+    /// those who wait for its answer.
+    #[test]
+    fn a_block_layer_that_decides_nothing_changes_nothing() {
+        let plain = HostConfig { merge_blocks_max: 0, depth: 65_536, ..HostConfig::default() };
+        for name in ["mobile-ufs", "sata-mlc", "consumer-tlc-nvme"] {
+            let without = mixed_work(&mut stack(name, FlushMode::RangeFlush));
+            let mut with = Stack::with_block_layer(device(name), FlushMode::RangeFlush, plain.clone());
+            assert_eq!(mixed_work(&mut with), without, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_scheduler_gives_right_answers_and_finds_what_to_merge() {
+        let cfq = Scheduler::Cfq(CfqConfig::default());
+        for scheduler in [Scheduler::None, deadline().scheduler, cfq] {
+            for (depth, is_busy) in [(1, true), (2, true), (1000, false)] {
+                let host = HostConfig { scheduler, depth, ..HostConfig::default() };
+                let run = || {
+                    let device = device("mobile-ufs");
+                    let mut stack = Stack::with_block_layer(device, FlushMode::RangeFlush, host.clone());
+                    let hash = mixed_work(&mut stack);
+                    (hash, stack.with_layer(|layer| *layer.metrics()).unwrap())
+                };
+                let (hash, metrics) = run();
+                assert_eq!(metrics.submitted, 8 * 36);
+                assert_eq!((metrics.completed, metrics.busy > 0), (metrics.submitted, is_busy), "{host:?}");
+                assert_eq!(run(), (hash, metrics), "a run is a function of its configuration");
+            }
+        }
+    }
+
+    /// The link has fewer places than the block layer believes: the device is busy, and all is done in the end.
+    #[test]
+    fn a_full_link_is_a_busy_device() {
+        let host = HostConfig { depth: 1000, merge_blocks_max: 64, ..HostConfig::default() };
+        let mut stack = Stack::with_block_layer(device("mobile-ufs"), FlushMode::Flush, host);
+        let port = stack.port();
+        stack.with_layer(BlockLayer::keep_depths);
+        let done = stack.block_on(async move {
+            let between = Write::new(Block(2), vec![Payload::Tag(3)]);
+            let writes = (0..300).map(|block| tagged(3 * block, 0)).chain([between]);
+            let tickets: Vec<Ticket> = writes.map(|write| port.write(write)).collect();
+            for ticket in tickets {
+                ticket.completed().await.unwrap();
+            }
+        });
+        assert_eq!(done, Some(()));
+        let (metrics, depths) =
+            stack.with_layer(|layer| (*layer.metrics(), layer.take_depths())).expect("it has a block layer");
+        assert!(metrics.busy > 0 && metrics.completed == 301, "{metrics:?}");
+        assert_eq!(
+            (metrics.front_merges + metrics.back_merges, metrics.overlap_waits),
+            (1, 0),
+            "{metrics:?}"
+        );
+        assert_eq!(depths.iter().map(|sample| sample.in_flight).max(), Some(32), "UFS has a queue of 32");
+        assert_eq!(depths.last().map(|last| (last.in_flight, last.queued)), Some((0, 0)));
+    }
+
+    /// A request is dispatched when it leaves the host, which here has one place at the device.
+    #[test]
+    fn moments_come_one_after_the_other() {
+        let host = HostConfig { depth: 1, ..HostConfig::default() };
+        let mut stack = Stack::with_block_layer(device("mobile-ufs"), FlushMode::Flush, host);
+        let (port, handle) = (stack.port(), stack.handle());
+        let times = stack.block_on(async move {
+            let (first, second) = (port.write(tagged(0, 0)), port.write(tagged(9, 0)));
+            first.dispatched().await;
+            let dispatched = handle.now();
+            first.transferred().await;
+            let transferred = handle.now();
+            first.completed().await.unwrap();
+            let completed = handle.now();
+            second.dispatched().await;
+            [dispatched, transferred, completed, handle.now()]
+        });
+        let [dispatched, transferred, completed, second] = times.unwrap();
+        assert_eq!(dispatched, Instant::ZERO);
+        assert!(dispatched < transferred && transferred < completed, "{times:?}");
+        assert_eq!(second, completed);
+    }
+
+    /// A host may use barriers on a device that knows none: the block layer waits, and no cut shows a later epoch without
+    /// all of an earlier one.
+    #[test]
+    fn a_legacy_device_keeps_epochs_through_every_cut() {
+        const EPOCHS: u64 = 12;
+        let begin = |wait| {
+            let host = HostConfig { dispatch: Dispatch::Legacy(wait), ..deadline() };
+            let mut stack = Stack::with_block_layer(device("mobile-ufs"), FlushMode::Flush, host);
+            let port = stack.port();
+            stack.spawn(async move {
+                for epoch in 0..EPOCHS {
+                    // Two members, the later place first; orderless ones in between.
+                    for (place, order) in [(1, Order::Within), (0, Order::Barrier)] {
+                        let block = 4 * (2 * epoch + place);
+                        let order = Some((StreamId(1), order));
+                        drop(port.write(Write { order, ..tagged(block, 0) }));
+                        drop(port.write(tagged(1000 + block, 0)));
+                    }
+                }
+            });
+            stack
+        };
+        let mut stack = begin(Wait::TransferAndFlush);
+        let mut turns = 0;
+        while stack.turn() {
+            turns += 1;
+        }
+        let metrics = stack.with_layer(|layer| *layer.metrics()).unwrap();
+        assert_eq!((metrics.flushes, metrics.barriers, metrics.barriers_sent), (EPOCHS - 1, EPOCHS, 0));
+        let mut seen = BTreeSet::new();
+        for turn in 0..turns {
+            let mut stack = begin(Wait::TransferAndFlush);
+            (0..turn).for_each(|_| assert!(stack.turn()));
+            let (stack, _) = stack.cut(OPTIONS, Tear::Drawn(turn));
+            let is_there = |member: u64| {
+                let lpn = flashweir_core::Lpn(4 * member);
+                stack.with_device(|device| device.peek(lpn).is_some_and(|content| content != Payload::Zero))
+            };
+            let there: Vec<bool> = (0..2 * EPOCHS).map(is_there).collect();
+            let whole = there.chunks(2).take_while(|members| members[0] && members[1]).count();
+            let begun =
+                there.chunks(2).rposition(|members| members[0] || members[1]).map_or(0, |last| last + 1);
+            assert!(begun <= whole + 1, "turn {turn}: {there:?}");
+            seen.insert(whole);
+        }
+        assert!(seen.len() > EPOCHS as usize / 2, "the cuts show little: {seen:?}");
     }
 }

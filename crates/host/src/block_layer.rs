@@ -1,0 +1,875 @@
+//! The block layer: a queue between a file system and a device (spec 3.3).
+//!
+//! Place in the data flow: the caller submits commands, unplugs the queue, and does what the effects say. An offer is
+//! answered at once, by [`Input::Accepted`] or [`Input::Busy`] as the next input, like the return value of Linux's
+//! `queue_rq`; so a refused request is never behind one that was offered after it.
+//!
+//! A request waits in up to two places before the scheduler sees it: for the earlier epochs of its stream, and for
+//! requests on the same blocks that were submitted before it. What it waits for was always submitted earlier, so nothing
+//! waits in a circle. Merging keeps it so: only a request that waits for no overlap joins another.
+//!
+//! Invariants:
+//! 1. Each submission is answered exactly once, with the answer of the command that it became part of.
+//! 2. Ordered requests of one stream leave in the order of their epochs (but for [`Dispatch::MultiQueue`]); each epoch
+//!    that is closed and has members sends exactly one barrier, with the last of them to leave.
+//! 3. Of two requests on the same blocks of which one changes them, the one submitted first leaves first. (Linux promises
+//!    nothing here. What a device makes of the two while it holds both is the device's matter.)
+//! 4. Flushes and other requests without one range of blocks keep their order among themselves, unless one has to wait.
+//!    Where a scheduler sorts, they go before what it sorts.
+//!
+//! Deliberately absent: retries after errors, limits on the number of requests, and any wait between a request and the
+//! next ordered one on a device that keeps the order.
+
+use crate::config::{Dispatch, Epochs, HostConfig, Scheduler, Wait};
+use crate::elevator::{self, Elevator};
+use crate::epochs::{EpochState, FlushState, StreamState};
+use crate::metrics::{DepthSample, HostMetrics};
+use crate::overlap::Overlaps;
+use crate::request::{Class, Kind, Part, Request, State, in_order, placed, share_of};
+use flashweir_core::command::StreamId;
+use flashweir_core::{Command, CommandId, DeviceError, Done, Instant, Op, Order};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// What happens to a block layer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// A request; its id is the caller's token. It stays until the queue is unplugged, so that requests of one instant
+    /// can be merged.
+    Submit {
+        /// What to do. A stream counts only together with an order, and the queue is chosen here.
+        command: Command,
+        /// Who asks: a process, a thread.
+        submitter: u16,
+    },
+    /// The submitters of this instant are done: requests may leave.
+    Unplug,
+    /// The device has taken the offered command.
+    Accepted,
+    /// The device has no room for the offered command.
+    Busy,
+    /// The device has taken the data of a command.
+    Transferred(CommandId),
+    /// The device has answered a command.
+    Completed {
+        /// Which one.
+        id: CommandId,
+        /// What became of it.
+        result: Result<Done, DeviceError>,
+    },
+    /// An instant of [`Effect::At`] has come.
+    Wake,
+}
+
+/// What a block layer wants done, or tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Offer a command to the device; the next input is its answer.
+    Offer(Offer),
+    /// The request with this token has left: the device has it.
+    Dispatched(u64),
+    /// Its data have been taken.
+    Transferred(u64),
+    /// It is done.
+    Completed {
+        /// Which one.
+        token: u64,
+        /// What became of it.
+        result: Result<Done, DeviceError>,
+    },
+    /// Say [`Input::Wake`] at this instant.
+    At(Instant),
+}
+
+/// A command for the device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    /// The command; its id is this layer's.
+    pub command: Command,
+    /// Its place among what the device holds.
+    pub attribute: TaskAttribute,
+    /// Of an ordered command where the device keeps the order, its epoch.
+    pub epoch: Option<Epoch>,
+}
+
+/// The attribute of a task in the device's queue (SCSI Architecture Model).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TaskAttribute {
+    /// In any order with other simple ones.
+    #[default]
+    Simple,
+    /// After everything that came before it, and before everything that comes after.
+    Ordered,
+    /// Before everything.
+    HeadOfQueue,
+}
+
+/// The epoch of a command, for devices to which several queues bring commands of one stream (spec 3.3, 3.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// Order domain.
+    pub stream: StreamId,
+    /// Number in the stream, stamped at submission.
+    pub number: u64,
+    /// With the barrier: how many commands the epoch has, this one included.
+    pub members: Option<u32>,
+}
+
+/// Why a queue of the device gets nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stall {
+    No,
+    UntilCompletion,
+    Until(Instant),
+}
+
+/// A queue of the device and what waits for it.
+#[derive(Clone, Debug)]
+struct Lane {
+    elevator: Elevator,
+    /// Refused by the device; goes before all others.
+    head: Option<u32>,
+    in_flight: u32,
+    stall: Stall,
+}
+
+/// Where a request of a kind begins or ends: block, namespace, kind.
+type Edge = (u64, u16, Kind);
+
+fn edge(block: u64, class: &Class) -> Edge {
+    (block, class.ns, class.kind)
+}
+
+/// Mistakes that the tests plant, to see that they would be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planted {
+    ForgetBarrier,
+    IgnoreEpochs,
+    MergeAcrossEpochs,
+    IgnoreOverlaps,
+    AnswerOne,
+    SkipFlush,
+}
+
+/// A block layer.
+#[derive(Clone, Debug)]
+pub struct BlockLayer {
+    config: HostConfig,
+    /// Blocks of 512 bytes in a mapping unit of the device.
+    unit_blocks: u64,
+    requests: Vec<Option<Request>>,
+    free: Vec<u32>,
+    lanes: Vec<Lane>,
+    /// The lane that is asked first.
+    turn: usize,
+    streams: BTreeMap<StreamId, StreamState>,
+    overlaps: Overlaps,
+    /// Waiting requests that may be merged, by their first block and by the one after their last; where two of a kind have
+    /// the same, the later one.
+    starts: BTreeMap<Edge, u32>,
+    ends: BTreeMap<Edge, u32>,
+    /// Offered and not answered, and whether it carries a barrier.
+    offered: Option<(u32, bool)>,
+    submissions: u64,
+    queued: u32,
+    in_flight: u32,
+    metrics: HostMetrics,
+    depths: Option<Vec<DepthSample>>,
+    conflicts: Vec<u32>,
+    #[cfg(test)]
+    pub(crate) planted: Option<Planted>,
+}
+
+impl BlockLayer {
+    /// An empty queue before a device with this many blocks of 512 bytes in a mapping unit. Panics if the configuration
+    /// is not valid.
+    pub fn new(config: HostConfig, unit_blocks: u64) -> Self {
+        config.validate().expect("the caller has validated the configuration");
+        let lane =
+            Lane { elevator: Elevator::new(config.scheduler), head: None, in_flight: 0, stall: Stall::No };
+        Self {
+            lanes: vec![lane; usize::from(config.queues)],
+            config,
+            unit_blocks,
+            requests: Vec::new(),
+            free: Vec::new(),
+            turn: 0,
+            streams: BTreeMap::new(),
+            overlaps: Overlaps::default(),
+            starts: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            offered: None,
+            submissions: 0,
+            queued: 0,
+            in_flight: 0,
+            metrics: HostMetrics::default(),
+            depths: None,
+            conflicts: Vec::new(),
+            #[cfg(test)]
+            planted: None,
+        }
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &HostConfig {
+        &self.config
+    }
+
+    /// What it has counted.
+    pub fn metrics(&self) -> &HostMetrics {
+        &self.metrics
+    }
+
+    /// Requests that wait here, and commands that the device holds.
+    pub fn depth(&self) -> (u32, u32) {
+        (self.queued, self.in_flight)
+    }
+
+    /// From now on the course of the queues is kept.
+    pub fn keep_depths(&mut self) {
+        self.depths.get_or_insert_default();
+    }
+
+    /// Takes the course of the queues since the last call: one sample for each change, the last one of an instant.
+    pub fn take_depths(&mut self) -> Vec<DepthSample> {
+        self.depths.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Does what an input asks for. Panics if an offer has not been answered (a bug of the caller).
+    pub fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+        let is_answer = matches!(input, Input::Accepted | Input::Busy);
+        assert_eq!(is_answer, self.offered.is_some(), "an offer is answered by the next input: {input:?}");
+        let is_plugged = matches!(input, Input::Submit { .. });
+        match input {
+            Input::Submit { command, submitter } => self.submit(now, command, submitter, effects),
+            Input::Unplug => {}
+            Input::Accepted => self.accepted(now, effects),
+            Input::Busy => self.refused(now, effects),
+            Input::Transferred(id) => self.transferred(now, id, effects),
+            Input::Completed { id, result } => self.completed(now, id, result, effects),
+            Input::Wake => {
+                for lane in &mut self.lanes {
+                    if matches!(lane.stall, Stall::Until(at) if at <= now) {
+                        lane.stall = Stall::No;
+                    }
+                }
+            }
+        }
+        if !is_plugged {
+            self.offer_next(now, effects);
+        }
+        self.note_depths(now);
+    }
+
+    fn is_planted(&self, _fault: Planted) -> bool {
+        #[cfg(test)]
+        return self.planted == Some(_fault);
+        #[cfg(not(test))]
+        false
+    }
+
+    fn is_legacy(&self) -> bool {
+        matches!(self.config.dispatch, Dispatch::Legacy(_))
+    }
+
+    fn request(&self, id: u32) -> &Request {
+        self.requests[id as usize].as_ref().expect("it is not answered yet")
+    }
+
+    fn request_mut(&mut self, id: u32) -> &mut Request {
+        self.requests[id as usize].as_mut().expect("it is not answered yet")
+    }
+
+    fn stream(&mut self, stream: StreamId) -> &mut StreamState {
+        self.streams.entry(stream).or_default()
+    }
+
+    fn note_depths(&mut self, at: Instant) {
+        let sample = DepthSample { at, in_flight: self.in_flight, queued: self.queued };
+        let Some(depths) = &mut self.depths else { return };
+        match depths.last_mut() {
+            Some(last) if last.at == at => *last = sample,
+            Some(last) if (last.in_flight, last.queued) == (sample.in_flight, sample.queued) => {}
+            _ => depths.push(sample),
+        }
+    }
+
+    /// Requests and what is noted about them; none when all are answered.
+    #[cfg(test)]
+    pub(crate) fn leftovers(&self) -> usize {
+        let noted = self.overlaps.len() + self.starts.len() + self.ends.len();
+        let epochs = self.streams.values().map(|stream| stream.epochs.len() - 1).sum::<usize>();
+        // A legacy device need not be flushed before somebody waits.
+        let epochs = if self.is_legacy() { 0 } else { epochs };
+        noted + epochs + self.requests.iter().flatten().count() + (self.queued + self.in_flight) as usize
+    }
+
+    // ---- on the way in ----
+
+    fn submit(&mut self, now: Instant, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
+        self.metrics.submitted += 1;
+        self.submissions += 1;
+        if matches!(command.op, Op::Barrier) {
+            return self.submit_barrier(now, command, submitter, effects);
+        }
+        let ordered = in_order(&command);
+        let mut member = None;
+        if let Some((stream, order)) = ordered {
+            self.metrics.barriers += u64::from(order == Order::Barrier);
+            let state = self.stream(stream);
+            let number = state.open();
+            let epoch = state.last_mut();
+            epoch.used = true;
+            let refused = epoch.refused;
+            if order == Order::Barrier {
+                state.close();
+            }
+            if refused {
+                self.metrics.refused += 1;
+                self.answer(command.id.0, Err(DeviceError::StreamFailed(stream)), effects);
+                return self.advance(now, stream, effects);
+            }
+            member = Some((stream, number));
+        }
+        self.enter(self.new_request(now, command, submitter, member));
+        if let Some((stream, _)) = member
+            && self.is_legacy()
+        {
+            self.advance(now, stream, effects);
+        }
+    }
+
+    fn new_request(
+        &self,
+        now: Instant,
+        command: Command,
+        submitter: u16,
+        member: Option<(StreamId, u64)>,
+    ) -> Request {
+        let lane = submitter % self.config.queues;
+        let owner = if matches!(self.config.scheduler, Scheduler::Cfq(_)) { submitter } else { lane };
+        let epoch = match member {
+            Some((stream, _)) if self.is_planted(Planted::MergeAcrossEpochs) => Some((stream, 0)),
+            other => other,
+        };
+        let placed = placed(&command);
+        let (ns, tags, fua) = (command.ns, command.tags, command.fua);
+        let class = placed.map(|(kind, form, _, _)| Class { kind, ns, owner, epoch, tags, fua, form });
+        let (lba, blocks) = placed.map_or((0, 0), |(_, _, lba, blocks)| (lba, blocks));
+        let parts = vec![Part { token: command.id.0, seq: self.submissions, lba, blocks }];
+        Request {
+            command,
+            class,
+            member,
+            seq: self.submissions,
+            parts,
+            data: Vec::new(),
+            lane,
+            submitter,
+            since: now,
+            state: State::Held,
+            epoch_held: false,
+            blockers: 0,
+            blocks: Vec::new(),
+            settles: None,
+        }
+    }
+
+    /// A barrier of no length: it travels with the last waiting request before it, or goes as a command of its own.
+    fn submit_barrier(&mut self, now: Instant, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
+        let token = command.id.0;
+        let Some(stream) = command.stream else {
+            return self.answer(token, Err(DeviceError::InvalidField("a barrier of no stream")), effects);
+        };
+        self.metrics.barriers += 1;
+        let legacy = self.is_legacy();
+        let state = self.stream(stream);
+        let number = state.open();
+        if state.last_mut().used {
+            let travels = legacy || state.last_mut().queued > 0;
+            if travels {
+                state.last_mut().barriers.push(token);
+            }
+            state.close();
+            if travels {
+                return self.advance(now, stream, effects);
+            }
+            let request = self.new_request(now, command, submitter, Some((stream, number)));
+            return self.enter(request);
+        }
+        let earlier = state.epochs.range_mut(..state.epochs.len() - 1);
+        if let Some(epoch) = earlier.rev().find(|epoch| legacy || epoch.queued > 0) {
+            epoch.barriers.push(token);
+            return self.advance(now, stream, effects);
+        }
+        state.last_mut().refused = false;
+        let failed = std::mem::take(&mut state.failed);
+        self.metrics.barriers_empty += 1;
+        self.answer(
+            token,
+            if failed { Err(DeviceError::StreamFailed(stream)) } else { Ok(Done::Ok) },
+            effects,
+        );
+    }
+
+    /// Joins a request to a waiting one, or gives it a place of its own.
+    fn enter(&mut self, mut request: Request) {
+        let mut held = false;
+        if let Some((stream, number)) = request.member {
+            held = number > self.stream(stream).first && self.config.dispatch != Dispatch::MultiQueue;
+            if self.is_planted(Planted::IgnoreEpochs) {
+                held = false;
+            }
+        }
+        let mut conflicts = std::mem::take(&mut self.conflicts);
+        request.for_ranges(|_, first, blocks, changes| {
+            self.overlaps.find(request.command.ns, first, blocks, changes, &mut conflicts);
+        });
+        conflicts.sort_unstable();
+        conflicts.dedup();
+        if self.is_planted(Planted::IgnoreOverlaps) {
+            conflicts.clear();
+        }
+        let put_aside = held && self.config.epochs == Epochs::Closing;
+        let target = if conflicts.is_empty() && !put_aside { self.merge_target(&request) } else { None };
+        if let Some(target) = target {
+            self.merge(target, request);
+        } else {
+            self.queued += 1;
+            self.metrics.epoch_waits += u64::from(held);
+            self.metrics.overlap_waits += u64::from(!conflicts.is_empty());
+            request.epoch_held = held;
+            request.blockers = conflicts.len() as u32;
+            let (member, waits) = (request.member, held || !conflicts.is_empty());
+            let id = self.place(request);
+            conflicts.iter().for_each(|&blocker| self.request_mut(blocker).blocks.push(id));
+            self.cover(id, |_| true);
+            if let Some((stream, number)) = member {
+                let epoch = self.stream(stream).epoch(number);
+                epoch.queued += 1;
+                if held {
+                    epoch.held.push(id);
+                }
+            }
+            if !put_aside {
+                self.index(id);
+            }
+            if !waits {
+                self.ready(id);
+            }
+        }
+        conflicts.clear();
+        self.conflicts = conflicts;
+    }
+
+    fn place(&mut self, request: Request) -> u32 {
+        let id = self.free.pop().unwrap_or(self.requests.len() as u32);
+        match self.requests.get_mut(id as usize) {
+            Some(free) => *free = Some(request),
+            None => self.requests.push(Some(request)),
+        }
+        id
+    }
+
+    /// Notes which blocks the chosen parts of a request touch.
+    fn cover(&mut self, id: u32, chosen: impl Fn(u64) -> bool) {
+        let request = self.requests[id as usize].as_ref().expect("it waits");
+        request.for_ranges(|seq, first, blocks, changes| {
+            if chosen(seq) {
+                self.overlaps.insert((request.command.ns, first, seq), blocks, changes, id);
+            }
+        });
+    }
+
+    fn uncover(&mut self, id: u32) {
+        let request = self.requests[id as usize].as_ref().expect("it waits");
+        request.for_ranges(|seq, first, _, _| self.overlaps.remove((request.command.ns, first, seq)));
+    }
+
+    /// Lets a request be found by those that could be merged with it.
+    fn index(&mut self, id: u32) {
+        let request = self.request(id);
+        if let (Some(class), Some((first, blocks))) = (request.class, request.range()) {
+            self.starts.insert(edge(first, &class), id);
+            self.ends.insert(edge(first + blocks, &class), id);
+        }
+    }
+
+    fn unindex(&mut self, id: u32) {
+        let request = self.requests[id as usize].as_ref().expect("it waits");
+        if let (Some(class), Some((first, blocks))) = (request.class, request.range()) {
+            for (map, block) in [(&mut self.starts, first), (&mut self.ends, first + blocks)] {
+                if let Entry::Occupied(entry) = map.entry(edge(block, &class))
+                    && *entry.get() == id
+                {
+                    entry.remove();
+                }
+            }
+        }
+    }
+
+    /// A waiting request of the same class that ends where this begins, or begins where this ends, and has room.
+    fn merge_target(&self, request: &Request) -> Option<u32> {
+        let (class, (first, blocks)) = (request.class?, request.range()?);
+        let back = self.ends.get(&edge(first, &class));
+        let front = self.starts.get(&edge(first + blocks, &class));
+        let has_room = |id: &&u32| {
+            let there = self.request(**id);
+            let (_, length) = there.range().expect("what is found here has a range");
+            there.class == Some(class) && length + blocks <= self.config.merge_blocks_max.into()
+        };
+        back.filter(has_room).or_else(|| front.filter(has_room)).copied()
+    }
+
+    fn merge(&mut self, target: u32, request: Request) {
+        let (seq, first) = (request.seq, request.parts[0].lba);
+        self.unindex(target);
+        let entry = self.entry(target);
+        let there = self.request_mut(target);
+        let is_front = first < there.parts[0].lba;
+        there.join(request);
+        if is_front && there.state == State::Ready {
+            let lane = usize::from(there.lane);
+            self.lanes[lane].elevator.moved(entry, first);
+        }
+        let merges = &mut self.metrics;
+        *(if is_front { &mut merges.front_merges } else { &mut merges.back_merges }) += 1;
+        self.index(target);
+        self.cover(target, |part| part == seq);
+    }
+
+    fn entry(&self, id: u32) -> elevator::Entry {
+        let request = self.request(id);
+        elevator::Entry {
+            request: id,
+            place: request.range().map(|(first, _)| (request.command.ns, first)),
+            is_read: request.class.is_some_and(|class| class.kind == Kind::Read),
+            submitter: request.submitter,
+            since: request.since,
+            seq: request.seq,
+        }
+    }
+
+    /// Nothing is before it any more.
+    fn ready(&mut self, id: u32) {
+        let entry = self.entry(id);
+        let request = self.request_mut(id);
+        request.state = State::Ready;
+        let lane = usize::from(request.lane);
+        self.lanes[lane].elevator.insert(entry);
+    }
+
+    // ---- on the way out ----
+
+    fn offer_next(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        for lane in (self.turn..self.lanes.len()).chain(0..self.turn) {
+            if let Some(id) = self.pick(now, lane, effects) {
+                self.turn = (lane + 1) % self.lanes.len();
+                return self.offer(id, effects);
+            }
+        }
+    }
+
+    fn pick(&mut self, now: Instant, lane: usize, effects: &mut Vec<Effect>) -> Option<u32> {
+        let queue = &mut self.lanes[lane];
+        if queue.stall != Stall::No || queue.head.is_none() && queue.elevator.is_empty() {
+            return None;
+        }
+        if queue.in_flight >= self.config.depth {
+            self.stall(now, lane, effects);
+            return None;
+        }
+        queue.head.take().or_else(|| queue.elevator.next(now))
+    }
+
+    fn stall(&mut self, now: Instant, lane: usize, effects: &mut Vec<Effect>) {
+        self.metrics.busy += 1;
+        let queue = &mut self.lanes[lane];
+        queue.stall = if self.config.retry_on_completion && queue.in_flight > 0 {
+            Stall::UntilCompletion
+        } else {
+            let at = now.saturating_add(self.config.retry_after);
+            effects.push(Effect::At(at));
+            Stall::Until(at)
+        };
+    }
+
+    fn offer(&mut self, id: u32, effects: &mut Vec<Effect>) {
+        if self.request(id).state == State::Ready {
+            self.unindex(id);
+            let request = self.request_mut(id);
+            request.form();
+            request.state = State::Leaving;
+        }
+        let request = self.request(id);
+        let (member, mut command) = (request.member, request.command.clone());
+        (command.id, command.queue) = (CommandId(id.into()), request.lane);
+        (command.stream, command.order) = (None, None);
+        let mut attribute = match command.op {
+            Op::Flush | Op::RFlush(_) => self.config.flush,
+            _ => TaskAttribute::Simple,
+        };
+        let (mut epoch, mut barrier) = (None, false);
+        if let (Some((stream, number)), false) = (member, self.is_legacy()) {
+            let state = self.stream(stream).epoch(number);
+            let members = state.left + 1;
+            barrier = state.closed && state.queued == 1;
+            let told = barrier && !self.is_planted(Planted::ForgetBarrier);
+            let order = if told { Order::Barrier } else { Order::Within };
+            (command.stream, command.order) = (Some(stream), Some(order));
+            epoch = Some(Epoch { stream, number, members: told.then_some(members) });
+            if told && self.config.dispatch == Dispatch::OrderPreserving {
+                attribute = TaskAttribute::Ordered;
+            }
+        }
+        self.offered = Some((id, barrier));
+        effects.push(Effect::Offer(Offer { command, attribute, epoch }));
+    }
+
+    fn refused(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let (id, _) = self.offered.take().expect("an offer is answered");
+        let lane = usize::from(self.request(id).lane);
+        self.lanes[lane].head = Some(id);
+        self.stall(now, lane, effects);
+    }
+
+    fn accepted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let (id, barrier) = self.offered.take().expect("an offer is answered");
+        self.metrics.dispatched += 1;
+        self.leave(id);
+        self.in_flight += 1;
+        let legacy = self.is_legacy();
+        let request = self.request_mut(id);
+        request.state = State::Taken { transferred: false };
+        let (lane, member) = (usize::from(request.lane), request.member);
+        self.lanes[lane].in_flight += 1;
+        let mut travellers = Vec::new();
+        if let Some((stream, number)) = member {
+            let epoch = self.stream(stream).epoch(number);
+            epoch.left += 1;
+            if legacy {
+                epoch.untransferred += 1;
+                epoch.unanswered += 1;
+            } else if barrier {
+                travellers = std::mem::take(&mut epoch.barriers);
+            }
+            self.metrics.barriers_sent += u64::from(barrier);
+        }
+        let request = self.request_mut(id);
+        let traveller = |token| Part { token, seq: 0, lba: 0, blocks: 0 };
+        request.parts.extend(travellers.into_iter().map(traveller));
+        effects.extend(request.parts.iter().map(|part| Effect::Dispatched(part.token)));
+        if let Some((stream, _)) = member {
+            self.advance(now, stream, effects);
+        }
+    }
+
+    /// A request waits here no more: those that waited for it on the same blocks go on.
+    fn leave(&mut self, id: u32) {
+        self.queued -= 1;
+        self.uncover(id);
+        let request = self.request_mut(id);
+        let (member, waiting) = (request.member, std::mem::take(&mut request.blocks));
+        if let Some((stream, number)) = member {
+            self.stream(stream).epoch(number).queued -= 1;
+        }
+        for other in waiting {
+            let request = self.request_mut(other);
+            request.blockers -= 1;
+            if request.blockers == 0 && !request.epoch_held {
+                self.ready(other);
+            }
+        }
+    }
+
+    // ---- at the device and back ----
+
+    fn transferred(&mut self, now: Instant, id: CommandId, effects: &mut Vec<Effect>) {
+        let request = self.request_mut(id.0 as u32);
+        if request.state != (State::Taken { transferred: false }) {
+            return;
+        }
+        request.state = State::Taken { transferred: true };
+        effects.extend(request.parts.iter().map(|part| Effect::Transferred(part.token)));
+        if let Some((stream, number)) = request.member
+            && self.is_legacy()
+        {
+            if number >= self.stream(stream).first {
+                self.stream(stream).epoch(number).untransferred -= 1;
+            }
+            self.advance(now, stream, effects);
+        }
+    }
+
+    fn completed(
+        &mut self,
+        now: Instant,
+        id: CommandId,
+        result: Result<Done, DeviceError>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let request = self.requests[id.0 as usize].take().expect("a command is answered once");
+        self.free.push(id.0 as u32);
+        self.in_flight -= 1;
+        let lane = &mut self.lanes[usize::from(request.lane)];
+        lane.in_flight -= 1;
+        if self.config.retry_on_completion {
+            lane.stall = Stall::No;
+        }
+        let State::Taken { transferred } = request.state else { unreachable!("the device has it") };
+        let ordered = request.member.map(|(stream, number)| (stream, Some(number)));
+        let ordered = ordered.or(request.settles.map(|stream| (stream, None)));
+        if let (Some((stream, number)), true) = (ordered, self.is_legacy()) {
+            let state = self.stream(stream);
+            state.failed |= result.is_err();
+            match number {
+                None => state.epochs[0].flush = FlushState::Done,
+                Some(number) if number >= state.first => {
+                    let epoch = state.epoch(number);
+                    epoch.unanswered -= 1;
+                    epoch.untransferred -= u32::from(!transferred);
+                }
+                Some(_) => {}
+            }
+        }
+        match &request.parts[..] {
+            [part] => self.answer(part.token, result, effects),
+            [part, ..] if self.is_planted(Planted::AnswerOne) => self.answer(part.token, result, effects),
+            parts => {
+                for part in parts {
+                    let answer = result.as_ref().map_err(Clone::clone);
+                    let answer = answer.map(|done| share_of(done, parts[0].lba, part, self.unit_blocks));
+                    self.answer(part.token, answer, effects);
+                }
+            }
+        }
+        if let (Some((stream, _)), true) = (ordered, self.is_legacy()) {
+            self.advance(now, stream, effects);
+        }
+    }
+
+    fn answer(&mut self, token: u64, result: Result<Done, DeviceError>, effects: &mut Vec<Effect>) {
+        self.metrics.completed += 1;
+        effects.push(Effect::Completed { token, result });
+    }
+
+    // ---- from one epoch to the next ----
+
+    /// Ends the first epoch of a stream as long as it is closed and nothing of it is waited for.
+    fn advance(&mut self, now: Instant, stream: StreamId, effects: &mut Vec<Effect>) {
+        loop {
+            let wait = match self.config.dispatch {
+                Dispatch::Legacy(wait) => Some(wait),
+                Dispatch::OrderPreserving | Dispatch::MultiQueue => None,
+            };
+            let skip_flush = self.is_planted(Planted::SkipFlush);
+            let state = self.stream(stream);
+            let first = &mut state.epochs[0];
+            let is_settled = match wait {
+                None => true,
+                Some(Wait::Transfer) => first.untransferred == 0,
+                Some(Wait::Completion) => first.unanswered == 0,
+                Some(Wait::TransferAndFlush) => {
+                    first.unanswered == 0
+                        && (first.left == 0 || first.flush == FlushState::Done || skip_flush)
+                }
+            };
+            if !first.closed || first.queued > 0 {
+                return;
+            }
+            if !is_settled {
+                return self.ask_for_flush(now, stream, wait);
+            }
+            let over = state.epochs.pop_front().expect("it is closed, so another one is open");
+            state.first += 1;
+            let failed = state.failed;
+            let next = &mut state.epochs[0];
+            next.refused = failed;
+            let held = std::mem::take(&mut next.held);
+            for token in over.barriers {
+                self.barrier_is_over(stream, token, effects);
+            }
+            if self.stream(stream).epochs[0].refused {
+                held.into_iter().for_each(|id| self.refuse(id, stream, effects));
+            } else {
+                held.into_iter().for_each(|id| self.admit(now, id));
+            }
+        }
+    }
+
+    /// Legacy: a barrier of no length is answered when its epoch is over; it tells of a failure, which ends with it.
+    fn barrier_is_over(&mut self, stream: StreamId, token: u64, effects: &mut Vec<Effect>) {
+        let state = self.stream(stream);
+        state.epochs[0].refused = false;
+        let failed = std::mem::take(&mut state.failed);
+        self.answer(
+            token,
+            if failed { Err(DeviceError::StreamFailed(stream)) } else { Ok(Done::Ok) },
+            effects,
+        );
+    }
+
+    /// Sends the flush between two epochs, when everything is answered and somebody waits.
+    fn ask_for_flush(&mut self, now: Instant, stream: StreamId, wait: Option<Wait>) {
+        let state = self.stream(stream);
+        let is_waited_for = !state.epochs[0].barriers.is_empty() || state.epochs[1].queued > 0;
+        let first: &mut EpochState = &mut state.epochs[0];
+        if wait != Some(Wait::TransferAndFlush)
+            || !is_waited_for
+            || first.unanswered > 0
+            || first.flush != FlushState::NotAsked
+        {
+            return;
+        }
+        first.flush = FlushState::Asked;
+        self.metrics.flushes += 1;
+        let mut request = self.new_request(now, Command::new(0, Op::Flush), 0, None);
+        request.parts.clear();
+        request.settles = Some(stream);
+        self.enter(request);
+    }
+
+    /// The epoch of a request may leave.
+    fn admit(&mut self, now: Instant, id: u32) {
+        let is_closing = self.config.epochs == Epochs::Closing;
+        let request = self.request_mut(id);
+        request.epoch_held = false;
+        if is_closing {
+            request.since = now;
+            // Whoever others wait for keeps its place of its own.
+            let is_free = request.blockers == 0 && request.blocks.is_empty();
+            let target = if is_free { self.merge_target(self.request(id)) } else { None };
+            if let Some(target) = target {
+                self.uncover(id);
+                self.queued -= 1;
+                self.free.push(id);
+                let request = self.requests[id as usize].take().expect("it waited");
+                if let Some((stream, number)) = request.member {
+                    self.stream(stream).epoch(number).queued -= 1;
+                }
+                return self.merge(target, request);
+            }
+            self.index(id);
+        }
+        if self.request(id).blockers == 0 {
+            self.ready(id);
+        }
+    }
+
+    /// Answers a request whose stream has failed. It waited, so the device knows nothing of it.
+    fn refuse(&mut self, id: u32, stream: StreamId, effects: &mut Vec<Effect>) {
+        if self.request(id).blockers > 0 {
+            self.requests.iter_mut().flatten().for_each(|other| other.blocks.retain(|&waits| waits != id));
+        }
+        self.unindex(id);
+        self.leave(id);
+        let request = self.requests[id as usize].take().expect("it waited");
+        self.free.push(id);
+        for part in &request.parts {
+            self.metrics.refused += 1;
+            self.answer(part.token, Err(DeviceError::StreamFailed(stream)), effects);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Knobs of the block layer, typed and validated once.
+
+use crate::block_layer::TaskAttribute;
+use flashweir_core::Duration;
+use serde::{Deserialize, Serialize};
+
+/// A block layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostConfig {
+    /// Which request goes next.
+    pub scheduler: Scheduler,
+    /// What a request of a later epoch may do while it waits for an earlier one.
+    pub epochs: Epochs,
+    /// Who keeps the order on the way to the medium.
+    pub dispatch: Dispatch,
+    /// Queues of the device that this layer fills; more than one with [`Dispatch::MultiQueue`] only.
+    pub queues: u16,
+    /// Commands that the device holds in each queue.
+    pub depth: u32,
+    /// Blocks of 512 bytes in a merged request; 0 merges nothing. Linux 3.16, the paper's kernel, has 1,024.
+    pub merge_blocks_max: u32,
+    /// When a request that found no room at the device is offered again; Linux 3.16 has 3 ms for SCSI.
+    pub retry_after: Duration,
+    /// Whether a completion makes it be offered at once, as Linux does as long as the device holds a command. Without,
+    /// only the timer does (as the paper's text reads).
+    pub retry_on_completion: bool,
+    /// How flushes are sent. A flush covers what has completed, so it may go before what the device holds.
+    pub flush: TaskAttribute,
+}
+
+impl Default for HostConfig {
+    /// The paper's block layer on a queue of SCSI, with the epochs of spec 3.6.
+    fn default() -> Self {
+        Self {
+            scheduler: Scheduler::None,
+            epochs: Epochs::Counted,
+            dispatch: Dispatch::OrderPreserving,
+            queues: 1,
+            depth: 32,
+            merge_blocks_max: 1024,
+            retry_after: Duration::from_millis(3),
+            retry_on_completion: true,
+            flush: TaskAttribute::Simple,
+        }
+    }
+}
+
+/// Which of the requests that may leave goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// The one that came first.
+    None,
+    /// By address, in batches of reads or writes, and the oldest when it has waited too long.
+    Deadline(DeadlineConfig),
+    /// Submitters in turn, each for a slice of time.
+    Cfq(CfqConfig),
+}
+
+/// Figures of the deadline scheduler; the default is Linux's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeadlineConfig {
+    /// A read that waited this long goes first among reads when a batch begins.
+    pub read_expire: Duration,
+    /// The same for writes and discards.
+    pub write_expire: Duration,
+    /// Requests in a batch of one direction.
+    pub fifo_batch: u32,
+    /// Batches of reads that may go before waiting writes.
+    pub writes_starved: u32,
+}
+
+impl Default for DeadlineConfig {
+    fn default() -> Self {
+        Self {
+            read_expire: Duration::from_millis(500),
+            write_expire: Duration::from_secs(5),
+            fifo_batch: 16,
+            writes_starved: 2,
+        }
+    }
+}
+
+/// Figures of the scheduler by submitters; the default is Linux's for synchronous requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CfqConfig {
+    /// How long one submitter goes while others wait.
+    pub slice: Duration,
+    /// A request that waited this long goes first among those of its submitter.
+    pub expire: Duration,
+}
+
+impl Default for CfqConfig {
+    fn default() -> Self {
+        Self { slice: Duration::from_millis(100), expire: Duration::from_millis(125) }
+    }
+}
+
+/// How an ordered request waits for the epochs before its own. In both, the last request of an epoch to leave carries the
+/// barrier, and orderless requests pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Epochs {
+    /// The paper's: a barrier closes the queue; a later request is put aside as it came, and enters, merges and begins to
+    /// age when the queue opens.
+    Closing,
+    /// Spec 3.6: the queue takes every request, with its epoch's number; it merges and ages from the beginning.
+    Counted,
+}
+
+/// Who keeps epochs apart between the queue and the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dispatch {
+    /// The device, by the barrier and by the ORDERED attribute of its command (spec 3.3); the host waits for nothing.
+    OrderPreserving,
+    /// The device, by the number and size of the epoch that come with each command. Nothing is ordered in the host: a
+    /// request goes to the queue of its submitter, and a later epoch may leave before an earlier one.
+    MultiQueue,
+    /// The host, by waiting; the device gets plain commands and need not know of order.
+    Legacy(Wait),
+}
+
+/// What the host waits for between two epochs, with a device that knows no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// Until the device has taken the data: order of transfer, not of persisting.
+    Transfer,
+    /// Until the device has answered: enough where an answered write survives a power cut.
+    Completion,
+    /// Until the device has answered and then flushed: what hosts did before barriers (spec 3.1).
+    TransferAndFlush,
+}
+
+impl HostConfig {
+    /// Checks the ranges. Errors: key, value and range.
+    pub fn validate(&self) -> Result<(), String> {
+        let range = |name: &str, value: u64, least: u64, most: u64| match value {
+            value if (least..=most).contains(&value) => Ok(()),
+            value => Err(format!("host.{name} = {value}: expected {least} to {most}")),
+        };
+        let queues = if self.dispatch == Dispatch::MultiQueue { u16::MAX.into() } else { 1 };
+        range("queues", self.queues.into(), 1, queues)?;
+        range("depth", self.depth.into(), 1, 65_536)?;
+        if self.retry_after == Duration::ZERO {
+            return Err("host.retry_after = 0ns: expected more than nothing".into());
+        }
+        match self.scheduler {
+            Scheduler::Deadline(figures) => {
+                range("scheduler.deadline.fifo_batch", figures.fifo_batch.into(), 1, u32::MAX.into())
+            }
+            Scheduler::None | Scheduler::Cfq(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_range() {
+        let good = HostConfig::default();
+        assert_eq!(good.validate(), Ok(()));
+        let bad = HostConfig { queues: 2, ..good.clone() };
+        assert_eq!(bad.validate(), Err("host.queues = 2: expected 1 to 1".into()));
+        assert_eq!(HostConfig { dispatch: Dispatch::MultiQueue, ..bad }.validate(), Ok(()));
+        assert!(HostConfig { depth: 0, ..good.clone() }.validate().unwrap_err().contains("host.depth = 0"));
+        assert!(HostConfig { retry_after: Duration::ZERO, ..good.clone() }.validate().is_err());
+        let none = DeadlineConfig { fifo_batch: 0, ..DeadlineConfig::default() };
+        assert!(HostConfig { scheduler: Scheduler::Deadline(none), ..good }.validate().is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! Requests that wait or are at the device, and what can be merged.
+//!
+//! Invariant: the parts of a merged request are in the order of their blocks and leave no gap; each part is one
+//! submission and gets its own answer.
+
+use flashweir_core::command::{StreamId, Tag};
+use flashweir_core::{Command, Data, Done, Instant, Lba, Op, Order, Payload};
+
+/// What can be merged with its neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    WriteZeroes,
+    Trim,
+}
+
+/// How the data of a write are given. Unlike forms are not joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Zero,
+    Pattern(u64),
+    Bytes,
+    Units,
+}
+
+/// What two requests must have in common to become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Class {
+    pub(crate) kind: Kind,
+    pub(crate) ns: u16,
+    /// Queue of the device, or submitter where these are served in turn.
+    pub(crate) owner: u16,
+    /// Stream and epoch; `None` is orderless.
+    pub(crate) epoch: Option<(StreamId, u64)>,
+    pub(crate) tags: [Tag; 2],
+    pub(crate) fua: bool,
+    pub(crate) form: Form,
+}
+
+/// One submission within a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) token: u64,
+    pub(crate) seq: u64,
+    pub(crate) lba: u64,
+    /// 0 for what has no place, such as a barrier that travels with this request.
+    pub(crate) blocks: u32,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Waits for an earlier epoch, or for requests on the same blocks.
+    Held,
+    /// In the elevator.
+    Ready,
+    /// Out of the elevator, not taken by the device.
+    Leaving,
+    /// The device has it.
+    Taken { transferred: bool },
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// As it was submitted first; the operation is renewed when it leaves.
+    pub(crate) command: Command,
+    pub(crate) class: Option<Class>,
+    /// Stream and epoch.
+    pub(crate) member: Option<(StreamId, u64)>,
+    /// Number of its first submission.
+    pub(crate) seq: u64,
+    pub(crate) parts: Vec<Part>,
+    /// Data of a merged write, in the order of parts.
+    pub(crate) data: Vec<Data>,
+    pub(crate) lane: u16,
+    pub(crate) submitter: u16,
+    pub(crate) since: Instant,
+    pub(crate) state: State,
+    /// Waits for an earlier epoch of its stream.
+    pub(crate) epoch_held: bool,
+    /// Requests on the same blocks that must leave before.
+    pub(crate) blockers: u32,
+    /// Requests on the same blocks that wait for this one.
+    pub(crate) blocks: Vec<u32>,
+    /// Of a flush of the host's own, the stream whose epoch it settles.
+    pub(crate) settles: Option<StreamId>,
+}
+
+impl Request {
+    /// First block and number of blocks; nothing for what has no place.
+    pub(crate) fn range(&self) -> Option<(u64, u64)> {
+        self.class?;
+        let blocks = self.parts.iter().map(|part| u64::from(part.blocks)).sum();
+        Some((self.parts[0].lba, blocks))
+    }
+
+    /// Calls `each` for every range that the request touches: number of the submission, first block, number of blocks,
+    /// whether it changes them.
+    pub(crate) fn for_ranges(&self, mut each: impl FnMut(u64, u64, u64, bool)) {
+        if let Op::Share(pairs) = &self.command.op {
+            for pair in pairs {
+                each(self.seq, pair.src.0, pair.blocks.into(), false);
+                each(self.seq, pair.dst.0, pair.blocks.into(), true);
+            }
+        } else if let Some(class) = self.class {
+            for part in &self.parts {
+                each(part.seq, part.lba, part.blocks.into(), class.kind != Kind::Read);
+            }
+        }
+    }
+
+    /// Joins a request of the same class that ends where this begins, or begins where this ends.
+    pub(crate) fn join(&mut self, other: Self) {
+        if self.data.is_empty()
+            && let Op::Write { data, .. } = &self.command.op
+        {
+            self.data.push(data.clone());
+        }
+        let data = match other.command.op {
+            Op::Write { data, .. } => Some(data),
+            _ => None,
+        };
+        if other.parts[0].lba < self.parts[0].lba {
+            self.parts.splice(0..0, other.parts);
+            self.data.splice(0..0, data);
+        } else {
+            self.parts.extend(other.parts);
+            self.data.extend(data);
+        }
+    }
+
+    /// Gives the command the operation of all its parts.
+    pub(crate) fn form(&mut self) {
+        let (Some((first, blocks)), true) = (self.range(), self.parts.len() > 1) else { return };
+        let (lba, blocks) = (Lba(first), u32::try_from(blocks).expect("a merged request has a limit"));
+        self.command.op = match &self.command.op {
+            Op::Read { .. } => Op::Read { lba, blocks },
+            Op::WriteZeroes { .. } => Op::WriteZeroes { lba, blocks },
+            Op::Trim { .. } => Op::Trim { lba, blocks },
+            _ if self.data.is_empty() => return,
+            _ => Op::Write { lba, blocks, data: concatenated(std::mem::take(&mut self.data)) },
+        };
+    }
+}
+
+/// All data, which have one form, as one.
+fn concatenated(mut data: Vec<Data>) -> Data {
+    match data[0] {
+        Data::Zero | Data::Pattern(_) => data.swap_remove(0),
+        Data::Bytes(_) => {
+            let all = data.iter().flat_map(|part| match part {
+                Data::Bytes(bytes) => &bytes[..],
+                _ => unreachable!("forms of a class are alike"),
+            });
+            Data::Bytes(all.copied().collect::<Vec<u8>>().into())
+        }
+        Data::Units(_) => {
+            let all = data.iter().flat_map(|part| match part {
+                Data::Units(units) => &units[..],
+                _ => unreachable!("forms of a class are alike"),
+            });
+            Data::Units(all.cloned().collect::<Vec<Payload>>().into())
+        }
+    }
+}
+
+/// The place of a command and what it may be merged with; `None` for what has no blocks, or several ranges of them.
+pub(crate) fn placed(command: &Command) -> Option<(Kind, Form, u64, u32)> {
+    let (kind, form, lba, blocks) = match &command.op {
+        Op::Read { lba, blocks } => (Kind::Read, Form::Zero, lba, blocks),
+        Op::WriteZeroes { lba, blocks } => (Kind::WriteZeroes, Form::Zero, lba, blocks),
+        Op::Trim { lba, blocks } => (Kind::Trim, Form::Zero, lba, blocks),
+        Op::Write { lba, blocks, data } => {
+            let form = match data {
+                Data::Zero => Form::Zero,
+                Data::Pattern(operation) => Form::Pattern(*operation),
+                Data::Bytes(_) => Form::Bytes,
+                Data::Units(_) => Form::Units,
+            };
+            (Kind::Write, form, lba, blocks)
+        }
+        _ => return None,
+    };
+    (*blocks > 0).then_some((kind, form, lba.0, *blocks))
+}
+
+/// The part that a command has in the order of its stream. Reads and flushes change nothing and have none (spec 3.6).
+pub(crate) fn in_order(command: &Command) -> Option<(StreamId, Order)> {
+    match command.op {
+        Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::SegReport { .. } | Op::PpaRead(_) => None,
+        _ => command.stream.zip(command.order),
+    }
+}
+
+/// The answer to one part of a read: the mapping units that it touches, of those that the whole one touched.
+pub(crate) fn share_of(done: &Done, whole_lba: u64, part: &Part, unit_blocks: u64) -> Done {
+    match done {
+        Done::Data(units) if part.blocks > 0 => {
+            let first = part.lba / unit_blocks - whole_lba / unit_blocks;
+            let end = (part.lba + u64::from(part.blocks)).div_ceil(unit_blocks) - whole_lba / unit_blocks;
+            Done::Data(units[first as usize..end as usize].into())
+        }
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_part_of_a_read_gets_its_own_units() {
+        let units: Vec<Payload> = (0..4).map(Payload::Tag).collect();
+        let done = Done::Data(units.into());
+        let part = |lba, blocks| Part { token: 0, seq: 0, lba, blocks };
+        let tags = |part: &Part| match share_of(&done, 12, part, 8) {
+            Done::Data(units) => units.iter().map(Payload::identity).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        // Units of 8 blocks: the whole read began in the middle of unit 1.
+        assert_eq!(tags(&part(12, 4)), [0]);
+        assert_eq!(tags(&part(12, 5)), [0, 1]);
+        assert_eq!(tags(&part(23, 10)), [1, 2, 3]);
+        assert_eq!(share_of(&Done::Ok, 12, &part(12, 4), 8), Done::Ok);
+    }
+
+    #[test]
+    fn data_of_one_form_are_joined() {
+        let units = |tag| Data::Units(Arc::from([Payload::Tag(tag)]));
+        assert_eq!(
+            concatenated(vec![units(1), units(2)]),
+            Data::Units(Arc::from([Payload::Tag(1), Payload::Tag(2)]))
+        );
+        let bytes = |byte| Data::Bytes(Arc::from([byte; 2]));
+        assert_eq!(concatenated(vec![bytes(1), bytes(2)]), Data::Bytes(Arc::from([1, 1, 2, 2])));
+        assert_eq!(concatenated(vec![Data::Pattern(3), Data::Pattern(3)]), Data::Pattern(3));
+    }
+}
