@@ -278,7 +278,10 @@ impl Judge<'_> {
             let fits = models.iter().rev().any(|&model| match self.inode(number, node, model) {
                 Ok(()) => true,
                 Err(violation) => {
-                    wrong.get_or_insert(violation);
+                    // That one of them is gone says least of what is there.
+                    if wrong.as_ref().is_none_or(|known| matches!(known, Violation::Inode(_))) {
+                        wrong = Some(violation);
+                    }
                     false
                 }
             });
@@ -304,7 +307,7 @@ impl Judge<'_> {
             )));
         };
         // An inode that is not in the first of its states may not have got anything yet.
-        let is_new = versions.len() <= self.last - floor.min(self.last);
+        let is_new = self.states(floor).next().is_some_and(|(_, tree)| !tree.nodes.contains_key(&model));
         if (newest.mode, newest.body.kind()) != (node.mode, node.body.kind()) {
             let (found, expected) = ((node.mode, node.body.kind()), (newest.mode, newest.body.kind()));
             return Err(Violation::Inode(format!("{} is {found:?}, expected {expected:?}", path())));
