@@ -296,8 +296,9 @@ impl Noted {
         let expected = Rc::new(expected(case.base, case.ops)?);
         let states = vec![Arc::clone(&case.base.tree)];
         let numbers = case.base.numbers.clone();
-        let grows_by_pages = case.base.format == Format::Ext4;
-        let history = History { states, numbers, grows_by_pages, ..History::default() };
+        let grows_by_pages = case.base.format.is_ext4();
+        let has_whole_writes = case.base.format == Format::Ext4Journal;
+        let history = History { states, numbers, grows_by_pages, has_whole_writes, ..History::default() };
         Ok(Self { expected, history: Rc::new(RefCell::new(history)), did: Rc::default(), end: Rc::default() })
     }
 
@@ -317,7 +318,9 @@ impl Noted {
     ) -> Pin<Box<dyn Future<Output = Result<u64, String>>>> {
         match case.base.format {
             Format::F2fs => Box::pin(self.sequence_on::<F2fs>(case, port, handle, position)),
-            Format::Ext4 => Box::pin(self.sequence_on::<Ext4>(case, port, handle, position)),
+            Format::Ext4 | Format::Ext4Journal => {
+                Box::pin(self.sequence_on::<Ext4>(case, port, handle, position))
+            }
         }
     }
 

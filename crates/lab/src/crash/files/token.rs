@@ -70,7 +70,10 @@ impl Bug {
                 let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::F2fs(bug));
                 own.chain(DEVICE_BUGS.into_iter().map(Self::Device)).collect()
             }
-            Format::Ext4 => ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::Ext4(bug)).collect(),
+            Format::Ext4 | Format::Ext4Journal => {
+                let own = ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
+                own.filter(|bug| bug.is_of(format.journaling())).map(Self::Ext4).collect()
+            }
         }
     }
 
