@@ -256,7 +256,10 @@ fn our_cut(place: &Place) -> Finding {
         program(place, &[&tree::program(), "write", &image, &place.seed().to_string()]).map_err(at)?;
         for round in 0..3 {
             let seed = format!("{}", place.seed() + round);
-            program(place, &[&tree::program(), "sync-image", &image, &seed, "cut"]).map_err(at)?;
+            let tree = tree::program();
+            let mut words = vec![tree.as_str(), "sync-image", &image, &seed, "cut"];
+            words.extend((round == 1).then_some("data=journal"));
+            program(place, &words).map_err(at)?;
             program(place, &["cp", "--sparse=always", &image, &copy])?;
             program(place, &["e2fsck", "-y", "-E", "journal_only", &copy]).map_err(at)?;
             program(place, &["e2fsck", "-fn", &copy]).map_err(at)?;

@@ -675,6 +675,7 @@ pub(crate) enum CrashCommand {
   weir crash files --on device --sequences random --count 100   on the simulated device, cut in its operations
   weir crash files --flush noflush                     what happens if nothing is ever flushed: must fail
   weir crash files --format ext4                       the same on ext4
+  weir crash files --sequences reuse --on late --count 200   blocks change owners, requests are under way
   weir crash files --fsck-every 100                    fsck.f2fs (or e2fsck) looks at some of the recovered images
   weir crash files --mutants                           would it find a bug? plants every known one in turn
   weir crash files --replay TOKEN                      the line that a violation prints
@@ -685,11 +686,11 @@ mount, checked, read, and held against what fsync, fdatasync, sync and rename pr
 made small, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
 operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
-    /// Which file system; ext4 has its data ordered
-    #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "ext4"], default_value = "f2fs")]
+    /// Which file system; ext4 has its data ordered, ext4-journal in its journal
+    #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "ext4", "ext4-journal"], default_value = "f2fs")]
     pub(crate) format: String,
-    /// Which sequences: all of one operation, drawn ones of two, random ones, or those on a nearly full volume
-    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning"], default_value = "seq-1")]
+    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, or those in which blocks change owners
+    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse"], default_value = "seq-1")]
     pub(crate) sequences: String,
     /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
@@ -703,8 +704,8 @@ pub(crate) struct CrashFilesArgs {
     /// Seed of the volumes and of what is drawn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
-    /// What the file system is on: any device that keeps the contract, or the simulated one, cut in its operations
-    #[arg(long, value_name = "VOLUME", value_parser = ["model", "device"], default_value = "model")]
+    /// What the file system is on: any device that keeps the contract, one whose answers come late, or the simulated one, cut in its operations
+    #[arg(long, value_name = "VOLUME", value_parser = ["model", "late", "device"], default_value = "model")]
     pub(crate) on: String,
     /// What the host makes of flushes: FLUSH for each, range flushes, or nothing at all
     #[arg(long, value_name = "MODE", value_parser = ["flush", "rflush", "noflush"], default_value = "rflush")]

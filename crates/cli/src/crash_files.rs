@@ -213,7 +213,7 @@ type Blocks = BTreeMap<Lpn, Payload>;
 fn judge_of(format: Format) -> &'static str {
     match format {
         Format::F2fs => "fsck.f2fs",
-        Format::Ext4 => "e2fsck",
+        Format::Ext4 | Format::Ext4Journal => "e2fsck",
     }
 }
 
@@ -252,7 +252,7 @@ impl Fsck {
         let (bad, good): (&[&str], _) = match self.format {
             Format::F2fs => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
             // Each problem ends with a question, which is answered at once.
-            Format::Ext4 => (&["? no", "WARNING"], "Pass 5"),
+            Format::Ext4 | Format::Ext4Journal => (&["? no", "WARNING"], "Pass 5"),
         };
         match said.lines().find(|line| bad.iter().any(|word| line.contains(word))) {
             Some(line) => Err(format!("{program}: {}", line.trim())),

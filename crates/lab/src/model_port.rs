@@ -7,12 +7,17 @@
 //! Invariants: a request is answered before `submit` returns, so code that waits for nothing but the port is done at its
 //! first poll; the log has exactly what was asked, in its order.
 //!
-//! Deliberately absent: time.
+//! A [`LatePort`] answers after some time, so that several requests are under way.
+//!
+//! Deliberately absent: time of the device itself.
 
 use crate::stack::{FlushMode, LBAS, answer, command, read_range};
 use flashweir_contract::{Contents, CrashState, Exploration, LegalStates, Log, LogPos, ModelDevice, Policy};
+use flashweir_core::executor::Handle;
+use flashweir_core::random::mix;
+use flashweir_core::{CommandId, Duration};
 use flashweir_fs::port::{BLOCK_BYTES, BlockPort, Request, Ticket};
-use std::cell::{Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -112,6 +117,61 @@ impl BlockPort for ModelPort {
         };
         let completion = self.device.borrow_mut().submit(&command).expect("no completion is held");
         Ticket::done(answer(completion.result, range, BLOCK_BYTES))
+    }
+}
+
+/// The same port, whose answers come after some time and not in the order of the requests. What was asked is dispatched, and its
+/// data are taken, at once; what the device has not answered no flush covers.
+#[derive(Debug)]
+pub struct LatePort {
+    port: ModelPort,
+    handle: Handle,
+    requests: Cell<u64>,
+}
+
+/// Answers come after so long at least, and so much later at most.
+const ANSWER_NANOS_MIN: u64 = 20_000;
+const ANSWER_NANOS_MORE: u64 = 100_000;
+
+impl LatePort {
+    /// On the device of a port; time is that of the executor.
+    pub fn new(port: ModelPort, handle: Handle) -> Self {
+        Self { port, handle, requests: Cell::new(0) }
+    }
+}
+
+impl BlockPort for LatePort {
+    fn capacity_blocks(&self) -> u64 {
+        self.port.blocks
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        let range = read_range(&request);
+        let Some(mut command) = command(request, self.port.mode, true) else {
+            return Ticket::done(Ok(Box::default()));
+        };
+        let number = self.requests.get();
+        self.requests.set(number + 1);
+        command.id = CommandId(number);
+        let device = Rc::clone(&self.port.device);
+        let completion = {
+            let mut device = device.borrow_mut();
+            device.hold_completions(true);
+            let completion = device.submit(&command);
+            device.hold_completions(false);
+            completion
+        };
+        let (progress, ticket) = Ticket::new();
+        progress.transferred();
+        let late = ANSWER_NANOS_MIN + mix(number) % ANSWER_NANOS_MORE;
+        let (handle, at) = (self.handle.clone(), self.handle.now() + Duration::from_nanos(late));
+        self.handle.spawn(async move {
+            handle.sleep_until(at).await;
+            let completion = completion.or_else(|| device.borrow_mut().release(CommandId(number)));
+            let completion = completion.expect("it was held");
+            progress.complete(answer(completion.result, range, BLOCK_BYTES));
+        });
+        ticket
     }
 }
 

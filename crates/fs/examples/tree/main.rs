@@ -8,7 +8,7 @@
 //! tree churn DIR SEED       removes, renames, cuts, overwrites a part of them
 //! tree write IMAGE SEED     makes and changes a tree in an image of either format, as this project writes it
 //! tree sync DIR SEED        changes files and syncs each of them, then changes others
-//! tree sync-image IMAGE SEED cut|unmount   the same in an image, which is then left as it is or unmounted
+//! tree sync-image IMAGE SEED cut|unmount [data=journal]   the same in an image, which is then left as it is or unmounted
 //! tree recover IMAGE        mounts an image for writing, and unmounts it
 //! tree list DIR             one line for each name, by system calls
 //! tree list-image IMAGE     the same from an image of either format
@@ -22,7 +22,7 @@ mod image;
 
 use flashweir_core::random::mix;
 use flashweir_core::{Executor, Instant};
-use flashweir_fs::ext4::{self, Ext4};
+use flashweir_fs::ext4::{self, Ext4, Ext4Options, Journaling};
 use flashweir_fs::f2fs::F2fs;
 use flashweir_fs::format::Kind;
 use flashweir_fs::port::{Image, block_on};
@@ -59,7 +59,10 @@ fn main() -> Outcome {
         ["write", image, seed] => return write(Path::new(image), seed.parse()?),
         ["sync", dir, seed] => return sync(Path::new(dir), seed.parse()?),
         ["sync-image", image, seed, end @ ("cut" | "unmount")] => {
-            return sync_image(Path::new(image), seed.parse()?, *end == "cut");
+            return sync_image(Path::new(image), seed.parse()?, *end == "cut", Journaling::Ordered);
+        }
+        ["sync-image", image, seed, "cut", "data=journal"] => {
+            return sync_image(Path::new(image), seed.parse()?, true, Journaling::Journal);
         }
         ["recover", image] => return recover(Path::new(image)),
         ["encode", image] => return encode::encode(Path::new(image)),
@@ -70,7 +73,7 @@ fn main() -> Outcome {
         ["list-image", image] => image::list(Path::new(image), &mut lines)?,
         _ => {
             return Err("expected fill DIR SEED, churn DIR SEED, write IMAGE SEED, sync DIR SEED, \
-                 sync-image IMAGE SEED cut|unmount, recover IMAGE, list DIR, list-image IMAGE, encode IMAGE, replay IMAGE or replayed IMAGE [COPY]"
+                 sync-image IMAGE SEED cut|unmount [data=journal], recover IMAGE, list DIR, list-image IMAGE, encode IMAGE, replay IMAGE or replayed IMAGE [COPY]"
                 .into());
         }
     }
@@ -366,12 +369,12 @@ async fn sync_changes<F: Fs>(vfs: &Vfs<F>, seed: u64) -> flashweir_fs::vfs::Resu
     Ok(())
 }
 
-fn sync_image(image: &Path, seed: u64, is_cut: bool) -> Outcome {
+fn sync_image(image: &Path, seed: u64, is_cut: bool, journaling: Journaling) -> Outcome {
     async fn run<F: Fs>(vfs: &Vfs<F>, seed: u64, is_cut: bool) -> flashweir_fs::vfs::Result<()> {
         let done = sync_changes(vfs, seed).await;
         if is_cut { done } else { done.and(vfs.unmount().await) }
     }
-    match mount(image)? {
+    match mount_as(image, journaling)? {
         Mounted::F2fs(fs) => with_vfs(*fs, async move |vfs| {
             let done = run(&vfs, seed, is_cut).await;
             let counts = vfs.fs().metrics();
@@ -419,8 +422,13 @@ enum Mounted {
 
 /// Mounts an image for writing.
 fn mount(image: &Path) -> Result<Mounted, Box<dyn Error>> {
+    mount_as(image, Journaling::Ordered)
+}
+
+fn mount_as(image: &Path, journaling: Journaling) -> Result<Mounted, Box<dyn Error>> {
     let image = Rc::new(Image::open(image, true)?);
-    match block_on(Ext4::mount(Rc::clone(&image) as _)) {
+    let options = Ext4Options { journaling, ..Ext4Options::default() };
+    match block_on(Ext4::mount_with(Rc::clone(&image) as _, options)) {
         Ok(fs) => Ok(Mounted::Ext4(Box::new(fs))),
         Err(ext4::Error::Absent(..)) => Ok(Mounted::F2fs(Box::new(block_on(F2fs::mount(image))?))),
         Err(error) => Err(error.into()),

@@ -63,6 +63,8 @@ pub struct Recovery {
     blocks: BTreeMap<Addr, (u32, Arc<[u8]>)>,
     revoked: BTreeMap<Addr, u32>,
     transactions: u32,
+    /// A bug that tests have to find: what an earlier use of the journal left behind the end of the log counts.
+    pub(super) trusts_old_commits: bool,
 }
 
 impl Recovery {
@@ -83,6 +85,7 @@ impl Recovery {
             blocks: BTreeMap::new(),
             revoked: BTreeMap::new(),
             transactions: 0,
+            trusts_old_commits: false,
         }
     }
 
@@ -97,7 +100,8 @@ impl Recovery {
             self.take_data(tag, block);
             return Ok(true);
         }
-        let header = Header::decode(block).filter(|header| header.sequence == self.sequence);
+        let is_next = |header: &Header| header.sequence == self.sequence || self.trusts_old_commits;
+        let header = Header::decode(block).filter(is_next);
         match header.map(|header| header.kind) {
             Some(BlockKind::Descriptor) => {
                 self.check_tail("descriptor", block);
@@ -120,6 +124,9 @@ impl Recovery {
     }
 
     fn set_wrong(&mut self, what: String) {
+        if self.trusts_old_commits {
+            return;
+        }
         self.wrong.get_or_insert(what);
     }
 

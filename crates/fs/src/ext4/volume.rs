@@ -33,6 +33,7 @@ pub struct Volume {
     groups: Vec<GroupDesc>,
     journal: Option<Journal>,
     needs_recovery: bool,
+    trusts_old_commits: bool,
 }
 
 /// The journal of a volume.
@@ -68,12 +69,19 @@ impl Volume {
         let superblock = superblock_of(&*port).await?;
         let geometry = superblock.geometry();
         let needs_recovery = superblock.features.has(Feature::RECOVER);
-        Ok(Self { port, superblock, geometry, groups: Vec::new(), journal: None, needs_recovery })
+        let (groups, journal) = (Vec::new(), None);
+        Ok(Self { port, superblock, geometry, groups, journal, needs_recovery, trusts_old_commits: false })
     }
 
     /// Mounts a volume for reading. Errors: there is none, it is corrupt, or it has what is not supported.
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
+        Self::mount_trusting(port, false).await
+    }
+
+    /// The same with a bug that tests have to find, or without it: see [`Recovery::trusts_old_commits`].
+    pub(super) async fn mount_trusting(port: Rc<dyn BlockPort>, trusts_old_commits: bool) -> Result<Self> {
         let mut volume = Self::with_superblock(port).await?;
+        volume.trusts_old_commits = trusts_old_commits;
         volume.load_journal().await?;
         volume.load_superblock().await?;
         volume.load_groups().await?;
@@ -171,6 +179,7 @@ impl Volume {
     async fn replay(&self, inode: &Inode, superblock: &JournalSuperblock) -> Result<Replayed> {
         let end = superblock.log_end();
         let mut recovery = Recovery::new(superblock, &self.geometry);
+        recovery.trusts_old_commits = self.trusts_old_commits;
         let mut at = superblock.start;
         'log: loop {
             let run = self.run(inode, at.into()).await?;

@@ -7,7 +7,7 @@ use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::Stream;
 use flashweir_core::executor::Handle;
-use flashweir_fs::ext4::{Ext4, Options, check, mkfs};
+use flashweir_fs::ext4::{Ext4, Ext4Options, Journaling, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
@@ -118,9 +118,10 @@ fn thousands_of_names() {
     });
 }
 
-fn check_model(actions: [Vec<Action>; 2]) {
+fn check_model(actions: [Vec<Action>; 2], journaling: Journaling) {
     let image = volume(16);
-    let fs = block_on(Ext4::mount(Rc::clone(&image) as _)).unwrap();
+    let options = Ext4Options { journaling, ..Ext4Options::default() };
+    let fs = block_on(Ext4::mount_with(Rc::clone(&image) as _, options)).unwrap();
     let mut bed = Bed::mount(MountOptions { cache: cache_of(32), ..MountOptions::default() }, |_| fs);
     let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
     let ended = Rc::new(());
@@ -146,7 +147,8 @@ proptest! {
     /// Two files at the same time read as they were written.
     #[test]
     fn files_read_as_written(a in prop::collection::vec(action(), 1..60), b in prop::collection::vec(action(), 1..60)) {
-        check_model([a, b]);
+        check_model([a.clone(), b.clone()], Journaling::Ordered);
+        check_model([a, b], Journaling::Journal);
     }
 }
 
@@ -316,6 +318,73 @@ fn a_directory_that_cannot_count_its_subdirectories() {
     good(&image);
 }
 
+/// Pages that begin as blocks of the journal do, and pages that are overwritten and freed while the journal has them, are read as
+/// they were written: from memory, after a checkpoint, and after a cut.
+#[test]
+fn journalled_data_are_read_wherever_they_are() {
+    const PAGES: u64 = 60;
+    let like_a_journal = |at: u64, version: u64| {
+        let mut bytes = page(at, version);
+        bytes[..4].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
+        bytes
+    };
+    let image = volume(64);
+    let options = || Ext4Options { journaling: Journaling::Journal, ..Ext4Options::default() };
+    let fs = block_on(Ext4::mount_with(Rc::clone(&image) as _, options())).unwrap();
+    let mut bed = Bed::mount(MountOptions { cache: cache_of(32), ..MountOptions::default() }, |_| fs);
+    let vfs = bed.vfs.clone();
+    let versions = bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let file = root.open("/file", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+        let mut random = Stream::new(3, "journalled data");
+        let mut versions = vec![0; PAGES as usize];
+        for version in 1..5000 {
+            let at = random.below(PAGES);
+            versions[at as usize] = version;
+            file.pwrite(at * 4096, Source::bytes(&like_a_journal(at, version))).await.unwrap();
+            let other = random.below(PAGES);
+            match random.below(12) {
+                0 => file.sync(SyncKind::Data).await.unwrap(),
+                1 => {
+                    file.punch_hole(other * 4096, 4096).await.unwrap();
+                    versions[other as usize] = 0;
+                }
+                _ => (),
+            }
+            let mut bytes = [0; 4096];
+            if file.pread(other * 4096, Sink::bytes(&mut bytes)).await.unwrap() == 4096 {
+                let expected = match versions[other as usize] {
+                    0 => [0; 4096],
+                    version => like_a_journal(other, version),
+                };
+                assert!(bytes == expected, "page {other} at {version}");
+            }
+        }
+        file.sync(SyncKind::Data).await.unwrap();
+        assert!(vfs.fs().metrics().journalled_blocks > 2000, "the journal went round");
+        assert!(vfs.fs().metrics().revoked_blocks > 10);
+        // The power is cut.
+        std::mem::forget(file);
+        versions
+    });
+    let fs = block_on(Ext4::mount_with(Rc::clone(&image) as _, options())).unwrap();
+    assert!(fs.recovered().log.transactions > 0);
+    let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let file = vfs.process(Creds::ROOT).open("/file", OpenFlags::READ, 0).await.unwrap();
+        for (at, version) in (0..).zip(versions) {
+            let mut bytes = [0; 4096];
+            file.pread(at * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+            let expected = if version == 0 { [0; 4096] } else { like_a_journal(at, version) };
+            assert!(bytes == expected, "page {at}");
+        }
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
 /// A volume that users fill, overwrite at random, empty and fill again.
 #[test]
 fn a_full_volume_goes_on() {
@@ -375,8 +444,9 @@ impl Disk {
     }
 
     /// Mounted, with a small cache.
-    fn mounted(self: &Rc<Self>, is_slow: bool) -> Bed<Ext4> {
-        let fs = block_on(Ext4::mount(Rc::clone(self) as _)).unwrap();
+    fn mounted(self: &Rc<Self>, journaling: Journaling, is_slow: bool) -> Bed<Ext4> {
+        let options = Ext4Options { journaling, ..Ext4Options::default() };
+        let fs = block_on(Ext4::mount_with(Rc::clone(self) as _, options)).unwrap();
         let bed = Bed::mount(MountOptions { cache: cache_of(64), ..MountOptions::default() }, |_| fs);
         *self.clock.borrow_mut() = is_slow.then(|| bed.handle.clone());
         bed
@@ -414,7 +484,8 @@ impl BlockPort for Disk {
 fn many_at_once_on_a_slow_disk() {
     for seed in 0..4 {
         let disk = Disk::new(volume(64));
-        let mut bed = disk.mounted(true);
+        let journaling = if seed % 2 == 0 { Journaling::Ordered } else { Journaling::Journal };
+        let mut bed = disk.mounted(journaling, true);
         let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
         let ended = Rc::new(());
         for task in 0..6_u64 {
@@ -539,9 +610,15 @@ fn orphans_are_freed_at_the_next_mount() {
 /// at the last sync before, or what was never written to its file.
 #[test]
 fn a_cut_leaves_the_last_commit() {
+    for journaling in [Journaling::Ordered, Journaling::Journal] {
+        a_cut_leaves_the_last_commit_of(journaling);
+    }
+}
+
+fn a_cut_leaves_the_last_commit_of(journaling: Journaling) {
     const PAGES: u64 = 300;
     let disk = Disk::new(volume_with_secrets(32));
-    let mut bed = disk.mounted(false);
+    let mut bed = disk.mounted(journaling, false);
     let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
     let synced = bed.run(async move {
         let root = vfs.process(Creds::ROOT);
@@ -593,7 +670,7 @@ fn a_cut_leaves_the_last_commit() {
         let fs = block_on(Ext4::mount(Rc::clone(&image) as _)).unwrap();
         replayed += fs.recovered().log.transactions;
         let mut bed = Bed::mount(MountOptions::default(), |_| fs);
-        let (_, least) = synced.iter().rfind(|(at, _)| *at <= start + 1).unwrap();
+        let (_, least) = synced.iter().rfind(|(at, _)| *at <= start + 1).unwrap_or(&synced[0]);
         let (vfs, least) = (bed.vfs.clone(), least.clone());
         bed.run(async move {
             let root = vfs.process(Creds::ROOT);

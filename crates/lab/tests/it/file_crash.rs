@@ -4,6 +4,7 @@ use flashweir_device::PlantedBug as DeviceBug;
 use flashweir_lab::crash::files::explorer::{Case, run};
 use flashweir_lab::crash::files::ops::content;
 use flashweir_lab::crash::files::oracle::Violation;
+use flashweir_lab::crash::files::token::bug_named;
 use flashweir_lab::crash::files::tree::{Body, Node, Tree};
 use flashweir_lab::crash::files::volume::{Base, Setup, recover};
 use flashweir_lab::crash::files::{
@@ -41,6 +42,45 @@ fn file_cuts_of_ext4_keep_promises() {
         let report = explore(&config, None, |_| true).unwrap();
         assert_eq!(report.violations, [], "{sequences:?}");
         assert!(report.totals.recovered > 150 && report.totals.nested > 10, "{report:?}");
+    }
+}
+
+/// Where blocks change owners, also while several requests are under way.
+#[test]
+fn file_cuts_keep_promises_where_blocks_are_used_again() {
+    for (format, on) in [
+        (Format::F2fs, On::Model),
+        (Format::F2fs, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4, On::Late),
+    ] {
+        let config = FileCrashConfig { format, on, ..config(Sequences::Reuse, 8) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{format:?} {on:?}");
+        assert!(report.totals.recovered > 150, "{report:?}");
+    }
+}
+
+/// What a journal protects from blocks that change owners, and from data that are late.
+#[test]
+fn ext4_that_forgets_who_had_a_block_is_found_out() {
+    for (name, on) in
+        [("no-revoke", On::Model), ("early-discard-of-freed", On::Model), ("unordered-data", On::Late)]
+    {
+        let planted = Some(bug_named(Format::Ext4, name).unwrap());
+        let config = FileCrashConfig {
+            format: Format::Ext4,
+            on,
+            seed: 1,
+            planted,
+            minimise: false,
+            ..config(Sequences::Reuse, 40)
+        };
+        let report = explore(&config, None, |_| true).unwrap();
+        let [violation] = &report.violations[..] else { panic!("{name}: {report:?}") };
+        let token: Token = violation.token.parse().unwrap();
+        assert!(replay(&token).unwrap().is_some(), "{token}");
+        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
     }
 }
 
@@ -137,6 +177,22 @@ fn a_file_that_is_made_through_a_dangling_link_is_known() {
     {
         verdict(words, |_| ()).unwrap_or_else(|violation| panic!("{words}: {violation:?}"));
     }
+}
+
+/// The oracle took a file that is deleted last for one that is new, of which pages may be zeros.
+#[test]
+fn bytes_of_a_file_that_is_being_deleted_are_judged() {
+    // What it leaves has the file again.
+    let there = "write:A/foo:0+9000,sync,creat:B/foo";
+    let mut base_and_run = None;
+    verdict_unsynced(there, |tree| base_and_run = Some(tree.clone())).unwrap();
+    let with_file = base_and_run.unwrap();
+    let found = verdict(&format!("{there},unlink:A/foo"), |tree| {
+        *tree = with_file.clone();
+        bytes(tree, "A/foo", |bytes| bytes[..4096].fill(0));
+    });
+    assert!(matches!(found, Err(Violation::Content(_))), "{found:?}");
+    verdict(&format!("{there},unlink:A/foo"), |tree| *tree = with_file.clone()).unwrap();
 }
 
 /// A sequence, what it leaves when everything persists, and the verdict on that after `change`.

@@ -7,7 +7,7 @@ use super::super::layout::xattr::Xattr;
 use super::super::layout::{self, Addr, Feature, Geometry};
 use super::names::Place;
 use super::state::{State, Step};
-use super::{Ext4, errno};
+use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
 use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
@@ -352,8 +352,12 @@ impl State {
                 addr
             }
         };
-        let end = (first + count) * BLOCK;
+        let mut end = (first + count) * BLOCK;
         let node = self.node(ino)?;
+        if self.journals_data {
+            // What is behind the end of the file comes with a later version of the page.
+            end = end.min(node.size);
+        }
         if end > node.written_end || end.min(node.size) > node.inode.size {
             let node = self.node_mut(ino)?;
             node.written_end = node.written_end.max(end);
@@ -410,6 +414,12 @@ impl State {
     }
 }
 
+/// Pages in a row, as many as an extent has.
+fn row(pages: &[DirtyPage]) -> u32 {
+    let in_row = pages.iter().zip(pages[0].index..).take_while(|(page, index)| page.index == *index);
+    in_row.count().min(BLOCKS_MAX.into()) as u32
+}
+
 impl Ext4 {
     /// Frees an inode that nobody has or holds.
     pub(super) async fn destroy(&self, ino: Option<layout::Ino>) -> Result<()> {
@@ -464,7 +474,7 @@ impl Ext4 {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
-        if self.is_full() {
+        if self.is_full(0) {
             return Ok(None);
         }
         let placed = self.run(|state| {
@@ -476,6 +486,46 @@ impl Ext4 {
             Err(Errno::ENOSPC) if self.state.borrow().counts.waiting > 0 => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Writes pages by way of the journal: as many as a transaction has room for are in one.
+    async fn journal_pages(&self, ino: layout::Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
+        let is_split = self.options.planted == Some(PlantedBug::SplitWrites);
+        let most = if is_split { pages.len().div_ceil(2) } else { self.data_blocks_max() };
+        for (number, part) in pages.chunks(most.max(1)).enumerate() {
+            if is_split && number > 0 {
+                self.commit().await?;
+            }
+            let mut result = self.journal_part(ino, part, cause).await;
+            if result == Err(Errno::ENOSPC) && self.state.borrow().counts.waiting > 0 {
+                // Blocks become free with a commit. Pages that have theirs already keep them.
+                self.commit().await?;
+                result = self.journal_part(ino, part, cause).await;
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn journal_part(&self, ino: layout::Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
+        let _handle = self.handle(pages.len()).await?;
+        let mut at = 0;
+        while at < pages.len() {
+            let (rest, first) = (&pages[at..], pages[at].index);
+            let count = row(rest);
+            let placed = self.run(|state| {
+                let (addr, count) = state.place(ino, first, count)?;
+                let contents = rest[..count as usize].iter().map(|page| page.payload.clone());
+                // Who writes past the page cache says afterwards that the file has become longer.
+                let is_direct = cause == WriteCause::Direct;
+                let end = if is_direct { (first + u64::from(count)) * BLOCK } else { 0 };
+                state.put_data(ino, addr, contents, end)?;
+                state.metrics.written_pages += u64::from(count);
+                Ok(count)
+            });
+            at += placed.await? as usize;
+        }
+        Ok(())
     }
 
     /// Waits for writes of data.
@@ -705,6 +755,21 @@ impl Fs for Ext4 {
 
     async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
         let runs = self.runs(number(ino)?, first, pages).await?;
+        // Nobody writes these pages meanwhile, so what the journal has now is the newest.
+        let newest = |addr: Addr| {
+            let newest = self.state.borrow().newest_data(addr).cloned();
+            newest.or_else(|| self.journal.newest(addr))
+        };
+        let journalled = |(at, addr, count): &(usize, Addr, u32)| {
+            let (at, places) = (*at, addr.0..addr.0 + u64::from(*count));
+            places.enumerate().map(move |(page, addr)| (at + page, Addr(addr))).collect::<Vec<_>>()
+        };
+        let journalled = match self.options.journaling {
+            Journaling::Journal => runs.iter().flat_map(journalled).collect(),
+            _ => Vec::new(),
+        };
+        let journalled: Vec<(usize, Payload)> =
+            journalled.into_iter().filter_map(|(at, addr)| Some((at, newest(addr)?))).collect();
         let tickets: Vec<_> =
             runs.into_iter().map(|(at, addr, count)| (at, self.port.read(Block(addr.0), count))).collect();
         for (at, ticket) in tickets {
@@ -712,6 +777,9 @@ impl Fs for Ext4 {
             for (page, read) in pages[at..].iter_mut().zip(answer) {
                 *page = read;
             }
+        }
+        for (at, payload) in journalled {
+            pages[at] = payload;
         }
         Ok(())
     }
@@ -734,14 +802,15 @@ impl Fs for Ext4 {
         let _ = state.note_size(ino);
     }
 
-    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], _cause: WriteCause) -> Result<()> {
+    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         let ino = number(ino)?;
+        if self.options.journaling == Journaling::Journal {
+            return self.journal_pages(ino, pages, cause).await;
+        }
         let (mut at, mut result, mut tickets) = (0, Ok(()), Vec::new());
         while at < pages.len() && result.is_ok() {
             let first = pages[at].index;
-            let row =
-                pages[at..].iter().zip(first..).take_while(|(page, index)| page.index == *index).count();
-            let count = row.min(BLOCKS_MAX.into()) as u32;
+            let count = row(&pages[at..]);
             let mut placed = self.begin_data(ino, first, count).await;
             if placed == Ok(None) {
                 // A commit waits for data, so those that were begun here have to end first.

@@ -61,6 +61,8 @@ struct Log {
     live: VecDeque<Live>,
     /// The newest committed contents that are not at their places, with their transactions.
     pending: BTreeMap<Addr, (u32, Payload)>,
+    /// What is being written to its places.
+    leaving: BTreeMap<Addr, Payload>,
 }
 
 /// See the module.
@@ -182,6 +184,7 @@ impl Journal {
             superblock,
             live: VecDeque::new(),
             pending: BTreeMap::new(),
+            leaving: BTreeMap::new(),
         };
         let planted = options.planted;
         let has_barriers = options.barrier && planted != Some(PlantedBug::NoBarriers);
@@ -191,6 +194,13 @@ impl Journal {
     /// Blocks that one transaction may have at most: a quarter of the log, as with Linux.
     pub(super) fn blocks_max(&self) -> usize {
         self.log.borrow().capacity() as usize / 4
+    }
+
+    /// The newest committed content of a block, unless it is at its place.
+    pub(super) fn newest(&self, addr: Addr) -> Option<Payload> {
+        let log = self.log.borrow();
+        let pending = log.pending.get(&addr).map(|(_, payload)| payload);
+        pending.or_else(|| log.leaving.get(&addr)).cloned()
     }
 
     /// Writes a transaction to the log; then it is durable, or has been answered where there are no barriers. One call at
@@ -267,8 +277,11 @@ impl Journal {
                 }
             }
             log.set_tail();
+            log.leaving.clone_from(&home);
         }
-        all(self.write_runs(home)).await?;
+        let written = all(self.write_runs(home)).await;
+        self.log.borrow_mut().leaving.clear();
+        written?;
         self.flush().await?;
         self.write_superblock(true).await
     }

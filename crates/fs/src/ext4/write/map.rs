@@ -11,6 +11,7 @@ use super::super::layout::extent::{
 };
 use super::super::layout::inode::flags;
 use super::super::layout::{Addr, Geometry, Ino};
+use super::orphan::STEP_BLOCKS;
 use super::state::{State, Step};
 use crate::format::Kind;
 use crate::vfs::Errno;
@@ -358,7 +359,9 @@ impl State {
         let mut end = end.min(Geometry::FILE_BLOCKS_MAX);
         let mut left = extents_max;
         let is_metadata = self.kind(ino)? != Kind::Regular;
-        while end > first && left > 0 {
+        let (whole, is_data) = (first, self.journals_data && !is_metadata);
+        while end > whole && left > 0 {
+            let mut first = whole;
             let mut way = self.way(ino, end - 1)?;
             let level = way.last_mut().expect("there is a root");
             let start = level.place.range.start;
@@ -369,6 +372,10 @@ impl State {
             }
             let leaf = extents(&mut level.node);
             let to = leaf.partition_point(|extent| u64::from(extent.first) < end);
+            if let Some(last) = to.checked_sub(1).map(|last| leaf[last]).filter(|_| is_data) {
+                // Each block is revoked, so a step is a part of the blocks too.
+                first = first.max(last.end().min(end).saturating_sub(STEP_BLOCKS));
+            }
             let from = leaf.partition_point(|extent| extent.end() <= first).max(to.saturating_sub(left));
             if from >= to {
                 end = if start <= first { first } else { start };
@@ -393,7 +400,7 @@ impl State {
                 parts.extend(behind);
             }
             let lowest = u64::from(cut[0].first).max(first);
-            left = left.saturating_sub(cut.len());
+            left = if first > whole { 0 } else { left.saturating_sub(cut.len()) };
             let is_whole = from == 0 || leaf[from - 1].end() <= first;
             let at = from + parts.len().saturating_sub(1);
             leaf.splice(from..to, parts);
@@ -404,6 +411,8 @@ impl State {
                 for block in addr.0..addr.0 + u64::from(count) {
                     if is_metadata {
                         self.forget_block(Addr(block));
+                    } else if is_data {
+                        self.forget_data(Addr(block));
                     }
                 }
                 self.count_blocks(ino, -i64::from(count))?;
@@ -411,6 +420,6 @@ impl State {
             end = if is_whole && start <= first { first } else { lowest };
         }
         self.flatten(ino)?;
-        Ok(end.max(first))
+        Ok(end.max(whole))
     }
 }

@@ -1,13 +1,13 @@
 //! A volume that is mounted for writing, as the vfs uses it.
 //!
 //! Operations change the [`state`] in memory: [`names`], [`map`], [`space`], [`xattr`], [`orphan`]. Pages of files get
-//! their blocks when they are written, and go there at once; everything else goes to the [`journal`] with the transaction
-//! that it was changed in ([`sync`]), and from there to its place.
+//! their blocks when they are written, and go there at once, unless data are journalled; everything else goes to the [`journal`] with
+//! the transaction that it was changed in ([`sync`]), and from there to its place.
 //!
 //! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); the data of files for which
 //! a transaction has blocks are written before it is committed.
 //!
-//! Deliberately absent: writing to files that are not mapped by extents, journalling of data, a journal on another disk.
+//! Deliberately absent: writing to files that are not mapped by extents, a journal on another disk.
 //! Blocks of metadata that were read stay in memory.
 
 mod fs;
@@ -25,7 +25,7 @@ use super::error::{Error, Result, corrupt};
 use super::layout::journal::{JournalSuperblock, compat, incompat};
 use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
-use super::recover::{Recovered, recover};
+use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
 use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
 use crate::vfs::{Errno, Event};
@@ -58,6 +58,9 @@ pub struct Ext4 {
     writing: RefCell<BTreeSet<u64>>,
     writes: Cell<u64>,
     is_committing: Cell<bool>,
+    /// Changes of several operations that are to be in one transaction, and whether the running one waits for their end.
+    handles: Cell<u32>,
+    is_closing: Cell<bool>,
     /// The last transaction that was committed.
     committed: Cell<u64>,
     /// Set when a commit failed: what is on the disk is the transaction before.
@@ -92,11 +95,12 @@ impl Ext4 {
     /// Mounts a volume for writing. Of one that was not unmounted the journal is replayed first; inodes that had lost their
     /// names are freed. Errors: those of [`Volume::mount`]; the volume can only be read, or has to be checked.
     pub async fn mount_with(port: Rc<dyn BlockPort>, options: Ext4Options) -> Result<Self> {
-        let mut volume = Volume::mount(Rc::clone(&port)).await?;
+        let trusts_old = options.planted == Some(PlantedBug::TrustedOldCommits);
+        let mut volume = Volume::mount_trusting(Rc::clone(&port), trusts_old).await?;
         check_writable(&volume)?;
         let mut recovered = AtMount::default();
         if volume.needs_recovery() {
-            recovered.log = recover(Rc::clone(&port)).await?;
+            recovered.log = recover_trusting(Rc::clone(&port), trusts_old).await?;
             volume = Volume::mount(Rc::clone(&port)).await?;
         }
         let log = journal_blocks(&volume).await?;
@@ -127,6 +131,7 @@ impl Ext4 {
         let overhead = overhead(&geometry, log.len() as u64);
         set_journal_features(&mut journal, &geometry);
         state.planted = options.planted;
+        state.journals_data = options.journaling == Journaling::Journal;
         let journal = Journal::open(Rc::clone(&port), journal, log, &options).await?;
         let mut fs = Self {
             volume,
@@ -139,6 +144,8 @@ impl Ext4 {
             writing: RefCell::default(),
             writes: Cell::new(0),
             is_committing: Cell::new(false),
+            handles: Cell::new(0),
+            is_closing: Cell::new(false),
             committed: Cell::new(0),
             failed: Cell::new(false),
             changes: Event::default(),
@@ -219,7 +226,7 @@ impl Ext4 {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
-        while self.is_full() {
+        while self.is_full(0) {
             self.commit().await?;
         }
         let result = self.run(&mut operation).await;
@@ -231,12 +238,34 @@ impl Ext4 {
         result
     }
 
-    /// Whether the running transaction may have no room for another operation.
-    fn is_full(&self) -> bool {
+    /// Whether the running transaction may have no room for another operation, and so many blocks of files.
+    fn is_full(&self, data: usize) -> bool {
         let state = self.state.borrow();
         // What is revoked takes a word of a block.
         let revoking = state.running.revoked.len() / REVOKES_PER_BLOCK;
-        state.running.blocks.len() + revoking + OPERATION_BLOCKS > self.journal.blocks_max()
+        let blocks = state.running.blocks.len() + state.running.data.len() + data;
+        blocks + revoking + OPERATION_BLOCKS > self.journal.blocks_max()
+    }
+
+    /// Blocks of files that are journalled in one transaction, whatever else it has.
+    fn data_blocks_max(&self) -> usize {
+        (self.journal.blocks_max().saturating_sub(OPERATION_BLOCKS) / 2).max(1)
+    }
+
+    /// What is done until this is dropped is in one transaction, which has room for so many blocks of files. It must not wait
+    /// for a commit.
+    async fn handle(&self, data: usize) -> std::result::Result<OpenHandle<'_>, Errno> {
+        loop {
+            self.changes.until(|| !self.is_closing.get()).await;
+            if self.failed.get() {
+                return Err(Errno::EROFS);
+            }
+            if !self.is_full(data) {
+                self.handles.set(self.handles.get() + 1);
+                return Ok(OpenHandle(self));
+            }
+            self.commit().await?;
+        }
     }
 
     /// Brings a block of metadata into memory, unless it came meanwhile.
@@ -275,6 +304,17 @@ impl Ext4 {
     fn end_write(&self, number: u64) {
         self.writing.borrow_mut().remove(&number);
         self.changes.notify();
+    }
+}
+
+/// See [`Ext4::handle`].
+#[derive(Debug)]
+struct OpenHandle<'a>(&'a Ext4);
+
+impl Drop for OpenHandle<'_> {
+    fn drop(&mut self) {
+        self.0.handles.set(self.0.handles.get() - 1);
+        self.0.changes.notify();
     }
 }
 

@@ -12,6 +12,8 @@ pub enum Journaling {
     Ordered,
     /// Nothing: after a power cut a file may have blocks with what was there before.
     Writeback,
+    /// Data go through the journal as metadata do: what was written together is there together, or not at all.
+    Journal,
 }
 
 /// How a volume is mounted.
@@ -48,11 +50,15 @@ pub enum PlantedBug {
     ForgottenOrphans,
     /// Freed blocks are discarded before their transaction is durable.
     EarlyDiscard,
+    /// Recovery goes on behind the end of the log, where an earlier use of the journal left transactions.
+    TrustedOldCommits,
+    /// Data that are journalled: a write is in two transactions.
+    SplitWrites,
 }
 
 impl PlantedBug {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::NoBarriers, "no-barriers"),
         (Self::UnorderedData, "unordered-data"),
         (Self::NoFlushBeforeCommit, "no-flush-before-commit"),
@@ -60,7 +66,18 @@ impl PlantedBug {
         (Self::NoRevoke, "no-revoke"),
         (Self::ForgottenOrphans, "no-orphans"),
         (Self::EarlyDiscard, "early-discard-of-freed"),
+        (Self::TrustedOldCommits, "trusted-old-commits"),
+        (Self::SplitWrites, "split-writes"),
     ];
+
+    /// Whether it can show where data are treated so.
+    pub fn is_of(self, journaling: Journaling) -> bool {
+        match self {
+            Self::UnorderedData => journaling == Journaling::Ordered,
+            Self::SplitWrites => journaling == Journaling::Journal,
+            _ => true,
+        }
+    }
 }
 
 impl Default for Ext4Options {
@@ -85,7 +102,7 @@ metrics! {
         allocated_pages,
         /// Transactions that were committed.
         commits,
-        /// Blocks of metadata in them.
+        /// Blocks in them, of data too where those are journalled.
         journalled_blocks,
         /// Blocks that they revoked.
         revoked_blocks,

@@ -11,8 +11,8 @@ use crate::vfs::Errno;
 
 /// Extents that one step frees.
 const STEP_EXTENTS: usize = 32;
-/// Blocks of a directory that one step frees.
-const STEP_BLOCKS: u64 = 1024;
+/// Blocks of a directory, or of a file whose blocks are journalled, that one step frees.
+pub(super) const STEP_BLOCKS: u64 = 1024;
 /// Sizes from here on need a feature.
 const LARGE_FILE_BYTES: u64 = 1 << 31;
 

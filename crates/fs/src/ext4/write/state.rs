@@ -113,6 +113,8 @@ pub(super) struct Transaction {
     pub(super) groups: BTreeSet<Group>,
     pub(super) has_superblock: bool,
     pub(super) revoked: BTreeSet<Addr>,
+    /// Blocks of files, where those are journalled.
+    pub(super) data: BTreeMap<Addr, Payload>,
     /// What it frees.
     pub(super) freed: Vec<(Addr, u32)>,
 }
@@ -149,6 +151,7 @@ enum Undo {
     Desc(Group, Box<GroupDesc>),
     Bits { group: Group, first: u32, count: u32, were_taken: bool },
     Revoked(Addr),
+    Data(Addr, Payload),
     Orphans(Vec<Ino>),
 }
 
@@ -176,6 +179,10 @@ pub(super) struct State {
     pub(super) metrics: Ext4Metrics,
     /// A bug that tests have to find.
     pub(super) planted: Option<PlantedBug>,
+    /// Blocks of files are journalled.
+    pub(super) journals_data: bool,
+    /// Of the transaction that was closed last, until the journal has them.
+    pub(super) closed_data: BTreeMap<Addr, Payload>,
     undo: Vec<Undo>,
     before: Counts,
     op: u64,
@@ -206,6 +213,8 @@ impl State {
             clock: Timestamp { seconds: seconds as i64, nanos: 0 },
             metrics: Ext4Metrics::default(),
             planted: None,
+            journals_data: false,
+            closed_data: BTreeMap::new(),
             undo: Vec::new(),
             before: Counts::default(),
             op: 1,
@@ -254,6 +263,7 @@ impl State {
                     self.mark(group, first, count, were_taken);
                 }
                 Undo::Revoked(addr) => drop(self.running.revoked.remove(&addr)),
+                Undo::Data(addr, payload) => drop(self.running.data.insert(addr, payload)),
                 Undo::Orphans(orphans) => self.orphans = orphans,
             }
         }
@@ -317,9 +327,44 @@ impl State {
         if self.running.blocks.remove(&addr) {
             self.undo.push(Undo::Clean(addr));
         }
+        self.revoke(addr);
+    }
+
+    /// What the journal has of a block does not count any more.
+    fn revoke(&mut self, addr: Addr) {
         if self.running.revoked.insert(addr) {
             self.undo.push(Undo::Revoked(addr));
         }
+    }
+
+    // Blocks of files that are journalled.
+
+    /// Blocks of a file, which is in memory, have these contents from the running transaction on. They hold the file up to
+    /// `end`. The last step of an operation.
+    pub(super) fn put_data(
+        &mut self,
+        ino: Ino,
+        addr: Addr,
+        contents: impl Iterator<Item = Payload>,
+        end: u64,
+    ) -> Step<()> {
+        let node = self.node_mut(ino)?;
+        node.written_end = node.written_end.max(end);
+        self.running.data.extend((addr.0..).map(Addr).zip(contents));
+        Ok(())
+    }
+
+    /// A block is none of a file any more.
+    pub(super) fn forget_data(&mut self, addr: Addr) {
+        if let Some(payload) = self.running.data.remove(&addr) {
+            self.undo.push(Undo::Data(addr, payload));
+        }
+        self.revoke(addr);
+    }
+
+    /// The content of a block of a file that the journal does not have yet.
+    pub(super) fn newest_data(&self, addr: Addr) -> Option<&Payload> {
+        self.running.data.get(&addr).or_else(|| self.closed_data.get(&addr))
     }
 
     // Descriptors.
@@ -572,6 +617,11 @@ impl State {
             running.revoked.remove(&addr);
             blocks.push((addr, payload_of(self.block(addr)?)));
         }
+        for (addr, payload) in &running.data {
+            running.revoked.remove(addr);
+            blocks.push((*addr, payload.clone()));
+        }
+        self.closed_data = running.data;
         self.metrics.commits += 1;
         self.metrics.journalled_blocks += blocks.len() as u64;
         self.metrics.revoked_blocks += running.revoked.len() as u64;

@@ -49,6 +49,10 @@ impl Ext4 {
     }
 
     async fn commit_running(&self) -> Result<()> {
+        self.is_closing.set(true);
+        self.changes.until(|| self.handles.get() == 0).await;
+        self.is_closing.set(false);
+        self.changes.notify();
         // All that a transaction has is in memory.
         let closed = self.state.borrow_mut().close().map_err(|stop| match stop {
             Stop::Failed(errno) => errno,
@@ -67,6 +71,7 @@ impl Ext4 {
         if !closed.blocks.is_empty() || !revoked.is_empty() {
             self.journal.commit(Closed { blocks: closed.blocks, revoked, now }).await?;
         }
+        self.state.borrow_mut().closed_data.clear();
         if self.options.discard {
             self.discard(&closed.freed).await;
         }
@@ -100,7 +105,8 @@ impl Ext4 {
     async fn commit_with_data(&self, wanted: u64) -> Result<()> {
         let is_running = wanted == self.state.borrow().running.tid;
         self.commit_until(wanted).await?;
-        if is_running { Ok(()) } else { self.flush().await }
+        // Data that are journalled are in a transaction.
+        if is_running || self.options.journaling == Journaling::Journal { Ok(()) } else { self.flush().await }
     }
 
     /// fsync and fdatasync of an inode whose dirty pages were written.

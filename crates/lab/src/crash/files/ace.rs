@@ -2,7 +2,7 @@
 //!
 //! A bounded sequence is what an operation needs, the operation, and one call that makes something durable. [`seq1`] has
 //! all of them within the bounds; [`seq2`] draws two operations; [`random`] goes on for longer, over the files of several
-//! tasks.
+//! tasks; in [`reuse`] blocks change owners.
 //!
 //! Where the bounds differ from ACE's: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
 //! holes, single bytes and pages past the end; files are punched, attributes have two sizes; what an operation needs is
@@ -286,6 +286,65 @@ pub fn random(seed: u64) -> Ops {
     Ops(ops)
 }
 
+/// A sequence in which blocks change their owners: something gets blocks of one kind (of a directory, of attributes, of the tree
+/// of a file in pieces, of data), loses them, and something else gets them, some of it durable before and some not, while
+/// other files are made durable.
+pub fn reuse(seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "sequences in which blocks change owners");
+    let mut ops = Vec::new();
+    let files = ["foo", "A/foo", "A/bar", "B/foo"];
+    for _ in 0..2 + random.below(3) {
+        let (from, to, other) =
+            (pick(&mut random, &files), pick(&mut random, &files), pick(&mut random, &files));
+        let path = || (*from).to_owned();
+        let dir = (*pick(&mut random, &["C", "A/C"])).to_owned();
+        let gone = *pick(&mut random, &[0, 1, 2]);
+        let emptied = match gone {
+            0 => Op::Unlink(path()),
+            1 => Op::Truncate(path(), 0),
+            _ => Op::Punch(path(), 0, 1 << 16),
+        };
+        let (made, lost) = match random.below(4) {
+            0 => (vec![Op::Mkdir(dir.clone())], Op::Rmdir(dir)),
+            1 => (vec![write(from, 4_096 * (1 + random.below(5)))], emptied),
+            2 => {
+                let set = Op::SetXattr(path(), "user".into(), 2_000);
+                (vec![write(from, SHORT), set], Op::RemoveXattr(path(), "user".into()))
+            }
+            _ => ((0..6).map(|piece| Op::Write(path(), piece * 8_192, 100)).collect(), emptied),
+        };
+        ops.extend(made);
+        durable(&mut random, from, &mut ops);
+        ops.push(lost);
+        durable(&mut random, other, &mut ops);
+        ops.push(match random.below(6) {
+            0 => Op::Mkdir((*pick(&mut random, &["B/C", "E"])).into()),
+            1 => Op::Append((*to).into(), 4_096 * (1 + random.below(3))),
+            2 => Op::Direct((*to).into(), 0, 4_096 * (1 + random.below(3))),
+            _ => write(to, 4_096 * (1 + random.below(5))),
+        });
+        if random.chance(0.4) {
+            // A transaction is committed while data of another file are on their way.
+            ops.extend([Op::Creat((*other).into()), Op::BeginSync, Op::Fsync((*other).into())]);
+        } else {
+            durable(&mut random, to, &mut ops);
+        }
+    }
+    ops.push(Op::Wait);
+    Ops(ops)
+}
+
+/// Makes a file durable, or everything, or nothing.
+fn durable(random: &mut Stream, file: &str, ops: &mut Vec<Op>) {
+    match random.below(10) {
+        0..=2 => ops.push(Op::Sync),
+        3..=6 => ops.push(Op::Fsync(file.into())),
+        7 => ops.push(Op::Fdatasync(file.into())),
+        8 => ops.push(Op::WriteBack),
+        _ => (),
+    }
+}
+
 /// A sequence for a volume that is nearly full: large parts of what fills it are written again, so that sections have to be
 /// cleaned and holes filled. No file gets longer for good.
 pub fn cleaning(seed: u64) -> Ops {
@@ -339,7 +398,7 @@ mod tests {
         assert_eq!((seq2(7), random(7)), (seq2(7), random(7)));
         assert_ne!((seq2(7), random(7)), (seq2(8), random(8)));
         for seed in 0..200 {
-            for ops in [seq2(seed), random(seed), cleaning(seed)] {
+            for ops in [seq2(seed), random(seed), cleaning(seed), reuse(seed)] {
                 assert_eq!(ops.to_string().parse::<Ops>().unwrap(), ops);
             }
         }

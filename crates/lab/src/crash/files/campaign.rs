@@ -33,15 +33,18 @@ pub enum Sequences {
     Random,
     /// Random ones on a volume that is nearly full, so that room has to be made for each.
     Cleaning,
+    /// Random ones in which what was freed is used again, for something else, while the journal still has it.
+    Reuse,
 }
 
 impl Sequences {
     /// Their names.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Seq1, "seq-1"),
         (Self::Seq2, "seq-2"),
         (Self::Random, "random"),
         (Self::Cleaning, "cleaning"),
+        (Self::Reuse, "reuse"),
     ];
 
     /// Its name.
@@ -158,6 +161,7 @@ impl Source {
             Sequences::Seq2 => Self::Drawn(ace::seq2, config.seed),
             Sequences::Random => Self::Drawn(ace::random, config.seed),
             Sequences::Cleaning => Self::Drawn(ace::cleaning, config.seed),
+            Sequences::Reuse => Self::Drawn(ace::reuse, config.seed),
         }
     }
 
@@ -352,14 +356,14 @@ pub struct FileMutant {
     pub bug: String,
     /// Images that were recovered until it was found, or until the budget was spent.
     pub recovered: u64,
-    /// The sequences among which it was found.
+    /// The sequences among which it was found, and what they ran on if it is not what was asked for.
     pub sequences: Option<String>,
     /// The violation that gave it away.
     pub killed_by: Option<FileViolation>,
 }
 
 /// Plants a bug and explores bounded sequences, then random ones, until it is found: a few of each, then many, or as many of
-/// each as `count` says.
+/// each as `count` says. On the model device those for which answers have to come late have them so.
 pub fn hunt(
     config: &FileCrashConfig,
     bug: Bug,
@@ -367,11 +371,19 @@ pub fn hunt(
 ) -> Result<FileMutant, String> {
     let mut mutant = FileMutant { bug: bug.name().into(), recovered: 0, sequences: None, killed_by: None };
     let counts = config.count.map_or(HUNT_SEQUENCES.to_vec(), |count| vec![count]);
-    let kinds = [Sequences::Seq1, Sequences::Seq2, Sequences::Random];
-    for (count, sequences) in counts.into_iter().flat_map(|count| kinds.map(|kind| (count, kind))) {
+    // Bugs of the device are nowhere else.
+    let on = if matches!(bug, Bug::Device(_)) { On::Device } else { config.on };
+    let late = if on == On::Model { On::Late } else { on };
+    let kinds = [
+        (Sequences::Seq1, on),
+        (Sequences::Seq2, on),
+        (Sequences::Random, on),
+        (Sequences::Reuse, on),
+        (Sequences::Reuse, late),
+    ];
+    for (count, (sequences, on)) in counts.into_iter().flat_map(|count| kinds.map(|kind| (count, kind))) {
         let config = FileCrashConfig {
-            // Bugs of the device are nowhere else.
-            on: if matches!(bug, Bug::Device(_)) { On::Device } else { config.on },
+            on,
             sequences,
             planted: Some(bug),
             count: Some(count),
@@ -383,7 +395,8 @@ pub fn hunt(
         mutant.recovered += report.totals.recovered;
         mutant.killed_by = report.violations.into_iter().next();
         if mutant.killed_by.is_some() {
-            mutant.sequences = Some(sequences.name().into());
+            let where_else = if on == On::Late { " (late)" } else { "" };
+            mutant.sequences = Some(format!("{}{where_else}", sequences.name()));
             break;
         }
     }

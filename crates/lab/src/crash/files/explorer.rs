@@ -19,7 +19,7 @@ use super::volume::{
     BLOCKS, Base, Clock, Damage, Disk, Setup, check, exercise, forever, mount, recover, reference,
 };
 use super::whole;
-use crate::model_port::ModelPort;
+use crate::model_port::{LatePort, ModelPort};
 use crate::stack::FlushMode;
 use flashweir_contract::{Contents, CrashState, Exploration, Kind, Log, LogPos};
 use flashweir_core::Stream;
@@ -268,7 +268,10 @@ pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
         let mut port = case.base.port(case.mode);
         let noted = Noted::begin(case)?;
         let disk = port.clone();
+        let is_late = case.on == On::Late;
         let done = port.run(|port, handle| {
+            let late = || Rc::new(LatePort::new(disk.clone(), handle.clone())) as Rc<dyn BlockPort>;
+            let port = if is_late { late() } else { port };
             noted.sequence(case, port, handle, Rc::new(move || u64::from(disk.position().0)))
         });
         let end = done.unwrap_or(Err("it waits for ever".into())).map_err(Fault::Differs)?;
@@ -293,8 +296,9 @@ impl Noted {
         let expected = Rc::new(expected(case.base, case.ops)?);
         let states = vec![Arc::clone(&case.base.tree)];
         let numbers = case.base.numbers.clone();
-        let grows_by_pages = case.base.format == Format::Ext4;
-        let history = History { states, numbers, grows_by_pages, ..History::default() };
+        let grows_by_pages = case.base.format.is_ext4();
+        let has_whole_writes = case.base.format == Format::Ext4Journal;
+        let history = History { states, numbers, grows_by_pages, has_whole_writes, ..History::default() };
         Ok(Self { expected, history: Rc::new(RefCell::new(history)), did: Rc::default(), end: Rc::default() })
     }
 
@@ -314,7 +318,9 @@ impl Noted {
     ) -> Pin<Box<dyn Future<Output = Result<u64, String>>>> {
         match case.base.format {
             Format::F2fs => Box::pin(self.sequence_on::<F2fs>(case, port, handle, position)),
-            Format::Ext4 => Box::pin(self.sequence_on::<Ext4>(case, port, handle, position)),
+            Format::Ext4 | Format::Ext4Journal => {
+                Box::pin(self.sequence_on::<Ext4>(case, port, handle, position))
+            }
         }
     }
 
@@ -470,7 +476,7 @@ struct Explorer<'a> {
 /// Explores a case: what was done, the hashes of the images that were recovered, and the first fault.
 pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
     match case.on {
-        On::Model => explore_model(case),
+        On::Model | On::Late => explore_model(case),
         On::Device => whole::explore(case),
     }
 }
@@ -515,9 +521,13 @@ impl Explorer<'_> {
         let mut judged = BTreeSet::new();
         for (cut, states) in by_cut {
             for (image, state) in states.into_iter().filter(|(image, _)| chosen.contains(image)) {
+                let like = trees.first_key_value().map(|(_, tree)| tree.clone());
                 let tree = match trees.entry(image) {
                     Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => new.insert(self.recover(cut, image, &state)?),
+                    Entry::Vacant(new) => {
+                        let tree = self.recover(cut, image, &state)?;
+                        new.insert(tree.sharing(like.as_ref()))
+                    }
                 };
                 if judged.insert((image, self.run.history.key(u64::from(cut)))) {
                     self.counts.judged += 1;

@@ -6,7 +6,7 @@
 use super::token::Bug;
 use super::volume::{BLOCKS, FULL, Setup};
 use crate::stack::FlushMode;
-use flashweir_fs::ext4::{self, Ext4, Ext4Options};
+use flashweir_fs::ext4::{self, Ext4, Ext4Options, Journaling};
 use flashweir_fs::f2fs::{self, F2fs, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::Fs;
@@ -22,11 +22,27 @@ pub enum Format {
     F2fs,
     /// ext4 with ordered data.
     Ext4,
+    /// ext4 whose data are journalled.
+    Ext4Journal,
 }
 
 impl Format {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 2] = [(Self::F2fs, "f2fs"), (Self::Ext4, "ext4")];
+    pub const ALL: [(Self, &'static str); 3] =
+        [(Self::F2fs, "f2fs"), (Self::Ext4, "ext4"), (Self::Ext4Journal, "ext4-journal")];
+
+    /// Whether it is ext4, however mounted.
+    pub fn is_ext4(self) -> bool {
+        self != Self::F2fs
+    }
+
+    /// What its journal promises of data, where it is ext4.
+    pub fn journaling(self) -> Journaling {
+        match self {
+            Self::Ext4Journal => Journaling::Journal,
+            Self::F2fs | Self::Ext4 => Journaling::Ordered,
+        }
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -131,8 +147,9 @@ impl Tested for Ext4 {
             Some(Bug::Ext4(bug)) => Some(bug),
             _ => None,
         };
-        let options =
-            Ext4Options { discard: !setup.base.is_multiple_of(2), planted, ..Ext4Options::default() };
+        let journaling = setup.format.journaling();
+        let discard = !setup.base.is_multiple_of(2);
+        let options = Ext4Options { journaling, discard, planted, ..Ext4Options::default() };
         Self::mount_with(disk, options).await.map_err(|error| error.to_string())
     }
 

@@ -43,6 +43,8 @@ pub struct History {
     pub numbers: Pairs,
     /// Whether a file that nobody synced may have grown by a part of a write only, whole pages from its start on.
     pub grows_by_pages: bool,
+    /// Whether what one call wrote to a file is there as a whole or not at all (version consistency).
+    pub has_whole_writes: bool,
 }
 
 /// Why a state is not allowed.
@@ -56,6 +58,8 @@ pub enum Violation {
     Size(String),
     /// Bytes that the file never had there since it was made durable.
     Content(String),
+    /// Pages of one write, of which some are from before it and others not.
+    Version(String),
     /// An extended attribute that the file never had since it was made durable.
     Xattr(String),
     /// A rename that happened by half.
@@ -72,6 +76,7 @@ impl Violation {
             Self::Vanished(what) => format!("vanished: {what}"),
             Self::Size(what) => format!("size: {what}"),
             Self::Content(what) => format!("content: {what}"),
+            Self::Version(what) => format!("version: {what}"),
             Self::Xattr(what) => format!("attribute: {what}"),
             Self::Rename(what) => format!("rename by half: {what}"),
             Self::Inode(what) => format!("inode: {what}"),
@@ -278,7 +283,10 @@ impl Judge<'_> {
             let fits = models.iter().rev().any(|&model| match self.inode(number, node, model) {
                 Ok(()) => true,
                 Err(violation) => {
-                    wrong.get_or_insert(violation);
+                    // That one of them is gone says least of what is there.
+                    if wrong.as_ref().is_none_or(|known| matches!(known, Violation::Inode(_))) {
+                        wrong = Some(violation);
+                    }
                     false
                 }
             });
@@ -304,7 +312,7 @@ impl Judge<'_> {
             )));
         };
         // An inode that is not in the first of its states may not have got anything yet.
-        let is_new = versions.len() <= self.last - floor.min(self.last);
+        let is_new = self.states(floor).next().is_some_and(|(_, tree)| !tree.nodes.contains_key(&model));
         if (newest.mode, newest.body.kind()) != (node.mode, node.body.kind()) {
             let (found, expected) = ((node.mode, node.body.kind()), (newest.mode, newest.body.kind()));
             return Err(Violation::Inode(format!("{} is {found:?}, expected {expected:?}", path())));
@@ -315,6 +323,9 @@ impl Judge<'_> {
             Body::File(bytes) => {
                 let bodies: Vec<&[u8]> = versions.iter().filter_map(|node| file(node)).collect();
                 self.file(&path, bytes, &bodies, is_new, floor)?;
+                if self.history.has_whole_writes {
+                    self.versions(&path, bytes, model, floor)?;
+                }
             }
             Body::Symlink(target) if node.body != newest.body => {
                 let expected = &newest.body;
@@ -396,6 +407,64 @@ impl Judge<'_> {
         Ok(())
     }
 
+    /// Of each write to a file, all pages are as before it, or all as after it. Operations that change pages past the page cache, or
+    /// beside it, take some of an earlier write with them.
+    fn versions(
+        &self,
+        path: &dyn Fn() -> String,
+        found: &[u8],
+        model: u64,
+        floor: usize,
+    ) -> Result<(), Violation> {
+        let begun = &self.history.steps[..self.last];
+        let touches = |index: usize, of: &str| {
+            [index, index + 1].iter().any(|&state| {
+                let tree = &self.history.states[state];
+                tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
+            })
+        };
+        let splits = begun.iter().enumerate().rposition(|(index, step)| match &step.op {
+            Op::Direct(of, ..)
+            | Op::Allocate(of, ..)
+            | Op::AllocateKeep(of, ..)
+            | Op::Punch(of, ..)
+            | Op::Truncate(of, _)
+            | Op::Creat(of) => touches(index, of),
+            Op::BeginSync | Op::AppendHeld(_) => true,
+            _ => false,
+        });
+        for (index, step) in begun.iter().enumerate().skip(splits.map_or(floor, |at| floor.max(at + 1))) {
+            let (Op::Write(of, ..) | Op::Append(of, _)) = &step.op else { continue };
+            if !touches(index, of) {
+                continue;
+            }
+            let [before, after] = [index, index + 1].map(|state| self.content(state, model));
+            let pages = before.len().max(after.len()).div_ceil(PAGE_BYTES);
+            let changed = (0..pages).filter(|&at| page(before, at) != page(after, at));
+            let like = |mut states: std::ops::RangeInclusive<usize>, at: usize| {
+                states.any(|state| page(self.content(state, model), at) == page(found, at))
+            };
+            let (mut old, mut new) = (None, None);
+            for at in changed {
+                old = old.or((!like(index + 1..=self.last, at)).then_some(at));
+                new = new.or((!like(floor..=index, at)).then_some(at));
+            }
+            if let (Some(old), Some(new)) = (old, new) {
+                return Err(Violation::Version(format!(
+                    "{}: page {old} is as before operation {index}, {}, and page {new} as after it",
+                    path(),
+                    step.op
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a file held in a state; nothing where it was not.
+    fn content(&self, state: usize, model: u64) -> &[u8] {
+        self.history.states[state].nodes.get(&model).and_then(|node| file(node)).unwrap_or_default()
+    }
+
     fn xattrs(&self, path: &dyn Fn() -> String, node: &Node, model: u64) -> Result<(), Violation> {
         let floor = self.floors.xattrs(model);
         let versions: Vec<Option<&Node>> =
@@ -474,6 +543,12 @@ impl Judge<'_> {
         }
         Ok(())
     }
+}
+
+/// A page of a file without zeros at its end; behind the end of the file there are only zeros.
+fn page(bytes: &[u8], at: usize) -> &[u8] {
+    let page = &bytes[(at * PAGE_BYTES).min(bytes.len())..((at + 1) * PAGE_BYTES).min(bytes.len())];
+    &page[..page.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)]
 }
 
 fn file(node: &Node) -> Option<&[u8]> {

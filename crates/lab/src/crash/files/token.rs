@@ -23,14 +23,19 @@ pub enum On {
     /// Any device that keeps the contract: after a cut, any state that it allows.
     #[default]
     Model,
+    /// The same, whose answers come late and not in the order of the requests: several of them are under way.
+    Late,
     /// Our simulated device, cut between and in its operations, and brought back by its own recovery.
     Device,
 }
 
 impl On {
-    /// Both, with their names and what the file system's name has behind it in a token.
-    pub const ALL: [(Self, &'static str, &'static str); 2] =
-        [(Self::Model, "model", ""), (Self::Device, "device", "-on-device")];
+    /// All, with their names and what the file system's name has behind it in a token.
+    pub const ALL: [(Self, &'static str, &'static str); 3] = [
+        (Self::Model, "model", ""),
+        (Self::Late, "late", "-on-late"),
+        (Self::Device, "device", "-on-device"),
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -65,7 +70,10 @@ impl Bug {
                 let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::F2fs(bug));
                 own.chain(DEVICE_BUGS.into_iter().map(Self::Device)).collect()
             }
-            Format::Ext4 => ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::Ext4(bug)).collect(),
+            Format::Ext4 | Format::Ext4Journal => {
+                let own = ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
+                own.filter(|bug| bug.is_of(format.journaling())).map(Self::Ext4).collect()
+            }
         }
     }
 
@@ -233,6 +241,7 @@ mod tests {
             "f2fs@rflush@7@sync@c3@0000000000000001@n1-0000000000000000@early-reuse",
             "ext4@flush@3@sync@c-@no-revoke",
             "ext4-on-device@flush@3@sync@c-",
+            "ext4-on-late@flush@3@write:foo:0+9,sync&,fsync:A@c7@0000000000000001@unordered-data",
         ] {
             assert_eq!(text.parse::<Token>().unwrap().to_string(), text);
         }

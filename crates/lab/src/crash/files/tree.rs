@@ -134,6 +134,17 @@ impl Tree {
         Ok(tree)
     }
 
+    /// The same; what is as in another tree shares its memory.
+    #[must_use]
+    pub fn sharing(mut self, other: Option<&Self>) -> Self {
+        for (number, node) in &mut self.nodes {
+            if let Some(same) = other.and_then(|other| other.nodes.get(number)).filter(|same| *same == node) {
+                *node = Arc::clone(same);
+            }
+        }
+        self
+    }
+
     /// The entries of a directory; none of what is no directory or is not there.
     pub fn entries(&self, dir: u64) -> Option<&BTreeMap<String, u64>> {
         match self.nodes.get(&dir).map(|node| &node.body) {
