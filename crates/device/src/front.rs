@@ -95,6 +95,9 @@ impl Device {
         if ordered && self.config.order.policy == PersistPolicy::None {
             return Err(DeviceError::NotSupported("ordered commands"));
         }
+        if ordered && self.media.is_stored() {
+            return Err(DeviceError::NotSupported("ordered commands on a volume"));
+        }
         if (ordered || command.op == Op::Barrier) && command.stream.is_none() {
             return Err(DeviceError::InvalidField("an order needs a stream"));
         }
@@ -169,27 +172,7 @@ impl Device {
             return;
         }
         while let Some(&at) = self.admission.front().filter(|_| !self.is_locked()) {
-            let done = match self.commands.get(at).command.op {
-                Op::Write { .. } => self.accept_write(now, at, effects),
-                Op::Trim { .. } | Op::WriteZeroes { .. } => self.accept_trim(now, at, effects),
-                Op::Flush => {
-                    self.accept_flush(now, at, effects);
-                    true
-                }
-                Op::RFlush(_) => {
-                    self.accept_range_flush(now, at, effects);
-                    true
-                }
-                Op::Barrier => {
-                    self.accept_barrier(now, at, effects);
-                    true
-                }
-                Op::Read { .. } => {
-                    self.start_read(now, at, effects);
-                    true
-                }
-                _ => unreachable!("the command was checked"),
-            };
+            let done = self.refuse_failed(at, effects) || self.admit_one(now, at, effects);
             if !done {
                 break;
             }
@@ -198,6 +181,31 @@ impl Device {
         }
         self.admitting = false;
         self.commit_saved();
+    }
+
+    /// Accepts one command as far as there is room; true when it is in.
+    fn admit_one(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) -> bool {
+        match self.commands.get(at).command.op {
+            Op::Write { .. } => self.accept_write(now, at, effects),
+            Op::Trim { .. } | Op::WriteZeroes { .. } => self.accept_trim(now, at, effects),
+            Op::Flush => {
+                self.accept_flush(now, at, effects);
+                true
+            }
+            Op::RFlush(_) => {
+                self.accept_range_flush(now, at, effects);
+                true
+            }
+            Op::Barrier => {
+                self.accept_barrier(now, at, effects);
+                true
+            }
+            Op::Read { .. } => {
+                self.start_read(now, at, effects);
+                true
+            }
+            _ => unreachable!("the command was checked"),
+        }
     }
 
     /// Whether a flush keeps everybody else from the buffer.

@@ -220,6 +220,18 @@ impl Device {
         self.commands.get(command).command.stream.filter(|_| self.orders.policy != PersistPolicy::None)
     }
 
+    /// Refuses a command of a stream that lost a member, from where it stands; false if there is nothing against it.
+    pub(crate) fn refuse_failed(&mut self, at: u32, effects: &mut Vec<Effect>) -> bool {
+        let Some(id) = self.stream_of(at) else { return false };
+        if !self.orders.streams.get(&id).is_some_and(|stream| stream.failed) {
+            return false;
+        }
+        self.accept(at, effects);
+        self.commands.get_mut(at).error = Some(DeviceError::StreamFailed(id));
+        self.part_done(at, effects);
+        true
+    }
+
     /// Whether a version in the buffer may be overwritten in place by one of `stream` (spec 6.3).
     pub(crate) fn may_replace(&self, slot: u32, stream: Option<StreamId>) -> bool {
         let old = self.buffer.slot(slot);
@@ -229,16 +241,13 @@ impl Device {
         if self.orders.policy == PersistPolicy::None || self.has_planted(PlantedBug::VersionsReplaced) {
             return true;
         }
-        // Who waits for a version that is held back waits for this one.
-        let awaited = old.waiter.is_some()
-            || self.buffer.is_waited_for(slot)
-            || self.flushes.iter().any(|flush| flush.upto >= old.seq);
         let of = stream.and_then(|stream| self.orders.streams.get(&stream));
         let (open, depends) = of.map_or((1, false), |of| (of.open, of.epochs.len() > 1));
         // A range flush of an orderless version's owner must not wait for what an ordered one depends on.
         let independent = !depends || self.buffer.owners(slot).is_empty();
         match (old.member, stream) {
-            _ if old.state == SlotState::Held && awaited => false,
+            // Who waits for a version that is held back waits for this one.
+            _ if old.state == SlotState::Held && self.is_awaited(slot) => false,
             (_, None) => true,
             (None, Some(_)) => independent,
             (Some((theirs, epoch)), Some(stream)) if theirs == stream => match (epoch == open, old.orderless)
@@ -248,6 +257,14 @@ impl Device {
             },
             (Some(_), Some(_)) => false,
         }
+    }
+
+    /// Whether a command waits for the version in a slot.
+    fn is_awaited(&self, slot: u32) -> bool {
+        let version = self.buffer.slot(slot);
+        version.waiter.is_some()
+            || self.buffer.is_waited_for(slot)
+            || self.flushes.iter().any(|flush| flush.upto >= version.seq)
     }
 
     /// The version that was just written over another one in place takes over or takes a place in an epoch.
@@ -372,9 +389,6 @@ impl Device {
         self.accept(at, effects);
         self.metrics.barriers += 1;
         if let Some(id) = self.stream_of(at) {
-            if self.orders.streams.get(&id).is_some_and(|stream| stream.failed) {
-                self.commands.get_mut(at).error = Some(DeviceError::StreamFailed(id));
-            }
             self.close_epoch(id);
             self.settle(now, id, effects);
         }
@@ -514,7 +528,7 @@ impl Device {
                 let version = self.buffer.slot(slot);
                 if version.state == SlotState::Held && version.member == Some((id, next)) {
                     self.buffer.unhold(slot);
-                    if wanted >= next {
+                    if wanted > next || (wanted == next && self.is_awaited(slot)) {
                         self.place(slot, true);
                     }
                 }
@@ -659,15 +673,27 @@ impl Device {
         true
     }
 
+    /// The version in a slot is lost too.
+    pub(crate) fn forget_stuck(&mut self, slot: u32) {
+        self.orders.stuck -= u32::from(self.buffer.slot(slot).stuck);
+    }
+
     /// A member was lost: nothing of later epochs of its stream ever becomes stable, and who waits for it is told.
     pub(crate) fn fail_stream(&mut self, (id, epoch): (StreamId, u32), effects: &mut Vec<Effect>) {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return };
         stream.failed = true;
-        let later = stream.epochs.iter().zip(stream.base()..).filter(|(_, number)| *number > epoch);
+        // A transaction fails as a whole, and with it what counts together with it.
+        let first = match self.orders.policy {
+            PersistPolicy::Transactional => {
+                (stream.base()..=epoch).find(|number| stream.together(*number) >= epoch).unwrap_or(epoch)
+            }
+            _ => epoch + 1,
+        };
+        let later = stream.epochs.iter().zip(stream.base()..).filter(|(_, number)| *number >= first);
         let slots: BTreeSet<u32> = later.flat_map(|(epoch, _)| epoch.slots.iter().copied()).collect();
         for slot in slots {
             let version = self.buffer.slot(slot);
-            let held = version.member.is_some_and(|(of, number)| of == id && number > epoch);
+            let held = version.member.is_some_and(|(of, number)| of == id && number >= first);
             if version.state == SlotState::Free || !held || version.orderless || version.stuck {
                 continue;
             }

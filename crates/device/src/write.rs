@@ -76,6 +76,7 @@ impl Device {
         let fua = fua && !self.has_planted(PlantedBug::FuaCoversNothing) && !self.is_protected();
         let waits = fua || self.config.buffer.mode == BufferMode::WriteThrough;
         let mut complete = true;
+        let mut hastened = Vec::new();
         for unit in span.first + next..span.end {
             if !self.buffer.has_room() {
                 complete = false;
@@ -83,13 +84,14 @@ impl Device {
             }
             let payload = self.unit_content(&data, lba.0, blocks, &span, unit);
             self.note_lost(at, Lpn(unit), &payload);
-            self.accept_unit(at, Lpn(unit), seq, payload, waits);
+            hastened.extend(self.accept_unit(at, Lpn(unit), seq, payload, waits));
             self.commands.get_mut(at).next += 1;
         }
         self.background |= !complete;
         if !complete || waits || self.buffer.dirty() > self.high_water_units {
             self.destage(now, effects);
         }
+        self.demand_wordlines_of(now, &hastened, effects);
         if complete {
             self.metrics.host_writes += 1;
             self.metrics.host_units_written += u64::from(span.len());
@@ -113,7 +115,8 @@ impl Device {
         }
     }
 
-    fn accept_unit(&mut self, at: u32, lpn: Lpn, seq: u64, payload: Payload, waits: bool) {
+    /// Puts a unit into the buffer. Returns what had to be hastened because the command waits for it.
+    fn accept_unit(&mut self, at: u32, lpn: Lpn, seq: u64, payload: Payload, waits: bool) -> Vec<u32> {
         if self.media.is_stored() && self.is_protected() {
             self.media.note_saved(Saved::Unit(lpn, seq, payload.clone()));
         }
@@ -131,7 +134,7 @@ impl Device {
                     self.buffer.disown(slot);
                 }
                 self.buffer.own(slot, tags);
-                return;
+                return Vec::new();
             }
         }
         if self.has_planted(PlantedBug::EarlyInvalidation)
@@ -146,14 +149,16 @@ impl Device {
         if let Some(stream) = stream {
             self.join(slot, stream);
         }
-        if waits {
-            self.buffer.slot_mut(slot).waiter = Some(at);
-            self.commands.get_mut(at).left += 1;
-            self.demand_closure(slot);
-            if self.buffer.slot(slot).state == SlotState::Dirty {
-                self.place(slot, true);
-            }
+        if !waits {
+            return Vec::new();
         }
+        self.buffer.slot_mut(slot).waiter = Some(at);
+        self.commands.get_mut(at).left += 1;
+        let hastened = self.demand_closure(slot);
+        if self.buffer.slot(slot).state == SlotState::Dirty {
+            self.place(slot, true);
+        }
+        hastened
     }
 
     /// The new content of a unit, merged with the current one where it is covered in part.
@@ -218,19 +223,14 @@ impl Device {
             && self.commands.get(at).seq == 0
             && !self.may_trim(now, stream, effects)
         {
-            if self.orders.failed() != Some(stream) {
-                return false;
-            }
-            self.commands.get_mut(at).error = Some(DeviceError::StreamFailed(stream));
-            self.accept(at, effects);
-            self.part_done(at, effects);
-            return true;
+            return self.refuse_failed(at, effects);
         }
         let (lba, blocks) = range(&self.commands.get(at).command.op).expect("a deallocation has a range");
         let zeroes = matches!(self.commands.get(at).command.op, Op::WriteZeroes { .. });
         let span = self.span(lba, blocks);
         let waits = self.config.buffer.mode == BufferMode::WriteThrough
             || (self.commands.get(at).command.fua && !self.is_protected());
+        let mut hastened = Vec::new();
         if zeroes && (span.partial_first || span.partial_last) {
             let seq = self.accept(at, effects);
             let last = span.end - 1;
@@ -246,7 +246,7 @@ impl Device {
                 }
                 let payload = self.unit_content(&Data::Zero, lba.0, blocks, &span, unit);
                 self.note_lost(at, Lpn(unit), &payload);
-                self.accept_unit(at, Lpn(unit), seq, payload, waits);
+                hastened.extend(self.accept_unit(at, Lpn(unit), seq, payload, waits));
                 self.commands.get_mut(at).next += 1;
             }
         }
@@ -276,6 +276,7 @@ impl Device {
             self.nand.trace.record(|| Traced::Waits { command: at, units, log: true });
         }
         self.destage(now, effects);
+        self.demand_wordlines_of(now, &hastened, effects);
         self.end_of_command(now, at, effects);
         self.pump_log(now, effects);
         self.part_done(at, effects);
@@ -863,6 +864,7 @@ impl Device {
             }
             let owners = self.buffer.owners(unit.slot);
             let told = self.stop_waiting(unit.slot, Some(DeviceError::WriteFault { lba }), effects);
+            self.forget_stuck(unit.slot);
             self.buffer.release(unit.slot);
             if lost {
                 self.lost.insert(unit.lpn);

@@ -229,6 +229,11 @@ impl Ticket {
         self.reached(Moment::Transferred).await;
     }
 
+    /// Whether the answer is there.
+    pub fn is_complete(&self) -> bool {
+        self.state.borrow().reached == Some(Moment::Completed)
+    }
+
     /// Waits for the answer. Errors: what the device said.
     pub async fn completed(self) -> Answer {
         self.reached(Moment::Completed).await;

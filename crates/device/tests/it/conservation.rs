@@ -1,8 +1,10 @@
 //! No request, page or erase is lost or invented, whatever the device and the commands.
 
 use crate::harness::{Host, random_config};
+use flashweir_core::command::StreamId;
 use flashweir_core::random::Stream;
-use flashweir_core::{Lba, Op};
+use flashweir_core::{Lba, Op, Order};
+use flashweir_device::config::PersistPolicy;
 
 /// Writes, rewrites, deallocates, reads and flushes at some depth, and looks at every page now and then.
 fn torture(seed: u64, steps: u64, fault: f64) {
@@ -17,6 +19,13 @@ fn torture(seed: u64, steps: u64, fault: f64) {
     for step in 0..steps {
         let (len, depth) = (1 + r.below(4).min(units - 1), r.below(16));
         let lpn = if r.below(2) == 0 { r.below(units) } else { r.below(units.div_ceil(8)) }.min(units - len);
+        if config.order.policy != PersistPolicy::None {
+            // Now and then one of three streams is silent for long.
+            let (stream, ends) = (r.below(3) as u16, r.below(4) == 0);
+            let silent = (step / 400 + u64::from(stream)).is_multiple_of(3);
+            host.order = (!silent && r.below(4) > 0)
+                .then_some((StreamId(stream), if ends { Order::Barrier } else { Order::Within }));
+        }
         match r.below(100) {
             0..70 => host.write(lpn, len, r.below(20) == 0),
             70..76 => host.trim(lpn, len, r.below(2) == 0),
@@ -30,6 +39,7 @@ fn torture(seed: u64, steps: u64, fault: f64) {
         host.wait(depth);
         if step % 500 == 499 {
             host.wait(0);
+            host.order = None;
             if host.device.is_read_only() {
                 // A write that could not be kept is reported by a FLUSH or, at the latest, by a read.
                 host.submit(Op::Flush, false);
@@ -62,6 +72,7 @@ fn full_devices_of_every_shape_keep_what_they_were_given() {
 #[test]
 fn failing_programs_and_erases_lose_nothing_until_the_device_says_so() {
     for seed in 1_000..1_200 {
+        eprintln!("seed {seed}");
         torture(seed, 3_000, 0.002);
     }
 }

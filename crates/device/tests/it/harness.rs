@@ -1,10 +1,11 @@
 //! A device with an agenda and a host that knows what it wrote.
 
-use flashweir_core::command::{Tag, pattern};
+use flashweir_core::command::{StreamId, Tag, pattern};
 use flashweir_core::random::Stream;
-use flashweir_core::{Agenda, Bytes, Command, Data, DeviceError, Duration, Lba, Lpn, Op, Payload};
+use flashweir_core::{Agenda, Bytes, Command, Data, DeviceError, Duration, Lba, Lpn, Op, Order, Payload};
 use flashweir_device::config::{
-    Allocation, BufferMode, Cell, DeviceConfig, Eviction, GeometryConfig, PageTimes, SuspendConfig,
+    Allocation, BufferMode, Cell, DeviceConfig, Eviction, GeometryConfig, PageTimes, PersistPolicy,
+    SuspendConfig,
 };
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions, Effect, Event};
@@ -20,6 +21,8 @@ pub(crate) struct Host {
     pub(crate) errors: u64,
     /// How each command that failed did.
     pub(crate) failures: Vec<(u64, DeviceError)>,
+    /// The stream and the part in its epoch of what is submitted next, where that is given.
+    pub(crate) order: Option<(StreamId, Order)>,
     next: u64,
 }
 
@@ -35,6 +38,7 @@ impl Host {
             completed: 0,
             errors: 0,
             failures: Vec::new(),
+            order: None,
             next: 1,
         }
     }
@@ -65,6 +69,7 @@ impl Host {
         let mut command = Command::new(id, op);
         command.fua = fua;
         command.tags = tags.map(Tag);
+        (command.stream, command.order) = self.order.unzip();
         let mut effects = Vec::new();
         self.device.command(self.agenda.now(), command, &mut effects);
         self.carry_out(effects);
@@ -195,6 +200,13 @@ pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
     config.buffer.eviction = if pick(2) == 0 { Eviction::Fifo } else { Eviction::Lru };
     config.faults.paired_page_loss = pick(2) == 0;
     (config.faults.program_fail, config.faults.erase_fail) = (fault, fault);
+    if config.buffer.mode != BufferMode::WriteThrough {
+        use PersistPolicy::{InOrderRecovery, InOrderWriteBack, None, Transactional};
+        config.order.policy = [None, InOrderWriteBack, Transactional, InOrderRecovery][pick(4) as usize];
+        if config.order.policy == Transactional {
+            config.order.fuse_epochs = [1, 3, 1000][pick(3) as usize];
+        }
+    }
     // The least over-provisioning that validation lets pass: a device as full as it may be.
     while config.validate().is_err() {
         config.ftl.over_provisioning += 0.01;

@@ -2,4 +2,5 @@
 
 mod conservation;
 mod harness;
+mod order;
 mod range_flush;

@@ -9,65 +9,76 @@ use flashweir_device::config::{OrderConfig, PersistPolicy};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
 use flashweir_fs::port::{Block, BlockPort, Ticket, Write};
+use flashweir_fs::vfs::HostCosts;
+use flashweir_host::{BlockLayer, DepthSample, HostConfig};
 use std::collections::VecDeque;
 
 pub(super) const STUDIES: &[Study] = &[
     Study {
         name: "ordered-writes",
-        what: "random writes of 4 KiB to a device of so many channels: in no order (32 in flight); each after the one before was \
-               transferred and flushed, as legacy file systems order them; each after the transfer alone; each a barrier (32 in \
-               flight)",
-        missing: "the paper's seven devices are products: ours are one design, the preset barrier-850, with 1 to 32 channels and \
-                  NVMe's link, so that the link is no limit; the barrier's device charges the paper's 5 % on programs; the host's \
-                  CPU costs nothing",
+        what: "random writes of 4 KiB by one thread to a device of so many channels: in no order (32 in flight); each after the one \
+               before was transferred and flushed, as legacy file systems order them; without the flush; without the switches of \
+               context either, as a thread that polls; each a barrier (32 in flight)",
+        missing: "the paper's seven devices are products: ours are one design, the preset barrier-850, with 1 to 32 channels and the link \
+                  and buffer of consumer-tlc-nvme; the barrier's device charges the paper's 5 % on programs; the host's costs are those of \
+                  `server`",
         parameter: "channels",
         metrics: ORDERED_METRICS,
-        variants: &["unordered", "transfer and flush", "transfer", "barrier"],
+        variants: &["unordered", "transfer and flush", "transfer", "transfer, polled", "barrier"],
         points: |_| vec![1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 32.0],
         measure: |variant, x, seed, scale| {
-            let ordering =
-                [Ordering::None, Ordering::TransferAndFlush, Ordering::Transfer, Ordering::Barrier(1)]
-                    [variant];
-            let penalty = if variant == 3 { 0.05 } else { 0.0 };
+            use Ordering::{Barrier, None, Transfer, TransferAndFlush, TransferPolled};
+            let ordering = [None, TransferAndFlush, Transfer, TransferPolled, Barrier(1)][variant];
+            let penalty = if variant == 4 { 0.05 } else { 0.0 };
             let order =
                 OrderConfig { policy: PersistPolicy::InOrderRecovery, penalty, ..OrderConfig::default() };
             run(device(x as u32, order), ordering, BLOCKS, seed, scale)
         },
     },
+    POLICIES,
     Study {
-        name: "persist-policies",
-        what: "random writes of 4 KiB to 8 MiB, 32 in flight, a barrier after each so many, on a device of 8 channels: what the \
-               three ways to keep epochs in order cost, and what the fusion of epochs gains where pages are written again",
-        missing: "nothing of the paper's, which names the ways and measures none; no penalty here",
-        parameter: "writes per epoch",
-        metrics: ORDERED_METRICS,
-        variants: &[
-            "unordered",
-            "in-order write-back",
-            "transactional",
-            "transactional, fused",
-            "in-order recovery",
-        ],
-        points: |_| vec![1.0, 4.0, 16.0, 64.0, 256.0],
-        measure: |variant, x, seed, scale| {
-            use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
-            let (policy, fuse_epochs) = [
-                (InOrderRecovery, 1),
-                (InOrderWriteBack, 1),
-                (Transactional, 1),
-                (Transactional, 1 << 10),
-                (InOrderRecovery, 1),
-            ][variant];
-            let ordering = if variant == 0 { Ordering::None } else { Ordering::Barrier(x as u64) };
-            let order = OrderConfig { policy, fuse_epochs, penalty: 0.0 };
-            run(device(8, order), ordering, (8 << 20) / 4096, seed, scale)
-        },
+        name: "epoch-fusion",
+        what: "the study `persist-policies` with writes to 8 MiB, a quarter of the buffer, so that most pages are written again while they \
+               are in it",
+        measure: |variant, x, seed, scale| policies(variant, x, seed, scale, (8 << 20) / 4096),
+        ..POLICIES
     },
 ];
 
+const POLICIES: Study = Study {
+    name: "persist-policies",
+    what: "random writes of 4 KiB, 32 in flight, a barrier with each so many, on a device of 8 channels: what the three ways to keep epochs \
+           in order cost",
+    missing: "nothing of the paper's, which names the ways and measures none; no penalty here",
+    parameter: "writes per epoch",
+    metrics: ORDERED_METRICS,
+    variants: &[
+        "unordered",
+        "in-order write-back",
+        "transactional",
+        "transactional, fused",
+        "in-order recovery",
+    ],
+    points: |_| vec![1.0, 4.0, 16.0, 64.0, 256.0],
+    measure: |variant, x, seed, scale| policies(variant, x, seed, scale, BLOCKS),
+};
+
+fn policies(variant: usize, x: f64, seed: u64, scale: Scale, blocks: u64) -> Vec<f64> {
+    use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
+    let (policy, fuse_epochs) = [
+        (InOrderRecovery, 1),
+        (InOrderWriteBack, 1),
+        (Transactional, 1),
+        (Transactional, 1 << 10),
+        (InOrderRecovery, 1),
+    ][variant];
+    let ordering = if variant == 0 { Ordering::None } else { Ordering::Barrier(x as u64) };
+    run(device(8, OrderConfig { policy, fuse_epochs, penalty: 0.0 }), ordering, blocks, seed, scale)
+}
+
 const ORDERED_METRICS: &[(&str, &str)] = &[
     ("iops", "writes/s"),
-    ("depth", "writes in flight, in the mean over time"),
+    ("depth", "commands at the device, in the mean over time"),
     ("flushes_per_write", "flushes for each write"),
     ("programmed_per_write", "units programmed for each unit that the host wrote"),
 ];
@@ -80,6 +91,8 @@ enum Ordering {
     TransferAndFlush,
     /// Wait for the transfer.
     Transfer,
+    /// The same without a switch of context.
+    TransferPolled,
     /// A barrier with every so many writes; nobody waits.
     Barrier(u64),
 }
@@ -95,7 +108,8 @@ fn device(channels: u32, order: OrderConfig) -> DeviceConfig {
     config.geometry.channels = channels;
     // As much memory for each die.
     config.buffer.capacity = Bytes::mib(u64::from(4 * channels));
-    config.link = preset("consumer-tlc-nvme").expect("it comes with the program").link;
+    let faster = preset("consumer-tlc-nvme").expect("it comes with the program");
+    (config.link, config.buffer.access_latency) = (faster.link, Duration::ZERO);
     config.order = order;
     config.validate().expect("channels are the only change");
     config
@@ -105,34 +119,49 @@ fn device(channels: u32, order: OrderConfig) -> DeviceConfig {
 fn run(config: DeviceConfig, ordering: Ordering, blocks: u64, seed: u64, scale: Scale) -> Vec<f64> {
     let warm = config.buffer.capacity.0 / 4096 * 3 / 2;
     let device = Device::new(config, DeviceOptions { seed, track_contents: false, planted: None });
-    let mut stack = Stack::new(device, FlushMode::RangeFlush);
+    let host = HostConfig { merge_blocks_max: 0, ..HostConfig::default() };
+    let mut stack = Stack::with_block_layer(device, FlushMode::RangeFlush, host);
     let (port, handle) = (stack.port(), stack.handle());
     let time = match scale {
         Scale::Quick => Duration::from_millis(300),
         Scale::Full => Duration::from_secs(5),
     };
-    let measured = stack.block_on(async move {
-        let mut writer = Writer::new(port.clone(), handle.clone(), ordering, blocks, seed);
-        // Waits that nothing overlaps never fill the buffer; then the first writes are like all others.
-        let waits = matches!(ordering, Ordering::TransferAndFlush);
+    let mut writer = Writer::new(port, handle, ordering, blocks, seed);
+    let mut writer = stack.block_on(async move {
+        // Flushes never let the buffer fill; then the first writes are like all others.
+        let waits = ordering == Ordering::TransferAndFlush;
         writer.write_until(|written, _| written >= if waits { 100 } else { warm }).await;
-        let (before, begun, metrics) =
-            (writer.written, handle.now(), port.with_device(|device| *device.metrics()));
-        writer.depth_time = 0;
-        let end = begun + time;
-        writer.write_until(|_, now| now >= end).await;
-        let now = handle.now();
-        let seconds = now.since(begun).as_secs_f64();
-        let writes = (writer.written - before) as f64;
-        let counted = port.with_device(|device| device.metrics().since(&metrics));
-        vec![
-            writes / seconds,
-            writer.depth_time as f64 / 1e9 / seconds,
-            counted.flushes as f64 / writes,
-            counted.write_amplification().unwrap_or(f64::NAN),
-        ]
+        writer
     });
-    measured.expect("writes end")
+    let mut writer = writer.take().expect("writes end");
+    let (before, begun) = (writer.written, stack.now());
+    let metrics = stack.with_device(|device| *device.metrics());
+    stack.with_layer(BlockLayer::keep_depths);
+    let written = stack.block_on(async move {
+        writer.write_until(|_, now| now >= begun + time).await;
+        writer.written
+    });
+    let seconds = stack.now().since(begun).as_secs_f64();
+    let writes = (written.expect("writes end") - before) as f64;
+    let depths = stack.with_layer(BlockLayer::take_depths).unwrap_or_default();
+    let counted = stack.with_device(|device| device.metrics().since(&metrics));
+    vec![
+        writes / seconds,
+        mean_depth(&depths, stack.now()),
+        counted.flushes as f64 / writes,
+        counted.write_amplification().unwrap_or(f64::NAN),
+    ]
+}
+
+/// Commands at the device in the mean over time, from the first sample to `end`.
+fn mean_depth(depths: &[DepthSample], end: Instant) -> f64 {
+    let ends = depths.iter().skip(1).map(|sample| sample.at).chain([end]);
+    let area: f64 = depths
+        .iter()
+        .zip(ends)
+        .map(|(sample, until)| f64::from(sample.in_flight) * until.since(sample.at).as_secs_f64())
+        .sum();
+    depths.first().map_or(0.0, |first| area / end.since(first.at).as_secs_f64())
 }
 
 /// One thread that writes.
@@ -144,32 +173,32 @@ struct Writer {
     random: Stream,
     in_flight: VecDeque<Ticket>,
     written: u64,
-    /// Writes in flight times nanoseconds.
-    depth_time: u64,
-    changed: Instant,
+    costs: HostCosts,
 }
 
 impl Writer {
     fn new(port: Port, handle: Handle, ordering: Ordering, blocks: u64, seed: u64) -> Self {
-        let (random, changed) = (Stream::new(seed, "ordered-writes"), handle.now());
-        Self {
-            port,
-            handle,
-            ordering,
-            blocks,
-            random,
-            in_flight: VecDeque::new(),
-            written: 0,
-            depth_time: 0,
-            changed,
-        }
+        let random = Stream::new(seed, "ordered-writes");
+        let costs = HostCosts::preset("server").expect("it comes with the program");
+        Self { port, handle, ordering, blocks, random, in_flight: VecDeque::new(), written: 0, costs }
     }
 
-    /// The depth is about to change.
-    fn note_depth(&mut self) {
-        let now = self.handle.now();
-        self.depth_time += now.since(self.changed).as_nanos() * self.in_flight.len() as u64;
-        self.changed = now;
+    /// The thread works for so long.
+    async fn work(&self, time: Duration) {
+        self.handle.sleep_until(self.handle.now() + time).await;
+    }
+
+    /// The thread waits for a request, and is woken.
+    async fn wait(&self, ticket: Ticket) {
+        let polls = self.ordering == Ordering::TransferPolled;
+        if ticket.is_complete() {
+            ticket.completed().await.expect("the device takes writes and flushes");
+            return;
+        }
+        ticket.completed().await.expect("the device takes writes and flushes");
+        if !polls {
+            self.work(self.costs.interrupt + self.costs.context_switch * 2).await;
+        }
     }
 
     async fn write_until(&mut self, done: impl Fn(u64, Instant) -> bool) {
@@ -180,24 +209,21 @@ impl Writer {
                 let ends = (self.written + 1).is_multiple_of(every);
                 write.order = Some((StreamId(0), if ends { Order::Barrier } else { Order::Within }));
             }
-            self.note_depth();
+            self.work(self.costs.io_path).await;
             self.in_flight.push_back(self.port.write(write));
             self.written += 1;
-            let (depth, flush) = match self.ordering {
-                Ordering::None | Ordering::Barrier(_) => (DEPTH, false),
-                Ordering::Transfer => (1, false),
-                Ordering::TransferAndFlush => (1, true),
+            let depth = match self.ordering {
+                Ordering::None | Ordering::Barrier(_) => DEPTH,
+                Ordering::Transfer | Ordering::TransferPolled | Ordering::TransferAndFlush => 1,
             };
             if self.in_flight.len() == depth
-                && let Some(oldest) = self.in_flight.front()
+                && let Some(oldest) = self.in_flight.pop_front()
             {
-                oldest.reached(flashweir_fs::port::Moment::Completed).await;
-                self.note_depth();
-                let oldest = self.in_flight.pop_front().expect("it was there");
-                oldest.completed().await.expect("the device takes writes");
+                self.wait(oldest).await;
             }
-            if flush {
-                self.port.flush().completed().await.expect("the device flushes");
+            if self.ordering == Ordering::TransferAndFlush {
+                self.work(self.costs.io_path).await;
+                self.wait(self.port.flush()).await;
             }
         }
     }

@@ -1,0 +1,168 @@
+//! Streams and epochs: what a barrier holds back, what it costs, and what closures bring along (spec 3.2, 6.3).
+
+use crate::harness::Host;
+use flashweir_core::command::{RangeFlush, StreamId, Tag};
+use flashweir_core::{Bytes, DeviceError, Lpn, Op, Order};
+use flashweir_device::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
+use flashweir_device::presets::preset;
+use flashweir_device::{DeviceOptions, Recovery, Torn};
+
+const POLICIES: [PersistPolicy; 3] =
+    [PersistPolicy::InOrderWriteBack, PersistPolicy::Transactional, PersistPolicy::InOrderRecovery];
+
+/// The phone of the barrier paper, made small.
+fn small(policy: PersistPolicy) -> DeviceConfig {
+    let mut config = preset("barrier-ufs").unwrap();
+    config.geometry.blocks_per_plane = 32;
+    config.geometry.pages_per_block = 16;
+    config.ftl.over_provisioning = 0.4;
+    config.buffer.capacity = Bytes::mib(1);
+    config.buffer.range_flush = RangeFlushSupport::Selective;
+    config.order.policy = policy;
+    config
+}
+
+const WITHIN: Option<(StreamId, Order)> = Some((StreamId(1), Order::Within));
+const BARRIER: Option<(StreamId, Order)> = Some((StreamId(1), Order::Barrier));
+
+/// One page to each of `units`, each an epoch of its own.
+fn epochs(host: &mut Host, units: std::ops::Range<u64>) {
+    host.order = BARRIER;
+    units.for_each(|unit| host.write(unit, 1, false));
+    host.order = None;
+}
+
+/// Whether each page of a stream is there after a cut now.
+fn survivors(host: &Host, units: u64) -> Vec<bool> {
+    let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+    let media = host.device.cut(host.agenda.now(), |_| Torn::Absent);
+    let (device, _) = Recovery::begin(host.device.config(), options, media).finish();
+    let there = |unit: u64| device.peek(Lpn(unit)).map_or(0, |payload| payload.identity());
+    (0..units).map(|unit| there(unit) == host.expected[unit as usize]).collect()
+}
+
+fn range_flush(tag: u64) -> Op {
+    Op::RFlush(Box::new(RangeFlush { ranges: Vec::new(), tags: vec![Tag(tag)], segments: Vec::new() }))
+}
+
+/// Epochs of one page each become durable one after the other, in parallel, or all at once; a FLUSH waits for all.
+#[test]
+fn what_a_policy_costs() {
+    let mut programs = Vec::new();
+    for policy in POLICIES {
+        let mut host = Host::new(&small(policy), 1);
+        epochs(&mut host, 0..64);
+        host.wait(0);
+        assert_eq!(survivors(&host, 64), [false; 64], "a barrier makes nothing durable");
+        host.submit(Op::Flush, false);
+        host.check("after a FLUSH");
+        assert_eq!(survivors(&host, 64), [true; 64]);
+        let metrics = host.device.metrics();
+        assert_eq!((metrics.epochs, metrics.ordered_units), (64, 64));
+        assert_eq!(metrics.order_records > 0, policy == PersistPolicy::Transactional, "{policy:?}");
+        programs.push((metrics.pages_programmed, host.agenda.now().as_nanos() / 1_000_000));
+    }
+    let [(_, in_order), (_, transactional), (_, in_recovery)] = programs[..] else { unreachable!() };
+    // 64 programs of 0.8 ms one after the other; or 16 word lines of four dies, side by side.
+    assert!(in_order >= 51 && in_recovery <= 8 && transactional <= in_recovery + 2, "{programs:?}");
+}
+
+/// A range flush of one page brings the earlier epochs of its stream, and nothing that came later.
+#[test]
+fn a_range_flush_brings_its_closure() {
+    for policy in POLICIES {
+        let mut host = Host::new(&small(policy), 1);
+        epochs(&mut host, 0..10);
+        host.order = WITHIN;
+        host.write_tagged(10, 1, false, [7, 0]);
+        host.order = BARRIER;
+        host.write(11, 1, false);
+        host.write(12, 1, false);
+        host.order = None;
+        host.write(13, 1, false);
+        host.wait(0);
+        host.submit(range_flush(7), false);
+        host.wait(0);
+        let there = survivors(&host, 14);
+        assert_eq!(there[..11], [true; 11], "{policy:?}");
+        assert_eq!(there[12..], [false; 2], "{policy:?}");
+        // A transaction is complete with its whole epoch.
+        assert_eq!(there[11], policy == PersistPolicy::Transactional);
+        host.check("after a range flush");
+    }
+}
+
+/// Found by a cut: an epoch that counts together with the open one held a deallocation back for ever.
+#[test]
+fn regression_a_deallocation_ends_the_epoch_that_it_would_wait_for() {
+    let mut config = small(PersistPolicy::Transactional);
+    config.order.fuse_epochs = 4;
+    let mut host = Host::new(&config, 1);
+    host.order = BARRIER;
+    host.write(0, 2, false);
+    host.order = WITHIN;
+    host.write(1, 1, false);
+    host.wait(0);
+    assert_eq!(host.device.metrics().epochs_fused, 1);
+    host.trim(2, 1, false);
+    host.check("the deallocation came through");
+    assert_eq!(survivors(&host, 2), [true; 2]);
+}
+
+/// Found by a cut: a range flush left out a version that a newer one of another stream had superseded, and with it what
+/// that version depends on.
+#[test]
+fn regression_a_superseded_version_brings_its_closure() {
+    let mut config = small(PersistPolicy::InOrderRecovery);
+    config.buffer.high_water = 1.0;
+    let mut host = Host::new(&config, 1);
+    epochs(&mut host, 0..1);
+    host.order = WITHIN;
+    host.write_tagged(5, 1, false, [7, 0]);
+    host.order = Some((StreamId(2), Order::Within));
+    host.wait(0);
+    host.write(5, 1, true);
+    host.wait(0);
+    assert_eq!(survivors(&host, 1), [false]);
+    host.submit(range_flush(7), false);
+    host.wait(0);
+    assert_eq!(survivors(&host, 1), [true], "the epoch before the tagged version");
+}
+
+/// A protected buffer loses nothing, so there is nothing to keep in order.
+#[test]
+fn order_is_free_where_nothing_is_lost() {
+    let mut config = small(PersistPolicy::InOrderWriteBack);
+    config.buffer.mode = BufferMode::PowerLossProtected;
+    let mut host = Host::new(&config, 1);
+    epochs(&mut host, 0..64);
+    host.wait(0);
+    assert_eq!(survivors(&host, 64), [true; 64]);
+    assert_eq!(host.device.metrics().ordered_units, 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let mut host = Host::new(&small(PersistPolicy::None), 1);
+    host.order = WITHIN;
+    host.write(0, 1, false);
+    host.submit(Op::Barrier, false);
+    let refused = |what| DeviceError::NotSupported(what);
+    assert_eq!(host.failures, [(1, refused("ordered commands")), (2, refused("barrier"))]);
+    let mut host = Host::new(&small(PersistPolicy::InOrderRecovery), 1);
+    host.submit(Op::Barrier, false);
+    host.order = WITHIN;
+    host.submit(Op::Barrier, false);
+    host.order = BARRIER;
+    host.submit(Op::Barrier, false);
+    let wrong = |what| DeviceError::InvalidField(what);
+    assert_eq!(
+        host.failures,
+        [(1, wrong("an order needs a stream")), (2, wrong("a barrier of no length closes an epoch"))]
+    );
+    assert_eq!(host.device.metrics().epochs, 0, "an empty epoch stays open");
+    let mut config = small(PersistPolicy::InOrderRecovery);
+    config.order.fuse_epochs = 2;
+    let error = config.validate().unwrap_err();
+    assert_eq!(error, "order.fuse_epochs = 2: expected 1, unless order.policy = \"transactional\"");
+}
