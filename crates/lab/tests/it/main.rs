@@ -6,5 +6,6 @@ mod crash;
 mod database;
 mod file_crash;
 mod fsync;
+mod ordered_stack;
 mod support;
 mod timeline;
