@@ -85,6 +85,11 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
         let format = format.name();
         return Err(Failure::Usage(format!("--sequences cleaning needs --format f2fs, and it is {format}")));
     }
+    if format == Format::Ext4Dual && on == Some(On::Device) {
+        return Err(Failure::Usage(
+            "--format ext4-dual needs --on model or late: it is for disks with barriers".into(),
+        ));
+    }
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);
@@ -213,7 +218,7 @@ type Blocks = BTreeMap<Lpn, Payload>;
 fn judge_of(format: Format) -> &'static str {
     match format {
         Format::F2fs => "fsck.f2fs",
-        Format::Ext4 | Format::Ext4Journal => "e2fsck",
+        Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => "e2fsck",
     }
 }
 
@@ -252,7 +257,7 @@ impl Fsck {
         let (bad, good): (&[&str], _) = match self.format {
             Format::F2fs => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
             // Each problem ends with a question, which is answered at once.
-            Format::Ext4 | Format::Ext4Journal => (&["? no", "WARNING"], "Pass 5"),
+            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => (&["? no", "WARNING"], "Pass 5"),
         };
         match said.lines().find(|line| bad.iter().any(|word| line.contains(word))) {
             Some(line) => Err(format!("{program}: {}", line.trim())),

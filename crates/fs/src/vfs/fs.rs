@@ -190,6 +190,12 @@ pub trait Fs: 'static {
         false
     }
 
+    /// Whether fsync and fdatasync hand their pages to [`Fs::barrier`] before they call [`Fs::fsync`], which then makes durable what
+    /// was dispatched: nobody waits for a transfer between (spec 3.4).
+    fn syncs_in_order(&self) -> bool {
+        false
+    }
+
     /// A turn of work that nobody waits for, such as cleaning. Says after how long the next turn is; `None` is when
     /// pages were written, if ever. The vfs calls it from one task and waits for its end before it unmounts.
     async fn background(&self, _now: Timestamp) -> Option<Duration> {

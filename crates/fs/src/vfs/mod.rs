@@ -46,7 +46,8 @@ pub use types::*;
 pub use walk::{PATH_BYTES_MAX, SYMLINKS_MAX};
 
 use flashweir_core::Payload;
-use flashweir_core::executor::Receiver;
+use std::future::Future;
+use std::pin::Pin;
 
 /// A page to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,4 +90,4 @@ pub enum Barrier {
 }
 
 /// Resolves when the device has answered to pages that were dispatched.
-pub type Ticket = Receiver<Result<()>>;
+pub type Ticket = Pin<Box<dyn Future<Output = Result<()>>>>;

@@ -342,6 +342,9 @@ impl<F: Fs> Vfs<F> {
             SyncKind::All => WriteCause::Sync,
             SyncKind::Data => WriteCause::DataSync,
         };
+        if self.0.fs.syncs_in_order() {
+            return self.sync_in_order(inode, kind, cause).await;
+        }
         self.write_range(inode, WHOLE, cause).await?;
         let synced = self.0.fs.fsync(inode.ino, kind).await;
         if let Err(errno) = synced {
@@ -350,16 +353,56 @@ impl<F: Fs> Vfs<F> {
         synced
     }
 
+    /// The same where order takes the place of waiting: the pages are dispatched, then what makes them durable.
+    async fn sync_in_order(&self, inode: &Rc<Inode>, kind: SyncKind, cause: WriteCause) -> Result<()> {
+        let errors_before = inode.error_count();
+        let mut batch = self.dirty_batch(inode).await;
+        let order = match kind {
+            SyncKind::All => Barrier::All,
+            SyncKind::Data => Barrier::Data,
+        };
+        let dispatched = match batch.pages.is_empty() {
+            true => Ok(None),
+            false => self.0.fs.barrier(inode.ino, &batch.pages, order).await.map(Some),
+        };
+        let (written, synced) = match dispatched {
+            Ok(ticket) => {
+                let synced = self.0.fs.fsync(inode.ino, kind).await;
+                (
+                    match ticket {
+                        Some(ticket) => ticket.await,
+                        None => Ok(()),
+                    },
+                    synced,
+                )
+            }
+            Err(errno) => (Err(errno), Ok(())),
+        };
+        self.note_written();
+        let written = self.end_batch(&mut batch, written, cause);
+        if let Err(errno) = synced {
+            inode.record_error(errno);
+        }
+        written.and(synced)?;
+        // Somebody else's batch may have failed while we waited for it.
+        if inode.error_count() == errors_before { Ok(()) } else { Err(inode.last_error()) }
+    }
+
+    /// All pages of an inode that are dirty when those that are being written have been.
+    async fn dirty_batch<'a>(&'a self, inode: &'a Rc<Inode>) -> Batch<'a, F> {
+        inode.batches_ended().await;
+        let mut indices = Vec::new();
+        self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
+        self.begin_batch(inode, indices.into_iter())
+    }
+
     /// Hands the dirty pages of the inode to the file system in order, and leaves the answer to a task.
     pub(crate) async fn order_inode(&self, inode: &Rc<Inode>, kind: Barrier) -> Result<()> {
         if !self.0.fs.has_barriers() {
             return Err(Errno::EOPNOTSUPP);
         }
         let user = self.use_inode(inode.ino).await?;
-        inode.batches_ended().await;
-        let mut indices = Vec::new();
-        self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
-        let mut batch = self.begin_batch(inode, indices.into_iter());
+        let mut batch = self.dirty_batch(inode).await;
         let ticket = match self.0.fs.barrier(inode.ino, &batch.pages, kind).await {
             Ok(ticket) => ticket,
             Err(errno) => {
@@ -375,7 +418,7 @@ impl<F: Fs> Vfs<F> {
         let vfs = self.clone();
         self.spawn_helper(async move {
             let mut batch = Batch { vfs: &vfs, inode: user.rc(), number, pages, slots, written: false };
-            let result = ticket.await.unwrap_or(Err(Errno::EIO));
+            let result = ticket.await;
             // Whoever has the file open is told at the next fsync.
             let _ = vfs.end_batch(&mut batch, result, WriteCause::Sync);
             drop(batch);

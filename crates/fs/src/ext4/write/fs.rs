@@ -11,11 +11,12 @@ use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
 use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
+use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
-    Attr, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result, SetAttr,
-    StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
+    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result,
+    SetAttr, StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
 };
-use flashweir_core::{Duration, Payload};
+use flashweir_core::{Duration, Order, Payload};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Names of one inode.
@@ -488,8 +489,23 @@ impl Ext4 {
         }
     }
 
+    /// Gives the first pages in a row their blocks. They have to be submitted at once, and then [`Self::end_write`] called.
+    pub(super) async fn place_data(&self, ino: layout::Ino, pages: &[DirtyPage]) -> Result<(u64, Addr, u32)> {
+        let (first, count) = (pages[0].index, row(pages));
+        if let Some(placed) = self.begin_data(ino, first, count).await? {
+            return Ok(placed);
+        }
+        self.turn_over().await?;
+        self.begin_data(ino, first, count).await?.ok_or(Errno::ENOSPC)
+    }
+
     /// Writes pages by way of the journal: as many as a transaction has room for are in one.
-    async fn journal_pages(&self, ino: layout::Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
+    pub(super) async fn journal_pages(
+        &self,
+        ino: layout::Ino,
+        pages: &[DirtyPage],
+        cause: WriteCause,
+    ) -> Result<()> {
         let is_split = self.options.planted == Some(PlantedBug::SplitWrites);
         let most = if is_split { pages.len().div_ceil(2) } else { self.data_blocks_max() };
         for (number, part) in pages.chunks(most.max(1)).enumerate() {
@@ -499,7 +515,7 @@ impl Ext4 {
             let mut result = self.journal_part(ino, part, cause).await;
             if result == Err(Errno::ENOSPC) && self.state.borrow().counts.waiting > 0 {
                 // Blocks become free with a commit. Pages that have theirs already keep them.
-                self.commit().await?;
+                self.turn_over().await?;
                 result = self.journal_part(ino, part, cause).await;
             }
             result?;
@@ -814,7 +830,7 @@ impl Fs for Ext4 {
             let mut placed = self.begin_data(ino, first, count).await;
             if placed == Ok(None) {
                 // A commit waits for data, so those that were begun here have to end first.
-                result = self.end_data(&mut tickets).await.and(self.commit().await);
+                result = self.end_data(&mut tickets).await.and(self.turn_over().await);
                 placed = self.begin_data(ino, first, count).await;
             }
             let (number, addr, count) = match placed {
@@ -833,8 +849,12 @@ impl Fs for Ext4 {
                 }
             };
             let payloads = pages[at..at + count as usize].iter().map(|page| page.payload.clone()).collect();
-            tickets.push((number, self.port.write(Write::new(Block(addr.0), payloads))));
-            self.state.borrow_mut().metrics.written_pages += u64::from(count);
+            let order = self.data_order(Order::Within);
+            let write = Write { order, ..Write::new(Block(addr.0), payloads) };
+            tickets.push((number, self.port.write(write)));
+            let mut state = self.state.borrow_mut();
+            state.metrics.written_pages += u64::from(count);
+            state.note_dispatched(ino);
             at += count as usize;
         }
         let ended = self.end_data(&mut tickets).await;
@@ -884,6 +904,22 @@ impl Fs for Ext4 {
 
     async fn sync(&self) -> Result<()> {
         self.sync_all().await
+    }
+
+    async fn barrier(&self, ino: Ino, pages: &[DirtyPage], kind: Barrier) -> Result<VfsTicket> {
+        if !self.is_dual() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let data = self.order_file(number(ino)?, pages, kind).await?;
+        Ok(Box::pin(async move { data.completed().await }))
+    }
+
+    fn has_barriers(&self) -> bool {
+        self.is_dual()
+    }
+
+    fn syncs_in_order(&self) -> bool {
+        self.is_dual()
     }
 
     async fn unmount(&self) -> Result<()> {

@@ -9,9 +9,14 @@
 //!    durable, begins behind it.
 //! 3. A block that a transaction revokes is not written to its place any more from that commit on: it may be one of a file.
 //!
+//! In dual mode ([`Journal::dispatch`]) order takes the place of the first flush, and the second one comes when somebody waits for
+//! durability: the blocks of a transaction are one epoch with the data written before, its commit block is the next. Several
+//! transactions may have been dispatched that are not durable; what each holds was copied when it was closed, so a block may be in
+//! any number of them.
+//!
 //! Without barriers the flushes are left out, and what was written is taken for durable when the device has answered.
 //!
-//! Deliberately absent: several transactions that are committed at once, and fast commits.
+//! Deliberately absent: fast commits.
 
 use super::super::error::{Error, Result as FormatResult};
 use super::super::layout::Addr;
@@ -22,7 +27,8 @@ use super::super::layout::journal::{
 use super::{Ext4Options, PlantedBug, errno};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
-use flashweir_core::Payload;
+use flashweir_core::command::StreamId;
+use flashweir_core::{Order, Payload};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -73,8 +79,13 @@ pub(super) struct Journal {
     blocks: Vec<Addr>,
     has_barriers: bool,
     planted: Option<PlantedBug>,
+    /// See [`Ext4Options::checkpoint_blocks`].
+    checkpoint_blocks: u32,
     log: RefCell<Log>,
 }
+
+/// The stream of everything that is ordered.
+pub(super) const STREAM: StreamId = StreamId(0);
 
 impl Log {
     /// Blocks of the log.
@@ -188,7 +199,8 @@ impl Journal {
         };
         let planted = options.planted;
         let has_barriers = options.barrier && planted != Some(PlantedBug::NoBarriers);
-        Ok(Self { port, blocks, has_barriers, planted, log: RefCell::new(log) })
+        let checkpoint_blocks = options.checkpoint_blocks;
+        Ok(Self { port, blocks, has_barriers, planted, checkpoint_blocks, log: RefCell::new(log) })
     }
 
     /// Blocks that one transaction may have at most: a quarter of the log, as with Linux.
@@ -208,23 +220,12 @@ impl Journal {
     pub(super) async fn commit(&self, closed: Closed) -> Result<()> {
         let (body, commit) = self.log.borrow().encode(&closed);
         let blocks = body.len() as u32 + 1;
-        if blocks > self.log.borrow().capacity() {
-            return Err(Errno::EUCLEAN);
-        }
-        self.make_room(blocks).await?;
-        let (start, commit_at, was_empty) = {
-            let log = self.log.borrow();
-            (log.head, log.behind(log.head, blocks - 1), log.live.is_empty())
-        };
-        if was_empty {
-            {
-                let mut log = self.log.borrow_mut();
-                (log.superblock.start, log.superblock.sequence) = (start, log.sequence);
-            }
+        let (start, commit_at, is_first) = self.begin(blocks).await?;
+        if is_first {
             // Durable with the flush below, and so before the commit block.
-            self.write_superblock(false).await?;
+            all(vec![self.port.write(self.superblock_write())]).await?;
         }
-        all(self.write_log(start, body)).await?;
+        all(self.write_log(start, body).into_iter().map(|write| self.port.write(write)).collect()).await?;
         if self.planted != Some(PlantedBug::NoFlushBeforeCommit) {
             self.flush().await?;
         }
@@ -233,6 +234,53 @@ impl Journal {
             ..Write::new(Block(self.blocks[commit_at as usize].0), vec![commit])
         };
         all(vec![self.port.write(write)]).await?;
+        self.note(closed, start, blocks);
+        Ok(())
+    }
+
+    /// Dispatches a transaction: what was written in order before and its blocks, then its commit block, each an epoch of
+    /// [`STREAM`]. Gives the requests, of which the last one says that all of it can be made durable. One call at a time; if
+    /// [`Self::is_short_of`] it, all transactions before are durable. Errors: of the port, where the log had to be
+    /// emptied first.
+    pub(super) async fn dispatch(&self, closed: Closed) -> Result<Vec<Ticket>> {
+        let (body, commit) = self.log.borrow().encode(&closed);
+        let blocks = body.len() as u32 + 1;
+        let (start, commit_at, is_first) = self.begin(blocks).await?;
+        let mut writes: Vec<Write> = is_first.then(|| self.superblock_write()).into_iter().collect();
+        writes.extend(self.write_log(start, body));
+        writes.push(Write::new(Block(self.blocks[commit_at as usize].0), vec![commit]));
+        let (count, is_loose) = (writes.len(), self.planted == Some(PlantedBug::NoFlushBeforeCommit));
+        let order = |at: usize| match at + 1 == count || at + 2 == count && !is_loose {
+            true => Order::Barrier,
+            false => Order::Within,
+        };
+        let ordered = |(at, write)| Write { order: Some((STREAM, order(at))), ..write };
+        let tickets: Vec<Ticket> =
+            writes.into_iter().enumerate().map(ordered).map(|write| self.port.write(write)).collect();
+        self.note(closed, start, blocks);
+        for ticket in &tickets {
+            ticket.dispatched().await;
+        }
+        Ok(tickets)
+    }
+
+    /// Makes room for a transaction: where it begins, where its commit block is, and whether the log was empty, and the
+    /// journal's superblock has to say that it begins there.
+    async fn begin(&self, blocks: u32) -> Result<(u32, u32, bool)> {
+        if blocks > self.log.borrow().capacity() {
+            return Err(Errno::EUCLEAN);
+        }
+        self.make_room(blocks).await?;
+        let mut log = self.log.borrow_mut();
+        let (start, is_first) = (log.head, log.live.is_empty());
+        if is_first {
+            (log.superblock.start, log.superblock.sequence) = (start, log.sequence);
+        }
+        Ok((start, log.behind(start, blocks - 1), is_first))
+    }
+
+    /// A transaction is in the log.
+    fn note(&self, closed: Closed, start: u32, blocks: u32) {
         let mut log = self.log.borrow_mut();
         let sequence = log.sequence;
         for addr in &closed.revoked {
@@ -243,7 +291,19 @@ impl Journal {
         log.live.push_back(Live { sequence, start, blocks, addrs });
         log.head = log.behind(start, blocks);
         log.sequence = sequence.wrapping_add(1);
-        Ok(())
+    }
+
+    /// Whether the log has to be written to its places before a transaction.
+    pub(super) fn is_short_of(&self, closed: &Closed) -> bool {
+        self.has_to_make_room(self.log.borrow().encode(closed).0.len() as u32 + 1)
+    }
+
+    fn has_to_make_room(&self, blocks: u32) -> bool {
+        let log = self.log.borrow();
+        let is_long = self.checkpoint_blocks > 0
+            && !log.live.is_empty()
+            && log.capacity() - log.free() + blocks > self.checkpoint_blocks;
+        log.free() < blocks || is_long
     }
 
     /// Everything that was committed is at its place and durable, and the log is empty. Not beside a commit.
@@ -256,10 +316,15 @@ impl Journal {
 
     /// Makes room for so many blocks: a quarter of the log becomes free at once, so that it is not done for each commit.
     async fn make_room(&self, blocks: u32) -> Result<()> {
-        if self.log.borrow().free() >= blocks {
+        if !self.has_to_make_room(blocks) {
             return Ok(());
         }
-        let wanted = blocks.max(self.log.borrow().capacity() / 4);
+        let capacity = self.log.borrow().capacity();
+        let free = match self.checkpoint_blocks {
+            0 => capacity / 4,
+            most => capacity - (most / 2).min(capacity),
+        };
+        let wanted = blocks.max(free);
         self.checkpoint(|log| log.free() < wanted).await
     }
 
@@ -279,11 +344,13 @@ impl Journal {
             log.set_tail();
             log.leaving.clone_from(&home);
         }
-        let written = all(self.write_runs(home)).await;
+        let writes = runs(home).into_iter();
+        let written = all(writes.map(|write| self.port.write(write)).collect()).await;
         self.log.borrow_mut().leaving.clear();
         written?;
         self.flush().await?;
-        self.write_superblock(true).await
+        let write = Write { fua: self.has_barriers, ..self.superblock_write() };
+        all(vec![self.port.write(write)]).await
     }
 
     async fn flush(&self) -> Result<()> {
@@ -293,35 +360,31 @@ impl Journal {
         }
     }
 
-    /// Submits writes to consecutive blocks of the log.
-    fn write_log(&self, start: u32, body: Vec<Payload>) -> Vec<Ticket> {
+    /// Writes to consecutive blocks of the log.
+    fn write_log(&self, start: u32, body: Vec<Payload>) -> Vec<Write> {
         let log = self.log.borrow();
         let addr = |index: u32| self.blocks[log.behind(start, index) as usize];
-        self.write_runs((0..).map(addr).zip(body))
+        runs((0..).map(addr).zip(body))
     }
 
-    /// Submits writes, one for each run of blocks that follow each other.
-    fn write_runs(&self, blocks: impl IntoIterator<Item = (Addr, Payload)>) -> Vec<Ticket> {
-        let mut writes: Vec<Write> = Vec::new();
-        for (addr, payload) in blocks {
-            match writes.last_mut() {
-                Some(run) if run.block.0 + run.payloads.len() as u64 == addr.0 => run.payloads.push(payload),
-                _ => writes.push(Write::new(Block(addr.0), vec![payload])),
-            }
-        }
-        writes.into_iter().map(|write| self.port.write(write)).collect()
-    }
-
-    async fn write_superblock(&self, is_durable: bool) -> Result<()> {
+    fn superblock_write(&self) -> Write {
         let mut block = vec![0; BLOCK_BYTES];
         let raw = self.log.borrow().superblock.encode();
         block[..raw.len()].copy_from_slice(&raw);
-        let write = Write {
-            fua: is_durable && self.has_barriers,
-            ..Write::new(Block(self.blocks[0].0), vec![Payload::Bytes(block.into())])
-        };
-        all(vec![self.port.write(write)]).await
+        Write::new(Block(self.blocks[0].0), vec![Payload::Bytes(block.into())])
     }
+}
+
+/// Writes, one for each run of blocks that follow each other.
+fn runs(blocks: impl IntoIterator<Item = (Addr, Payload)>) -> Vec<Write> {
+    let mut writes: Vec<Write> = Vec::new();
+    for (addr, payload) in blocks {
+        match writes.last_mut() {
+            Some(run) if run.block.0 + run.payloads.len() as u64 == addr.0 => run.payloads.push(payload),
+            _ => writes.push(Write::new(Block(addr.0), vec![payload])),
+        }
+    }
+    writes
 }
 
 #[cfg(test)]

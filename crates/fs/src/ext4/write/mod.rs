@@ -15,6 +15,7 @@ mod journal;
 mod map;
 mod names;
 mod options;
+mod order;
 mod orphan;
 mod space;
 mod state;
@@ -27,11 +28,12 @@ use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
-use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event};
 use flashweir_core::Payload;
 use journal::Journal;
-pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
+pub use options::{CommitMode, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
+use order::DataWrite;
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -61,8 +63,14 @@ pub struct Ext4 {
     /// Changes of several operations that are to be in one transaction, and whether the running one waits for their end.
     handles: Cell<u32>,
     is_closing: Cell<bool>,
-    /// The last transaction that was committed.
+    /// The last transaction that was dispatched, and the last that is durable; in legacy mode they are the same.
+    dispatched: Cell<u64>,
     committed: Cell<u64>,
+    /// Requests of transactions that were dispatched and are not durable, the oldest first.
+    flights: RefCell<Vec<Ticket>>,
+    is_flushing: Cell<bool>,
+    /// Data that were dispatched and of which not all is known to have been answered.
+    data: RefCell<Vec<Rc<DataWrite>>>,
     /// Set when a commit failed: what is on the disk is the transaction before.
     failed: Cell<bool>,
     /// Something may have changed for who waits: a write or a commit has ended.
@@ -98,6 +106,10 @@ impl Ext4 {
         let trusts_old = options.planted == Some(PlantedBug::TrustedOldCommits);
         let mut volume = Volume::mount_trusting(Rc::clone(&port), trusts_old).await?;
         check_writable(&volume)?;
+        if options.commit_mode == CommitMode::DualMode {
+            let has = port.barrier(journal::STREAM).completed().await;
+            has.map_err(|_| Error::Refused("dual-mode journaling on a disk without barriers".into()))?;
+        }
         let mut recovered = AtMount::default();
         if volume.needs_recovery() {
             recovered.log = recover_trusting(Rc::clone(&port), trusts_old).await?;
@@ -146,7 +158,11 @@ impl Ext4 {
             is_committing: Cell::new(false),
             handles: Cell::new(0),
             is_closing: Cell::new(false),
+            dispatched: Cell::new(0),
             committed: Cell::new(0),
+            flights: RefCell::default(),
+            is_flushing: Cell::new(false),
+            data: RefCell::default(),
             failed: Cell::new(false),
             changes: Event::default(),
         };
@@ -227,12 +243,12 @@ impl Ext4 {
             return Err(Errno::EROFS);
         }
         while self.is_full(0) {
-            self.commit().await?;
+            self.turn_over().await?;
         }
         let result = self.run(&mut operation).await;
         if matches!(result, Err(Errno::ENOSPC)) && self.state.borrow().counts.waiting > 0 {
             // Blocks become free with a commit.
-            self.commit().await?;
+            self.turn_over().await?;
             return self.run(&mut operation).await;
         }
         result
@@ -264,7 +280,7 @@ impl Ext4 {
                 self.handles.set(self.handles.get() + 1);
                 return Ok(OpenHandle(self));
             }
-            self.commit().await?;
+            self.turn_over().await?;
         }
     }
 

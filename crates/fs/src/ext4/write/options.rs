@@ -16,12 +16,28 @@ pub enum Journaling {
     Journal,
 }
 
+/// How transactions come to the disk in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitMode {
+    /// By waiting: data, then the blocks of the journal, then a flush, then the commit block, each for the one before.
+    #[default]
+    Legacy,
+    /// By barriers, as BarrierFS: data, blocks and commit block are dispatched one behind the other, and a flush comes when somebody
+    /// waits for durability (spec 3.4). The disk has to keep the order of streams.
+    DualMode,
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ext4Options {
     /// What the journal promises of data.
     pub journaling: Journaling,
+    /// How transactions are kept in their order.
+    pub commit_mode: CommitMode,
+    /// Blocks of the log in use from which on it is written to its places; 0 is when it is full.
+    pub checkpoint_blocks: u32,
     /// Whether the disk is asked to make things durable, in their order. Without it a power cut may destroy the volume.
     pub barrier: bool,
     /// Whether blocks are discarded when the transaction that freed them is durable.
@@ -54,11 +70,13 @@ pub enum PlantedBug {
     TrustedOldCommits,
     /// Data that are journalled: a write is in two transactions.
     SplitWrites,
+    /// Dual mode: a checkpoint writes contents to their places whose transactions were dispatched, and are not durable.
+    ForgottenConflicts,
 }
 
 impl PlantedBug {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::NoBarriers, "no-barriers"),
         (Self::UnorderedData, "unordered-data"),
         (Self::NoFlushBeforeCommit, "no-flush-before-commit"),
@@ -68,11 +86,13 @@ impl PlantedBug {
         (Self::EarlyDiscard, "early-discard-of-freed"),
         (Self::TrustedOldCommits, "trusted-old-commits"),
         (Self::SplitWrites, "split-writes"),
+        (Self::ForgottenConflicts, "forgotten-conflicts"),
     ];
 
-    /// Whether it can show where data are treated so.
-    pub fn is_of(self, journaling: Journaling) -> bool {
+    /// Whether it can show where data and commits are treated so.
+    pub fn is_of(self, journaling: Journaling, commit_mode: CommitMode) -> bool {
         match self {
+            Self::ForgottenConflicts => commit_mode == CommitMode::DualMode,
             Self::UnorderedData => journaling == Journaling::Ordered,
             Self::SplitWrites => journaling == Journaling::Journal,
             _ => true,
@@ -85,6 +105,8 @@ impl Default for Ext4Options {
     fn default() -> Self {
         Self {
             journaling: Journaling::Ordered,
+            commit_mode: CommitMode::Legacy,
+            checkpoint_blocks: 0,
             barrier: true,
             discard: false,
             commit_interval: Duration::from_secs(5),
@@ -106,6 +128,8 @@ metrics! {
         journalled_blocks,
         /// Blocks that they revoked.
         revoked_blocks,
+        /// Calls of fbarrier and fdatabarrier.
+        barriers,
         /// Calls of fsync and fdatasync that needed a transaction to be committed.
         fsyncs_by_commit,
         /// Calls of fsync and fdatasync for which a flush was enough.

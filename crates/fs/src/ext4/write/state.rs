@@ -72,6 +72,8 @@ pub(super) struct Node {
     /// The last transaction with a change of it, and with one that is needed to find its data.
     pub(super) tid: u64,
     pub(super) data_tid: u64,
+    /// The transaction that was running when data of it were dispatched last.
+    pub(super) written_tid: u64,
     op: u64,
 }
 
@@ -428,7 +430,16 @@ impl State {
         let size = inode.size;
         self.nodes.insert(
             ino,
-            Box::new(Node { inode, size, written_end: size, is_gone: false, tid: 0, data_tid: 0, op: 0 }),
+            Box::new(Node {
+                inode,
+                size,
+                written_end: size,
+                is_gone: false,
+                tid: 0,
+                data_tid: 0,
+                written_tid: 0,
+                op: 0,
+            }),
         );
         Ok(())
     }
@@ -488,10 +499,27 @@ impl State {
         let ino = inode.ino;
         self.note_inode(ino)?;
         let tid = self.running.tid;
-        let node = Node { inode, size: 0, written_end: 0, is_gone: false, tid, data_tid: tid, op: self.op };
+        let node = Node {
+            inode,
+            size: 0,
+            written_end: 0,
+            is_gone: false,
+            tid,
+            data_tid: tid,
+            written_tid: 0,
+            op: self.op,
+        };
         let old = self.nodes.insert(ino, Box::new(node));
         self.undo.push(Undo::Node(ino, old));
         Ok(())
+    }
+
+    /// Notes outside of an operation that data of a file, which is in memory, were dispatched.
+    pub(super) fn note_dispatched(&mut self, ino: Ino) {
+        let tid = self.running.tid;
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.written_tid = tid;
+        }
     }
 
     /// Notes outside of an operation that something was written to a file, which is in memory.

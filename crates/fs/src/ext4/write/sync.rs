@@ -9,29 +9,45 @@ use super::super::layout::{Addr, Ino};
 use super::journal::Closed;
 use super::state::Stop;
 use super::{Ext4, Journaling, PlantedBug, errno};
-use crate::port::Block;
+use crate::port::{Block, Request};
 use crate::vfs::{Errno, SyncKind, Timestamp};
-use flashweir_core::Duration;
+use flashweir_core::{Duration, Order};
 
 type Result<T> = std::result::Result<T, Errno>;
 
 impl Ext4 {
     /// Makes what was changed until now durable.
     pub async fn commit(&self) -> Result<()> {
-        let wanted = {
-            let state = self.state.borrow();
-            state.running.tid - u64::from(!state.is_changed())
-        };
-        self.commit_until(wanted).await
+        self.commit_until(self.newest()).await
+    }
+
+    /// Ends the running transaction: there is room for changes, and what it frees can be used again.
+    pub(super) async fn turn_over(&self) -> Result<()> {
+        self.dispatch_until(self.newest()).await
+    }
+
+    /// The last transaction that has changes.
+    fn newest(&self) -> u64 {
+        let state = self.state.borrow();
+        state.running.tid - u64::from(!state.is_changed())
     }
 
     /// Commits until a transaction is.
     async fn commit_until(&self, wanted: u64) -> Result<()> {
+        self.dispatch_until(wanted).await?;
+        match self.is_dual() {
+            true => self.flush_until(wanted).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Hands transactions over in their order until one is; in legacy mode it is durable then.
+    pub(super) async fn dispatch_until(&self, wanted: u64) -> Result<()> {
         loop {
             self.changes
-                .until(|| !self.is_committing.get() || self.committed.get() >= wanted || self.failed.get())
+                .until(|| !self.is_committing.get() || self.dispatched.get() >= wanted || self.failed.get())
                 .await;
-            if self.committed.get() >= wanted {
+            if self.dispatched.get() >= wanted {
                 return Ok(());
             }
             if self.failed.get() {
@@ -60,7 +76,10 @@ impl Ext4 {
         })?;
         let before = self.writes.get();
         let planted = |bug| self.options.planted == Some(bug);
-        if self.options.journaling == Journaling::Ordered && !planted(PlantedBug::UnorderedData) {
+        if self.options.journaling == Journaling::Ordered
+            && !self.is_dual()
+            && !planted(PlantedBug::UnorderedData)
+        {
             self.changes.until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
         }
         let now = self.state.borrow().clock;
@@ -69,14 +88,32 @@ impl Ext4 {
         }
         let revoked = if planted(PlantedBug::NoRevoke) { Vec::new() } else { closed.revoked };
         if !closed.blocks.is_empty() || !revoked.is_empty() {
-            self.journal.commit(Closed { blocks: closed.blocks, revoked, now }).await?;
+            let transaction = Closed { blocks: closed.blocks, revoked, now };
+            match self.is_dual() {
+                true => self.dispatch_transaction(transaction).await?,
+                false => self.journal.commit(transaction).await?,
+            }
         }
         self.state.borrow_mut().closed_data.clear();
         if self.options.discard {
             self.discard(&closed.freed).await;
         }
         self.state.borrow_mut().release_freed(&closed.freed);
-        self.committed.set(closed.tid);
+        self.dispatched.set(closed.tid);
+        if !self.is_dual() {
+            self.committed.set(closed.tid);
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint writes to its places may be in transactions that are not durable: then they are made so first.
+    async fn dispatch_transaction(&self, transaction: Closed) -> Result<()> {
+        let forgets = self.options.planted == Some(PlantedBug::ForgottenConflicts);
+        if self.journal.is_short_of(&transaction) && !forgets {
+            self.flush_until(self.dispatched.get()).await?;
+        }
+        let tickets = self.journal.dispatch(transaction).await?;
+        self.flights.borrow_mut().extend(tickets);
         Ok(())
     }
 
@@ -85,7 +122,12 @@ impl Ext4 {
         let mut tickets = Vec::new();
         for &(addr, count) in freed {
             self.state.borrow_mut().metrics.discarded_blocks += u64::from(count);
-            tickets.push(self.port.discard(Block(addr.0), count));
+            let order = self.data_order(Order::Within);
+            tickets.push(self.port.submit(Request::Discard { block: Block(addr.0), count, order }));
+        }
+        if self.is_dual() {
+            // They are behind the transaction.
+            return;
         }
         for ticket in tickets {
             // A disk that cannot discard is as good as before.
@@ -93,8 +135,8 @@ impl Ext4 {
         }
     }
 
-    async fn flush(&self) -> Result<()> {
-        match self.options.barrier {
+    pub(super) async fn flush(&self) -> Result<()> {
+        match self.options.barrier && self.options.planted != Some(PlantedBug::NoBarriers) {
             true => self.port.flush().completed().await.map(|_| ()).map_err(|error| errno(&error.into())),
             false => Ok(()),
         }
@@ -116,9 +158,9 @@ impl Ext4 {
         }
         let wanted = self.run(|state| {
             let node = state.node(ino)?;
-            Ok(if kind == SyncKind::Data { node.data_tid } else { node.tid })
+            Ok((if kind == SyncKind::Data { node.data_tid } else { node.tid }, node.written_tid))
         });
-        let wanted = wanted.await?;
+        let (wanted, written) = wanted.await?;
         {
             let metrics = &mut self.state.borrow_mut().metrics;
             match self.committed.get() < wanted {
@@ -126,7 +168,12 @@ impl Ext4 {
                 false => metrics.fsyncs_by_flush += 1,
             }
         }
-        self.commit_with_data(wanted).await
+        if !self.is_dual() {
+            return self.commit_with_data(wanted).await;
+        }
+        self.commit_until(wanted).await?;
+        // A transaction is behind the data that were dispatched while it was running.
+        if written > self.committed.get() { self.flush_data(ino).await } else { Ok(()) }
     }
 
     /// Makes everything durable.
@@ -134,11 +181,7 @@ impl Ext4 {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
-        let wanted = {
-            let state = self.state.borrow();
-            state.running.tid - u64::from(!state.is_changed())
-        };
-        self.commit_with_data(wanted).await
+        self.commit_with_data(self.newest()).await
     }
 
     /// Commits, empties the journal, and says on the disk that there is nothing to replay.

@@ -334,6 +334,17 @@ pub fn reuse(seed: u64) -> Ops {
     Ops(ops)
 }
 
+/// The same sequence, in which some files are ordered and not made durable.
+pub fn with_barriers(ops: Ops, seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "barriers in a sequence");
+    let ordered = |op| match op {
+        Op::Fsync(path) if random.chance(0.6) => Op::Fbarrier(path),
+        Op::Fdatasync(path) if random.chance(0.6) => Op::Fdatabarrier(path),
+        op => op,
+    };
+    Ops(ops.0.into_iter().map(ordered).collect())
+}
+
 /// Makes a file durable, or everything, or nothing.
 fn durable(random: &mut Stream, file: &str, ops: &mut Vec<Op>) {
     match random.below(10) {

@@ -165,11 +165,15 @@ impl Source {
         }
     }
 
-    fn get(&self, number: u64) -> Option<Ops> {
-        match self {
+    fn get(&self, number: u64, format: Format) -> Option<Ops> {
+        let ops = match self {
             Self::List(list) => list.get(number as usize).cloned(),
             // Seeds of campaigns that follow each other keep apart.
             Self::Drawn(draw, seed) => Some(draw(seed.wrapping_mul(1 << 32).wrapping_add(number))),
+        };
+        match format {
+            Format::Ext4Dual => ops.map(|ops| ace::with_barriers(ops, number)),
+            Format::F2fs | Format::Ext4 | Format::Ext4Journal => ops,
         }
     }
 
@@ -233,7 +237,7 @@ pub fn explore(
             // The lock is given back before the sequence begins.
             let next = lock(&shared).take();
             let Some(number) = next.filter(|&number| count.is_none_or(|count| number < count)) else { break };
-            let Some(ops) = source.get(number) else { break };
+            let Some(ops) = source.get(number, config.format) else { break };
             let base = &bases[(number % BASES) as usize];
             let case = Case {
                 on: config.on,

@@ -6,7 +6,8 @@
 use super::token::Bug;
 use super::volume::{BLOCKS, FULL, Setup};
 use crate::stack::FlushMode;
-use flashweir_fs::ext4::{self, Ext4, Ext4Options, Journaling};
+use flashweir_contract::DeviceKind;
+use flashweir_fs::ext4::{self, CommitMode, Ext4, Ext4Options, Journaling};
 use flashweir_fs::f2fs::{self, F2fs, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::Fs;
@@ -24,12 +25,18 @@ pub enum Format {
     Ext4,
     /// ext4 whose data are journalled.
     Ext4Journal,
+    /// ext4 with ordered data and dual-mode journaling, on a disk with barriers.
+    Ext4Dual,
 }
 
 impl Format {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::F2fs, "f2fs"), (Self::Ext4, "ext4"), (Self::Ext4Journal, "ext4-journal")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::F2fs, "f2fs"),
+        (Self::Ext4, "ext4"),
+        (Self::Ext4Journal, "ext4-journal"),
+        (Self::Ext4Dual, "ext4-dual"),
+    ];
 
     /// Whether it is ext4, however mounted.
     pub fn is_ext4(self) -> bool {
@@ -40,7 +47,23 @@ impl Format {
     pub fn journaling(self) -> Journaling {
         match self {
             Self::Ext4Journal => Journaling::Journal,
-            Self::F2fs | Self::Ext4 => Journaling::Ordered,
+            Self::F2fs | Self::Ext4 | Self::Ext4Dual => Journaling::Ordered,
+        }
+    }
+
+    /// How its transactions are kept in their order, where it is ext4.
+    pub fn commit_mode(self) -> CommitMode {
+        match self {
+            Self::Ext4Dual => CommitMode::DualMode,
+            Self::F2fs | Self::Ext4 | Self::Ext4Journal => CommitMode::Legacy,
+        }
+    }
+
+    /// What the model device of it keeps.
+    pub fn device_kind(self) -> DeviceKind {
+        match self.commit_mode() {
+            CommitMode::Legacy => DeviceKind::D1,
+            CommitMode::DualMode => DeviceKind::D3,
         }
     }
 
@@ -147,9 +170,12 @@ impl Tested for Ext4 {
             Some(Bug::Ext4(bug)) => Some(bug),
             _ => None,
         };
-        let journaling = setup.format.journaling();
+        let (journaling, commit_mode) = (setup.format.journaling(), setup.format.commit_mode());
         let discard = !setup.base.is_multiple_of(2);
-        let options = Ext4Options { journaling, discard, planted, ..Ext4Options::default() };
+        // Checkpoints have to meet transactions that are not durable, within a sequence.
+        let checkpoint_blocks = if commit_mode == CommitMode::DualMode { 40 } else { 0 };
+        let default = Ext4Options::default();
+        let options = Ext4Options { journaling, commit_mode, checkpoint_blocks, discard, planted, ..default };
         Self::mount_with(disk, options).await.map_err(|error| error.to_string())
     }
 

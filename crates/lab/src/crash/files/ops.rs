@@ -13,7 +13,7 @@ use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Lpn};
 use flashweir_fs::vfs::{
-    Creds, Errno, File, Follow, Fs, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
+    Barrier, Creds, Errno, File, Follow, Fs, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -77,6 +77,10 @@ pub enum Op {
     Fsync(String),
     /// Makes the data of a file durable, and its size.
     Fdatasync(String),
+    /// Orders a file or a directory before everything later.
+    Fbarrier(String),
+    /// Orders the data of a file before everything later.
+    Fdatabarrier(String),
     /// Makes everything durable.
     Sync,
     /// Begins to make everything durable, and goes on meanwhile: the only thing that two tasks do at the same instant.
@@ -118,6 +122,8 @@ impl Op {
             Self::Release => "release",
             Self::Fsync(_) => "fsync",
             Self::Fdatasync(_) => "fdatasync",
+            Self::Fbarrier(_) => "fbarrier",
+            Self::Fdatabarrier(_) => "fdatabarrier",
             Self::Sync => "sync",
             Self::BeginSync => "sync&",
             Self::Wait => "wait",
@@ -137,7 +143,9 @@ impl fmt::Display for Op {
             | Self::Remove(path)
             | Self::Hold(path)
             | Self::Fsync(path)
-            | Self::Fdatasync(path) => write!(f, ":{path}"),
+            | Self::Fdatasync(path)
+            | Self::Fbarrier(path)
+            | Self::Fdatabarrier(path) => write!(f, ":{path}"),
             Self::Write(path, at, len)
             | Self::Direct(path, at, len)
             | Self::Allocate(path, at, len)
@@ -209,6 +217,8 @@ impl FromStr for Op {
             "hold" => (Self::Hold(path(0)?), 1),
             "fsync" => (Self::Fsync(path(0)?), 1),
             "fdatasync" => (Self::Fdatasync(path(0)?), 1),
+            "fbarrier" => (Self::Fbarrier(path(0)?), 1),
+            "fdatabarrier" => (Self::Fdatabarrier(path(0)?), 1),
             "write" => (Self::Write(path(0)?, range(1)?.0, range(1)?.1), 2),
             "direct" => (Self::Direct(path(0)?, range(1)?.0, range(1)?.1), 2),
             "falloc" => (Self::Allocate(path(0)?, range(1)?.0, range(1)?.1), 2),
@@ -397,6 +407,8 @@ impl<F: Fs> Runner<F> {
             }
             Op::Fsync(file) => self.sync(&path(file), SyncKind::All).await?,
             Op::Fdatasync(file) => self.sync(&path(file), SyncKind::Data).await?,
+            Op::Fbarrier(file) => self.order(&path(file), Barrier::All).await?,
+            Op::Fdatabarrier(file) => self.order(&path(file), Barrier::Data).await?,
             Op::Sync => process.vfs().sync_all().await?,
             Op::BeginSync => {
                 self.wait().await?;
@@ -435,6 +447,13 @@ impl<F: Fs> Runner<F> {
     async fn sync(&self, path: &str, kind: SyncKind) -> Result<(), Errno> {
         let open = self.process.open(path, OpenFlags::READ, 0).await?;
         let done = open.sync(kind).await;
+        open.close().await?;
+        done
+    }
+
+    async fn order(&self, path: &str, kind: Barrier) -> Result<(), Errno> {
+        let open = self.process.open(path, OpenFlags::READ, 0).await?;
+        let done = open.barrier(kind).await;
         open.close().await?;
         done
     }
@@ -489,7 +508,7 @@ mod tests {
         let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,\
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
-                    hold:B/bar,heldappend:100,heldfsync,release,sync&,wait,fsync:B/bar,fdatasync:B/bar,sync,writeback";
+                    hold:B/bar,heldappend:100,heldfsync,release,sync&,wait,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
         assert_eq!(text.parse::<Ops>().unwrap().to_string(), text);
     }
 

@@ -60,6 +60,8 @@ pub enum Violation {
     Content(String),
     /// Pages of one write, of which some are from before it and others not.
     Version(String),
+    /// Something is there that was done after a barrier, and what was ordered before is not.
+    Order(String),
     /// An extended attribute that the file never had since it was made durable.
     Xattr(String),
     /// A rename that happened by half.
@@ -77,6 +79,7 @@ impl Violation {
             Self::Size(what) => format!("size: {what}"),
             Self::Content(what) => format!("content: {what}"),
             Self::Version(what) => format!("version: {what}"),
+            Self::Order(what) => format!("order: {what}"),
             Self::Xattr(what) => format!("attribute: {what}"),
             Self::Rename(what) => format!("rename by half: {what}"),
             Self::Inode(what) => format!("inode: {what}"),
@@ -126,9 +129,13 @@ impl History {
         self.moment(position)
     }
 
-    fn floors(&self, done: usize) -> Floors {
+    /// Floors after so many steps; up to the barrier at `barrier` what was ordered is as good as durable.
+    fn floors(&self, done: usize, barrier: Option<usize>) -> Floors {
         let mut floors = Floors::default();
         for (index, step) in self.steps[..done].iter().enumerate().filter(|(_, step)| step.result.is_ok()) {
+            if matches!(step.op, Op::Fbarrier(_)) && barrier.is_none_or(|last| index > last) {
+                continue;
+            }
             let (state, tree) = (index + 1, &self.states[index + 1]);
             let found = |floors: &mut Floors, path: &str| {
                 let mut dir = tree.root;
@@ -143,7 +150,7 @@ impl History {
                     floors.all = state;
                     floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
                 }
-                Op::Fsync(path) | Op::Fdatasync(path) => {
+                Op::Fsync(path) | Op::Fdatasync(path) | Op::Fbarrier(path) => {
                     let Some(path) = tree.opened(path) else { continue };
                     let Some(node) = tree.find(&path) else { continue };
                     found(&mut floors, &path);
@@ -169,20 +176,40 @@ impl History {
     /// Whether a file system that lost its power before the event at `position` may show `observed`.
     pub fn judge(&self, position: u64, observed: &Tree) -> Result<(), Violation> {
         let (done, begun) = self.moment(position);
-        let judge = Judge {
+        self.judge_until(begun, self.floors(done, None), observed).all()?;
+        // If something later than a barrier is there, then what was ordered before it is.
+        for (index, step) in self.steps[..done].iter().enumerate() {
+            let (Op::Fbarrier(path) | Op::Fdatabarrier(path)) = &step.op else { continue };
+            let until_then = self.judge_until(index + 1, self.floors(index + 1, None), observed).all();
+            if step.result.is_err() || until_then.is_ok() {
+                continue;
+            }
+            let ordered = match step.op {
+                Op::Fbarrier(_) => self.judge_until(begun, self.floors(done, Some(index)), observed).all(),
+                _ => self.judge_until(begun, self.floors(done, None), observed).overwritten(index, path),
+            };
+            ordered.map_err(|violation| {
+                let what = violation.what();
+                Violation::Order(format!(
+                    "operation {index}, {}, and something later is there: {what}",
+                    step.op
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn judge_until<'a>(&'a self, last: usize, floors: Floors, observed: &'a Tree) -> Judge<'a> {
+        Judge {
             history: self,
-            floors: self.floors(done),
-            last: begun,
+            floors,
+            last,
             observed,
             models: self.numbers.iter().fold(BTreeMap::new(), |mut models, (&model, &number)| {
                 models.entry(number).or_insert_with(Vec::new).push(model);
                 models
             }),
-        };
-        judge.names()?;
-        judge.inodes()?;
-        judge.vanished()?;
-        judge.renames()
+        }
     }
 }
 
@@ -197,6 +224,44 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
+    fn all(&self) -> Result<(), Violation> {
+        self.names()?;
+        self.inodes()?;
+        self.vanished()?;
+        self.renames()
+    }
+
+    /// What fdatabarrier ordered: pages that had their blocks durably, and were overwritten before it. Where the file is found, and
+    /// what it got since, is not ordered.
+    fn overwritten(&self, barrier: usize, path: &str) -> Result<(), Violation> {
+        let (states, at) = (&self.history.states, barrier + 1);
+        let tree = &states[at];
+        let Some(model) = tree.opened(path).and_then(|path| tree.find(&path)) else { return Ok(()) };
+        let durable = self.history.floors(barrier, None).data(model);
+        let is_overwritten = |(index, step): (usize, &Step)| match &step.op {
+            Op::Write(of, ..) | Op::Append(of, _) => {
+                let tree = &states[index];
+                tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
+            }
+            Op::Fsync(_) | Op::Fdatasync(_) | Op::Fbarrier(_) | Op::Fdatabarrier(_) | Op::Sync => true,
+            _ => false,
+        };
+        let mut between = self.history.steps.iter().enumerate().take(barrier).skip(durable);
+        let number = self.history.numbers.get(&model);
+        let found = number.and_then(|number| self.observed.nodes.get(number)).and_then(|node| file(node));
+        let is_there = self.states(durable).all(|(_, tree)| tree.nodes.contains_key(&model));
+        let (Some(found), true) = (found, is_there && between.all(is_overwritten)) else { return Ok(()) };
+        let (before, now) = (self.content(durable, model), self.content(at, model));
+        for index in 0..before.len().min(now.len()).min(found.len()) / PAGE_BYTES {
+            let is_new = |state: usize| page(self.content(state, model), index) == page(found, index);
+            if !page(before, index).is_empty() && !(at..=self.last).any(is_new) {
+                let path = self.observed.path_of(number.copied().unwrap_or_default());
+                return Err(Violation::Content(format!("page {index} of {path} is older")));
+            }
+        }
+        Ok(())
+    }
+
     fn states(&self, floor: usize) -> impl Iterator<Item = (usize, &Tree)> {
         let states = &self.history.states;
         (floor.min(self.last)..=self.last).map(move |state| (state, &*states[state]))

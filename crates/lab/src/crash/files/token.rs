@@ -70,9 +70,11 @@ impl Bug {
                 let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::F2fs(bug));
                 own.chain(DEVICE_BUGS.into_iter().map(Self::Device)).collect()
             }
-            Format::Ext4 | Format::Ext4Journal => {
+            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => {
                 let own = ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
-                own.filter(|bug| bug.is_of(format.journaling())).map(Self::Ext4).collect()
+                own.filter(|bug| bug.is_of(format.journaling(), format.commit_mode()))
+                    .map(Self::Ext4)
+                    .collect()
             }
         }
     }

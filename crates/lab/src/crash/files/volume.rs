@@ -255,7 +255,7 @@ impl Base {
     pub fn make(format: Format, seed: u64) -> Result<Self, String> {
         match format {
             Format::F2fs => Self::make_of::<F2fs>(format, seed),
-            Format::Ext4 | Format::Ext4Journal => Self::make_of::<Ext4>(format, seed),
+            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => Self::make_of::<Ext4>(format, seed),
         }
     }
 
@@ -312,7 +312,7 @@ impl Base {
 
     /// A disk with this volume, as a cut may leave it.
     pub fn port(&self, mode: FlushMode) -> ModelPort {
-        ModelPort::with_contents(DeviceKind::D1.policy(), Arc::clone(&self.contents), BLOCKS, mode)
+        ModelPort::with_contents(self.format.device_kind().policy(), Arc::clone(&self.contents), BLOCKS, mode)
     }
 }
 
@@ -374,7 +374,7 @@ impl Damage {
 pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
     match setup.format {
         Format::F2fs => recover_as::<F2fs>(on, setup),
-        Format::Ext4 | Format::Ext4Journal => recover_as::<Ext4>(on, setup),
+        Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => recover_as::<Ext4>(on, setup),
     }
 }
 
@@ -395,7 +395,7 @@ pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
     let checked = on.run(move |disk, _| async move {
         match format {
             Format::F2fs => F2fs::used_pages(&disk).await,
-            Format::Ext4 | Format::Ext4Journal => Ext4::used_pages(&disk).await,
+            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => Ext4::used_pages(&disk).await,
         }
     });
     checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
@@ -405,7 +405,7 @@ pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
 pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
     match setup.format {
         Format::F2fs => exercise_as::<F2fs>(on, pages, setup),
-        Format::Ext4 | Format::Ext4Journal => exercise_as::<Ext4>(on, pages, setup),
+        Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => exercise_as::<Ext4>(on, pages, setup),
     }
 }
 

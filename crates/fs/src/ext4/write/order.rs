@@ -1,0 +1,185 @@
+//! Order in the place of waiting (dual-mode journaling, spec 3.4): calls that order and do not wait, and data that are under way.
+//!
+//! | call | dispatches | waits for |
+//! |---|---|---|
+//! | fsync | data, blocks of the journal; commit block | the flush behind them |
+//! | fdatasync | the same, if data need it to be found; else data | the flush behind them |
+//! | fbarrier | data, blocks of the journal; commit block | their dispatch |
+//! | fdatabarrier | data, the last one as a barrier; a barrier of no length if there are none | their dispatch |
+//!
+//! A semicolon is the end of an epoch.
+//!
+//! Invariants: all data are ordered, so a commit block that persists says that what was dispatched before its transaction does, too.
+//! A flush covers what was answered before it: of a transaction that is the commit block, of data that no transaction
+//! follows their own requests.
+
+use super::super::layout::Ino;
+use super::journal::STREAM;
+use super::{CommitMode, Ext4, Journaling, PlantedBug, errno};
+use crate::port::{Block, Ticket, Write};
+use crate::vfs::{Barrier, DirtyPage, Errno, Event};
+use flashweir_core::Order;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// Data of one call that were dispatched; several may wait for them.
+#[derive(Debug)]
+pub(super) struct DataWrite {
+    pub(super) ino: Ino,
+    tickets: RefCell<Option<Vec<Ticket>>>,
+    answer: Cell<Option<Result<()>>>,
+    ended: Event,
+}
+
+impl DataWrite {
+    /// Waits until the device has answered.
+    pub(super) async fn completed(&self) -> Result<()> {
+        // Who comes first asks for all.
+        let tickets = self.tickets.borrow_mut().take();
+        if let Some(tickets) = tickets {
+            let mut result = Ok(());
+            for ticket in tickets {
+                let answer = ticket.completed().await;
+                result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
+            }
+            self.answer.set(Some(result));
+            self.ended.notify();
+        }
+        self.ended.until(|| self.answer.get().is_some()).await;
+        self.answer.get().expect("it has ended")
+    }
+
+    fn has_ended(&self) -> bool {
+        self.answer.get().is_some()
+    }
+}
+
+impl Ext4 {
+    /// Whether order takes the place of waiting.
+    pub(super) fn is_dual(&self) -> bool {
+        self.options.commit_mode == CommitMode::DualMode
+    }
+
+    /// How data are ordered.
+    pub(super) fn data_order(&self, order: Order) -> crate::port::InOrder {
+        let is_loose = self.options.planted == Some(PlantedBug::UnorderedData);
+        (self.is_dual() && !is_loose).then_some((STREAM, order))
+    }
+
+    /// fbarrier and fdatabarrier, and the first half of fsync and fdatasync: dispatches the pages, and for all of a file the
+    /// transaction that has it. Gives what ends when the pages have been answered.
+    pub(super) async fn order_file(
+        &self,
+        ino: Ino,
+        pages: &[DirtyPage],
+        kind: Barrier,
+    ) -> Result<Rc<DataWrite>> {
+        if self.failed.get() {
+            return Err(Errno::EROFS);
+        }
+        self.state.borrow_mut().metrics.barriers += 1;
+        let is_journalled = self.options.journaling == Journaling::Journal;
+        let tickets = match is_journalled {
+            true => {
+                self.journal_pages(ino, pages, crate::vfs::WriteCause::Sync).await.map(|()| Vec::new())?
+            }
+            false => self.dispatch_pages(ino, pages, kind).await?,
+        };
+        let data = Rc::new(DataWrite {
+            ino,
+            tickets: RefCell::new(Some(tickets)),
+            answer: Cell::new(None),
+            ended: Event::default(),
+        });
+        self.data.borrow_mut().retain(|data| !data.has_ended());
+        self.data.borrow_mut().push(Rc::clone(&data));
+        if kind == Barrier::Data && !is_journalled {
+            return Ok(data);
+        }
+        let (wanted, written) =
+            self.run(|state| state.node(ino).map(|node| (node.tid, node.written_tid))).await?;
+        let is_new = wanted > self.dispatched.get();
+        self.dispatch_until(wanted).await?;
+        if !is_new || written > wanted {
+            // No commit block is behind the data.
+            self.port.barrier(STREAM).dispatched().await;
+        }
+        Ok(data)
+    }
+
+    /// Dispatches pages; for data alone the last one is a barrier, and without pages there is one of no length.
+    async fn dispatch_pages(&self, ino: Ino, pages: &[DirtyPage], kind: Barrier) -> Result<Vec<Ticket>> {
+        let (mut at, mut tickets) = (0, Vec::new());
+        while at < pages.len() {
+            let rest = &pages[at..];
+            let (number, addr, count) = self.place_data(ino, rest).await?;
+            at += count as usize;
+            let is_last = at == pages.len() && kind == Barrier::Data;
+            let order = self.data_order(if is_last { Order::Barrier } else { Order::Within });
+            let payloads = rest[..count as usize].iter().map(|page| page.payload.clone()).collect();
+            tickets.push(self.port.write(Write { order, ..Write::new(Block(addr.0), payloads) }));
+            // A commit need not wait for them.
+            self.end_write(number);
+            let mut state = self.state.borrow_mut();
+            state.metrics.written_pages += u64::from(count);
+            state.note_dispatched(ino);
+        }
+        for ticket in &tickets {
+            ticket.dispatched().await;
+        }
+        if pages.is_empty() && kind == Barrier::Data {
+            self.port.barrier(STREAM).dispatched().await;
+        }
+        Ok(tickets)
+    }
+
+    /// Makes what was dispatched durable, up to a transaction at least: one flush for all that were dispatched until it began.
+    pub(super) async fn flush_until(&self, wanted: u64) -> Result<()> {
+        loop {
+            let is_done = || self.committed.get() >= wanted || self.failed.get();
+            self.changes.until(|| !self.is_flushing.get() || is_done()).await;
+            if self.committed.get() >= wanted {
+                return Ok(());
+            }
+            if self.failed.get() {
+                return Err(Errno::EROFS);
+            }
+            self.is_flushing.set(true);
+            let result = self.flush_flights().await;
+            if result.is_err() {
+                self.failed.set(true);
+            }
+            self.is_flushing.set(false);
+            self.changes.notify();
+            result?;
+        }
+    }
+
+    async fn flush_flights(&self) -> Result<()> {
+        let flights = self.flights.take();
+        let last = self.dispatched.get();
+        let mut result = Ok(());
+        for ticket in flights {
+            let answer = ticket.completed().await;
+            result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
+        }
+        result?;
+        if self.options.planted != Some(PlantedBug::LazyCommit) {
+            self.flush().await?;
+        }
+        self.committed.set(last);
+        Ok(())
+    }
+
+    /// Makes data of a file durable that were dispatched behind the transactions up to one, which is durable.
+    pub(super) async fn flush_data(&self, ino: Ino) -> Result<()> {
+        let under_way: Vec<Rc<DataWrite>> =
+            self.data.borrow().iter().filter(|data| data.ino == ino).cloned().collect();
+        for data in under_way {
+            data.completed().await?;
+        }
+        self.flush().await
+    }
+}
