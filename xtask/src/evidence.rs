@@ -13,8 +13,8 @@ use std::path::PathBuf;
 /// What is counted, and how.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Cut states of the device, in chunks of so many, until the sum of distinct ones is reached.
-    CrashStates { chunk: u64, wanted: u64 },
+    /// Cut states of these tiny devices (all if none is named), in chunks of so many, until the sum of distinct ones is reached.
+    CrashStates { devices: &'static [&'static str], chunk: u64, wanted: u64 },
     /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
     FileCuts { wanted: u64 },
     /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
@@ -25,8 +25,9 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 6] = [
-    ("crash-d0-d1-d2", Kind::CrashStates { chunk: 500_000, wanted: 1_000_000 }),
+const ALL: [(&str, Kind); 7] = [
+    ("crash-d0-d1-d2", Kind::CrashStates { devices: &[], chunk: 500_000, wanted: 1_000_000 }),
+    ("crash-d3", Kind::CrashStates { devices: D3, chunk: 500_000, wanted: 1_000_000 }),
     ("file-cuts", Kind::FileCuts { wanted: 100_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
@@ -47,7 +48,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         println!("── {name}");
         let mut file = Evidence::open(name)?;
         good &= match *kind {
-            Kind::CrashStates { chunk, wanted } => file.crash_states(chunk, wanted)?,
+            Kind::CrashStates { devices, chunk, wanted } => file.crash_states(devices, chunk, wanted)?,
             Kind::FileCuts { wanted } => file.file_cuts(wanted)?,
             Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
             Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,
@@ -56,6 +57,19 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
     }
     Ok(good)
 }
+
+/// Tiny devices with barriers.
+const D3: &[&str] = &[
+    "tiny-d3",
+    "tiny-d3-write-back",
+    "tiny-d3-transactional",
+    "tiny-d3-fused",
+    "tiny-d3-mlc",
+    "tiny-d3-write-back-mlc",
+    "tiny-d3-range",
+    "tiny-d3-transactional-range",
+    "tiny-d3-failing",
+];
 
 /// Studies of the RFLUSH paper, in the order of its figures.
 const RFLUSH: &[&str] = &[
@@ -160,14 +174,15 @@ impl Evidence {
         self.chunks().iter().filter_map(|chunk| chunk[key].as_u64()).sum()
     }
 
-    fn crash_states(&mut self, chunk: u64, wanted: u64) -> Result<bool, String> {
+    fn crash_states(&mut self, devices: &[&str], chunk: u64, wanted: u64) -> Result<bool, String> {
         take(cargo(self.seed).args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]))?;
         while self.sum("states") < wanted {
             // Worlds of a chunk have seeds that follow each other: chunks keep apart.
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
             let (seed_text, states) = (seed.to_string(), chunk.to_string());
             let what = ["crash", "--seed", &seed_text, "--states", &states, "--output", "json"];
-            let text = take(weir(seed).args(what))?;
+            let devices = devices.iter().flat_map(|device| ["--device", *device]);
+            let text = take(weir(seed).args(what).args(devices))?;
             let answer: Value =
                 serde_json::from_str(&text).map_err(|error| format!("weir crash: {error}"))?;
             let count = |key: &str| answer["totals"][key].as_u64().unwrap_or(0);
