@@ -96,6 +96,7 @@ impl Device {
             self.space.queued_pages,
             self.read_only,
         );
+        text += &self.orders.describe();
         for plane in 0..self.geometry.planes() {
             let id = flashweir_ftl::PlaneId(plane);
             let c = &self.collections[plane as usize];

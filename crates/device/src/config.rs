@@ -566,7 +566,14 @@ impl DeviceConfig {
         let geometry = Geometry::new(self);
         let wasted =
             f64::from(self.geometry.blocks_per_plane * waste) / f64::from(self.geometry.pages_per_block);
-        let needed = f64::from(f.gc.reserve_blocks + 2 + u32::from(f.gc.hot_cold)) + wasted;
+        // What is not stable keeps what it replaces, and planes may have twice their share of it.
+        let kept = match self.keeps_epochs() && self.order.policy != PersistPolicy::InOrderWriteBack {
+            true => 2 * self.buffer.capacity.0 / geometry.unit_bytes + geometry.counted_members_max(),
+            false => 0,
+        };
+        let share = 2.0_f64.min(f64::from(geometry.planes())) / f64::from(geometry.planes());
+        let kept = kept as f64 / f64::from(geometry.units_per_block()) * share;
+        let needed = f64::from(f.gc.reserve_blocks + 2 + u32::from(f.gc.hot_cold)) + wasted + kept;
         let spare = geometry.spare_blocks_per_plane_min();
         if spare < needed {
             return bad(
@@ -574,7 +581,7 @@ impl DeviceConfig {
                 f.over_provisioning,
                 &format!(
                     "enough for {needed:.1} spare blocks in each plane of {} (reserve, frontiers, one to collect, \
-                     and what collections leave unused); this leaves {spare:.1} after metadata and bad blocks",
+                     what collections leave unused, and what epochs keep); this leaves {spare:.1} after metadata and bad blocks",
                     self.geometry.blocks_per_plane
                 ),
             );

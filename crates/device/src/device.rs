@@ -191,6 +191,7 @@ impl Device {
         }
         let units = (config.buffer.capacity.0 / geometry.unit_bytes) as u32;
         let planes = geometry.planes() as usize;
+        let policy = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
         let mut timing = config.timing.clone();
         if config.order.penalty > 0.0 {
             timing.program = timing.program.longer_by(config.order.penalty);
@@ -205,11 +206,7 @@ impl Device {
             flushes: Vec::new(),
             collections: (0..planes).map(|_| Collection::default()).collect(),
             log: MapLog::new(&config, &geometry),
-            orders: Streams::new(if config.keeps_epochs() {
-                config.order.policy
-            } else {
-                PersistPolicy::None
-            }),
+            orders: Streams::new(policy, geometry.counted_members_max() as usize),
             metrics: DeviceMetrics::default(),
             random: Stream::new(options.seed, "device-faults"),
             seq: 0,
@@ -386,7 +383,11 @@ impl Device {
         }
         let faults = &self.config.faults;
         if faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0 {
-            self.check_stuck(now, op.plane, effects);
+            match self.orders.is_used() {
+                // What one plane lost may be what another one keeps.
+                true => (0..self.geometry.planes()).for_each(|p| self.check_stuck(now, PlaneId(p), effects)),
+                false => self.check_stuck(now, op.plane, effects),
+            }
         }
     }
 

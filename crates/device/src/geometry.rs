@@ -57,6 +57,12 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Superseded members of incomplete epochs that are kept at most before the device ends their epochs (spec 6.4): as much
+    /// as a block.
+    pub(crate) fn counted_members_max(&self) -> u64 {
+        u64::from(self.units_per_block())
+    }
+
     /// The counts of `config`, whose geometry was validated.
     pub fn new(config: &DeviceConfig) -> Self {
         let g = &config.geometry;

@@ -148,6 +148,9 @@ pub(crate) struct Streams {
     policy: PersistPolicy,
     streams: BTreeMap<StreamId, Stream>,
     kept: BTreeMap<Ppa, Kept>,
+    /// Superseded members that are kept, and how many of them are too many.
+    counted: usize,
+    counted_max: usize,
     /// Versions that never become stable, because an earlier member was lost.
     stuck: u32,
     /// Members of earlier boots have sequence numbers up to this one.
@@ -155,8 +158,13 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(crate) fn new(policy: PersistPolicy) -> Self {
-        Self { policy, ..Self::default() }
+    pub(crate) fn new(policy: PersistPolicy, counted_max: usize) -> Self {
+        Self { policy, counted_max, ..Self::default() }
+    }
+
+    /// Whether so many superseded members are kept that their epochs have to end.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.counted > self.counted_max
     }
 
     /// Members that were written before do not count any more.
@@ -202,6 +210,26 @@ impl Streams {
     /// A stream that lost a member and that nobody has restarted since.
     pub(crate) fn failed(&self) -> Option<StreamId> {
         self.streams.iter().find(|(_, stream)| stream.failed).map(|(id, _)| *id)
+    }
+
+    /// One line for each stream, for the message of a run that wedged.
+    pub(crate) fn describe(&self) -> String {
+        let line = |(id, stream): (&StreamId, &Stream)| {
+            let epochs: Vec<_> = stream.epochs.iter().map(|e| (e.members, e.left, e.trims.len())).collect();
+            let (open, recorded, wanted) = (stream.open, stream.recorded, stream.wanted);
+            let state = if stream.failed { "failed" } else { "good" };
+            format!(
+                "stream {}: {state}, open {open}, recorded {recorded}, wanted {wanted}, {epochs:?}\n",
+                id.0
+            )
+        };
+        let streams: String = self.streams.iter().map(line).collect();
+        let kept = self.kept.len();
+        if streams.is_empty() {
+            streams
+        } else {
+            format!("{streams}{} stuck, {kept} kept, {:?}\n", self.stuck, self.policy)
+        }
     }
 
     /// What records say of each stream.
@@ -272,9 +300,14 @@ impl Device {
         let old = self.buffer.slot(slot).member;
         match (old, stream) {
             (None, None) => {}
-            (Some(_), None) => {
+            (Some((id, epoch)), None) => {
+                self.forget_stuck(slot);
                 self.buffer.slot_mut(slot).orderless = true;
                 self.buffer.unhold(slot);
+                // Somebody waits for its epoch, which cannot be complete without it.
+                if self.orders.streams[&id].wanted >= epoch {
+                    self.place(slot, true);
+                }
             }
             (None, Some(stream)) => self.join(slot, stream),
             (Some((_, epoch)), Some(stream)) => {
@@ -463,6 +496,21 @@ impl Device {
         }
     }
 
+    /// Ends all epochs and hastens what they lack, so that what they keep of the medium becomes free.
+    pub(crate) fn complete_epochs(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.close_epochs();
+        self.demand_all();
+        let mut hastened = Vec::new();
+        for (id, open) in
+            self.orders.streams.iter().map(|(id, stream)| (*id, stream.open)).collect::<Vec<_>>()
+        {
+            hastened.extend(self.demand(id, open));
+        }
+        self.release_pages(now, effects);
+        self.demand_wordlines_of(now, &hastened, effects);
+        self.settle_all(now, effects);
+    }
+
     /// Lets all streams go on as far as they can.
     pub(crate) fn settle_all(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         for id in self.orders.streams.keys().copied().collect::<Vec<_>>() {
@@ -512,6 +560,7 @@ impl Device {
                 break;
             }
             let epoch = stream.epochs.pop_front().expect("there are two");
+            self.orders.counted -= epoch.counted.len();
             for ppa in epoch.counted {
                 self.orders.kept.remove(&ppa);
                 self.invalidate(ppa);
@@ -652,6 +701,7 @@ impl Device {
         let counts = member.epoch >= stream.base();
         if counts {
             stream.epoch(member.epoch).counted.insert(ppa);
+            self.orders.counted += 1;
             self.orders.kept.insert(ppa, Kept::Counted(member.stream, member.epoch));
         }
         counts
@@ -673,9 +723,9 @@ impl Device {
         true
     }
 
-    /// The version in a slot is lost too.
+    /// The version in a slot is lost too, or an orderless one took its place.
     pub(crate) fn forget_stuck(&mut self, slot: u32) {
-        self.orders.stuck -= u32::from(self.buffer.slot(slot).stuck);
+        self.orders.stuck -= u32::from(std::mem::take(&mut self.buffer.slot_mut(slot).stuck));
     }
 
     /// A member was lost: nothing of later epochs of its stream ever becomes stable, and who waits for it is told.

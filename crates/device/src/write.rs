@@ -87,10 +87,17 @@ impl Device {
             hastened.extend(self.accept_unit(at, Lpn(unit), seq, payload, waits));
             self.commands.get_mut(at).next += 1;
         }
+        if !complete && self.buffer.used() == self.orders.stuck() {
+            // Nothing in the buffer will ever leave it.
+            self.commands.get_mut(at).error = Some(DeviceError::ReadOnly);
+            self.part_done(at, effects);
+            return true;
+        }
         self.background |= !complete;
         if !complete || waits || self.buffer.dirty() > self.high_water_units {
             self.destage(now, effects);
         }
+        self.release_pages(now, effects);
         self.demand_wordlines_of(now, &hastened, effects);
         if complete {
             self.metrics.host_writes += 1;
@@ -102,7 +109,7 @@ impl Device {
             self.end_of_command(now, at, effects);
             self.part_done(at, effects);
         } else if self.buffer.has_room() {
-            return self.accept_write(now, at, effects);
+            return self.refuse_failed(at, effects) || self.accept_write(now, at, effects);
         }
         complete
     }
@@ -209,10 +216,8 @@ impl Device {
     pub(crate) fn accept_trim(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) -> bool {
         if self.log.is_congested() {
             // What the horizon waits for goes to the medium; the checkpoint after that makes room.
-            self.close_epochs();
-            self.demand_all();
+            self.complete_epochs(now, effects);
             self.write_all(now, effects);
-            self.settle_all(now, effects);
             self.pump_log(now, effects);
             if self.log.is_congested() {
                 return false;
@@ -508,8 +513,7 @@ impl Device {
         }
         let blocked = !self.admission.is_empty() && !self.buffer.has_room();
         if blocked && self.space.queued_pages == 0 {
-            self.demand_all();
-            self.settle_all(now, effects);
+            self.complete_epochs(now, effects);
             self.space.release_held();
             self.demand_wordlines(now, effects);
         }
@@ -614,6 +618,9 @@ impl Device {
             let opened = self.space.opened(op.at.block);
             self.log.add_summary(op.at.block, opened, &self.media, &self.geometry);
             self.log.want();
+        }
+        if self.orders.is_pressed() {
+            self.complete_epochs(now, effects);
         }
         self.collect_check(now, op.plane, effects);
         self.collect_recheck(now, effects);
