@@ -576,12 +576,13 @@ impl DeviceConfig {
         let needed = f64::from(f.gc.reserve_blocks + 2 + u32::from(f.gc.hot_cold)) + wasted + kept;
         let spare = geometry.spare_blocks_per_plane_min();
         if spare < needed {
+            let epochs = if kept > 0.0 { " and epochs" } else { "" };
             return bad(
                 "ftl.over_provisioning",
                 f.over_provisioning,
                 &format!(
                     "enough for {needed:.1} spare blocks in each plane of {} (reserve, frontiers, one to collect, \
-                     what collections leave unused, and what epochs keep); this leaves {spare:.1} after metadata and bad blocks",
+                     and what collections{epochs} leave unused); this leaves {spare:.1} after metadata and bad blocks",
                     self.geometry.blocks_per_plane
                 ),
             );

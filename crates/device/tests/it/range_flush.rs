@@ -4,7 +4,7 @@ use crate::harness::{Host, random_config};
 use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::random::Stream;
 use flashweir_core::{Bytes, DeviceError, Lba, Lpn, Op, Ppa};
-use flashweir_device::config::{BufferMode, Cell, DeviceConfig, PersistPolicy, RangeFlushSupport};
+use flashweir_device::config::{BufferMode, Cell, DeviceConfig, OrderConfig, RangeFlushSupport};
 use flashweir_device::media::Owner;
 use flashweir_device::presets::preset;
 use flashweir_device::{DeviceOptions, Recovery, Torn};
@@ -231,7 +231,7 @@ fn random_devices_keep_what_was_asked_for() {
         config.buffer.mode = BufferMode::WriteBack;
         config.buffer.range_flush = RangeFlushSupport::Selective;
         if config.validate().is_err() {
-            config.order.policy = PersistPolicy::None;
+            config.order = OrderConfig::default();
         }
         let mut host = Host::new(&config, seed);
         let mut random = Stream::new(seed, "range flush");
