@@ -16,7 +16,7 @@ enum Kind {
     /// Cut states of these tiny devices (all if none is named), in chunks of so many, until the sum of distinct ones is reached.
     CrashStates { devices: &'static [&'static str], chunk: u64, wanted: u64 },
     /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
-    FileCuts { wanted: u64 },
+    FileCuts { campaigns: &'static [&'static [&'static str]], wanted: u64 },
     /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
     LiveCuts { chunk: u32, wanted: u64 },
     /// The claims of a paper at full scale, one study after the other, with so many seeds.
@@ -25,10 +25,11 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 7] = [
+const ALL: [(&str, Kind); 8] = [
     ("crash-d0-d1-d2", Kind::CrashStates { devices: &[], chunk: 500_000, wanted: 1_000_000 }),
     ("crash-d3", Kind::CrashStates { devices: D3, chunk: 500_000, wanted: 1_000_000 }),
-    ("file-cuts", Kind::FileCuts { wanted: 100_000 }),
+    ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
+    ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
@@ -49,7 +50,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         let mut file = Evidence::open(name)?;
         good &= match *kind {
             Kind::CrashStates { devices, chunk, wanted } => file.crash_states(devices, chunk, wanted)?,
-            Kind::FileCuts { wanted } => file.file_cuts(wanted)?,
+            Kind::FileCuts { campaigns, wanted } => file.file_cuts(campaigns, wanted)?,
             Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
             Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
@@ -104,13 +105,49 @@ const FILE_CUTS: [&[&str]; 7] = [
     &["--sequences", "random", "--states", "22000", "--flush", "flush", "--fsck-every", "400"],
 ];
 
+/// The same of ext4, with its data ordered, in the journal, and with order in the place of waiting.
+const EXT4_CUTS: [&[&str]; 10] = [
+    &["--format", "ext4", "--sequences", "random", "--states", "20000", "--fsck-every", "200"],
+    &["--format", "ext4", "--sequences", "seq-1", "--states-each", "12", "--fsck-every", "200"],
+    &["--format", "ext4", "--sequences", "seq-2", "--states", "10000", "--fsck-every", "200"],
+    &["--format", "ext4", "--sequences", "reuse", "--on", "late", "--states", "15000", "--fsck-every", "200"],
+    &["--format", "ext4", "--sequences", "random", "--count", "60", "--on", "device", "--fsck-every", "40"],
+    &["--format", "ext4-journal", "--sequences", "random", "--states", "10000", "--fsck-every", "200"],
+    &["--format", "ext4-journal", "--sequences", "reuse", "--states", "10000", "--fsck-every", "200"],
+    &[
+        "--format",
+        "ext4-dual",
+        "--sequences",
+        "random",
+        "--on",
+        "late",
+        "--states",
+        "12000",
+        "--fsck-every",
+        "200",
+    ],
+    &[
+        "--format",
+        "ext4-dual",
+        "--sequences",
+        "reuse",
+        "--on",
+        "late",
+        "--states",
+        "15000",
+        "--fsck-every",
+        "200",
+    ],
+    &["--format", "ext4-dual", "--sequences", "seq-1", "--states-each", "12", "--fsck-every", "200"],
+];
+
 /// What one campaign of file cuts found.
 fn file_chunk(seed: u64, report: &Value) -> Value {
     let totals = &report["totals"];
     json!({
         "seed": seed, "on": report["on"], "sequences": report["sequences"],
-        "sequences_all": report["sequences_all"], "flushes": report["mode"], "states": totals["distinct"],
-        "fsck_f2fs": totals["outside"], "violations": report["violations"].as_array().map_or(0, Vec::len),
+        "format": report["format"], "sequences_all": report["sequences_all"], "flushes": report["mode"],
+        "states": totals["distinct"], "fsck": totals["outside"], "violations": report["violations"].as_array().map_or(0, Vec::len),
         "totals": totals,
     })
 }
@@ -200,16 +237,16 @@ impl Evidence {
     }
 
     /// Chunks take turns: bounded and drawn sequences, and those on a nearly full volume; range flushes and FLUSH; the model
-    /// device and the simulated one. `fsck.f2fs` looks at some of the images.
-    fn file_cuts(&mut self, wanted: u64) -> Result<bool, String> {
+    /// device and the simulated one. `fsck.f2fs` or `e2fsck` looks at some of the images.
+    fn file_cuts(&mut self, campaigns: &[&[&str]], wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
-        while self.chunks().len() < FILE_CUTS.len() || self.sum("states") < wanted {
+        while self.chunks().len() < campaigns.len() || self.sum("states") < wanted {
             let chunk = self.chunks().len();
             let seed = self.seed + chunk as u64;
             let seed_text = seed.to_string();
             let what = ["crash", "files", "--quiet", "--output", "json", "--seed", &seed_text];
             // A violation is in what is printed, and counted below.
-            let output = weir(self.seed).args(what).args(FILE_CUTS[chunk % FILE_CUTS.len()]).output();
+            let output = weir(self.seed).args(what).args(campaigns[chunk % campaigns.len()]).output();
             let output = output.map_err(|error| format!("weir crash files: {error}"))?;
             let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
                 format!("weir crash files: {}", String::from_utf8_lossy(&output.stderr).trim())
@@ -217,8 +254,8 @@ impl Evidence {
             self.add_chunk(file_chunk(seed, &report))?;
             println!("   {} of {wanted} states", self.sum("states"));
         }
-        let (violations, fsck) = (self.sum("violations"), self.sum("fsck_f2fs"));
-        self.finish(json!({ "states": self.sum("states"), "violations": violations, "fsck_f2fs": fsck }))?;
+        let (violations, fsck) = (self.sum("violations"), self.sum("fsck"));
+        self.finish(json!({ "states": self.sum("states"), "violations": violations, "fsck": fsck }))?;
         Ok(violations == 0)
     }
 

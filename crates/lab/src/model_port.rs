@@ -129,9 +129,11 @@ pub struct LatePort {
     requests: Cell<u64>,
 }
 
-/// Answers come after so long at least, and so much later at most.
+/// Answers come after so long at least, and so much later at most; of some much later.
 const ANSWER_NANOS_MIN: u64 = 20_000;
 const ANSWER_NANOS_MORE: u64 = 100_000;
+const ANSWER_NANOS_RARE: u64 = 400_000;
+const RARE: u64 = 8;
 
 impl LatePort {
     /// On the device of a port; time is that of the executor.
@@ -163,7 +165,9 @@ impl BlockPort for LatePort {
         };
         let (progress, ticket) = Ticket::new();
         progress.transferred();
-        let late = ANSWER_NANOS_MIN + mix(number) % ANSWER_NANOS_MORE;
+        let drawn = mix(number);
+        let rare = if drawn.is_multiple_of(RARE) { ANSWER_NANOS_RARE } else { 0 };
+        let late = ANSWER_NANOS_MIN + rare + drawn / RARE % ANSWER_NANOS_MORE;
         let (handle, at) = (self.handle.clone(), self.handle.now() + Duration::from_nanos(late));
         self.handle.spawn(async move {
             handle.sleep_until(at).await;

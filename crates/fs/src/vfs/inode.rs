@@ -39,7 +39,7 @@ pub(crate) struct Inode {
     pub(crate) round: RefCell<Vec<u64>>,
     /// A page came or went, or a batch has ended.
     pub(crate) changed: Event,
-    batches: RefCell<Vec<u64>>,
+    batches: RefCell<Vec<Batch>>,
     batches_begun: Cell<u64>,
     errors: Cell<Errors>,
     freed: Rc<RefCell<Vec<OwnerId>>>,
@@ -49,6 +49,14 @@ impl Drop for Inode {
     fn drop(&mut self) {
         self.freed.borrow_mut().push(self.owner);
     }
+}
+
+/// Pages that are being written.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    number: u64,
+    /// They are ordered before whatever comes later.
+    is_ordered: bool,
 }
 
 /// Failed write-backs.
@@ -111,18 +119,40 @@ impl Inode {
     pub(crate) fn begin_batch(&self) -> u64 {
         let number = self.batches_begun.get();
         self.batches_begun.set(number + 1);
-        self.batches.borrow_mut().push(number);
+        self.batches.borrow_mut().push(Batch { number, is_ordered: false });
         number
     }
 
     pub(crate) fn end_batch(&self, number: u64) {
-        self.batches.borrow_mut().retain(|&batch| batch != number);
+        self.batches.borrow_mut().retain(|batch| batch.number != number);
+    }
+
+    /// Whether pages are being written.
+    pub(crate) fn is_being_written(&self) -> bool {
+        !self.batches.borrow().is_empty()
+    }
+
+    /// The batch is ordered before whatever comes later.
+    pub(crate) fn batch_is_ordered(&self, number: u64) {
+        for batch in self.batches.borrow_mut().iter_mut().filter(|batch| batch.number == number) {
+            batch.is_ordered = true;
+        }
+        self.changed.notify();
     }
 
     /// Waits until every batch that has begun has ended; later ones do not count, so the wait has an end.
     pub(crate) async fn batches_ended(&self) {
+        self.no_batch(|_| true).await;
+    }
+
+    /// The same, without those that are ordered before whatever comes later.
+    pub(crate) async fn batches_ordered(&self) {
+        self.no_batch(|batch| !batch.is_ordered).await;
+    }
+
+    async fn no_batch(&self, counts: impl Fn(&Batch) -> bool) {
         let until = self.batches_begun.get();
-        while self.batches.borrow().iter().any(|&batch| batch < until) {
+        while self.batches.borrow().iter().any(|batch| batch.number < until && counts(batch)) {
             self.changed.wait().await;
         }
     }

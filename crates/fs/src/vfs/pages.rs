@@ -217,6 +217,13 @@ impl Pages {
         self.owners[owner.0 as usize].dirty.head != NONE
     }
 
+    /// Whether this owner has pages that are being written and have changed since.
+    pub(crate) fn has_redirtied(&self, owner: OwnerId) -> bool {
+        let mut slots = Vec::new();
+        self.slots(owner, (0, u64::MAX), &mut slots);
+        slots.into_iter().any(|slot| self.state(slot) == State::Redirtied)
+    }
+
     // The table.
 
     /// The upper half of an entry: a hash of owner and block, with the place within the block in its last bits.

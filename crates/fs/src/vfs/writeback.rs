@@ -367,6 +367,7 @@ impl<F: Fs> Vfs<F> {
         };
         let (written, synced) = match dispatched {
             Ok(ticket) => {
+                inode.batch_is_ordered(batch.number);
                 let synced = self.0.fs.fsync(inode.ino, kind).await;
                 (
                     match ticket {
@@ -384,13 +385,23 @@ impl<F: Fs> Vfs<F> {
             inode.record_error(errno);
         }
         written.and(synced)?;
+        drop(batch);
+        // What was ordered before has been answered by now, or soon.
+        inode.batches_ended().await;
         // Somebody else's batch may have failed while we waited for it.
         if inode.error_count() == errors_before { Ok(()) } else { Err(inode.last_error()) }
     }
 
-    /// All pages of an inode that are dirty when those that are being written have been.
+    /// All pages of an inode that are dirty when those that are being written have been, or are in order. A page that is
+    /// being written and has changed since is waited for.
     async fn dirty_batch<'a>(&'a self, inode: &'a Rc<Inode>) -> Batch<'a, F> {
-        inode.batches_ended().await;
+        if self.0.fs.syncs_in_order() {
+            inode.batches_ordered().await;
+        }
+        let has_order = || self.0.fs.syncs_in_order() && !self.0.pages.borrow().has_redirtied(inode.owner);
+        if inode.is_being_written() && !has_order() {
+            inode.batches_ended().await;
+        }
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
         self.begin_batch(inode, indices.into_iter())
@@ -413,6 +424,7 @@ impl<F: Fs> Vfs<F> {
         };
         // The task has the pages from here on.
         let (number, pages) = (inode.begin_batch(), std::mem::take(&mut batch.pages));
+        inode.batch_is_ordered(number);
         let slots = std::mem::take(&mut batch.slots);
         drop(batch);
         let vfs = self.clone();

@@ -5,10 +5,10 @@ use crate::changes::{Model, compare, random_changes};
 use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::Stream;
 use flashweir_core::executor::Handle;
-use flashweir_fs::ext4::{Ext4, Ext4Options, Journaling, Options, check, mkfs};
-use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
+use flashweir_core::{Order, Stream};
+use flashweir_fs::ext4::{CommitMode, Ext4, Ext4Options, Journaling, Options, check, mkfs};
+use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -445,7 +445,10 @@ impl Disk {
 
     /// Mounted, with a small cache.
     fn mounted(self: &Rc<Self>, journaling: Journaling, is_slow: bool) -> Bed<Ext4> {
-        let options = Ext4Options { journaling, ..Ext4Options::default() };
+        self.mounted_with(Ext4Options { journaling, ..Ext4Options::default() }, is_slow)
+    }
+
+    fn mounted_with(self: &Rc<Self>, options: Ext4Options, is_slow: bool) -> Bed<Ext4> {
         let fs = block_on(Ext4::mount_with(Rc::clone(self) as _, options)).unwrap();
         let bed = Bed::mount(MountOptions { cache: cache_of(64), ..MountOptions::default() }, |_| fs);
         *self.clock.borrow_mut() = is_slow.then(|| bed.handle.clone());
@@ -485,7 +488,10 @@ fn many_at_once_on_a_slow_disk() {
     for seed in 0..4 {
         let disk = Disk::new(volume(64));
         let journaling = if seed % 2 == 0 { Journaling::Ordered } else { Journaling::Journal };
-        let mut bed = disk.mounted(journaling, true);
+        let commit_mode = if seed < 2 { CommitMode::Legacy } else { CommitMode::DualMode };
+        let checkpoint_blocks = if seed < 2 { 0 } else { 200 };
+        let options = Ext4Options { journaling, commit_mode, checkpoint_blocks, ..Ext4Options::default() };
+        let mut bed = disk.mounted_with(options, true);
         let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
         let ended = Rc::new(());
         for task in 0..6_u64 {
@@ -514,6 +520,10 @@ fn many_at_once_on_a_slow_disk() {
                             root.unlink(&name).await.unwrap();
                             model.retain(|(other, _), _| *other != name);
                         }
+                        6 if commit_mode == CommitMode::DualMode => {
+                            let kind = if round % 2 == 0 { Barrier::All } else { Barrier::Data };
+                            file.barrier(kind).await.unwrap();
+                        }
                         5 => file.allocate(at * 4096, 40_000, true).await.unwrap(),
                         _ => (),
                     }
@@ -539,17 +549,125 @@ fn many_at_once_on_a_slow_disk() {
     }
 }
 
+/// What was submitted, and how much was under way then, of everything that changes the disk.
+#[derive(Debug)]
+struct Timeline {
+    disk: Rc<Disk>,
+    events: RefCell<Vec<(Request, usize)>>,
+    under_way: Rc<Cell<usize>>,
+    handle: RefCell<Option<Handle>>,
+}
+
+impl BlockPort for Timeline {
+    fn capacity_blocks(&self) -> u64 {
+        self.disk.capacity_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        let Some(handle) = self.handle.borrow().clone() else { return self.disk.submit(request) };
+        if matches!(request, Request::Read { .. }) {
+            return self.disk.submit(request);
+        }
+        self.events.borrow_mut().push((request.clone(), self.under_way.get()));
+        self.under_way.set(self.under_way.get() + 1);
+        let (answer, under_way) = (self.disk.submit(request), Rc::clone(&self.under_way));
+        let (progress, ticket) = Ticket::new();
+        progress.dispatched();
+        handle.spawn(async move {
+            let answer = answer.completed().await;
+            under_way.set(under_way.get() - 1);
+            progress.complete(answer);
+        });
+        ticket
+    }
+}
+
+/// Each request as a letter: D data, J blocks of the journal, C commit block, c the same with FUA, F flush, B barrier of no
+/// length. `+` joins the open epoch, `|` closes it, `'` says that nothing was under way.
+fn word((request, under_way): &(Request, usize)) -> String {
+    let is = |write: &Write, kind: u8| {
+        let bytes = bytes_of(&write.payloads[0]);
+        bytes[..4] == 0xc03b_3998_u32.to_be_bytes() && bytes[7] == kind
+    };
+    let (letter, order) = match request {
+        Request::Write(write) if is(write, 1) => ("J", write.order),
+        Request::Write(write) if is(write, 2) => (if write.fua { "c" } else { "C" }, write.order),
+        Request::Write(write) => ("D", write.order),
+        Request::Flush => ("F", None),
+        Request::Barrier(_) => ("B", None),
+        _ => ("?", None),
+    };
+    let order = match order {
+        Some((_, Order::Barrier)) => "|",
+        Some((_, Order::Within)) => "+",
+        None => "",
+    };
+    format!("{}{letter}{order}", if *under_way == 0 { "'" } else { "" })
+}
+
+/// The requests of a call on a file that has just got a page more.
+fn requests_of(commit_mode: CommitMode, call: impl AsyncFnOnce(&File<Ext4>) + 'static) -> String {
+    let disk = Disk::new(volume(64));
+    let (events, under_way, handle) = (RefCell::default(), Rc::default(), RefCell::default());
+    let port = Rc::new(Timeline { disk: Rc::clone(&disk), events, under_way, handle });
+    let options = Ext4Options { commit_mode, ..Ext4Options::default() };
+    let fs = block_on(Ext4::mount_with(Rc::clone(&port) as _, options)).unwrap();
+    let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+    *disk.clock.borrow_mut() = Some(bed.handle.clone());
+    *port.handle.borrow_mut() = Some(bed.handle.clone());
+    let (vfs, log) = (bed.vfs.clone(), Rc::clone(&port));
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let file = root.open("/file", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+        file.pwrite(0, Source::bytes(&page(0, 0))).await.unwrap();
+        // The first commit also says that the log has begun.
+        file.sync(SyncKind::All).await.unwrap();
+        file.pwrite(4096, Source::bytes(&page(1, 1))).await.unwrap();
+        log.events.borrow_mut().clear();
+        call(&file).await;
+        let events = log.events.take();
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+        events.iter().map(word).collect()
+    })
+}
+
+/// The waits of spec 3.4. Legacy mode waits for the transfers of data, of blocks of the journal and of the commit block, and has two
+/// flushes, one of them FUA. In dual mode all three are under way at once, and one flush is behind them.
+#[test]
+fn waits_and_flushes_of_one_call() {
+    use CommitMode::{DualMode, Legacy};
+    let sync = async |file: &File<Ext4>| file.sync(SyncKind::All).await.unwrap();
+    assert_eq!(requests_of(Legacy, sync), "'D'J'F'c");
+    assert_eq!(requests_of(DualMode, sync), "'D+J|C|'F");
+    let data = async |file: &File<Ext4>| file.sync(SyncKind::Data).await.unwrap();
+    assert_eq!(requests_of(Legacy, data), "'D'J'F'c");
+    assert_eq!(requests_of(DualMode, data), "'D|J|C|'F");
+    let order = async |file: &File<Ext4>| file.barrier(Barrier::All).await.unwrap();
+    assert_eq!(requests_of(DualMode, order), "'D+J|C|");
+    let twice = async |file: &File<Ext4>| {
+        file.barrier(Barrier::Data).await.unwrap();
+        file.barrier(Barrier::Data).await.unwrap();
+    };
+    // The second one finds nothing that is dirty.
+    assert_eq!(requests_of(DualMode, twice), "'D|B");
+    let two_transactions = async |file: &File<Ext4>| {
+        file.barrier(Barrier::All).await.unwrap();
+        file.pwrite(8192, Source::bytes(&page(2, 2))).await.unwrap();
+        file.barrier(Barrier::All).await.unwrap();
+        file.sync(SyncKind::All).await.unwrap();
+    };
+    // One flush is for both, and does not wait for data that are in order before the commit block.
+    assert_eq!(requests_of(DualMode, two_transactions), "'D+J|C|D+J|C|F");
+}
+
 /// A volume on a disk whose free blocks are full of what nobody may see.
 fn volume_with_secrets(mib: u64) -> Rc<Image> {
     let image = Rc::new(Image::in_memory(mib << 8));
     for block in 0..mib << 8 {
         let secret = flashweir_core::Payload::Bytes(vec![0xee; 4096].into());
-        block_on(
-            image
-                .write(flashweir_fs::port::Write::new(flashweir_fs::port::Block(block), vec![secret]))
-                .completed(),
-        )
-        .unwrap();
+        block_on(image.write(Write::new(flashweir_fs::port::Block(block), vec![secret])).completed())
+            .unwrap();
     }
     block_on(mkfs(&*image, &Options::new(mib << 8))).unwrap();
     image

@@ -30,6 +30,8 @@ struct Shape {
     range_flush: RangeFlushSupport,
     order: PersistPolicy,
     fuse_epochs: u32,
+    /// Free blocks above those in reserve below which a plane collects already.
+    eager_blocks: u32,
 }
 
 const PLAIN: Shape = Shape {
@@ -49,6 +51,7 @@ const PLAIN: Shape = Shape {
     range_flush: RangeFlushSupport::None,
     order: PersistPolicy::None,
     fuse_epochs: 1,
+    eager_blocks: 1,
 };
 
 /// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
@@ -100,6 +103,8 @@ const ORDERED: Shape = Shape {
     order: PersistPolicy::InOrderRecovery,
     buffer_units: 16,
     blocks_per_plane: 18,
+    // What epochs keep needs room that would otherwise put collection off.
+    eager_blocks: 6,
     ..PLAIN
 };
 
@@ -167,7 +172,7 @@ impl Shape {
                 over_provisioning,
                 gc: GcConfig {
                     hot_cold: self.hot_cold,
-                    start_below_blocks: reserve_blocks + 1,
+                    start_below_blocks: reserve_blocks + self.eager_blocks,
                     reserve_blocks,
                     ..GcConfig::default()
                 },

@@ -1,7 +1,7 @@
 //! The crash laboratory of file systems: what it finds, and what it must not find.
 
 use flashweir_device::PlantedBug as DeviceBug;
-use flashweir_lab::crash::files::explorer::{Case, run};
+use flashweir_lab::crash::files::explorer::{self, Case, run};
 use flashweir_lab::crash::files::ops::content;
 use flashweir_lab::crash::files::oracle::Violation;
 use flashweir_lab::crash::files::token::bug_named;
@@ -81,6 +81,67 @@ fn ext4_that_forgets_who_had_a_block_is_found_out() {
         let token: Token = violation.token.parse().unwrap();
         assert!(replay(&token).unwrap().is_some(), "{token}");
         assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+    }
+}
+
+/// Data in the journal show one version, and dual-mode journaling keeps the order of barriers.
+#[test]
+fn file_cuts_of_ext4_keep_versions_and_order() {
+    for (format, on, sequences) in [
+        (Format::Ext4Journal, On::Model, Sequences::Seq2),
+        (Format::Ext4Journal, On::Late, Sequences::Reuse),
+        (Format::Ext4Dual, On::Model, Sequences::Seq2),
+        (Format::Ext4Dual, On::Late, Sequences::Random),
+        (Format::Ext4Dual, On::Late, Sequences::Reuse),
+    ] {
+        let config = FileCrashConfig { format, on, ..config(sequences, 8) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{format:?} {on:?} {sequences:?}");
+        assert!(report.totals.recovered > 150, "{report:?}");
+    }
+}
+
+/// Bugs of the journal that need few sequences, each with what gives it away.
+#[test]
+fn ext4_whose_journal_has_bugs_is_found_out() {
+    for (format, name, sequences) in [
+        (Format::Ext4, "no-barriers", Sequences::Seq1),
+        (Format::Ext4, "trusted-old-commits", Sequences::Seq1),
+        (Format::Ext4Journal, "split-writes", Sequences::Seq1),
+        (Format::Ext4Dual, "lazy-commit", Sequences::Seq1),
+        (Format::Ext4Dual, "no-flush-before-commit", Sequences::Seq1),
+        (Format::Ext4Dual, "unordered-data", Sequences::Seq1),
+    ] {
+        let planted = Some(bug_named(format, name).unwrap());
+        let config = FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(sequences, 60) };
+        let report = explore(&config, None, |_| true).unwrap();
+        let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
+        let token: Token = violation.token.parse().unwrap();
+        assert!(replay(&token).unwrap().is_some(), "{token}");
+        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+    }
+}
+
+/// Found by `weir crash files`: a commit came between a direct write behind the end of a file and its new size.
+#[test]
+fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
+    for format in [Format::Ext4, Format::Ext4Dual, Format::Ext4Journal] {
+        for seed in [24, 25] {
+            let base = Base::make(format, seed).unwrap();
+            let words = "write:A/foo:8000+20000,sync&,unlink:A/foo,creat:A/foo,direct:A/foo:4096+4096";
+            let case = Case {
+                on: On::Late,
+                base: &base,
+                mode: FlushMode::RangeFlush,
+                planted: None,
+                ops: &words.parse().unwrap(),
+                effort: Effort::default(),
+                outside: None,
+            };
+            let (counts, _, found) = explorer::explore(&case);
+            assert_eq!(found, None, "{format:?}");
+            assert!(counts.recovered > 20, "{counts:?}");
+        }
     }
 }
 

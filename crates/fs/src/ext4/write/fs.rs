@@ -325,7 +325,7 @@ impl State {
     }
 
     /// Gives pages their blocks, as many as are in a row; the size on the disk covers them.
-    fn place(&mut self, ino: layout::Ino, first: u64, count: u32) -> Step<(Addr, u32)> {
+    fn place(&mut self, ino: layout::Ino, first: u64, count: u32, cause: WriteCause) -> Step<(Addr, u32)> {
         let span = self.span(ino, first)?;
         let mut count = u64::from(count).min(span.end - first);
         let addr = match span.addr {
@@ -353,16 +353,16 @@ impl State {
                 addr
             }
         };
-        let mut end = (first + count) * BLOCK;
+        let pages_end = (first + count) * BLOCK;
         let node = self.node(ino)?;
-        if self.journals_data {
-            // What is behind the end of the file comes with a later version of the page.
-            end = end.min(node.size);
-        }
-        if end > node.written_end || end.min(node.size) > node.inode.size {
+        // What is written past the page cache makes the file longer at once: the size goes with the blocks. Otherwise what is
+        // behind the end of the file comes later, where data are journalled with a later version of the page.
+        let known = if cause == WriteCause::Direct { pages_end } else { pages_end.min(node.size) };
+        let end = if self.journals_data { known } else { pages_end };
+        if end > node.written_end || known > node.inode.size {
             let node = self.node_mut(ino)?;
             node.written_end = node.written_end.max(end);
-            node.inode.size = node.inode.size.max(node.size.min(end));
+            node.inode.size = node.inode.size.max(known);
             self.note_size(ino)?;
         }
         if span.written(first).is_none() {
@@ -471,7 +471,12 @@ impl Ext4 {
 
     /// Gives pages their blocks and begins to write them, in one step: the number of the write, and where. Nothing if the
     /// transaction has to be committed first.
-    async fn begin_data(&self, ino: layout::Ino, first: u64, count: u32) -> Result<Option<(u64, Addr, u32)>> {
+    async fn begin_data(
+        &self,
+        ino: layout::Ino,
+        (first, count): (u64, u32),
+        cause: WriteCause,
+    ) -> Result<Option<(u64, Addr, u32)>> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
@@ -479,7 +484,7 @@ impl Ext4 {
             return Ok(None);
         }
         let placed = self.run(|state| {
-            let (addr, count) = state.place(ino, first, count)?;
+            let (addr, count) = state.place(ino, first, count, cause)?;
             Ok((self.begin_write(), addr, count))
         });
         match placed.await {
@@ -492,11 +497,11 @@ impl Ext4 {
     /// Gives the first pages in a row their blocks. They have to be submitted at once, and then [`Self::end_write`] called.
     pub(super) async fn place_data(&self, ino: layout::Ino, pages: &[DirtyPage]) -> Result<(u64, Addr, u32)> {
         let (first, count) = (pages[0].index, row(pages));
-        if let Some(placed) = self.begin_data(ino, first, count).await? {
+        if let Some(placed) = self.begin_data(ino, (first, count), WriteCause::Sync).await? {
             return Ok(placed);
         }
         self.turn_over().await?;
-        self.begin_data(ino, first, count).await?.ok_or(Errno::ENOSPC)
+        self.begin_data(ino, (first, count), WriteCause::Sync).await?.ok_or(Errno::ENOSPC)
     }
 
     /// Writes pages by way of the journal: as many as a transaction has room for are in one.
@@ -530,12 +535,9 @@ impl Ext4 {
             let (rest, first) = (&pages[at..], pages[at].index);
             let count = row(rest);
             let placed = self.run(|state| {
-                let (addr, count) = state.place(ino, first, count)?;
+                let (addr, count) = state.place(ino, first, count, cause)?;
                 let contents = rest[..count as usize].iter().map(|page| page.payload.clone());
-                // Who writes past the page cache says afterwards that the file has become longer.
-                let is_direct = cause == WriteCause::Direct;
-                let end = if is_direct { (first + u64::from(count)) * BLOCK } else { 0 };
-                state.put_data(ino, addr, contents, end)?;
+                state.put_data(ino, addr, contents)?;
                 state.metrics.written_pages += u64::from(count);
                 Ok(count)
             });
@@ -827,11 +829,11 @@ impl Fs for Ext4 {
         while at < pages.len() && result.is_ok() {
             let first = pages[at].index;
             let count = row(&pages[at..]);
-            let mut placed = self.begin_data(ino, first, count).await;
+            let mut placed = self.begin_data(ino, (first, count), cause).await;
             if placed == Ok(None) {
                 // A commit waits for data, so those that were begun here have to end first.
                 result = self.end_data(&mut tickets).await.and(self.turn_over().await);
-                placed = self.begin_data(ino, first, count).await;
+                placed = self.begin_data(ino, (first, count), cause).await;
             }
             let (number, addr, count) = match placed {
                 Ok(Some(placed)) if result.is_ok() => placed,

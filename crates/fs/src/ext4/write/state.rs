@@ -341,17 +341,14 @@ impl State {
 
     // Blocks of files that are journalled.
 
-    /// Blocks of a file, which is in memory, have these contents from the running transaction on. They hold the file up to
-    /// `end`. The last step of an operation.
+    /// Blocks of a file, which is in memory, have these contents from the running transaction on. The last step of an operation.
     pub(super) fn put_data(
         &mut self,
         ino: Ino,
         addr: Addr,
         contents: impl Iterator<Item = Payload>,
-        end: u64,
     ) -> Step<()> {
-        let node = self.node_mut(ino)?;
-        node.written_end = node.written_end.max(end);
+        self.node_mut(ino)?;
         self.running.data.extend((addr.0..).map(Addr).zip(contents));
         Ok(())
     }

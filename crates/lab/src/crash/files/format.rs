@@ -173,7 +173,7 @@ impl Tested for Ext4 {
         let (journaling, commit_mode) = (setup.format.journaling(), setup.format.commit_mode());
         let discard = !setup.base.is_multiple_of(2);
         // Checkpoints have to meet transactions that are not durable, within a sequence.
-        let checkpoint_blocks = if commit_mode == CommitMode::DualMode { 40 } else { 0 };
+        let checkpoint_blocks = if commit_mode == CommitMode::DualMode { 24 } else { 0 };
         let default = Ext4Options::default();
         let options = Ext4Options { journaling, commit_mode, checkpoint_blocks, discard, planted, ..default };
         Self::mount_with(disk, options).await.map_err(|error| error.to_string())
