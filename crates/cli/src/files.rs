@@ -9,9 +9,12 @@ use crate::run::{stem, thousands};
 use clap::{Args, ValueEnum};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::DataIo;
-use flashweir_device::config::RangeFlushSupport;
+use flashweir_device::DeviceConfig;
+use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
+use flashweir_fs::ext4::{CommitMode, Ext4Options, Journaling};
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
-use flashweir_lab::files::{self, FilesResult, Setup, Work};
+use flashweir_host::HostConfig;
+use flashweir_lab::files::{self, FilesResult, Format, Setup, Work};
 use flashweir_lab::results::call_table;
 use flashweir_lab::spelling::nearest;
 use flashweir_lab::stack::FlushMode;
@@ -30,14 +33,16 @@ use std::sync::atomic::AtomicBool;
   weir files fileserver,nthreads=16 sync.fio --device rflush --flush rflush        two workloads at once
   weir files tpcc,warehouses=2,pool=64MiB fileserver --device rflush --flush flush,rflush --direct --runtime 10s
   weir files my.f --device my.toml --set buffer.capacity=64MiB --cache 256MiB --output json
+  weir files varmail --device barrier-850 --format ext4 --commit dual               ext4 that orders instead of waiting
 
-Each device gets an F2FS volume, on which each workload makes its files; then all workloads run at once, each with its \
+Each device gets an F2FS volume, or one of ext4 behind a block layer as Linux's, on which each workload makes its files; then all workloads run at once, each with its \
 own results. A workload is a personality of filebench (fileserver, varmail, webserver, oltp), a file of its language \
 (NAME.f), a mix of transactions on a database (tpcc, linkbench), or a fio job file whose jobs use files; variables of a \
 filebench model and options of a mix are set behind its name.
 
 --flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
-which no power cut would forgive. Time is virtual: the same seed gives the same bytes.")]
+which no power cut would forgive. ext4 sends no range flushes. With --commit dual its transactions are kept in their order by \
+barriers, which the device must have (order.policy). Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
     /// filebench personality, filebench file, fio job file, tpcc or linkbench
     #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
@@ -48,6 +53,15 @@ pub(crate) struct FilesArgs {
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// The file system
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "f2fs")]
+    format: FormatArg,
+    /// ext4: where data are: written before the transaction that has their file, in it, or at any time [default: ordered]
+    #[arg(long, value_name = "MODE", value_enum)]
+    journal_mode: Option<JournalModeArg>,
+    /// ext4: how transactions are kept in their order: by waiting and flushes, or by barriers (BarrierFS) [default: legacy]
+    #[arg(long, value_name = "MODE", value_enum)]
+    commit: Option<CommitArg>,
     /// What becomes of a sync; several are run side by side
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "flush")]
     flush: Vec<FlushArg>,
@@ -105,6 +119,77 @@ enum FlushArg {
     Noflush,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    F2fs,
+    Ext4,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum JournalModeArg {
+    /// Data are on the disk before the transaction that makes them part of a file
+    Ordered,
+    /// Data go through the journal
+    Journal,
+    /// Data go to the disk at any time
+    Writeback,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CommitArg {
+    /// By waiting and flushes
+    Legacy,
+    /// By barriers
+    Dual,
+}
+
+impl FilesArgs {
+    /// The file system; errors name options that are for the other one.
+    fn format(&self) -> Outcome<Format> {
+        let only = |is_given: bool, option: &str, needs: &str, is: &str| match is_given {
+            true => Err(Failure::Usage(format!("{option} needs --format {needs}, and it is {is}"))),
+            false => Ok(()),
+        };
+        if self.format == FormatArg::F2fs {
+            only(self.journal_mode.is_some(), "--journal-mode", "ext4", "f2fs")?;
+            only(self.commit.is_some(), "--commit", "ext4", "f2fs")?;
+            let (range_checkpoints, fastboot) = (self.range_checkpoints, self.fastboot);
+            return Ok(Format::F2fs { range_checkpoints, fastboot });
+        }
+        only(self.fastboot, "--fastboot", "f2fs", "ext4")?;
+        only(self.range_checkpoints, "--range-checkpoints", "f2fs", "ext4")?;
+        only(self.flush.contains(&FlushArg::Rflush), "--flush rflush", "f2fs", "ext4")?;
+        let journaling = match self.journal_mode {
+            None | Some(JournalModeArg::Ordered) => Journaling::Ordered,
+            Some(JournalModeArg::Journal) => Journaling::Journal,
+            Some(JournalModeArg::Writeback) => Journaling::Writeback,
+        };
+        let commit_mode = match self.commit {
+            None | Some(CommitArg::Legacy) => CommitMode::Legacy,
+            Some(CommitArg::Dual) => CommitMode::DualMode,
+        };
+        Ok(Format::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() }))
+    }
+
+    /// What a device cannot do of what is asked for.
+    fn check_device(&self, device: &DeviceConfig) -> Outcome<()> {
+        let name = &device.name;
+        if self.flush.contains(&FlushArg::Rflush) && device.buffer.range_flush == RangeFlushSupport::None {
+            return Err(Failure::Usage(format!(
+                "--flush cannot be `rflush` on {name}: buffer.range_flush is none: expected --set \
+                 buffer.range_flush=selective, or another --flush"
+            )));
+        }
+        if self.commit == Some(CommitArg::Dual) && device.order.policy == PersistPolicy::None {
+            return Err(Failure::Usage(format!(
+                "--commit cannot be `dual` on {name}: order.policy is none: expected --set \
+                 order.policy=in-order-recovery, or --commit legacy"
+            )));
+        }
+        Ok(())
+    }
+}
+
 impl FlushArg {
     fn mode(self) -> FlushMode {
         match self {
@@ -145,21 +230,18 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         }
         workloads.push((name, work));
     }
+    let format = args.format()?;
+    // F2FS has none: its results do not change.
+    let block_layer = (args.format == FormatArg::Ext4).then(HostConfig::default);
     let mut setups = Vec::new();
     for device in resolve(&args.device, &args.set)? {
+        args.check_device(&device)?;
         for flush in &args.flush {
-            if *flush == FlushArg::Rflush && device.buffer.range_flush == RangeFlushSupport::None {
-                return Err(Failure::Usage(format!(
-                    "--flush cannot be `rflush` on {}: buffer.range_flush is none: expected --set \
-                     buffer.range_flush=selective, or another --flush",
-                    device.name
-                )));
-            }
             setups.push(Setup {
                 device: device.clone(),
                 flush: flush.mode(),
-                range_checkpoints: args.range_checkpoints,
-                fastboot: args.fastboot,
+                format: format.clone(),
+                block_layer: block_layer.clone(),
                 mount: MountOptions {
                     cache: args.cache.clone(),
                     costs: args.host,
@@ -252,8 +334,9 @@ fn workload(text: &str, args: &FilesArgs) -> Outcome<(String, Work)> {
 fn lines(result: &FilesResult) -> String {
     let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
     let mut text = format!(
-        "{}, {}, seed {}: measured for {}, after {} of making the files\n\n",
+        "{}, {}{}, seed {}: measured for {}, after {} of making the files\n\n",
         result.device,
+        result.ext4.as_ref().map_or(String::new(), mounted),
         result.flush,
         result.seed,
         seconds(result.measured_ns),
@@ -270,23 +353,47 @@ fn lines(result: &FilesResult) -> String {
     let limit = result.cpus.map_or(String::new(), |cpus| format!(" of {cpus}"));
     let cpus = format!("{:.2}{limit}", result.cpus_busy());
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
-    let rows = [
+    let count = |row: &str, name: &str| [row.to_owned(), thousands(metric(name))];
+    let mut rows = vec![
         ["written by the host".to_owned(), mib(totals.host_written_bytes)],
         ["programmed".to_owned(), mib(totals.nand_written_bytes)],
         ["write amplification".to_owned(), totals.waf().map_or("-".into(), |waf| format!("{waf:.3}"))],
-        ["overwritten in the buffer, units".to_owned(), thousands(metric("device.buffer_write_hits"))],
+        count("overwritten in the buffer, units", "device.buffer_write_hits"),
         ["flushes".to_owned(), thousands(totals.flushes)],
-        ["range flushes".to_owned(), thousands(metric("device.range_flushes"))],
-        ["syncs of files".to_owned(), thousands(metric("vfs.syncs"))],
-        ["of these by a checkpoint".to_owned(), thousands(metric("f2fs.fsyncs_by_checkpoint"))],
-        ["pages written in place".to_owned(), thousands(metric("f2fs.in_place_pages"))],
-        [
-            "sections cleaned".to_owned(),
-            thousands(metric("f2fs.cleaned_foreground") + metric("f2fs.cleaned_background")),
-        ],
-        ["CPUs of the host at work, mean".to_owned(), cpus],
+        count("range flushes", "device.range_flushes"),
+        count("syncs of files", "vfs.syncs"),
     ];
+    match result.ext4 {
+        None => rows.extend([
+            count("of these by a checkpoint", "f2fs.fsyncs_by_checkpoint"),
+            count("pages written in place", "f2fs.in_place_pages"),
+            [
+                "sections cleaned".to_owned(),
+                thousands(metric("f2fs.cleaned_foreground") + metric("f2fs.cleaned_background")),
+            ],
+        ]),
+        Some(_) => rows.extend([
+            count("of these by a commit", "ext4.fsyncs_by_commit"),
+            count("transactions committed", "ext4.commits"),
+            count("blocks in them", "ext4.journalled_blocks"),
+        ]),
+    }
+    rows.push(["CPUs of the host at work, mean".to_owned(), cpus]);
     text.push('\n');
     text.push_str(&table(&rows, 1));
     text
+}
+
+/// How ext4 was mounted, for people.
+fn mounted(options: &Ext4Options) -> String {
+    let journaling = match options.journaling {
+        Journaling::Ordered => "ordered",
+        Journaling::Journal => "journal",
+        Journaling::Writeback => "writeback",
+    };
+    let commit = match options.commit_mode {
+        CommitMode::Legacy => "legacy",
+        CommitMode::DualMode => "dual",
+    };
+    format!("ext4 {journaling} {commit}, ")
 }

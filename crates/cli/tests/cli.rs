@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 177] = [
+const BAD: [(&str, &str); 184] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -193,11 +193,18 @@ const BAD: [(&str, &str); 177] = [
     ("files varmail varmail --device rflush", "WORKLOAD `varmail` is there twice: expected different names"),
     ("files varmail,x --device rflush", "WORKLOAD `varmail,x`: `x` is no setting: expected VARIABLE=VALUE"),
     ("files varmail --device rflush --cache 1", "--cache cannot be `1`: expected a size from 128KiB to 8TiB, such as 1GiB"),
+    ("files varmail --device rflush --format ext3", "--format cannot be `ext3`: expected f2fs or ext4; did you mean `ext4`?"),
+    ("files varmail --device rflush --journal-mode journal", "--journal-mode needs --format ext4, and it is f2fs"),
+    ("files varmail --device barrier-850 --commit dual", "--commit needs --format ext4, and it is f2fs"),
+    ("files varmail --device rflush --format ext4 --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
+    ("files varmail --device rflush --format ext4 --fastboot", "--fastboot needs --format f2fs, and it is ext4"),
+    ("files varmail --device rflush --format ext4 --range-checkpoints", "--range-checkpoints needs --format f2fs, and it is ext4"),
+    ("files varmail --device rflush --format ext4 --flush rflush", "--flush rflush needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("reproduce", "missing: <PAPER>"),
-    ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush; did you mean `rflush`?"),
+    ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush or barrier; did you mean `rflush`?"),
     ("crash files --format ext4 --sequences cleaning", "--sequences cleaning needs --format f2fs, and it is ext4"),
-    ("crash files --format ext4 --planted no-inode", "--planted: `no-inode` is no planted bug of ext4: expected one of no-barriers, unordered-data, no-flush-before-commit, lazy-commit, no-revoke, no-orphans, early-discard-of-freed"),
+    ("crash files --format ext4 --planted no-inode", "--planted: `no-inode` is no planted bug of ext4: expected one of no-barriers, unordered-data, no-flush-before-commit, lazy-commit, no-revoke, no-orphans, early-discard-of-freed, trusted-old-commits"),
     ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered, threads-one-lock, threads-checkpoints; did you mean `threads`?"),
     ("reproduce rflush --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),
     ("reproduce rflush --scale huge", "--scale cannot be `huge`: expected quick or full"),
@@ -259,7 +266,7 @@ const BAD: [(&str, &str); 177] = [
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
     ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),
     ("crash --mutants --planted early-flush", "--mutants cannot be used with --planted <BUG>"),
-    ("crash files --on disk", "--on cannot be `disk`: expected model or device"),
+    ("crash files --on disk", "--on cannot be `disk`: expected model, late or device"),
     ("run good.toml --report none/page.html", "none/page.html cannot be written: there is no directory none"),
     ("run good.toml --report", "--report needs a value"),
     ("run good.toml --csv same --report same", "--report cannot be same: --csv is that file: expected another"),
@@ -664,6 +671,16 @@ fn workloads_on_files_run_side_by_side() {
     assert_eq!(all["runs"].as_array().unwrap().len(), 2);
     assert_eq!(all["runs"][0]["workloads"][1]["name"], "sync");
     assert_eq!(json(1), json(2), "results depend on the number of jobs");
+    assert!(all["runs"][0].get("ext4").is_none());
+    let line = "files varmail,nfiles=50,nthreads=2 --device barrier-850 --format ext4 --commit dual --runtime 50ms -q";
+    let table = good(&place.say(line)).to_owned();
+    for needle in ["barrier-850, ext4 ordered dual, FLUSH", "transactions committed"] {
+        assert!(table.contains(needle), "{needle}: {table}");
+    }
+    let all: serde_json::Value =
+        serde_json::from_str(good(&place.say(&format!("{line} --output json")))).unwrap();
+    assert_eq!(all["runs"][0]["ext4"]["commit_mode"], "dual_mode");
+    assert!(all["runs"][0]["metrics"]["ext4.commits"].as_u64().unwrap() > 0);
 }
 
 #[test]

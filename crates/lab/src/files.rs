@@ -17,12 +17,15 @@ use crate::workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
 use crate::workload::oltp::tpcc::{Tpcc, TpccOptions};
 use crate::workload::oltp::{OltpError, RunOptions};
 use flashweir_core::executor::Handle;
+use flashweir_core::metrics::Metric;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
+use flashweir_fs::ext4::{self, Before, Ext4, Ext4Metrics, Ext4Options};
 use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing};
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{ConfigError, Creds, Errno, MountOptions, Process, Vfs, VfsMetrics};
+use flashweir_fs::vfs::{ConfigError, Creds, Errno, Fs, MountOptions, Process, Vfs, VfsMetrics};
+use flashweir_host::HostConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,10 +39,10 @@ pub struct Setup {
     pub device: DeviceConfig,
     /// What becomes of syncs.
     pub flush: FlushMode,
-    /// Checkpoints are made durable by range flushes too, if files are; the paper leaves that as future work.
-    pub range_checkpoints: bool,
-    /// Whether each fsync is a checkpoint.
-    pub fastboot: bool,
+    /// The file system.
+    pub format: Format,
+    /// The block layer between it and the device, if there is one.
+    pub block_layer: Option<HostConfig>,
     /// Page cache and host costs.
     pub mount: MountOptions,
     /// The workloads, each with a name of its own.
@@ -54,6 +57,26 @@ pub struct Setup {
     pub runtime: Option<Duration>,
     /// filebench's files are all opened past the page cache.
     pub is_direct: bool,
+}
+
+/// Which file system is on the device, and how it is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// F2FS.
+    F2fs {
+        /// Checkpoints are made durable by range flushes too, if files are; the paper leaves that as future work.
+        range_checkpoints: bool,
+        /// Whether each fsync is a checkpoint.
+        fastboot: bool,
+    },
+    /// ext4. Its dual mode needs a device that keeps epochs in their order, or a block layer that does.
+    Ext4(Ext4Options),
+}
+
+impl Default for Format {
+    fn default() -> Self {
+        Self::F2fs { range_checkpoints: false, fastboot: false }
+    }
 }
 
 /// A workload on files.
@@ -78,6 +101,9 @@ pub struct FilesResult {
     pub device: String,
     /// What became of syncs: FLUSH, RFLUSH or NOFLUSH.
     pub flush: String,
+    /// How ext4 was mounted; without it the file system was F2FS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ext4: Option<Ext4Options>,
     /// Seed of all randomness.
     pub seed: u64,
     /// Virtual time at which the files were there.
@@ -105,7 +131,12 @@ impl FilesResult {
 #[derive(Clone, Debug, PartialEq)]
 pub enum FilesError {
     /// The volume cannot be made or mounted.
-    Volume(String),
+    Volume {
+        /// The file system.
+        format: &'static str,
+        /// What it says.
+        error: String,
+    },
     /// The mount options are out of their range.
     Mount(ConfigError),
     /// A fio job.
@@ -133,7 +164,7 @@ pub enum FilesError {
 impl fmt::Display for FilesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Volume(error) => write!(f, "F2FS: {error}"),
+            Self::Volume { format, error } => write!(f, "{format}: {error}"),
             Self::Mount(error) => error.fmt(f),
             Self::Fio(error) => error.fmt(f),
             Self::Filebench { name, error } => write!(f, "{name}: {error}"),
@@ -145,6 +176,81 @@ impl fmt::Display for FilesError {
 }
 
 impl std::error::Error for FilesError {}
+
+/// A file system that a setup can ask for.
+pub(crate) trait Volume: Fs + Sized {
+    /// What it counts.
+    type Metrics: Clone;
+    /// Its name before its counters.
+    const PREFIX: &'static str;
+
+    /// Makes a volume as the setup says, and mounts it.
+    async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError>;
+
+    /// What it counted since the mount.
+    fn counters(&self) -> Self::Metrics;
+
+    /// What it counted between two moments.
+    fn counted(later: &Self::Metrics, earlier: &Self::Metrics) -> Vec<Metric>;
+}
+
+impl Volume for F2fs {
+    type Metrics = F2fsMetrics;
+    const PREFIX: &'static str = "f2fs";
+
+    async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
+        let wrong = |error: f2fs::Error| FilesError::Volume { format: "F2FS", error: error.to_string() };
+        f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.map_err(wrong)?;
+        let fsync = match setup.flush {
+            FlushMode::RangeFlush => Flushing::RangeFlush,
+            FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
+        };
+        let (range_checkpoints, fastboot) = match setup.format {
+            Format::F2fs { range_checkpoints, fastboot } => (range_checkpoints, fastboot),
+            Format::Ext4(_) => (false, false),
+        };
+        let checkpoint = if range_checkpoints { fsync } else { Flushing::Flush };
+        let options = F2fsOptions { fsync, checkpoint, fastboot, ..F2fsOptions::default() };
+        Self::mount_with(Rc::new(port), options).await.map_err(wrong)
+    }
+
+    fn counters(&self) -> F2fsMetrics {
+        self.metrics()
+    }
+
+    fn counted(later: &F2fsMetrics, earlier: &F2fsMetrics) -> Vec<Metric> {
+        later.since(earlier).list().to_vec()
+    }
+}
+
+impl Volume for Ext4 {
+    type Metrics = Ext4Metrics;
+    const PREFIX: &'static str = "ext4";
+
+    async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
+        let options = match &setup.format {
+            Format::Ext4(options) => options.clone(),
+            Format::F2fs { .. } => Ext4Options::default(),
+        };
+        make_ext4(port, options).await
+    }
+
+    fn counters(&self) -> Ext4Metrics {
+        self.metrics()
+    }
+
+    fn counted(later: &Ext4Metrics, earlier: &Ext4Metrics) -> Vec<Metric> {
+        later.since(earlier).list().to_vec()
+    }
+}
+
+/// An ext4 volume on an empty device, mounted.
+pub(crate) async fn make_ext4(port: Port, options: Ext4Options) -> Result<Ext4, FilesError> {
+    let wrong = |error: ext4::Error| FilesError::Volume { format: "ext4", error: error.to_string() };
+    let volume = ext4::Options { before: Before::Zeros, ..ext4::Options::new(port.capacity_blocks()) };
+    ext4::mkfs(&port, &volume).await.map_err(wrong)?;
+    Ext4::mount_with(Rc::new(port), options).await.map_err(wrong)
+}
 
 /// Moments between two reports of progress.
 const MOMENTS: u32 = 1 << 14;
@@ -158,9 +264,23 @@ pub fn run(
     setup: &Setup,
     progress: &mut dyn FnMut(Option<f64>) -> bool,
 ) -> Result<Option<FilesResult>, FilesError> {
+    match setup.format {
+        Format::F2fs { .. } => run_on::<F2fs>(setup, progress),
+        Format::Ext4(_) => run_on::<Ext4>(setup, progress),
+    }
+}
+
+fn run_on<F: Volume>(
+    setup: &Setup,
+    progress: &mut dyn FnMut(Option<f64>) -> bool,
+) -> Result<Option<FilesResult>, FilesError> {
     let options = DeviceOptions { seed: setup.seed, track_contents: true, planted: None };
-    let mut stack = Stack::new(Device::new(setup.device.clone(), options), setup.flush);
-    let preparing = stack.spawn_for(prepare(setup.clone(), stack.port(), stack.handle()));
+    let device = Device::new(setup.device.clone(), options);
+    let mut stack = match setup.block_layer {
+        None => Stack::new(device, setup.flush),
+        Some(ref host) => Stack::with_block_layer(device, setup.flush, host.clone()),
+    };
+    let preparing = stack.spawn_for(prepare::<F>(setup.clone(), stack.port(), stack.handle()));
     while !preparing.is_set() {
         go_on(&mut stack, || preparing.is_set())?;
         if !progress(None) {
@@ -197,7 +317,7 @@ pub fn run(
     let lists = [
         ("device", device.list().to_vec()),
         ("vfs", later.vfs.since(&earlier.vfs).list().to_vec()),
-        ("f2fs", later.f2fs.since(&earlier.f2fs).list().to_vec()),
+        (F::PREFIX, F::counted(&later.fs, &earlier.fs)),
     ];
     for (prefix, list) in lists {
         metrics.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
@@ -206,6 +326,10 @@ pub fn run(
     Ok(Some(FilesResult {
         device: setup.device.name.clone(),
         flush: setup.flush.name().to_owned(),
+        ext4: match &setup.format {
+            Format::F2fs { .. } => None,
+            Format::Ext4(options) => Some(options.clone()),
+        },
         seed: setup.seed,
         prepared_ns: start.as_nanos(),
         measured_ns: later.at.since(earlier.at).as_nanos(),
@@ -231,44 +355,40 @@ fn go_on(stack: &mut Stack, is_done: impl Fn() -> bool) -> Result<(), FilesError
 
 /// Counters at an instant.
 #[derive(Clone)]
-struct Counters {
+struct Counters<M> {
     at: Instant,
     device: DeviceMetrics,
     vfs: VfsMetrics,
-    f2fs: F2fsMetrics,
+    fs: M,
 }
 
-impl Counters {
-    async fn at(at: Instant, port: Port, vfs: Vfs<F2fs>, handle: Handle) -> Self {
+impl<M> Counters<M> {
+    async fn at<F: Volume<Metrics = M>>(at: Instant, port: Port, vfs: Vfs<F>, handle: Handle) -> Self {
         handle.sleep_until(at).await;
         Self::now(&port, &vfs, at)
     }
 
-    fn now(port: &Port, vfs: &Vfs<F2fs>, at: Instant) -> Self {
+    fn now<F: Volume<Metrics = M>>(port: &Port, vfs: &Vfs<F>, at: Instant) -> Self {
         let device = port.with_device(|device| *device.metrics());
-        Self { at, device, vfs: vfs.metrics(), f2fs: vfs.fs().metrics() }
+        Self { at, device, vfs: vfs.metrics(), fs: vfs.fs().counters() }
     }
 }
 
 /// A workload whose files are there.
-enum Ready {
+enum Ready<F: Fs> {
     Fio(Vec<FileJob>),
-    Filebench(String, Filebench<F2fs>),
-    Tpcc(String, Tpcc<F2fs>),
-    LinkBench(String, LinkBench<F2fs>),
+    Filebench(String, Filebench<F>),
+    Tpcc(String, Tpcc<F>),
+    LinkBench(String, LinkBench<F>),
 }
 
 /// Makes and mounts the volume, and makes the files of all workloads.
-async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<F2fs>, Vec<Ready>), FilesError> {
-    let volume = |error: f2fs::Error| FilesError::Volume(error.to_string());
-    f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.map_err(volume)?;
-    let fsync = match setup.flush {
-        FlushMode::RangeFlush => Flushing::RangeFlush,
-        FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
-    };
-    let checkpoint = if setup.range_checkpoints { fsync } else { Flushing::Flush };
-    let options = F2fsOptions { fsync, checkpoint, fastboot: setup.fastboot, ..F2fsOptions::default() };
-    let fs = F2fs::mount_with(Rc::new(port), options).await.map_err(volume)?;
+async fn prepare<F: Volume>(
+    setup: Setup,
+    port: Port,
+    handle: Handle,
+) -> Result<(Vfs<F>, Vec<Ready<F>>), FilesError> {
+    let fs = F::make(&setup, port).await?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let process = vfs.process(Creds::ROOT);
     let oltp_run = |name: &str, run: RunOptions| RunOptions {
@@ -328,19 +448,14 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<F2fs>,
 }
 
 /// A directory for a database.
-async fn make_dir(process: &Process<F2fs>, name: &str) -> Result<String, OltpError> {
+async fn make_dir<F: Fs>(process: &Process<F>, name: &str) -> Result<String, OltpError> {
     let dir = format!("/{name}");
     let made = process.mkdir(&dir, 0o755).await;
     made.map_err(|errno| OltpError::Directory { path: dir.clone(), errno }).map(|_| dir)
 }
 
-impl Ready {
-    async fn run(
-        self,
-        setup: Setup,
-        vfs: Vfs<F2fs>,
-        handle: Handle,
-    ) -> Result<Vec<WorkloadResult>, FilesError> {
+impl<F: Fs> Ready<F> {
+    async fn run(self, setup: Setup, vfs: Vfs<F>, handle: Handle) -> Result<Vec<WorkloadResult>, FilesError> {
         match self {
             Self::Fio(jobs) => {
                 let process = vfs.process(Creds::ROOT);
@@ -371,7 +486,9 @@ mod tests {
     use crate::workload::fio::parse_job_file_on_files;
     use crate::workload::oltp::tpcc::Scale;
     use flashweir_core::Bytes;
+    use flashweir_device::config::PersistPolicy;
     use flashweir_device::presets::preset;
+    use flashweir_fs::ext4::{CommitMode, Journaling};
     use flashweir_fs::vfs::HostCosts;
 
     fn setup(flush: FlushMode) -> Setup {
@@ -385,8 +502,8 @@ mod tests {
         Setup {
             device,
             flush,
-            range_checkpoints: false,
-            fastboot: false,
+            format: Format::default(),
+            block_layer: None,
             mount: MountOptions { costs: HostCosts::preset("server").unwrap(), ..MountOptions::default() },
             workloads: vec![("sync".into(), Work::Fio(jobs)), ("mail".into(), Work::Filebench(mail))],
             seed: 1,
@@ -419,6 +536,45 @@ mod tests {
             assert!(result.cpus_busy() > 0.0 && result.cpus_busy() <= 6.0, "{}", result.cpus_busy());
             assert_eq!(Ok(Some(result)), run(&setup(flush), &mut |_| true));
         }
+    }
+
+    #[test]
+    fn the_same_workloads_run_on_ext4_by_waiting_and_by_order() {
+        let mut flushes = Vec::new();
+        for (commit_mode, journaling) in [
+            (CommitMode::Legacy, Journaling::Ordered),
+            (CommitMode::Legacy, Journaling::Journal),
+            (CommitMode::DualMode, Journaling::Ordered),
+        ] {
+            let mut setup = setup(FlushMode::Flush);
+            setup.device.order.policy = PersistPolicy::InOrderRecovery;
+            let options = Ext4Options { commit_mode, journaling, ..Ext4Options::default() };
+            setup.format = Format::Ext4(options.clone());
+            setup.block_layer = Some(HostConfig::default());
+            let result = run(&setup, &mut |_| true).unwrap().unwrap();
+            for workload in &result.workloads {
+                assert!(workload.sum(&[]).calls > 20, "{}: {options:?}", workload.name);
+            }
+            let metric = |name: &str| result.metrics[name];
+            assert!(metric("ext4.commits") > 0 && metric("ext4.fsyncs_by_commit") > 0, "{options:?}");
+            assert!(result.metrics.keys().all(|name| !name.starts_with("f2fs.")));
+            assert_eq!(result.ext4, Some(options));
+            flushes.push(metric("device.flushes") as f64 / metric("ext4.commits") as f64);
+            assert_eq!(Ok(Some(result)), run(&setup, &mut |_| true));
+        }
+        assert!(flushes[2] < flushes[0], "flushes for each commit: {flushes:?}");
+    }
+
+    #[test]
+    fn dual_mode_is_refused_by_name_where_nothing_keeps_order() {
+        let mut setup = setup(FlushMode::Flush);
+        setup.format =
+            Format::Ext4(Ext4Options { commit_mode: CommitMode::DualMode, ..Ext4Options::default() });
+        let error = run(&setup, &mut |_| true).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "ext4: this ext4 volume uses dual-mode journaling on a disk without barriers, which is not supported"
+        );
     }
 
     /// The pairs of the RFLUSH paper's figure 4, all three at once and small.

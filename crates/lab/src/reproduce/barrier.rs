@@ -1,4 +1,6 @@
-//! Studies of the barrier paper (spec 3.5), of those that need a device and no file system.
+//! Studies of the barrier paper (spec 3.5): those of a device and a block layer alone. [`files`] has those of file systems.
+
+mod files;
 
 use super::{Scale, Study};
 use crate::stack::{FlushMode, Port, Stack};
@@ -43,6 +45,11 @@ pub(super) const STUDIES: &[Study] = &[
         measure: |variant, x, seed, scale| policies(variant, x, seed, scale, (8 << 20) / 4096),
         ..POLICIES
     },
+    files::DWSL_UFS,
+    files::DWSL_PLAIN,
+    files::DWSL_SUPERCAP,
+    files::SQLITE_UFS,
+    files::SQLITE_PLAIN,
 ];
 
 const POLICIES: Study = Study {

@@ -1,7 +1,7 @@
 //! Studies of the RFLUSH paper (spec 1.4).
 
 use super::{Scale, Study};
-use crate::files::{self, FilesResult, Setup, Work};
+use crate::files::{self, FilesResult, Format, Setup, Work};
 use crate::results::Percentile;
 use crate::stack::FlushMode;
 use crate::workload::filebench::{parse_model, personality};
@@ -58,7 +58,9 @@ pub(super) const STUDIES: &[Study] = &[
                flush, which the paper leaves as future work",
         points: |_| vec![4.0, 32.0, 256.0, 2048.0],
         measure: |variant, x, seed, scale| {
-            threads(variant, x, seed, scale, |setup| (setup.fastboot, setup.range_checkpoints) = (true, true))
+            threads(variant, x, seed, scale, |setup| {
+                setup.format = Format::F2fs { range_checkpoints: true, fastboot: true };
+            })
         },
         ..THREADS
     },
@@ -214,8 +216,8 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
     Setup {
         device,
         flush: FlushMode::ALL[variant],
-        range_checkpoints: false,
-        fastboot: false,
+        format: Format::default(),
+        block_layer: None,
         mount: MountOptions {
             cache: CacheConfig::of_bytes((1 << 30) / part),
             costs: HostCosts::preset("server").expect("a preset"),

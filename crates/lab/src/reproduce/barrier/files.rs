@@ -1,0 +1,276 @@
+//! Studies of the barrier paper on files: ext4 that waits beside ext4 that orders (BarrierFS), on its three devices.
+
+use super::super::{Scale, Study};
+use crate::files::make_ext4;
+use crate::stack::{FlushMode, Stack};
+use flashweir_core::random::Stream;
+use flashweir_core::{Duration, Instant, executor::Handle};
+use flashweir_device::presets::preset;
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
+use flashweir_fs::ext4::{CommitMode, Ext4, Ext4Options};
+use flashweir_fs::vfs::{
+    Barrier, Creds, Errno, File, HostCosts, MountOptions, Process, Source, SyncKind, Vfs,
+};
+use flashweir_host::HostConfig;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What all these studies leave out.
+const MISSING: &str = "the paper's devices are products: ours are guesses fitted to its mean fsync (spec 7); barrier-850 charges the \
+                       paper's 5 % on programs where barriers are used; the host's costs are those of `server`, on UFS of `phone`, and a call \
+                       that waits is charged one wait, though a legacy commit has three";
+
+pub(super) const DWSL_UFS: Study = Study {
+    name: "dwsl-ufs",
+    what: "FxMark's DWSL: each thread appends 4 KiB to a file of its own and calls fsync; ext4 with ordered data that waits and flushes, \
+           and in dual mode; on barrier-ufs, 2 channels",
+    missing: MISSING,
+    parameter: "threads",
+    metrics: &[
+        ("ops", "appends/s, each with fsync"),
+        ("fsync_mean_us", "mean of fsync, µs"),
+        ("fsync_p999_us", "99.9th percentile of fsync, µs"),
+        ("flushes_per_fsync", "flushes for each fsync"),
+        ("durable_per_fsync", "flushes, and commit blocks written with FUA, for each fsync"),
+        ("commits_per_fsync", "transactions for each fsync"),
+    ],
+    variants: &["EXT4", "BFS"],
+    points: |scale| match scale {
+        Scale::Quick => vec![1.0, 2.0, 4.0, 8.0, 16.0],
+        Scale::Full => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0],
+    },
+    measure: |variant, x, seed, scale| dwsl(UFS, variant, x, seed, scale),
+};
+
+pub(super) const DWSL_PLAIN: Study = Study {
+    name: "dwsl-plain",
+    what: "the study `dwsl-ufs` on barrier-850, 8 channels and a volatile buffer",
+    measure: |variant, x, seed, scale| dwsl(PLAIN, variant, x, seed, scale),
+    ..DWSL_UFS
+};
+
+pub(super) const DWSL_SUPERCAP: Study = Study {
+    name: "dwsl-supercap",
+    what: "the study `dwsl-ufs` on barrier-843, 8 channels and a protected buffer",
+    missing: "as `dwsl-ufs`. Where BFS falls behind, `commits_per_fsync` shows more transactions: it closes one without waiting for the one \
+              before, so fewer threads share it, and each writes its metadata again; a flush that costs nothing does not make up for that",
+    measure: |variant, x, seed, scale| dwsl(SUPERCAP, variant, x, seed, scale),
+    ..DWSL_UFS
+};
+
+pub(super) const SQLITE_UFS: Study = Study {
+    name: "sqlite-ufs",
+    what: "transactions as SQLite's with a journal that persists, by one thread: a page of the journal, its header, a page of the database \
+           (4 MiB, at random), the header again, 4 KiB each and each followed by a call that orders or makes durable. EXT4-DR: fsync; \
+           BFS-DR: fdatabarrier three times, then fsync; EXT4-OD: fdatasync on ext4 mounted without barriers; BFS-OD: fdatabarrier. On \
+           barrier-ufs",
+    missing: "SQLite itself, its reads and its CPU time; otherwise as `dwsl-ufs`; with EXT4-OD the order is a lie: no power cut would \
+              forgive it",
+    parameter: "threads",
+    metrics: &[
+        ("transactions", "transactions/s"),
+        ("transaction_mean_us", "mean of a transaction, µs"),
+        ("transaction_p999_us", "99.9th percentile of a transaction, µs"),
+        ("flushes_per_transaction", "flushes for each transaction"),
+        ("durable_per_transaction", "flushes, and commit blocks written with FUA, for each transaction"),
+        ("commits_per_transaction", "transactions of the journal for each of these"),
+    ],
+    variants: &["EXT4-DR", "BFS-DR", "EXT4-OD", "BFS-OD"],
+    points: |_| vec![1.0],
+    measure: |variant, x, seed, scale| transactions(UFS, variant, x, seed, scale),
+};
+
+pub(super) const SQLITE_PLAIN: Study = Study {
+    name: "sqlite-plain",
+    what: "the study `sqlite-ufs` on barrier-850",
+    measure: |variant, x, seed, scale| transactions(PLAIN, variant, x, seed, scale),
+    ..SQLITE_UFS
+};
+
+/// A device and the host's costs.
+type Machine = (&'static str, &'static str);
+const UFS: Machine = ("barrier-ufs", "phone");
+const PLAIN: Machine = ("barrier-850", "server");
+const SUPERCAP: Machine = ("barrier-843", "server");
+
+const PAGE: u64 = 4096;
+/// Pages of a database.
+const DB_PAGES: u64 = (4 << 20) / PAGE;
+
+fn dwsl(machine: Machine, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
+    let commit_mode = [CommitMode::Legacy, CommitMode::DualMode][variant];
+    run(machine, Ext4Options { commit_mode, ..Ext4Options::default() }, Job::Append, x, seed, scale)
+}
+
+fn transactions(machine: Machine, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
+    let (commit_mode, barrier, order, last) = [
+        (CommitMode::Legacy, true, Call::Fsync, Call::Fsync),
+        (CommitMode::DualMode, true, Call::Fdatabarrier, Call::Fsync),
+        (CommitMode::Legacy, false, Call::Fdatasync, Call::Fdatasync),
+        (CommitMode::DualMode, true, Call::Fdatabarrier, Call::Fdatabarrier),
+    ][variant];
+    let options = Ext4Options { commit_mode, barrier, ..Ext4Options::default() };
+    run(machine, options, Job::Transaction { order, last }, x, seed, scale)
+}
+
+/// A call behind a write.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Fsync,
+    Fdatasync,
+    Fdatabarrier,
+}
+
+/// What a thread does again and again.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    /// A page at the end of its file, and fsync.
+    Append,
+    /// The writes of a transaction, each with its call.
+    Transaction { order: Call, last: Call },
+}
+
+/// A thread and its files.
+struct Thread {
+    /// What is appended to, or the journal.
+    file: File<Ext4>,
+    /// The database.
+    db: File<Ext4>,
+    job: Job,
+    random: Stream,
+    handle: Handle,
+    /// Pages written, which tells contents apart.
+    written: u64,
+}
+
+type Result<T> = std::result::Result<T, Errno>;
+
+impl Thread {
+    async fn prepare(
+        process: &Process<Ext4>,
+        job: Job,
+        number: u64,
+        seed: u64,
+        handle: Handle,
+    ) -> Result<Self> {
+        let file = process.create(format!("/file-{number}")).await?;
+        let db = process.create(format!("/db-{number}")).await?;
+        if let Job::Transaction { .. } = job {
+            file.pwrite(0, Source::pattern(0, 2 * PAGE)).await?;
+            db.pwrite(0, Source::pattern(0, DB_PAGES * PAGE)).await?;
+        }
+        let random = Stream::new(seed.wrapping_add(number << 32), "transactions");
+        Ok(Self { file, db, job, random, handle, written: 0 })
+    }
+
+    /// One round; gives how long it, or its fsync alone, took.
+    async fn round(&mut self) -> Result<Duration> {
+        let begun = self.handle.now();
+        match self.job {
+            Job::Append => {
+                let end = self.written * PAGE;
+                self.write(false, end).await?;
+                let begun = self.handle.now();
+                self.file.sync(SyncKind::All).await?;
+                return Ok(self.handle.now().since(begun));
+            }
+            Job::Transaction { order, last } => {
+                let page = self.random.below(DB_PAGES) * PAGE;
+                for (is_db, offset, call) in
+                    [(false, PAGE, order), (false, 0, order), (true, page, order), (false, 0, last)]
+                {
+                    self.write(is_db, offset).await?;
+                    let file = if is_db { &self.db } else { &self.file };
+                    match call {
+                        Call::Fsync => file.sync(SyncKind::All).await?,
+                        Call::Fdatasync => file.sync(SyncKind::Data).await?,
+                        Call::Fdatabarrier => file.barrier(Barrier::Data).await?,
+                    }
+                }
+            }
+        }
+        Ok(self.handle.now().since(begun))
+    }
+
+    async fn write(&mut self, is_db: bool, offset: u64) -> Result<()> {
+        let file = if is_db { &self.db } else { &self.file };
+        self.written += 1;
+        file.pwrite(offset, Source::pattern(self.written, PAGE)).await.map(drop)
+    }
+}
+
+/// Threads for a while: rounds per second, mean and 99.9th percentile of what a round reports in µs, flushes, these
+/// and durable commit blocks, and transactions of the journal for each round.
+fn run(
+    (name, costs): Machine,
+    options: Ext4Options,
+    job: Job,
+    threads: f64,
+    seed: u64,
+    scale: Scale,
+) -> Vec<f64> {
+    let mut config = preset(name).expect("it comes with the program");
+    if options.commit_mode == CommitMode::Legacy {
+        // The firmware without barriers has no cost of them.
+        config.order.penalty = 0.0;
+    }
+    // Then each transaction has a commit block that is durable by itself.
+    let has_fua = options.commit_mode == CommitMode::Legacy && options.barrier;
+    let device = Device::new(config, DeviceOptions { seed, track_contents: true, planted: None });
+    let mut stack = Stack::with_block_layer(device, FlushMode::Flush, HostConfig::default());
+    let (port, handle) = (stack.port(), stack.handle());
+    let costs = HostCosts::preset(costs).expect("it comes with the program");
+    let prepared = stack.block_on(async move {
+        let fs = make_ext4(port, options).await.expect("the device has room for a volume");
+        let mount = MountOptions { costs, ..MountOptions::default() };
+        let vfs = Vfs::mount(fs, handle.clone(), mount).expect("the options are the usual ones");
+        let (process, mut all) = (vfs.process(Creds::ROOT), Vec::new());
+        for number in 0..threads as u64 {
+            let thread = Thread::prepare(&process, job, number, seed, handle.clone()).await;
+            all.push(thread.expect("the volume has room for files"));
+        }
+        vfs.sync_all().await.expect("the device takes flushes");
+        (vfs, all)
+    });
+    let (vfs, all) = prepared.expect("a volume is made in a while");
+    let times: Rc<RefCell<Vec<u64>>> = Rc::default();
+    for mut thread in all {
+        let times = Rc::clone(&times);
+        stack.spawn(async move {
+            loop {
+                let time = thread.round().await.expect("the device takes writes and flushes");
+                times.borrow_mut().push(time.as_nanos());
+            }
+        });
+    }
+    // The buffer is full before anybody is measured, where flushes let it fill.
+    let (ramp, time) = match scale {
+        Scale::Quick => (Duration::from_millis(300), Duration::from_millis(500)),
+        Scale::Full => (Duration::from_secs(1), Duration::from_secs(5)),
+    };
+    let begin = stack.now() + ramp;
+    let earlier = at(&mut stack, &vfs, begin);
+    times.borrow_mut().clear();
+    let later = at(&mut stack, &vfs, begin + time);
+    let mut times = times.take();
+    times.sort_unstable();
+    let rounds = times.len() as f64;
+    let (flushes, commits) = (later.0.since(&earlier.0).flushes as f64, (later.1 - earlier.1) as f64);
+    let micros = |ns: u64| ns as f64 / 1e3;
+    let rank = (rounds * 0.999).ceil() as usize;
+    vec![
+        rounds / time.as_secs_f64(),
+        micros(times.iter().sum()) / rounds,
+        times.get(rank.saturating_sub(1)).map_or(f64::NAN, |&ns| micros(ns)),
+        flushes / rounds,
+        (flushes + if has_fua { commits } else { 0.0 }) / rounds,
+        commits / rounds,
+    ]
+}
+
+/// Goes on until an instant; gives the counters of the device and the transactions committed.
+fn at(stack: &mut Stack, vfs: &Vfs<Ext4>, instant: Instant) -> (DeviceMetrics, u64) {
+    let handle = stack.handle();
+    stack.block_on(async move { handle.sleep_until(instant).await }).expect("time goes on");
+    (stack.with_device(|device| *device.metrics()), vfs.fs().metrics().commits)
+}
