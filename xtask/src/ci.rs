@@ -17,7 +17,7 @@ use std::process::Command;
 const CRASH_STATES: u32 = 500_000;
 
 /// Cut states at most in the search for one planted bug; the search ends when it is found.
-const MUTANT_STATES: u32 = 1_000_000;
+const MUTANT_STATES: u32 = 2_000_000;
 
 /// Runs all steps; says whether none failed.
 pub(crate) fn run() -> Result<bool, String> {

@@ -84,14 +84,14 @@ const SHAPES: [Shape; 26] = [
     Shape { name: "tiny-d1-range-partial", unit_bytes: 4096, units_per_page: 1, blocks_per_plane: 12, ..RANGE },
     Shape { name: "tiny-d2-range", mode: BufferMode::PowerLossProtected, buffer_units: 12, ..RANGE },
     ORDERED,
-    Shape { name: "tiny-d3-write-back", order: PersistPolicy::InOrderWriteBack, blocks_per_plane: 14, ..ORDERED },
+    Shape { name: "tiny-d3-write-back", order: PersistPolicy::InOrderWriteBack, blocks_per_plane: 14, eager_blocks: 1, ..ORDERED },
     Shape { name: "tiny-d3-transactional", order: PersistPolicy::Transactional, ..ORDERED },
     Shape { name: "tiny-d3-fused", order: PersistPolicy::Transactional, fuse_epochs: 4, buffer_units: 24, ..ORDERED },
     Shape { name: "tiny-d3-mlc", cell: Cell::Mlc, hot_cold: false, ..ORDERED },
     Shape { name: "tiny-d3-write-back-mlc", order: PersistPolicy::InOrderWriteBack, cell: Cell::Mlc,
-        blocks_per_plane: 14, parallel: [1, 1, 2], ..ORDERED },
+        blocks_per_plane: 14, eager_blocks: 1, parallel: [1, 1, 2], ..ORDERED },
     Shape { name: "tiny-d3-range", range_flush: RangeFlushSupport::Selective, allocation: Allocation::Dynamic,
-        parallel: [2, 1, 2], blocks_per_plane: 13, buffer_units: 24, ..ORDERED },
+        parallel: [2, 1, 2], blocks_per_plane: 13, eager_blocks: 3, buffer_units: 24, ..ORDERED },
     Shape { name: "tiny-d3-transactional-range", range_flush: RangeFlushSupport::Selective,
         order: PersistPolicy::Transactional, buffer_units: 12, unit_bytes: 4096, units_per_page: 1,
         blocks_per_plane: 20, ..ORDERED },
@@ -104,7 +104,7 @@ const ORDERED: Shape = Shape {
     buffer_units: 16,
     blocks_per_plane: 18,
     // What epochs keep needs room that would otherwise put collection off.
-    eager_blocks: 6,
+    eager_blocks: 4,
     ..PLAIN
 };
 
