@@ -4,7 +4,7 @@ use crate::cpu;
 use flashweir_core::Duration;
 use flashweir_device::presets::preset;
 use flashweir_fs::vfs::{HostCosts, MountOptions};
-use flashweir_lab::files::{self, Setup, Work};
+use flashweir_lab::files::{self, Format, Setup, Work};
 use flashweir_lab::stack::FlushMode;
 use flashweir_lab::workload::fio::parse_job_file_on_files;
 
@@ -29,8 +29,8 @@ fn writes(job: &str) -> Result<Vec<(&'static str, f64)>, String> {
     let setup = Setup {
         device,
         flush: FlushMode::RangeFlush,
-        range_checkpoints: false,
-        fastboot: false,
+        format: Format::default(),
+        block_layer: None,
         mount: MountOptions { costs: HostCosts::preset("server")?, ..MountOptions::default() },
         workloads: vec![("writes".into(), Work::Fio(jobs))],
         seed: 1,
