@@ -37,6 +37,8 @@ impl CrashConfig {
     /// The same until `bug` is found; unless devices are given, on those that it concerns.
     pub fn with_planted(&self, bug: PlantedBug) -> Self {
         let mut config = Self { planted: Some(bug), violations_max: 1, minimise: false, ..self.clone() };
+        // More worlds in place of more cuts inside recoveries.
+        config.effort.nested_draws = config.effort.nested_draws.min(1);
         if config.devices.is_empty() {
             let concerned = |name: &&str| tiny(name).is_some_and(|device| bug.concerns(&device));
             config.devices = names().filter(concerned).map(str::to_owned).collect();

@@ -161,7 +161,7 @@ pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
     let ordered_share = [0.5, 0.8, 1.0][random.below(3) as usize];
     let barrier_share = [0.02, 0.1, 0.3, 0.6][random.below(4) as usize];
     // Streams may fall silent, so that collection meets what they left.
-    let until = history.ops.len() / [1, 1, 2, 4][random.below(4) as usize];
+    let until = history.ops.len() / [1, 2, 3, 4][random.below(4) as usize];
     let empty_share = [0.0, 0.05][random.below(2) as usize];
     for op in &mut history.ops[..until] {
         let stream = StreamId(1 + random.below(streams) as u16);
