@@ -180,44 +180,22 @@ fn same_bytes(seed: u64, out: &Path) -> Verdict {
 fn file_cuts(seed: u64) -> Verdict {
     let seed_text = seed.to_string();
     for what in [
-        &["--sequences", "seq-1", "--states-each", "12"][..],
-        &["--sequences", "seq-2", "--count", "40", "--states-each", "80"],
-        &["--sequences", "random", "--count", "60", "--states-each", "80"],
-        &["--sequences", "random", "--count", "20", "--states-each", "80", "--flush", "flush"],
-        &["--sequences", "random", "--count", "12", "--states-each", "60", "--on", "device"],
-        &["--sequences", "cleaning", "--count", "2", "--states-each", "10"],
-        &["--format", "ext4", "--sequences", "seq-2", "--count", "40", "--states-each", "80"],
-        &["--format", "ext4", "--sequences", "random", "--count", "40", "--states-each", "80"],
-        &["--format", "ext4", "--sequences", "reuse", "--on", "late", "--count", "30", "--states-each", "40"],
-        &["--format", "ext4-journal", "--sequences", "random", "--count", "30", "--states-each", "40"],
-        &["--format", "ext4-dual", "--sequences", "random", "--count", "30", "--states-each", "40"],
-        &[
-            "--format",
-            "ext4-dual",
-            "--sequences",
-            "reuse",
-            "--on",
-            "late",
-            "--count",
-            "30",
-            "--states-each",
-            "40",
-        ],
-        &[
-            "--format",
-            "ext4",
-            "--sequences",
-            "random",
-            "--count",
-            "4",
-            "--states-each",
-            "40",
-            "--on",
-            "device",
-        ],
+        "--sequences seq-1 --states-each 12",
+        "--sequences seq-2 --count 40 --states-each 80",
+        "--sequences random --count 60 --states-each 80",
+        "--sequences random --count 20 --states-each 80 --flush flush",
+        "--sequences random --count 12 --states-each 60 --on device",
+        "--sequences cleaning --count 2 --states-each 10",
+        "--format ext4 --sequences seq-2 --count 40 --states-each 80",
+        "--format ext4 --sequences random --count 40 --states-each 80",
+        "--format ext4 --sequences reuse --on late --count 30 --states-each 40",
+        "--format ext4-journal --sequences random --count 30 --states-each 40",
+        "--format ext4-dual --sequences random --count 30 --states-each 40",
+        "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
+        "--format ext4 --sequences random --count 4 --states-each 40 --on device",
     ] {
         let all = ["crash", "files", "--quiet", "--fsck-every", "500", "--seed", &seed_text];
-        if let Verdict::Failed(why) = show(weir(seed).args(all).args(what)) {
+        if let Verdict::Failed(why) = show(weir(seed).args(all).args(what.split(' '))) {
             return Verdict::Failed(why);
         }
     }

@@ -16,7 +16,7 @@ enum Kind {
     /// Cut states of these tiny devices (all if none is named), in chunks of so many, until the sum of distinct ones is reached.
     CrashStates { devices: &'static [&'static str], chunk: u64, wanted: u64 },
     /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
-    FileCuts { campaigns: &'static [&'static [&'static str]], wanted: u64 },
+    FileCuts { campaigns: &'static [&'static str], wanted: u64 },
     /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
     LiveCuts { chunk: u32, wanted: u64 },
     /// The claims of a paper at full scale, one study after the other, with so many seeds.
@@ -84,61 +84,28 @@ const RFLUSH: &[&str] = &[
 ];
 
 /// Campaigns of file cuts, in turn.
-const FILE_CUTS: [&[&str]; 7] = [
-    &["--sequences", "random", "--states", "55000", "--fsck-every", "400"],
-    &["--sequences", "seq-1", "--states-each", "25", "--fsck-every", "200"],
-    &["--sequences", "cleaning", "--count", "12", "--states-each", "25", "--fsck-every", "5"],
-    &[
-        "--sequences",
-        "random",
-        "--count",
-        "100",
-        "--states-each",
-        "80",
-        "--on",
-        "device",
-        "--fsck-every",
-        "40",
-    ],
-    &["--sequences", "seq-1", "--states-each", "12", "--on", "device", "--fsck-every", "100"],
-    &["--sequences", "seq-2", "--states", "25000", "--fsck-every", "400"],
-    &["--sequences", "random", "--states", "22000", "--flush", "flush", "--fsck-every", "400"],
+const FILE_CUTS: [&str; 7] = [
+    "--sequences random --states 55000 --fsck-every 400",
+    "--sequences seq-1 --states-each 25 --fsck-every 200",
+    "--sequences cleaning --count 12 --states-each 25 --fsck-every 5",
+    "--sequences random --count 100 --states-each 80 --on device --fsck-every 40",
+    "--sequences seq-1 --states-each 12 --on device --fsck-every 100",
+    "--sequences seq-2 --states 25000 --fsck-every 400",
+    "--sequences random --states 22000 --flush flush --fsck-every 400",
 ];
 
 /// The same of ext4, with its data ordered, in the journal, and with order in the place of waiting.
-const EXT4_CUTS: [&[&str]; 10] = [
-    &["--format", "ext4", "--sequences", "random", "--states", "20000", "--fsck-every", "200"],
-    &["--format", "ext4", "--sequences", "seq-1", "--states-each", "12", "--fsck-every", "200"],
-    &["--format", "ext4", "--sequences", "seq-2", "--states", "10000", "--fsck-every", "200"],
-    &["--format", "ext4", "--sequences", "reuse", "--on", "late", "--states", "15000", "--fsck-every", "200"],
-    &["--format", "ext4", "--sequences", "random", "--count", "60", "--on", "device", "--fsck-every", "40"],
-    &["--format", "ext4-journal", "--sequences", "random", "--states", "10000", "--fsck-every", "200"],
-    &["--format", "ext4-journal", "--sequences", "reuse", "--states", "10000", "--fsck-every", "200"],
-    &[
-        "--format",
-        "ext4-dual",
-        "--sequences",
-        "random",
-        "--on",
-        "late",
-        "--states",
-        "12000",
-        "--fsck-every",
-        "200",
-    ],
-    &[
-        "--format",
-        "ext4-dual",
-        "--sequences",
-        "reuse",
-        "--on",
-        "late",
-        "--states",
-        "15000",
-        "--fsck-every",
-        "200",
-    ],
-    &["--format", "ext4-dual", "--sequences", "seq-1", "--states-each", "12", "--fsck-every", "200"],
+const EXT4_CUTS: [&str; 10] = [
+    "--format ext4 --sequences random --states 20000 --fsck-every 200",
+    "--format ext4 --sequences seq-1 --states-each 12 --fsck-every 200",
+    "--format ext4 --sequences seq-2 --states 10000 --fsck-every 200",
+    "--format ext4 --sequences reuse --on late --states 15000 --fsck-every 200",
+    "--format ext4 --sequences random --count 60 --on device --fsck-every 40",
+    "--format ext4-journal --sequences random --states 10000 --fsck-every 200",
+    "--format ext4-journal --sequences reuse --states 10000 --fsck-every 200",
+    "--format ext4-dual --sequences random --on late --states 12000 --fsck-every 200",
+    "--format ext4-dual --sequences reuse --on late --states 15000 --fsck-every 200",
+    "--format ext4-dual --sequences seq-1 --states-each 12 --fsck-every 200",
 ];
 
 /// What one campaign of file cuts found.
@@ -238,7 +205,7 @@ impl Evidence {
 
     /// Chunks take turns: bounded and drawn sequences, and those on a nearly full volume; range flushes and FLUSH; the model
     /// device and the simulated one. `fsck.f2fs` or `e2fsck` looks at some of the images.
-    fn file_cuts(&mut self, campaigns: &[&[&str]], wanted: u64) -> Result<bool, String> {
+    fn file_cuts(&mut self, campaigns: &[&str], wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
         while self.chunks().len() < campaigns.len() || self.sum("states") < wanted {
             let chunk = self.chunks().len();
@@ -246,7 +213,8 @@ impl Evidence {
             let seed_text = seed.to_string();
             let what = ["crash", "files", "--quiet", "--output", "json", "--seed", &seed_text];
             // A violation is in what is printed, and counted below.
-            let output = weir(self.seed).args(what).args(campaigns[chunk % campaigns.len()]).output();
+            let output =
+                weir(self.seed).args(what).args(campaigns[chunk % campaigns.len()].split(' ')).output();
             let output = output.map_err(|error| format!("weir crash files: {error}"))?;
             let report: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
                 format!("weir crash files: {}", String::from_utf8_lossy(&output.stderr).trim())

@@ -207,7 +207,7 @@ impl Streams {
         epochs.filter(|epoch| self.counts() && epoch.members > 0).map(|epoch| epoch.first_seq).min()
     }
 
-    /// A stream that lost a member and that nobody has restarted since.
+    /// A stream that lost a member; only a power cycle begins it anew.
     pub(crate) fn failed(&self) -> Option<StreamId> {
         self.streams.iter().find(|(_, stream)| stream.failed).map(|(id, _)| *id)
     }
@@ -446,8 +446,8 @@ impl Device {
         }
     }
 
-    /// Somebody waits for the epochs of a stream before `epoch`: what of them may be written is written first. Returns the
-    /// versions that this hastened.
+    /// Somebody waits for the epochs of a stream before `epoch`: what of them may be written is written first. Returns their
+    /// versions that are not on the medium.
     fn demand(&mut self, id: StreamId, epoch: u32) -> Vec<u32> {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return Vec::new() };
         stream.wanted = stream.wanted.max(epoch - 1);
@@ -457,8 +457,10 @@ impl Device {
             self.log.want();
         }
         let member = |slot: &u32| self.buffer.slot(*slot).member.is_some_and(|(of, _)| of == id);
-        let waits =
-            |slot: &u32| matches!(self.buffer.slot(*slot).state, SlotState::Dirty | SlotState::Placed);
+        let waits = |slot: &u32| {
+            let state = self.buffer.slot(*slot).state;
+            matches!(state, SlotState::Dirty | SlotState::Held | SlotState::Placed)
+        };
         let slots = before.flat_map(|(epoch, _)| epoch.slots.iter().copied());
         let mut slots: Vec<u32> = slots.filter(|slot| member(slot) && waits(slot)).collect();
         slots.sort_unstable_by_key(|slot| (self.buffer.slot(*slot).seq, self.buffer.slot(*slot).lpn));
@@ -616,7 +618,7 @@ impl Device {
         }
     }
 
-    /// Records about epochs are durable, and deallocations up to `trims`.
+    /// These records are durable: all epochs of a stream up to one are complete.
     pub(crate) fn records_durable(&mut self, recorded: &[(StreamId, u32)]) {
         for (id, epoch) in recorded {
             if let Some(stream) = self.orders.streams.get_mut(id) {

@@ -104,7 +104,6 @@ impl Device {
             self.accept_flush(now, at, effects);
             return;
         }
-        self.metrics.range_units_closure += targets.len() as u64;
         self.accept(at, effects);
         // Of a stream that lost a member, what came after it is never durable.
         let stuck = targets.iter().map(|slot| self.buffer.slot(*slot)).find(|version| version.stuck);
@@ -115,6 +114,7 @@ impl Device {
         self.report_lost(at, |unit, owners| selector.has(unit) || owners.match_any(selector.tags));
         if self.is_protected() {
             // All is safe already; what was asked for goes first when there is something to write.
+            self.metrics.range_units_closure += targets.len() as u64;
             targets.iter().for_each(|slot| self.buffer.hurry(*slot));
             self.part_done(at, effects);
             return;
@@ -127,15 +127,16 @@ impl Device {
             targets.iter().for_each(|slot| self.buffer.wait(*slot, at));
             self.flushes.push(PendingFlush { command: at, upto: 0, units_left, trims_upto });
         }
-        let mut hastened = targets.clone();
+        let mut closure = targets.clone();
         for slot in targets {
-            hastened.extend(self.demand_closure(slot));
+            closure.extend(self.demand_closure(slot));
             self.hasten(slot);
         }
-        hastened.sort_unstable();
-        hastened.dedup();
+        closure.sort_unstable();
+        closure.dedup();
+        self.metrics.range_units_closure += closure.len() as u64;
         self.release_pages(now, effects);
-        self.demand_wordlines_of(now, &hastened, effects);
+        self.demand_wordlines_of(now, &closure, effects);
         self.settle_all(now, effects);
         if trims_upto > 0 {
             self.log.want();

@@ -131,9 +131,8 @@ impl Device {
         let stream = self.stream_of(at);
         let mut under = self.map.get(lpn);
         if let MapWord::Cached { slot, generation } = under {
-            let current = self.buffer.named(slot, generation);
-            let open = matches!(current.state, SlotState::Dirty | SlotState::Held);
-            if !waits && open && self.may_replace(slot, stream) {
+            self.buffer.named(slot, generation);
+            if !waits && self.may_replace(slot, stream) {
                 self.metrics.buffer_write_hits += 1;
                 self.buffer.overwrite(slot, seq, payload);
                 self.replace_member(slot, stream);
@@ -549,16 +548,12 @@ impl Device {
         }
         self.metrics.filler_units += u64::from(self.geometry.units_per_page) - units;
         self.metrics.pages_programmed += 1;
-        if self.media.tracks_contents() {
+        if self.media.tracks_contents() || self.orders.is_used() {
             let images = self.page_images(page);
             self.media.program(at, opened, images.into_iter());
         } else {
-            let image = |unit: &PageUnit| UnitImage {
-                member: self.member_image(write, unit),
-                ..UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq)
-            };
-            let images: Vec<UnitImage> = write.units.iter().map(image).collect();
-            self.media.program(at, opened, images.into_iter());
+            let image = |unit: &PageUnit| UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq);
+            self.media.program(at, opened, write.units.iter().map(image));
         }
     }
 

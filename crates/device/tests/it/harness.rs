@@ -8,7 +8,7 @@ use flashweir_device::config::{
     SuspendConfig,
 };
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceOptions, Effect, Event};
+use flashweir_device::{Device, DeviceOptions, Effect, Event, Recovery, Torn};
 use flashweir_ftl::GcPolicy;
 
 /// What a host expects of each logical page after everything has completed.
@@ -136,6 +136,15 @@ impl Host {
             let content = self.device.peek(Lpn(lpn as u64)).as_ref().map_or(0, Payload::identity);
             (content != expected).then_some((lpn, content, expected))
         })
+    }
+
+    /// What is there after a cut now, by page: whether it is what was written last.
+    pub(crate) fn survivors(&self, units: u64) -> Vec<bool> {
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        let media = self.device.cut(self.agenda.now(), |_| Torn::Absent);
+        let (device, _) = Recovery::begin(self.device.config(), options, media).finish();
+        let there = |unit: u64| device.peek(Lpn(unit)).map_or(0, |payload| payload.identity());
+        (0..units).map(|unit| there(unit) == self.expected[unit as usize]).collect()
     }
 
     pub(crate) fn check(&mut self, what: &str) {

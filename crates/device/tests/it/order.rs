@@ -2,10 +2,9 @@
 
 use crate::harness::Host;
 use flashweir_core::command::{RangeFlush, StreamId, Tag};
-use flashweir_core::{Bytes, DeviceError, Lpn, Op, Order};
+use flashweir_core::{Bytes, DeviceError, Op, Order};
 use flashweir_device::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
 use flashweir_device::presets::preset;
-use flashweir_device::{DeviceOptions, Recovery, Torn};
 
 const POLICIES: [PersistPolicy; 3] =
     [PersistPolicy::InOrderWriteBack, PersistPolicy::Transactional, PersistPolicy::InOrderRecovery];
@@ -32,15 +31,6 @@ fn epochs(host: &mut Host, units: std::ops::Range<u64>) {
     host.order = None;
 }
 
-/// Whether each page of a stream is there after a cut now.
-fn survivors(host: &Host, units: u64) -> Vec<bool> {
-    let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-    let media = host.device.cut(host.agenda.now(), |_| Torn::Absent);
-    let (device, _) = Recovery::begin(host.device.config(), options, media).finish();
-    let there = |unit: u64| device.peek(Lpn(unit)).map_or(0, |payload| payload.identity());
-    (0..units).map(|unit| there(unit) == host.expected[unit as usize]).collect()
-}
-
 fn range_flush(tag: u64) -> Op {
     Op::RFlush(Box::new(RangeFlush { ranges: Vec::new(), tags: vec![Tag(tag)], segments: Vec::new() }))
 }
@@ -53,10 +43,10 @@ fn what_a_policy_costs() {
         let mut host = Host::new(&small(policy), 1);
         epochs(&mut host, 0..64);
         host.wait(0);
-        assert_eq!(survivors(&host, 64), [false; 64], "a barrier makes nothing durable");
+        assert_eq!(host.survivors(64), [false; 64], "a barrier makes nothing durable");
         host.submit(Op::Flush, false);
         host.check("after a FLUSH");
-        assert_eq!(survivors(&host, 64), [true; 64]);
+        assert_eq!(host.survivors(64), [true; 64]);
         let metrics = host.device.metrics();
         assert_eq!((metrics.epochs, metrics.ordered_units), (64, 64));
         assert_eq!(metrics.order_records > 0, policy == PersistPolicy::Transactional, "{policy:?}");
@@ -83,11 +73,15 @@ fn a_range_flush_brings_its_closure() {
         host.wait(0);
         host.submit(range_flush(7), false);
         host.wait(0);
-        let there = survivors(&host, 14);
+        let there = host.survivors(14);
         assert_eq!(there[..11], [true; 11], "{policy:?}");
         assert_eq!(there[12..], [false; 2], "{policy:?}");
         // A transaction is complete with its whole epoch.
-        assert_eq!(there[11], policy == PersistPolicy::Transactional);
+        let whole_epoch = policy == PersistPolicy::Transactional;
+        assert_eq!(there[11], whole_epoch);
+        let metrics = host.device.metrics();
+        let closure = 11 + u64::from(whole_epoch);
+        assert_eq!((metrics.range_units_asked, metrics.range_units_closure), (1, closure), "{policy:?}");
         host.check("after a range flush");
     }
 }
@@ -106,7 +100,7 @@ fn regression_a_deallocation_ends_the_epoch_that_it_would_wait_for() {
     assert_eq!(host.device.metrics().epochs_fused, 1);
     host.trim(2, 1, false);
     host.check("the deallocation came through");
-    assert_eq!(survivors(&host, 2), [true; 2]);
+    assert_eq!(host.survivors(2), [true; 2]);
 }
 
 /// Found by a cut: a range flush left out a version that a newer one of another stream had superseded, and with it what
@@ -123,10 +117,10 @@ fn regression_a_superseded_version_brings_its_closure() {
     host.wait(0);
     host.write(5, 1, true);
     host.wait(0);
-    assert_eq!(survivors(&host, 1), [false]);
+    assert_eq!(host.survivors(1), [false]);
     host.submit(range_flush(7), false);
     host.wait(0);
-    assert_eq!(survivors(&host, 1), [true], "the epoch before the tagged version");
+    assert_eq!(host.survivors(1), [true], "the epoch before the tagged version");
 }
 
 /// A protected buffer loses nothing, so there is nothing to keep in order.
@@ -137,7 +131,7 @@ fn order_is_free_where_nothing_is_lost() {
     let mut host = Host::new(&config, 1);
     epochs(&mut host, 0..64);
     host.wait(0);
-    assert_eq!(survivors(&host, 64), [true; 64]);
+    assert_eq!(host.survivors(64), [true; 64]);
     assert_eq!(host.device.metrics().ordered_units, 0);
 }
 

@@ -7,7 +7,6 @@ use flashweir_core::{Bytes, DeviceError, Lba, Lpn, Op, Ppa};
 use flashweir_device::config::{BufferMode, Cell, DeviceConfig, OrderConfig, RangeFlushSupport};
 use flashweir_device::media::Owner;
 use flashweir_device::presets::preset;
-use flashweir_device::{DeviceOptions, Recovery, Torn};
 
 /// The emulator of the paper, made small.
 fn small() -> DeviceConfig {
@@ -30,15 +29,6 @@ fn flush(tags: &[u64], units: &[(u64, u64)]) -> Op {
     }))
 }
 
-/// What is there after a cut now, by unit: whether it is what was written last.
-fn survivors(host: &Host, units: u64) -> Vec<bool> {
-    let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-    let media = host.device.cut(host.agenda.now(), |_| Torn::Absent);
-    let (device, _) = Recovery::begin(host.device.config(), options, media).finish();
-    let there = |unit: u64| device.peek(Lpn(unit)).map_or(0, |payload| payload.identity());
-    (0..units).map(|unit| there(unit) == host.expected[unit as usize]).collect()
-}
-
 #[test]
 fn only_what_is_selected_becomes_durable() {
     let mut host = Host::new(&small(), 1);
@@ -49,7 +39,7 @@ fn only_what_is_selected_becomes_durable() {
     host.submit(flush(&[7], &[(50, 2)]), false);
     host.wait(0);
     let selected = |unit: u64| unit % 10 == 3 || (50..52).contains(&unit);
-    assert_eq!(survivors(&host, 100), (0..100).map(selected).collect::<Vec<_>>());
+    assert_eq!(host.survivors(100), (0..100).map(selected).collect::<Vec<_>>());
     let metrics = host.device.metrics();
     assert_eq!(
         (metrics.range_units_asked, metrics.range_units_closure, metrics.user_units_programmed),
@@ -62,7 +52,7 @@ fn only_what_is_selected_becomes_durable() {
     assert_eq!(host.device.metrics().user_units_programmed, 12);
     host.submit(Op::Flush, false);
     host.check("a FLUSH after it");
-    assert_eq!(survivors(&host, 100), [true; 100]);
+    assert_eq!(host.survivors(100), [true; 100]);
 }
 
 #[test]
@@ -73,7 +63,7 @@ fn a_device_without_it_makes_everything_durable_or_refuses() {
     (0..100).for_each(|unit| host.write_tagged(unit, 1, false, [1 + unit % 10, 0]));
     host.submit(flush(&[3], &[]), false);
     host.wait(0);
-    assert_eq!(survivors(&host, 100), [true; 100]);
+    assert_eq!(host.survivors(100), [true; 100]);
     assert_eq!(host.device.metrics().entanglement(), Some(10.0));
     config.buffer.range_flush = RangeFlushSupport::None;
     let mut host = Host::new(&config, 1);
@@ -100,7 +90,7 @@ fn it_goes_before_what_nobody_waits_for() {
         let programmed = host.device.metrics().pages_programmed - before;
         // What is in the four chips ends first, and then nothing but this page has to.
         assert!(programmed <= 8, "{programmed} pages went before it (dynamic: {dynamic})");
-        assert!(survivors(&host, 201)[200]);
+        assert!(host.survivors(201)[200]);
     }
 }
 
@@ -119,7 +109,7 @@ fn only_the_word_lines_that_hold_it_are_completed() {
     host.wait(0);
     let metrics = host.device.metrics();
     assert_eq!((metrics.user_units_programmed, metrics.filler_units), (1, 1));
-    assert_eq!(survivors(&host, 4), [true, false, false, false]);
+    assert_eq!(host.survivors(4), [true, false, false, false]);
 }
 
 #[test]
@@ -155,14 +145,14 @@ fn an_overwrite_unites_the_tags_and_too_many_are_all() {
     host.wait(0);
     host.submit(flush(&[2], &[]), false);
     host.wait(0);
-    assert_eq!(survivors(&host, 3), [true; 3]);
+    assert_eq!(host.survivors(3), [true; 3]);
     host.write_tagged(0, 1, false, [5, 0]);
     host.write_tagged(1, 1, false, [9, 0]);
     host.wait(0);
     // A version that became durable has no owners any more, and its successor has only its own.
     host.submit(flush(&[1, 99], &[]), false);
     host.wait(0);
-    assert_eq!(survivors(&host, 3), [false, false, true]);
+    assert_eq!(host.survivors(3), [false, false, true]);
 }
 
 #[test]
@@ -254,7 +244,7 @@ fn random_devices_keep_what_was_asked_for() {
             let first = random.below(units);
             host.submit(flush(&[tag], &[(first, 1)]), false);
             host.wait(0);
-            let there = survivors(&host, units);
+            let there = host.survivors(units);
             for unit in 0..units {
                 if owners[unit as usize] == tag || unit == first {
                     assert!(there[unit as usize], "seed {seed}: unit {unit}");
@@ -286,7 +276,7 @@ fn an_exclusive_flush_keeps_others_from_the_buffer() {
         host.write(200, 1, false);
         host.wait(1);
         // The last one is the flush, or else what waited for it.
-        let durable = survivors(&host, 100);
+        let durable = host.survivors(100);
         assert_eq!(durable.iter().all(|durable| *durable), exclusive, "{op:?}");
         assert!(host.completed > flushed);
         host.wait(0);

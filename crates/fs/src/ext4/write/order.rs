@@ -137,24 +137,7 @@ impl Ext4 {
 
     /// Makes what was dispatched durable, up to a transaction at least: one flush for all that were dispatched until it began.
     pub(super) async fn flush_until(&self, wanted: u64) -> Result<()> {
-        loop {
-            let is_done = || self.committed.get() >= wanted || self.failed.get();
-            self.changes.until(|| !self.is_flushing.get() || is_done()).await;
-            if self.committed.get() >= wanted {
-                return Ok(());
-            }
-            if self.failed.get() {
-                return Err(Errno::EROFS);
-            }
-            self.is_flushing.set(true);
-            let result = self.flush_flights().await;
-            if result.is_err() {
-                self.failed.set(true);
-            }
-            self.is_flushing.set(false);
-            self.changes.notify();
-            result?;
-        }
+        self.advance(&self.is_flushing, &self.committed, wanted, async || self.flush_flights().await).await
     }
 
     async fn flush_flights(&self) -> Result<()> {

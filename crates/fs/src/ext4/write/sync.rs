@@ -13,6 +13,7 @@ use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::port::{Block, Request};
 use crate::vfs::{Errno, SyncKind, Timestamp};
 use flashweir_core::{Duration, Order};
+use std::cell::Cell;
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -44,22 +45,32 @@ impl Ext4 {
 
     /// Hands transactions over in their order until one is; in legacy mode it is durable then.
     pub(super) async fn dispatch_until(&self, wanted: u64) -> Result<()> {
+        self.advance(&self.is_committing, &self.dispatched, wanted, async || self.commit_running().await)
+            .await
+    }
+
+    /// Does a step until `reached` is there, one task at a time: who comes while one works waits for what it does.
+    pub(super) async fn advance(
+        &self,
+        is_working: &Cell<bool>,
+        reached: &Cell<u64>,
+        wanted: u64,
+        step: impl AsyncFn() -> Result<()>,
+    ) -> Result<()> {
         loop {
-            self.changes
-                .until(|| !self.is_committing.get() || self.dispatched.get() >= wanted || self.failed.get())
-                .await;
-            if self.dispatched.get() >= wanted {
+            self.changes.until(|| !is_working.get() || reached.get() >= wanted || self.failed.get()).await;
+            if reached.get() >= wanted {
                 return Ok(());
             }
             if self.failed.get() {
                 return Err(Errno::EROFS);
             }
-            self.is_committing.set(true);
-            let result = self.commit_running().await;
+            is_working.set(true);
+            let result = step().await;
             if result.is_err() {
                 self.failed.set(true);
             }
-            self.is_committing.set(false);
+            is_working.set(false);
             self.changes.notify();
             result?;
         }
