@@ -607,10 +607,13 @@ fn word((request, under_way): &(Request, usize)) -> String {
 
 /// The requests of a call on a file that has just got a page more.
 fn requests_of(commit_mode: CommitMode, call: impl AsyncFnOnce(&File<Ext4>) + 'static) -> String {
+    requests_with(Ext4Options { commit_mode, ..Ext4Options::default() }, call)
+}
+
+fn requests_with(options: Ext4Options, call: impl AsyncFnOnce(&File<Ext4>) + 'static) -> String {
     let disk = Disk::new(volume(64));
     let (events, under_way, handle) = (RefCell::default(), Rc::default(), RefCell::default());
     let port = Rc::new(Timeline { disk: Rc::clone(&disk), events, under_way, handle });
-    let options = Ext4Options { commit_mode, ..Ext4Options::default() };
     let fs = block_on(Ext4::mount_with(Rc::clone(&port) as _, options)).unwrap();
     let mut bed = Bed::mount(MountOptions::default(), |_| fs);
     *disk.clock.borrow_mut() = Some(bed.handle.clone());
@@ -657,8 +660,11 @@ fn waits_and_flushes_of_one_call() {
         file.barrier(Barrier::All).await.unwrap();
         file.sync(SyncKind::All).await.unwrap();
     };
-    // One flush is for both, and does not wait for data that are in order before the commit block.
-    assert_eq!(requests_of(DualMode, two_transactions), "'D+J|C|D+J|C|F");
+    // One flush is for both. The second one has blocks of the first, so its data go, and it waits for the answers to that.
+    assert_eq!(requests_of(DualMode, two_transactions), "'D+J|C|D+J|C|'F");
+    let versions = Ext4Options { commit_mode: DualMode, multi_version: true, ..Ext4Options::default() };
+    // With versions of its own it does not, nor does it for data that are in order before the commit block.
+    assert_eq!(requests_with(versions, two_transactions), "'D+J|C|D+J|C|F");
 }
 
 /// A volume on a disk whose free blocks are full of what nobody may see.

@@ -215,9 +215,10 @@ impl Journal {
         pending.or_else(|| log.leaving.get(&addr)).cloned()
     }
 
-    /// Writes a transaction to the log; then it is durable, or has been answered where there are no barriers. One call at
-    /// a time. Errors: of the port; what was written until then does not count.
-    pub(super) async fn commit(&self, closed: Closed) -> Result<()> {
+    /// Writes a transaction to the log; then it is durable, or has been answered where there are no barriers. `flushes` is
+    /// called before the flush that makes durable what was answered until then. One call at a time. Errors: of the port;
+    /// what was written until then does not count.
+    pub(super) async fn commit(&self, closed: Closed, flushes: impl FnOnce()) -> Result<()> {
         let (body, commit) = self.log.borrow().encode(&closed);
         let blocks = body.len() as u32 + 1;
         let (start, commit_at, is_first) = self.begin(blocks).await?;
@@ -226,6 +227,7 @@ impl Journal {
             all(vec![self.port.write(self.superblock_write())]).await?;
         }
         all(self.write_log(start, body).into_iter().map(|write| self.port.write(write)).collect()).await?;
+        flushes();
         if self.planted != Some(PlantedBug::NoFlushBeforeCommit) {
             self.flush().await?;
         }
@@ -498,7 +500,7 @@ mod tests {
                 revoked: revoked.iter().copied().map(Addr).collect(),
                 now: Timestamp { seconds: number as i64, nanos: 0 },
             };
-            block_on(journal.commit(closed)).unwrap();
+            block_on(journal.commit(closed, || ())).unwrap();
             states.push((held.clone(), port.requests.borrow().len()));
             for addr in revoked {
                 number += 1;

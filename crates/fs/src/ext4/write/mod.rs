@@ -28,12 +28,12 @@ use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
-use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Ticket, Write, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
 use crate::vfs::{Errno, Event};
 use flashweir_core::Payload;
 use journal::Journal;
 pub use options::{CommitMode, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
-use order::DataWrite;
+use order::{DataWrite, Flight};
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -66,8 +66,12 @@ pub struct Ext4 {
     /// The last transaction that was dispatched, and the last that is durable; in legacy mode they are the same.
     dispatched: Cell<u64>,
     committed: Cell<u64>,
-    /// Requests of transactions that were dispatched and are not durable, the oldest first.
-    flights: RefCell<Vec<Ticket>>,
+    /// Legacy mode: the last transaction whose flush before the commit block has begun; what is written later is not in it.
+    flushed: Cell<u64>,
+    /// Of the transactions that were dispatched, the last whose durability somebody waits, or has waited for.
+    awaited: Cell<u64>,
+    /// Transactions that were dispatched and are not durable, the oldest first.
+    flights: RefCell<Vec<Rc<Flight>>>,
     is_flushing: Cell<bool>,
     /// Data that were dispatched and of which not all is known to have been answered.
     data: RefCell<Vec<Rc<DataWrite>>>,
@@ -160,6 +164,8 @@ impl Ext4 {
             is_closing: Cell::new(false),
             dispatched: Cell::new(0),
             committed: Cell::new(0),
+            flushed: Cell::new(0),
+            awaited: Cell::new(0),
             flights: RefCell::default(),
             is_flushing: Cell::new(false),
             data: RefCell::default(),

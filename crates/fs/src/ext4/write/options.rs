@@ -36,6 +36,9 @@ pub struct Ext4Options {
     pub journaling: Journaling,
     /// How transactions are kept in their order.
     pub commit_mode: CommitMode,
+    /// Dual mode: whether a transaction is dispatched while others that have blocks of it are under way, each with a version of its own
+    /// (as CJFS), or waits for them and takes more changes meanwhile (as BarrierFS).
+    pub multi_version: bool,
     /// Blocks of the log in use from which on it is written to its places; 0 is when it is full.
     pub checkpoint_blocks: u32,
     /// Whether the disk is asked to make things durable, in their order. Without it a power cut may destroy the volume.
@@ -106,6 +109,7 @@ impl Default for Ext4Options {
         Self {
             journaling: Journaling::Ordered,
             commit_mode: CommitMode::Legacy,
+            multi_version: false,
             checkpoint_blocks: 0,
             barrier: true,
             discard: false,
@@ -126,6 +130,8 @@ metrics! {
         commits,
         /// Blocks in them, of data too where those are journalled.
         journalled_blocks,
+        /// Blocks of a transaction that an earlier one had, which was still under way, and was waited for.
+        conflicts,
         /// Blocks that they revoked.
         revoked_blocks,
         /// Calls of fbarrier and fdatabarrier.

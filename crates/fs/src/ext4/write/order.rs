@@ -12,9 +12,13 @@
 //! Invariants: all data are ordered, so a commit block that persists says that what was dispatched before its transaction does, too.
 //! A flush covers what was answered before it: of a transaction that is the commit block, of data that no transaction
 //! follows their own requests.
+//!
+//! Conflicts: a block of the running transaction may be in one that was dispatched. Then it is committed when that one is over
+//! ([`Ext4::settle_conflicts`]); changes that come meanwhile are in it, too. With [`super::Ext4Options::multi_version`] it does not
+//! wait: each transaction has its own copy of the block anyhow.
 
-use super::super::layout::Ino;
-use super::journal::STREAM;
+use super::super::layout::{Addr, Ino};
+use super::journal::{Closed, STREAM};
 use super::{CommitMode, Ext4, Journaling, PlantedBug, errno};
 use crate::port::{Block, Ticket, Write};
 use crate::vfs::{Barrier, DirtyPage, Errno, Event};
@@ -24,18 +28,21 @@ use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// Data of one call that were dispatched; several may wait for them.
+/// Requests that were dispatched together; several may wait for their answers.
 #[derive(Debug)]
-pub(super) struct DataWrite {
-    pub(super) ino: Ino,
+struct InFlight {
     tickets: RefCell<Option<Vec<Ticket>>>,
     answer: Cell<Option<Result<()>>>,
     ended: Event,
 }
 
-impl DataWrite {
+impl InFlight {
+    fn new(tickets: Vec<Ticket>) -> Self {
+        Self { tickets: RefCell::new(Some(tickets)), answer: Cell::new(None), ended: Event::default() }
+    }
+
     /// Waits until the device has answered.
-    pub(super) async fn completed(&self) -> Result<()> {
+    async fn completed(&self) -> Result<()> {
         // Who comes first asks for all.
         let tickets = self.tickets.borrow_mut().take();
         if let Some(tickets) = tickets {
@@ -51,9 +58,34 @@ impl DataWrite {
         self.answer.get().expect("it has ended")
     }
 
-    fn has_ended(&self) -> bool {
+    /// Whether nobody has to wait for the answers.
+    fn is_over(&self) -> bool {
         self.answer.get().is_some()
+            || self.tickets.borrow().as_ref().is_some_and(|tickets| tickets.iter().all(Ticket::is_complete))
     }
+}
+
+/// Data of one call that were dispatched.
+#[derive(Debug)]
+pub(super) struct DataWrite {
+    ino: Ino,
+    requests: InFlight,
+}
+
+impl DataWrite {
+    /// Waits until the device has answered.
+    pub(super) async fn completed(&self) -> Result<()> {
+        self.requests.completed().await
+    }
+}
+
+/// A transaction that was dispatched and is not durable.
+#[derive(Debug)]
+pub(super) struct Flight {
+    tid: u64,
+    /// Its blocks, in order.
+    addrs: Vec<Addr>,
+    requests: InFlight,
 }
 
 impl Ext4 {
@@ -87,13 +119,8 @@ impl Ext4 {
             }
             false => self.dispatch_pages(ino, pages, kind).await?,
         };
-        let data = Rc::new(DataWrite {
-            ino,
-            tickets: RefCell::new(Some(tickets)),
-            answer: Cell::new(None),
-            ended: Event::default(),
-        });
-        self.data.borrow_mut().retain(|data| !data.has_ended());
+        let data = Rc::new(DataWrite { ino, requests: InFlight::new(tickets) });
+        self.data.borrow_mut().retain(|data| data.requests.answer.get().is_none());
         self.data.borrow_mut().push(Rc::clone(&data));
         if kind == Barrier::Data && !is_journalled {
             return Ok(data);
@@ -141,19 +168,68 @@ impl Ext4 {
     }
 
     async fn flush_flights(&self) -> Result<()> {
-        let flights = self.flights.take();
+        let flights: Vec<Rc<Flight>> = self.flights.borrow().iter().cloned().collect();
         let last = self.dispatched.get();
         let mut result = Ok(());
-        for ticket in flights {
-            let answer = ticket.completed().await;
-            result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
+        for flight in flights {
+            result = result.and(flight.requests.completed().await);
         }
         result?;
         if self.options.planted != Some(PlantedBug::LazyCommit) {
             self.flush().await?;
         }
+        self.flights.borrow_mut().retain(|flight| flight.tid > last);
         self.committed.set(last);
         Ok(())
+    }
+
+    /// Hands a transaction over. What a checkpoint writes to its places may be in transactions that are not durable: then they
+    /// are made so first.
+    pub(super) async fn dispatch_transaction(&self, tid: u64, transaction: Closed) -> Result<()> {
+        let forgets = self.options.planted == Some(PlantedBug::ForgottenConflicts);
+        if self.journal.is_short_of(&transaction) && !forgets {
+            self.flush_until(self.dispatched.get()).await?;
+        }
+        let mut addrs: Vec<Addr> = transaction.blocks.iter().map(|(addr, _)| *addr).collect();
+        addrs.sort_unstable();
+        let requests = InFlight::new(self.journal.dispatch(transaction).await?);
+        self.flights.borrow_mut().push(Rc::new(Flight { tid, addrs, requests }));
+        Ok(())
+    }
+
+    /// Waits until no transaction that is under way has a block of the running one: until it is durable if somebody waits for
+    /// that, else for the answers (spec 3.4, conflict pages).
+    pub(super) async fn settle_conflicts(&self) -> Result<()> {
+        if self.options.multi_version {
+            return Ok(());
+        }
+        let mut is_first = true;
+        while let Some((flight, count)) = self.conflict() {
+            if std::mem::take(&mut is_first) {
+                self.state.borrow_mut().metrics.conflicts += count;
+            }
+            if flight.tid <= self.awaited.get() {
+                self.changes.until(|| self.committed.get() >= flight.tid || self.failed.get()).await;
+                if self.failed.get() {
+                    return Err(Errno::EROFS);
+                }
+            } else {
+                flight.requests.completed().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest transaction under way that has blocks of the running one, and how many.
+    fn conflict(&self) -> Option<(Rc<Flight>, u64)> {
+        let (state, awaited) = (self.state.borrow(), self.awaited.get());
+        let flights = self.flights.borrow();
+        flights.iter().rev().filter(|flight| flight.tid <= awaited || !flight.requests.is_over()).find_map(
+            |flight| {
+                let shared = flight.addrs.iter().filter(|addr| state.is_in_running(**addr)).count();
+                (shared > 0).then(|| (Rc::clone(flight), shared as u64))
+            },
+        )
     }
 
     /// Makes data of a file durable that were dispatched behind the transactions up to one, which is durable.

@@ -600,6 +600,14 @@ impl State {
         self.buffers.insert(Addr(0), Buffer { bytes: block, op: 0, is_checked: true });
     }
 
+    /// Whether the running transaction has a block.
+    pub(super) fn is_in_running(&self, addr: Addr) -> bool {
+        let running = &self.running;
+        running.blocks.contains(&addr)
+            || running.data.contains_key(&addr)
+            || running.has_superblock && addr == Addr(0)
+    }
+
     /// Ends the running transaction and begins the next.
     pub(super) fn close(&mut self) -> Step<ClosedTransaction> {
         debug_assert!(self.undo.is_empty());

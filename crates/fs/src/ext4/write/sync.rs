@@ -37,10 +37,11 @@ impl Ext4 {
     /// Commits until a transaction is.
     async fn commit_until(&self, wanted: u64) -> Result<()> {
         self.dispatch_until(wanted).await?;
-        match self.is_dual() {
-            true => self.flush_until(wanted).await,
-            false => Ok(()),
+        if !self.is_dual() {
+            return Ok(());
         }
+        self.awaited.set(self.awaited.get().max(wanted));
+        self.flush_until(wanted).await
     }
 
     /// Hands transactions over in their order until one is; in legacy mode it is durable then.
@@ -77,6 +78,7 @@ impl Ext4 {
     }
 
     async fn commit_running(&self) -> Result<()> {
+        self.settle_conflicts().await?;
         self.is_closing.set(true);
         self.changes.until(|| self.handles.get() == 0).await;
         self.is_closing.set(false);
@@ -102,8 +104,8 @@ impl Ext4 {
         if !closed.blocks.is_empty() || !revoked.is_empty() {
             let transaction = Closed { blocks: closed.blocks, revoked, now };
             match self.is_dual() {
-                true => self.dispatch_transaction(transaction).await?,
-                false => self.journal.commit(transaction).await?,
+                true => self.dispatch_transaction(closed.tid, transaction).await?,
+                false => self.journal.commit(transaction, || self.flushed.set(closed.tid)).await?,
             }
         }
         self.state.borrow_mut().closed_data.clear();
@@ -111,21 +113,11 @@ impl Ext4 {
             self.discard(&closed.freed).await;
         }
         self.state.borrow_mut().release_freed(&closed.freed);
+        self.flushed.set(closed.tid);
         self.dispatched.set(closed.tid);
         if !self.is_dual() {
             self.committed.set(closed.tid);
         }
-        Ok(())
-    }
-
-    /// What a checkpoint writes to its places may be in transactions that are not durable: then they are made so first.
-    async fn dispatch_transaction(&self, transaction: Closed) -> Result<()> {
-        let forgets = self.options.planted == Some(PlantedBug::ForgottenConflicts);
-        if self.journal.is_short_of(&transaction) && !forgets {
-            self.flush_until(self.dispatched.get()).await?;
-        }
-        let tickets = self.journal.dispatch(transaction).await?;
-        self.flights.borrow_mut().extend(tickets);
         Ok(())
     }
 
@@ -154,13 +146,14 @@ impl Ext4 {
         }
     }
 
-    /// Commits until a transaction is, and makes all data that were written before durable: a transaction that takes no
-    /// more changes may have been flushed before they were written.
+    /// Commits until a transaction is, and makes all data that were written before durable: a transaction may have been
+    /// flushed before they were written.
     async fn commit_with_data(&self, wanted: u64) -> Result<()> {
-        let is_running = wanted == self.state.borrow().running.tid;
+        let is_flushed = wanted <= self.flushed.get();
         self.commit_until(wanted).await?;
         // Data that are journalled are in a transaction.
-        if is_running || self.options.journaling == Journaling::Journal { Ok(()) } else { self.flush().await }
+        let needs_flush = is_flushed && self.options.journaling != Journaling::Journal;
+        if needs_flush { self.flush().await } else { Ok(()) }
     }
 
     /// fsync and fdatasync of an inode whose dirty pages were written.

@@ -174,8 +174,15 @@ impl Tested for Ext4 {
         let discard = !setup.base.is_multiple_of(2);
         // Checkpoints have to meet transactions that are not durable, within a sequence.
         let checkpoint_blocks = if commit_mode == CommitMode::DualMode { 24 } else { 0 };
-        let default = Ext4Options::default();
-        let options = Ext4Options { journaling, commit_mode, checkpoint_blocks, discard, planted, ..default };
+        let options = Ext4Options {
+            journaling,
+            commit_mode,
+            multi_version: setup.base & 2 != 0,
+            checkpoint_blocks,
+            discard,
+            planted,
+            ..Ext4Options::default()
+        };
         Self::mount_with(disk, options).await.map_err(|error| error.to_string())
     }
 

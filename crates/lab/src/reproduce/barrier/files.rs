@@ -23,7 +23,8 @@ const MISSING: &str = "the paper's devices are products: ours are guesses fitted
 pub(super) const DWSL_UFS: Study = Study {
     name: "dwsl-ufs",
     what: "FxMark's DWSL: each thread appends 4 KiB to a file of its own and calls fsync; ext4 with ordered data that waits and flushes, \
-           and in dual mode; on barrier-ufs, 2 channels",
+           and in dual mode, where a transaction waits for blocks that an earlier one still has (BFS), or has versions of its own of them \
+           (BFS-MV, after CJFS); on barrier-ufs, 2 channels",
     missing: MISSING,
     parameter: "threads",
     metrics: &[
@@ -34,7 +35,7 @@ pub(super) const DWSL_UFS: Study = Study {
         ("durable_per_fsync", "flushes, and commit blocks written with FUA, for each fsync"),
         ("commits_per_fsync", "transactions for each fsync"),
     ],
-    variants: &["EXT4", "BFS"],
+    variants: &["EXT4", "BFS", "BFS-MV"],
     points: |scale| match scale {
         Scale::Quick => vec![1.0, 2.0, 4.0, 8.0, 16.0],
         Scale::Full => vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0],
@@ -98,8 +99,9 @@ const PAGE: u64 = 4096;
 const DB_PAGES: u64 = (4 << 20) / PAGE;
 
 fn dwsl(machine: Machine, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
-    let commit_mode = [CommitMode::Legacy, CommitMode::DualMode][variant];
-    run(machine, Ext4Options { commit_mode, ..Ext4Options::default() }, Job::Append, x, seed, scale)
+    let commit_mode = if variant == 0 { CommitMode::Legacy } else { CommitMode::DualMode };
+    let options = Ext4Options { commit_mode, multi_version: variant == 2, ..Ext4Options::default() };
+    run(machine, options, Job::Append, x, seed, scale)
 }
 
 fn transactions(machine: Machine, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
