@@ -176,7 +176,7 @@ fn same_bytes(seed: u64, out: &Path) -> Verdict {
 }
 
 /// Every sequence of one operation, some of two, and some random ones, some of them on the simulated device; fsck.f2fs or
-/// e2fsck looks at a few of the volumes. Then each planted bug of F2FS has to be found.
+/// e2fsck looks at a few of the volumes, and Linux replays the journals of some. Then each planted bug of F2FS has to be found.
 fn file_cuts(seed: u64) -> Verdict {
     let seed_text = seed.to_string();
     for what in [
@@ -187,10 +187,10 @@ fn file_cuts(seed: u64) -> Verdict {
         "--sequences random --count 12 --states-each 60 --on device",
         "--sequences cleaning --count 2 --states-each 10",
         "--format ext4 --sequences seq-2 --count 40 --states-each 80",
-        "--format ext4 --sequences random --count 40 --states-each 80",
+        "--format ext4 --sequences random --count 40 --states-each 80 --kernel-every 400",
         "--format ext4 --sequences reuse --on late --count 30 --states-each 40",
-        "--format ext4-journal --sequences random --count 30 --states-each 40",
-        "--format ext4-dual --sequences random --count 30 --states-each 40",
+        "--format ext4-journal --sequences random --count 30 --states-each 40 --kernel-every 400",
+        "--format ext4-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
         "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
         "--format ext4 --sequences random --count 4 --states-each 40 --on device",
     ] {

@@ -96,16 +96,16 @@ const FILE_CUTS: [&str; 7] = [
 
 /// The same of ext4, with its data ordered, in the journal, and with order in the place of waiting.
 const EXT4_CUTS: [&str; 10] = [
-    "--format ext4 --sequences random --states 20000 --fsck-every 200",
-    "--format ext4 --sequences seq-1 --states-each 12 --fsck-every 200",
-    "--format ext4 --sequences seq-2 --states 10000 --fsck-every 200",
-    "--format ext4 --sequences reuse --on late --states 15000 --fsck-every 200",
-    "--format ext4 --sequences random --count 60 --on device --fsck-every 40",
-    "--format ext4-journal --sequences random --states 10000 --fsck-every 200",
-    "--format ext4-journal --sequences reuse --states 10000 --fsck-every 200",
-    "--format ext4-dual --sequences random --on late --states 12000 --fsck-every 200",
-    "--format ext4-dual --sequences reuse --on late --states 15000 --fsck-every 200",
-    "--format ext4-dual --sequences seq-1 --states-each 12 --fsck-every 200",
+    "--format ext4 --sequences random --states 20000 --fsck-every 200 --kernel-every 1000",
+    "--format ext4 --sequences seq-1 --states-each 12 --fsck-every 200 --kernel-every 1000",
+    "--format ext4 --sequences seq-2 --states 10000 --fsck-every 200 --kernel-every 1000",
+    "--format ext4 --sequences reuse --on late --states 15000 --fsck-every 200 --kernel-every 1000",
+    "--format ext4 --sequences random --count 60 --on device --fsck-every 40 --kernel-every 100",
+    "--format ext4-journal --sequences random --states 10000 --fsck-every 200 --kernel-every 1000",
+    "--format ext4-journal --sequences reuse --states 10000 --fsck-every 200 --kernel-every 1000",
+    "--format ext4-dual --sequences random --on late --states 12000 --fsck-every 200 --kernel-every 1000",
+    "--format ext4-dual --sequences reuse --on late --states 15000 --fsck-every 200 --kernel-every 1000",
+    "--format ext4-dual --sequences seq-1 --states-each 12 --fsck-every 200 --kernel-every 1000",
 ];
 
 /// What one campaign of file cuts found.
@@ -114,7 +114,8 @@ fn file_chunk(seed: u64, report: &Value) -> Value {
     json!({
         "seed": seed, "on": report["on"], "sequences": report["sequences"],
         "format": report["format"], "sequences_all": report["sequences_all"], "flushes": report["mode"],
-        "states": totals["distinct"], "fsck": totals["outside"], "violations": report["violations"].as_array().map_or(0, Vec::len),
+        "states": totals["distinct"], "fsck": totals["outside"], "kernel": totals["replayed"],
+        "violations": report["violations"].as_array().map_or(0, Vec::len),
         "totals": totals,
     })
 }
@@ -222,8 +223,9 @@ impl Evidence {
             self.add_chunk(file_chunk(seed, &report))?;
             println!("   {} of {wanted} states", self.sum("states"));
         }
-        let (violations, fsck) = (self.sum("violations"), self.sum("fsck"));
-        self.finish(json!({ "states": self.sum("states"), "violations": violations, "fsck": fsck }))?;
+        let (violations, fsck, kernel) = (self.sum("violations"), self.sum("fsck"), self.sum("kernel"));
+        let states = self.sum("states");
+        self.finish(json!({ "states": states, "violations": violations, "fsck": fsck, "kernel": kernel }))?;
         Ok(violations == 0)
     }
 

@@ -714,17 +714,21 @@ pub(crate) struct CrashFilesArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     pub(crate) violations: usize,
     /// Plant each known bug of the file system in turn and count those that are found
-    #[arg(long, conflicts_with_all = ["planted", "sequences", "states", "fsck_every"])]
+    #[arg(long, conflicts_with_all = ["planted", "sequences", "states", "fsck_every", "kernel_every"])]
     pub(crate) mutants: bool,
     /// Plant this bug
     #[arg(long, value_name = "BUG")]
     pub(crate) planted: Option<String>,
     /// Do again what this token says
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["sequences", "count", "states", "fsck_every", "mutants", "planted"])]
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["sequences", "count", "states", "fsck_every", "kernel_every", "mutants", "planted"])]
     pub(crate) replay: Option<String>,
     /// One recovered image in so many is also checked by fsck.f2fs or `e2fsck -fn`, which has to be installed
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) fsck_every: Option<u64>,
+    /// ext4: one image in so many is also mounted by the Linux of this machine before our recovery; it replays the journal and has
+    /// to show what we do. As root
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) kernel_every: Option<u64>,
     /// Sequences that run at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,

@@ -3,6 +3,7 @@
 use crate::args::{CrashFilesArgs, InfoOutput};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
+use crate::kernel::Kernel;
 use crate::output::{check, print, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
@@ -10,13 +11,14 @@ use flashweir_core::{Lpn, Payload};
 use flashweir_fs::port::{Block, BlockPort, Image, Write as BlockWrite, block_on};
 use flashweir_lab::crash::files::explorer::Outside;
 use flashweir_lab::crash::files::token::{bug_named, mode_named};
+use flashweir_lab::crash::files::tree::Tree;
 use flashweir_lab::crash::files::{
     Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, Format, On, Sequences, Token, explore, hunt,
     replay,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,9 +45,16 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
     let judge = args.fsck_every.map(|_| Fsck::new(config.format)).transpose()?;
     let ask =
         |contents: &Blocks, blocks: u64| judge.as_ref().map_or(Ok(()), |judge| judge.ask(contents, blocks));
-    let outside = args.fsck_every.map(|every| Outside { every, ask: &ask });
+    let kernel = args.kernel_every.map(|_| Kernel::new(config.format)).transpose()?;
+    let replay = |contents: &Blocks, blocks: u64, tree: &Tree| {
+        kernel.as_ref().map_or(Ok(false), |kernel| kernel.replay(contents, blocks, tree))
+    };
+    let outside = Outside {
+        checker: args.fsck_every.map(|every| (every, &ask as _)),
+        recoverer: args.kernel_every.map(|every| (every, &replay as _)),
+    };
     let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
-    let report = explore(&config, outside, |progress| {
+    let report = explore(&config, Some(outside), |progress| {
         bar.set(progress.fraction, || {
             let (sequences, images) = (thousands(progress.sequences), thousands(progress.distinct));
             format!("{sequences} sequences, {images} images, {} violations", progress.violations)
@@ -84,11 +93,6 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     if format != Format::F2fs && *sequences == Sequences::Cleaning {
         let format = format.name();
         return Err(Failure::Usage(format!("--sequences cleaning needs --format f2fs, and it is {format}")));
-    }
-    if format == Format::Ext4Dual && on == Some(On::Device) {
-        return Err(Failure::Usage(
-            "--format ext4-dual needs --on model or late: it is for disks with barriers".into(),
-        ));
     }
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
@@ -189,7 +193,9 @@ fn shown(report: &FileCrashReport) -> String {
     row("verdicts", totals.judged);
     row("volumes used after recovery", totals.exercised);
     row(&format!("images that {} found good", judge_of(report.format)), totals.outside);
-    if report.format == Format::F2fs {
+    if report.format.is_ext4() {
+        row("images that the kernel recovered as we do", totals.replayed);
+    } else {
         row("sections cleaned during sequences", totals.cleaned);
         row("blocks written into holes", totals.filled_holes);
     }
@@ -212,7 +218,7 @@ fn shown(report: &FileCrashReport) -> String {
     text
 }
 
-type Blocks = BTreeMap<Lpn, Payload>;
+pub(crate) type Blocks = BTreeMap<Lpn, Payload>;
 
 /// The program outside that checks a format.
 fn judge_of(format: Format) -> &'static str {
@@ -242,12 +248,7 @@ impl Fsck {
     fn ask(&self, contents: &Blocks, blocks: u64) -> Result<(), String> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(format!("{number}.img"));
-        let image = Image::create(&path, blocks).map_err(|error| error.to_string())?;
-        for (lpn, payload) in contents {
-            let write = BlockWrite::new(Block(lpn.0), vec![payload.clone()]);
-            block_on(image.write(write).completed()).map_err(|error| error.to_string())?;
-        }
-        drop(image);
+        write_image(&path, contents, blocks)?;
         let program = judge_of(self.format);
         let flags = if self.format == Format::F2fs { "--dry-run" } else { "-fn" };
         let output = Command::new(program).arg(flags).arg(&path).stdin(Stdio::null()).output();
@@ -268,6 +269,16 @@ impl Fsck {
             None => Err(format!("{program} checked nothing: {}", said.trim())),
         }
     }
+}
+
+/// A file with the blocks of a disk.
+pub(crate) fn write_image(path: &Path, contents: &Blocks, blocks: u64) -> Result<(), String> {
+    let image = Image::create(path, blocks).map_err(|error| error.to_string())?;
+    for (lpn, payload) in contents {
+        let write = BlockWrite::new(Block(lpn.0), vec![payload.clone()]);
+        block_on(image.write(write).completed()).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 impl Drop for Fsck {

@@ -20,6 +20,7 @@ use flashweir_lab::spelling::nearest;
 use flashweir_lab::stack::FlushMode;
 use flashweir_lab::workload::filebench::{PERSONALITIES, parse_model, personality};
 use flashweir_lab::workload::fio::parse_job_file_on_files;
+use flashweir_lab::workload::oltp::insert::InsertOptions;
 use flashweir_lab::workload::oltp::linkbench::LinkBenchOptions;
 use flashweir_lab::workload::oltp::tpcc::TpccOptions;
 use std::fmt::Write as _;
@@ -37,14 +38,14 @@ use std::sync::atomic::AtomicBool;
 
 Each device gets an F2FS volume, or one of ext4 behind a block layer as Linux's, on which each workload makes its files; then all workloads run at once, each with its \
 own results. A workload is a personality of filebench (fileserver, varmail, webserver, oltp), a file of its language \
-(NAME.f), a mix of transactions on a database (tpcc, linkbench), or a fio job file whose jobs use files; variables of a \
+(NAME.f), a mix of transactions on a database (tpcc, linkbench, oltp-insert), or a fio job file whose jobs use files; variables of a \
 filebench model and options of a mix are set behind its name.
 
 --flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
 which no power cut would forgive. ext4 sends no range flushes. With --commit dual its transactions are kept in their order by \
 barriers, which the device must have (order.policy). Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
-    /// filebench personality, filebench file, fio job file, tpcc or linkbench
+    /// filebench personality, filebench file, fio job file, tpcc, linkbench or oltp-insert
     #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
     workload: Vec<String>,
     /// A preset (see `weir device list`) or a device file; may be given often
@@ -83,6 +84,9 @@ pub(crate) struct FilesArgs {
     /// CPUs of the host and CPU time of its calls: zero (no limit, no time), server or phone
     #[arg(long, value_name = "PRESET", default_value = "server", value_parser = HostCosts::preset)]
     host: HostCosts,
+    /// fsync and fdatasync keep order and make nothing durable (fbarrier, fdatabarrier); needs --commit dual
+    #[arg(long)]
+    order_only: bool,
     /// The files of filebench and of databases are opened past the page cache; fio has `direct` in its job files
     #[arg(long)]
     direct: bool,
@@ -245,6 +249,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 mount: MountOptions {
                     cache: args.cache.clone(),
                     costs: args.host,
+                    syncs_order: args.order_only,
                     ..MountOptions::default()
                 },
                 workloads: workloads.clone(),
@@ -301,12 +306,20 @@ fn workload(text: &str, args: &FilesArgs) -> Outcome<(String, Work)> {
             options.db.data_io = data_io;
             return Ok((name.to_owned(), Work::LinkBench(options)));
         }
+        "oltp-insert" => {
+            let mut options = InsertOptions::of_settings(&set).map_err(Failure::usage)?;
+            options.db.data_io = data_io;
+            return Ok((name.to_owned(), Work::Insert(options)));
+        }
         _ => {}
     }
     let path = Path::new(name);
     if !path.exists() {
-        let known: Vec<&str> =
-            PERSONALITIES.iter().map(|(known, _)| *known).chain(["tpcc", "linkbench"]).collect();
+        let known: Vec<&str> = PERSONALITIES
+            .iter()
+            .map(|(known, _)| *known)
+            .chain(["tpcc", "linkbench", "oltp-insert"])
+            .collect();
         let hint = nearest(name, known.iter().copied())
             .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         let known = known.join(", ");

@@ -16,6 +16,7 @@ mod explain;
 mod files;
 mod filesystem;
 mod import;
+mod kernel;
 mod output;
 mod perfetto;
 mod pool;

@@ -7,7 +7,7 @@ use crate::output::{check, print, write};
 use crate::pool::Pool;
 use crate::report;
 use flashweir_lab::report::{Curve, CurvePanel, Curves, Report, TextTable};
-use flashweir_lab::reproduce::{self, Claim, Paper, Row, Scale, Study, Verdict};
+use flashweir_lab::reproduce::{self, Claim, Paper, Row, SHARES, Scale, Study, Verdict};
 use flashweir_lab::spelling::nearest;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
@@ -164,6 +164,26 @@ fn scale_name(scale: Scale) -> &'static str {
     }
 }
 
+/// The figure of a study on the paper's axes, if it has one.
+fn shares((study, measured): (&Study, &Measured)) -> Option<Curves> {
+    let figure = SHARES.iter().find(|figure| figure.study == study.name)?;
+    let mut curves = Vec::new();
+    for (variant, points) in figure.curves(&measured.rows) {
+        let theirs = points.iter().map(|&(x, _)| (x, (figure.paper.1)(x))).collect();
+        curves.push(Curve { name: variant.to_owned(), points, is_reference: false });
+        if variant == figure.paper.0 {
+            curves.push(Curve { name: "the paper's fit".into(), points: theirs, is_reference: true });
+        }
+    }
+    Some(Curves {
+        title: figure.title.to_owned(),
+        caption: format!("Study `{}`, each variant against the first, {}.", study.name, study.variants[0]),
+        parameter: figure.axis.to_owned(),
+        is_logarithmic: true,
+        panels: vec![CurvePanel { title: "share of it".into(), result: "%".into(), curves }],
+    })
+}
+
 /// A page with the figures of the studies, one panel for each metric, in the paper's form: the variants over the parameter.
 fn page(
     paper: &Paper,
@@ -220,7 +240,7 @@ fn page(
         notes,
         command: report::command(),
         tables: vec![claims],
-        curves: figures.collect(),
+        curves: studies.iter().zip(measured).filter_map(shares).chain(figures).collect(),
         ..Report::default()
     }
     .html()

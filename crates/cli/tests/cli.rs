@@ -188,7 +188,7 @@ const BAD: [(&str, &str); 184] = [
     ("files varmail", "missing: --device <PRESET|FILE.toml>"),
     ("files linkbench,nodes=5 --device rflush", "nodes is 5: expected 100 to 4294967296"),
     ("files tpcc,commit=now --device rflush", "commit cannot be `now`: expected sync, write or lazy"),
-    ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench; did you mean `varmail`?"),
+    ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench, oltp-insert; did you mean `varmail`?"),
     ("files varmail --device sata-mlc --flush rflush", "--flush cannot be `rflush` on sata-mlc: buffer.range_flush is none: expected --set buffer.range_flush=selective, or another --flush"),
     ("files varmail varmail --device rflush", "WORKLOAD `varmail` is there twice: expected different names"),
     ("files varmail,x --device rflush", "WORKLOAD `varmail,x`: `x` is no setting: expected VARIABLE=VALUE"),

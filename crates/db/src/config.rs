@@ -2,6 +2,7 @@
 
 use crate::error::{DbError, Result};
 use flashweir_core::{Duration, metrics};
+use flashweir_fs::vfs::SyncKind;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the two checkpoint records at the head of each log file.
@@ -80,6 +81,8 @@ pub struct Config {
     pub log_file_bytes: u64,
     /// When a commit is durable.
     pub commit: CommitMode,
+    /// Whether the log is synced by fsync, as InnoDB does by default, or by fdatasync, which leaves out the file's times.
+    pub log_fsync: bool,
     /// Whether pages are written to the double-write area before they are written to their place. Without it a power
     /// cut may leave a page half written, which the log cannot mend: off is safe only where a page is written as a whole
     /// or not at all, thus with pages of 4 KiB on a device that writes 4 KiB atomically.
@@ -105,6 +108,7 @@ impl Default for Config {
             log_files: 2,
             log_file_bytes: 48 << 20,
             commit: CommitMode::Sync,
+            log_fsync: false,
             double_write: true,
             data_io: DataIo::Direct,
             batch_pages: 64,
@@ -116,6 +120,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// How the log is synced.
+    pub(crate) fn log_sync(&self) -> SyncKind {
+        if self.log_fsync { SyncKind::All } else { SyncKind::Data }
+    }
+
     /// Pages of memory for each transaction at least, so that no operation waits for pages that others hold.
     const POOL_PAGES_PER_TRANSACTION: u64 = 16;
 

@@ -12,7 +12,7 @@ use crate::log::UNIT;
 use crate::page::Lsn;
 use crate::redo::Reader;
 use flashweir_core::Duration;
-use flashweir_fs::vfs::{Fs, Sink, Source, SyncKind};
+use flashweir_fs::vfs::{Fs, Sink, Source};
 use std::rc::Rc;
 
 /// How long a commit may wait for its sync in the modes that do not wait.
@@ -169,7 +169,7 @@ impl<F: Fs> Shared<F> {
         let written = self.core.borrow().log.written;
         let files = self.logs_unsynced.take();
         for file in files {
-            self.logs[file].sync(SyncKind::Data).await?;
+            self.logs[file].sync(self.config.log_sync()).await?;
         }
         let mut core = self.core.borrow_mut();
         core.log.synced = core.log.synced.max(written);
@@ -207,7 +207,7 @@ impl<F: Fs> Shared<F> {
         let made_with = MadeWith::of(&self.config);
         let record = CheckpointRecord { lsn, sequence, incarnation, least, made_with }.encode();
         self.logs[0].write(sequence % 2 * UNIT, Source::bytes(&record)).await?;
-        self.logs[0].sync(SyncKind::Data).await?;
+        self.logs[0].sync(self.config.log_sync()).await?;
         self.checkpoints.set(sequence);
         Ok(())
     }

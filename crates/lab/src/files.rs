@@ -13,6 +13,7 @@ use crate::stack::{FlushMode, Port, Slot, Stack};
 use crate::workload::filebench::{self, Filebench, Model, RunError};
 use crate::workload::fio::FileJob;
 use crate::workload::fio::on_files::{self, FileJobError};
+use crate::workload::oltp::insert::{Insert, InsertOptions};
 use crate::workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
 use crate::workload::oltp::tpcc::{Tpcc, TpccOptions};
 use crate::workload::oltp::{OltpError, RunOptions};
@@ -91,6 +92,8 @@ pub enum Work {
     Tpcc(TpccOptions),
     /// A LinkBench-like mix; likewise.
     LinkBench(LinkBenchOptions),
+    /// Inserts of single rows; likewise.
+    Insert(InsertOptions),
 }
 
 /// What a run measured.
@@ -380,6 +383,7 @@ enum Ready<F: Fs> {
     Filebench(String, Filebench<F>),
     Tpcc(String, Tpcc<F>),
     LinkBench(String, LinkBench<F>),
+    Insert(String, Insert<F>),
 }
 
 /// Makes and mounts the volume, and makes the files of all workloads.
@@ -417,6 +421,14 @@ async fn prepare<F: Volume>(
                 let made = LinkBench::prepare(&process, handle.clone(), &dir, options).await;
                 let made = made.map_err(oltp)?;
                 Ready::LinkBench(name, made)
+            }
+            Work::Insert(options) => {
+                let oltp = |error| FilesError::Oltp { name: name.clone(), error };
+                let options = InsertOptions { run: oltp_run(&name, options.run), ..options };
+                let dir = make_dir(&process, &name).await.map_err(oltp)?;
+                let made = Insert::prepare(&process, handle.clone(), &dir, options).await;
+                let made = made.map_err(oltp)?;
+                Ready::Insert(name, made)
             }
             Work::Fio(mut jobs) => {
                 for job in &mut jobs {
@@ -472,6 +484,10 @@ impl<F: Fs> Ready<F> {
                 Ok(vec![result])
             }
             Self::LinkBench(name, mix) => {
+                let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
+                Ok(vec![result])
+            }
+            Self::Insert(name, mix) => {
                 let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
                 Ok(vec![result])
             }

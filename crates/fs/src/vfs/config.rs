@@ -45,7 +45,11 @@ impl CacheConfig {
     /// Checks the bounds; the error names key, value and range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let range = |key, value: u64, min: u64, max: u64| {
-            if (min..=max).contains(&value) { Ok(()) } else { Err(ConfigError { key, value, min, max }) }
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(ConfigError::Range { key, value, min, max })
+            }
         };
         range("capacity_pages", self.capacity_pages, 16, 1 << 31)?;
         range("dirty_hard_pages", self.dirty_hard_pages, 1, self.capacity_pages - 8)?;
@@ -63,19 +67,32 @@ impl Default for CacheConfig {
     }
 }
 
-/// A value out of its range.
+/// An option that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    key: &'static str,
-    value: u64,
-    min: u64,
-    max: u64,
+pub enum ConfigError {
+    /// A value out of its range.
+    Range {
+        /// Which.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least that would have been valid.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// Syncs are to order, and the file system has no barriers.
+    NoBarriers,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, value, min, max } = self;
-        write!(f, "{key} is {value}: expected {min} to {max}")
+        match self {
+            Self::Range { key, value, min, max } => write!(f, "{key} is {value}: expected {min} to {max}"),
+            Self::NoBarriers => f.write_str(
+                "syncs_order is true: expected a file system that is mounted to order by barriers",
+            ),
+        }
     }
 }
 impl std::error::Error for ConfigError {}
@@ -90,8 +107,19 @@ pub struct MountOptions {
     pub costs: HostCosts,
     /// Changes are refused with `EROFS`.
     pub read_only: bool,
+    /// fsync and fdatasync keep order and make nothing durable: they are fbarrier and fdatabarrier. For programs whose
+    /// syncs are for order; the file system has to have barriers.
+    pub syncs_order: bool,
     /// Civil time, in seconds since 1970, at which virtual time is zero.
     pub epoch_seconds: i64,
+}
+
+impl MountOptions {
+    /// Checks the options for a file system; the error names what cannot be.
+    pub fn validate(&self, has_barriers: bool) -> Result<(), ConfigError> {
+        self.cache.validate()?;
+        if self.syncs_order && !has_barriers { Err(ConfigError::NoBarriers) } else { Ok(()) }
+    }
 }
 
 metrics! {

@@ -447,6 +447,13 @@ impl<F: Fs> File<F> {
     /// here, once; the pages stay dirty, so that the next call tries again.
     pub async fn sync(&self, kind: SyncKind) -> Result<()> {
         let vfs = self.vfs();
+        if vfs.0.options.syncs_order {
+            let kind = match kind {
+                SyncKind::All => Barrier::All,
+                SyncKind::Data => Barrier::Data,
+            };
+            return self.barrier(kind).await;
+        }
         vfs.charge_call(0, 0).await;
         vfs.count(|count| count.syncs += 1);
         if vfs.0.options.read_only {
@@ -464,6 +471,9 @@ impl<F: Fs> File<F> {
         let vfs = self.vfs();
         vfs.charge_call(0, 0).await;
         vfs.count(|count| count.barriers += 1);
+        if vfs.0.options.read_only {
+            return Ok(());
+        }
         let result = vfs.order_inode(self.inode.rc(), kind).await;
         self.told(result)
     }

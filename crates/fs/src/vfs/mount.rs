@@ -145,7 +145,7 @@ impl<F: Fs> Vfs<F> {
     /// Mounts `fs`: from here on only this may use it. Background write-back becomes a task of the executor of
     /// `handle`; it sets no timer while nothing is dirty.
     pub fn mount(fs: F, handle: Handle, options: MountOptions) -> std::result::Result<Self, ConfigError> {
-        options.cache.validate()?;
+        options.validate(fs.has_barriers())?;
         let capacity = options.cache.capacity_pages as usize;
         let vfs = Self(Rc::new(Shared {
             limits: fs.limits(),

@@ -1,8 +1,10 @@
-//! Studies of the barrier paper (spec 3.5): those of a device and a block layer alone. [`files`] has those of file systems.
+//! Studies of the barrier paper (spec 3.5): those of a device and a block layer alone. [`files`] and [`servers`]
+//! have those of file systems.
 
 mod files;
+mod servers;
 
-use super::{Scale, Study};
+use super::{Scale, Shares, Study};
 use crate::stack::{FlushMode, Port, Stack};
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::random::Stream;
@@ -50,7 +52,20 @@ pub(super) const STUDIES: &[Study] = &[
     files::DWSL_SUPERCAP,
     files::SQLITE_UFS,
     files::SQLITE_PLAIN,
+    servers::VARMAIL_PLAIN,
+    servers::VARMAIL_SUPERCAP,
+    servers::OLTP_INSERT_PLAIN,
+    servers::OLTP_INSERT_SUPERCAP,
 ];
+
+/// The paper's curve is a fit to its seven devices (spec 3.1).
+pub(super) const FIGURE_1: Shares = Shares {
+    study: "ordered-writes",
+    title: "Ordered over unordered writes, on the axes of figure 1",
+    metric: "iops",
+    axis: "unordered writes/s",
+    paper: ("transfer and flush", |iops| 100.0 * 3.4e3 * iops.powf(-1.1)),
+};
 
 const POLICIES: Study = Study {
     name: "persist-policies",

@@ -111,6 +111,48 @@ impl Study {
     }
 }
 
+/// A figure of a paper whose axes are not those of a study: of what its first variant reaches, the share that others do.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares {
+    /// The study.
+    pub study: &'static str,
+    /// Which figure of the paper.
+    pub title: &'static str,
+    /// The metric.
+    pub metric: &'static str,
+    /// What the first variant reaches, with its unit: the axis.
+    pub axis: &'static str,
+    /// The paper's curve: its variant, and the share in percent that it has where the first variant reaches so much.
+    pub paper: (&'static str, fn(f64) -> f64),
+}
+
+/// The figures that papers have on such axes.
+pub const SHARES: &[Shares] = &[barrier::FIGURE_1];
+
+impl Shares {
+    /// The curve of each variant but the first: what that one reaches, and the share in percent, ascending.
+    pub fn curves(&self, rows: &[Row]) -> Vec<(&'static str, Vec<(f64, f64)>)> {
+        let first = rows.first().map_or("", |row| row.variant);
+        let reached = |row: &Row| row.metrics.get(self.metric).copied().unwrap_or(f64::NAN);
+        let all: BTreeMap<u64, f64> = rows
+            .iter()
+            .filter(|row| row.variant == first)
+            .map(|row| (row.x.to_bits(), reached(row)))
+            .collect();
+        let mut curves: Vec<(&'static str, Vec<(f64, f64)>)> = Vec::new();
+        for row in rows.iter().filter(|row| row.variant != first) {
+            let Some(&whole) = all.get(&row.x.to_bits()) else { continue };
+            let point = (whole, 100.0 * reached(row) / whole);
+            match curves.iter_mut().find(|(variant, _)| *variant == row.variant) {
+                Some((_, points)) => points.push(point),
+                None => curves.push((row.variant, vec![point])),
+            }
+        }
+        curves.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+        curves
+    }
+}
+
 /// One claim of a paper.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

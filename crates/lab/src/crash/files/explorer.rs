@@ -99,18 +99,26 @@ impl Case<'_> {
     }
 }
 
-/// A judge outside of this program, for some of the recovered images.
-#[derive(Clone, Copy)]
+/// Gets the blocks of a disk and how many it has; says what is wrong.
+pub type Checker<'a> = &'a (dyn Fn(&Contents, u64) -> Result<(), String> + Sync);
+
+/// Gets the same of a disk that was not recovered, and what it shows after our recovery; says whether there was something to
+/// recover, or what is wrong.
+pub type Recoverer<'a> = &'a (dyn Fn(&Contents, u64, &Tree) -> Result<bool, String> + Sync);
+
+/// Judges outside of this program, each for one recovered image in so many.
+#[derive(Clone, Copy, Default)]
 pub struct Outside<'a> {
-    /// One image in so many.
-    pub every: u64,
-    /// Gets the blocks of the disk and how many it has; says what is wrong.
-    pub ask: &'a (dyn Fn(&Contents, u64) -> Result<(), String> + Sync),
+    /// Looks at what our recovery leaves.
+    pub checker: Option<(u64, Checker<'a>)>,
+    /// Recovers a copy of its own.
+    pub recoverer: Option<(u64, Recoverer<'a>)>,
 }
 
 impl fmt::Debug for Outside<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Outside(one image in {})", self.every)
+        let every = (self.checker.map(|(every, _)| every), self.recoverer.map(|(every, _)| every));
+        write!(f, "Outside(one image in {every:?})")
     }
 }
 
@@ -189,8 +197,10 @@ pub struct Counts {
     pub judged: u64,
     /// Volumes that were used after recovery.
     pub exercised: u64,
-    /// Images that a judge outside found good.
+    /// Images that a judge outside found good after our recovery.
     pub outside: u64,
+    /// Images that one recovered to what ours is.
+    pub replayed: u64,
     /// Sections that the file system cleaned during sequences, and blocks that it wrote into holes.
     pub cleaned: u64,
     /// See [`Self::cleaned`].
@@ -215,6 +225,7 @@ impl Counts {
         self.judged += other.judged;
         self.exercised += other.exercised;
         self.outside += other.outside;
+        self.replayed += other.replayed;
         self.cleaned += other.cleaned;
         self.filled_holes += other.filled_holes;
     }
@@ -557,10 +568,15 @@ impl Explorer<'_> {
             caught(|| check(&mut port, self.case.base.format).map_err(Fault::Damage)).map_err(found)?;
         }
         let tree = caught(|| recover(&mut port, self.case.setup()).map_err(Fault::Damage)).map_err(found)?;
-        if let Some(outside) = self.case.outside.filter(|outside| is_due(outside.every, 4)) {
-            let said = (outside.ask)(&port.contents(), BLOCKS);
-            said.map_err(|what| found(Fault::Outside(what)))?;
+        let Outside { checker, recoverer } = self.case.outside.unwrap_or_default();
+        let outside = |said: Result<bool, String>| said.map_err(|what| found(Fault::Outside(what)));
+        if let Some((_, check)) = checker.filter(|(every, _)| is_due(*every, 4)) {
+            outside(check(&port.contents(), BLOCKS).map(|()| true))?;
             self.counts.outside += 1;
+        }
+        if let Some((_, replay)) = recoverer.filter(|(every, _)| is_due(*every, 5)) {
+            let before = self.run.port.woken(state).contents();
+            self.counts.replayed += u64::from(outside(replay(&before, BLOCKS, &tree))?);
         }
         if is_due(effort.nested_every, 2) {
             self.nested(&port, image, &tree)

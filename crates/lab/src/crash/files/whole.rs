@@ -12,7 +12,7 @@
 //!
 //! Deliberately absent: cuts inside the device's recovery, which the laboratory of devices makes.
 
-use super::explorer::{Case, Counts, Effort, Fault, Found, Noted, base_hash, caught, idempotent};
+use super::explorer::{Case, Counts, Effort, Fault, Found, Noted, Outside, base_hash, caught, idempotent};
 use super::format::Did;
 use super::ops::PlaceHash;
 use super::oracle::History;
@@ -21,11 +21,11 @@ use super::tree::Tree;
 use super::volume::{BLOCKS, Base, Disk, check, exercise, recover};
 use crate::crash::explorer::{cell_hash, combinations};
 use crate::stack::{FlushMode, Stack};
-use flashweir_contract::{Content, Contents};
+use flashweir_contract::{Content, Contents, DeviceKind};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Bytes, Instant, Lpn, Payload, Stream};
-use flashweir_device::config::RangeFlushSupport;
+use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
 use flashweir_device::nand::Interrupted;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, Recovery, Torn};
@@ -42,9 +42,12 @@ const TURNS_MAX: u32 = 20_000_000;
 /// The device of a base: small, and full. Where everything is made durable by range flushes it is the emulator of the RFLUSH
 /// paper, whose buffer holds a whole sequence, and whose pages hold one unit, so that nothing is written beside what was
 /// asked for. The other one is a phone's, with a buffer that overflows, a link that takes time, several units in a page, and
-/// word lines that a cut destroys as a whole.
-fn config(seed: u64) -> DeviceConfig {
-    let is_phone = seed.is_multiple_of(2);
+/// word lines that a cut destroys as a whole. Where the file system relies on order, each keeps epochs in one of the three ways,
+/// and has more blocks to spare, because what an epoch may still need cannot be collected.
+fn config(base: &Base) -> DeviceConfig {
+    use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
+    let is_phone = base.seed.is_multiple_of(2);
+    let is_ordered = base.format.device_kind() == DeviceKind::D3;
     let name = if is_phone { "mobile-ufs" } else { "rflush" };
     let mut config = preset(name).expect("it is among the presets");
     let geometry = &mut config.geometry;
@@ -52,7 +55,10 @@ fn config(seed: u64) -> DeviceConfig {
     geometry.pages_per_block = if is_phone { 24 } else { 64 };
     config.buffer.capacity = if is_phone { Bytes::kib(256) } else { Bytes::mib(4) };
     config.buffer.range_flush = RangeFlushSupport::Selective;
-    config.ftl.over_provisioning = 0.15;
+    config.ftl.over_provisioning = if is_ordered { 0.3 } else { 0.15 };
+    if is_ordered {
+        config.order.policy = [InOrderRecovery, Transactional, InOrderWriteBack][(base.seed % 3) as usize];
+    }
     config.faults.paired_page_loss = is_phone;
     let block_bytes = u64::from(geometry.pages_per_block) * geometry.page_bytes.0;
     let blocks = (BLOCKS * 4096) as f64 / (1.0 - config.ftl.over_provisioning) / block_bytes as f64;
@@ -67,7 +73,7 @@ fn options(planted: Option<Bug>) -> DeviceOptions {
 /// A base as it lies on a device that has been written all over more than once.
 fn medium(base: &Base) -> Media {
     let make = || {
-        let mut device = Device::new(config(base.seed), options(None));
+        let mut device = Device::new(config(base), options(None));
         let units = device.geometry().user_units;
         assert!(units >= BLOCKS, "the device has {units} units");
         let mut random = Stream::new(base.seed, "ageing of a device");
@@ -92,7 +98,7 @@ fn medium(base: &Base) -> Media {
 /// The device that wakes up with a medium.
 fn wake(case: &Case<'_>, media: Media) -> Result<Device, Fault> {
     caught(|| {
-        let config = config(case.base.seed);
+        let config = config(case.base);
         let (device, _) = Recovery::begin(&config, options(case.planted), media).finish();
         device.audit();
         Ok(device)
@@ -307,12 +313,17 @@ impl Explorer<'_> {
             let mut disk = Powered::new(device.clone(), case.mode);
             caught(|| check(&mut disk, case.base.format).map_err(Fault::Damage)).map_err(found)?;
         }
+        let before = contents_of(&device);
         let mut disk = Powered::new(device, case.mode);
         let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage)).map_err(found)?;
-        if let Some(outside) = case.outside.filter(|outside| is_due(outside.every, 4)) {
-            let said = (outside.ask)(&disk.stack.with_device(contents_of), BLOCKS);
-            said.map_err(|what| found(Fault::Outside(what)))?;
+        let Outside { checker, recoverer } = case.outside.unwrap_or_default();
+        let outside = |said: Result<bool, String>| said.map_err(|what| found(Fault::Outside(what)));
+        if let Some((_, check)) = checker.filter(|(every, _)| is_due(*every, 4)) {
+            outside(check(&disk.stack.with_device(contents_of), BLOCKS).map(|()| true))?;
             self.counts.outside += 1;
+        }
+        if let Some((_, replay)) = recoverer.filter(|(every, _)| is_due(*every, 5)) {
+            self.counts.replayed += u64::from(outside(replay(&before, BLOCKS, &tree))?);
         }
         if is_due(effort.nested_every, 2) {
             let mut random = Stream::new(image, "cuts of a recovery");

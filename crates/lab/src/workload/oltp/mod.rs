@@ -1,4 +1,4 @@
-//! Transaction mixes on a database: TPC-C-like and LinkBench-like (docs/transaction-mixes.md).
+//! Transaction mixes on a database: TPC-C-like, LinkBench-like, and inserts of single rows (docs/transaction-mixes.md).
 //!
 //! Place in the data flow: a mix makes a database of `flashweir-db` in a directory of a mounted file system, loads it, and runs
 //! transactions of several connections as tasks; what comes out is a [`WorkloadResult`](crate::results::WorkloadResult) with a
@@ -10,6 +10,7 @@
 
 mod connections;
 pub(crate) use connections::COMMIT;
+pub mod insert;
 pub mod linkbench;
 mod settings;
 

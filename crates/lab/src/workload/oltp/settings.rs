@@ -1,5 +1,6 @@
 //! Options of mixes as words: what a command line says.
 
+use super::insert::InsertOptions;
 use super::linkbench::LinkBenchOptions;
 use super::tpcc::TpccOptions;
 use super::{OltpError, RunOptions};
@@ -100,6 +101,22 @@ impl LinkBenchOptions {
     pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
         let mut options = Self::new("linkbench", 0, 100_000);
         let mut targets = vec![("nodes", Target::U64(&mut options.nodes))];
+        targets.extend(common(&mut options.run, &mut options.db));
+        apply(targets, set)?;
+        options.check()?;
+        Ok(options)
+    }
+}
+
+impl InsertOptions {
+    /// 10,000 rows, as sysbench has them, and the engine's defaults, but for what is set: `rows`, and what
+    /// [`TpccOptions::of_settings`] takes of the engine.
+    ///
+    /// # Errors
+    /// The first setting that is unknown, there twice, or no value of its key.
+    pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
+        let mut options = Self::new("oltp-insert", 0, 10_000);
+        let mut targets = vec![("rows", Target::U64(&mut options.rows))];
         targets.extend(common(&mut options.run, &mut options.db));
         apply(targets, set)?;
         options.check()?;
