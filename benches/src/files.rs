@@ -1,9 +1,11 @@
-//! 4 KiB writes per CPU second through the whole stack: fio's job, vfs, F2FS, device.
+//! 4 KiB writes per CPU second through the whole stack: fio's job, vfs, file system, device; ext4's with a block layer.
 
 use crate::cpu;
 use flashweir_core::Duration;
 use flashweir_device::presets::preset;
+use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::vfs::{HostCosts, MountOptions};
+use flashweir_host::HostConfig;
 use flashweir_lab::files::{self, Format, Setup, Work};
 use flashweir_lab::stack::FlushMode;
 use flashweir_lab::workload::fio::parse_job_file_on_files;
@@ -13,24 +15,35 @@ const DIRECT: &str = "[writes]\nrw=randwrite\nbs=4k\nsize=2g\ndirect=1\nioengine
 /// The same into the page cache, whose write-back is the device's load.
 const BUFFERED: &str = "[writes]\nrw=randwrite\nbs=4k\nsize=2g\n";
 
-pub(crate) fn direct() -> Result<Vec<(&'static str, f64)>, String> {
-    writes(DIRECT)
+type Values = Vec<(&'static str, f64)>;
+
+pub(crate) fn direct() -> Result<Values, String> {
+    writes(DIRECT, Format::default())
 }
 
-pub(crate) fn buffered() -> Result<Vec<(&'static str, f64)>, String> {
-    writes(BUFFERED)
+pub(crate) fn buffered() -> Result<Values, String> {
+    writes(BUFFERED, Format::default())
 }
 
-fn writes(job: &str) -> Result<Vec<(&'static str, f64)>, String> {
+pub(crate) fn ext4_direct() -> Result<Values, String> {
+    writes(DIRECT, Format::Ext4(Ext4Options::default()))
+}
+
+pub(crate) fn ext4_buffered() -> Result<Values, String> {
+    writes(BUFFERED, Format::Ext4(Ext4Options::default()))
+}
+
+/// The stack is that of `weir files`.
+fn writes(job: &str, format: Format) -> Result<Values, String> {
     let jobs = parse_job_file_on_files("writes.fio", job).map_err(|error| error.to_string())?.jobs;
     let mut device = preset("rflush").ok_or("no preset rflush")?;
     // 16 GiB: the file takes an eighth of it.
     device.geometry.chips_per_channel = 12;
     let setup = Setup {
         device,
-        flush: FlushMode::RangeFlush,
-        format: Format::default(),
-        block_layer: None,
+        flush: if matches!(format, Format::Ext4(_)) { FlushMode::Flush } else { FlushMode::RangeFlush },
+        block_layer: matches!(format, Format::Ext4(_)).then(HostConfig::default),
+        format,
         mount: MountOptions { costs: HostCosts::preset("server")?, ..MountOptions::default() },
         workloads: vec![("writes".into(), Work::Fio(jobs))],
         seed: 1,

@@ -4,7 +4,7 @@
 
 use crate::ext4;
 use crate::f2fs;
-use crate::host::{on_path, out_dir, root, seed, target_dir};
+use crate::host::{built, on_path, out_dir, root, seed};
 use crate::live_cuts;
 use crate::packages;
 use crate::serve;
@@ -18,6 +18,9 @@ const CRASH_STATES: u32 = 500_000;
 
 /// Cut states at most in the search for one planted bug; the search ends when it is found.
 const MUTANT_STATES: u32 = 2_000_000;
+
+/// The step that builds what later ones run.
+pub(crate) const BUILD: &str = "build weir";
 
 /// Runs all steps; says whether none failed.
 pub(crate) fn run() -> Result<bool, String> {
@@ -44,7 +47,7 @@ pub(crate) fn run() -> Result<bool, String> {
         show(cargo(seed).args(["test", "--locked", "--workspace", "--doc", "--quiet"]))
     });
     steps.step("licences and sources of dependencies", || deny(seed));
-    let built = steps.step("build weir", || show(&mut weir_builds(seed)));
+    let built = steps.step(BUILD, || show(&mut weir_builds(seed)));
     if built {
         with_weir(&mut steps, seed, &out)?;
     }
@@ -94,16 +97,17 @@ pub(crate) fn cargo(seed: u64) -> Command {
     command
 }
 
-/// Builds the program in release.
+/// Builds `weir` and the examples with which judges work, all at once: cargo then agrees with itself about features.
 pub(crate) fn weir_builds(seed: u64) -> Command {
     let mut command = cargo(seed);
-    command.args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]);
+    command.args(["build", "--locked", "--profile", "ci", "--quiet", "--bin", "weir"]);
+    command.args(["--example", "live_cuts", "--example", "tree"]);
     command
 }
 
-/// The release build of `weir`.
+/// `weir` as [`weir_builds`] builds it.
 pub(crate) fn weir(seed: u64) -> Command {
-    let mut command = Command::new(target_dir().join("release").join("weir"));
+    let mut command = Command::new(built("weir"));
     command.current_dir(root()).env("FLASHWEIR_SEED", seed.to_string());
     command
 }

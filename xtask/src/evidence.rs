@@ -180,7 +180,7 @@ impl Evidence {
     }
 
     fn crash_states(&mut self, devices: &[&str], chunk: u64, wanted: u64) -> Result<bool, String> {
-        take(cargo(self.seed).args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]))?;
+        take(&mut weir_builds(self.seed))?;
         while self.sum("states") < wanted {
             // Worlds of a chunk have seeds that follow each other: chunks keep apart.
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
@@ -231,7 +231,6 @@ impl Evidence {
 
     fn live_cuts(&mut self, chunk: u32, wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
-        live_cuts::build(self.seed)?;
         let mut sums = json!({});
         self.chunks().iter().for_each(|chunk| live_cuts::add(&mut sums, &chunk["counts"]));
         while ["client", "fio"].iter().any(|by| live_cuts::total(&sums, by, "cuts") < wanted) {

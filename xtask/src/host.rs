@@ -18,6 +18,11 @@ pub(crate) fn target_dir() -> PathBuf {
     }
 }
 
+/// What was built in the profile `ci`, by its path there.
+pub(crate) fn built(name: &str) -> PathBuf {
+    target_dir().join("ci").join(name)
+}
+
 /// A directory for what this tool leaves behind.
 pub(crate) fn out_dir() -> Result<PathBuf, String> {
     let dir = target_dir().join("xtask");

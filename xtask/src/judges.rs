@@ -2,7 +2,7 @@
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
-use crate::ci::weir_builds;
+use crate::ci::{BUILD, weir_builds};
 use crate::host::seed;
 use crate::packages;
 use crate::serve::place::Place;
@@ -21,15 +21,10 @@ pub(crate) struct Judges {
     pub(crate) subject: &'static str,
     /// All of them, in the order of CI.
     pub(crate) all: &'static [Judge],
-    /// What has to be built besides `weir`.
-    pub(crate) build: Option<Build>,
 }
 
-/// A step that builds something: its name, and how.
-pub(crate) type Build = (&'static str, fn(u64) -> Verdict);
-
 impl Judges {
-    /// All as steps of CI, on the release build of `weir`.
+    /// All as steps of CI, once everything is built.
     pub(crate) fn steps(&self, steps: &mut Steps, seed: u64) {
         self.call_all(steps, seed, &[]);
     }
@@ -50,18 +45,13 @@ impl Judges {
             Ok(note) => Verdict::Passed(note),
             Err(why) => Verdict::Failed(why),
         });
-        if all.step("build weir", || show(&mut weir_builds(seed))) {
+        if all.step(BUILD, || show(&mut weir_builds(seed))) {
             self.call_all(&mut all, seed, names);
         }
         Ok(all.summary())
     }
 
     fn call_all(&self, steps: &mut Steps, seed: u64, names: &[&str]) {
-        if let Some((what, build)) = self.build
-            && !steps.step(what, || build(seed))
-        {
-            return;
-        }
         let chosen = self.all.iter().filter(|judge| names.is_empty() || names.contains(&judge.0));
         for (name, what, judge) in chosen {
             steps.step(&format!("{}, {name}: {what}", self.subject), || match call(name, seed, *judge) {

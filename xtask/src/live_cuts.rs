@@ -4,8 +4,7 @@
 //! own or by fio, has its power cut, and asks the oracle of the crash contract. It fails at the first state that the
 //! contract forbids, so whatever it counts is legal.
 
-use crate::ci::cargo;
-use crate::host::{on_path, target_dir};
+use crate::host::{built, on_path};
 use crate::steps::{Verdict, take};
 use serde_json::{Map, Value, json};
 use std::process::Command;
@@ -13,9 +12,9 @@ use std::process::Command;
 /// Cuts in CI: under the client, and under fio.
 const CI_CUTS: (u32, u32) = (40, 3);
 
-/// The step of CI. `weir` is built.
+/// The step of CI.
 pub(crate) fn ci(seed: u64) -> Verdict {
-    match build(seed).and_then(|()| campaign(seed, CI_CUTS.0, CI_CUTS.1)) {
+    match campaign(seed, CI_CUTS.0, CI_CUTS.1) {
         Err(why) => Verdict::Failed(why),
         Ok(counts) => {
             let number = |by: &str, key: &str| total(&counts, by, key);
@@ -30,21 +29,13 @@ pub(crate) fn ci(seed: u64) -> Verdict {
     }
 }
 
-/// Builds the example in release.
-pub(crate) fn build(seed: u64) -> Result<(), String> {
-    let what =
-        ["build", "--locked", "--release", "--quiet", "-p", "flashweir-serve", "--example", "live_cuts"];
-    take(cargo(seed).args(what)).map(|_| ())
-}
-
-/// Cuts the power of each case in turn; gives what was counted by driver and kind of device.
+/// Cuts the power of each case in turn, with what [`crate::ci::weir_builds`] builds; gives what was counted by driver and kind of device.
 pub(crate) fn campaign(seed: u64, cuts: u32, fio: u32) -> Result<Value, String> {
     if fio > 0 && !on_path("fio") {
         return Err("fio is not installed".into());
     }
-    let release = target_dir().join("release");
-    let mut command = Command::new(release.join("examples").join("live_cuts"));
-    command.arg("--weir").arg(release.join("weir"));
+    let mut command = Command::new(built("examples/live_cuts"));
+    command.arg("--weir").arg(built("weir"));
     for (key, value) in [("--seed", seed), ("--cuts", cuts.into()), ("--fio", fio.into())] {
         command.args([key, &value.to_string()]);
     }

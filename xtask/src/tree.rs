@@ -1,24 +1,14 @@
 //! The example `tree` of `flashweir-fs`: it fills and changes trees on mounted volumes, and lists them, once by system
 //! calls and once from an image as our code reads it. Judges compare the lists.
 
-use crate::ci::cargo;
-use crate::host::target_dir;
-use crate::judges::Build;
+use crate::host;
 use crate::serve::place::Place;
-use crate::steps::{Verdict, show, take};
+use crate::steps::take;
 use std::process::Command;
 
-/// The step that builds it.
-pub(crate) const BUILD: Build = ("build tree", build);
-
-fn build(seed: u64) -> Verdict {
-    let what = ["build", "--locked", "--release", "--quiet", "-p", "flashweir-fs", "--example", "tree"];
-    show(cargo(seed).args(what))
-}
-
-/// A program of the release build.
+/// A program that [`crate::ci::weir_builds`] builds.
 pub(crate) fn built(name: &str) -> String {
-    target_dir().join("release").join(name).display().to_string()
+    host::built(name).display().to_string()
 }
 
 /// Where it is.

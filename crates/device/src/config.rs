@@ -234,7 +234,7 @@ pub struct GcConfig {
     /// which it gains room, so that they never stop for a whole block. Otherwise collection goes first whenever it
     /// has something to do.
     pub preemptible: bool,
-    /// A plane collects when it has fewer free blocks.
+    /// A plane collects when it has fewer free blocks, as long as that gains room.
     pub start_below_blocks: u32,
     /// Free blocks of each plane that only collection may use.
     pub reserve_blocks: u32,

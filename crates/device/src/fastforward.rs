@@ -130,13 +130,13 @@ impl<'a> FastForward<'a> {
         }
     }
 
-    /// Collects until the plane has as many free blocks as the configuration wants.
+    /// Collects until the plane has as many free blocks as the configuration wants, or none can be gained: what
+    /// collections leave unused in pages of several units must not be moved for ever.
     #[inline]
     fn make_room(&mut self, plane: PlaneId) {
         let wanted = self.device.config.ftl.gc.start_below_blocks;
         while self.device.space.blocks.free_count(plane) < wanted {
-            let device = &mut *self.device;
-            let Some(victim) = device.space.victims.pick(&device.space.blocks, plane) else { break };
+            let Some(victim) = self.device.gainful(plane) else { break };
             self.collect(plane, victim);
         }
     }

@@ -501,7 +501,6 @@ impl Device {
     /// Ends all epochs and hastens what they lack, so that what they keep of the medium becomes free.
     pub(crate) fn complete_epochs(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.close_epochs();
-        self.demand_all();
         let mut hastened = Vec::new();
         for (id, open) in
             self.orders.streams.iter().map(|(id, stream)| (*id, stream.open)).collect::<Vec<_>>()

@@ -29,7 +29,7 @@ mod tls;
 use crate::judges::{Finding, Judge, Judges};
 
 /// The judges of `weir serve`.
-pub(crate) const JUDGES: Judges = Judges { subject: "serve", all: &ALL, build: None };
+pub(crate) const JUDGES: Judges = Judges { subject: "serve", all: &ALL };
 
 /// All of them, in the order of CI.
 const ALL: [Judge; 15] = [

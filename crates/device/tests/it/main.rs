@@ -1,6 +1,7 @@
 //! Integration tests of the device: random devices and random commands against a map in memory.
 
 mod conservation;
+mod fastforward;
 mod harness;
 mod order;
 mod range_flush;

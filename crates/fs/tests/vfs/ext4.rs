@@ -6,8 +6,8 @@ use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::executor::Handle;
-use flashweir_core::{Order, Stream};
-use flashweir_fs::ext4::{CommitMode, Ext4, Ext4Options, Journaling, Options, check, mkfs};
+use flashweir_core::{DeviceError, Order, Stream};
+use flashweir_fs::ext4::{self, CommitMode, Ext4, Ext4Options, Journaling, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
@@ -665,6 +665,45 @@ fn waits_and_flushes_of_one_call() {
     let versions = Ext4Options { commit_mode: DualMode, multi_version: true, ..Ext4Options::default() };
     // With versions of its own it does not, nor does it for data that are in order before the commit block.
     assert_eq!(requests_with(versions, two_transactions), "'D+J|C|D+J|C|F");
+}
+
+/// A disk that takes everything but barriers.
+#[derive(Debug)]
+struct Barrierless {
+    disk: Rc<Image>,
+    writes: Cell<u32>,
+}
+
+impl BlockPort for Barrierless {
+    fn capacity_blocks(&self) -> u64 {
+        self.disk.capacity_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        match request {
+            Request::Barrier(_) => Ticket::done(Err(DeviceError::NotSupported("barriers").into())),
+            Request::Write(_) => {
+                self.writes.set(self.writes.get() + 1);
+                self.disk.submit(request)
+            }
+            _ => self.disk.submit(request),
+        }
+    }
+}
+
+/// Dual mode would order nothing there; the volume is left as it is, and can be mounted with waits.
+#[test]
+fn dual_mode_is_refused_on_a_disk_without_barriers() {
+    let disk = Rc::new(Barrierless { disk: volume(64), writes: Cell::default() });
+    let mount = |commit_mode| {
+        let options = Ext4Options { commit_mode, ..Ext4Options::default() };
+        block_on(Ext4::mount_with(Rc::clone(&disk) as _, options))
+    };
+    let refused = mount(CommitMode::DualMode).unwrap_err();
+    assert_eq!(refused, ext4::Error::Refused("dual-mode journaling on a disk without barriers".into()));
+    assert!(refused.to_string().contains("dual-mode journaling on a disk without barriers"));
+    assert_eq!(disk.writes.get(), 0);
+    mount(CommitMode::Legacy).unwrap();
 }
 
 /// A volume on a disk whose free blocks are full of what nobody may see.

@@ -11,7 +11,7 @@ use flashweir_core::random::Stream;
 use flashweir_core::{Bytes, Duration, Instant, Lpn, Order, Payload, executor::Handle};
 use flashweir_device::config::{OrderConfig, PersistPolicy};
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceConfig, DeviceOptions};
+use flashweir_device::{Device, DeviceConfig, DeviceMetrics, DeviceOptions};
 use flashweir_fs::port::{Block, BlockPort, Ticket, Write};
 use flashweir_fs::vfs::HostCosts;
 use flashweir_host::{BlockLayer, DepthSample, HostConfig};
@@ -36,7 +36,7 @@ pub(super) const STUDIES: &[Study] = &[
             let penalty = if variant == 4 { 0.05 } else { 0.0 };
             let order =
                 OrderConfig { policy: PersistPolicy::InOrderRecovery, penalty, ..OrderConfig::default() };
-            run(device(x as u32, order), ordering, BLOCKS, seed, scale)
+            run(device(x as u32, order), ordering, BLOCKS, seed, scale).metrics()
         },
     },
     POLICIES,
@@ -86,6 +86,12 @@ const POLICIES: Study = Study {
 };
 
 fn policies(variant: usize, x: f64, seed: u64, scale: Scale, blocks: u64) -> Vec<f64> {
+    let (order, ordering) = policy(variant, x as u64);
+    run(device(8, order), ordering, blocks, seed, scale).metrics()
+}
+
+/// A variant of [`POLICIES`] with so many writes in an epoch.
+fn policy(variant: usize, writes: u64) -> (OrderConfig, Ordering) {
     use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
     let (policy, fuse_epochs) = [
         (InOrderRecovery, 1),
@@ -94,8 +100,8 @@ fn policies(variant: usize, x: f64, seed: u64, scale: Scale, blocks: u64) -> Vec
         (Transactional, 1 << 10),
         (InOrderRecovery, 1),
     ][variant];
-    let ordering = if variant == 0 { Ordering::None } else { Ordering::Barrier(x as u64) };
-    run(device(8, OrderConfig { policy, fuse_epochs, penalty: 0.0 }), ordering, blocks, seed, scale)
+    let ordering = if variant == 0 { Ordering::None } else { Ordering::Barrier(writes) };
+    (OrderConfig { policy, fuse_epochs, penalty: 0.0 }, ordering)
 }
 
 const ORDERED_METRICS: &[(&str, &str)] = &[
@@ -137,8 +143,31 @@ fn device(channels: u32, order: OrderConfig) -> DeviceConfig {
     config
 }
 
+/// What was measured of writes for a while.
+#[derive(Debug)]
+struct Measured {
+    writes: u64,
+    begin: Instant,
+    end: Instant,
+    depths: Vec<DepthSample>,
+    device: DeviceMetrics,
+}
+
+impl Measured {
+    /// One value for each of [`ORDERED_METRICS`].
+    fn metrics(&self) -> Vec<f64> {
+        let writes = self.writes as f64;
+        vec![
+            writes / self.end.since(self.begin).as_secs_f64(),
+            mean_depth(&self.depths, self.end),
+            self.device.flushes as f64 / writes,
+            self.device.write_amplification().unwrap_or(f64::NAN),
+        ]
+    }
+}
+
 /// Writes for a while, measured after the buffer was filled once.
-fn run(config: DeviceConfig, ordering: Ordering, blocks: u64, seed: u64, scale: Scale) -> Vec<f64> {
+fn run(config: DeviceConfig, ordering: Ordering, blocks: u64, seed: u64, scale: Scale) -> Measured {
     let warm = config.buffer.capacity.0 / 4096 * 3 / 2;
     let device = Device::new(config, DeviceOptions { seed, track_contents: false, planted: None });
     let host = HostConfig { merge_blocks_max: 0, ..HostConfig::default() };
@@ -156,23 +185,20 @@ fn run(config: DeviceConfig, ordering: Ordering, blocks: u64, seed: u64, scale: 
         writer
     });
     let mut writer = writer.take().expect("writes end");
-    let (before, begun) = (writer.written, stack.now());
+    let (before, begin) = (writer.written, stack.now());
     let metrics = stack.with_device(|device| *device.metrics());
     stack.with_layer(BlockLayer::keep_depths);
     let written = stack.block_on(async move {
-        writer.write_until(|_, now| now >= begun + time).await;
+        writer.write_until(|_, now| now >= begin + time).await;
         writer.written
     });
-    let seconds = stack.now().since(begun).as_secs_f64();
-    let writes = (written.expect("writes end") - before) as f64;
-    let depths = stack.with_layer(BlockLayer::take_depths).unwrap_or_default();
-    let counted = stack.with_device(|device| device.metrics().since(&metrics));
-    vec![
-        writes / seconds,
-        mean_depth(&depths, stack.now()),
-        counted.flushes as f64 / writes,
-        counted.write_amplification().unwrap_or(f64::NAN),
-    ]
+    Measured {
+        writes: written.expect("writes end") - before,
+        begin,
+        end: stack.now(),
+        depths: stack.with_layer(BlockLayer::take_depths).unwrap_or_default(),
+        device: stack.with_device(|device| device.metrics().since(&metrics)),
+    }
 }
 
 /// Commands at the device in the mean over time, from the first sample to `end`.
@@ -248,5 +274,108 @@ impl Writer {
                 self.wait(self.port.flush()).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes of one ordering to a device of so many channels that orders by recovery.
+    fn on(channels: u32, ordering: Ordering) -> Measured {
+        let order = OrderConfig { policy: PersistPolicy::InOrderRecovery, ..OrderConfig::default() };
+        run(device(channels, order), ordering, BLOCKS, 1, Scale::Quick)
+    }
+
+    fn ordered(ordering: Ordering) -> Measured {
+        on(8, ordering)
+    }
+
+    /// Most commands at the device, and how many came there for each write.
+    fn commands(measured: &Measured) -> (u32, f64) {
+        let depths = || measured.depths.iter().map(|sample| sample.in_flight);
+        let came: u32 =
+            depths().zip(depths().skip(1)).map(|(before, after)| after.saturating_sub(before)).sum();
+        (depths().max().unwrap_or(0), f64::from(came) / measured.writes as f64)
+    }
+
+    fn about(value: f64, expected: f64) -> bool {
+        (value - expected).abs() <= 0.01 * expected
+    }
+
+    #[test]
+    fn legacy_waits_hold_one_command_and_flush_after_each_write() {
+        let waits = ordered(Ordering::TransferAndFlush);
+        let (most, per_write) = commands(&waits);
+        assert_eq!(most, 1);
+        assert!(about(per_write, 2.0), "a write and a flush, not {per_write}");
+        assert!(about(waits.metrics()[2], 1.0), "{:?}", waits.metrics());
+        assert!(waits.metrics()[1] <= 1.0 && waits.device.epochs == 0);
+        for ordering in [Ordering::Transfer, Ordering::TransferPolled] {
+            let waits = ordered(ordering);
+            let (most, per_write) = commands(&waits);
+            assert_eq!((most, waits.device.flushes, waits.device.epochs), (1, 0, 0), "{ordering:?}");
+            assert!(about(per_write, 1.0), "{ordering:?}: {per_write} commands");
+        }
+    }
+
+    #[test]
+    fn barriers_fill_the_queue_and_end_epochs_and_wait_for_nothing() {
+        for every in [1, 16] {
+            let barriers = ordered(Ordering::Barrier(every));
+            let epochs = barriers.device.epochs as f64 * every as f64 / barriers.writes as f64;
+            assert!(about(epochs, 1.0), "an epoch for {every} writes, {epochs} of them");
+            assert_eq!(barriers.device.flushes, 0);
+            assert!(barriers.metrics()[1] > DEPTH as f64 / 2.0, "{:?}", barriers.metrics());
+            assert!(commands(&barriers).0 <= DEPTH as u32);
+        }
+        let free = ordered(Ordering::None);
+        assert_eq!((free.device.flushes, free.device.epochs), (0, 0));
+        assert!(free.metrics()[1] > DEPTH as f64 / 2.0, "{:?}", free.metrics());
+    }
+
+    /// On so many channels that the device is not what holds back.
+    #[test]
+    fn each_kind_of_waiting_costs_something() {
+        use Ordering::{Barrier, None, Transfer, TransferAndFlush, TransferPolled};
+        let orderings = [TransferAndFlush, Transfer, TransferPolled, Barrier(1), None];
+        let iops = orderings.map(|ordering| on(32, ordering).metrics()[0]);
+        assert!(iops.is_sorted_by(|less, more| less < more), "{iops:?}");
+    }
+
+    #[test]
+    fn variants_of_policies_are_what_they_are_called() {
+        let seen = [0, 1, 2, 3, 4].map(|variant| {
+            let (order, ordering) = policy(variant, 4);
+            let counted = run(device(8, order), ordering, (8 << 20) / 4096, 1, Scale::Quick).device;
+            let writes = counted.host_units_written as f64;
+            assert_eq!(counted.flushes, 0);
+            assert!(
+                variant == 0 || about(4.0 * counted.epochs as f64 / writes, 1.0),
+                "{variant}: {counted:?}"
+            );
+            (
+                POLICIES.variants[variant],
+                counted.epochs > 0,
+                counted.order_records > 0,
+                counted.epochs_fused > 0,
+            )
+        });
+        let expected = [
+            ("unordered", false, false, false),
+            ("in-order write-back", true, false, false),
+            ("transactional", true, true, false),
+            ("transactional, fused", true, true, true),
+            ("in-order recovery", true, false, false),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_mean_of_depths_is_weighted_by_time() {
+        let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
+        let sample = |ms, in_flight| DepthSample { at: at(ms), in_flight, queued: 7 };
+        assert!(about(mean_depth(&[sample(10, 4), sample(20, 0), sample(50, 10)], at(60)), 2.8));
+        assert_eq!(mean_depth(&[], at(60)), 0.0);
     }
 }

@@ -272,12 +272,17 @@ pub fn paper(name: &str) -> Option<(Paper, &'static [Study])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_claim_names_what_its_study_measures() {
         for name in names() {
             let (paper, studies) = paper(name).unwrap();
-            assert!(!paper.claim.is_empty());
+            assert!(!paper.claim.is_empty() && !paper.paper.is_empty());
+            let ids: BTreeSet<&str> = paper.claim.iter().map(|claim| claim.id.as_str()).collect();
+            assert_eq!(ids.len(), paper.claim.len(), "{name}: a claim has a name of its own");
+            let known: BTreeSet<&str> = studies.iter().map(|study| study.name).collect();
+            assert_eq!(known.len(), studies.len(), "{name}: a study has a name of its own");
             for claim in &paper.claim {
                 let study = studies.iter().find(|study| study.name == claim.study);
                 let study = study.unwrap_or_else(|| panic!("{name}, {}: no study {}", claim.id, claim.study));
@@ -292,6 +297,11 @@ mod tests {
                     assert!((study.points)(scale).contains(&claim.at), "{} at {scale:?}", claim.id);
                 }
                 assert!(claim.least.is_some() || claim.most.is_some(), "{} has no band", claim.id);
+                let (least, most) = (claim.least.unwrap_or(f64::MIN), claim.most.unwrap_or(f64::MAX));
+                assert!(least < most, "{}: nothing is in its band", claim.id);
+                for source in [&claim.figure, &claim.text, &claim.paper] {
+                    assert!(!source.trim().is_empty(), "{} does not say where it is from", claim.id);
+                }
             }
         }
     }

@@ -30,18 +30,24 @@ fn plan(seed: u64, cuts: u32, blocks: bool) -> Plan {
     Plan { seed, cuts, region: 0..8 << 20, blocks, requests_max: 400, eio: 0.3 }
 }
 
+/// Each case has a server of its own, and all of them wait most of the time.
+fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        cases.into_iter().for_each(|case| drop(scope.spawn(|| run(case))));
+    });
+}
+
 #[test]
 fn a_device_keeps_what_its_kind_promises() {
-    for (mode, kind) in KINDS {
-        for (speed, versions, blocks) in
-            [(Speed::Scaled(20.0), false, false), (Speed::Max, true, true), (Speed::Scaled(8.0), true, false)]
-        {
-            let setup = Setup { speed, mode, versions, ..Setup::default() };
-            let counts = cuts(&setup, kind, None, &plan(1, 4, blocks)).unwrap();
-            assert_eq!(counts.cuts, 4);
-            assert!(counts.requests > 20 && counts.units > 0, "{kind:?}: {counts:?}");
-        }
-    }
+    let speeds =
+        [(Speed::Scaled(20.0), false, false), (Speed::Max, true, true), (Speed::Scaled(8.0), true, false)];
+    let cases = KINDS.into_iter().flat_map(|kind| speeds.map(|speed| (kind, speed)));
+    at_once(cases, |((mode, kind), (speed, versions, blocks))| {
+        let setup = Setup { speed, mode, versions, ..Setup::default() };
+        let counts = cuts(&setup, kind, None, &plan(1, 4, blocks)).unwrap();
+        assert_eq!(counts.cuts, 4);
+        assert!(counts.requests > 20 && counts.units > 0, "{kind:?}: {counts:?}");
+    });
 }
 
 /// The same counts cannot come from nothing: over many cuts there are promises, requests in flight, and, where the
@@ -125,7 +131,7 @@ fn planted_bugs_of_a_server_are_found_and_named() {
             &[Corrupt, Stale],
         ),
     ];
-    for (name, kind, lie, expected) in bugs {
+    at_once(bugs, |(name, kind, lie, expected)| {
         let (mode, _) = *KINDS.iter().find(|(_, other)| *other == kind).unwrap();
         let setup = Setup { mode, speed: Speed::Scaled(20.0), ..Setup::default() };
         // Moods differ: some boots have no flush at all.
@@ -135,7 +141,7 @@ fn planted_bugs_of_a_server_are_found_and_named() {
             Ok(counts) => assert!(expected.is_empty(), "{name} was not found: {counts:?}"),
             Err(failure) => assert!(expected.contains(&failure.kind), "{name}: {failure}"),
         }
-    }
+    });
 }
 
 /// A block as fio 3.33 wrote it with `--verify=crc32c`, made from its header's fields.

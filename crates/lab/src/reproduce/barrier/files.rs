@@ -276,3 +276,61 @@ fn at(stack: &mut Stack, vfs: &Vfs<Ext4>, instant: Instant) -> (DeviceMetrics, u
     stack.block_on(async move { handle.sleep_until(instant).await }).expect("time goes on");
     (stack.with_device(|device| *device.metrics()), vfs.fs().metrics().commits)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a study measures of a variant, by the metric's place.
+    fn measured(study: &Study, variant: &str, threads: f64) -> impl Fn(&str) -> f64 + use<> {
+        let at = study.variants.iter().position(|known| *known == variant).unwrap();
+        let values = (study.measure)(at, threads, 1, Scale::Quick);
+        assert_eq!(values.len(), study.metrics.len());
+        let names: Vec<&str> = study.metrics.iter().map(|metric| metric.0).collect();
+        move |name| values[names.iter().position(|known| *known == name).unwrap()]
+    }
+
+    fn about(value: f64, expected: f64) -> bool {
+        (value - expected).abs() <= 0.02 * expected.max(1.0)
+    }
+
+    /// One thread is in one call or the other all the time, so means and rates have to agree.
+    #[test]
+    fn fsync_is_durable_twice_by_waiting_and_once_by_order() {
+        for study in [&DWSL_UFS, &DWSL_PLAIN, &DWSL_SUPERCAP] {
+            for (variant, flushes, durable) in [("EXT4", 1.0, 2.0), ("BFS", 1.0, 1.0)] {
+                let of = measured(study, variant, 1.0);
+                let what = format!("{}, {variant}", study.name);
+                assert!(about(of("flushes_per_fsync"), flushes), "{what}: {}", of("flushes_per_fsync"));
+                assert!(about(of("durable_per_fsync"), durable), "{what}: {}", of("durable_per_fsync"));
+                assert!(about(of("commits_per_fsync"), 1.0), "{what}: {}", of("commits_per_fsync"));
+                let busy = of("ops") * of("fsync_mean_us") / 1e6;
+                assert!((0.5..=1.0).contains(&busy), "{what}: in fsync for {busy} of the time");
+                assert!(of("fsync_mean_us") < 1.001 * of("fsync_p999_us"), "{what}");
+            }
+        }
+        // Threads that wait for the same commit share it.
+        assert!(measured(&DWSL_PLAIN, "EXT4", 8.0)("commits_per_fsync") < 0.5);
+    }
+
+    #[test]
+    fn transactions_wait_as_their_variant_says() {
+        let transactions = SQLITE_UFS.variants.iter().map(|variant| {
+            let of = measured(&SQLITE_UFS, variant, 1.0);
+            let (flushes, durable) = match *variant {
+                "EXT4-DR" => (4.0, 8.0),
+                "BFS-DR" => (1.0, 1.0),
+                _ => (0.0, 0.0),
+            };
+            let (f, d) = (of("flushes_per_transaction"), of("durable_per_transaction"));
+            assert!(about(f, flushes) && about(d, durable), "{variant}: {f} flushes, {d} durable");
+            let busy = of("transactions") * of("transaction_mean_us") / 1e6;
+            assert!((0.99..=1.01).contains(&busy), "{variant}: at work for {busy} of the time");
+            of("transactions")
+        });
+        let transactions: Vec<f64> = transactions.collect();
+        // Whoever waits for less does more.
+        let [waits, durable, lies, ordered] = transactions[..] else { panic!("{transactions:?}") };
+        assert!(waits < durable && durable < ordered && waits < lies, "{transactions:?}");
+    }
+}
