@@ -14,47 +14,14 @@
 //! follows their own requests.
 
 use super::super::layout::Ino;
-use super::journal::STREAM;
 use super::{CommitMode, Ext4, Journaling, PlantedBug, errno};
+use crate::order::{Dispatched, STREAM};
 use crate::port::{Block, Ticket, Write};
-use crate::vfs::{Barrier, DirtyPage, Errno, Event};
+use crate::vfs::{Barrier, DirtyPage, Errno};
 use flashweir_core::Order;
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, Errno>;
-
-/// Data of one call that were dispatched; several may wait for them.
-#[derive(Debug)]
-pub(super) struct DataWrite {
-    pub(super) ino: Ino,
-    tickets: RefCell<Option<Vec<Ticket>>>,
-    answer: Cell<Option<Result<()>>>,
-    ended: Event,
-}
-
-impl DataWrite {
-    /// Waits until the device has answered.
-    pub(super) async fn completed(&self) -> Result<()> {
-        // Who comes first asks for all.
-        let tickets = self.tickets.borrow_mut().take();
-        if let Some(tickets) = tickets {
-            let mut result = Ok(());
-            for ticket in tickets {
-                let answer = ticket.completed().await;
-                result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
-            }
-            self.answer.set(Some(result));
-            self.ended.notify();
-        }
-        self.ended.until(|| self.answer.get().is_some()).await;
-        self.answer.get().expect("it has ended")
-    }
-
-    fn has_ended(&self) -> bool {
-        self.answer.get().is_some()
-    }
-}
 
 impl Ext4 {
     /// Whether order takes the place of waiting.
@@ -75,7 +42,7 @@ impl Ext4 {
         ino: Ino,
         pages: &[DirtyPage],
         kind: Barrier,
-    ) -> Result<Rc<DataWrite>> {
+    ) -> Result<Rc<Dispatched>> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
@@ -87,14 +54,9 @@ impl Ext4 {
             }
             false => self.dispatch_pages(ino, pages, kind).await?,
         };
-        let data = Rc::new(DataWrite {
-            ino,
-            tickets: RefCell::new(Some(tickets)),
-            answer: Cell::new(None),
-            ended: Event::default(),
-        });
-        self.data.borrow_mut().retain(|data| !data.has_ended());
-        self.data.borrow_mut().push(Rc::clone(&data));
+        let data = Dispatched::new(tickets);
+        self.data.borrow_mut().retain(|(_, data)| !data.has_ended());
+        self.data.borrow_mut().push((ino, Rc::clone(&data)));
         if kind == Barrier::Data && !is_journalled {
             return Ok(data);
         }
@@ -158,8 +120,10 @@ impl Ext4 {
 
     /// Makes data of a file durable that were dispatched behind the transactions up to one, which is durable.
     pub(super) async fn flush_data(&self, ino: Ino) -> Result<()> {
-        let under_way: Vec<Rc<DataWrite>> =
-            self.data.borrow().iter().filter(|data| data.ino == ino).cloned().collect();
+        let under_way: Vec<_> = {
+            let data = self.data.borrow();
+            data.iter().filter(|(of, _)| *of == ino).map(|(_, data)| Rc::clone(data)).collect()
+        };
         for data in under_way {
             data.completed().await?;
         }
