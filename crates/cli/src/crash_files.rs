@@ -81,14 +81,15 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
     let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
-    if format != Format::F2fs && *sequences == Sequences::Cleaning {
+    if format.is_ext4() && *sequences == Sequences::Cleaning {
         let format = format.name();
         return Err(Failure::Usage(format!("--sequences cleaning needs --format f2fs, and it is {format}")));
     }
-    if format == Format::Ext4Dual && on == Some(On::Device) {
-        return Err(Failure::Usage(
-            "--format ext4-dual needs --on model or late: it is for disks with barriers".into(),
-        ));
+    if format.is_dual() && on == Some(On::Device) {
+        let format = format.name();
+        return Err(Failure::Usage(format!(
+            "--format {format} needs --on model or late: it is for disks with barriers"
+        )));
     }
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
@@ -189,7 +190,7 @@ fn shown(report: &FileCrashReport) -> String {
     row("verdicts", totals.judged);
     row("volumes used after recovery", totals.exercised);
     row(&format!("images that {} found good", judge_of(report.format)), totals.outside);
-    if report.format == Format::F2fs {
+    if !report.format.is_ext4() {
         row("sections cleaned during sequences", totals.cleaned);
         row("blocks written into holes", totals.filled_holes);
     }
@@ -216,10 +217,7 @@ type Blocks = BTreeMap<Lpn, Payload>;
 
 /// The program outside that checks a format.
 fn judge_of(format: Format) -> &'static str {
-    match format {
-        Format::F2fs => "fsck.f2fs",
-        Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => "e2fsck",
-    }
+    if format.is_ext4() { "e2fsck" } else { "fsck.f2fs" }
 }
 
 /// What it says of images, each in a file of its own that is there only for it.
@@ -249,15 +247,15 @@ impl Fsck {
         }
         drop(image);
         let program = judge_of(self.format);
-        let flags = if self.format == Format::F2fs { "--dry-run" } else { "-fn" };
+        let flags = if self.format.is_ext4() { "-fn" } else { "--dry-run" };
         let output = Command::new(program).arg(flags).arg(&path).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("{program}: {error}"))?;
         let _ = std::fs::remove_file(&path);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let (bad, good): (&[&str], _) = match self.format {
-            Format::F2fs => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
+        let (bad, good): (&[&str], _) = match self.format.is_ext4() {
+            false => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
             // Each problem ends with a question, which is answered at once.
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => (&["? no", "WARNING"], "Pass 5"),
+            true => (&["? no", "WARNING"], "Pass 5"),
         };
         match said.lines().find(|line| bad.iter().any(|word| line.contains(word))) {
             Some(line) => Err(format!("{program}: {}", line.trim())),

@@ -171,9 +171,9 @@ impl Source {
             // Seeds of campaigns that follow each other keep apart.
             Self::Drawn(draw, seed) => Some(draw(seed.wrapping_mul(1 << 32).wrapping_add(number))),
         };
-        match format {
-            Format::Ext4Dual => ops.map(|ops| ace::with_barriers(ops, number)),
-            Format::F2fs | Format::Ext4 | Format::Ext4Journal => ops,
+        match format.is_dual() {
+            true => ops.map(|ops| ace::with_barriers(ops, number)),
+            false => ops,
         }
     }
 
