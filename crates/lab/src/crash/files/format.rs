@@ -130,11 +130,16 @@ impl Tested for F2fs {
         let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
         let is_odd = !base.is_multiple_of(2);
         let is_full = base & FULL != 0;
+        let in_place = match format.is_dual() && base % 4 == 2 {
+            // Then what is overwritten is found by other nodes.
+            true => InPlace::never(),
+            false => InPlace { force: is_odd && !is_full, ..InPlace::default() },
+        };
         let options = F2fsOptions {
             commit_mode: format.commit_mode(),
             fsync: by,
             checkpoint: if is_odd && !format.is_dual() { by } else { Flushing::Flush },
-            in_place: InPlace { force: is_odd && !is_full, ..InPlace::default() },
+            in_place,
             discard_blocks_min: if is_odd { 1 } else { 16 },
             // One base in eight, with range flushes for checkpoints.
             fastboot: base % 8 == 5,
