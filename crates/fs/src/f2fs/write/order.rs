@@ -34,11 +34,12 @@
 use super::super::layout::{Geometry, Nid};
 use super::checkpoint::Pending;
 use super::state::Stop;
-use super::{F2fs, PlantedBug, Scope, errno};
+use super::{F2fs, Flushing, METADATA, PlantedBug, Scope, errno};
 use crate::order::{CommitMode, Dispatched, STREAM};
-use crate::port::{InOrder, Request, Ticket, Write, payload_of};
+use crate::port::{Block, InOrder, Request, Ticket, Write, payload_of};
 use crate::vfs::{Barrier, DirtyPage, Errno, SyncKind, WriteCause};
 use flashweir_core::Order;
+use flashweir_core::command::Tag;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -155,6 +156,7 @@ impl F2fs {
         pages: &[DirtyPage],
         kind: Barrier,
     ) -> Result<Vec<Rc<Dispatched>>> {
+        self.sweep().await;
         let epochs = self.ordered.epochs.get();
         let mut all = self.dispatch_pages(ino, pages, kind).await?;
         let is_moved = self.ordered.moved.borrow().contains(&ino);
@@ -219,7 +221,6 @@ impl F2fs {
 
     /// Dispatches the nodes with which a file is found as it is, or a checkpoint where they cannot say it.
     async fn order_nodes(&self, ino: Nid, kind: SyncKind) -> Result<Option<Rc<Dispatched>>> {
-        self.sweep().await;
         // One that begins after this has all that was done before.
         let wanted = self.checkpoints_begun.get() + 1;
         loop {
@@ -298,6 +299,7 @@ impl F2fs {
 
     /// fsync and fdatasync, after [`Self::order_file`] if there were dirty pages.
     pub(super) async fn sync_in_order(&self, ino: Nid, kind: SyncKind) -> Result<()> {
+        self.sweep().await;
         self.order_nodes(ino, kind).await?;
         self.make_durable(Some(ino)).await
     }
@@ -338,7 +340,7 @@ impl F2fs {
     }
 
     /// Discards blocks that a checkpoint frees, in an epoch of their own. Gives them.
-    fn discard_in_order(&self, pending: &Pending, blocks_min: u32) -> Vec<(crate::port::Block, u32)> {
+    fn discard_in_order(&self, pending: &Pending, blocks_min: u32) -> Vec<(Block, u32)> {
         let discarded = self.freed_by(pending, blocks_min);
         for &(block, count) in &discarded {
             let order = self.in_order(Order::Within);
@@ -353,7 +355,7 @@ impl F2fs {
     pub(super) fn last_block(&self, pending: &Pending) -> Write {
         let (addr, block) = &pending.last;
         let mut last = Write::new(Geometry::block(*addr), vec![payload_of(block)]);
-        last.tags[0] = super::METADATA;
+        last.tags[0] = METADATA;
         last
     }
 
@@ -437,9 +439,9 @@ impl F2fs {
 
     /// Flushes what was answered: a range flush of a file, or a flush that all share who came before it began.
     async fn flush_dispatched(&self, of: Option<Nid>) -> Result<()> {
-        if let (Some(ino), super::Flushing::RangeFlush) = (of, self.options.fsync) {
-            let tags = [flashweir_core::command::Tag(u64::from(ino.0)), super::METADATA];
-            return self.flush(super::Flushing::RangeFlush, &tags).await;
+        if let (Some(ino), Flushing::RangeFlush) = (of, self.options.fsync) {
+            let tags = [Tag(u64::from(ino.0)), METADATA];
+            return self.flush(Flushing::RangeFlush, &tags).await;
         }
         let Ordered { flushes_begun, flushes_ended, is_flushing, .. } = &self.ordered;
         let wanted = flushes_begun.get() + 1;
@@ -453,7 +455,7 @@ impl F2fs {
         is_flushing.set(true);
         let number = flushes_begun.get() + 1;
         flushes_begun.set(number);
-        let flushed = self.flush(super::Flushing::Flush, &[]).await;
+        let flushed = self.flush(Flushing::Flush, &[]).await;
         if flushed.is_ok() {
             flushes_ended.set(number);
         }
