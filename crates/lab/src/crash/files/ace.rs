@@ -334,17 +334,18 @@ pub fn reuse(seed: u64) -> Ops {
     Ops(ops)
 }
 
-/// Durable files that are changed and ordered, before something else is changed and ordered or made durable: each call alone has
-/// to end its epoch, and few states show whether it does. Each sequence is there twice, for each of two volumes.
+/// Durable files that are changed and ordered, before another one is changed and ordered or made durable: each call alone has
+/// to end its epoch, and few states show whether it does. One of the two has two names, so that F2FS makes a checkpoint where
+/// more than its data is wanted. Each sequence is there twice, for each of two volumes.
 pub fn barriers() -> Vec<Ops> {
-    let (one, other) = ("A/old".to_owned(), "B/old".to_owned());
-    let page = |path: &String, page: u64| Op::Write(path.clone(), 4_096 * page, 4_096);
+    let files = ["A/old", "B/old"].map(str::to_owned);
+    let overwrite = |file: &String| Op::Write(file.clone(), 0, 4_096);
     let mut all = Vec::new();
-    for change in [page(&one, 0), Op::Append(one.clone(), 5_000)] {
-        for call in [Op::Fdatabarrier(one.clone()), Op::Fbarrier(one.clone())] {
-            for (path, later) in [(&other, page(&other, 0)), (&one, page(&one, 1))] {
-                for last in [Op::Fdatabarrier(path.clone()), Op::Fsync(path.clone())] {
-                    let ops = Ops(vec![change.clone(), call.clone(), later.clone(), last]);
+    for (one, other) in [(&files[0], &files[1]), (&files[1], &files[0])] {
+        for change in [overwrite(one), Op::Append(one.clone(), 5_000)] {
+            for call in [Op::Fdatabarrier(one.clone()), Op::Fbarrier(one.clone())] {
+                for last in [Op::Fdatabarrier(other.clone()), Op::Fsync(other.clone())] {
+                    let ops = Ops(vec![change.clone(), call.clone(), overwrite(other), last]);
                     all.extend([ops.clone(), ops]);
                 }
             }
