@@ -194,6 +194,8 @@ fn file_cuts(seed: u64) -> Verdict {
         "--format ext4 --sequences random --count 40 --states-each 80 --kernel-every 400",
         "--format ext4 --sequences reuse --on late --count 30 --states-each 40",
         "--format ext4-journal --sequences random --count 30 --states-each 40 --kernel-every 400",
+        "--format f2fs-dual --sequences random --count 30 --states-each 40",
+        "--format f2fs-dual --sequences reuse --on late --count 30 --states-each 40",
         "--format ext4-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
         "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
         "--format ext4 --sequences random --count 4 --states-each 40 --on device",

@@ -83,8 +83,8 @@ const RFLUSH: &[&str] = &[
     "fileserver-linkbench-buffered",
 ];
 
-/// Campaigns of file cuts, in turn.
-const FILE_CUTS: [&str; 7] = [
+/// Campaigns of file cuts, in turn; the last four with order in the place of waiting.
+const FILE_CUTS: [&str; 11] = [
     "--sequences random --states 55000 --fsck-every 400",
     "--sequences seq-1 --states-each 25 --fsck-every 200",
     "--sequences cleaning --count 12 --states-each 25 --fsck-every 5",
@@ -92,6 +92,10 @@ const FILE_CUTS: [&str; 7] = [
     "--sequences seq-1 --states-each 12 --on device --fsck-every 100",
     "--sequences seq-2 --states 25000 --fsck-every 400",
     "--sequences random --states 22000 --flush flush --fsck-every 400",
+    "--format f2fs-dual --sequences random --on late --states 12000 --fsck-every 200",
+    "--format f2fs-dual --sequences reuse --on late --states 15000 --fsck-every 200",
+    "--format f2fs-dual --sequences random --states 12000 --flush flush --fsck-every 200",
+    "--format f2fs-dual --sequences seq-1 --states-each 12 --fsck-every 200",
 ];
 
 /// The same of ext4, with its data ordered, in the journal, and with order in the place of waiting.

@@ -686,8 +686,8 @@ mount, checked, read, and held against what fsync, fdatasync, sync and rename pr
 made small, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
 operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
-    /// Which file system; ext4 has its data ordered, ext4-journal in its journal; ext4-dual is for disks with barriers
-    #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "ext4", "ext4-journal", "ext4-dual"], default_value = "f2fs")]
+    /// Which file system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
+    #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"], default_value = "f2fs")]
     pub(crate) format: String,
     /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, or those in which blocks change owners
     #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse"], default_value = "seq-1")]

@@ -90,7 +90,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
     let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
-    if format != Format::F2fs && *sequences == Sequences::Cleaning {
+    if format.is_ext4() && *sequences == Sequences::Cleaning {
         let format = format.name();
         return Err(Failure::Usage(format!("--sequences cleaning needs --format f2fs, and it is {format}")));
     }
@@ -222,10 +222,7 @@ pub(crate) type Blocks = BTreeMap<Lpn, Payload>;
 
 /// The program outside that checks a format.
 fn judge_of(format: Format) -> &'static str {
-    match format {
-        Format::F2fs => "fsck.f2fs",
-        Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => "e2fsck",
-    }
+    if format.is_ext4() { "e2fsck" } else { "fsck.f2fs" }
 }
 
 /// What it says of images, each in a file of its own that is there only for it.
@@ -250,15 +247,15 @@ impl Fsck {
         let path = self.dir.join(format!("{number}.img"));
         write_image(&path, contents, blocks)?;
         let program = judge_of(self.format);
-        let flags = if self.format == Format::F2fs { "--dry-run" } else { "-fn" };
+        let flags = if self.format.is_ext4() { "-fn" } else { "--dry-run" };
         let output = Command::new(program).arg(flags).arg(&path).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("{program}: {error}"))?;
         let _ = std::fs::remove_file(&path);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let (bad, good): (&[&str], _) = match self.format {
-            Format::F2fs => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
+        let (bad, good): (&[&str], _) = match self.format.is_ext4() {
+            false => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
             // Each problem ends with a question, which is answered at once.
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => (&["? no", "WARNING"], "Pass 5"),
+            true => (&["? no", "WARNING"], "Pass 5"),
         };
         match said.lines().find(|line| bad.iter().any(|word| line.contains(word))) {
             Some(line) => Err(format!("{program}: {}", line.trim())),

@@ -11,7 +11,8 @@ use flashweir_core::{Bytes, Duration};
 use flashweir_db::DataIo;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
-use flashweir_fs::ext4::{CommitMode, Ext4Options, Journaling};
+use flashweir_fs::ext4::{Ext4Options, Journaling};
+use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{self, FilesResult, Format, Setup, Work};
@@ -35,6 +36,7 @@ use std::sync::atomic::AtomicBool;
   weir files tpcc,warehouses=2,pool=64MiB fileserver --device rflush --flush flush,rflush --direct --runtime 10s
   weir files my.f --device my.toml --set buffer.capacity=64MiB --cache 256MiB --output json
   weir files varmail --device barrier-850 --format ext4 --commit dual               ext4 that orders instead of waiting
+  weir files varmail --device barrier-850 --commit dual                             so does F2FS
 
 Each device gets an F2FS volume, or one of ext4 behind a block layer as Linux's, on which each workload makes its files; then all workloads run at once, each with its \
 own results. A workload is a personality of filebench (fileserver, varmail, webserver, oltp), a file of its language \
@@ -42,8 +44,8 @@ own results. A workload is a personality of filebench (fileserver, varmail, webs
 filebench model and options of a mix are set behind its name.
 
 --flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
-which no power cut would forgive. ext4 sends no range flushes. With --commit dual its transactions are kept in their order by \
-barriers, which the device must have (order.policy). Time is virtual: the same seed gives the same bytes.")]
+which no power cut would forgive. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
+barriers, which the device must have (order.policy); with --commit F2FS is behind the block layer, too. Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
     /// filebench personality, filebench file, fio job file, tpcc, linkbench or oltp-insert
     #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
@@ -60,7 +62,8 @@ pub(crate) struct FilesArgs {
     /// ext4: where data are: written before the transaction that has their file, in it, or at any time [default: ordered]
     #[arg(long, value_name = "MODE", value_enum)]
     journal_mode: Option<JournalModeArg>,
-    /// ext4: how transactions are kept in their order: by waiting and flushes, or by barriers (BarrierFS) [default: legacy]
+    /// How what is committed is kept in its order: by waiting and flushes, or by barriers (BarrierFS); f2fs runs behind a block layer
+    /// only if this is given [default: legacy]
     #[arg(long, value_name = "MODE", value_enum)]
     commit: Option<CommitArg>,
     /// What becomes of a sync; several are run side by side
@@ -156,9 +159,13 @@ impl FilesArgs {
         };
         if self.format == FormatArg::F2fs {
             only(self.journal_mode.is_some(), "--journal-mode", "ext4", "f2fs")?;
-            only(self.commit.is_some(), "--commit", "ext4", "f2fs")?;
+            if self.range_checkpoints && self.commit == Some(CommitArg::Dual) {
+                return Err(Failure::Usage(
+                    "--range-checkpoints needs --commit legacy, and it is dual".into(),
+                ));
+            }
             let (range_checkpoints, fastboot) = (self.range_checkpoints, self.fastboot);
-            return Ok(Format::F2fs { range_checkpoints, fastboot });
+            return Ok(Format::F2fs { range_checkpoints, fastboot, commit_mode: self.commit_mode() });
         }
         only(self.fastboot, "--fastboot", "f2fs", "ext4")?;
         only(self.range_checkpoints, "--range-checkpoints", "f2fs", "ext4")?;
@@ -168,11 +175,15 @@ impl FilesArgs {
             Some(JournalModeArg::Journal) => Journaling::Journal,
             Some(JournalModeArg::Writeback) => Journaling::Writeback,
         };
-        let commit_mode = match self.commit {
+        let commit_mode = self.commit_mode();
+        Ok(Format::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() }))
+    }
+
+    fn commit_mode(&self) -> CommitMode {
+        match self.commit {
             None | Some(CommitArg::Legacy) => CommitMode::Legacy,
             Some(CommitArg::Dual) => CommitMode::DualMode,
-        };
-        Ok(Format::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() }))
+        }
     }
 
     /// What a device cannot do of what is asked for.
@@ -235,8 +246,9 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         workloads.push((name, work));
     }
     let format = args.format()?;
-    // F2FS has none: its results do not change.
-    let block_layer = (args.format == FormatArg::Ext4).then(HostConfig::default);
+    // Results of F2FS that are older than its modes do not change.
+    let has_block_layer = args.format == FormatArg::Ext4 || args.commit.is_some();
+    let block_layer = has_block_layer.then(HostConfig::default);
     let mut setups = Vec::new();
     for device in resolve(&args.device, &args.set)? {
         args.check_device(&device)?;
@@ -349,7 +361,7 @@ fn lines(result: &FilesResult) -> String {
     let mut text = format!(
         "{}, {}{}, seed {}: measured for {}, after {} of making the files\n\n",
         result.device,
-        result.ext4.as_ref().map_or(String::new(), mounted),
+        mounted(result),
         result.flush,
         result.seed,
         seconds(result.measured_ns),
@@ -397,16 +409,19 @@ fn lines(result: &FilesResult) -> String {
     text
 }
 
-/// How ext4 was mounted, for people.
-fn mounted(options: &Ext4Options) -> String {
+/// How the file system was mounted, for people.
+fn mounted(result: &FilesResult) -> String {
+    let commit = |commit_mode| match commit_mode {
+        CommitMode::Legacy => "legacy",
+        CommitMode::DualMode => "dual",
+    };
+    let Some(options) = &result.ext4 else {
+        return result.f2fs.map_or(String::new(), |mode| format!("f2fs {}, ", commit(mode)));
+    };
     let journaling = match options.journaling {
         Journaling::Ordered => "ordered",
         Journaling::Journal => "journal",
         Journaling::Writeback => "writeback",
     };
-    let commit = match options.commit_mode {
-        CommitMode::Legacy => "legacy",
-        CommitMode::DualMode => "dual",
-    };
-    format!("ext4 {journaling} {commit}, ")
+    format!("ext4 {journaling} {}, ", commit(options.commit_mode))
 }

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 184] = [
+const BAD: [(&str, &str); 186] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -195,7 +195,9 @@ const BAD: [(&str, &str); 184] = [
     ("files varmail --device rflush --cache 1", "--cache cannot be `1`: expected a size from 128KiB to 8TiB, such as 1GiB"),
     ("files varmail --device rflush --format ext3", "--format cannot be `ext3`: expected f2fs or ext4; did you mean `ext4`?"),
     ("files varmail --device rflush --journal-mode journal", "--journal-mode needs --format ext4, and it is f2fs"),
-    ("files varmail --device barrier-850 --commit dual", "--commit needs --format ext4, and it is f2fs"),
+    ("files varmail --device rflush --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
+    ("files varmail --device barrier-850 --commit dual --range-checkpoints", "--range-checkpoints needs --commit legacy, and it is dual"),
+    ("crash files --format f2fs-dual --on device", "--format f2fs-dual needs --on model or late: it is for disks with barriers"),
     ("files varmail --device rflush --format ext4 --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
     ("files varmail --device rflush --format ext4 --fastboot", "--fastboot needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --range-checkpoints", "--range-checkpoints needs --format f2fs, and it is ext4"),
@@ -671,7 +673,7 @@ fn workloads_on_files_run_side_by_side() {
     assert_eq!(all["runs"].as_array().unwrap().len(), 2);
     assert_eq!(all["runs"][0]["workloads"][1]["name"], "sync");
     assert_eq!(json(1), json(2), "results depend on the number of jobs");
-    assert!(all["runs"][0].get("ext4").is_none());
+    assert!(all["runs"][0].get("ext4").is_none() && all["runs"][0].get("f2fs").is_none());
     let line = "files varmail,nfiles=50,nthreads=2 --device barrier-850 --format ext4 --commit dual --runtime 50ms -q";
     let table = good(&place.say(line)).to_owned();
     for needle in ["barrier-850, ext4 ordered dual, FLUSH", "transactions committed"] {
@@ -681,6 +683,9 @@ fn workloads_on_files_run_side_by_side() {
         serde_json::from_str(good(&place.say(&format!("{line} --output json")))).unwrap();
     assert_eq!(all["runs"][0]["ext4"]["commit_mode"], "dual_mode");
     assert!(all["runs"][0]["metrics"]["ext4.commits"].as_u64().unwrap() > 0);
+    let line = "files varmail,nfiles=50,nthreads=2 --device barrier-850 --commit dual --runtime 50ms -q";
+    let table = good(&place.say(line)).to_owned();
+    assert!(table.contains("barrier-850, f2fs dual, FLUSH"), "{table}");
 }
 
 #[test]

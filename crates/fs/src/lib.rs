@@ -10,5 +10,6 @@ pub mod ext4;
 pub mod f2fs;
 pub mod format;
 pub mod memfs;
+pub mod order;
 pub mod port;
 pub mod vfs;

@@ -24,6 +24,7 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
 use flashweir_fs::ext4::{self, Before, Ext4, Ext4Metrics, Ext4Options};
 use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing};
+use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{ConfigError, Creds, Errno, Fs, MountOptions, Process, Vfs, VfsMetrics};
 use flashweir_host::HostConfig;
@@ -69,6 +70,8 @@ pub enum Format {
         range_checkpoints: bool,
         /// Whether each fsync is a checkpoint.
         fastboot: bool,
+        /// How its order is kept. Dual mode needs a device that keeps epochs in their order.
+        commit_mode: CommitMode,
     },
     /// ext4. Its dual mode needs a device that keeps epochs in their order, or a block layer that does.
     Ext4(Ext4Options),
@@ -76,7 +79,7 @@ pub enum Format {
 
 impl Default for Format {
     fn default() -> Self {
-        Self::F2fs { range_checkpoints: false, fastboot: false }
+        Self::F2fs { range_checkpoints: false, fastboot: false, commit_mode: CommitMode::Legacy }
     }
 }
 
@@ -107,6 +110,9 @@ pub struct FilesResult {
     /// How ext4 was mounted; without it the file system was F2FS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ext4: Option<Ext4Options>,
+    /// How F2FS kept its order, where it ran behind a block layer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub f2fs: Option<CommitMode>,
     /// Seed of all randomness.
     pub seed: u64,
     /// Virtual time at which the files were there.
@@ -208,12 +214,14 @@ impl Volume for F2fs {
             FlushMode::RangeFlush => Flushing::RangeFlush,
             FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
         };
-        let (range_checkpoints, fastboot) = match setup.format {
-            Format::F2fs { range_checkpoints, fastboot } => (range_checkpoints, fastboot),
-            Format::Ext4(_) => (false, false),
+        let (range_checkpoints, fastboot, commit_mode) = match setup.format {
+            Format::F2fs { range_checkpoints, fastboot, commit_mode } => {
+                (range_checkpoints, fastboot, commit_mode)
+            }
+            Format::Ext4(_) => (false, false, CommitMode::Legacy),
         };
         let checkpoint = if range_checkpoints { fsync } else { Flushing::Flush };
-        let options = F2fsOptions { fsync, checkpoint, fastboot, ..F2fsOptions::default() };
+        let options = F2fsOptions { fsync, checkpoint, fastboot, commit_mode, ..F2fsOptions::default() };
         Self::mount_with(Rc::new(port), options).await.map_err(wrong)
     }
 
@@ -332,6 +340,10 @@ fn run_on<F: Volume>(
         ext4: match &setup.format {
             Format::F2fs { .. } => None,
             Format::Ext4(options) => Some(options.clone()),
+        },
+        f2fs: match setup.format {
+            Format::F2fs { commit_mode, .. } => setup.block_layer.as_ref().map(|_| commit_mode),
+            Format::Ext4(_) => None,
         },
         seed: setup.seed,
         prepared_ns: start.as_nanos(),
@@ -504,7 +516,7 @@ mod tests {
     use flashweir_core::Bytes;
     use flashweir_device::config::PersistPolicy;
     use flashweir_device::presets::preset;
-    use flashweir_fs::ext4::{CommitMode, Journaling};
+    use flashweir_fs::ext4::Journaling;
     use flashweir_fs::vfs::HostCosts;
 
     fn setup(flush: FlushMode) -> Setup {
@@ -579,6 +591,31 @@ mod tests {
             assert_eq!(Ok(Some(result)), run(&setup, &mut |_| true));
         }
         assert!(flushes[2] < flushes[0], "flushes for each commit: {flushes:?}");
+    }
+
+    /// F2FS behind the same block layer: its fsyncs wait for less in dual mode, by either flush.
+    #[test]
+    fn the_same_workloads_run_on_f2fs_by_waiting_and_by_order() {
+        for flush in [FlushMode::Flush, FlushMode::RangeFlush] {
+            let mut calls = Vec::new();
+            for commit_mode in [CommitMode::Legacy, CommitMode::DualMode] {
+                let mut setup = setup(flush);
+                setup.device.order.policy = PersistPolicy::InOrderRecovery;
+                setup.format = Format::F2fs { range_checkpoints: false, fastboot: false, commit_mode };
+                setup.block_layer = Some(HostConfig::default());
+                let result = run(&setup, &mut |_| true).unwrap().unwrap();
+                assert_eq!((&result.ext4, result.f2fs), (&None, Some(commit_mode)));
+                assert!(result.metrics["f2fs.fsyncs_by_nodes"] > 0, "{flush:?} {commit_mode:?}");
+                let is_ordered = result.metrics["device.ordered_units"] > 0;
+                assert_eq!(is_ordered, commit_mode == CommitMode::DualMode, "{flush:?}");
+                calls.push(result.workloads.iter().map(|workload| workload.sum(&[]).calls).sum::<u64>());
+                assert_eq!(Ok(Some(result)), run(&setup, &mut |_| true));
+            }
+            assert!(
+                calls[1] > calls[0],
+                "{flush:?}: calls in the same time, by waiting and by order: {calls:?}"
+            );
+        }
     }
 
     #[test]

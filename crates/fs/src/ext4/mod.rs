@@ -20,6 +20,7 @@ mod volume_tests;
 mod write;
 
 pub use crate::format::{Kind, Time};
+pub use crate::order::CommitMode;
 pub use check::{Problem, Report, check};
 pub use error::{Error, Result};
 pub use layout::inode::Inode;
@@ -28,4 +29,4 @@ pub use layout::{Addr, Group, Ino};
 pub use mkfs::{Before, Options, mkfs};
 pub use recover::{Recovered, recover};
 pub use volume::Volume;
-pub use write::{AtMount, CommitMode, Ext4, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
+pub use write::{AtMount, Ext4, Ext4Metrics, Ext4Options, Journaling, PlantedBug};

@@ -18,6 +18,7 @@ mod tests;
 pub mod volume;
 pub mod write;
 
+pub use crate::order::CommitMode;
 pub use check::{Problem, Report, check};
 pub use error::{Error, Result};
 pub use layout::node::{Inode, Kind, Time};

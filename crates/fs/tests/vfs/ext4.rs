@@ -2,17 +2,16 @@
 
 use crate::bed::{Bed, cache_of};
 use crate::changes::{Model, compare, random_changes};
+use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::executor::Handle;
-use flashweir_core::{DeviceError, Order, Stream};
+use flashweir_core::{DeviceError, Stream};
 use flashweir_fs::ext4::{self, CommitMode, Ext4, Ext4Options, Journaling, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::rc::Rc;
 
 fn volume(mib: u64) -> Rc<Image> {
@@ -150,13 +149,6 @@ proptest! {
         check_model([a.clone(), b.clone()], Journaling::Ordered);
         check_model([a, b], Journaling::Journal);
     }
-}
-
-fn page(at: u64, version: u64) -> [u8; 4096] {
-    let mut bytes = [at as u8 ^ version as u8; 4096];
-    bytes[..8].copy_from_slice(&at.to_le_bytes());
-    bytes[8..16].copy_from_slice(&version.to_le_bytes());
-    bytes
 }
 
 /// Whether pages of a file are those of a list; those without a version are zeros.
@@ -428,61 +420,11 @@ fn a_full_volume_goes_on() {
     good(&image);
 }
 
-/// A disk that remembers what was asked of it, and takes its time once it has a clock.
-#[derive(Debug)]
-struct Disk {
-    image: Rc<Image>,
-    requests: RefCell<Vec<Request>>,
-    clock: RefCell<Option<Handle>>,
-    requests_slow: Cell<u64>,
+/// On a disk that remembers what was asked of it, with a small cache.
+fn mounted_on(disk: &Rc<Disk>, options: Ext4Options, is_slow: bool) -> Bed<Ext4> {
+    disk.bed(block_on(Ext4::mount_with(Rc::clone(disk) as _, options)).unwrap(), is_slow)
 }
 
-impl Disk {
-    fn new(image: Rc<Image>) -> Rc<Self> {
-        let (requests, clock, requests_slow) = (RefCell::default(), RefCell::default(), Cell::new(0));
-        Rc::new(Self { image, requests, clock, requests_slow })
-    }
-
-    /// Mounted, with a small cache.
-    fn mounted(self: &Rc<Self>, journaling: Journaling, is_slow: bool) -> Bed<Ext4> {
-        self.mounted_with(Ext4Options { journaling, ..Ext4Options::default() }, is_slow)
-    }
-
-    fn mounted_with(self: &Rc<Self>, options: Ext4Options, is_slow: bool) -> Bed<Ext4> {
-        let fs = block_on(Ext4::mount_with(Rc::clone(self) as _, options)).unwrap();
-        let bed = Bed::mount(MountOptions { cache: cache_of(64), ..MountOptions::default() }, |_| fs);
-        *self.clock.borrow_mut() = is_slow.then(|| bed.handle.clone());
-        bed
-    }
-}
-
-impl BlockPort for Disk {
-    fn capacity_blocks(&self) -> u64 {
-        self.image.capacity_blocks()
-    }
-
-    fn submit(&self, request: Request) -> Ticket {
-        if !matches!(request, Request::Read { .. }) {
-            self.requests.borrow_mut().push(request.clone());
-        }
-        let answer = self.image.submit(request);
-        let Some(handle) = self.clock.borrow().clone() else { return answer };
-        let number = self.requests_slow.get();
-        self.requests_slow.set(number + 1);
-        // Later requests may overtake earlier ones.
-        let span = flashweir_core::Duration::from_micros(50 + flashweir_core::random::mix(number) % 400);
-        let (progress, ticket) = Ticket::new();
-        let end = handle.now() + span;
-        let clock = handle.clone();
-        handle.spawn(async move {
-            clock.sleep_until(end).await;
-            progress.complete(answer.completed().await);
-        });
-        ticket
-    }
-}
-
-/// Several tasks change files and names at once on a disk that takes its time; each finds what it wrote.
 #[test]
 fn many_at_once_on_a_slow_disk() {
     for seed in 0..4 {
@@ -491,148 +433,30 @@ fn many_at_once_on_a_slow_disk() {
         let commit_mode = if seed < 2 { CommitMode::Legacy } else { CommitMode::DualMode };
         let checkpoint_blocks = if seed < 2 { 0 } else { 200 };
         let options = Ext4Options { journaling, commit_mode, checkpoint_blocks, ..Ext4Options::default() };
-        let mut bed = disk.mounted_with(options, true);
-        let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
-        let ended = Rc::new(());
-        for task in 0..6_u64 {
-            let (vfs, ended) = (vfs.clone(), Rc::clone(&ended));
-            bed.executor.spawn(async move {
-                let root = vfs.process(Creds::ROOT);
-                let mut random = Stream::new(seed, &format!("ext4 task {task}"));
-                let dir = format!("/task{task}");
-                root.mkdir(&dir, 0o755).await.unwrap();
-                let mut model = BTreeMap::new();
-                for round in 0..150 {
-                    let name = format!("{dir}/{}{}", random.below(12), "n".repeat(100));
-                    let file = root.open(&name, OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
-                    let at = random.below(200);
-                    file.pwrite(at * 4096, Source::bytes(&page(at, round))).await.unwrap();
-                    model.insert((name.clone(), at), round);
-                    match random.below(8) {
-                        0 => file.sync(SyncKind::All).await.unwrap(),
-                        1 => vfs.sync_all().await.unwrap(),
-                        2 => file.sync(SyncKind::Data).await.unwrap(),
-                        3 => {
-                            file.truncate(at * 4096).await.unwrap();
-                            model.retain(|(other, page), _| *other != name || *page < at);
-                        }
-                        4 => {
-                            root.unlink(&name).await.unwrap();
-                            model.retain(|(other, _), _| *other != name);
-                        }
-                        6 if commit_mode == CommitMode::DualMode => {
-                            let kind = if round % 2 == 0 { Barrier::All } else { Barrier::Data };
-                            file.barrier(kind).await.unwrap();
-                        }
-                        5 => file.allocate(at * 4096, 40_000, true).await.unwrap(),
-                        _ => (),
-                    }
-                    file.close().await.unwrap();
-                }
-                for ((name, at), version) in model {
-                    let file = root.open(&name, OpenFlags::READ.direct(), 0).await.unwrap();
-                    let mut bytes = [0; 4096];
-                    assert_eq!(file.pread(at * 4096, Sink::bytes(&mut bytes)).await, Ok(4096), "{name} {at}");
-                    assert!(bytes == page(at, version), "{name} {at}: {version}");
-                    file.close().await.unwrap();
-                }
-                drop(ended);
-            });
-        }
-        bed.run(async move {
-            while Rc::strong_count(&ended) > 1 {
-                handle.sleep_until(handle.now() + flashweir_core::Duration::from_millis(10)).await;
-            }
-            vfs.unmount().await.unwrap();
-        });
+        many_at_once(mounted_on(&disk, options, true), seed);
         good(&disk.image);
     }
 }
 
-/// What was submitted, and how much was under way then, of everything that changes the disk.
-#[derive(Debug)]
-struct Timeline {
-    disk: Rc<Disk>,
-    events: RefCell<Vec<(Request, usize)>>,
-    under_way: Rc<Cell<usize>>,
-    handle: RefCell<Option<Handle>>,
-}
-
-impl BlockPort for Timeline {
-    fn capacity_blocks(&self) -> u64 {
-        self.disk.capacity_blocks()
-    }
-
-    fn submit(&self, request: Request) -> Ticket {
-        let Some(handle) = self.handle.borrow().clone() else { return self.disk.submit(request) };
-        if matches!(request, Request::Read { .. }) {
-            return self.disk.submit(request);
-        }
-        self.events.borrow_mut().push((request.clone(), self.under_way.get()));
-        self.under_way.set(self.under_way.get() + 1);
-        let (answer, under_way) = (self.disk.submit(request), Rc::clone(&self.under_way));
-        let (progress, ticket) = Ticket::new();
-        progress.dispatched();
-        handle.spawn(async move {
-            let answer = answer.completed().await;
-            under_way.set(under_way.get() - 1);
-            progress.complete(answer);
-        });
-        ticket
-    }
-}
-
-/// Each request as a letter: D data, J blocks of the journal, C commit block, c the same with FUA, F flush, B barrier of no
-/// length. `+` joins the open epoch, `|` closes it, `'` says that nothing was under way.
-fn word((request, under_way): &(Request, usize)) -> String {
-    let is = |write: &Write, kind: u8| {
-        let bytes = bytes_of(&write.payloads[0]);
-        bytes[..4] == 0xc03b_3998_u32.to_be_bytes() && bytes[7] == kind
-    };
-    let (letter, order) = match request {
-        Request::Write(write) if is(write, 1) => ("J", write.order),
-        Request::Write(write) if is(write, 2) => (if write.fua { "c" } else { "C" }, write.order),
-        Request::Write(write) => ("D", write.order),
-        Request::Flush => ("F", None),
-        Request::Barrier(_) => ("B", None),
-        _ => ("?", None),
-    };
-    let order = match order {
-        Some((_, Order::Barrier)) => "|",
-        Some((_, Order::Within)) => "+",
-        None => "",
-    };
-    format!("{}{letter}{order}", if *under_way == 0 { "'" } else { "" })
-}
-
-/// The requests of a call on a file that has just got a page more.
+/// The requests of a call: D data, J blocks of the journal, C commit block, c the same with FUA.
 fn requests_of(commit_mode: CommitMode, call: impl AsyncFnOnce(&File<Ext4>) + 'static) -> String {
     requests_with(Ext4Options { commit_mode, ..Ext4Options::default() }, call)
 }
 
 fn requests_with(options: Ext4Options, call: impl AsyncFnOnce(&File<Ext4>) + 'static) -> String {
-    let disk = Disk::new(volume(64));
-    let (events, under_way, handle) = (RefCell::default(), Rc::default(), RefCell::default());
-    let port = Rc::new(Timeline { disk: Rc::clone(&disk), events, under_way, handle });
-    let fs = block_on(Ext4::mount_with(Rc::clone(&port) as _, options)).unwrap();
-    let mut bed = Bed::mount(MountOptions::default(), |_| fs);
-    *disk.clock.borrow_mut() = Some(bed.handle.clone());
-    *port.handle.borrow_mut() = Some(bed.handle.clone());
-    let (vfs, log) = (bed.vfs.clone(), Rc::clone(&port));
-    bed.run(async move {
-        let root = vfs.process(Creds::ROOT);
-        let file = root.open("/file", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
-        file.pwrite(0, Source::bytes(&page(0, 0))).await.unwrap();
-        // The first commit also says that the log has begun.
-        file.sync(SyncKind::All).await.unwrap();
-        file.pwrite(4096, Source::bytes(&page(1, 1))).await.unwrap();
-        log.events.borrow_mut().clear();
-        call(&file).await;
-        let events = log.events.take();
-        file.close().await.unwrap();
-        vfs.unmount().await.unwrap();
-        events.iter().map(word).collect()
-    })
+    let log = Timeline::new(volume(64));
+    let fs = block_on(Ext4::mount_with(Rc::clone(&log) as _, options)).unwrap();
+    let kind = |write: &Write| {
+        let bytes = bytes_of(&write.payloads[0]);
+        let is_of_journal = bytes[..4] == 0xc03b_3998_u32.to_be_bytes();
+        match bytes[7] {
+            1 if is_of_journal => "J",
+            2 if is_of_journal && write.fua => "c",
+            2 if is_of_journal => "C",
+            _ => "D",
+        }
+    };
+    disk::requests_of(log, fs, kind, call)
 }
 
 /// The waits of spec 3.4. Legacy mode waits for the transfers of data, of blocks of the journal and of the commit block, and has two
@@ -781,7 +605,8 @@ fn a_cut_leaves_the_last_commit() {
 fn a_cut_leaves_the_last_commit_of(journaling: Journaling) {
     const PAGES: u64 = 300;
     let disk = Disk::new(volume_with_secrets(32));
-    let mut bed = disk.mounted(journaling, false);
+    let options = Ext4Options { journaling, ..Ext4Options::default() };
+    let mut bed = mounted_on(&disk, options, false);
     let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
     let synced = bed.run(async move {
         let root = vfs.process(Creds::ROOT);

@@ -2,11 +2,12 @@
 
 use crate::bed::Bed;
 use crate::changes::{Model, compare, random_changes};
+use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::Stream;
-use flashweir_fs::f2fs::{F2fs, F2fsOptions, InPlace, Options, check, mkfs};
-use flashweir_fs::port::{BlockPort, Image, Request, Ticket, block_on};
+use flashweir_core::{DeviceError, Stream};
+use flashweir_fs::f2fs::{CommitMode, F2fs, F2fsOptions, Flushing, InPlace, Options, check, mkfs};
+use flashweir_fs::port::{BlockPort, Image, PortError, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -236,14 +237,6 @@ fn a_full_volume_goes_on() {
         });
         good(&image);
     }
-}
-
-/// A page that says where it belongs and when it was written.
-fn page(at: u64, version: u64) -> [u8; 4096] {
-    let mut bytes = [0x5a; 4096];
-    bytes[..8].copy_from_slice(&at.to_le_bytes());
-    bytes[8..16].copy_from_slice(&version.to_le_bytes());
-    bytes
 }
 
 /// Names come and go, and pages of a large file are overwritten, in a volume so small that it is cleaned all the time.
@@ -573,4 +566,136 @@ fn regression_a_page_in_place_is_flushed_where_nothing_else_changed() {
         vfs.unmount().await.unwrap();
     });
     good(&log.image);
+}
+
+/// The requests of a call: D data, N a node, n the same with FUA, P what is before the main area.
+fn requests_of(
+    commit_mode: CommitMode,
+    fsync: Flushing,
+    call: impl AsyncFnOnce(&File<F2fs>) + 'static,
+) -> String {
+    let log = Timeline::new(volume(64));
+    let options = F2fsOptions { commit_mode, fsync, ..F2fsOptions::default() };
+    let fs = block_on(F2fs::mount_with(Rc::clone(&log) as _, options)).unwrap();
+    let kind = |write: &Write| {
+        let bytes = bytes_of(&write.payloads[0]);
+        // A page of the file says in all of its bytes but the first which it is; a node has a footer.
+        match bytes[100..].iter().all(|&byte| byte == bytes[100]) {
+            true => "D",
+            false if write.block.0 < 2560 => "P",
+            false if write.fua => "n",
+            false => "N",
+        }
+    };
+    disk::requests_of(log, fs, kind, call)
+}
+
+/// The waits of spec 3.4. Legacy mode waits for the transfer of data, for their flush and for nodes with FUA, or for two range flushes.
+/// In dual mode data and nodes are under way at once, and one flush is behind them.
+#[test]
+fn waits_and_flushes_of_one_call() {
+    use CommitMode::{DualMode, Legacy};
+    use Flushing::{Flush, RangeFlush};
+    let sync = async |file: &File<F2fs>| file.sync(SyncKind::All).await.unwrap();
+    assert_eq!(requests_of(Legacy, Flush, sync), "'D'F'n");
+    assert_eq!(requests_of(Legacy, RangeFlush, sync), "'D'R'N'R");
+    assert_eq!(requests_of(DualMode, Flush, sync), "'D|N|'F");
+    assert_eq!(requests_of(DualMode, RangeFlush, sync), "'D|N|'R");
+    let data = async |file: &File<F2fs>| file.sync(SyncKind::Data).await.unwrap();
+    assert_eq!(requests_of(Legacy, Flush, data), "'D'F'n");
+    assert_eq!(requests_of(DualMode, Flush, data), "'D|N|'F");
+    let order = async |file: &File<F2fs>| file.barrier(Barrier::All).await.unwrap();
+    assert_eq!(requests_of(DualMode, Flush, order), "'D|N|");
+    let order_data = async |file: &File<F2fs>| {
+        file.barrier(Barrier::Data).await.unwrap();
+        // Nothing is dirty, and nothing was dispatched since.
+        file.barrier(Barrier::Data).await.unwrap();
+    };
+    assert_eq!(requests_of(DualMode, Flush, order_data), "'D|");
+    let overwrite = async |file: &File<F2fs>| {
+        file.sync(SyncKind::All).await.unwrap();
+        file.pwrite(0, Source::bytes(&page(0, 2))).await.unwrap();
+        // In its place: no node is needed to find it.
+        file.barrier(Barrier::Data).await.unwrap();
+        file.sync(SyncKind::Data).await.unwrap();
+    };
+    assert_eq!(requests_of(DualMode, Flush, overwrite), "'D|N|'F'D|'F");
+    let twice = async |file: &File<F2fs>| {
+        file.barrier(Barrier::All).await.unwrap();
+        file.pwrite(8192, Source::bytes(&page(2, 2))).await.unwrap();
+        file.barrier(Barrier::All).await.unwrap();
+        file.sync(SyncKind::All).await.unwrap();
+        // Everything is durable.
+        file.sync(SyncKind::All).await.unwrap();
+    };
+    // One flush is for both, and nobody waits for a transfer before.
+    assert_eq!(requests_of(DualMode, Flush, twice), "'D|N|D|N|'F");
+}
+
+/// A page that was overwritten went elsewhere: fdatabarrier orders the node with which it is found.
+#[test]
+fn fdatabarrier_orders_pages_that_moved() {
+    let in_place = InPlace::never();
+    let log = Timeline::new(volume(64));
+    let options = F2fsOptions { commit_mode: CommitMode::DualMode, in_place, ..F2fsOptions::default() };
+    let fs = block_on(F2fs::mount_with(Rc::clone(&log) as _, options)).unwrap();
+    let kind = |write: &Write| {
+        let bytes = bytes_of(&write.payloads[0]);
+        if bytes[100..].iter().all(|&byte| byte == bytes[100]) { "D" } else { "N" }
+    };
+    let call = async |file: &File<F2fs>| {
+        file.barrier(Barrier::Data).await.unwrap();
+        file.pwrite(0, Source::bytes(&page(0, 2))).await.unwrap();
+        file.barrier(Barrier::Data).await.unwrap();
+        file.barrier(Barrier::Data).await.unwrap();
+    };
+    // The first page is new, and needs none.
+    assert_eq!(disk::requests_of(log, fs, kind, call), "'D|D|N|");
+}
+
+#[test]
+fn many_at_once_on_a_slow_disk() {
+    for seed in 0..4 {
+        let disk = Disk::new(volume(64));
+        let commit_mode = if seed < 1 { CommitMode::Legacy } else { CommitMode::DualMode };
+        let fsync = if seed == 3 { Flushing::RangeFlush } else { Flushing::Flush };
+        let options = F2fsOptions { commit_mode, fsync, ..F2fsOptions::default() };
+        let fs = block_on(F2fs::mount_with(Rc::clone(&disk) as _, options)).unwrap();
+        many_at_once(disk.bed(fs, true), seed);
+        good(&disk.image);
+    }
+}
+
+/// A disk that keeps no order.
+#[derive(Debug)]
+struct Unordered(Rc<Image>);
+
+impl BlockPort for Unordered {
+    fn capacity_blocks(&self) -> u64 {
+        self.0.capacity_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        match request {
+            Request::Barrier(_) => {
+                Ticket::done(Err(PortError::Device(DeviceError::NotSupported("barriers"))))
+            }
+            request => self.0.submit(request),
+        }
+    }
+}
+
+#[test]
+fn dual_mode_needs_a_disk_that_keeps_order() {
+    let disk = Rc::new(Unordered(volume(64)));
+    let dual = F2fsOptions { commit_mode: CommitMode::DualMode, ..F2fsOptions::default() };
+    let refused = |disk: Rc<dyn BlockPort>, options: F2fsOptions| {
+        block_on(F2fs::mount_with(disk, options)).map(drop).unwrap_err().to_string()
+    };
+    let said = refused(Rc::clone(&disk) as _, dual.clone());
+    assert!(said.contains("dual mode on a disk without barriers"), "{said}");
+    let ranges = F2fsOptions { checkpoint: Flushing::RangeFlush, ..dual };
+    let said = refused(Rc::clone(&disk.0) as _, ranges);
+    assert!(said.contains("dual mode with range flushes of checkpoints"), "{said}");
+    block_on(F2fs::mount(disk)).unwrap();
 }

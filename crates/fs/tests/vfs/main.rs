@@ -3,6 +3,7 @@
 mod bed;
 mod cache;
 mod changes;
+mod disk;
 mod ext4;
 mod f2fs;
 mod files;

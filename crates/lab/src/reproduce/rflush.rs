@@ -12,6 +12,7 @@ use crate::workload::oltp::tpcc::TpccOptions;
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};
 use flashweir_device::presets::preset;
+use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 
 pub(super) const STUDIES: &[Study] = &[
@@ -59,7 +60,8 @@ pub(super) const STUDIES: &[Study] = &[
         points: |_| vec![4.0, 32.0, 256.0, 2048.0],
         measure: |variant, x, seed, scale| {
             threads(variant, x, seed, scale, |setup| {
-                setup.format = Format::F2fs { range_checkpoints: true, fastboot: true };
+                let commit_mode = CommitMode::Legacy;
+                setup.format = Format::F2fs { range_checkpoints: true, fastboot: true, commit_mode };
             })
         },
         ..THREADS

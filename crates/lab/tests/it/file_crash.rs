@@ -101,6 +101,46 @@ fn file_cuts_of_ext4_keep_versions_and_order() {
     }
 }
 
+/// F2FS that orders in the place of waiting keeps its promises, and the order of barriers.
+#[test]
+fn file_cuts_of_f2fs_keep_order() {
+    for (on, sequences, mode) in [
+        (On::Model, Sequences::Seq1, FlushMode::Flush),
+        (On::Model, Sequences::Seq2, FlushMode::RangeFlush),
+        (On::Late, Sequences::Random, FlushMode::Flush),
+        (On::Late, Sequences::Reuse, FlushMode::RangeFlush),
+    ] {
+        let count = if sequences == Sequences::Seq1 { 24 } else { 8 };
+        let config = FileCrashConfig { format: Format::F2fsDual, on, mode, ..config(sequences, count) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{on:?} {sequences:?}");
+        assert!(report.totals.recovered > 100, "{report:?}");
+    }
+}
+
+/// Each order that F2FS relies on there is missed where it is left out.
+#[test]
+fn f2fs_that_loses_an_order_is_found_out() {
+    for name in [
+        "no-metadata-flush",
+        "no-data-flush",
+        "orderless-data",
+        "open-nodes",
+        "lost-barrier",
+        "forgotten-moves",
+    ] {
+        let format = Format::F2fsDual;
+        let planted = Some(bug_named(format, name).unwrap());
+        let config =
+            FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(Sequences::Seq1, 60) };
+        let report = explore(&config, None, |_| true).unwrap();
+        let [violation] = &report.violations[..] else { panic!("{name}: {report:?}") };
+        let token: Token = violation.token.parse().unwrap();
+        assert!(replay(&token).unwrap().is_some(), "{token}");
+        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+    }
+}
+
 /// Bugs of the journal that need few sequences, each with what gives it away.
 #[test]
 fn ext4_whose_journal_has_bugs_is_found_out() {

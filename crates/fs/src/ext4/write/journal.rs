@@ -25,9 +25,9 @@ use super::super::layout::journal::{
     Checksums, Commit, JournalFormat, JournalSuperblock, Tag, escape, transaction_checksum,
 };
 use super::{Ext4Options, PlantedBug, errno};
+use crate::order::STREAM;
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
-use flashweir_core::command::StreamId;
 use flashweir_core::{Order, Payload};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -83,9 +83,6 @@ pub(super) struct Journal {
     checkpoint_blocks: u32,
     log: RefCell<Log>,
 }
-
-/// The stream of everything that is ordered.
-pub(super) const STREAM: StreamId = StreamId(0);
 
 impl Log {
     /// Blocks of the log.

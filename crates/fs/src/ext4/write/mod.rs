@@ -28,12 +28,13 @@ use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
+use crate::order::{CommitMode, Dispatched, is_kept};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
 use crate::vfs::{Errno, Event};
 use flashweir_core::Payload;
 use journal::Journal;
-pub use options::{CommitMode, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
-use order::{DataWrite, Flight};
+pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
+use order::Flight;
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -74,7 +75,7 @@ pub struct Ext4 {
     flights: RefCell<Vec<Rc<Flight>>>,
     is_flushing: Cell<bool>,
     /// Data that were dispatched and of which not all is known to have been answered.
-    data: RefCell<Vec<Rc<DataWrite>>>,
+    data: RefCell<Vec<(Ino, Rc<Dispatched>)>>,
     /// Set when a commit failed: what is on the disk is the transaction before.
     failed: Cell<bool>,
     /// Something may have changed for who waits: a write or a commit has ended.
@@ -110,9 +111,8 @@ impl Ext4 {
         let trusts_old = options.planted == Some(PlantedBug::TrustedOldCommits);
         let mut volume = Volume::mount_trusting(Rc::clone(&port), trusts_old).await?;
         check_writable(&volume)?;
-        if options.commit_mode == CommitMode::DualMode {
-            let has = port.barrier(journal::STREAM).completed().await;
-            has.map_err(|_| Error::Refused("dual-mode journaling on a disk without barriers".into()))?;
+        if options.commit_mode == CommitMode::DualMode && !is_kept(&*port).await {
+            return Err(Error::Refused("dual-mode journaling on a disk without barriers".into()));
         }
         let mut recovered = AtMount::default();
         if volume.needs_recovery() {

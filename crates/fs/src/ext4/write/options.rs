@@ -1,5 +1,6 @@
 //! How a volume is mounted for writing, and what is counted.
 
+use crate::order::CommitMode;
 use flashweir_core::{Duration, metrics};
 use serde::{Deserialize, Serialize};
 
@@ -14,18 +15,6 @@ pub enum Journaling {
     Writeback,
     /// Data go through the journal as metadata do: what was written together is there together, or not at all.
     Journal,
-}
-
-/// How transactions come to the disk in their order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CommitMode {
-    /// By waiting: data, then the blocks of the journal, then a flush, then the commit block, each for the one before.
-    #[default]
-    Legacy,
-    /// By barriers, as BarrierFS: data, blocks and commit block are dispatched one behind the other, and a flush comes when somebody
-    /// waits for durability (spec 3.4). The disk has to keep the order of streams.
-    DualMode,
 }
 
 /// How a volume is mounted.

@@ -18,66 +18,15 @@
 //! wait: each transaction has its own copy of the block anyhow.
 
 use super::super::layout::{Addr, Ino};
-use super::journal::{Closed, STREAM};
-use super::{CommitMode, Ext4, Journaling, PlantedBug, errno};
+use super::journal::Closed;
+use super::{CommitMode, Ext4, Journaling, PlantedBug};
+use crate::order::{Dispatched, STREAM};
 use crate::port::{Block, Ticket, Write};
-use crate::vfs::{Barrier, DirtyPage, Errno, Event};
+use crate::vfs::{Barrier, DirtyPage, Errno};
 use flashweir_core::Order;
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, Errno>;
-
-/// Requests that were dispatched together; several may wait for their answers.
-#[derive(Debug)]
-struct InFlight {
-    tickets: RefCell<Option<Vec<Ticket>>>,
-    answer: Cell<Option<Result<()>>>,
-    ended: Event,
-}
-
-impl InFlight {
-    fn new(tickets: Vec<Ticket>) -> Self {
-        Self { tickets: RefCell::new(Some(tickets)), answer: Cell::new(None), ended: Event::default() }
-    }
-
-    /// Waits until the device has answered.
-    async fn completed(&self) -> Result<()> {
-        // Who comes first asks for all.
-        let tickets = self.tickets.borrow_mut().take();
-        if let Some(tickets) = tickets {
-            let mut result = Ok(());
-            for ticket in tickets {
-                let answer = ticket.completed().await;
-                result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
-            }
-            self.answer.set(Some(result));
-            self.ended.notify();
-        }
-        self.ended.until(|| self.answer.get().is_some()).await;
-        self.answer.get().expect("it has ended")
-    }
-
-    /// Whether nobody has to wait for the answers.
-    fn is_over(&self) -> bool {
-        self.answer.get().is_some()
-            || self.tickets.borrow().as_ref().is_some_and(|tickets| tickets.iter().all(Ticket::is_complete))
-    }
-}
-
-/// Data of one call that were dispatched.
-#[derive(Debug)]
-pub(super) struct DataWrite {
-    ino: Ino,
-    requests: InFlight,
-}
-
-impl DataWrite {
-    /// Waits until the device has answered.
-    pub(super) async fn completed(&self) -> Result<()> {
-        self.requests.completed().await
-    }
-}
 
 /// A transaction that was dispatched and is not durable.
 #[derive(Debug)]
@@ -85,7 +34,7 @@ pub(super) struct Flight {
     tid: u64,
     /// Its blocks, in order.
     addrs: Vec<Addr>,
-    requests: InFlight,
+    requests: Rc<Dispatched>,
 }
 
 impl Ext4 {
@@ -107,7 +56,7 @@ impl Ext4 {
         ino: Ino,
         pages: &[DirtyPage],
         kind: Barrier,
-    ) -> Result<Rc<DataWrite>> {
+    ) -> Result<Rc<Dispatched>> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
@@ -119,9 +68,9 @@ impl Ext4 {
             }
             false => self.dispatch_pages(ino, pages, kind).await?,
         };
-        let data = Rc::new(DataWrite { ino, requests: InFlight::new(tickets) });
-        self.data.borrow_mut().retain(|data| data.requests.answer.get().is_none());
-        self.data.borrow_mut().push(Rc::clone(&data));
+        let data = Dispatched::new(tickets);
+        self.data.borrow_mut().retain(|(_, data)| !data.has_ended());
+        self.data.borrow_mut().push((ino, Rc::clone(&data)));
         if kind == Barrier::Data && !is_journalled {
             return Ok(data);
         }
@@ -192,7 +141,7 @@ impl Ext4 {
         }
         let mut addrs: Vec<Addr> = transaction.blocks.iter().map(|(addr, _)| *addr).collect();
         addrs.sort_unstable();
-        let requests = InFlight::new(self.journal.dispatch(transaction).await?);
+        let requests = Dispatched::new(self.journal.dispatch(transaction).await?);
         self.flights.borrow_mut().push(Rc::new(Flight { tid, addrs, requests }));
         Ok(())
     }
@@ -224,7 +173,7 @@ impl Ext4 {
     fn conflict(&self) -> Option<(Rc<Flight>, u64)> {
         let (state, awaited) = (self.state.borrow(), self.awaited.get());
         let flights = self.flights.borrow();
-        flights.iter().rev().filter(|flight| flight.tid <= awaited || !flight.requests.is_over()).find_map(
+        flights.iter().rev().filter(|flight| flight.tid <= awaited || !flight.requests.has_ended()).find_map(
             |flight| {
                 let shared = flight.addrs.iter().filter(|addr| state.is_in_running(**addr)).count();
                 (shared > 0).then(|| (Rc::clone(flight), shared as u64))
@@ -234,8 +183,10 @@ impl Ext4 {
 
     /// Makes data of a file durable that were dispatched behind the transactions up to one, which is durable.
     pub(super) async fn flush_data(&self, ino: Ino) -> Result<()> {
-        let under_way: Vec<Rc<DataWrite>> =
-            self.data.borrow().iter().filter(|data| data.ino == ino).cloned().collect();
+        let under_way: Vec<_> = {
+            let data = self.data.borrow();
+            data.iter().filter(|(of, _)| *of == ino).map(|(_, data)| Rc::clone(data)).collect()
+        };
         for data in under_way {
             data.completed().await?;
         }

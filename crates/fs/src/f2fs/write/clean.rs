@@ -23,7 +23,7 @@ use super::{F2fs, Scope, errno};
 use crate::port::{BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
-use flashweir_core::{Duration, Payload};
+use flashweir_core::{Duration, Order, Payload};
 
 /// Why a section is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +190,7 @@ impl F2fs {
         let before = self.writes.get();
         self.changes.until(|| !self.writes_before(before)).await;
         self.settle().await?;
+        self.answered(None).await?;
         let per_section = self.state.borrow().geometry.segments_per_section;
         for segment in (section * per_section..(section + 1) * per_section).map(SegNo) {
             let valid = self.run(|state| state.valid_blocks_of(segment)).await?;
@@ -235,6 +236,7 @@ impl F2fs {
             }
         }
         self.submit_moved(&mut moved);
+        self.end_placing(number);
         for ticket in moved.tickets {
             let answer = ticket.completed().await;
             result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
@@ -265,7 +267,8 @@ impl F2fs {
     fn note_moved(&self, moved: &mut Moved, ino: Nid, to: Addr, content: Payload) {
         self.moving.borrow_mut().insert(to, content.clone());
         moved.places.push(to);
-        self.wet.borrow_mut().insert(ino);
+        self.note_wet(ino);
+        self.note_moved_page(ino);
         let tag = Tag(u64::from(ino.0));
         match moved.writes.last_mut() {
             Some(last)
@@ -285,7 +288,7 @@ impl F2fs {
     fn submit_moved(&self, moved: &mut Moved) {
         for write in moved.writes.drain(..) {
             self.state.borrow_mut().metrics.written_blocks += write.payloads.len() as u64;
-            moved.tickets.push(self.port.write(write));
+            moved.tickets.push(self.submit_data(write, Order::Within));
         }
     }
 

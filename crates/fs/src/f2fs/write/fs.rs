@@ -10,11 +10,11 @@ use super::state::{State, Step};
 use super::{F2fs, Scope, errno};
 use crate::port::{BLOCK_BYTES, bytes_of};
 use crate::vfs::{
-    Attr, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result, SetAttr,
-    StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
+    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result,
+    SetAttr, StatFs, SyncKind, Ticket as VfsTicket, Timestamp, WriteCause, XattrMode,
 };
 use flashweir_core::command::Tag;
-use flashweir_core::{Duration, Payload};
+use flashweir_core::{Duration, Order, Payload};
 
 /// Blocks that an operation on names takes at most: nodes, blocks of directories, an inode.
 const NAMES_BLOCKS: u64 = 12;
@@ -384,7 +384,7 @@ impl F2fs {
     }
 
     /// Whether pages of a file are written where they are, if they are somewhere.
-    async fn is_in_place(&self, ino: Nid, pages: usize, cause: WriteCause) -> Result<bool> {
+    pub(super) async fn is_in_place(&self, ino: Nid, pages: usize, cause: WriteCause) -> Result<bool> {
         let rules = &self.options.in_place;
         let is_cause = match cause {
             WriteCause::Background => rules.background,
@@ -409,19 +409,36 @@ impl F2fs {
         Ok(Some(addr).filter(|addr| state.may_write_over(*addr) && !self.moving.borrow().contains_key(addr)))
     }
 
-    /// Writes pages until there is no room for more or all are written; says how many.
-    async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
+    /// A file of which only the first page is written keeps it in its inode, if it may.
+    pub(super) async fn write_inline(&self, ino: Nid, pages: &[DirtyPage]) -> Result<bool> {
+        let [page] = pages else { return Ok(false) };
+        if page.index > 0 || self.failed.get() {
+            return Ok(false);
+        }
+        self.balance().await?;
+        self.run(|state| state.write_inline(ino, &page.payload)).await
+    }
+
+    /// Gives pages their places until there is no room for more or all have them, and submits them; the last of all ends as `last`
+    /// says. The write has to be ended.
+    pub(super) async fn place_some(
+        &self,
+        ino: Nid,
+        pages: &[DirtyPage],
+        in_place: bool,
+        last: Order,
+    ) -> Placed {
         let number = self.begin_write(ino);
-        self.wet.borrow_mut().insert(ino);
+        self.note_wet(ino);
         let (new_tag, period) = {
             let state = self.state.borrow();
             (state.data_tag(), state.period())
         };
-        let (mut placed, mut result) = (0, Ok(()));
+        let (mut count, mut result) = (0, Ok(()));
         let mut tickets = Vec::new();
         let mut write: Option<crate::port::Write> = None;
         for page in pages {
-            if self.needs_room() && placed > 0 {
+            if self.needs_room() && count > 0 {
                 break;
             }
             let step = self
@@ -431,7 +448,12 @@ impl F2fs {
                         Some(addr) => addr,
                         None => {
                             let log = state.data_log(ino)?;
-                            state.place(ino, page.index, log)?
+                            let had_place = self.is_dual() && state.address(ino, page.index)?.is_place();
+                            let addr = state.place(ino, page.index, log)?;
+                            if had_place {
+                                self.note_moved_page(ino);
+                            }
+                            addr
                         }
                     };
                     state.metrics.in_place_pages += u64::from(there.is_some());
@@ -447,7 +469,7 @@ impl F2fs {
                     break;
                 }
             };
-            placed += 1;
+            count += 1;
             if second_tag != new_tag && self.in_place_since.get().is_none() {
                 self.in_place_since.set(Some(period));
             }
@@ -461,22 +483,46 @@ impl F2fs {
                 _ => {
                     let mut next = crate::port::Write::new(block, vec![page.payload.clone()]);
                     next.tags = [Tag(u64::from(ino.0)), second_tag];
-                    tickets.extend(write.replace(next).map(|run| self.port.write(run)));
+                    tickets.extend(write.replace(next).map(|run| self.submit_data(run, Order::Within)));
                 }
             }
         }
-        tickets.extend(write.map(|run| self.port.write(run)));
-        {
-            let metrics = &mut self.state.borrow_mut().metrics;
-            metrics.written_pages += placed as u64;
-            metrics.written_blocks += placed as u64;
-        }
-        for ticket in tickets {
-            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
-        }
-        self.end_write(number);
-        (placed, result)
+        let order = if count == pages.len() { last } else { Order::Within };
+        tickets.extend(write.map(|run| self.submit_data(run, order)));
+        self.end_placing(number);
+        let metrics = &mut self.state.borrow_mut().metrics;
+        metrics.written_pages += count as u64;
+        metrics.written_blocks += count as u64;
+        Placed { number, count, result, tickets }
     }
+
+    /// Writes pages until there is no room for more or all are written; says how many.
+    async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
+        let Placed { number, count, mut result, tickets } =
+            self.place_some(ino, pages, in_place, Order::Within).await;
+        let mut answers = Ok(());
+        for ticket in tickets {
+            answers = answers.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
+        }
+        if self.is_dual() {
+            self.note_volatile(ino);
+            // What was ordered behind them may refer to them.
+            self.failed.set(self.failed.get() || answers.is_err());
+        }
+        result = result.and(answers);
+        self.end_write(number);
+        (count, result)
+    }
+}
+
+/// Pages that got their places and were submitted.
+pub(super) struct Placed {
+    /// Of the write that they are.
+    pub(super) number: u64,
+    pub(super) count: usize,
+    /// Why there are no more.
+    pub(super) result: Result<()>,
+    pub(super) tickets: Vec<crate::port::Ticket>,
 }
 
 impl Fs for F2fs {
@@ -733,14 +779,8 @@ impl Fs for F2fs {
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         let ino = nid(ino)?;
         self.has_new_holes.set(true);
-        if let [page] = pages
-            && page.index == 0
-            && !self.failed.get()
-        {
-            self.balance().await?;
-            if self.run(|state| state.write_inline(ino, &page.payload)).await? {
-                return Ok(());
-            }
+        if self.write_inline(ino, pages).await? {
+            return Ok(());
         }
         let in_place = self.is_in_place(ino, pages.len(), cause).await?;
         let mut rest = pages;
@@ -787,11 +827,37 @@ impl Fs for F2fs {
     }
 
     async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
-        self.sync_file(nid(ino)?, kind).await
+        match self.is_dual() {
+            true => self.sync_in_order(nid(ino)?, kind).await,
+            false => self.sync_file(nid(ino)?, kind).await,
+        }
     }
 
     async fn sync(&self) -> Result<()> {
         self.checkpoint().await
+    }
+
+    async fn barrier(&self, ino: Ino, pages: &[DirtyPage], kind: Barrier) -> Result<VfsTicket> {
+        if !self.is_dual() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.has_new_holes.set(true);
+        let calls = self.order_file(nid(ino)?, pages, kind).await?;
+        Ok(Box::pin(async move {
+            let mut result = Ok(());
+            for call in calls {
+                result = result.and(call.completed().await);
+            }
+            result
+        }))
+    }
+
+    fn has_barriers(&self) -> bool {
+        self.is_dual()
+    }
+
+    fn syncs_in_order(&self) -> bool {
+        self.is_dual()
     }
 
     async fn unmount(&self) -> Result<()> {

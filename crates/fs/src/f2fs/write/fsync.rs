@@ -53,6 +53,7 @@ use super::super::layout::node::{Footer, Kind};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS};
 use super::state::{State, Step, Stop};
 use super::{F2fs, Scope, errno};
+use crate::order::CommitMode;
 use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
@@ -76,9 +77,10 @@ pub enum Flushing {
 /// A bug that the crash laboratory has to find. No option that a user can reach switches one on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// fsync makes the file's data durable and leaves out the metadata half of the pair, as the released prototype does.
+    /// fsync makes the file's data durable and leaves out the metadata half of the pair, as the released prototype does. In dual
+    /// mode nothing is flushed.
     NoMetadataFlush,
-    /// fsync makes the nodes durable and not the data that they refer to.
+    /// fsync makes the nodes durable and not the data that they refer to. In dual mode both are in one epoch.
     NoDataFlush,
     /// fdatasync leaves the inode out, and with it size and addresses.
     NoInode,
@@ -92,9 +94,9 @@ pub enum PlantedBug {
     ForgottenDirectory,
     /// So is one that has several names.
     ForgottenLinks,
-    /// A checkpoint does not wait for its parts before it writes its last block.
+    /// A checkpoint does not wait for its parts before it writes its last block. In dual mode they are in its epoch.
     NoFlushBeforeLastBlock,
-    /// The last block of a checkpoint is not made durable.
+    /// The last block of a checkpoint is not made durable. In dual mode: by a sync of everything.
     LazyLastBlock,
     /// A checkpoint by range flush leaves out the data.
     NoDataInCheckpoint,
@@ -106,11 +108,19 @@ pub enum PlantedBug {
     EarlyReuse,
     /// Blocks that a checkpoint frees are discarded before it is durable.
     EarlyDiscard,
+    /// Dual mode: data are in no order.
+    UnorderedData,
+    /// Dual mode: the nodes of an fsync do not end an epoch.
+    OpenNodes,
+    /// Dual mode: fdatabarrier ends no epoch.
+    LostBarrier,
+    /// Dual mode: fdatabarrier forgets the nodes of pages that got another place.
+    ForgottenMoves,
 }
 
 impl PlantedBug {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 19] = [
         (Self::NoMetadataFlush, "no-metadata-flush"),
         (Self::NoDataFlush, "no-data-flush"),
         (Self::NoInode, "no-inode"),
@@ -126,7 +136,22 @@ impl PlantedBug {
         (Self::ForgottenOrphans, "forgotten-orphans"),
         (Self::EarlyReuse, "early-reuse"),
         (Self::EarlyDiscard, "early-discard"),
+        (Self::UnorderedData, "orderless-data"),
+        (Self::OpenNodes, "open-nodes"),
+        (Self::LostBarrier, "lost-barrier"),
+        (Self::ForgottenMoves, "forgotten-moves"),
     ];
+
+    /// Whether it can show where what is committed is ordered so.
+    pub fn is_of(self, commit_mode: CommitMode) -> bool {
+        match self {
+            Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => commit_mode == CommitMode::Legacy,
+            Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => {
+                commit_mode == CommitMode::DualMode
+            }
+            _ => true,
+        }
+    }
 }
 
 /// What happened since the last checkpoint, as far as it matters before the next one.
@@ -217,14 +242,14 @@ impl State {
     }
 
     /// Whether an fsync has to write data that are in no page cache, or nodes.
-    fn has_to_sync(&self, ino: Nid, kind: SyncKind) -> bool {
+    pub(super) fn has_to_sync(&self, ino: Nid, kind: SyncKind) -> bool {
         self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
             || !self.nodes_to_sync(ino, kind).is_empty()
     }
 
     /// Adds the nodes of an inode to the chain. May be run again after it has stopped. Says whether they are there: not
     /// while a checkpoint is made.
-    fn link(&mut self, ino: Nid, kind: SyncKind) -> Step<bool> {
+    pub(super) fn link(&mut self, ino: Nid, kind: SyncKind) -> Step<bool> {
         if self.is_pending {
             return Ok(false);
         }

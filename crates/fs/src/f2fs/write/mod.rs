@@ -2,7 +2,8 @@
 //!
 //! Operations change the [`state`] in memory; [`space`] says where on the disk. Pages of files go to the disk when they
 //! are written, everything else with the next [`checkpoint`]. `sync` is a checkpoint; [`fsync`] writes the nodes of
-//! one file where that is enough, and [`recover`] finds them at the next mount.
+//! one file where that is enough, and [`recover`] finds them at the next mount. On a disk that keeps order all of that
+//! may be dispatched without waiting ([`order`]).
 //!
 //! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); a checkpoint waits for
 //! all writes that were submitted before it.
@@ -18,22 +19,25 @@ mod fs;
 mod fsync;
 mod names;
 mod options;
+mod order;
 mod recover;
 mod space;
 mod state;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
-use super::layout::{Addr, Geometry, Log, Nid};
+use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
-use crate::port::{BlockPort, PortError, Ticket, Write, payload_of};
+use crate::order::{CommitMode, is_kept};
+use crate::port::{BlockPort, PortError, Ticket, Write};
 use crate::vfs::{Errno, Event};
 use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
-use flashweir_core::{Duration, Payload};
+use flashweir_core::{Duration, Order, Payload};
 pub use fsync::{Flushing, METADATA, PlantedBug};
 use fsync::{Since, in_place_tag};
 pub use options::{Background, F2fsMetrics, F2fsOptions, InPlace};
+use order::Ordered;
 pub use recover::Recovered;
 use space::{Marks, Space};
 use state::{OpenLog, State, Step, Stop};
@@ -59,6 +63,8 @@ pub struct F2fs {
     /// Contents that cleaning has moved and that have not arrived.
     moving: RefCell<BTreeMap<Addr, Payload>>,
     options: F2fsOptions,
+    /// What order in the place of waiting needs.
+    ordered: Ordered,
     recovered: Cell<Recovered>,
     /// Files with data that were written since they, or all, were made durable.
     wet: RefCell<BTreeSet<Nid>>,
@@ -134,13 +140,21 @@ impl F2fs {
     }
 
     /// Mounts a volume for writing. Of one that was not unmounted, what fsync wrote since its last checkpoint is recovered
-    /// first; inodes that had lost their names are freed. Errors: those of [`Volume::mount`], and what was written by fsync
-    /// contradicts the volume.
+    /// first; inodes that had lost their names are freed. Errors: those of [`Volume::mount`], what was written by fsync
+    /// contradicts the volume, and the disk cannot do what the options ask for.
     pub async fn mount_with(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Result<Self> {
         let volume = Volume::mount(Rc::clone(&port)).await?;
         let flags = volume.checkpoint().flags;
         if flags.has(Flags::ERROR) || flags.has(Flags::FSCK) {
             return Err(Error::Corrupt("it says that it has to be checked".into()));
+        }
+        if options.commit_mode == CommitMode::DualMode {
+            if !is_kept(&*port).await {
+                return Err(Error::Refused("dual mode on a disk without barriers".into()));
+            }
+            if options.checkpoint == Flushing::RangeFlush {
+                return Err(Error::Refused("dual mode with range flushes of checkpoints".into()));
+            }
         }
         let state = State {
             planted: options.planted,
@@ -153,6 +167,7 @@ impl F2fs {
             volume,
             port,
             options,
+            ordered: Ordered::default(),
             recovered: Cell::default(),
             state: RefCell::new(state),
             tickets: RefCell::default(),
@@ -273,6 +288,7 @@ impl F2fs {
         let number = self.writes.get();
         self.writes.set(number + 1);
         self.writing.borrow_mut().insert(number, ino);
+        self.begin_placing(number, ino);
         number
     }
 
@@ -281,7 +297,15 @@ impl F2fs {
         self.writing.borrow().keys().next().is_some_and(|&first| first < number)
     }
 
+    /// Data of a file are written, or moved; where order takes the place of waiting that is known elsewhere.
+    fn note_wet(&self, ino: Nid) {
+        if !self.is_dual() {
+            self.wet.borrow_mut().insert(ino);
+        }
+    }
+
     fn end_write(&self, number: u64) {
+        self.end_placing(number);
         self.writing.borrow_mut().remove(&number);
         self.changes.notify();
     }
@@ -313,7 +337,7 @@ impl F2fs {
     fn submit_outbox(&self) {
         let writes = self.take_outbox();
         if !writes.is_empty() {
-            let tickets = writes.into_iter().map(|write| self.port.write(write));
+            let tickets = writes.into_iter().map(|write| self.submit(write, Order::Within));
             self.tickets.borrow_mut().extend(tickets);
         }
     }
@@ -387,8 +411,18 @@ impl F2fs {
         self.checkpoint_ended.get() >= number
     }
 
-    /// A checkpoint after which what `scope` says is durable, beside all that a checkpoint is about.
+    /// A checkpoint after which what `scope` says is durable, beside all that a checkpoint is about. One that is made for room
+    /// alone need not be durable where it is in order before what is written there.
     async fn checkpoint_of(&self, scope: Scope) -> std::result::Result<(), Errno> {
+        self.dispatch_checkpoint(scope).await?;
+        match self.is_dual() && scope != Scope::Metadata {
+            true => self.make_durable(None).await,
+            false => Ok(()),
+        }
+    }
+
+    /// The same up to its dispatch where order takes the place of waiting.
+    async fn dispatch_checkpoint(&self, scope: Scope) -> std::result::Result<(), Errno> {
         let is_unmount = scope == Scope::Unmount;
         {
             let mut asked = self.asked.borrow_mut();
@@ -434,13 +468,7 @@ impl F2fs {
         pending: &checkpoint::Pending,
         blocks_min: u32,
     ) -> Vec<(crate::port::Block, u32)> {
-        let discarded = {
-            let mut state = self.state.borrow_mut();
-            let discarded = state.freed_ranges(&pending.kept, blocks_min);
-            state.metrics.discarded_blocks +=
-                discarded.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
-            discarded
-        };
+        let discarded = self.freed_by(pending, blocks_min);
         let tickets: Vec<_> =
             discarded.iter().map(|&(block, count)| self.port.discard(block, count)).collect();
         for ticket in tickets {
@@ -450,6 +478,13 @@ impl F2fs {
         discarded
     }
 
+    fn freed_by(&self, pending: &checkpoint::Pending, blocks_min: u32) -> Vec<(crate::port::Block, u32)> {
+        let mut state = self.state.borrow_mut();
+        let freed = state.freed_ranges(&pending.kept, blocks_min);
+        state.metrics.discarded_blocks += freed.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
+        freed
+    }
+
     async fn make_checkpoint(&self, is_unmount: bool) -> std::result::Result<(), Errno> {
         let asked = self.asked.take();
         let (data, period) = {
@@ -457,7 +492,11 @@ impl F2fs {
             (state.data_tag(), state.period())
         };
         let pending = self.run(|state| state.prepare(is_unmount)).await?;
+        self.ordered.moved.borrow_mut().clear();
         let (before, reads_before) = (self.writes.get(), self.reads.get());
+        if self.is_dual() {
+            return self.order_checkpoint(pending, before, reads_before).await;
+        }
         // The data that were written before are flushed below.
         let mut flushing = self.options.checkpoint;
         let mut others: Vec<Tag> = asked.files.iter().map(|ino| Tag(u64::from(ino.0))).collect();
@@ -491,19 +530,17 @@ impl F2fs {
         if !planted(PlantedBug::NoFlushBeforeLastBlock) {
             self.flush(flushing, &tags).await?;
         }
-        let (addr, block) = &pending.last;
-        let mut last = Write {
-            fua: !planted(PlantedBug::LazyLastBlock),
-            ..Write::new(Geometry::block(*addr), vec![payload_of(block)])
-        };
-        last.tags[0] = METADATA;
+        let last = Write { fua: !planted(PlantedBug::LazyLastBlock), ..self.last_block(&pending) };
         self.port.write(last).completed().await.map_err(|error| errno(&error.into()))?;
         // Whoever looked a block up before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !planted(PlantedBug::EarlyDiscard) {
             discarded = self.discard(&pending, self.options.discard_blocks_min).await;
         }
-        self.state.borrow_mut().commit(pending, &discarded);
+        let mut state = self.state.borrow_mut();
+        let prepared = state.space.prepared();
+        state.space.note_answered(prepared);
+        state.commit(pending, &discarded);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! How a volume is mounted for writing, and what is counted.
 
 use super::fsync::{Flushing, PlantedBug};
+use crate::order::CommitMode;
 use flashweir_core::{Duration, metrics};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,8 @@ pub struct F2fsOptions {
     pub discard: bool,
     /// Fewer free blocks in a row than this are not discarded.
     pub discard_blocks_min: u32,
+    /// How data, nodes and checkpoints are kept in their order. In dual mode checkpoints are made durable by FLUSH.
+    pub commit_mode: CommitMode,
     /// By which command fsync of a file makes it durable, where it is no checkpoint.
     pub fsync: Flushing,
     /// By which command checkpoints do.
@@ -40,6 +43,7 @@ impl Default for F2fsOptions {
             in_place: InPlace::default(),
             discard: true,
             discard_blocks_min: 16,
+            commit_mode: CommitMode::Legacy,
             fsync: Flushing::Flush,
             checkpoint: Flushing::Flush,
             fastboot: false,

@@ -182,6 +182,8 @@ pub(super) struct Space {
     /// disk, each with the number of checkpoints that were prepared before.
     summaries: BTreeMap<SegNo, (u64, Summary)>,
     prepared: u64,
+    /// Of those that are prepared now, so many were when all that the disk has answered was written.
+    answered: u64,
     /// Sections out of which everything was moved since the last checkpoint, and the one that is being cleaned.
     pub(super) cleaned: BTreeSet<u32>,
     pub(super) cleaning: Option<u32>,
@@ -235,6 +237,7 @@ impl Space {
             emptied: BTreeSet::new(),
             summaries: BTreeMap::new(),
             prepared: 0,
+            answered: 0,
             cleaned: BTreeSet::new(),
             cleaning: None,
             reserved_sections: checkpoint.reserved_segments / per_section,
@@ -249,6 +252,16 @@ impl Space {
     /// Whether nothing is or was at a block.
     fn is_kept(&self, segment: SegNo, offset: u32) -> bool {
         block_bit(&self.kept[segment.0 as usize], offset as usize)
+    }
+
+    /// Checkpoints that were prepared.
+    pub(super) fn prepared(&self) -> u64 {
+        self.prepared
+    }
+
+    /// All that was written before so many checkpoints were prepared is on the disk.
+    pub(super) fn note_answered(&mut self, prepared: u64) {
+        self.answered = self.answered.max(prepared);
     }
 
     /// The summary of a segment that is not open, if it is in memory.
@@ -689,8 +702,8 @@ impl State {
                 self.space.emptied.insert(segment);
             }
         }
-        let prepared = self.space.prepared;
-        self.space.summaries.retain(|_, (number, _)| *number == prepared);
+        let answered = self.space.answered;
+        self.space.summaries.retain(|_, (number, _)| *number >= answered);
     }
 
     /// Free segments, as a checkpoint counts them.

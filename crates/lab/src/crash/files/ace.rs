@@ -334,6 +334,26 @@ pub fn reuse(seed: u64) -> Ops {
     Ops(ops)
 }
 
+/// Durable files that are changed and ordered, before another one is changed and ordered or made durable: each call alone has
+/// to end its epoch, and few states show whether it does. One of the two has two names, so that F2FS makes a checkpoint where
+/// more than its data is wanted. Each sequence is there twice, for each of two volumes.
+pub fn barriers() -> Vec<Ops> {
+    let files = ["A/old", "B/old"].map(str::to_owned);
+    let overwrite = |file: &String| Op::Write(file.clone(), 0, 4_096);
+    let mut all = Vec::new();
+    for (one, other) in [(&files[0], &files[1]), (&files[1], &files[0])] {
+        for change in [overwrite(one), Op::Append(one.clone(), 5_000)] {
+            for call in [Op::Fdatabarrier(one.clone()), Op::Fbarrier(one.clone())] {
+                for last in [Op::Fdatabarrier(other.clone()), Op::Fsync(other.clone())] {
+                    let ops = Ops(vec![change.clone(), call.clone(), overwrite(other), last]);
+                    all.extend([ops.clone(), ops]);
+                }
+            }
+        }
+    }
+    all
+}
+
 /// The same sequence, in which some files are ordered and not made durable.
 pub fn with_barriers(ops: Ops, seed: u64) -> Ops {
     let mut random = Stream::new(seed, "barriers in a sequence");

@@ -157,6 +157,11 @@ enum Source {
 impl Source {
     fn new(config: &FileCrashConfig) -> Self {
         match config.sequences {
+            Sequences::Seq1 if config.format.is_dual() => {
+                let mut all = ace::barriers();
+                all.extend((0..).zip(ace::seq1()).map(|(number, ops)| ace::with_barriers(ops, number)));
+                Self::List(all)
+            }
             Sequences::Seq1 => Self::List(ace::seq1()),
             Sequences::Seq2 => Self::Drawn(ace::seq2, config.seed),
             Sequences::Random => Self::Drawn(ace::random, config.seed),
@@ -166,14 +171,13 @@ impl Source {
     }
 
     fn get(&self, number: u64, format: Format) -> Option<Ops> {
-        let ops = match self {
+        match self {
             Self::List(list) => list.get(number as usize).cloned(),
-            // Seeds of campaigns that follow each other keep apart.
-            Self::Drawn(draw, seed) => Some(draw(seed.wrapping_mul(1 << 32).wrapping_add(number))),
-        };
-        match format {
-            Format::Ext4Dual => ops.map(|ops| ace::with_barriers(ops, number)),
-            Format::F2fs | Format::Ext4 | Format::Ext4Journal => ops,
+            Self::Drawn(draw, seed) => {
+                // Seeds of campaigns that follow each other keep apart.
+                let ops = draw(seed.wrapping_mul(1 << 32).wrapping_add(number));
+                Some(if format.is_dual() { ace::with_barriers(ops, number) } else { ops })
+            }
         }
     }
 

@@ -328,7 +328,9 @@ impl Noted {
         position: Rc<dyn Fn() -> u64>,
     ) -> Pin<Box<dyn Future<Output = Result<u64, String>>>> {
         match case.base.format {
-            Format::F2fs => Box::pin(self.sequence_on::<F2fs>(case, port, handle, position)),
+            Format::F2fs | Format::F2fsDual => {
+                Box::pin(self.sequence_on::<F2fs>(case, port, handle, position))
+            }
             Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => {
                 Box::pin(self.sequence_on::<Ext4>(case, port, handle, position))
             }

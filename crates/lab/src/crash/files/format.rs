@@ -7,8 +7,9 @@ use super::token::Bug;
 use super::volume::{BLOCKS, FULL, Setup};
 use crate::stack::FlushMode;
 use flashweir_contract::DeviceKind;
-use flashweir_fs::ext4::{self, CommitMode, Ext4, Ext4Options, Journaling};
+use flashweir_fs::ext4::{self, Ext4, Ext4Options, Journaling};
 use flashweir_fs::f2fs::{self, F2fs, F2fsOptions, Flushing, InPlace};
+use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::Fs;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub enum Format {
     /// F2FS, with its range flushes where the host has them.
     #[default]
     F2fs,
+    /// The same with order in the place of waiting, on a disk with barriers.
+    F2fsDual,
     /// ext4 with ordered data.
     Ext4,
     /// ext4 whose data are journalled.
@@ -31,8 +34,9 @@ pub enum Format {
 
 impl Format {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::F2fs, "f2fs"),
+        (Self::F2fsDual, "f2fs-dual"),
         (Self::Ext4, "ext4"),
         (Self::Ext4Journal, "ext4-journal"),
         (Self::Ext4Dual, "ext4-dual"),
@@ -40,23 +44,28 @@ impl Format {
 
     /// Whether it is ext4, however mounted.
     pub fn is_ext4(self) -> bool {
-        self != Self::F2fs
+        !matches!(self, Self::F2fs | Self::F2fsDual)
     }
 
     /// What its journal promises of data, where it is ext4.
     pub fn journaling(self) -> Journaling {
         match self {
             Self::Ext4Journal => Journaling::Journal,
-            Self::F2fs | Self::Ext4 | Self::Ext4Dual => Journaling::Ordered,
+            Self::F2fs | Self::F2fsDual | Self::Ext4 | Self::Ext4Dual => Journaling::Ordered,
         }
     }
 
-    /// How its transactions are kept in their order, where it is ext4.
+    /// How what it commits is kept in its order.
     pub fn commit_mode(self) -> CommitMode {
         match self {
-            Self::Ext4Dual => CommitMode::DualMode,
+            Self::F2fsDual | Self::Ext4Dual => CommitMode::DualMode,
             Self::F2fs | Self::Ext4 | Self::Ext4Journal => CommitMode::Legacy,
         }
+    }
+
+    /// Whether order takes the place of waiting.
+    pub fn is_dual(self) -> bool {
+        self.commit_mode() == CommitMode::DualMode
     }
 
     /// What the model device of it keeps.
@@ -113,7 +122,7 @@ impl Tested for F2fs {
     }
 
     async fn mount(disk: Rc<dyn BlockPort>, setup: Setup) -> Result<Self, String> {
-        let Setup { mode, base, .. } = setup;
+        let Setup { format, mode, base, .. } = setup;
         let planted = match setup.planted {
             Some(Bug::F2fs(bug)) => Some(bug),
             _ => None,
@@ -121,10 +130,16 @@ impl Tested for F2fs {
         let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
         let is_odd = !base.is_multiple_of(2);
         let is_full = base & FULL != 0;
+        let in_place = match format.is_dual() && base % 4 == 2 {
+            // Then what is overwritten is found by other nodes.
+            true => InPlace::never(),
+            false => InPlace { force: is_odd && !is_full, ..InPlace::default() },
+        };
         let options = F2fsOptions {
+            commit_mode: format.commit_mode(),
             fsync: by,
-            checkpoint: if is_odd { by } else { Flushing::Flush },
-            in_place: InPlace { force: is_odd && !is_full, ..InPlace::default() },
+            checkpoint: if is_odd && !format.is_dual() { by } else { Flushing::Flush },
+            in_place,
             discard_blocks_min: if is_odd { 1 } else { 16 },
             // One base in eight, with range flushes for checkpoints.
             fastboot: base % 8 == 5,
@@ -173,7 +188,7 @@ impl Tested for Ext4 {
         let (journaling, commit_mode) = (setup.format.journaling(), setup.format.commit_mode());
         let discard = !setup.base.is_multiple_of(2);
         // Checkpoints have to meet transactions that are not durable, within a sequence.
-        let checkpoint_blocks = if commit_mode == CommitMode::DualMode { 24 } else { 0 };
+        let checkpoint_blocks = if setup.format.is_dual() { 24 } else { 0 };
         let options = Ext4Options {
             journaling,
             commit_mode,

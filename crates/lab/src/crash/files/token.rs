@@ -66,9 +66,11 @@ impl Bug {
     /// All that a file system has to be tested with, its own first.
     pub fn all(format: Format) -> Vec<Self> {
         match format {
-            Format::F2fs => {
-                let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| Self::F2fs(bug));
-                own.chain(DEVICE_BUGS.into_iter().map(Self::Device)).collect()
+            Format::F2fs | Format::F2fsDual => {
+                let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
+                let own = own.filter(|bug| bug.is_of(format.commit_mode())).map(Self::F2fs);
+                let device = DEVICE_BUGS.into_iter().filter(|_| !format.is_dual()).map(Self::Device);
+                own.chain(device).collect()
             }
             Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => {
                 let own = ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);

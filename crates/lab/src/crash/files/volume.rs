@@ -254,7 +254,7 @@ impl Base {
     /// Makes, ages and prepares a volume.
     pub fn make(format: Format, seed: u64) -> Result<Self, String> {
         match format {
-            Format::F2fs => Self::make_of::<F2fs>(format, seed),
+            Format::F2fs | Format::F2fsDual => Self::make_of::<F2fs>(format, seed),
             Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => Self::make_of::<Ext4>(format, seed),
         }
     }
@@ -373,7 +373,7 @@ impl Damage {
 /// after.
 pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
     match setup.format {
-        Format::F2fs => recover_as::<F2fs>(on, setup),
+        Format::F2fs | Format::F2fsDual => recover_as::<F2fs>(on, setup),
         Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => recover_as::<Ext4>(on, setup),
     }
 }
@@ -394,7 +394,7 @@ fn recover_as<F: Tested>(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damag
 pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
     let checked = on.run(move |disk, _| async move {
         match format {
-            Format::F2fs => F2fs::used_pages(&disk).await,
+            Format::F2fs | Format::F2fsDual => F2fs::used_pages(&disk).await,
             Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => Ext4::used_pages(&disk).await,
         }
     });
@@ -404,7 +404,7 @@ pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
 /// Shows that a recovered volume can be used: something is written, everything is deleted, and all room is free again.
 pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
     match setup.format {
-        Format::F2fs => exercise_as::<F2fs>(on, pages, setup),
+        Format::F2fs | Format::F2fsDual => exercise_as::<F2fs>(on, pages, setup),
         Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => exercise_as::<Ext4>(on, pages, setup),
     }
 }

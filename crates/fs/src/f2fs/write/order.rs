@@ -1,0 +1,466 @@
+//! Order in the place of waiting (spec 3.4): everything is written in order in one stream, calls wait for dispatch only, and
+//! who wants durability waits for one flush.
+//!
+//! | call | dispatches | waits for |
+//! |---|---|---|
+//! | fsync | data; nodes; or a checkpoint | the flush behind them |
+//! | fdatasync | the same, the inode only if more than its times changed | the flush behind them |
+//! | fbarrier | as fsync | their dispatch |
+//! | fdatabarrier | data; nodes only if a page of them had another place before | their dispatch |
+//! | checkpoint | data, nodes, tables and pack; its last block; discards; | dispatch, and a flush where durability was promised |
+//!
+//! A semicolon is the end of an epoch.
+//!
+//! # What has to be in an epoch before what
+//!
+//! 1. *Data before the nodes that refer to them*, for the reason in [`fsync`](super::fsync). Between the end of the epoch and
+//!    the nodes no page is placed: that is one step without waiting, taken when all that were placed have been submitted.
+//! 2. *Nodes before later nodes of the chain.* Each run of nodes ends an epoch. So a flush that covers the last node of an fsync
+//!    covers the whole chain to it, and what was ordered before it, whoever's.
+//! 3. *All that a pack refers to before its last block*, and that before everything later: what is written over blocks
+//!    that it frees, their discards, the pack behind it, nodes with its stamp. So blocks are free again when it is
+//!    dispatched.
+//! 4. *Nothing else.* What a node or a pack says persists with all that was dispatched before it.
+//!
+//! fdatabarrier orders what was overwritten. In place the data are enough; a page that went elsewhere shows only with its
+//! node, so the nodes of a file with such pages go along (`moved`).
+//!
+//! Invariants:
+//! 1. What was dispatched and not flushed is known: of files in `volatile`, of checkpoints by their number.
+//! 2. A disk that fails an ordered write keeps nothing of later epochs; the volume is not changed any more.
+//! 3. What must not be read from the disk before it has arrived is read after an answer: summaries stay in memory until then,
+//!    and cleaning waits for data that are under way.
+
+use super::super::layout::{Geometry, Nid};
+use super::checkpoint::Pending;
+use super::state::Stop;
+use super::{F2fs, Flushing, METADATA, PlantedBug, Scope, errno};
+use crate::order::{CommitMode, Dispatched, STREAM};
+use crate::port::{Block, InOrder, Request, Ticket, Write, payload_of};
+use crate::vfs::{Barrier, DirtyPage, Errno, SyncKind, WriteCause};
+use flashweir_core::Order;
+use flashweir_core::command::Tag;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+type Result<T> = std::result::Result<T, Errno>;
+
+/// What is kept beside what every mount keeps.
+#[derive(Debug, Default)]
+pub(super) struct Ordered {
+    /// Whether the open epoch has members.
+    is_open: Cell<bool>,
+    /// Epochs that ended.
+    epochs: Cell<u64>,
+    /// Writes of data that got their places and are not all submitted, by number, with their files.
+    placing: RefCell<BTreeMap<u64, Nid>>,
+    /// Calls that were dispatched and that the device may not have answered, with their files.
+    under_way: RefCell<Vec<(Nid, Rc<Dispatched>)>>,
+    /// Files of which something was dispatched that may not be durable, with the number of what was dispatched last.
+    volatile: RefCell<BTreeMap<Nid, u64>>,
+    dispatches: Cell<u64>,
+    /// Files of which a page has another place than the nodes that were dispatched say.
+    pub(super) moved: RefCell<BTreeSet<Nid>>,
+    /// The last checkpoint that is known to be durable.
+    durable: Cell<u64>,
+    /// Flushes that several share.
+    flushes_begun: Cell<u64>,
+    flushes_ended: Cell<u64>,
+    is_flushing: Cell<bool>,
+}
+
+impl F2fs {
+    /// Whether order takes the place of waiting.
+    pub(super) fn is_dual(&self) -> bool {
+        self.options.commit_mode == CommitMode::DualMode
+    }
+
+    fn plants(&self, bug: PlantedBug) -> bool {
+        self.options.planted == Some(bug)
+    }
+
+    // Requests.
+
+    fn in_order(&self, order: Order) -> InOrder {
+        if !self.is_dual() {
+            return None;
+        }
+        self.ordered.is_open.set(order == Order::Within);
+        self.ordered.epochs.set(self.ordered.epochs.get() + u64::from(order == Order::Barrier));
+        Some((STREAM, order))
+    }
+
+    /// Submits a write, in order where that takes the place of waiting.
+    pub(super) fn submit(&self, write: Write, order: Order) -> Ticket {
+        let order = self.in_order(order);
+        self.port.write(Write { order, ..write })
+    }
+
+    /// The same of data.
+    pub(super) fn submit_data(&self, write: Write, order: Order) -> Ticket {
+        match self.plants(PlantedBug::UnorderedData) {
+            true => self.port.write(write),
+            false => self.submit(write, order),
+        }
+    }
+
+    /// Ends the open epoch, if it has members.
+    fn close_epoch(&self) -> Option<Ticket> {
+        self.ordered.is_open.get().then(|| {
+            let _ = self.in_order(Order::Barrier);
+            self.port.barrier(STREAM)
+        })
+    }
+
+    // Data that got their places.
+
+    pub(super) fn begin_placing(&self, number: u64, ino: Nid) {
+        if self.is_dual() {
+            self.ordered.placing.borrow_mut().insert(number, ino);
+        }
+    }
+
+    /// All of a write of data has been submitted.
+    pub(super) fn end_placing(&self, number: u64) {
+        if self.ordered.placing.borrow_mut().remove(&number).is_some() {
+            self.changes.notify();
+        }
+    }
+
+    /// Whether data of a file got places and are not submitted; 0 is cleaning, which moves blocks of any file.
+    fn is_placing(&self, ino: Nid) -> bool {
+        self.ordered.placing.borrow().values().any(|&other| other == ino || other == Nid(0))
+    }
+
+    /// A page of a file gets another place than it had.
+    pub(super) fn note_moved_page(&self, ino: Nid) {
+        if self.is_dual() {
+            self.ordered.moved.borrow_mut().insert(ino);
+        }
+    }
+
+    /// Something of a file is on its way, and may not be durable.
+    pub(super) fn note_volatile(&self, ino: Nid) {
+        let number = self.ordered.dispatches.get() + 1;
+        self.ordered.dispatches.set(number);
+        self.ordered.volatile.borrow_mut().insert(ino, number);
+    }
+
+    // Calls.
+
+    /// fbarrier and fdatabarrier, and the first half of fsync and fdatasync. Gives what the device has to answer.
+    pub(super) async fn order_file(
+        &self,
+        ino: Nid,
+        pages: &[DirtyPage],
+        kind: Barrier,
+    ) -> Result<Vec<Rc<Dispatched>>> {
+        self.sweep().await;
+        let epochs = self.ordered.epochs.get();
+        let mut all = self.dispatch_pages(ino, pages, kind).await?;
+        let is_moved = self.ordered.moved.borrow().contains(&ino);
+        match kind {
+            Barrier::All => all.extend(self.order_nodes(ino, SyncKind::All).await?),
+            Barrier::Data if is_moved && !self.plants(PlantedBug::ForgottenMoves) => {
+                all.extend(self.order_nodes(ino, SyncKind::Data).await?);
+            }
+            Barrier::Data => (),
+        }
+        // What was dispatched before this call is in an earlier epoch already if one has ended since.
+        if self.ordered.epochs.get() == epochs
+            && !(kind == Barrier::Data && self.plants(PlantedBug::LostBarrier))
+            && let Some(barrier) = self.close_epoch()
+        {
+            barrier.dispatched().await;
+        }
+        Ok(all)
+    }
+
+    /// Dispatches pages, the last one as a barrier.
+    async fn dispatch_pages(
+        &self,
+        ino: Nid,
+        pages: &[DirtyPage],
+        kind: Barrier,
+    ) -> Result<Vec<Rc<Dispatched>>> {
+        let (cause, lost) = match kind {
+            Barrier::All => (WriteCause::Sync, PlantedBug::NoDataFlush),
+            Barrier::Data => (WriteCause::DataSync, PlantedBug::LostBarrier),
+        };
+        let mut all = Vec::new();
+        if pages.is_empty() || self.write_inline(ino, pages).await? {
+            return Ok(all);
+        }
+        let in_place = self.is_in_place(ino, pages.len(), cause).await?;
+        let last = if self.plants(lost) { Order::Within } else { Order::Barrier };
+        let mut rest = pages;
+        while !rest.is_empty() {
+            if self.failed.get() {
+                return Err(Errno::EROFS);
+            }
+            self.balance().await?;
+            let dispatched = self.begin_dispatch(ino);
+            let placed = self.place_some(ino, rest, in_place, last).await;
+            // Who needs the answer asks for it.
+            self.end_write(placed.number);
+            dispatched.dispatch(placed.tickets).await;
+            all.push(dispatched);
+            placed.result?;
+            rest = &rest[placed.count..];
+        }
+        Ok(all)
+    }
+
+    fn begin_dispatch(&self, ino: Nid) -> Rc<Dispatched> {
+        let dispatched = Dispatched::begin();
+        self.ordered.under_way.borrow_mut().push((ino, Rc::clone(&dispatched)));
+        self.note_volatile(ino);
+        dispatched
+    }
+
+    /// Dispatches the nodes with which a file is found as it is, or a checkpoint where they cannot say it.
+    async fn order_nodes(&self, ino: Nid, kind: SyncKind) -> Result<Option<Rc<Dispatched>>> {
+        // One that begins after this has all that was done before.
+        let wanted = self.checkpoints_begun.get() + 1;
+        loop {
+            self.changes.until(|| self.has_checkpoint(wanted) || !self.is_checkpointing.get()).await;
+            if self.failed.get() {
+                return Err(Errno::EROFS);
+            }
+            if self.has_checkpoint(wanted) {
+                return Ok(None);
+            }
+            self.balance().await?;
+            if self.run(|state| state.needs_checkpoint(ino)).await? {
+                {
+                    let mut state = self.state.borrow_mut();
+                    state.metrics.fsyncs_by_checkpoint += u64::from(state.changed);
+                }
+                self.dispatch_checkpoint(Scope::File(ino)).await?;
+                return Ok(None);
+            }
+            if !self.state.borrow().has_to_sync(ino, kind) {
+                return Ok(None);
+            }
+            let (mut tickets, dispatched) = (Vec::new(), self.begin_dispatch(ino));
+            let linked = self.link_in_order(ino, kind, &mut tickets).await;
+            dispatched.dispatch(tickets).await;
+            if linked? {
+                self.state.borrow_mut().metrics.fsyncs_by_nodes += 1;
+                return Ok(Some(dispatched));
+            }
+        }
+    }
+
+    /// Submits the nodes of a file behind its data. False if a checkpoint is being made.
+    async fn link_in_order(&self, ino: Nid, kind: SyncKind, tickets: &mut Vec<Ticket>) -> Result<bool> {
+        loop {
+            self.changes.until(|| !self.is_placing(ino)).await;
+            if self.is_checkpointing.get() {
+                return Ok(false);
+            }
+            // Nothing waits from here on: the nodes refer to data of epochs that have ended.
+            let step = self.state.borrow_mut().place_blocks(ino);
+            tickets
+                .extend(self.take_outbox().into_iter().map(|write| self.submit_data(write, Order::Within)));
+            if let Err(stop) = step {
+                self.go_on(stop).await?;
+                continue;
+            }
+            if !self.plants(PlantedBug::NoDataFlush) {
+                tickets.extend(self.close_epoch());
+            }
+            let step = self.state.borrow_mut().link(ino, kind);
+            let writes = self.take_outbox();
+            let (count, is_open) = (writes.len(), self.plants(PlantedBug::OpenNodes));
+            for (at, write) in (1..).zip(writes) {
+                let order = if at == count && !is_open { Order::Barrier } else { Order::Within };
+                tickets.push(self.submit(write, order));
+            }
+            match step {
+                Ok(is_linked) => {
+                    if is_linked {
+                        self.ordered.moved.borrow_mut().remove(&ino);
+                    }
+                    return Ok(is_linked);
+                }
+                Err(stop) => self.go_on(stop).await?,
+            }
+        }
+    }
+
+    async fn go_on(&self, stop: Stop) -> Result<()> {
+        match stop {
+            Stop::Failed(errno) => Err(errno),
+            stop => self.load(stop).await.map_err(|error| errno(&error)),
+        }
+    }
+
+    /// fsync and fdatasync, after [`Self::order_file`] if there were dirty pages.
+    pub(super) async fn sync_in_order(&self, ino: Nid, kind: SyncKind) -> Result<()> {
+        self.sweep().await;
+        self.order_nodes(ino, kind).await?;
+        self.make_durable(Some(ino)).await
+    }
+
+    // Checkpoints.
+
+    /// Dispatches the last block of a checkpoint of which all else was submitted, or got its place by a write before `before`.
+    pub(super) async fn order_checkpoint(
+        &self,
+        pending: Pending,
+        before: u64,
+        reads_before: u64,
+    ) -> Result<()> {
+        let is_placing = || self.ordered.placing.borrow().keys().next().is_some_and(|&first| first < before);
+        self.changes.until(|| !is_placing()).await;
+        self.sweep().await;
+        if self.failed.get() {
+            return Err(Errno::EIO);
+        }
+        let mut discarded = Vec::new();
+        if self.plants(PlantedBug::EarlyDiscard) {
+            discarded = self.discard_in_order(&pending, 1);
+        }
+        if !self.plants(PlantedBug::NoFlushBeforeLastBlock) {
+            let barrier = self.close_epoch();
+            self.tickets.borrow_mut().extend(barrier);
+        }
+        let last = self.submit(self.last_block(&pending), Order::Barrier);
+        last.dispatched().await;
+        self.tickets.borrow_mut().push(last);
+        // Whoever looked a block up before the checkpoint may still be reading it.
+        self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
+        if self.options.discard && !self.plants(PlantedBug::EarlyDiscard) {
+            discarded = self.discard_in_order(&pending, self.options.discard_blocks_min);
+        }
+        self.state.borrow_mut().commit(pending, &discarded);
+        Ok(())
+    }
+
+    /// Discards blocks that a checkpoint frees, in an epoch of their own. Gives them.
+    fn discard_in_order(&self, pending: &Pending, blocks_min: u32) -> Vec<(Block, u32)> {
+        let discarded = self.freed_by(pending, blocks_min);
+        for &(block, count) in &discarded {
+            let order = self.in_order(Order::Within);
+            // A disk that cannot discard is as good as before.
+            drop(self.port.submit(Request::Discard { block, count, order }));
+        }
+        let barrier = self.close_epoch();
+        self.tickets.borrow_mut().extend(barrier);
+        discarded
+    }
+
+    pub(super) fn last_block(&self, pending: &Pending) -> Write {
+        let (addr, block) = &pending.last;
+        let mut last = Write::new(Geometry::block(*addr), vec![payload_of(block)]);
+        last.tags[0] = METADATA;
+        last
+    }
+
+    // Durability.
+
+    /// Makes durable what was dispatched: of a file, or everything.
+    pub(super) async fn make_durable(&self, of: Option<Nid>) -> Result<()> {
+        let Ordered { durable, volatile, dispatches, .. } = &self.ordered;
+        let (upto, until, prepared) =
+            (self.checkpoint_ended.get(), dispatches.get(), self.state.borrow().space.prepared());
+        let has_checkpoint = durable.get() < upto;
+        let is_volatile = match of {
+            Some(ino) => volatile.borrow().contains_key(&ino),
+            None => !volatile.borrow().is_empty(),
+        };
+        if self.failed.get() {
+            return Err(Errno::EIO);
+        }
+        if !has_checkpoint && !is_volatile {
+            return Ok(());
+        }
+        self.answered(of).await?;
+        if has_checkpoint || of.is_none() {
+            self.settle().await?;
+        }
+        if of.is_none() {
+            self.state.borrow_mut().space.note_answered(prepared);
+        }
+        let lazy = if of.is_some() { PlantedBug::NoMetadataFlush } else { PlantedBug::LazyLastBlock };
+        if !self.plants(lazy) {
+            self.flush_dispatched(of).await?;
+        }
+        durable.set(durable.get().max(upto));
+        volatile.borrow_mut().retain(|&ino, &mut number| number > until || of.is_some_and(|of| ino != of));
+        Ok(())
+    }
+
+    /// Waits for the answers to what was dispatched of a file, or for all.
+    pub(super) async fn answered(&self, of: Option<Nid>) -> Result<()> {
+        let under_way: Vec<_> = {
+            let all = self.ordered.under_way.borrow();
+            let wanted = all.iter().filter(|(ino, _)| of.is_none_or(|of| of == *ino));
+            wanted.map(|(_, dispatched)| Rc::clone(dispatched)).collect()
+        };
+        let mut result = Ok(());
+        for dispatched in under_way {
+            result = result.and(dispatched.completed().await);
+        }
+        if result.is_err() {
+            self.failed.set(true);
+        }
+        result
+    }
+
+    /// Forgets what the device has answered, but not that something failed.
+    async fn sweep(&self) {
+        let (ended, open) =
+            self.ordered.under_way.take().into_iter().partition::<Vec<_>, _>(|(_, call)| call.has_ended());
+        *self.ordered.under_way.borrow_mut() = open;
+        let (complete, open) = self.tickets.take().into_iter().partition::<Vec<_>, _>(Ticket::is_complete);
+        *self.tickets.borrow_mut() = open;
+        let is_quiet = self.ordered.under_way.borrow().is_empty()
+            && self.tickets.borrow().is_empty()
+            && !self.is_settling.get();
+        if is_quiet {
+            let mut state = self.state.borrow_mut();
+            let prepared = state.space.prepared();
+            state.space.note_answered(prepared);
+        }
+        let mut is_good = true;
+        for (_, call) in ended {
+            is_good &= call.completed().await.is_ok();
+        }
+        for ticket in complete {
+            is_good &= ticket.completed().await.is_ok();
+        }
+        if !is_good {
+            self.failed.set(true);
+        }
+    }
+
+    /// Flushes what was answered: a range flush of a file, or a flush that all share who came before it began.
+    async fn flush_dispatched(&self, of: Option<Nid>) -> Result<()> {
+        if let (Some(ino), Flushing::RangeFlush) = (of, self.options.fsync) {
+            let tags = [Tag(u64::from(ino.0)), METADATA];
+            return self.flush(Flushing::RangeFlush, &tags).await;
+        }
+        let Ordered { flushes_begun, flushes_ended, is_flushing, .. } = &self.ordered;
+        let wanted = flushes_begun.get() + 1;
+        self.changes.until(|| flushes_ended.get() >= wanted || !is_flushing.get()).await;
+        if flushes_ended.get() >= wanted {
+            return Ok(());
+        }
+        if self.failed.get() {
+            return Err(Errno::EIO);
+        }
+        is_flushing.set(true);
+        let number = flushes_begun.get() + 1;
+        flushes_begun.set(number);
+        let flushed = self.flush(Flushing::Flush, &[]).await;
+        if flushed.is_ok() {
+            flushes_ended.set(number);
+        }
+        is_flushing.set(false);
+        self.changes.notify();
+        flushed
+    }
+}

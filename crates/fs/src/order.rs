@@ -1,0 +1,120 @@
+//! Order in the place of waiting, as far as file systems share it (spec 3.4).
+//!
+//! Place in the data flow: a file system that is mounted in [`CommitMode::DualMode`] writes everything in order in one stream,
+//! waits for dispatch only, and makes durable later what somebody waits for.
+//!
+//! Deliberately absent: what has to be in an epoch before what. Each file system knows its own.
+
+use crate::port::{BlockPort, PortError, Ticket};
+use crate::vfs::{Errno, Event};
+use flashweir_core::DeviceError;
+use flashweir_core::command::StreamId;
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// How what a file system commits (transactions, nodes of a synced file, checkpoints) comes to the disk in its order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitMode {
+    /// By waiting: each part for the one before to be on the disk, and for flushes between them.
+    #[default]
+    Legacy,
+    /// By barriers, as BarrierFS: parts are dispatched one behind the other, and a flush comes when somebody waits for
+    /// durability (spec 3.4). The disk has to keep the order of streams.
+    DualMode,
+}
+
+/// The stream of everything that a file system orders.
+pub(crate) const STREAM: StreamId = StreamId(0);
+
+/// Whether a disk keeps order: it takes a barrier of no length.
+pub(crate) async fn is_kept(port: &dyn BlockPort) -> bool {
+    port.barrier(STREAM).completed().await.is_ok()
+}
+
+/// What a caller is told of a request that failed.
+pub(crate) fn errno_of(error: &PortError) -> Errno {
+    match error {
+        PortError::Device(DeviceError::ReadOnly) => Errno::EROFS,
+        _ => Errno::EIO,
+    }
+}
+
+/// Requests of one call that are dispatched without being waited for; several may ask what became of them.
+#[derive(Debug)]
+pub(crate) struct Dispatched {
+    phase: RefCell<Phase>,
+    changes: Event,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Not all of them were submitted.
+    Begun,
+    Dispatched(Vec<Ticket>),
+    /// Somebody waits for the answers.
+    Asked,
+    Answered(Result<(), Errno>),
+}
+
+impl Dispatched {
+    fn in_phase(phase: Phase) -> Rc<Self> {
+        Rc::new(Self { phase: RefCell::new(phase), changes: Event::default() })
+    }
+
+    /// These, which were dispatched.
+    pub(crate) fn new(tickets: Vec<Ticket>) -> Rc<Self> {
+        Self::in_phase(Phase::Dispatched(tickets))
+    }
+
+    /// Those that [`Self::dispatch`] will be told of.
+    pub(crate) fn begin() -> Rc<Self> {
+        Self::in_phase(Phase::Begun)
+    }
+
+    /// Waits until all are dispatched.
+    pub(crate) async fn dispatch(&self, tickets: Vec<Ticket>) {
+        for ticket in &tickets {
+            ticket.dispatched().await;
+        }
+        self.phase.replace(Phase::Dispatched(tickets));
+        self.changes.notify();
+    }
+
+    /// Waits until the device has answered.
+    pub(crate) async fn completed(&self) -> Result<(), Errno> {
+        self.changes.until(|| !matches!(*self.phase.borrow(), Phase::Begun)).await;
+        // Who comes first asks for all.
+        let phase = self.phase.replace(Phase::Asked);
+        let Phase::Dispatched(tickets) = phase else {
+            self.phase.replace(phase);
+            self.changes.until(|| self.answer().is_some()).await;
+            return self.answer().expect("there is one");
+        };
+        let mut result = Ok(());
+        for ticket in tickets {
+            let answer = ticket.completed().await;
+            result = result.and(answer.map(|_| ()).map_err(|error| errno_of(&error)));
+        }
+        self.phase.replace(Phase::Answered(result));
+        self.changes.notify();
+        result
+    }
+
+    fn answer(&self) -> Option<Result<(), Errno>> {
+        match *self.phase.borrow() {
+            Phase::Answered(result) => Some(result),
+            _ => None,
+        }
+    }
+
+    /// Whether the device has answered all, so that nobody has to wait in [`Self::completed`].
+    pub(crate) fn has_ended(&self) -> bool {
+        match &*self.phase.borrow() {
+            Phase::Begun | Phase::Asked => false,
+            Phase::Dispatched(tickets) => tickets.iter().all(Ticket::is_complete),
+            Phase::Answered(_) => true,
+        }
+    }
+}
