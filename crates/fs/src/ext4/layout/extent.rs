@@ -131,6 +131,18 @@ impl Node {
         Ok(node)
     }
 
+    /// Whether a node that was read before is as its place wants it.
+    pub fn fits(&self, place: &Place) -> bool {
+        let range = match &self.entries {
+            Entries::Leaf(extents) => extents.first().zip(extents.last()).map(|(a, b)| (a.first, b.end())),
+            Entries::Index(children) => {
+                children.first().zip(children.last()).map(|(a, b)| (a.first, u64::from(b.first) + 1))
+            }
+        };
+        let is_inside = |(first, end)| place.range.start <= u64::from(first) && end <= place.range.end;
+        self.depth == place.depth && range.is_none_or(is_inside)
+    }
+
     fn entries_of(room: &[u8], place: &Place, max: u16, geometry: &Geometry) -> Result<Self> {
         let header = [0, 2, 4, 6].map(|at| u16_at(room, at));
         let [magic, count, stored_max, depth] = header;

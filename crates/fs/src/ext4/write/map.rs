@@ -16,6 +16,7 @@ use super::state::{State, Step};
 use crate::format::Kind;
 use crate::vfs::Errno;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// Part of a file: an extent, or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub(super) type Spans = BTreeMap<u64, Span>;
 struct Level {
     /// Null is the root.
     addr: Addr,
-    node: Node,
+    node: Rc<Node>,
     place: Place,
     /// The child on the way.
     child: usize,
@@ -56,17 +57,26 @@ pub(super) fn root_of(inode: &Inode, geometry: &Geometry) -> Step<Node> {
     Ok(Node::decode_root(&inode.block, geometry)?)
 }
 
-fn extents(node: &mut Node) -> &mut Vec<Extent> {
-    match &mut node.entries {
+fn extents(node: &mut Rc<Node>) -> &mut Vec<Extent> {
+    match &mut Rc::make_mut(node).entries {
         Entries::Leaf(extents) => extents,
         Entries::Index(_) => unreachable!("a way ends with a leaf"),
     }
 }
 
-fn children(node: &mut Node) -> &mut Vec<Index> {
-    match &mut node.entries {
+fn children(node: &mut Rc<Node>) -> &mut Vec<Index> {
+    match &mut Rc::make_mut(node).entries {
         Entries::Index(children) => children,
         Entries::Leaf(_) => unreachable!("a leaf has no children"),
+    }
+}
+
+/// The extents of the last node of a way, to be looked at.
+fn leaf_of(way: &[Level]) -> (&[Extent], &Place) {
+    let leaf = way.last().expect("there is a root");
+    match &leaf.node.entries {
+        Entries::Leaf(extents) => (extents, &leaf.place),
+        Entries::Index(_) => unreachable!("a way ends with a leaf"),
     }
 }
 
@@ -124,7 +134,7 @@ impl State {
     fn way(&self, ino: Ino, block: u64) -> Step<Vec<Level>> {
         let inode = self.inode(ino)?;
         let seed = inode.seed(&self.geometry);
-        let mut node = root_of(inode, &self.geometry)?;
+        let mut node = Rc::new(root_of(inode, &self.geometry)?);
         let mut place = node.root_place();
         let mut addr = Addr::NULL;
         let mut way = Vec::new();
@@ -133,7 +143,7 @@ impl State {
             let next = below.get(child).ok_or(Errno::EUCLEAN)?.child;
             let below = node.child_place(child, &place);
             way.push(Level { addr, node, place, child });
-            node = Node::decode(&self.block(next)?[..], &below, seed, &self.geometry)?;
+            node = self.extent_node(next, &below, seed)?;
             (place, addr) = (below, next);
         }
         way.push(Level { addr, node, place, child: 0 });
@@ -151,10 +161,8 @@ impl State {
         {
             return Ok(*span);
         }
-        let mut way = self.way(ino, block)?;
-        let leaf = way.last_mut().expect("there is a root");
-        let place = leaf.place.clone();
-        let extents = extents(&mut leaf.node);
+        let way = self.way(ino, block)?;
+        let (extents, place) = leaf_of(&way);
         let at = extents.partition_point(|extent| u64::from(extent.first) <= block);
         let of = |extent: &Extent| Span {
             first: extent.first.into(),
@@ -191,8 +199,8 @@ impl State {
 
     /// Where blocks of a file should be from `block` on: behind those before it.
     pub(super) fn goal(&mut self, ino: Ino, block: u64) -> Step<Addr> {
-        let mut way = self.way(ino, block)?;
-        let leaf = extents(&mut way.last_mut().expect("there is a root").node);
+        let way = self.way(ino, block)?;
+        let (leaf, _) = leaf_of(&way);
         let at = leaf.partition_point(|extent| u64::from(extent.first) <= block);
         Ok(match at.checked_sub(1).map(|at| leaf[at]) {
             Some(before) => {
@@ -217,10 +225,9 @@ impl State {
         Ok(addr)
     }
 
-    fn write_node(&mut self, ino: Ino, addr: Addr, node: &Node) -> Step<()> {
-        let (geometry, seed) = (self.geometry, self.inode(ino)?.seed(&self.geometry));
-        node.encode(&mut self.block_mut(addr)?[..], seed, &geometry);
-        Ok(())
+    fn write_node(&mut self, ino: Ino, addr: Addr, node: &Rc<Node>) -> Step<()> {
+        let seed = self.inode(ino)?.seed(&self.geometry);
+        self.put_extent_node(addr, Rc::clone(node), seed)
     }
 
     /// Writes the last node of a way, which was changed at an entry, and what follows from that above it.
@@ -229,7 +236,7 @@ impl State {
         let per_block = block_entries(geometry.block_bytes);
         while let Some(mut level) = way.pop() {
             let Some(parent) = way.last_mut() else {
-                return self.write_root(ino, level.node);
+                return self.write_root(ino, Rc::unwrap_or_clone(level.node));
             };
             let index = parent.child;
             if level.node.is_empty() {
@@ -239,8 +246,10 @@ impl State {
                 continue;
             }
             let first = first_of(&level.node).expect("it is not empty");
-            let is_moved = children(&mut parent.node)[index].first != first;
-            children(&mut parent.node)[index].first = first;
+            let is_moved = matches!(&parent.node.entries, Entries::Index(all) if all[index].first != first);
+            if is_moved {
+                children(&mut parent.node)[index].first = first;
+            }
             if level.node.len() <= usize::from(level.node.max) {
                 self.write_node(ino, level.addr, &level.node)?;
                 if !is_moved {
@@ -253,11 +262,11 @@ impl State {
             // What grows at its end stays full.
             let is_end = at + 1 >= length && length - 1 <= usize::from(level.node.max);
             let middle = if is_end { length - 1 } else { length / 2 };
-            let entries = match &mut level.node.entries {
+            let entries = match &mut Rc::make_mut(&mut level.node).entries {
                 Entries::Leaf(extents) => Entries::Leaf(extents.split_off(middle)),
                 Entries::Index(children) => Entries::Index(children.split_off(middle)),
             };
-            let right = Node { depth: level.node.depth, max: per_block, generation: 0, entries };
+            let right = Rc::new(Node { depth: level.node.depth, max: per_block, generation: 0, entries });
             let addr = self.new_tree_block(ino, level.addr)?;
             self.write_node(ino, addr, &right)?;
             self.write_node(ino, level.addr, &level.node)?;
@@ -282,7 +291,7 @@ impl State {
                 Entries::Index(children) => children[0].child,
             };
             let child = self.new_tree_block(ino, near)?;
-            let below = Node { max: block_entries(self.geometry.block_bytes), ..root };
+            let below = Rc::new(Node { max: block_entries(self.geometry.block_bytes), ..root });
             self.write_node(ino, child, &below)?;
             let first = first_of(&below).expect("it is not empty");
             let entries = Entries::Index(vec![Index { first, child }]);
@@ -307,12 +316,12 @@ impl State {
             let Entries::Index(below) = &root.entries else { return Ok(()) };
             let [only] = below[..] else { return Ok(()) };
             let place = root.child_place(0, &root.root_place());
-            let child = Node::decode(&self.block(only.child)?[..], &place, seed, &self.geometry)?;
+            let child = self.extent_node(only.child, &place, seed)?;
             if child.len() > ROOT_ENTRIES.into() {
                 return Ok(());
             }
             self.free_block(ino, only.child)?;
-            let root = Node { max: ROOT_ENTRIES, ..child };
+            let root = Node { max: ROOT_ENTRIES, ..Rc::unwrap_or_clone(child) };
             root.encode_root(&mut self.inode_mut(ino)?.block);
         }
     }

@@ -14,7 +14,7 @@
 
 use super::super::error::Error;
 use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
-use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, superblock};
+use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, extent, superblock};
 use super::super::{Inode, Result as FormatResult};
 use super::map::Spans;
 use super::options::{Ext4Metrics, PlantedBug};
@@ -22,7 +22,9 @@ use crate::format::{Kind, put};
 use crate::port::{BLOCK_BYTES, BlockBytes, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::Payload;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Why an operation cannot go on.
 #[derive(Debug)]
@@ -57,6 +59,14 @@ pub(super) struct Buffer {
     op: u64,
     /// Its checksum was looked at, or it was made here.
     pub(super) is_checked: bool,
+    /// What it says as a node of an extent tree, with the seed of its checksum; none after a change until somebody asks.
+    node: OnceCell<(u32, Rc<extent::Node>)>,
+}
+
+impl Buffer {
+    fn new(bytes: Box<BlockBytes>, op: u64, is_checked: bool) -> Self {
+        Self { bytes, op, is_checked, node: OnceCell::new() }
+    }
 }
 
 /// An inode. Its own size is what the disk knows: behind it there are only pages that were not written yet.
@@ -291,7 +301,7 @@ impl State {
 
     /// A block was read. What is in memory already is newer.
     pub(super) fn loaded(&mut self, addr: Addr, bytes: Box<BlockBytes>) {
-        self.buffers.entry(addr).or_insert(Buffer { bytes, op: 0, is_checked: false });
+        self.buffers.entry(addr).or_insert(Buffer::new(bytes, 0, false));
     }
 
     pub(super) fn block(&self, addr: Addr) -> Step<&BlockBytes> {
@@ -302,8 +312,9 @@ impl State {
     pub(super) fn block_mut(&mut self, addr: Addr) -> Step<&mut BlockBytes> {
         let op = self.op;
         let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
+        let node = std::mem::take(&mut buffer.node);
         if buffer.op != op {
-            let old = Buffer { bytes: buffer.bytes.clone(), ..*buffer };
+            let old = Buffer { node, bytes: buffer.bytes.clone(), ..*buffer };
             self.undo.push(Undo::Buffer(addr, Some(old)));
             buffer.op = op;
         }
@@ -311,9 +322,43 @@ impl State {
         Ok(&mut buffer.bytes)
     }
 
+    /// A node of an extent tree. Errors: it is not in memory; it is not one, or not one of this inode at this place.
+    pub(super) fn extent_node(
+        &self,
+        addr: Addr,
+        place: &extent::Place,
+        inode_seed: u32,
+    ) -> Step<Rc<extent::Node>> {
+        let buffer = self.buffers.get(&addr).ok_or(Stop::Block(addr))?;
+        if let Some((seed, node)) = buffer.node.get()
+            && *seed == inode_seed
+            && node.fits(place)
+        {
+            return Ok(Rc::clone(node));
+        }
+        let node = Rc::new(extent::Node::decode(&buffer.bytes[..], place, inode_seed, &self.geometry)?);
+        let _ = buffer.node.set((inode_seed, Rc::clone(&node)));
+        Ok(node)
+    }
+
+    /// Writes a node of an extent tree.
+    pub(super) fn put_extent_node(
+        &mut self,
+        addr: Addr,
+        node: Rc<extent::Node>,
+        inode_seed: u32,
+    ) -> Step<()> {
+        let geometry = self.geometry;
+        node.encode(&mut self.block_mut(addr)?[..], inode_seed, &geometry);
+        if let Some(buffer) = self.buffers.get(&addr) {
+            let _ = buffer.node.set((inode_seed, node));
+        }
+        Ok(())
+    }
+
     /// A block whose contents on the disk mean nothing any more.
     pub(super) fn put_block(&mut self, addr: Addr, bytes: Box<BlockBytes>) {
-        let old = self.buffers.insert(addr, Buffer { bytes, op: self.op, is_checked: true });
+        let old = self.buffers.insert(addr, Buffer::new(bytes, self.op, true));
         if old.as_ref().is_none_or(|old| old.op != self.op) {
             self.undo.push(Undo::Buffer(addr, old));
         }
@@ -597,7 +642,7 @@ impl State {
 
     /// The first block of the volume is this now, in memory and on the disk.
     pub(super) fn put_superblock(&mut self, block: Box<BlockBytes>) {
-        self.buffers.insert(Addr(0), Buffer { bytes: block, op: 0, is_checked: true });
+        self.buffers.insert(Addr(0), Buffer::new(block, 0, true));
     }
 
     /// Whether the running transaction has a block.
