@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 186] = [
+const BAD: [(&str, &str); 185] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -197,7 +197,6 @@ const BAD: [(&str, &str); 186] = [
     ("files varmail --device rflush --journal-mode journal", "--journal-mode needs --format ext4, and it is f2fs"),
     ("files varmail --device rflush --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
     ("files varmail --device barrier-850 --commit dual --range-checkpoints", "--range-checkpoints needs --commit legacy, and it is dual"),
-    ("crash files --format f2fs-dual --on device", "--format f2fs-dual needs --on model or late: it is for disks with barriers"),
     ("files varmail --device rflush --format ext4 --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
     ("files varmail --device rflush --format ext4 --fastboot", "--fastboot needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --range-checkpoints", "--range-checkpoints needs --format f2fs, and it is ext4"),

@@ -8,6 +8,7 @@ use crate::geometry::Geometry;
 use crate::range_flush;
 use crate::trace::Traced;
 use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op, Order};
+use std::collections::VecDeque;
 
 /// The mapping units that a range touches, and whether its ends cover only a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +64,39 @@ impl Device {
         } else if is_read && !self.is_locked() {
             self.start_read(now, at, effects);
         } else if is_write {
+            self.note_ordered(at);
             let bytes = self.commands.get(at).command.bytes_down();
             match self.memory_access(now, at, bytes) {
                 Some(done) => effects.push(Effect::At(done, Event::BufferMemory { command: at })),
                 None => self.start_write(now, at, effects),
             }
         } else {
-            self.enqueue(now, at, effects);
+            self.note_ordered(at);
+            self.ready(now, at, effects);
         }
         self.trace_room();
+    }
+
+    /// Commands of a stream are accepted as they arrive, however long each needs before that.
+    fn note_ordered(&mut self, at: u32) {
+        if let Some(stream) = self.stream_of(at) {
+            self.orders.arrived.entry(stream).or_default().push_back((at, false));
+        }
+    }
+
+    /// A command can be accepted: with all that it needs, and behind those of its stream that came before.
+    pub(crate) fn ready(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+        let Some(stream) = self.stream_of(at) else { return self.enqueue(now, at, effects) };
+        let arrived = self.orders.arrived.entry(stream).or_default();
+        if let Some((_, is_ready)) = arrived.iter_mut().find(|(command, _)| *command == at) {
+            *is_ready = true;
+        }
+        while let Some(&(first, true)) = self.orders.arrived.get(&stream).and_then(VecDeque::front) {
+            if let Some(arrived) = self.orders.arrived.get_mut(&stream) {
+                arrived.pop_front();
+            }
+            self.enqueue(now, first, effects);
+        }
     }
 
     /// Refuses what the device cannot do; nothing has changed.
@@ -155,7 +180,7 @@ impl Device {
     }
 
     /// Accepts a command that changes something, or lets it wait behind those that came before.
-    pub(crate) fn enqueue(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+    fn enqueue(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
         self.nand.trace.record(|| Traced::Enqueued { command: at });
         self.admission.push_back(at);
         if self.admission.len() == 1 {

@@ -147,6 +147,8 @@ pub(crate) struct Streams {
     /// The device keeps epochs in order; otherwise nothing below is ever used.
     policy: PersistPolicy,
     streams: BTreeMap<StreamId, Stream>,
+    /// Commands of each stream that are not in the queue of acceptance, as they arrived, and whether they could be.
+    pub(crate) arrived: BTreeMap<StreamId, VecDeque<(u32, bool)>>,
     kept: BTreeMap<Ppa, Kept>,
     /// Superseded members that are kept, and how many of them are too many.
     counted: usize,

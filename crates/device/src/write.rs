@@ -41,7 +41,7 @@ impl Device {
         }
         self.commands.get_mut(at).left = reads;
         if reads == 0 {
-            self.enqueue(now, at, effects);
+            self.ready(now, at, effects);
         }
     }
 
@@ -49,7 +49,7 @@ impl Device {
         let active = self.commands.get_mut(command);
         active.left -= 1;
         if active.left == 0 {
-            self.enqueue(now, command, effects);
+            self.ready(now, command, effects);
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct Host {
     pub(crate) failures: Vec<(u64, DeviceError)>,
     /// The stream and the part in its epoch of what is submitted next, where that is given.
     pub(crate) order: Option<(StreamId, Order)>,
+    /// Commands as they were accepted.
+    pub(crate) accepted: Vec<u64>,
     next: u64,
 }
 
@@ -39,6 +41,7 @@ impl Host {
             errors: 0,
             failures: Vec::new(),
             order: None,
+            accepted: Vec::new(),
             next: 1,
         }
     }
@@ -47,7 +50,7 @@ impl Host {
         for effect in effects {
             match effect {
                 Effect::At(at, event) => self.agenda.at(at, event),
-                Effect::Accepted { .. } => {}
+                Effect::Accepted { id, .. } => self.accepted.push(id.0),
                 Effect::Complete(completion) => {
                     self.completed += 1;
                     if let Err(error) = completion.result {

@@ -1,8 +1,8 @@
 //! Streams and epochs: what a barrier holds back, what it costs, and what closures bring along (spec 3.2, 6.3).
 
 use crate::harness::Host;
-use flashweir_core::command::{RangeFlush, StreamId, Tag};
-use flashweir_core::{Bytes, DeviceError, Op, Order};
+use flashweir_core::command::{Data, RangeFlush, StreamId, Tag};
+use flashweir_core::{Bytes, DeviceError, Duration, Lba, Op, Order};
 use flashweir_device::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
 use flashweir_device::presets::preset;
 
@@ -121,6 +121,44 @@ fn regression_a_superseded_version_brings_its_closure() {
     host.submit(range_flush(7), false);
     host.wait(0);
     assert_eq!(host.survivors(1), [true], "the epoch before the tagged version");
+}
+
+/// Found by a cut of F2FS on a phone: a barrier of no length, which has no data to take, overtook the writes before it, and so do
+/// deallocations and writes of whole units those that have to read something first.
+#[test]
+fn regression_commands_of_a_stream_are_accepted_as_they_arrive() {
+    let mut config = small(PersistPolicy::InOrderRecovery);
+    config.buffer.access_latency = Duration::from_micros(10);
+    let mut host = Host::new(&config, 1);
+    host.write(0, 4, false);
+    host.wait(0);
+    host.submit(Op::Flush, false);
+    host.wait(0);
+    host.accepted.clear();
+    host.order = WITHIN;
+    // Half of a unit.
+    let per_unit = host.device.geometry().lbas_per_unit;
+    let part = Op::Write { lba: Lba(0), blocks: per_unit as u32 / 2, data: Data::Pattern(1) };
+    let mut ids = vec![host.submit(part, false)];
+    let write = |unit: u64| Op::Write {
+        lba: Lba(unit * per_unit),
+        blocks: per_unit as u32,
+        data: Data::Pattern(unit),
+    };
+    ids.push(host.submit(write(1), false));
+    host.order = BARRIER;
+    ids.push(host.submit(Op::Barrier, false));
+    host.order = WITHIN;
+    ids.push(host.submit(Op::Trim { lba: Lba(2 * per_unit), blocks: per_unit as u32 }, false));
+    ids.push(host.submit(write(3), false));
+    // One of another stream does not wait for them.
+    host.order = Some((StreamId(9), Order::Barrier));
+    let other = host.submit(Op::Barrier, false);
+    host.wait(0);
+    assert!(host.device.metrics().modify_pages_read > 0, "the first one had to read");
+    let theirs: Vec<u64> = host.accepted.iter().copied().filter(|id| *id != other).collect();
+    assert_eq!(theirs, ids);
+    assert_eq!(host.accepted[0], other);
 }
 
 /// A protected buffer loses nothing, so there is nothing to keep in order.

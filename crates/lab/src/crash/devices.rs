@@ -30,6 +30,8 @@ struct Shape {
     range_flush: RangeFlushSupport,
     order: PersistPolicy,
     fuse_epochs: u32,
+    /// Time that the buffer takes for the data of a command.
+    access_us: u64,
     /// Free blocks above those in reserve below which a plane collects already.
     eager_blocks: u32,
 }
@@ -51,6 +53,7 @@ const PLAIN: Shape = Shape {
     range_flush: RangeFlushSupport::None,
     order: PersistPolicy::None,
     fuse_epochs: 1,
+    access_us: 0,
     eager_blocks: 1,
 };
 
@@ -86,8 +89,9 @@ const SHAPES: [Shape; 26] = [
     ORDERED,
     Shape { name: "tiny-d3-write-back", order: PersistPolicy::InOrderWriteBack, blocks_per_plane: 14, eager_blocks: 1, ..ORDERED },
     Shape { name: "tiny-d3-transactional", order: PersistPolicy::Transactional, ..ORDERED },
-    Shape { name: "tiny-d3-fused", order: PersistPolicy::Transactional, fuse_epochs: 4, buffer_units: 24, ..ORDERED },
-    Shape { name: "tiny-d3-mlc", cell: Cell::Mlc, hot_cold: false, ..ORDERED },
+    Shape { name: "tiny-d3-fused", order: PersistPolicy::Transactional, fuse_epochs: 4, buffer_units: 24, access_us: 15,
+        ..ORDERED },
+    Shape { name: "tiny-d3-mlc", cell: Cell::Mlc, hot_cold: false, access_us: 15, ..ORDERED },
     Shape { name: "tiny-d3-write-back-mlc", order: PersistPolicy::InOrderWriteBack, cell: Cell::Mlc,
         blocks_per_plane: 14, eager_blocks: 1, parallel: [1, 1, 2], ..ORDERED },
     Shape { name: "tiny-d3-range", range_flush: RangeFlushSupport::Selective, allocation: Allocation::Dynamic,
@@ -186,6 +190,7 @@ impl Shape {
                 low_water: self.high_water / 2.0,
                 eviction: if self.hot_cold { Eviction::Fifo } else { Eviction::Lru },
                 range_flush: self.range_flush,
+                access_latency: us(self.access_us),
                 ..BufferConfig::default()
             },
             order: OrderConfig {

@@ -200,6 +200,9 @@ pub fn describe(fault: &Fault) -> String {
             format!("operation {op} read wrong data from unit {}", lpn.0)
         }
         Fault::Runtime(Misbehaviour::Failed { op, error }) => format!("operation {op} failed: {error}"),
+        Fault::Runtime(Misbehaviour::Overtaken { op, by }) => {
+            format!("operation {by} was accepted before {op}, which had arrived in the same stream before")
+        }
         Fault::Runtime(Misbehaviour::Wedged { in_flight, state }) => {
             format!("{in_flight} commands never complete: {state}")
         }

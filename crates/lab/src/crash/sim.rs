@@ -9,11 +9,12 @@
 use super::workload::{History, HostOp, Verb};
 use flashweir_contract::{Content, Log, OpIx};
 use flashweir_core::agenda::Agenda;
-use flashweir_core::command::pattern;
+use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{DeviceError, Done, Duration, Instant, Lpn, Payload};
 use flashweir_device::{Device, Effect, Event};
 use flashweir_ftl::BlockId;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub enum Misbehaviour {
     WrongRead { op: u32, lpn: Lpn },
     /// A command failed.
     Failed { op: u32, error: String },
+    /// A command of a stream was accepted before one that had arrived earlier.
+    Overtaken { op: u32, by: u32 },
     /// Commands never complete.
     Wedged { in_flight: u32, state: String },
     /// The device works on and on after the last command, or takes absurdly long for one.
@@ -60,6 +63,8 @@ pub struct Sim {
     log_ops: Vec<Option<OpIx>>,
     /// Reads may overtake the rest of a command that is accepted in parts: what they may return.
     expected: Vec<Option<Vec<u64>>>,
+    /// Commands of each stream that were submitted and not accepted.
+    arrived: BTreeMap<StreamId, VecDeque<u32>>,
     events: u32,
     /// A device without spare blocks said that it lost accepted writes: which ones the model cannot know.
     has_lost_writes: bool,
@@ -86,6 +91,7 @@ impl Sim {
             in_flight: 0,
             log_ops: vec![None; ops],
             expected: vec![None; ops],
+            arrived: BTreeMap::new(),
             events: 0,
             has_lost_writes: false,
             misbehaviour: None,
@@ -202,6 +208,9 @@ impl Sim {
         let op = self.history.ops[number as usize];
         let command = op.command(u64::from(number));
         self.log_ops[number as usize] = self.log.submit_command(&command, self.per_unit());
+        if let Some((stream, _)) = op.order {
+            self.arrived.entry(stream).or_default().push_back(number);
+        }
         if op.verb == Verb::Read {
             let (first, end) = self.touched(&op);
             let now_visible = |unit| self.device.peek(Lpn(unit)).unwrap_or_default().identity();
@@ -221,6 +230,8 @@ impl Sim {
                 Effect::Complete(completion) => {
                     let number = completion.id.0 as u32;
                     self.in_flight -= 1;
+                    // One that was refused, or does nothing, was never accepted.
+                    self.leave(number);
                     if let Some(op) = self.log_ops[number as usize] {
                         self.log.complete(op, completion.result.is_ok());
                     }
@@ -279,7 +290,23 @@ impl Sim {
         (op.lba / per_unit, (op.lba + u64::from(op.blocks)).div_ceil(per_unit))
     }
 
+    /// A command is not one of those that arrived and were not accepted any more. Gives the first of its stream that is.
+    fn leave(&mut self, number: u32) -> Option<u32> {
+        let (stream, _) = self.history.ops[number as usize].order?;
+        let arrived = self.arrived.get_mut(&stream)?;
+        arrived.retain(|other| *other != number);
+        arrived.front().copied()
+    }
+
     fn accept(&mut self, number: u32, seq: u64) {
+        let is_first = |arrived: &VecDeque<u32>| arrived.front() == Some(&number);
+        let stream = self.history.ops[number as usize].order.map(|(stream, _)| stream);
+        let is_due = stream.is_none_or(|stream| self.arrived.get(&stream).is_some_and(is_first));
+        if let Some(op) = self.leave(number)
+            && !is_due
+        {
+            self.misbehaviour.get_or_insert(Misbehaviour::Overtaken { op, by: number });
+        }
         let Some(log_op) = self.log_ops[number as usize] else { return };
         let op = self.history.ops[number as usize];
         let mut units: Vec<(Lpn, Content)> = Vec::new();
