@@ -66,6 +66,9 @@ pub(crate) struct FilesArgs {
     /// only if this is given [default: legacy]
     #[arg(long, value_name = "MODE", value_enum)]
     commit: Option<CommitArg>,
+    /// ext4 with --commit dual: a transaction does not wait for earlier ones that have blocks of it; each has its own version of them
+    #[arg(long)]
+    multi_version: bool,
     /// What becomes of a sync; several are run side by side
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "flush")]
     flush: Vec<FlushArg>,
@@ -157,8 +160,15 @@ impl FilesArgs {
             true => Err(Failure::Usage(format!("{option} needs --format {needs}, and it is {is}"))),
             false => Ok(()),
         };
+        for (is_given, option) in [(self.order_only, "--order-only"), (self.multi_version, "--multi-version")]
+        {
+            if is_given && self.commit != Some(CommitArg::Dual) {
+                return Err(Failure::Usage(format!("{option} needs --commit dual")));
+            }
+        }
         if self.format == FormatArg::F2fs {
             only(self.journal_mode.is_some(), "--journal-mode", "ext4", "f2fs")?;
+            only(self.multi_version, "--multi-version", "ext4", "f2fs")?;
             if self.range_checkpoints && self.commit == Some(CommitArg::Dual) {
                 return Err(Failure::Usage(
                     "--range-checkpoints needs --commit legacy, and it is dual".into(),
@@ -175,8 +185,8 @@ impl FilesArgs {
             Some(JournalModeArg::Journal) => Journaling::Journal,
             Some(JournalModeArg::Writeback) => Journaling::Writeback,
         };
-        let commit_mode = self.commit_mode();
-        Ok(Format::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() }))
+        let (commit_mode, multi_version) = (self.commit_mode(), self.multi_version);
+        Ok(Format::Ext4(Ext4Options { journaling, commit_mode, multi_version, ..Ext4Options::default() }))
     }
 
     fn commit_mode(&self) -> CommitMode {

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 185] = [
+const BAD: [(&str, &str); 187] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -188,6 +188,8 @@ const BAD: [(&str, &str); 185] = [
     ("files varmail", "missing: --device <PRESET|FILE.toml>"),
     ("files linkbench,nodes=5 --device rflush", "nodes is 5: expected 100 to 4294967296"),
     ("files tpcc,commit=now --device rflush", "commit cannot be `now`: expected sync, write or lazy"),
+    ("files varmail --device barrier-850 --format ext4 --order-only", "--order-only needs --commit dual"),
+    ("files varmail --device barrier-850 --commit dual --multi-version", "--multi-version needs --format ext4, and it is f2fs"),
     ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench, oltp-insert; did you mean `varmail`?"),
     ("files varmail --device sata-mlc --flush rflush", "--flush cannot be `rflush` on sata-mlc: buffer.range_flush is none: expected --set buffer.range_flush=selective, or another --flush"),
     ("files varmail varmail --device rflush", "WORKLOAD `varmail` is there twice: expected different names"),
