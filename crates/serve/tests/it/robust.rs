@@ -141,12 +141,11 @@ fn a_half_closed_client_is_answered_or_dropped() {
     good.end();
 }
 
-/// Sends byte by byte; gives how long the server looked on.
-fn drip(mut stream: UnixStream, bytes: &[u8]) -> Duration {
-    let begin = Instant::now();
+/// Sends byte by byte; gives how long the server looked on since the message, or the handshake, began.
+fn drip(begun: Instant, mut stream: UnixStream, bytes: &[u8]) -> Duration {
     stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     for byte in bytes.iter().cycle() {
-        assert!(begin.elapsed() < PATIENCE, "a client that sends byte by byte is not dropped");
+        assert!(begun.elapsed() < PATIENCE, "a client that sends byte by byte is not dropped");
         if stream.write_all(&[*byte]).is_err() {
             break;
         }
@@ -156,7 +155,7 @@ fn drip(mut stream: UnixStream, bytes: &[u8]) -> Duration {
             Ok(_) | Err(_) => {}
         }
     }
-    begin.elapsed()
+    begun.elapsed()
 }
 
 #[test]
@@ -168,6 +167,7 @@ fn a_slow_loris_is_dropped_after_the_patience_and_an_idle_client_is_not() {
     let lorises = [
         // Options that are unknown, one after the other: a handshake without end.
         std::thread::spawn({
+            let begun = Instant::now();
             let stream = greeted(&server.socket);
             let mut bytes = vec![0, 0, 0, 3];
             for _ in 0..64 {
@@ -175,19 +175,21 @@ fn a_slow_loris_is_dropped_after_the_patience_and_an_idle_client_is_not() {
                 bytes.extend(99u32.to_be_bytes());
                 bytes.extend(0u32.to_be_bytes());
             }
-            move || drip(stream, &bytes)
+            move || drip(begun, stream, &bytes)
         }),
         // The payload of one write.
         std::thread::spawn({
             let mut stream = transmitting(&server.socket);
+            let begun = Instant::now();
             stream.write_all(&header(command::WRITE, 1, 0, 1 << 20)).unwrap();
-            move || drip(stream, &[1])
+            move || drip(begun, stream, &[1])
         }),
         // The payload of a write that is refused.
         std::thread::spawn({
             let mut stream = transmitting(&server.socket);
+            let begun = Instant::now();
             stream.write_all(&header(command::WRITE, 1, 1, 1 << 20)).unwrap();
-            move || drip(stream, &[1])
+            move || drip(begun, stream, &[1])
         }),
     ];
     for loris in lorises {
