@@ -199,6 +199,8 @@ fn file_cuts(seed: u64) -> Verdict {
         "--format ext4-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
         "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
         "--format ext4 --sequences random --count 4 --states-each 40 --on device",
+        "--format ext4-dual --sequences random --count 6 --states-each 40 --on device",
+        "--format f2fs-dual --sequences random --count 6 --states-each 40 --on device",
     ] {
         let all = ["crash", "files", "--quiet", "--fsck-every", "500", "--seed", &seed_text];
         if let Verdict::Failed(why) = show(weir(seed).args(all).args(what.split(' '))) {
