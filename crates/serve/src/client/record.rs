@@ -211,13 +211,19 @@ impl Record {
         self.next_id
     }
 
+    /// Whether a request stays in the region.
+    pub fn covers(&self, ask: &Ask) -> bool {
+        let end = ask.offset.saturating_add(u64::from(ask.length));
+        ask.command == command::FLUSH || (self.region.start <= ask.offset && end <= self.region.end)
+    }
+
     /// Grains that a request touches, within the region.
     fn grains(&self, ask: &Ask) -> Range<usize> {
+        assert!(self.covers(ask), "requests stay in the region: {ask:?}");
         if ask.command == command::FLUSH {
             return 0..0;
         }
         let (from, end) = (ask.offset, ask.offset + u64::from(ask.length));
-        assert!(self.region.start <= from && end <= self.region.end, "requests stay in the region: {ask:?}");
         let at = |byte: u64| byte - self.region.start;
         (at(from) / self.grain) as usize..at(end).div_ceil(self.grain) as usize
     }
@@ -526,6 +532,17 @@ mod tests {
         let mut data = vec![0; length as usize];
         stamp(&mut data, offset / BLOCK as u64, record.next_id());
         record.submit(&ask(command::WRITE, offset, length), &data)
+    }
+
+    #[test]
+    fn a_region_covers_whole_requests_and_flushes() {
+        let record = Record::new(DeviceKind::D1, 8 * UNIT..16 * UNIT, UNIT, UNIT, vec![0; 8 * UNIT as usize]);
+        let covers = |command, offset, length| record.covers(&ask(command, offset, length));
+        assert!(covers(command::WRITE, 8 * UNIT, 8 * UNIT as u32));
+        assert!(covers(command::FLUSH, 0, 0));
+        assert!(!covers(command::WRITE, 7 * UNIT, 2 * UNIT as u32));
+        assert!(!covers(command::TRIM, 15 * UNIT, 2 * UNIT as u32));
+        assert!(!covers(command::READ, u64::MAX, 1));
     }
 
     fn flush(record: &mut Record) {

@@ -250,6 +250,9 @@ impl Pair {
             let Some(data) = self.asking.get(at + REQUEST_BYTES..at + REQUEST_BYTES + payload) else { break };
             if header.command != command::DISC {
                 let ask = Ask::of(&header);
+                if !record.covers(&ask) {
+                    return Err(wrong(format!("tap: the program leaves its region of the disk: {ask:?}")));
+                }
                 let id = record.submit(&ask, data);
                 watch(Tapped::Asked(id, &ask, data));
                 self.replies.expect(header.cookie, ask);
