@@ -96,8 +96,8 @@ impl Host {
 }
 
 struct Shared {
-    /// Absent after the power was cut.
-    live: Option<Live>,
+    /// Absent after the power was cut. Boxed: it is taken out for each delivery through a block layer.
+    live: Option<Box<Live>>,
     now: Instant,
     mode: FlushMode,
     unit_bytes: usize,
@@ -363,7 +363,7 @@ impl Stack {
             unit_bytes,
             arrived: Vec::new(),
             host: host.map(|config| Box::new(Host::new(config, unit_bytes))),
-            live: Some(live),
+            live: Some(Box::new(live)),
             mode,
             pending: Vec::new(),
             free: Vec::new(),
@@ -409,7 +409,7 @@ impl Stack {
         if self.executor.has_ready() || shared.is_plugged() {
             return now;
         }
-        let device = shared.live.as_ref().and_then(Live::next);
+        let device = shared.live.as_ref().and_then(|live| live.next());
         let next = [device, self.executor.next_timer(), shared.next_wake()].into_iter().flatten().min();
         next.map_or(now, |next| next.max(now))
     }
