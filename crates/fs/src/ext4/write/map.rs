@@ -15,7 +15,6 @@ use super::orphan::STEP_BLOCKS;
 use super::state::{State, Step};
 use crate::format::Kind;
 use crate::vfs::Errno;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// Part of a file: an extent, or a hole.
@@ -35,9 +34,6 @@ impl Span {
         Some(Addr(addr.0 + (block - self.first)))
     }
 }
-
-/// Parts of a file by their first blocks. They do not overlap.
-pub(super) type Spans = BTreeMap<u64, Span>;
 
 /// A node on the way to a block of a file.
 #[derive(Debug)]
@@ -121,57 +117,72 @@ fn rest(extent: &Extent, first: u64, end: u64) -> (Option<Extent>, Option<Extent
     (before, behind)
 }
 
-fn remove_overlapping(spans: &mut Spans, first: u64, end: u64) {
-    let before = spans.range(..first).next_back().filter(|(_, span)| span.end > first);
-    let from = before.map_or(first, |(&at, _)| at);
-    while let Some((&at, _)) = spans.range(from..end).next() {
-        spans.remove(&at);
+/// What an entry of a leaf says.
+fn span_of(extent: &Extent) -> Span {
+    Span {
+        first: extent.first.into(),
+        end: extent.end(),
+        addr: Some(extent.addr),
+        is_unwritten: extent.is_unwritten,
     }
+}
+
+/// The child on the way to a block of the file. There is one in a node that was read.
+fn child_of(below: &[Index], block: u64) -> Step<usize> {
+    let child = below.partition_point(|child| u64::from(child.first) <= block).saturating_sub(1);
+    if below.is_empty() { Err(Errno::EUCLEAN.into()) } else { Ok(child) }
 }
 
 impl State {
     /// The nodes from the root to the leaf that maps a block, or would.
     fn way(&self, ino: Ino, block: u64) -> Step<Vec<Level>> {
-        let inode = self.inode(ino)?;
-        let seed = inode.seed(&self.geometry);
-        let mut node = Rc::new(root_of(inode, &self.geometry)?);
+        let seed = self.inode(ino)?.seed(&self.geometry);
+        let mut node = Rc::clone(self.extent_root(ino)?);
         let mut place = node.root_place();
         let mut addr = Addr::NULL;
         let mut way = Vec::new();
         while let Entries::Index(below) = &node.entries {
-            let child = below.partition_point(|child| u64::from(child.first) <= block).saturating_sub(1);
-            let next = below.get(child).ok_or(Errno::EUCLEAN)?.child;
+            let child = child_of(below, block)?;
+            let next = below[child].child;
             let below = node.child_place(child, &place);
             way.push(Level { addr, node, place, child });
-            node = self.extent_node(next, &below, seed)?;
+            node = Rc::clone(self.extent_node(next, &below, seed)?);
             (place, addr) = (below, next);
+        }
+        if !node.fits(&place) {
+            return Err(Errno::EUCLEAN.into());
         }
         way.push(Level { addr, node, place, child: 0 });
         Ok(way)
     }
 
     /// The part of a file that a block is in.
-    pub(super) fn span(&mut self, ino: Ino, block: u64) -> Step<Span> {
+    pub(super) fn span(&self, ino: Ino, block: u64) -> Step<Span> {
         if block >= Geometry::FILE_BLOCKS_MAX {
             return Err(Errno::EFBIG.into());
         }
-        if let Some(spans) = self.spans.get(&ino)
-            && let Some((_, span)) = spans.range(..=block).next_back()
-            && block < span.end
-        {
-            return Ok(*span);
-        }
-        let way = self.way(ino, block)?;
-        let (extents, place) = leaf_of(&way);
-        let at = extents.partition_point(|extent| u64::from(extent.first) <= block);
-        let of = |extent: &Extent| Span {
-            first: extent.first.into(),
-            end: extent.end(),
-            addr: Some(extent.addr),
-            is_unwritten: extent.is_unwritten,
+        let seed = self.inode(ino)?.seed(&self.geometry);
+        let mut node = self.extent_root(ino)?;
+        let mut place = node.root_place();
+        let extents = loop {
+            match &node.entries {
+                Entries::Leaf(extents) => break extents,
+                Entries::Index(below) => {
+                    let child = child_of(below, block)?;
+                    place = node.child_place(child, &place);
+                    node = self.extent_node(below[child].child, &place, seed)?;
+                }
+            }
         };
-        let before = at.checked_sub(1).map(|at| of(&extents[at]));
-        let span = match before {
+        let at = extents.partition_point(|extent| u64::from(extent.first) <= block);
+        let before = at.checked_sub(1).map(|at| span_of(&extents[at]));
+        let is_inside = |first: u64, end: u64| place.range.start <= first && end <= place.range.end;
+        if before.is_some_and(|span| !is_inside(span.first, span.end))
+            || extents.get(at).is_some_and(|behind| !is_inside(behind.first.into(), behind.end()))
+        {
+            return Err(Errno::EUCLEAN.into());
+        }
+        Ok(match before {
             Some(span) if block < span.end => span,
             before => {
                 // Before the first child of an index nothing is mapped.
@@ -181,20 +192,7 @@ impl State {
                 let end = if outside { place.range.start } else { end };
                 Span { first, end, addr: None, is_unwritten: false }
             }
-        };
-        let spans = self.spans.entry(ino).or_default();
-        // Some may be parts of it, from before it was merged.
-        remove_overlapping(spans, span.first, span.end);
-        spans.insert(span.first, span);
-        Ok(span)
-    }
-
-    /// What was looked up of a part of a file is not so any more.
-    fn forget_spans(&mut self, ino: Ino, first: u64, end: u64) {
-        self.note_respanned(ino);
-        if let Some(spans) = self.spans.get_mut(&ino) {
-            remove_overlapping(spans, first, end);
-        }
+        })
     }
 
     /// Where blocks of a file should be from `block` on: behind those before it.
@@ -304,19 +302,18 @@ impl State {
 
     /// Whether a file has a tree of more than one node.
     pub(super) fn is_tall(&self, ino: Ino) -> bool {
-        let root = self.inode(ino).and_then(|inode| root_of(inode, &self.geometry));
-        root.is_ok_and(|root| root.depth > 0)
+        self.extent_root(ino).is_ok_and(|root| root.depth > 0)
     }
 
     /// Takes levels away that the tree of a file does not need.
     pub(super) fn flatten(&mut self, ino: Ino) -> Step<()> {
         loop {
-            let inode = self.inode(ino)?;
-            let (root, seed) = (root_of(inode, &self.geometry)?, inode.seed(&self.geometry));
+            let seed = self.inode(ino)?.seed(&self.geometry);
+            let root = self.extent_root(ino)?;
             let Entries::Index(below) = &root.entries else { return Ok(()) };
             let [only] = below[..] else { return Ok(()) };
             let place = root.child_place(0, &root.root_place());
-            let child = self.extent_node(only.child, &place, seed)?;
+            let child = Rc::clone(self.extent_node(only.child, &place, seed)?);
             if child.len() > ROOT_ENTRIES.into() {
                 return Ok(());
             }
@@ -333,7 +330,6 @@ impl State {
         let at = leaf.partition_point(|extent| extent.first < new.first);
         leaf.insert(at, new);
         merge_around(leaf, at, at);
-        self.forget_spans(ino, new.first.into(), new.end());
         self.write_way(ino, way, at)
     }
 
@@ -358,7 +354,6 @@ impl State {
         let last = at + parts.len() - 1;
         leaf.splice(at..=at, parts);
         merge_around(leaf, at, last);
-        self.forget_spans(ino, old.first.into(), old.end());
         self.write_way(ino, way, last)
     }
 
@@ -413,7 +408,6 @@ impl State {
             let is_whole = from == 0 || leaf[from - 1].end() <= first;
             let at = from + parts.len().saturating_sub(1);
             leaf.splice(from..to, parts);
-            self.forget_spans(ino, lowest, end);
             self.write_way(ino, way, at)?;
             for (addr, count) in gone {
                 self.free(addr, count)?;

@@ -35,7 +35,6 @@ impl State {
         self.free_xattr_block(ino)?;
         self.free_inode(ino)?;
         self.end_claim(ino, 0, u64::MAX);
-        self.spans.remove(&ino);
         Ok(true)
     }
 

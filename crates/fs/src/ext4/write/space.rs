@@ -209,10 +209,10 @@ impl State {
     /// may be split once; those that come from a split are half full, and each half takes that many more.
     fn tree_claim(&self, ino: Ino, pages: u64) -> Step<u64> {
         let inode = self.inode(ino)?;
-        let node = super::map::root_of(inode, &self.geometry)?;
+        let depth = self.extent_root(ino)?.depth;
         let per_block = u64::from(block_entries(self.geometry.block_bytes));
         let blocks = inode.sectors(&self.geometry) / 8;
-        let leaves = match node.depth {
+        let leaves = match depth {
             0 => 0,
             depth => per_block.saturating_pow(u32::from(depth) - 1).saturating_mul(ROOT_ENTRIES.into()),
         };
@@ -391,7 +391,6 @@ impl State {
         let mut inode = Inode::new(ino, mode, &geometry);
         inode.generation = generation;
         self.put_inode(inode)?;
-        self.spans.remove(&ino);
         Ok(ino)
     }
 

@@ -16,7 +16,7 @@ use super::super::error::Error;
 use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
 use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, extent, superblock};
 use super::super::{Inode, Result as FormatResult};
-use super::map::Spans;
+use super::map::root_of;
 use super::options::{Ext4Metrics, PlantedBug};
 use crate::format::{Kind, put};
 use crate::port::{BLOCK_BYTES, BlockBytes, payload_of};
@@ -61,11 +61,13 @@ pub(super) struct Buffer {
     pub(super) is_checked: bool,
     /// What it says as a node of an extent tree, with the seed of its checksum; none after a change until somebody asks.
     node: OnceCell<(u32, Rc<extent::Node>)>,
+    /// The node was changed; the bytes follow when the transaction is closed.
+    is_behind: bool,
 }
 
 impl Buffer {
     fn new(bytes: Box<BlockBytes>, op: u64, is_checked: bool) -> Self {
-        Self { bytes, op, is_checked, node: OnceCell::new() }
+        Self { bytes, op, is_checked, node: OnceCell::new(), is_behind: false }
     }
 }
 
@@ -73,6 +75,8 @@ impl Buffer {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) inode: Inode,
+    /// The root of its extent tree; none after a change until somebody asks.
+    root: OnceCell<Rc<extent::Node>>,
     /// Bytes, with what is only in memory.
     pub(super) size: u64,
     /// Where the last page ends that was written: up to there the disk may know the size.
@@ -158,6 +162,7 @@ pub(super) struct Counts {
 #[derive(Debug)]
 enum Undo {
     Buffer(Addr, Option<Buffer>),
+    ExtentNode { addr: Addr, node: OnceCell<(u32, Rc<extent::Node>)>, was_behind: bool },
     Clean(Addr),
     Node(Ino, Option<Box<Node>>),
     Desc(Group, Box<GroupDesc>),
@@ -175,8 +180,6 @@ pub(super) struct State {
     pub(super) groups: Vec<GroupState>,
     pub(super) buffers: BTreeMap<Addr, Buffer>,
     pub(super) nodes: BTreeMap<Ino, Box<Node>>,
-    /// Parts of files and where they are, as far as they were looked up.
-    pub(super) spans: BTreeMap<Ino, Spans>,
     /// Files with pages that have room set aside.
     pub(super) claims: BTreeMap<Ino, Claim>,
     /// Inodes that are to be freed or truncated, in the order of the list on the disk.
@@ -198,8 +201,6 @@ pub(super) struct State {
     undo: Vec<Undo>,
     before: Counts,
     op: u64,
-    /// Inodes whose spans this operation changed.
-    respanned: Vec<Ino>,
 }
 
 impl State {
@@ -215,7 +216,6 @@ impl State {
             groups: descs.into_iter().map(group).collect(),
             buffers: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            spans: BTreeMap::new(),
             claims: BTreeMap::new(),
             orphans: Vec::new(),
             held: BTreeMap::new(),
@@ -230,7 +230,6 @@ impl State {
             undo: Vec::new(),
             before: Counts::default(),
             op: 1,
-            respanned: Vec::new(),
         }
     }
 
@@ -243,7 +242,6 @@ impl State {
         self.counts.taken_for_tree = 0;
         self.counts.freed = self.running.freed.len();
         self.before = self.counts;
-        self.respanned.clear();
         self.is_spending = false;
         let result = operation(self);
         self.is_spending = false;
@@ -264,6 +262,10 @@ impl State {
                     self.buffers.remove(&addr);
                     self.running.blocks.remove(&addr);
                 }
+                Undo::ExtentNode { addr, node, was_behind } => {
+                    let buffer = self.buffers.get_mut(&addr).expect("a node that was changed is in memory");
+                    (buffer.node, buffer.is_behind) = (node, was_behind);
+                }
                 Undo::Clean(addr) => drop(self.running.blocks.insert(addr)),
                 Undo::Node(ino, Some(node)) => drop(self.nodes.insert(ino, node)),
                 Undo::Node(ino, None) => {
@@ -279,18 +281,8 @@ impl State {
                 Undo::Orphans(orphans) => self.orphans = orphans,
             }
         }
-        for ino in std::mem::take(&mut self.respanned) {
-            self.spans.remove(&ino);
-        }
         self.running.freed.truncate(self.before.freed);
         self.counts = self.before;
-    }
-
-    /// The spans of an inode are not valid if this operation is taken back.
-    pub(super) fn note_respanned(&mut self, ino: Ino) {
-        if self.respanned.last() != Some(&ino) {
-            self.respanned.push(ino);
-        }
     }
 
     pub(super) fn tick(&mut self, now: Timestamp) {
@@ -305,13 +297,16 @@ impl State {
     }
 
     pub(super) fn block(&self, addr: Addr) -> Step<&BlockBytes> {
-        self.buffers.get(&addr).map(|buffer| &*buffer.bytes).ok_or(Stop::Block(addr))
+        let buffer = self.buffers.get(&addr).ok_or(Stop::Block(addr))?;
+        debug_assert!(!buffer.is_behind, "{addr} is looked at as a node of an extent tree only");
+        Ok(&buffer.bytes)
     }
 
     /// The block, to be changed.
     pub(super) fn block_mut(&mut self, addr: Addr) -> Step<&mut BlockBytes> {
         let op = self.op;
         let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
+        debug_assert!(!buffer.is_behind, "{addr} is changed as a node of an extent tree only");
         let node = std::mem::take(&mut buffer.node);
         if buffer.op != op {
             let old = Buffer { node, bytes: buffer.bytes.clone(), ..*buffer };
@@ -322,23 +317,32 @@ impl State {
         Ok(&mut buffer.bytes)
     }
 
-    /// A node of an extent tree. Errors: it is not in memory; it is not one, or not one of this inode at this place.
+    /// The root of the extent tree of a file. Errors: the inode is not in memory; it has no such tree.
+    pub(super) fn extent_root(&self, ino: Ino) -> Step<&Rc<extent::Node>> {
+        let node = self.node(ino)?;
+        if let Some(root) = node.root.get() {
+            return Ok(root);
+        }
+        let root = Rc::new(root_of(&node.inode, &self.geometry)?);
+        Ok(node.root.get_or_init(|| root))
+    }
+
+    /// Another node of it. Errors: it is not in memory; it is not one, or not one of this inode at this place. Where an
+    /// earlier look found a leaf to be good, only its depth is compared: who takes extents from it looks at their place.
     pub(super) fn extent_node(
         &self,
         addr: Addr,
         place: &extent::Place,
         inode_seed: u32,
-    ) -> Step<Rc<extent::Node>> {
+    ) -> Step<&Rc<extent::Node>> {
         let buffer = self.buffers.get(&addr).ok_or(Stop::Block(addr))?;
-        if let Some((seed, node)) = buffer.node.get()
-            && *seed == inode_seed
-            && node.fits(place)
-        {
-            return Ok(Rc::clone(node));
+        if let Some((seed, node)) = buffer.node.get() {
+            // Otherwise two trees have this block, or two places of one.
+            let is_its_place = if node.depth == 0 { place.depth == 0 } else { node.fits(place) };
+            return if *seed == inode_seed && is_its_place { Ok(node) } else { Err(Errno::EUCLEAN.into()) };
         }
-        let node = Rc::new(extent::Node::decode(&buffer.bytes[..], place, inode_seed, &self.geometry)?);
-        let _ = buffer.node.set((inode_seed, Rc::clone(&node)));
-        Ok(node)
+        let node = extent::Node::decode(&buffer.bytes[..], place, inode_seed, &self.geometry)?;
+        Ok(&buffer.node.get_or_init(|| (inode_seed, Rc::new(node))).1)
     }
 
     /// Writes a node of an extent tree.
@@ -348,11 +352,15 @@ impl State {
         node: Rc<extent::Node>,
         inode_seed: u32,
     ) -> Step<()> {
-        let geometry = self.geometry;
-        node.encode(&mut self.block_mut(addr)?[..], inode_seed, &geometry);
-        if let Some(buffer) = self.buffers.get(&addr) {
-            let _ = buffer.node.set((inode_seed, node));
+        let op = self.op;
+        let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
+        let old = std::mem::replace(&mut buffer.node, OnceCell::from((inode_seed, node)));
+        let was_behind = std::mem::replace(&mut buffer.is_behind, true);
+        if buffer.op != op {
+            self.undo.push(Undo::ExtentNode { addr, node: old, was_behind });
+            buffer.op = op;
         }
+        self.running.blocks.insert(addr);
         Ok(())
     }
 
@@ -474,6 +482,7 @@ impl State {
             ino,
             Box::new(Node {
                 inode,
+                root: OnceCell::new(),
                 size,
                 written_end: size,
                 is_gone: false,
@@ -521,6 +530,7 @@ impl State {
             node.op = op;
         }
         node.tid = tid;
+        node.root = OnceCell::new();
         Ok(node)
     }
 
@@ -543,6 +553,7 @@ impl State {
         let tid = self.running.tid;
         let node = Node {
             inode,
+            root: OnceCell::new(),
             size: 0,
             written_end: 0,
             is_gone: false,
@@ -645,6 +656,16 @@ impl State {
         self.buffers.insert(Addr(0), Buffer::new(block, 0, true));
     }
 
+    /// The bytes of a block become those of its node.
+    fn encode_extent_node(&mut self, addr: Addr) {
+        if let Some(buffer) = self.buffers.get_mut(&addr)
+            && std::mem::take(&mut buffer.is_behind)
+            && let Some((seed, node)) = buffer.node.get()
+        {
+            node.encode(&mut buffer.bytes[..], *seed, &self.geometry);
+        }
+    }
+
     /// Whether the running transaction has a block.
     pub(super) fn is_in_running(&self, addr: Addr) -> bool {
         let running = &self.running;
@@ -693,6 +714,7 @@ impl State {
         let mut blocks = Vec::with_capacity(running.blocks.len());
         for &addr in &running.blocks {
             running.revoked.remove(&addr);
+            self.encode_extent_node(addr);
             blocks.push((addr, payload_of(self.block(addr)?)));
         }
         for (addr, payload) in &running.data {
