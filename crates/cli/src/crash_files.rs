@@ -225,11 +225,44 @@ fn judge_of(format: Format) -> &'static str {
     if format.is_ext4() { "e2fsck" } else { "fsck.f2fs" }
 }
 
-/// What it says of images, each in a file of its own that is there only for it.
-struct Fsck {
-    format: Format,
+/// Images for other programs, each in a file of its own that is there only for one question.
+pub(crate) struct Images {
     dir: PathBuf,
     next: AtomicU64,
+}
+
+impl Images {
+    /// In a directory of its own, which goes with this.
+    pub(crate) fn new(purpose: &str) -> Outcome<Self> {
+        let dir = std::env::temp_dir().join(format!("weir-{purpose}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).map_err(|error| Failure::Run(format!("{}: {error}", dir.display())))?;
+        Ok(Self { dir, next: AtomicU64::new(0) })
+    }
+
+    /// Asks about a disk with these blocks.
+    pub(crate) fn ask<T>(
+        &self,
+        contents: &Blocks,
+        blocks: u64,
+        question: impl FnOnce(&Path) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let path = self.dir.join(format!("{}.img", self.next.fetch_add(1, Ordering::Relaxed)));
+        let answer = write_image(&path, contents, blocks).and_then(|()| question(&path));
+        let _ = std::fs::remove_file(&path);
+        answer
+    }
+}
+
+impl Drop for Images {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// What the format's own checker says.
+struct Fsck {
+    format: Format,
+    images: Images,
 }
 
 impl Fsck {
@@ -237,20 +270,18 @@ impl Fsck {
         let program = judge_of(format);
         let found = Command::new(program).arg("-V").stdin(Stdio::null()).output();
         found.map_err(|error| Failure::Run(format!("--fsck-every needs {program}: {error}")))?;
-        let dir = std::env::temp_dir().join(format!("weir-crash-files-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|error| Failure::Run(format!("{}: {error}", dir.display())))?;
-        Ok(Self { format, dir, next: AtomicU64::new(0) })
+        Ok(Self { format, images: Images::new("crash-files")? })
     }
 
     fn ask(&self, contents: &Blocks, blocks: u64) -> Result<(), String> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let path = self.dir.join(format!("{number}.img"));
-        write_image(&path, contents, blocks)?;
+        self.images.ask(contents, blocks, |path| self.check(path))
+    }
+
+    fn check(&self, path: &Path) -> Result<(), String> {
         let program = judge_of(self.format);
         let flags = if self.format.is_ext4() { "-fn" } else { "--dry-run" };
-        let output = Command::new(program).arg(flags).arg(&path).stdin(Stdio::null()).output();
+        let output = Command::new(program).arg(flags).arg(path).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("{program}: {error}"))?;
-        let _ = std::fs::remove_file(&path);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         let (bad, good): (&[&str], _) = match self.format.is_ext4() {
             false => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
@@ -269,17 +300,11 @@ impl Fsck {
 }
 
 /// A file with the blocks of a disk.
-pub(crate) fn write_image(path: &Path, contents: &Blocks, blocks: u64) -> Result<(), String> {
+fn write_image(path: &Path, contents: &Blocks, blocks: u64) -> Result<(), String> {
     let image = Image::create(path, blocks).map_err(|error| error.to_string())?;
     for (lpn, payload) in contents {
         let write = BlockWrite::new(Block(lpn.0), vec![payload.clone()]);
         block_on(image.write(write).completed()).map_err(|error| error.to_string())?;
     }
     Ok(())
-}
-
-impl Drop for Fsck {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
 }

@@ -6,20 +6,18 @@
 //! Invariant: a volume without the mark that its journal has to be replayed does not count, and the mark is gone after the mount:
 //! e2fsck says nothing about a journal that nobody replayed.
 
-use crate::crash_files::{Blocks, write_image};
+use crate::crash_files::{Blocks, Images};
 use crate::error::{Failure, Outcome};
 use flashweir_lab::crash::files::Format;
 use flashweir_lab::crash::files::tree::{Body, Node, Tree};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// See the module.
 pub(crate) struct Kernel {
-    dir: PathBuf,
-    next: AtomicU64,
+    images: Images,
 }
 
 impl Kernel {
@@ -28,27 +26,14 @@ impl Kernel {
             let name = format.name();
             return Err(Failure::Usage(format!("--kernel-every needs --format ext4, and it is {name}")));
         }
-        let dir = std::env::temp_dir().join(format!("weir-kernel-{}", std::process::id()));
-        fs::create_dir_all(&dir).map_err(|error| Failure::Run(format!("{}: {error}", dir.display())))?;
         let loops = said(Command::new("losetup").arg("-f"));
         loops.map_err(|why| Failure::Run(format!("--kernel-every needs root and a loop device: {why}")))?;
-        Ok(Self { dir, next: AtomicU64::new(0) })
+        Ok(Self { images: Images::new("kernel")? })
     }
 
     /// Whether there was a journal to replay; then Linux shows what `tree` has, and leaves a good volume. Errors: it does not.
     pub(crate) fn replay(&self, contents: &Blocks, blocks: u64, tree: &Tree) -> Result<bool, String> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (image, dir) = (self.dir.join(format!("{number}.img")), self.dir.join(number.to_string()));
-        write_image(&image, contents, blocks)?;
-        let result = replayed(&image, &dir, tree);
-        let _ = fs::remove_file(&image);
-        result
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
+        self.images.ask(contents, blocks, |image| replayed(image, &image.with_extension("mnt"), tree))
     }
 }
 

@@ -8,7 +8,6 @@ use crate::geometry::Geometry;
 use crate::range_flush;
 use crate::trace::Traced;
 use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op, Order};
-use std::collections::VecDeque;
 
 /// The mapping units that a range touches, and whether its ends cover only a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,10 +90,10 @@ impl Device {
         if let Some((_, is_ready)) = arrived.iter_mut().find(|(command, _)| *command == at) {
             *is_ready = true;
         }
-        while let Some(&(first, true)) = self.orders.arrived.get(&stream).and_then(VecDeque::front) {
-            if let Some(arrived) = self.orders.arrived.get_mut(&stream) {
-                arrived.pop_front();
-            }
+        let is_ready = |(_, is_ready): &mut (u32, bool)| *is_ready;
+        while let Some((first, _)) =
+            self.orders.arrived.get_mut(&stream).and_then(|arrived| arrived.pop_front_if(is_ready))
+        {
             self.enqueue(now, first, effects);
         }
     }

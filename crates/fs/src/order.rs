@@ -41,6 +41,20 @@ pub(crate) fn errno_of(error: &PortError) -> Errno {
     }
 }
 
+/// Waits until all have been answered. Errors: what the first one that failed says.
+pub(crate) async fn answers(tickets: impl IntoIterator<Item = Ticket>) -> Result<(), Errno> {
+    let mut result = Ok(());
+    for ticket in tickets {
+        result = result.and(answer(ticket).await);
+    }
+    result
+}
+
+/// Waits until a request has been answered.
+pub(crate) async fn answer(ticket: Ticket) -> Result<(), Errno> {
+    ticket.completed().await.map(drop).map_err(|error| errno_of(&error))
+}
+
 /// Requests of one call that are dispatched without being waited for; several may ask what became of them.
 #[derive(Debug)]
 pub(crate) struct Dispatched {
@@ -92,11 +106,7 @@ impl Dispatched {
             self.changes.until(|| self.answer().is_some()).await;
             return self.answer().expect("there is one");
         };
-        let mut result = Ok(());
-        for ticket in tickets {
-            let answer = ticket.completed().await;
-            result = result.and(answer.map(|_| ()).map_err(|error| errno_of(&error)));
-        }
+        let result = answers(tickets).await;
         self.phase.replace(Phase::Answered(result));
         self.changes.notify();
         result

@@ -448,11 +448,7 @@ impl<F: Fs> File<F> {
     pub async fn sync(&self, kind: SyncKind) -> Result<()> {
         let vfs = self.vfs();
         if vfs.0.options.syncs_order {
-            let kind = match kind {
-                SyncKind::All => Barrier::All,
-                SyncKind::Data => Barrier::Data,
-            };
-            return self.barrier(kind).await;
+            return self.barrier(kind.into()).await;
         }
         vfs.charge_call(0, 0).await;
         vfs.count(|count| count.syncs += 1);

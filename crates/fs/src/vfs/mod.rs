@@ -89,5 +89,14 @@ pub enum Barrier {
     Data,
 }
 
+impl From<SyncKind> for Barrier {
+    fn from(kind: SyncKind) -> Self {
+        match kind {
+            SyncKind::All => Self::All,
+            SyncKind::Data => Self::Data,
+        }
+    }
+}
+
 /// Resolves when the device has answered to pages that were dispatched.
 pub type Ticket = Pin<Box<dyn Future<Output = Result<()>>>>;

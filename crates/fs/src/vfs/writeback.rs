@@ -357,13 +357,9 @@ impl<F: Fs> Vfs<F> {
     async fn sync_in_order(&self, inode: &Rc<Inode>, kind: SyncKind, cause: WriteCause) -> Result<()> {
         let errors_before = inode.error_count();
         let mut batch = self.dirty_batch(inode).await;
-        let order = match kind {
-            SyncKind::All => Barrier::All,
-            SyncKind::Data => Barrier::Data,
-        };
         let dispatched = match batch.pages.is_empty() {
             true => Ok(None),
-            false => self.0.fs.barrier(inode.ino, &batch.pages, order).await.map(Some),
+            false => self.0.fs.barrier(inode.ino, &batch.pages, kind.into()).await.map(Some),
         };
         let (written, synced) = match dispatched {
             Ok(ticket) => {

@@ -12,10 +12,20 @@ use flashweir_core::{Bytes, Duration, Instant, Lpn, Order, Payload, executor::Ha
 use flashweir_device::config::{OrderConfig, PersistPolicy};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceMetrics, DeviceOptions};
+use flashweir_fs::ext4::CommitMode;
 use flashweir_fs::port::{Block, BlockPort, Ticket, Write};
 use flashweir_fs::vfs::HostCosts;
 use flashweir_host::{BlockLayer, DepthSample, HostConfig};
 use std::collections::VecDeque;
+
+/// A device below a file system that commits so: the firmware without barriers has no cost of them.
+fn device_of(name: &str, commit_mode: CommitMode) -> DeviceConfig {
+    let mut device = preset(name).expect("it comes with the program");
+    if commit_mode == CommitMode::Legacy {
+        device.order.penalty = 0.0;
+    }
+    device
+}
 
 pub(super) const STUDIES: &[Study] = &[
     Study {

@@ -10,6 +10,7 @@ use super::state::{State, Step};
 use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
+use crate::order::answer;
 use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
@@ -550,7 +551,7 @@ impl Ext4 {
     async fn end_data(&self, tickets: &mut Vec<(u64, Ticket)>) -> Result<()> {
         let mut result = Ok(());
         for (number, ticket) in tickets.drain(..) {
-            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
+            result = result.and(answer(ticket).await);
             self.end_write(number);
         }
         result

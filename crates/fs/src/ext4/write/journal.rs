@@ -24,8 +24,8 @@ use super::super::layout::checksum::START;
 use super::super::layout::journal::{
     Checksums, Commit, JournalFormat, JournalSuperblock, Tag, escape, transaction_checksum,
 };
-use super::{Ext4Options, PlantedBug, errno};
-use crate::order::STREAM;
+use super::{Ext4Options, PlantedBug};
+use crate::order::{STREAM, answer, answers};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::{Order, Payload};
@@ -159,15 +159,6 @@ impl Log {
     }
 }
 
-async fn all(tickets: Vec<Ticket>) -> Result<()> {
-    let mut result = Ok(());
-    for ticket in tickets {
-        let answer = ticket.completed().await;
-        result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
-    }
-    result
-}
-
 impl Journal {
     /// Opens a journal of which nothing is to be replayed; `blocks` are all of its blocks in their order. Errors: its blocks
     /// are not of 4 KiB, or fewer than it says.
@@ -221,9 +212,9 @@ impl Journal {
         let (start, commit_at, is_first) = self.begin(blocks).await?;
         if is_first {
             // Durable with the flush below, and so before the commit block.
-            all(vec![self.port.write(self.superblock_write())]).await?;
+            answer(self.port.write(self.superblock_write())).await?;
         }
-        all(self.write_log(start, body).into_iter().map(|write| self.port.write(write)).collect()).await?;
+        answers(self.write_log(start, body).into_iter().map(|write| self.port.write(write))).await?;
         flushes();
         if self.planted != Some(PlantedBug::NoFlushBeforeCommit) {
             self.flush().await?;
@@ -232,7 +223,7 @@ impl Journal {
             fua: self.has_barriers && self.planted != Some(PlantedBug::LazyCommit),
             ..Write::new(Block(self.blocks[commit_at as usize].0), vec![commit])
         };
-        all(vec![self.port.write(write)]).await?;
+        answer(self.port.write(write)).await?;
         self.note(closed, start, blocks);
         Ok(())
     }
@@ -344,17 +335,17 @@ impl Journal {
             log.leaving.clone_from(&home);
         }
         let writes = runs(home).into_iter();
-        let written = all(writes.map(|write| self.port.write(write)).collect()).await;
+        let written = answers(writes.map(|write| self.port.write(write))).await;
         self.log.borrow_mut().leaving.clear();
         written?;
         self.flush().await?;
         let write = Write { fua: self.has_barriers, ..self.superblock_write() };
-        all(vec![self.port.write(write)]).await
+        answer(self.port.write(write)).await
     }
 
     async fn flush(&self) -> Result<()> {
         match self.has_barriers {
-            true => all(vec![self.port.flush()]).await,
+            true => answer(self.port.flush()).await,
             false => Ok(()),
         }
     }

@@ -28,8 +28,8 @@ use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
-use crate::order::{CommitMode, Dispatched, is_kept};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Write, bytes_of};
+use crate::order::{CommitMode, Dispatched, errno_of, is_kept};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, Write, bytes_of};
 use crate::vfs::{Errno, Event};
 use flashweir_core::Payload;
 use journal::Journal;
@@ -93,8 +93,7 @@ pub struct AtMount {
 
 fn errno(error: &Error) -> Errno {
     match error {
-        Error::Port(PortError::Device(flashweir_core::DeviceError::ReadOnly)) => Errno::EROFS,
-        Error::Port(_) => Errno::EIO,
+        Error::Port(error) => errno_of(error),
         _ => Errno::EUCLEAN,
     }
 }

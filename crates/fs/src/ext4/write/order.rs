@@ -139,8 +139,7 @@ impl Ext4 {
         if self.journal.is_short_of(&transaction) && !forgets {
             self.flush_until(self.dispatched.get()).await?;
         }
-        let mut addrs: Vec<Addr> = transaction.blocks.iter().map(|(addr, _)| *addr).collect();
-        addrs.sort_unstable();
+        let addrs = transaction.blocks.iter().map(|(addr, _)| *addr).collect();
         let requests = Dispatched::new(self.journal.dispatch(transaction).await?);
         self.flights.borrow_mut().push(Rc::new(Flight { tid, addrs, requests }));
         Ok(())

@@ -20,6 +20,7 @@ use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::space::Choice;
 use super::state::{State, Step, Stop};
 use super::{F2fs, Scope, errno};
+use crate::order::answers;
 use crate::port::{BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
@@ -237,10 +238,7 @@ impl F2fs {
         }
         self.submit_moved(&mut moved);
         self.end_placing(number);
-        for ticket in moved.tickets {
-            let answer = ticket.completed().await;
-            result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
-        }
+        result = result.and(answers(moved.tickets).await);
         let mut moving = self.moving.borrow_mut();
         moved.places.iter().for_each(|addr| {
             moving.remove(addr);

@@ -8,6 +8,7 @@ use super::fsync::in_place_tag;
 use super::names::Place;
 use super::state::{State, Step};
 use super::{F2fs, Scope, errno};
+use crate::order::answers;
 use crate::port::{BLOCK_BYTES, bytes_of};
 use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result,
@@ -500,16 +501,13 @@ impl F2fs {
     async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
         let Placed { number, count, mut result, tickets } =
             self.place_some(ino, pages, in_place, Order::Within).await;
-        let mut answers = Ok(());
-        for ticket in tickets {
-            answers = answers.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
-        }
+        let written = answers(tickets).await;
         if self.is_dual() {
             self.note_volatile(ino);
             // What was ordered behind them may refer to them.
-            self.failed.set(self.failed.get() || answers.is_err());
+            self.failed.set(self.failed.get() || written.is_err());
         }
-        result = result.and(answers);
+        result = result.and(written);
         self.end_write(number);
         (count, result)
     }

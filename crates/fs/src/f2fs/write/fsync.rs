@@ -53,7 +53,7 @@ use super::super::layout::node::{Footer, Kind};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS};
 use super::state::{State, Step, Stop};
 use super::{F2fs, Scope, errno};
-use crate::order::CommitMode;
+use crate::order::{CommitMode, answers};
 use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
@@ -433,10 +433,7 @@ impl F2fs {
 
     /// Waits for writes. A volume on which one failed is not changed any more: memory says that it is there.
     async fn ended(&self, submitted: Submitted) -> Result<(), Errno> {
-        let mut result = Ok(());
-        for ticket in submitted.tickets {
-            result = result.and(ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into())));
-        }
+        let result = answers(submitted.tickets).await;
         if result.is_err() {
             self.failed.set(true);
         }

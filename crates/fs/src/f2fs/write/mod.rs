@@ -28,8 +28,8 @@ use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
-use crate::order::{CommitMode, is_kept};
-use crate::port::{BlockPort, PortError, Ticket, Write};
+use crate::order::{CommitMode, answers, errno_of, is_kept};
+use crate::port::{BlockPort, Ticket, Write};
 use crate::vfs::{Errno, Event};
 use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
@@ -127,8 +127,7 @@ impl Asked {
 
 fn errno(error: &Error) -> Errno {
     match error {
-        Error::Port(PortError::Device(flashweir_core::DeviceError::ReadOnly)) => Errno::EROFS,
-        Error::Port(_) => Errno::EIO,
+        Error::Port(error) => errno_of(error),
         _ => Errno::EUCLEAN,
     }
 }
@@ -387,11 +386,7 @@ impl F2fs {
         self.changes.until(|| !self.is_settling.get()).await;
         self.is_settling.set(true);
         let tickets = std::mem::take(&mut *self.tickets.borrow_mut());
-        let mut result = Ok(());
-        for ticket in tickets {
-            let answer = ticket.completed().await;
-            result = result.and(answer.map(|_| ()).map_err(|error| errno(&error.into())));
-        }
+        let result = answers(tickets).await;
         if result.is_err() {
             // What is on the disk now is not what the tables in memory say.
             self.failed.set(true);

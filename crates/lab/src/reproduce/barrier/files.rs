@@ -5,7 +5,6 @@ use crate::files::make_ext4;
 use crate::stack::{FlushMode, Stack};
 use flashweir_core::random::Stream;
 use flashweir_core::{Duration, Instant, executor::Handle};
-use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
 use flashweir_fs::ext4::{CommitMode, Ext4, Ext4Options};
 use flashweir_fs::vfs::{
@@ -211,11 +210,7 @@ fn run(
     seed: u64,
     scale: Scale,
 ) -> Vec<f64> {
-    let mut config = preset(name).expect("it comes with the program");
-    if options.commit_mode == CommitMode::Legacy {
-        // The firmware without barriers has no cost of them.
-        config.order.penalty = 0.0;
-    }
+    let config = super::device_of(name, options.commit_mode);
     // Then each transaction has a commit block that is durable by itself.
     let has_fua = options.commit_mode == CommitMode::Legacy && options.barrier;
     let device = Device::new(config, DeviceOptions { seed, track_contents: true, planted: None });

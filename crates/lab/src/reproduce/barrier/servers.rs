@@ -7,7 +7,6 @@ use crate::workload::filebench::{parse_model, personality};
 use crate::workload::oltp::insert::InsertOptions;
 use flashweir_core::Duration;
 use flashweir_db::DataIo;
-use flashweir_device::presets::preset;
 use flashweir_fs::ext4::{CommitMode, Ext4Options};
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_host::HostConfig;
@@ -81,17 +80,13 @@ fn inserts(device: &str, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec
 }
 
 fn run(device: &str, (name, work): (&str, Work), variant: usize, seed: u64, scale: Scale) -> Vec<f64> {
-    let mut device = preset(device).expect("it comes with the program");
     let (commit_mode, barrier, syncs_order) = [
         (CommitMode::Legacy, true, false),
         (CommitMode::DualMode, true, false),
         (CommitMode::Legacy, false, false),
         (CommitMode::DualMode, true, true),
     ][variant];
-    if commit_mode == CommitMode::Legacy {
-        // The firmware without barriers has no cost of them.
-        device.order.penalty = 0.0;
-    }
+    let device = super::device_of(device, commit_mode);
     let (ramp, time) = match scale {
         Scale::Quick => (Duration::from_millis(300), Duration::from_millis(700)),
         Scale::Full => (Duration::from_secs(2), Duration::from_secs(10)),

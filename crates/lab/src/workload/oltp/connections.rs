@@ -8,7 +8,8 @@ use crate::results::{CallRecorder, WorkloadResult};
 use crate::workload::signal::Signal;
 use flashweir_core::executor::Handle;
 use flashweir_core::{Instant, Stream};
-use flashweir_db::DbError;
+use flashweir_db::{DbError, Transaction};
+use flashweir_fs::vfs::Fs;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -26,6 +27,27 @@ pub(super) trait Mix: 'static {
     /// Does one transaction, which is committed, or rolled back as its kind wants it, when this returns. Of an error nothing
     /// stays. Returns when the commit of changes began, if there was one.
     async fn perform(&self, input: &Self::Input) -> Result<Option<Instant>, DbError>;
+}
+
+/// Ends a transaction as its work did: by a commit, by a rollback where the work says no, and of an error nothing stays.
+/// Gives when the commit of changes began, if there was one.
+pub(super) async fn end<F: Fs>(
+    trx: Transaction<F>,
+    done: Result<bool, DbError>,
+    handle: &Handle,
+) -> Result<Option<Instant>, DbError> {
+    match done {
+        Ok(true) => {
+            let commit = trx.has_changes().then(|| handle.now());
+            trx.commit().await.map(|()| commit)
+        }
+        Ok(false) => trx.rollback().await.map(|()| None),
+        Err(error) => {
+            // What went wrong first is what counts.
+            let _ = trx.rollback().await;
+            Err(error)
+        }
+    }
 }
 
 /// The synchronous writes: the ends of transactions that changed something. They are a part of those, and not in the total.

@@ -204,17 +204,8 @@ impl<F: Fs> Mix for Shared<F> {
             trx.insert(self.tables.rows, &id.to_be_bytes(), &row.encode()).await?;
             trx.insert(self.tables.index, &row.index_key(id), &[]).await
         };
-        match inserted.await {
-            Ok(()) => {
-                let commit = self.handle.now();
-                trx.commit().await.map(|()| Some(commit))
-            }
-            Err(error) => {
-                // What went wrong first is what counts.
-                let _ = trx.rollback().await;
-                Err(error)
-            }
-        }
+        let done = inserted.await.map(|()| true);
+        connections::end(trx, done, &self.handle).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::graph::{Link, LinkRow, TYPES, count_of, count_row, node_key, node_row, node_version};
-use crate::workload::oltp::connections::Mix;
+use crate::workload::oltp::connections::{self, Mix};
 use flashweir_core::{Instant, Stream};
 use flashweir_db::{DbError, Result, Transaction};
 use flashweir_fs::vfs::Fs;
@@ -128,17 +128,8 @@ impl<F: Fs> Mix for Shared<F> {
 
     async fn perform(&self, input: &Input) -> Result<Option<Instant>> {
         let mut trx = self.db.begin().await?;
-        match self.operate(&mut trx, input).await {
-            Ok(()) => {
-                let commit = trx.has_changes().then(|| self.handle.now());
-                trx.commit().await.map(|()| commit)
-            }
-            Err(error) => {
-                // What went wrong first is what counts.
-                let _ = trx.rollback().await;
-                Err(error)
-            }
-        }
+        let done = self.operate(&mut trx, input).await.map(|()| true);
+        connections::end(trx, done, &self.handle).await
     }
 }
 

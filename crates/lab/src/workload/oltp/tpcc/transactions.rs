@@ -3,7 +3,7 @@
 use super::load::{history_row, line_row, order_row};
 use super::rows::*;
 use super::{Shared, date, nurand};
-use crate::workload::oltp::connections::Mix;
+use crate::workload::oltp::connections::{self, Mix};
 use flashweir_core::{Instant, Stream};
 use flashweir_db::{DbError, Result, Transaction, Tree};
 use flashweir_fs::vfs::Fs;
@@ -139,18 +139,7 @@ impl<F: Fs> Mix for Shared<F> {
                 self.stock_level(&trx, *district, *threshold).await.map(|_| true)
             }
         };
-        match done {
-            Ok(true) => {
-                let commit = trx.has_changes().then(|| self.handle.now());
-                trx.commit().await.map(|()| commit)
-            }
-            Ok(false) => trx.rollback().await.map(|()| None),
-            Err(error) => {
-                // What went wrong first is what counts.
-                let _ = trx.rollback().await;
-                Err(error)
-            }
-        }
+        connections::end(trx, done, &self.handle).await
     }
 }
 
