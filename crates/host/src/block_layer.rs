@@ -30,7 +30,6 @@ use flashweir_core::command::StreamId;
 use flashweir_core::{Command, CommandId, DeviceError, Done, Instant, Op, Order};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 /// What happens to a block layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,13 +134,6 @@ struct Lane {
     stall: Stall,
 }
 
-/// Where a request of a kind begins or ends: block, namespace, kind.
-type Edge = (u64, u16, Kind);
-
-fn edge(block: u64, class: &Class) -> Edge {
-    (block, class.ns, class.kind)
-}
-
 /// Mistakes that the tests plant, to see that they would be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
@@ -166,10 +158,6 @@ pub struct BlockLayer {
     turn: usize,
     streams: BTreeMap<StreamId, StreamState>,
     overlaps: Overlaps,
-    /// Waiting requests that may be merged, by their first block and by the one after their last; where two of a kind have
-    /// the same, the later one.
-    starts: BTreeMap<Edge, u32>,
-    ends: BTreeMap<Edge, u32>,
     /// Offered and not answered, and whether it carries a barrier.
     offered: Option<(u32, bool)>,
     submissions: u64,
@@ -198,8 +186,6 @@ impl BlockLayer {
             turn: 0,
             streams: BTreeMap::new(),
             overlaps: Overlaps::default(),
-            starts: BTreeMap::new(),
-            ends: BTreeMap::new(),
             offered: None,
             submissions: 0,
             queued: 0,
@@ -299,7 +285,7 @@ impl BlockLayer {
     /// Requests and what is noted about them; none when all are answered.
     #[cfg(test)]
     pub(crate) fn leftovers(&self) -> usize {
-        let noted = self.overlaps.len() + self.starts.len() + self.ends.len();
+        let noted = self.overlaps.len();
         let epochs = self.streams.values().map(|stream| stream.epochs.len() - 1).sum::<usize>();
         // A legacy device need not be flushed before somebody waits.
         let epochs = if self.is_legacy() { 0 } else { epochs };
@@ -453,9 +439,6 @@ impl BlockLayer {
                     epoch.held.push(id);
                 }
             }
-            if !put_aside {
-                self.index(id);
-            }
             if !waits {
                 self.ready(id);
             }
@@ -488,44 +471,28 @@ impl BlockLayer {
         request.for_ranges(|seq, first, _, _| self.overlaps.remove((request.command.ns, first, seq)));
     }
 
-    /// Lets a request be found by those that could be merged with it.
-    fn index(&mut self, id: u32) {
-        let request = self.request(id);
-        if let (Some(class), Some((first, blocks))) = (request.class, request.range()) {
-            self.starts.insert(edge(first, &class), id);
-            self.ends.insert(edge(first + blocks, &class), id);
-        }
-    }
-
-    fn unindex(&mut self, id: u32) {
-        let request = self.requests[id as usize].as_ref().expect("it waits");
-        if let (Some(class), Some((first, blocks))) = (request.class, request.range()) {
-            for (map, block) in [(&mut self.starts, first), (&mut self.ends, first + blocks)] {
-                if let Entry::Occupied(entry) = map.entry(edge(block, &class))
-                    && *entry.get() == id
-                {
-                    entry.remove();
-                }
-            }
-        }
-    }
-
     /// A waiting request of the same class that ends where this begins, or begins where this ends, and has room.
     fn merge_target(&self, request: &Request) -> Option<u32> {
         let (class, (first, blocks)) = (request.class?, request.range()?);
-        let back = self.ends.get(&edge(first, &class));
-        let front = self.starts.get(&edge(first + blocks, &class));
-        let has_room = |id: &&u32| {
-            let there = self.request(**id);
-            let (_, length) = there.range().expect("what is found here has a range");
-            there.class == Some(class) && length + blocks <= self.config.merge_blocks_max.into()
+        let is_fit = |id: u32, is_behind: bool| {
+            let there = self.request(id);
+            let is_waiting = match there.state {
+                State::Held => !(there.epoch_held && self.config.epochs == Epochs::Closing),
+                State::Ready => true,
+                State::Leaving | State::Taken { .. } => false,
+            };
+            let (begins, length) = there.range().unwrap_or_default();
+            is_waiting
+                && there.class == Some(class)
+                && if is_behind { begins == first + blocks } else { begins + length == first }
+                && length + blocks <= self.config.merge_blocks_max.into()
         };
-        back.filter(has_room).or_else(|| front.filter(has_room)).copied()
+        let before = self.overlaps.ending_at(class.ns, first).find(|id| is_fit(*id, false));
+        before.or_else(|| self.overlaps.beginning_at(class.ns, first + blocks).find(|id| is_fit(*id, true)))
     }
 
     fn merge(&mut self, target: u32, request: Request) {
         let (seq, first) = (request.seq, request.parts[0].lba);
-        self.unindex(target);
         let entry = self.entry(target);
         let there = self.request_mut(target);
         let is_front = first < there.parts[0].lba;
@@ -536,7 +503,6 @@ impl BlockLayer {
         }
         let merges = &mut self.metrics;
         *(if is_front { &mut merges.front_merges } else { &mut merges.back_merges }) += 1;
-        self.index(target);
         self.cover(target, |part| part == seq);
     }
 
@@ -598,7 +564,6 @@ impl BlockLayer {
 
     fn offer(&mut self, id: u32, effects: &mut Vec<Effect>) {
         if self.request(id).state == State::Ready {
-            self.unindex(id);
             let request = self.request_mut(id);
             request.form();
             request.state = State::Leaving;
@@ -851,7 +816,6 @@ impl BlockLayer {
                 }
                 return self.merge(target, request);
             }
-            self.index(id);
         }
         if self.request(id).blockers == 0 {
             self.ready(id);
@@ -863,7 +827,6 @@ impl BlockLayer {
         if self.request(id).blockers > 0 {
             self.requests.iter_mut().flatten().for_each(|other| other.blocks.retain(|&waits| waits != id));
         }
-        self.unindex(id);
         self.leave(id);
         let request = self.requests[id as usize].take().expect("it waited");
         self.free.push(id);

@@ -14,7 +14,8 @@ struct Range {
     request: u32,
 }
 
-/// Ranges of waiting requests, by their first blocks.
+/// Ranges of waiting requests, by their first blocks: for those that must not pass each other, and for those that can be
+/// merged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlaps {
     ranges: BTreeMap<Key, Range>,
@@ -55,6 +56,19 @@ impl Overlaps {
                 out.push(range.request);
             }
         }
+    }
+
+    /// The requests of ranges that end where a block begins, the one that begins last first.
+    pub(crate) fn ending_at(&self, ns: u16, block: u64) -> impl Iterator<Item = u32> {
+        let from = (ns, block.saturating_sub(self.longest), 0);
+        let ranges = self.ranges.range(from..(ns, block, 0)).rev();
+        let ending = ranges.filter(move |((_, begins, _), range)| begins + range.blocks == block);
+        ending.map(|(_, range)| range.request)
+    }
+
+    /// The requests of ranges that begin with a block, the latest first.
+    pub(crate) fn beginning_at(&self, ns: u16, block: u64) -> impl Iterator<Item = u32> {
+        self.ranges.range((ns, block, 0)..(ns, block + 1, 0)).rev().map(|(_, range)| range.request)
     }
 }
 

@@ -127,6 +127,34 @@ fn span_of(extent: &Extent) -> Span {
     }
 }
 
+/// How many extents of a leaf begin no later than a block. They are looked for from where the block would be if they were
+/// spread evenly: in a leaf of a large file most of a binary search misses the caches.
+fn extents_up_to(extents: &[Extent], block: u64, place: &Place) -> usize {
+    let is_before = |extent: &Extent| u64::from(extent.first) <= block;
+    let (within, blocks) = (block.saturating_sub(place.range.start), place.range.end - place.range.start);
+    let guess = (within * extents.len() as u64).checked_div(blocks).unwrap_or(0) as usize;
+    // All before `low` begin no later, and none from `high` on.
+    let (mut low, mut high, mut step) = (0, extents.len(), 4);
+    if guess < high && is_before(&extents[guess]) {
+        low = guess + 1;
+        while low + step < high {
+            match is_before(&extents[low + step]) {
+                true => (low, step) = (low + step + 1, 2 * step),
+                false => high = low + step,
+            }
+        }
+    } else {
+        high = high.min(guess);
+        while high > low + step {
+            match is_before(&extents[high - step]) {
+                true => low = high - step + 1,
+                false => (high, step) = (high - step, 2 * step),
+            }
+        }
+    }
+    low + extents[low..high].partition_point(is_before)
+}
+
 /// The child on the way to a block of the file. There is one in a node that was read.
 fn child_of(below: &[Index], block: u64) -> Step<usize> {
     let child = below.partition_point(|child| u64::from(child.first) <= block).saturating_sub(1);
@@ -161,6 +189,19 @@ impl State {
         if block >= Geometry::FILE_BLOCKS_MAX {
             return Err(Errno::EFBIG.into());
         }
+        if let Some((of, span)) = self.last_span.get()
+            && of == ino
+            && span.first <= block
+            && block < span.end
+        {
+            return Ok(span);
+        }
+        let span = self.find_span(ino, block)?;
+        self.last_span.set(Some((ino, span)));
+        Ok(span)
+    }
+
+    fn find_span(&self, ino: Ino, block: u64) -> Step<Span> {
         let seed = self.inode(ino)?.seed(&self.geometry);
         let mut node = self.extent_root(ino)?;
         let mut place = node.root_place();
@@ -174,7 +215,7 @@ impl State {
                 }
             }
         };
-        let at = extents.partition_point(|extent| u64::from(extent.first) <= block);
+        let at = extents_up_to(extents, block, &place);
         let before = at.checked_sub(1).map(|at| span_of(&extents[at]));
         let is_inside = |first: u64, end: u64| place.range.start <= first && end <= place.range.end;
         if before.is_some_and(|span| !is_inside(span.first, span.end))
@@ -424,5 +465,32 @@ impl State {
         }
         self.flatten(ino)?;
         Ok(end.max(whole))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_core::random::Stream;
+
+    #[test]
+    fn extents_are_found_as_by_halving() {
+        let mut random = Stream::new(1, "extents");
+        for _ in 0..2_000 {
+            let mut leaf: Vec<Extent> = Vec::new();
+            let gap = 1 + random.below(3_000);
+            for _ in 0..random.below(60) {
+                let first = leaf.last().map_or(500, Extent::end) + random.below(gap);
+                let blocks = 1 + random.below(8) as u16;
+                leaf.push(Extent { first: first as u32, blocks, addr: Addr(1), is_unwritten: false });
+            }
+            let end = [leaf.last().map_or(600, Extent::end), 1 << 20, u64::from(u32::MAX)];
+            let place = Place { depth: 0, range: random.below(500)..end[random.below(3) as usize] };
+            for _ in 0..20 {
+                let block = random.below(place.range.end + 2);
+                let expected = leaf.partition_point(|extent| u64::from(extent.first) <= block);
+                assert_eq!(extents_up_to(&leaf, block, &place), expected, "{block} in {place:?}: {leaf:?}");
+            }
+        }
     }
 }

@@ -16,13 +16,13 @@ use super::super::error::Error;
 use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
 use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, extent, superblock};
 use super::super::{Inode, Result as FormatResult};
-use super::map::root_of;
+use super::map::{Span, root_of};
 use super::options::{Ext4Metrics, PlantedBug};
 use crate::format::{Kind, put};
 use crate::port::{BLOCK_BYTES, BlockBytes, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::Payload;
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -201,6 +201,8 @@ pub(super) struct State {
     undo: Vec<Undo>,
     before: Counts,
     op: u64,
+    /// The part of a file that was looked up last; none after a change of a tree.
+    pub(super) last_span: Cell<Option<(Ino, Span)>>,
 }
 
 impl State {
@@ -230,6 +232,7 @@ impl State {
             undo: Vec::new(),
             before: Counts::default(),
             op: 1,
+            last_span: Cell::default(),
         }
     }
 
@@ -281,6 +284,7 @@ impl State {
                 Undo::Orphans(orphans) => self.orphans = orphans,
             }
         }
+        self.last_span.take();
         self.running.freed.truncate(self.before.freed);
         self.counts = self.before;
     }
@@ -355,6 +359,7 @@ impl State {
         let op = self.op;
         let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
         let old = std::mem::replace(&mut buffer.node, OnceCell::from((inode_seed, node)));
+        self.last_span.take();
         let was_behind = std::mem::replace(&mut buffer.is_behind, true);
         if buffer.op != op {
             self.undo.push(Undo::ExtentNode { addr, node: old, was_behind });
@@ -524,6 +529,7 @@ impl State {
         self.node(ino)?;
         self.note_inode(ino)?;
         let (op, tid) = (self.op, self.running.tid);
+        self.last_span.take();
         let node = self.nodes.get_mut(&ino).expect("it was found");
         if node.op != op {
             self.undo.push(Undo::Node(ino, Some(node.clone())));
@@ -562,6 +568,7 @@ impl State {
             written_tid: 0,
             op: self.op,
         };
+        self.last_span.take();
         let old = self.nodes.insert(ino, Box::new(node));
         self.undo.push(Undo::Node(ino, old));
         Ok(())
