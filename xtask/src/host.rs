@@ -51,10 +51,12 @@ pub(crate) fn output(program: &str, args: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Hash of the commit, with `+changes` where the checkout differs from it.
+/// Hash of the commit, with `+changes` where the checkout differs from it, but for evidence: that changes while it is taken.
 pub(crate) fn commit() -> String {
     let commit = output("git", &["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".into());
-    match output("git", &["status", "--porcelain", "--untracked-files=no"]) {
+    let differs =
+        ["status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)docs/evidence"];
+    match output("git", &differs) {
         Some(changes) if changes.is_empty() => commit,
         _ => format!("{commit}+changes"),
     }
