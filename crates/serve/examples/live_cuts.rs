@@ -148,7 +148,6 @@ fn one(weir: &Path, case: &Case, seed: u64, cuts: u32, with_fio: bool) -> Result
     let facts = Client::connect(&target.socket, &target.export, false, PATIENCE)?.facts();
     let unit = u64::from(facts.blocks[1]);
     let length = (case.mib << 20).min(facts.size / unit * unit);
-    // fio 3.33 adds its offset twice to the writes of a `randtrimwrite`: its region begins at the disk's first byte.
     let from = if with_fio { 0 } else { mix(seed) % ((facts.size - length) / unit + 1) * unit };
     let region = from..from + length;
     let counts = if with_fio {

@@ -148,7 +148,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs fio on `target` and cuts its power, `cuts` times. `scratch` is a directory for a socket.
+/// Runs fio on `target` and cuts its power, `cuts` times. `scratch` is a directory for a socket. The region begins with
+/// the first byte of the disk: fio 3.33 adds its offset twice to the writes of a `randtrimwrite`.
 ///
 /// # Errors
 /// The contract was broken, the server does not answer, or fio cannot be run.

@@ -10,7 +10,7 @@ use super::state::{State, Step};
 use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
-use crate::order::answer;
+use crate::order::{answer, errno_of};
 use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
@@ -792,7 +792,7 @@ impl Fs for Ext4 {
         let tickets: Vec<_> =
             runs.into_iter().map(|(at, addr, count)| (at, self.port.read(Block(addr.0), count))).collect();
         for (at, ticket) in tickets {
-            let answer = ticket.completed().await.map_err(|error| errno(&error.into()))?;
+            let answer = ticket.completed().await.map_err(|error| errno_of(&error))?;
             for (page, read) in pages[at..].iter_mut().zip(answer) {
                 *page = read;
             }

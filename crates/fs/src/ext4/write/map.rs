@@ -67,11 +67,10 @@ fn children(node: &mut Rc<Node>) -> &mut Vec<Index> {
     }
 }
 
-/// The extents of the last node of a way, to be looked at.
-fn leaf_of(way: &[Level]) -> (&[Extent], &Place) {
-    let leaf = way.last().expect("there is a root");
-    match &leaf.node.entries {
-        Entries::Leaf(extents) => (extents, &leaf.place),
+/// The extents of a leaf, to be looked at.
+fn extents_of(leaf: &Node) -> &[Extent] {
+    match &leaf.entries {
+        Entries::Leaf(extents) => extents,
         Entries::Index(_) => unreachable!("a way ends with a leaf"),
     }
 }
@@ -155,32 +154,44 @@ fn extents_up_to(extents: &[Extent], block: u64, place: &Place) -> usize {
     low + extents[low..high].partition_point(is_before)
 }
 
-/// The child on the way to a block of the file. There is one in a node that was read.
-fn child_of(below: &[Index], block: u64) -> Step<usize> {
-    let child = below.partition_point(|child| u64::from(child.first) <= block).saturating_sub(1);
-    if below.is_empty() { Err(Errno::EUCLEAN.into()) } else { Ok(child) }
-}
-
 impl State {
+    /// Goes from the root to the leaf that maps a block, or would, and tells of each index on the way: its block (null is the
+    /// root's), itself, its place, the child. Gives the same of the leaf.
+    fn descend(
+        &self,
+        ino: Ino,
+        block: u64,
+        mut pass: impl FnMut(Addr, &Rc<Node>, &Place, usize),
+    ) -> Step<(Addr, &Rc<Node>, Place)> {
+        let seed = self.inode(ino)?.seed(&self.geometry);
+        let (mut addr, mut node) = (Addr::NULL, self.extent_root(ino)?);
+        let mut place = node.root_place();
+        while let Entries::Index(below) = &node.entries {
+            let child = below.partition_point(|child| u64::from(child.first) <= block).saturating_sub(1);
+            let next = below.get(child).ok_or(Errno::EUCLEAN)?.child;
+            pass(addr, node, &place, child);
+            place = node.child_place(child, &place);
+            (addr, node) = (next, self.extent_node(next, &place, seed)?);
+        }
+        Ok((addr, node, place))
+    }
+
     /// The nodes from the root to the leaf that maps a block, or would.
     fn way(&self, ino: Ino, block: u64) -> Step<Vec<Level>> {
-        let seed = self.inode(ino)?.seed(&self.geometry);
-        let mut node = Rc::clone(self.extent_root(ino)?);
-        let mut place = node.root_place();
-        let mut addr = Addr::NULL;
+        let level = |addr, node: &Rc<Node>, place: &Place, child| Level {
+            addr,
+            node: Rc::clone(node),
+            place: place.clone(),
+            child,
+        };
         let mut way = Vec::new();
-        while let Entries::Index(below) = &node.entries {
-            let child = child_of(below, block)?;
-            let next = below[child].child;
-            let below = node.child_place(child, &place);
-            way.push(Level { addr, node, place, child });
-            node = Rc::clone(self.extent_node(next, &below, seed)?);
-            (place, addr) = (below, next);
-        }
-        if !node.fits(&place) {
+        let (addr, leaf, place) = self.descend(ino, block, |addr, node, place, child| {
+            way.push(level(addr, node, place, child));
+        })?;
+        if !leaf.fits(&place) {
             return Err(Errno::EUCLEAN.into());
         }
-        way.push(Level { addr, node, place, child: 0 });
+        way.push(level(addr, leaf, &place, 0));
         Ok(way)
     }
 
@@ -202,19 +213,8 @@ impl State {
     }
 
     fn find_span(&self, ino: Ino, block: u64) -> Step<Span> {
-        let seed = self.inode(ino)?.seed(&self.geometry);
-        let mut node = self.extent_root(ino)?;
-        let mut place = node.root_place();
-        let extents = loop {
-            match &node.entries {
-                Entries::Leaf(extents) => break extents,
-                Entries::Index(below) => {
-                    let child = child_of(below, block)?;
-                    place = node.child_place(child, &place);
-                    node = self.extent_node(below[child].child, &place, seed)?;
-                }
-            }
-        };
+        let (_, leaf, place) = self.descend(ino, block, |_, _, _, _| ())?;
+        let extents = extents_of(leaf);
         let at = extents_up_to(extents, block, &place);
         let before = at.checked_sub(1).map(|at| span_of(&extents[at]));
         let is_inside = |first: u64, end: u64| place.range.start <= first && end <= place.range.end;
@@ -239,7 +239,7 @@ impl State {
     /// Where blocks of a file should be from `block` on: behind those before it.
     pub(super) fn goal(&mut self, ino: Ino, block: u64) -> Step<Addr> {
         let way = self.way(ino, block)?;
-        let (leaf, _) = leaf_of(&way);
+        let leaf = extents_of(&way.last().expect("there is a root").node);
         let at = leaf.partition_point(|extent| u64::from(extent.first) <= block);
         Ok(match at.checked_sub(1).map(|at| leaf[at]) {
             Some(before) => {

@@ -10,6 +10,7 @@ use super::super::layout::{Addr, Ino};
 use super::journal::Closed;
 use super::state::Stop;
 use super::{Ext4, Journaling, PlantedBug, errno};
+use crate::order::answer;
 use crate::port::{Block, Request};
 use crate::vfs::{Errno, SyncKind, Timestamp};
 use flashweir_core::{Duration, Order};
@@ -141,7 +142,7 @@ impl Ext4 {
 
     pub(super) async fn flush(&self) -> Result<()> {
         match self.options.barrier && self.options.planted != Some(PlantedBug::NoBarriers) {
-            true => self.port.flush().completed().await.map(|_| ()).map_err(|error| errno(&error.into())),
+            true => answer(self.port.flush()).await,
             false => Ok(()),
         }
     }

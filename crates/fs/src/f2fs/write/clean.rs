@@ -19,8 +19,8 @@ use super::super::layout::summary::Owner;
 use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::space::Choice;
 use super::state::{State, Step, Stop};
-use super::{F2fs, Scope, errno};
-use crate::order::answers;
+use super::{F2fs, Scope};
+use crate::order::{answers, errno_of};
 use crate::port::{BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
@@ -233,7 +233,7 @@ impl F2fs {
                         }
                     }
                 }
-                Err(error) => result = result.and(Err(errno(&error.into()))),
+                Err(error) => result = result.and(Err(errno_of(&error))),
             }
         }
         self.submit_moved(&mut moved);

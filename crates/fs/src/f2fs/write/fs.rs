@@ -8,7 +8,7 @@ use super::fsync::in_place_tag;
 use super::names::Place;
 use super::state::{State, Step};
 use super::{F2fs, Scope, errno};
-use crate::order::answers;
+use crate::order::{answers, errno_of};
 use crate::port::{BLOCK_BYTES, bytes_of};
 use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result,
@@ -376,7 +376,7 @@ impl F2fs {
             .map(|(at, addr, count)| (at, self.port.read(Geometry::block(addr), count)))
             .collect();
         for (at, ticket) in tickets {
-            let answer = ticket.completed().await.map_err(|error| errno(&error.into()))?;
+            let answer = ticket.completed().await.map_err(|error| errno_of(&error))?;
             for (page, read) in pages[at..].iter_mut().zip(answer) {
                 *page = read;
             }

@@ -53,7 +53,7 @@ use super::super::layout::node::{Footer, Kind};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS};
 use super::state::{State, Step, Stop};
 use super::{F2fs, Scope, errno};
-use crate::order::{CommitMode, answers};
+use crate::order::{CommitMode, answer, answers};
 use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
@@ -454,7 +454,7 @@ impl F2fs {
                 self.port.range_flush(Selection { ranges: Vec::new(), tags: tags.to_vec() })
             }
         };
-        let flushed = ticket.completed().await.map(|_| ()).map_err(|error| errno(&error.into()));
+        let flushed = answer(ticket).await;
         if flushed.is_err() {
             self.failed.set(true);
         }

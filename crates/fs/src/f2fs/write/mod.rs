@@ -28,7 +28,7 @@ use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
-use crate::order::{CommitMode, answers, errno_of, is_kept};
+use crate::order::{CommitMode, answer, answers, errno_of, is_kept};
 use crate::port::{BlockPort, Ticket, Write};
 use crate::vfs::{Errno, Event};
 use by_nid::{ByNid, DirtyNodes};
@@ -526,7 +526,7 @@ impl F2fs {
             self.flush(flushing, &tags).await?;
         }
         let last = Write { fua: !planted(PlantedBug::LazyLastBlock), ..self.last_block(&pending) };
-        self.port.write(last).completed().await.map_err(|error| errno(&error.into()))?;
+        answer(self.port.write(last)).await?;
         // Whoever looked a block up before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !planted(PlantedBug::EarlyDiscard) {
