@@ -410,17 +410,20 @@ impl BlockLayer {
             }
         }
         let mut conflicts = std::mem::take(&mut self.conflicts);
+        let put_aside = held && self.config.epochs == Epochs::Closing;
+        let mut target = None;
         request.for_ranges(|_, first, blocks, changes| {
-            self.overlaps.find(request.command.ns, first, blocks, changes, &mut conflicts);
+            let (ns, range) = (request.command.ns, (first, blocks));
+            target = self.overlaps.look(ns, range, changes, &mut conflicts, |other, is_behind| {
+                !put_aside && self.can_join(&request, range, other, is_behind)
+            });
         });
         conflicts.sort_unstable();
         conflicts.dedup();
         if self.is_planted(Planted::IgnoreOverlaps) {
             conflicts.clear();
         }
-        let put_aside = held && self.config.epochs == Epochs::Closing;
-        let target = if conflicts.is_empty() && !put_aside { self.merge_target(&request) } else { None };
-        if let Some(target) = target {
+        if let Some(target) = target.filter(|_| conflicts.is_empty()) {
             self.merge(target, request);
         } else {
             self.queued += 1;
@@ -471,24 +474,20 @@ impl BlockLayer {
         request.for_ranges(|seq, first, _, _| self.overlaps.remove((request.command.ns, first, seq)));
     }
 
-    /// A waiting request of the same class that ends where this begins, or begins where this ends, and has room.
-    fn merge_target(&self, request: &Request) -> Option<u32> {
-        let (class, (first, blocks)) = (request.class?, request.range()?);
-        let is_fit = |id: u32, is_behind: bool| {
-            let there = self.request(id);
-            let is_waiting = match there.state {
-                State::Held => !(there.epoch_held && self.config.epochs == Epochs::Closing),
-                State::Ready => true,
-                State::Leaving | State::Taken { .. } => false,
-            };
-            let (begins, length) = there.range().unwrap_or_default();
-            is_waiting
-                && there.class == Some(class)
-                && if is_behind { begins == first + blocks } else { begins + length == first }
-                && length + blocks <= self.config.merge_blocks_max.into()
+    /// Whether a request with this range can be merged with one that waits and ends where it begins, or begins where it ends.
+    fn can_join(&self, request: &Request, (first, blocks): (u64, u64), other: u32, is_behind: bool) -> bool {
+        let there = self.request(other);
+        let is_waiting = match there.state {
+            State::Held => !(there.epoch_held && self.config.epochs == Epochs::Closing),
+            State::Ready => true,
+            State::Leaving | State::Taken { .. } => false,
         };
-        let before = self.overlaps.ending_at(class.ns, first).find(|id| is_fit(*id, false));
-        before.or_else(|| self.overlaps.beginning_at(class.ns, first + blocks).find(|id| is_fit(*id, true)))
+        let (begins, length) = there.range().unwrap_or_default();
+        is_waiting
+            && request.class.is_some()
+            && there.class == request.class
+            && if is_behind { begins == first + blocks } else { begins + length == first }
+            && length + blocks <= self.config.merge_blocks_max.into()
     }
 
     fn merge(&mut self, target: u32, request: Request) {
@@ -805,7 +804,14 @@ impl BlockLayer {
             request.since = now;
             // Whoever others wait for keeps its place of its own.
             let is_free = request.blockers == 0 && request.blocks.is_empty();
-            let target = if is_free { self.merge_target(self.request(id)) } else { None };
+            let request = self.request(id);
+            let range = request.range().filter(|_| is_free);
+            let target = range.and_then(|range| {
+                let ns = request.command.ns;
+                self.overlaps.look(ns, range, false, &mut Vec::new(), |other, is_behind| {
+                    self.can_join(request, range, other, is_behind)
+                })
+            });
             if let Some(target) = target {
                 self.uncover(id);
                 self.queued -= 1;

@@ -48,27 +48,32 @@ impl Overlaps {
         self.ranges.len()
     }
 
-    /// Adds those requests to `out` that touch the range, if one of the two changes something.
-    pub(crate) fn find(&self, ns: u16, first: u64, blocks: u64, changes: bool, out: &mut Vec<u32>) {
+    /// Looks at the neighbourhood of a range once. Adds to `conflicts` those requests that touch it, if one of the two changes
+    /// something, and gives the first of which `fits` says that it can be merged: it is told the request, and whether the
+    /// request begins behind the range rather than ends before it. Of those that end before it, the one that begins last is
+    /// asked first, and all of them before those behind.
+    pub(crate) fn look(
+        &self,
+        ns: u16,
+        (first, blocks): (u64, u64),
+        changes: bool,
+        conflicts: &mut Vec<u32>,
+        mut fits: impl FnMut(u32, bool) -> bool,
+    ) -> Option<u32> {
         let from = (ns, first.saturating_sub(self.longest), 0);
-        for (&(_, begins, _), range) in self.ranges.range(from..(ns, first + blocks, 0)) {
-            if begins + range.blocks > first && (changes || range.changes) {
-                out.push(range.request);
+        let end = first + blocks;
+        let (mut before, mut behind) = (None, None);
+        for (&(_, begins, _), range) in self.ranges.range(from..(ns, end + 1, 0)).rev() {
+            let ends = begins + range.blocks;
+            if begins == end {
+                behind = behind.or_else(|| fits(range.request, true).then_some(range.request));
+            } else if ends == first {
+                before = before.or_else(|| fits(range.request, false).then_some(range.request));
+            } else if ends > first && (changes || range.changes) {
+                conflicts.push(range.request);
             }
         }
-    }
-
-    /// The requests of ranges that end where a block begins, the one that begins last first.
-    pub(crate) fn ending_at(&self, ns: u16, block: u64) -> impl Iterator<Item = u32> {
-        let from = (ns, block.saturating_sub(self.longest), 0);
-        let ranges = self.ranges.range(from..(ns, block, 0)).rev();
-        let ending = ranges.filter(move |((_, begins, _), range)| begins + range.blocks == block);
-        ending.map(|(_, range)| range.request)
-    }
-
-    /// The requests of ranges that begin with a block, the latest first.
-    pub(crate) fn beginning_at(&self, ns: u16, block: u64) -> impl Iterator<Item = u32> {
-        self.ranges.range((ns, block, 0)..(ns, block + 1, 0)).rev().map(|(_, range)| range.request)
+        before.or(behind)
     }
 }
 
@@ -84,15 +89,37 @@ mod tests {
         overlaps.insert((1, 140, 3), 20, true, 3);
         let find = |overlaps: &Overlaps, first, blocks, changes| {
             let mut out = Vec::new();
-            overlaps.find(0, first, blocks, changes, &mut out);
+            overlaps.look(0, (first, blocks), changes, &mut out, |_, _| false);
             out
         };
-        assert_eq!(find(&overlaps, 149, 1, true), [1, 2]);
+        assert_eq!(find(&overlaps, 149, 1, true), [2, 1]);
         assert_eq!(find(&overlaps, 149, 1, false), [1]);
         assert_eq!(find(&overlaps, 150, 100, true), [2]);
         assert_eq!(find(&overlaps, 90, 10, true), [0; 0]);
-        assert_eq!(find(&overlaps, 0, 1000, true), [1, 2]);
+        assert_eq!(find(&overlaps, 0, 1000, true), [2, 1]);
         overlaps.remove((0, 100, 1));
         assert_eq!(find(&overlaps, 0, 1000, true), [2]);
+    }
+
+    #[test]
+    fn neighbours_are_asked_whether_they_can_be_merged() {
+        let mut overlaps = Overlaps::default();
+        overlaps.insert((0, 80, 1), 20, true, 1);
+        overlaps.insert((0, 90, 2), 10, false, 2);
+        overlaps.insert((0, 110, 3), 5, true, 3);
+        overlaps.insert((0, 110, 4), 5, true, 4);
+        let look = |fitting: &[u32]| {
+            let (mut conflicts, mut asked) = (Vec::new(), Vec::new());
+            let found = overlaps.look(0, (100, 10), true, &mut conflicts, |request, is_behind| {
+                asked.push((request, is_behind));
+                fitting.contains(&request)
+            });
+            assert_eq!(conflicts, [0; 0]);
+            (found, asked)
+        };
+        assert_eq!(look(&[]), (None, vec![(4, true), (3, true), (2, false), (1, false)]));
+        assert_eq!(look(&[1, 3, 4]), (Some(1), vec![(4, true), (2, false), (1, false)]));
+        assert_eq!(look(&[2, 3]).0, Some(2));
+        assert_eq!(look(&[3]).0, Some(3));
     }
 }

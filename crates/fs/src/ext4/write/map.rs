@@ -15,6 +15,7 @@ use super::orphan::STEP_BLOCKS;
 use super::state::{State, Step};
 use crate::format::Kind;
 use crate::vfs::Errno;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Part of a file: an extent, or a hole.
@@ -53,7 +54,7 @@ pub(super) fn root_of(inode: &Inode, geometry: &Geometry) -> Step<Node> {
     Ok(Node::decode_root(&inode.block, geometry)?)
 }
 
-fn extents(node: &mut Rc<Node>) -> &mut Vec<Extent> {
+fn extents_mut(node: &mut Rc<Node>) -> &mut Vec<Extent> {
     match &mut Rc::make_mut(node).entries {
         Entries::Leaf(extents) => extents,
         Entries::Index(_) => unreachable!("a way ends with a leaf"),
@@ -213,9 +214,14 @@ impl State {
     }
 
     fn find_span(&self, ino: Ino, block: u64) -> Step<Span> {
-        let (_, leaf, place) = self.descend(ino, block, |_, _, _, _| ())?;
+        let mut last = self.last_leaf.borrow_mut();
+        if !matches!(&*last, Some((of, place, _)) if *of == ino && place.range.contains(&block)) {
+            let (_, leaf, place) = self.descend(ino, block, |_, _, _, _| ())?;
+            *last = Some((ino, place, Rc::clone(leaf)));
+        }
+        let (_, place, leaf) = last.as_ref().expect("it was put there");
         let extents = extents_of(leaf);
-        let at = extents_up_to(extents, block, &place);
+        let at = extents_up_to(extents, block, place);
         let before = at.checked_sub(1).map(|at| span_of(&extents[at]));
         let is_inside = |first: u64, end: u64| place.range.start <= first && end <= place.range.end;
         if before.is_some_and(|span| !is_inside(span.first, span.end))
@@ -366,35 +372,61 @@ impl State {
 
     /// Maps blocks of a file that are a hole.
     pub(super) fn insert_extent(&mut self, ino: Ino, new: Extent) -> Step<()> {
-        let mut way = self.way(ino, new.first.into())?;
-        let leaf = extents(&mut way.last_mut().expect("there is a root").node);
-        let at = leaf.partition_point(|extent| extent.first < new.first);
-        leaf.insert(at, new);
-        merge_around(leaf, at, at);
-        self.write_way(ino, way, at)
+        self.change_extents(ino, new.first.into(), |leaf| {
+            let at = leaf.partition_point(|extent| extent.first < new.first);
+            Ok((at..at, vec![new]))
+        })
     }
 
     /// Makes written what is a part of one extent that is not.
     pub(super) fn convert(&mut self, ino: Ino, first: u64, end: u64) -> Step<()> {
-        let mut way = self.way(ino, first)?;
-        let leaf = extents(&mut way.last_mut().expect("there is a root").node);
-        let at = leaf.partition_point(|extent| u64::from(extent.first) <= first);
-        let at = at.checked_sub(1).ok_or(Errno::EUCLEAN)?;
-        let old = leaf[at];
-        if !old.is_unwritten || end > old.end() || first >= end {
+        self.change_extents(ino, first, |leaf| {
+            let at = leaf.partition_point(|extent| u64::from(extent.first) <= first);
+            let at = at.checked_sub(1).ok_or(Errno::EUCLEAN)?;
+            let old = leaf[at];
+            if !old.is_unwritten || end > old.end() || first >= end {
+                return Err(Errno::EUCLEAN.into());
+            }
+            let (before, behind) = rest(&old, first, end);
+            let new = Extent {
+                first: first as u32,
+                blocks: (end - first) as u16,
+                addr: Addr(old.addr.0 + (first - u64::from(old.first))),
+                is_unwritten: false,
+            };
+            Ok((at..at + 1, before.into_iter().chain([new]).chain(behind).collect()))
+        })
+    }
+
+    /// Replaces extents of the leaf that maps a block, or would: `change` says which, and by what, which is not nothing. What
+    /// can be merged around them is.
+    fn change_extents(
+        &mut self,
+        ino: Ino,
+        block: u64,
+        change: impl FnOnce(&[Extent]) -> Step<(Range<usize>, Vec<Extent>)>,
+    ) -> Step<()> {
+        let (addr, leaf, place) = self.descend(ino, block, |_, _, _, _| ())?;
+        if !leaf.fits(&place) {
             return Err(Errno::EUCLEAN.into());
         }
-        let (before, behind) = rest(&old, first, end);
-        let new = Extent {
-            first: first as u32,
-            blocks: (end - first) as u16,
-            addr: Addr(old.addr.0 + (first - u64::from(old.first))),
-            is_unwritten: false,
-        };
-        let parts: Vec<Extent> = before.into_iter().chain([new]).chain(behind).collect();
-        let last = at + parts.len() - 1;
-        leaf.splice(at..=at, parts);
-        merge_around(leaf, at, last);
+        let (max, extents) = (usize::from(leaf.max), extents_of(leaf));
+        let (range, mut new) = change(extents)?;
+        let last = range.start + new.len() - 1;
+        // With the neighbours, as these may be merged.
+        let (from, to) = (range.start.saturating_sub(1), extents.len().min(range.end + 1));
+        let (before, behind) = (&extents[from..range.start], &extents[range.end..to]);
+        new.splice(0..0, before.iter().copied());
+        new.extend_from_slice(behind);
+        let count = new.len();
+        merge_around(&mut new, before.len(), count - 1 - behind.len());
+        let is_larger = extents.len() - (to - from) + new.len() > max;
+        let is_moved = from == 0 && extents.first().is_none_or(|first| first.first != new[0].first);
+        if addr != Addr::NULL && !is_larger && !is_moved {
+            return self.replace_extents((ino, place), addr, from..to, &new);
+        }
+        let mut way = self.way(ino, block)?;
+        extents_mut(&mut way.last_mut().expect("there is a root").node).splice(from..to, new);
         self.write_way(ino, way, last)
     }
 
@@ -415,7 +447,7 @@ impl State {
                 end = first;
                 break;
             }
-            let leaf = extents(&mut level.node);
+            let leaf = extents_mut(&mut level.node);
             let to = leaf.partition_point(|extent| u64::from(extent.first) < end);
             if let Some(last) = to.checked_sub(1).map(|last| leaf[last]).filter(|_| is_data) {
                 // Each block is revoked, so a step is a part of the blocks too.

@@ -13,6 +13,7 @@
 //! 3. Blocks that are free, less those that wait for a commit, are at least as many as are claimed.
 
 use super::super::error::Error;
+use super::super::layout::extent::Extent;
 use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
 use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, extent, superblock};
 use super::super::{Inode, Result as FormatResult};
@@ -22,8 +23,9 @@ use crate::format::{Kind, put};
 use crate::port::{BLOCK_BYTES, BlockBytes, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::Payload;
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Why an operation cannot go on.
@@ -68,6 +70,14 @@ pub(super) struct Buffer {
 impl Buffer {
     fn new(bytes: Box<BlockBytes>, op: u64, is_checked: bool) -> Self {
         Self { bytes, op, is_checked, node: OnceCell::new(), is_behind: false }
+    }
+
+    /// The extents of a leaf that was looked at.
+    fn extents_mut(&mut self) -> Option<&mut Vec<Extent>> {
+        match &mut Rc::make_mut(&mut self.node.get_mut()?.1).entries {
+            extent::Entries::Leaf(extents) => Some(extents),
+            extent::Entries::Index(_) => None,
+        }
     }
 }
 
@@ -162,11 +172,28 @@ pub(super) struct Counts {
 #[derive(Debug)]
 enum Undo {
     Buffer(Addr, Option<Buffer>),
-    ExtentNode { addr: Addr, node: OnceCell<(u32, Rc<extent::Node>)>, was_behind: bool },
+    ExtentNode {
+        addr: Addr,
+        node: OnceCell<(u32, Rc<extent::Node>)>,
+        was_behind: bool,
+    },
+    /// `new` extents of a leaf from `at` on were these.
+    Extents {
+        addr: Addr,
+        at: usize,
+        new: usize,
+        old: Vec<Extent>,
+        was_behind: bool,
+    },
     Clean(Addr),
     Node(Ino, Option<Box<Node>>),
     Desc(Group, Box<GroupDesc>),
-    Bits { group: Group, first: u32, count: u32, were_taken: bool },
+    Bits {
+        group: Group,
+        first: u32,
+        count: u32,
+        were_taken: bool,
+    },
     Revoked(Addr),
     Data(Addr, Payload),
     Orphans(Vec<Ino>),
@@ -201,8 +228,9 @@ pub(super) struct State {
     undo: Vec<Undo>,
     before: Counts,
     op: u64,
-    /// The part of a file that was looked up last; none after a change of a tree.
+    /// The part of a file that was looked up last, and the leaf that maps it; none after a change of a tree.
     pub(super) last_span: Cell<Option<(Ino, Span)>>,
+    pub(super) last_leaf: RefCell<Option<(Ino, extent::Place, Rc<extent::Node>)>>,
 }
 
 impl State {
@@ -233,6 +261,7 @@ impl State {
             before: Counts::default(),
             op: 1,
             last_span: Cell::default(),
+            last_leaf: RefCell::default(),
         }
     }
 
@@ -269,6 +298,12 @@ impl State {
                     let buffer = self.buffers.get_mut(&addr).expect("a node that was changed is in memory");
                     (buffer.node, buffer.is_behind) = (node, was_behind);
                 }
+                Undo::Extents { addr, at, new, old, was_behind } => {
+                    self.last_leaf.take();
+                    let buffer = self.buffers.get_mut(&addr).expect("a node that was changed is in memory");
+                    buffer.extents_mut().expect("it is a leaf").splice(at..at + new, old);
+                    buffer.is_behind = was_behind;
+                }
                 Undo::Clean(addr) => drop(self.running.blocks.insert(addr)),
                 Undo::Node(ino, Some(node)) => drop(self.nodes.insert(ino, node)),
                 Undo::Node(ino, None) => {
@@ -284,7 +319,7 @@ impl State {
                 Undo::Orphans(orphans) => self.orphans = orphans,
             }
         }
-        self.last_span.take();
+        self.forget_lookups();
         self.running.freed.truncate(self.before.freed);
         self.counts = self.before;
     }
@@ -357,9 +392,9 @@ impl State {
         inode_seed: u32,
     ) -> Step<()> {
         let op = self.op;
+        self.forget_lookups();
         let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
         let old = std::mem::replace(&mut buffer.node, OnceCell::from((inode_seed, node)));
-        self.last_span.take();
         let was_behind = std::mem::replace(&mut buffer.is_behind, true);
         if buffer.op != op {
             self.undo.push(Undo::ExtentNode { addr, node: old, was_behind });
@@ -367,6 +402,31 @@ impl State {
         }
         self.running.blocks.insert(addr);
         Ok(())
+    }
+
+    /// Replaces extents of a leaf, which was looked at, where they are.
+    pub(super) fn replace_extents(
+        &mut self,
+        (ino, place): (Ino, extent::Place),
+        addr: Addr,
+        range: Range<usize>,
+        new: &[Extent],
+    ) -> Step<()> {
+        self.forget_lookups();
+        let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
+        let extents = buffer.extents_mut().ok_or(Errno::EUCLEAN)?;
+        let (at, count) = (range.start, new.len());
+        let old = extents.splice(range, new.iter().copied()).collect();
+        let was_behind = std::mem::replace(&mut buffer.is_behind, true);
+        self.last_leaf.replace(buffer.node.get().map(|(_, leaf)| (ino, place, Rc::clone(leaf))));
+        self.undo.push(Undo::Extents { addr, at, new: count, old, was_behind });
+        self.running.blocks.insert(addr);
+        Ok(())
+    }
+
+    fn forget_lookups(&mut self) {
+        self.last_span.take();
+        self.last_leaf.take();
     }
 
     /// A block whose contents on the disk mean nothing any more.
@@ -529,7 +589,7 @@ impl State {
         self.node(ino)?;
         self.note_inode(ino)?;
         let (op, tid) = (self.op, self.running.tid);
-        self.last_span.take();
+        self.forget_lookups();
         let node = self.nodes.get_mut(&ino).expect("it was found");
         if node.op != op {
             self.undo.push(Undo::Node(ino, Some(node.clone())));
@@ -568,7 +628,7 @@ impl State {
             written_tid: 0,
             op: self.op,
         };
-        self.last_span.take();
+        self.forget_lookups();
         let old = self.nodes.insert(ino, Box::new(node));
         self.undo.push(Undo::Node(ino, old));
         Ok(())
