@@ -36,6 +36,15 @@ pub enum Order {
     Barrier,
 }
 
+/// The place of an ordered command in its stream, where several queues bring the commands of one (spec 3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochStamp {
+    /// Number of its epoch, from 0 at power-on, modulo 2^32; stamped at submission.
+    pub number: u32,
+    /// With the barrier: how many commands the epoch has, this one included.
+    pub members: Option<u32>,
+}
+
 /// One command, as it crosses the link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
@@ -49,6 +58,8 @@ pub struct Command {
     pub stream: Option<StreamId>,
     /// Role in the stream's epoch; needs a stream.
     pub order: Option<Order>,
+    /// Number of its epoch; without it a stream's commands are ordered as they arrive. Needs an order.
+    pub epoch: Option<EpochStamp>,
     /// Owners of a write.
     pub tags: [Tag; 2],
     /// Complete only when durable.
@@ -272,6 +283,7 @@ impl Command {
             ns: 0,
             stream: None,
             order: None,
+            epoch: None,
             tags: [Tag(0); 2],
             fua: false,
             op,

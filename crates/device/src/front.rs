@@ -2,11 +2,13 @@
 //!
 //! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
 
+use crate::arrivals::Arrivals;
 use crate::config::{PersistPolicy, RangeFlushSupport};
 use crate::device::{Active, Device, Effect, Event};
 use crate::geometry::Geometry;
 use crate::range_flush;
 use crate::trace::Traced;
+use flashweir_core::command::StreamId;
 use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op, Order};
 
 /// The mapping units that a range touches, and whether its ends cover only a part of one.
@@ -57,8 +59,10 @@ impl Device {
         self.nand.trace.record(|| Traced::Arrived { command: at, id });
         if let Err(error) = verdict {
             self.commands.get_mut(at).error = Some(error);
+            self.note_refused(now, at, effects);
             self.complete(at, effects);
         } else if blocks == Some(0) {
+            self.note_refused(now, at, effects);
             self.complete(at, effects);
         } else if is_read && !self.is_locked() {
             self.start_read(now, at, effects);
@@ -76,25 +80,36 @@ impl Device {
         self.trace_room();
     }
 
-    /// Commands of a stream are accepted as they arrive, however long each needs before that.
+    /// Commands of a stream are accepted as they arrive, however long each needs before that, or by the numbers of their epochs.
     fn note_ordered(&mut self, at: u32) {
         if let Some(stream) = self.stream_of(at) {
-            self.orders.arrived.entry(stream).or_default().push_back((at, false));
+            let epoch = self.commands.get(at).command.epoch;
+            self.orders.arrivals.entry(stream).or_default().note(Some(at), epoch);
         }
     }
 
-    /// A command can be accepted: with all that it needs, and behind those of its stream that came before.
+    /// A command that was refused is a member of its epoch all the same.
+    fn note_refused(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
+        let epoch = self.commands.get(at).command.epoch;
+        if let (Some(stream), Some(_)) = (self.stream_of(at), epoch) {
+            let arrivals = self.orders.arrivals.entry(stream).or_default();
+            if arrivals.check(epoch).is_ok() {
+                arrivals.note(None, epoch);
+                self.pass(now, stream, effects);
+            }
+        }
+    }
+
+    /// A command can be accepted: with all that it needs, and behind those of its stream that go before it.
     pub(crate) fn ready(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
         let Some(stream) = self.stream_of(at) else { return self.enqueue(now, at, effects) };
-        let arrived = self.orders.arrived.entry(stream).or_default();
-        if let Some((_, is_ready)) = arrived.iter_mut().find(|(command, _)| *command == at) {
-            *is_ready = true;
-        }
-        let is_ready = |(_, is_ready): &mut (u32, bool)| *is_ready;
-        while let Some((first, _)) =
-            self.orders.arrived.get_mut(&stream).and_then(|arrived| arrived.pop_front_if(is_ready))
-        {
-            self.enqueue(now, first, effects);
+        self.orders.arrivals.entry(stream).or_default().ready(at);
+        self.pass(now, stream, effects);
+    }
+
+    fn pass(&mut self, now: Instant, stream: StreamId, effects: &mut Vec<Effect>) {
+        while let Some(next) = self.orders.arrivals.get_mut(&stream).and_then(Arrivals::pass) {
+            self.enqueue(now, next, effects);
         }
     }
 
@@ -124,6 +139,19 @@ impl Device {
         }
         if (ordered || command.op == Op::Barrier) && command.stream.is_none() {
             return Err(DeviceError::InvalidField("an order needs a stream"));
+        }
+        if let Some(epoch) = command.epoch {
+            if epoch.members.is_some() != (command.op == Op::Barrier || command.order == Some(Order::Barrier))
+            {
+                return Err(DeviceError::InvalidField("an epoch's number of members comes with its barrier"));
+            }
+            if command.stream.is_none() {
+                return Err(DeviceError::InvalidField("the number of an epoch needs a stream"));
+            }
+        }
+        if let (Some(stream), false) = (command.stream, matches!(command.op, Op::Read { .. })) {
+            let arrivals = self.orders.arrivals.get(&stream);
+            arrivals.map_or(Ok(()), |arrivals| arrivals.check(command.epoch))?;
         }
         if command.op == Op::Barrier && command.order == Some(Order::Within) {
             return Err(DeviceError::InvalidField("a barrier of no length closes an epoch"));

@@ -4,6 +4,7 @@
 //! a command.
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod audit;
 mod buffer;
 mod collect;

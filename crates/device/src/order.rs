@@ -20,6 +20,7 @@
 //! Deliberately absent: order on a device whose buffer is protected (all that was accepted survives), atomic groups. An
 //! ordered deallocation is accepted when all earlier epochs of its stream are stable, so only what follows waits for it.
 
+use crate::arrivals::Arrivals;
 use crate::buffer::SlotState;
 use crate::config::PersistPolicy;
 use crate::device::{Device, Effect};
@@ -147,8 +148,8 @@ pub(crate) struct Streams {
     /// The device keeps epochs in order; otherwise nothing below is ever used.
     policy: PersistPolicy,
     streams: BTreeMap<StreamId, Stream>,
-    /// Commands of each stream that are not in the queue of acceptance, as they arrived, and whether they could be.
-    pub(crate) arrived: BTreeMap<StreamId, VecDeque<(u32, bool)>>,
+    /// Commands of each stream that are not in the queue of acceptance.
+    pub(crate) arrivals: BTreeMap<StreamId, Arrivals>,
     kept: BTreeMap<Ppa, Kept>,
     /// Superseded members that are kept, and how many of them are too many.
     counted: usize,

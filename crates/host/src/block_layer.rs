@@ -13,7 +13,8 @@
 //! 2. Ordered requests of one stream leave in the order of their epochs (but for [`Dispatch::MultiQueue`]); each epoch
 //!    that is closed and has members sends exactly one barrier, with the last of them to leave.
 //! 3. Of two requests on the same blocks of which one changes them, the one submitted first leaves first. (Linux promises
-//!    nothing here. What a device makes of the two while it holds both is the device's matter.)
+//!    nothing here. What a device makes of the two while it holds both is the device's matter.) With
+//!    [`Dispatch::MultiQueue`], where the device may hold back the first, the second leaves when the device has the first's data.
 //! 4. Flushes and other requests without one range of blocks keep their order among themselves, unless one has to wait.
 //!    Where a scheduler sorts, they go before what it sorts.
 //!
@@ -26,7 +27,7 @@ use crate::epochs::{EpochState, FlushState, StreamState};
 use crate::metrics::{DepthSample, HostMetrics};
 use crate::overlap::Overlaps;
 use crate::request::{Class, Kind, Part, Request, State, in_order, placed, share_of};
-use flashweir_core::command::StreamId;
+use flashweir_core::command::{EpochStamp, StreamId};
 use flashweir_core::{Command, CommandId, DeviceError, Done, Instant, Op, Order};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -88,8 +89,6 @@ pub struct Offer {
     pub command: Command,
     /// Its place among what the device holds.
     pub attribute: TaskAttribute,
-    /// Of an ordered command where the device keeps the order, its epoch.
-    pub epoch: Option<Epoch>,
 }
 
 /// The attribute of a task in the device's queue (SCSI Architecture Model).
@@ -103,17 +102,6 @@ pub enum TaskAttribute {
     Ordered,
     /// Before everything.
     HeadOfQueue,
-}
-
-/// The epoch of a command, for devices to which several queues bring commands of one stream (spec 3.3, 3.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Epoch {
-    /// Order domain.
-    pub stream: StreamId,
-    /// Number in the stream, stamped at submission.
-    pub number: u64,
-    /// With the barrier: how many commands the epoch has, this one included.
-    pub members: Option<u32>,
 }
 
 /// Why a queue of the device gets nothing.
@@ -143,6 +131,7 @@ pub(crate) enum Planted {
     IgnoreOverlaps,
     AnswerOne,
     SkipFlush,
+    KeepNoPlace,
 }
 
 /// A block layer.
@@ -546,13 +535,43 @@ impl BlockLayer {
             self.stall(now, lane, effects);
             return None;
         }
+        let is_last =
+            queue.in_flight + 1 == self.config.depth && self.config.dispatch == Dispatch::MultiQueue;
+        if is_last && !self.is_planted(Planted::KeepNoPlace) {
+            return self.pick_for_last_place(lane);
+        }
+        let queue = &mut self.lanes[lane];
         queue.head.take().or_else(|| queue.elevator.next(now))
+    }
+
+    /// A device that sorts epochs by their numbers holds commands back until those of earlier epochs have come. So that there is
+    /// always a place for these, the last one of a queue is for requests that the device waits for nothing else to accept: the
+    /// oldest of those that are orderless, or of the first epoch of their stream.
+    fn pick_for_last_place(&mut self, lane: usize) -> Option<u32> {
+        let is_free = |request: &Request| match request.member {
+            Some((stream, number)) => self.streams.get(&stream).is_none_or(|state| state.first == number),
+            None => true,
+        };
+        let queue = &self.lanes[lane];
+        if queue.head.is_some_and(|head| is_free(self.request(head))) {
+            return self.lanes[lane].head.take();
+        }
+        let waiting = self.requests.iter().zip(0..).filter_map(|(request, id)| Some((request.as_ref()?, id)));
+        let fitting = waiting.filter(|(request, _)| {
+            request.state == State::Ready && usize::from(request.lane) == lane && is_free(request)
+        });
+        let (_, id) = fitting.min_by_key(|(request, _)| request.seq)?;
+        let entry = self.entry(id);
+        self.lanes[lane].elevator.remove(entry);
+        Some(id)
     }
 
     fn stall(&mut self, now: Instant, lane: usize, effects: &mut Vec<Effect>) {
         self.metrics.busy += 1;
+        // A device that sorts epochs may hold back all that it has until the refused one comes.
+        let answers = self.config.dispatch != Dispatch::MultiQueue;
         let queue = &mut self.lanes[lane];
-        queue.stall = if self.config.retry_on_completion && queue.in_flight > 0 {
+        queue.stall = if self.config.retry_on_completion && queue.in_flight > 0 && answers {
             Stall::UntilCompletion
         } else {
             let at = now.saturating_add(self.config.retry_after);
@@ -575,7 +594,7 @@ impl BlockLayer {
             Op::Flush | Op::RFlush(_) => self.config.flush,
             _ => TaskAttribute::Simple,
         };
-        let (mut epoch, mut barrier) = (None, false);
+        let mut barrier = false;
         if let (Some((stream, number)), false) = (member, self.is_legacy()) {
             let state = self.stream(stream).epoch(number);
             let members = state.left + 1;
@@ -583,13 +602,17 @@ impl BlockLayer {
             let told = barrier && !self.is_planted(Planted::ForgetBarrier);
             let order = if told { Order::Barrier } else { Order::Within };
             (command.stream, command.order) = (Some(stream), Some(order));
-            epoch = Some(Epoch { stream, number, members: told.then_some(members) });
-            if told && self.config.dispatch == Dispatch::OrderPreserving {
-                attribute = TaskAttribute::Ordered;
+            match self.config.dispatch {
+                Dispatch::MultiQueue => {
+                    let members = told.then_some(members);
+                    command.epoch = Some(EpochStamp { number: number as u32, members });
+                }
+                _ if told => attribute = TaskAttribute::Ordered,
+                _ => {}
             }
         }
         self.offered = Some((id, barrier));
-        effects.push(Effect::Offer(Offer { command, attribute, epoch }));
+        effects.push(Effect::Offer(Offer { command, attribute }));
     }
 
     fn refused(&mut self, now: Instant, effects: &mut Vec<Effect>) {
@@ -630,16 +653,21 @@ impl BlockLayer {
         }
     }
 
-    /// A request waits here no more: those that waited for it on the same blocks go on.
+    /// A request waits here no more.
     fn leave(&mut self, id: u32) {
         self.queued -= 1;
-        self.uncover(id);
-        let request = self.request_mut(id);
-        let (member, waiting) = (request.member, std::mem::take(&mut request.blocks));
-        if let Some((stream, number)) = member {
+        if let Some((stream, number)) = self.request(id).member {
             self.stream(stream).epoch(number).queued -= 1;
         }
-        for other in waiting {
+        if self.config.dispatch != Dispatch::MultiQueue {
+            self.release(id);
+        }
+    }
+
+    /// Those that waited for a request on the same blocks go on.
+    fn release(&mut self, id: u32) {
+        self.uncover(id);
+        for other in std::mem::take(&mut self.request_mut(id).blocks) {
             let request = self.request_mut(other);
             request.blockers -= 1;
             if request.blockers == 0 && !request.epoch_held {
@@ -656,6 +684,10 @@ impl BlockLayer {
             return;
         }
         request.state = State::Taken { transferred: true };
+        if self.config.dispatch == Dispatch::MultiQueue {
+            self.release(id.0 as u32);
+        }
+        let request = self.request(id.0 as u32);
         effects.extend(request.parts.iter().map(|part| Effect::Transferred(part.token)));
         if let Some((stream, number)) = request.member
             && self.is_legacy()
@@ -674,6 +706,10 @@ impl BlockLayer {
         result: Result<Done, DeviceError>,
         effects: &mut Vec<Effect>,
     ) {
+        let is_covered = self.request(id.0 as u32).state == State::Taken { transferred: false };
+        if is_covered && self.config.dispatch == Dispatch::MultiQueue {
+            self.release(id.0 as u32);
+        }
         let request = self.requests[id.0 as usize].take().expect("a command is answered once");
         self.free.push(id.0 as u32);
         self.in_flight -= 1;

@@ -146,6 +146,11 @@ impl HostConfig {
         let queues = if self.dispatch == Dispatch::MultiQueue { u16::MAX.into() } else { 1 };
         range("queues", self.queues.into(), 1, queues)?;
         range("depth", self.depth.into(), 1, 65_536)?;
+        if self.dispatch == Dispatch::MultiQueue && self.flush != TaskAttribute::Simple {
+            return Err(
+                "host.flush: expected simple, as there is no order between the queues of multi-queue".into(),
+            );
+        }
         if self.retry_after == Duration::ZERO {
             return Err("host.retry_after = 0ns: expected more than nothing".into());
         }

@@ -137,6 +137,17 @@ impl Cfq {
         }
         request
     }
+
+    fn remove(&mut self, submitter: u16, place: Place) {
+        let queue = self.submitters.get_mut(&submitter).expect("its request is in here");
+        queue.remove(place);
+        if queue.is_empty() {
+            if self.turns.front() == Some(&submitter) {
+                self.slice_ends = None;
+            }
+            self.turns.retain(|&other| other != submitter);
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -202,6 +213,21 @@ impl Elevator {
         };
         sorted.remove((ns, was, entry.seq));
         sorted.insert((ns, first), entry);
+    }
+
+    /// Takes out a request that is in here.
+    pub(crate) fn remove(&mut self, entry: Entry) {
+        self.len -= 1;
+        let from = |queue: &mut VecDeque<u32>| queue.retain(|&request| request != entry.request);
+        match (&mut self.kind, entry.place) {
+            (Kind::Fifo(queue), _) => from(queue),
+            (_, None) => from(&mut self.express),
+            (Kind::Deadline(deadline), Some((ns, first))) => {
+                let sorted = &mut deadline.directions[if entry.is_read { READ } else { WRITE }];
+                sorted.remove((ns, first, entry.seq));
+            }
+            (Kind::Cfq(cfq), Some((ns, first))) => cfq.remove(entry.submitter, (ns, first, entry.seq)),
+        }
     }
 
     /// Takes the next request.
@@ -294,6 +320,25 @@ mod tests {
         assert_eq!([0, 50].map(|ms| elevator.next(at(ms))), [Some(0), Some(2)]);
         assert_eq!([100, 101].map(|ms| elevator.next(at(ms))), [Some(7), Some(1)]);
         assert_eq!(drain(&mut elevator, at(102)), [3]);
+    }
+
+    #[test]
+    fn one_can_be_taken_out_of_turn() {
+        let schedulers = [
+            Scheduler::None,
+            Scheduler::Deadline(DeadlineConfig::default()),
+            Scheduler::Cfq(CfqConfig::default()),
+        ];
+        for scheduler in schedulers {
+            let mut elevator = Elevator::new(scheduler);
+            let entries = [(0, 10, 1), (1, 20, 2), (2, 30, 1)];
+            let entries = entries.map(|(request, first, submitter)| entry(request, first, false, submitter));
+            let express = Entry { place: None, ..entry(3, 0, false, 0) };
+            entries.into_iter().chain([express]).for_each(|entry| elevator.insert(entry));
+            elevator.remove(entries[1]);
+            elevator.remove(express);
+            assert_eq!(drain(&mut elevator, Instant::ZERO), [0, 2], "{scheduler:?}");
+        }
     }
 
     #[test]

@@ -16,6 +16,6 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use block_layer::{BlockLayer, Effect, Epoch, Input, Offer, TaskAttribute};
+pub use block_layer::{BlockLayer, Effect, Input, Offer, TaskAttribute};
 pub use config::{CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 pub use metrics::{DepthSample, HostMetrics};

@@ -21,7 +21,7 @@ use flashweir_fs::port::{
     Answer, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection, Ticket, Write,
     bytes_of,
 };
-use flashweir_host::{BlockLayer, Effect, HostConfig, Input};
+use flashweir_host::{BlockLayer, Dispatch, Effect, HostConfig, Input};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -345,7 +345,7 @@ impl Stack {
     }
 
     /// The same with a block layer, whose own flushes between epochs go to the device in any mode. Panics if its
-    /// configuration is not valid.
+    /// configuration is not valid, or has more queues than the link or deeper ones.
     pub fn with_block_layer(device: Device, mode: FlushMode, host: HostConfig) -> Self {
         Self::on(Live::new(device), mode, Some(host))
     }
@@ -357,6 +357,16 @@ impl Stack {
 
     fn on(mut live: Live, mode: FlushMode, host: Option<HostConfig>) -> Self {
         live.note_arrivals();
+        if let Some(host) = host.as_ref().filter(|host| host.dispatch == Dispatch::MultiQueue) {
+            // Otherwise a queue of the link has no place left for what the device waits for.
+            let link = &live.device().config().link;
+            let fits = host.queues <= link.queues && host.depth <= link.queue_depth;
+            assert!(
+                fits,
+                "{} queues of {}: the link has {} of {}",
+                host.queues, host.depth, link.queues, link.queue_depth
+            );
+        }
         let unit_bytes = live.device().geometry().unit_bytes as usize;
         let shared = Shared {
             now: live.now(),

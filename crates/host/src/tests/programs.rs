@@ -74,7 +74,7 @@ fn config(draw: &mut Stream) -> HostConfig {
         retry_after: Duration::from_millis(3),
         retry_on_completion: draw.chance(0.5),
         flush: match dispatch {
-            Dispatch::Legacy(_) => TaskAttribute::Simple,
+            Dispatch::Legacy(_) | Dispatch::MultiQueue => TaskAttribute::Simple,
             _ => pick(draw, &[TaskAttribute::Simple, TaskAttribute::HeadOfQueue, TaskAttribute::Ordered]),
         },
     }
@@ -161,6 +161,7 @@ fn planted_mistakes_are_found() {
         Planted::IgnoreOverlaps,
         Planted::AnswerOne,
         Planted::SkipFlush,
+        Planted::KeepNoPlace,
     ] {
         let found = (0..RUNS).find(|&number| run(seed(), number, Some(planted), 0.0).is_err());
         println!("{planted:?} in run {found:?}");

@@ -1,7 +1,8 @@
 //! A target in the manner of SCSI: it serves what it holds in an order that its tester chooses, as far as attributes (or
 //! overlaps) let it. Served means: the data are transferred and can be read back.
 
-use crate::{Epoch, Offer, TaskAttribute};
+use crate::{Offer, TaskAttribute};
+use flashweir_core::command::StreamId;
 use flashweir_core::{Command, CommandId, Data, Done, Op, Order, Payload};
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ pub(super) const UNIT: u64 = 8;
 pub(super) enum Keeps {
     /// Task attributes, as SAM says.
     Attributes,
-    /// Epochs by number and size: commands are served as they come, and persist epoch by epoch.
+    /// Epochs by number and size: what belongs to a later one waits until all of the earlier ones were served.
     Epochs,
 }
 
@@ -21,7 +22,6 @@ pub(super) enum Keeps {
 struct Task {
     command: Command,
     attribute: TaskAttribute,
-    epoch: Option<Epoch>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,13 +32,11 @@ pub(super) struct Target {
     /// Served, not answered.
     answers: Vec<(CommandId, Done)>,
     memory: BTreeMap<u64, Payload>,
-    /// Served, not persistent.
-    buffer: Vec<(Option<Epoch>, Vec<u64>)>,
-    /// Commands served of each epoch, and how many there are.
-    epochs: BTreeMap<(u16, u64), (u32, Option<u32>)>,
+    /// Of each stream, the epoch that is served, and how many of its commands were.
+    epochs: BTreeMap<StreamId, (u32, u32)>,
     /// How many barriers of each stream have arrived.
     barriers: BTreeMap<u16, u64>,
-    /// Units that reached the medium, in that order: identity of the content.
+    /// Units that were written, in that order: identity of the content.
     pub(super) written: Vec<u64>,
     /// By identity of the content, how many barriers of its stream had arrived before.
     pub(super) epoch_of: BTreeMap<u64, u64>,
@@ -68,7 +66,6 @@ impl Target {
             tasks: Vec::new(),
             answers: Vec::new(),
             memory: BTreeMap::new(),
-            buffer: Vec::new(),
             epochs: BTreeMap::new(),
             barriers: BTreeMap::new(),
             written: Vec::new(),
@@ -77,7 +74,7 @@ impl Target {
     }
 
     pub(super) fn take(&mut self, offer: Offer) {
-        let Offer { command, attribute, epoch } = offer;
+        let Offer { command, attribute } = offer;
         if let Some(stream) = command.stream {
             let barriers = self.barriers.entry(stream.0).or_default();
             if let Op::Write { data: Data::Units(payloads), .. } = &command.op {
@@ -85,7 +82,7 @@ impl Target {
             }
             *barriers += u64::from(command.order == Some(Order::Barrier));
         }
-        self.tasks.push(Task { command, attribute, epoch });
+        self.tasks.push(Task { command, attribute });
     }
 
     /// Tasks that may be served now. Simple ones on the same blocks keep their order (SAM: restricted reordering).
@@ -99,6 +96,7 @@ impl Target {
                     earlier.iter().all(|before| before.attribute != TaskAttribute::Ordered)
                 }
             };
+            let apart = apart && (self.keeps == Keeps::Attributes || self.is_its_turn(&task.command));
             apart && !earlier.iter().any(|before| touch(&before.command.op, &task.command.op))
         };
         (0..self.tasks.len()).filter(may).collect()
@@ -106,14 +104,14 @@ impl Target {
 
     /// Serves one of them.
     pub(super) fn serve(&mut self, at: usize) -> CommandId {
-        let Task { command, epoch, .. } = self.tasks.remove(at);
+        let command = self.tasks.remove(at).command;
         let range = units(&command.op).map(|(range, _)| range);
         let done = match &command.op {
             Op::Write { data: Data::Units(payloads), .. } => {
                 for (unit, payload) in range.expect("a write has a range").zip(payloads.iter()) {
                     self.memory.insert(unit, payload.clone());
                 }
-                self.buffer.push((epoch, payloads.iter().map(Payload::identity).collect()));
+                self.written.extend(payloads.iter().map(Payload::identity));
                 Done::Ok
             }
             Op::Trim { .. } => {
@@ -127,34 +125,21 @@ impl Target {
             other => unreachable!("no program asks for {other:?}"),
         };
         self.answers.push((command.id, done));
-        self.persist(epoch);
+        if let Some((stream, epoch)) = command.stream.zip(command.epoch) {
+            let (current, served) = self.epochs.entry(stream).or_default();
+            match epoch.members {
+                None => *served += 1,
+                Some(_) => (*current, *served) = (*current + 1, 0),
+            }
+        }
         command.id
     }
 
-    /// Moves from the buffer to the medium what may go there, after a member of an epoch was served.
-    fn persist(&mut self, epoch: Option<Epoch>) {
-        if let Some(epoch) = epoch {
-            let (served, members) = self.epochs.entry((epoch.stream.0, epoch.number)).or_default();
-            *served += 1;
-            *members = members.or(epoch.members);
-        }
-        let is_over = |stream, number| {
-            self.epochs.get(&(stream, number)).is_some_and(|&(served, members)| members == Some(served))
-        };
-        let may_go = |epoch: &Option<Epoch>| match (self.keeps, epoch) {
-            (Keeps::Epochs, Some(epoch)) => (0..epoch.number).all(|number| is_over(epoch.stream.0, number)),
-            _ => true,
-        };
-        self.buffer.sort_by_key(|(epoch, _)| epoch.map(|epoch| epoch.number));
-        let (go, stay) = std::mem::take(&mut self.buffer).into_iter().partition(|(epoch, _)| may_go(epoch));
-        self.buffer = stay;
-        let go: Vec<(Option<Epoch>, Vec<u64>)> = go;
-        self.written.extend(go.into_iter().flat_map(|(_, contents)| contents));
-    }
-
-    /// What can never persist, since an epoch before it is not over.
-    pub(super) fn stuck(&self) -> usize {
-        self.buffer.len()
+    /// Whether a command's epoch has come, and of a barrier, whether all other members were served.
+    fn is_its_turn(&self, command: &Command) -> bool {
+        let Some((stream, epoch)) = command.stream.zip(command.epoch) else { return true };
+        let &(current, served) = self.epochs.get(&stream).unwrap_or(&(0, 0));
+        epoch.number == current && epoch.members.is_none_or(|members| members == served + 1)
     }
 
     pub(super) fn at(&self, unit: u64) -> Payload {

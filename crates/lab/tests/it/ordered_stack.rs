@@ -3,12 +3,14 @@
 
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::random::Stream;
-use flashweir_core::{Bytes, Duration, Lpn, Order, Payload};
+use flashweir_core::{Bytes, Duration, LinkConfig, Lpn, Order, Payload};
 use flashweir_device::config::PersistPolicy;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
 use flashweir_fs::port::{Block, BlockPort, Write};
-use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
+use flashweir_host::{
+    CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, TaskAttribute, Wait,
+};
 use flashweir_lab::live::Tear;
 use flashweir_lab::stack::{FlushMode, Stack};
 
@@ -23,6 +25,7 @@ fn device(policy: PersistPolicy) -> DeviceConfig {
     config.ftl.over_provisioning = 0.4;
     config.buffer.capacity = Bytes::kib(256);
     config.order.policy = policy;
+    config.link = LinkConfig { queues: 4, ..config.link };
     config.validate().unwrap();
     config
 }
@@ -47,12 +50,13 @@ fn plan(seed: u64) -> Vec<(Option<(StreamId, Order)>, Block)> {
 fn cut_once(config: DeviceConfig, host: HostConfig, seed: u64) -> Result<u64, String> {
     let mut stack = Stack::with_block_layer(Device::new(config, OPTIONS), FlushMode::RangeFlush, host);
     let writes = plan(seed);
-    let port = stack.port();
+    let ports: Vec<_> = (0..4).map(|submitter| stack.port_of(submitter)).collect();
     let given = writes.clone();
     let handle = stack.handle();
     stack.spawn(async move {
         for (number, (order, block)) in given.into_iter().enumerate() {
             let content = Payload::Tag(pattern(number as u64, Lpn(block.0)));
+            let port = &ports[number * 7 / 5 % ports.len()];
             drop(port.write(Write { order, ..Write::new(block, vec![content]) }));
             if number % 16 == 15 {
                 handle.sleep_until(handle.now() + Duration::from_micros(200)).await;
@@ -90,6 +94,11 @@ fn cut_once(config: DeviceConfig, host: HostConfig, seed: u64) -> Result<u64, St
     Ok(survived)
 }
 
+/// More queues than writes of an epoch, each short.
+fn multi_queue(host: HostConfig) -> HostConfig {
+    HostConfig { dispatch: Dispatch::MultiQueue, queues: 4, depth: 6, flush: TaskAttribute::Simple, ..host }
+}
+
 fn hosts() -> Vec<HostConfig> {
     let schedulers = [
         Scheduler::None,
@@ -101,6 +110,8 @@ fn hosts() -> Vec<HostConfig> {
         for epochs in [Epochs::Closing, Epochs::Counted] {
             hosts.push(HostConfig { scheduler, epochs, ..HostConfig::default() });
         }
+        // The device sorts what several queues bring.
+        hosts.push(multi_queue(HostConfig { scheduler, ..HostConfig::default() }));
     }
     hosts
 }
@@ -123,6 +134,29 @@ fn epochs_survive_in_their_order() {
     }
     println!("of {WRITES} writes none survived {none} times, some {some} times, all {all} times");
     assert!(some > 200, "most cuts are in the middle");
+}
+
+/// With several queues and no cut everything is answered, whatever waits for whom, and every epoch is whole in its turn.
+#[test]
+fn several_queues_never_wait_for_each_other_for_ever() {
+    for scheduler in [Scheduler::None, Scheduler::Deadline(DeadlineConfig::default())] {
+        for seed in 0..40 {
+            let host = multi_queue(HostConfig { scheduler, ..HostConfig::default() });
+            let device = Device::new(device(PersistPolicy::InOrderRecovery), OPTIONS);
+            let mut stack = Stack::with_block_layer(device, FlushMode::RangeFlush, host);
+            let ports: Vec<_> = (0..4).map(|submitter| stack.port_of(submitter)).collect();
+            let mut tickets = Vec::new();
+            for (number, (order, block)) in plan(seed).into_iter().enumerate() {
+                let content = Payload::Tag(pattern(number as u64, Lpn(block.0)));
+                let port = &ports[number * 7 / 5 % ports.len()];
+                tickets.push(port.write(Write { order, ..Write::new(block, vec![content]) }));
+            }
+            while stack.turn() {}
+            // The last epoch of a stream may be open: its members pass all the same.
+            let waiting = tickets.iter().filter(|ticket| !ticket.is_complete()).count();
+            assert_eq!(waiting, 0, "{scheduler:?}, seed {seed}");
+        }
+    }
 }
 
 /// The same check finds a host that dispatches as if the device kept order while it does not.
