@@ -123,7 +123,9 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
             control.display()
         ))?;
     }
-    let busy = || say(format!("{} is in use; the mount ends when the last file is closed", args.directory.display()));
+    let busy = || {
+        say(format!("{} is in use; the mount ends when the last file is closed", args.directory.display()))
+    };
     mounted.wait(cancel, &mut { busy }).map_err(failure)
 }
 

@@ -56,7 +56,14 @@ impl<F: Fs> Vfs<F> {
     }
 
     /// Makes an inode of any kind but a symbolic link; `EEXIST`.
-    pub async fn make_node(&self, creds: &Creds, dir: Ino, name: &[u8], kind: Kind, permissions: u16) -> Result<Attr> {
+    pub async fn make_node(
+        &self,
+        creds: &Creds,
+        dir: Ino,
+        name: &[u8],
+        kind: Kind,
+        permissions: u16,
+    ) -> Result<Attr> {
         self.check_name(name)?;
         self.make(creds, dir, name, Make::Node(kind), permissions).await.map_err(|(errno, _)| errno)
     }
@@ -81,7 +88,13 @@ impl<F: Fs> Vfs<F> {
     }
 
     /// Moves a name; the rules are those of [`Process::rename`](super::Process::rename).
-    pub async fn rename_name(&self, creds: &Creds, from: (Ino, &[u8]), to: (Ino, &[u8]), mode: RenameMode) -> Result<()> {
+    pub async fn rename_name(
+        &self,
+        creds: &Creds,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
         self.check_name(from.1)?;
         self.check_name(to.1)?;
         self.move_name(creds, from, to, mode).await

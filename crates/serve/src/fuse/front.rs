@@ -6,13 +6,14 @@
 use super::table::{Allocate, How, Table};
 use super::world::{Job, Message};
 use flashweir_fs::vfs::{
-    self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, SetAttr, SetTime, SyncKind, Timestamp, XattrMode,
+    self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, SetAttr, SetTime, SyncKind, Timestamp,
+    XattrMode,
 };
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use std::ffi::OsStr;
@@ -568,7 +569,14 @@ impl<F: Fs> Filesystem for Front<F> {
         });
     }
 
-    fn fsyncdir(&self, request: &Request, number: INodeNo, handle: FileHandle, data: bool, reply: ReplyEmpty) {
+    fn fsyncdir(
+        &self,
+        request: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        data: bool,
+        reply: ReplyEmpty,
+    ) {
         self.fsync(request, number, handle, data, reply);
     }
 

@@ -7,13 +7,15 @@
 //! Invariant: a file or directory is in one mount at a time; its lock is held until the end.
 
 use crate::volume::Volume;
-use flashweir_core::Payload;
+use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, Write, bytes_of};
 use flashweir_fs::{ext4, f2fs};
 use flashweir_host::HostConfig;
 use flashweir_lab::stack::{FlushMode, Port, Stack};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -64,7 +66,8 @@ impl Medium {
     pub(super) fn open(self, flush: FlushMode) -> Result<(Held, Stack), String> {
         match self {
             Self::Volume(path) => {
-                let (volume, device, _) = Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
+                let (volume, device, _) =
+                    Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
                 Ok((Held::Volume(volume), stack(device, flush)))
             }
             Self::Image { path, device, seed } => {
@@ -87,7 +90,8 @@ impl Medium {
                         path.display()
                     ));
                 }
-                let copied = stack.block_on(async move { copy(&image, &port, blocks).await });
+                let ranges = data_of(&lock, blocks).map_err(|errno| named(errno.into()))?;
+                let copied = stack.block_on(async move { copy(&image, &port, &ranges).await });
                 copied.unwrap_or_else(|| Err("the device does not answer".into()))?;
                 Ok((Held::Image { path, lock, blocks, options }, stack))
             }
@@ -100,26 +104,61 @@ fn stack(device: Device, flush: FlushMode) -> Stack {
     Stack::with_block_layer(device, flush, HostConfig::default())
 }
 
-/// Copies what is not zero.
-async fn copy(from: &dyn BlockPort, to: &dyn BlockPort, blocks: u64) -> Result<(), String> {
-    let mut at = 0;
-    while at < blocks {
-        let count = u64::from(CHUNK_BLOCKS).min(blocks - at) as u32;
-        let contents = from.read(Block(at), count).completed().await.map_err(|error| error.to_string())?;
-        let mut run: Vec<Payload> = Vec::new();
-        for (place, content) in (at..).zip(contents.into_vec().into_iter().map(Some).chain([None])) {
-            let is_zero = content.as_ref().is_none_or(|content| {
-                *content == Payload::Zero || bytes_of(content).iter().all(|&byte| byte == 0)
-            });
-            if let Some(content) = content.filter(|_| !is_zero) {
-                run.push(content);
-            } else if !run.is_empty() {
-                let first = Block(place - run.len() as u64);
-                let write = Write::new(first, std::mem::take(&mut run));
-                to.write(write).completed().await.map_err(|error| error.to_string())?;
-            }
+/// The ranges of blocks of a file that are no holes: first and end.
+fn data_of(file: &File, blocks: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    loop {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            // No data until the end.
+            Err(Errno::NXIO) => return Ok(ranges),
+            data => data?,
+        };
+        at = seek(file, SeekFrom::Hole(data))?;
+        ranges.push((data / BLOCK_BYTES as u64, at.div_ceil(BLOCK_BYTES as u64).min(blocks)));
+    }
+}
+
+/// The ranges of the first `blocks` of a device that are mapped.
+fn data_on(device: &Device, blocks: u64) -> Vec<(u64, u64)> {
+    let unit_bytes = device.geometry().unit_bytes;
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for block in 0..blocks {
+        let bytes = block * BLOCK_BYTES as u64;
+        let mut units = bytes / unit_bytes..(bytes + BLOCK_BYTES as u64).div_ceil(unit_bytes);
+        if !units.any(|unit| device.is_mapped(Lpn(unit))) {
+            continue;
         }
-        at += u64::from(count);
+        match ranges.last_mut() {
+            Some((_, end)) if *end == block => *end += 1,
+            _ => ranges.push((block, block + 1)),
+        }
+    }
+    ranges
+}
+
+/// Copies what is not zero in ranges of blocks.
+async fn copy(from: &dyn BlockPort, to: &dyn BlockPort, ranges: &[(u64, u64)]) -> Result<(), String> {
+    for &(first, end) in ranges {
+        let mut at = first;
+        while at < end {
+            let count = u64::from(CHUNK_BLOCKS).min(end - at) as u32;
+            let contents =
+                from.read(Block(at), count).completed().await.map_err(|error| error.to_string())?;
+            let mut run: Vec<Payload> = Vec::new();
+            for (place, content) in (at..).zip(contents.into_vec().into_iter().map(Some).chain([None])) {
+                let is_zero = content.as_ref().is_none_or(|content| {
+                    *content == Payload::Zero || bytes_of(content)[..] == [0; BLOCK_BYTES][..]
+                });
+                if let Some(content) = content.filter(|_| !is_zero) {
+                    run.push(content);
+                } else if !run.is_empty() {
+                    let first = Block(place - run.len() as u64);
+                    let write = Write::new(first, std::mem::take(&mut run));
+                    to.write(write).completed().await.map_err(|error| error.to_string())?;
+                }
+            }
+            at += u64::from(count);
+        }
     }
     to.flush().completed().await.map(drop).map_err(|error| error.to_string())
 }
@@ -143,7 +182,10 @@ pub(super) async fn make(port: &Port, kind: FormatKind) -> Result<(), String> {
     let blocks = port.capacity_blocks();
     match kind {
         FormatKind::F2fs => {
-            f2fs::mkfs(port, &f2fs::Options::new(blocks)).await.map(drop).map_err(|error| error.to_string())?;
+            f2fs::mkfs(port, &f2fs::Options::new(blocks))
+                .await
+                .map(drop)
+                .map_err(|error| error.to_string())?;
         }
         FormatKind::Ext4 => {
             ext4::mkfs(port, &ext4::Options::new(blocks))
@@ -195,7 +237,7 @@ impl Held {
 
 fn write_back(stack: &mut Stack, path: &Path, blocks: u64) -> Result<(), String> {
     let image = Image::create(path, blocks).map_err(|error| error.to_string())?;
-    let port = stack.port();
-    let copied = stack.block_on(async move { copy(&port, &image, blocks).await });
+    let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, blocks)));
+    let copied = stack.block_on(async move { copy(&port, &image, &ranges).await });
     copied.unwrap_or_else(|| Err("the device does not answer".into()))
 }

@@ -202,7 +202,8 @@ impl Mounted {
         });
         let mut is_asked = false;
         while has_ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-            if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_asked, true) && !release(&directory) {
+            if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_asked, true) && !release(&directory)
+            {
                 busy();
             }
         }
@@ -221,7 +222,8 @@ fn release(directory: &Path) -> bool {
             false
         }
         Err(Errno::PERM) => {
-            let by_helper = std::process::Command::new("fusermount3").arg("-uz").arg("--").arg(directory).status();
+            let by_helper =
+                std::process::Command::new("fusermount3").arg("-uz").arg("--").arg(directory).status();
             by_helper.is_ok_and(|status| status.success())
         }
         // Somebody else was faster.

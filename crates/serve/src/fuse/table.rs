@@ -280,13 +280,7 @@ impl<F: Fs> Table<F> {
         self.tell(dir, name, attr).await
     }
 
-    pub(super) async fn remove(
-        &self,
-        creds: &Creds,
-        dir: INodeNo,
-        name: &[u8],
-        of_dir: bool,
-    ) -> Result<()> {
+    pub(super) async fn remove(&self, creds: &Creds, dir: INodeNo, name: &[u8], of_dir: bool) -> Result<()> {
         let parent = self.ino(dir)?;
         let found = self.vfs.lookup_name(parent, name).await;
         self.vfs.remove_name(creds, parent, name, of_dir).await?;
@@ -390,7 +384,13 @@ impl<F: Fs> Table<F> {
     }
 
     /// Reads; `direct` goes past the page cache if the file was opened for that.
-    pub(super) async fn read(&self, handle: u64, offset: u64, bytes: &mut [u8], direct: bool) -> Result<usize> {
+    pub(super) async fn read(
+        &self,
+        handle: u64,
+        offset: u64,
+        bytes: &mut [u8],
+        direct: bool,
+    ) -> Result<usize> {
         let open = self.file(handle)?;
         let file = open.direct.as_ref().filter(|_| direct).unwrap_or(&open.file);
         file.pread(offset, Sink::bytes(bytes)).await.map(|read| read as usize)

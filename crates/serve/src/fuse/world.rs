@@ -40,8 +40,7 @@ const TURNS_MAX: u32 = 256;
 const NAP: WallDuration = WallDuration::from_secs(1);
 
 /// What a request becomes.
-pub(super) type Job<F> =
-    Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+pub(super) type Job<F> = Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 /// What other threads tell the world.
 pub(super) enum Message<F: Fs> {
@@ -102,7 +101,13 @@ impl Pace {
 enum Power {
     On,
     /// Until then on the wall clock, and until the kernel has let go.
-    Off { until: WallDuration, is_let_go: bool, names: Vec<Name>, done: CutDone, reply: SyncSender<Reply> },
+    Off {
+        until: WallDuration,
+        is_let_go: bool,
+        names: Vec<Name>,
+        done: CutDone,
+        reply: SyncSender<Reply>,
+    },
     /// The file system did not come back, for this reason.
     Lost(String),
 }
@@ -194,8 +199,7 @@ impl<F: Mountable> World<F> {
             let geometry = device.geometry();
             (device.config().name.clone(), geometry.user_units * geometry.unit_bytes)
         });
-        let begun =
-            Ready::new(world.sender.clone(), F::NAME, device, bytes, !world.config.write_through);
+        let begun = Ready::new(world.sender.clone(), F::NAME, device, bytes, !world.config.write_through);
         world.pace.set(world.stack().now());
         if ready.send(Ok(begun)).is_err() {
             return Ok(());
@@ -363,7 +367,9 @@ impl<F: Mountable> World<F> {
         let refused = match &self.power {
             Power::Off { .. } => Some("the power is off already".to_owned()),
             Power::Lost(why) => Some(why.clone()),
-            Power::On if self.stack().with_device(|device| device.config().ftl.metadata == Metadata::None) => {
+            Power::On
+                if self.stack().with_device(|device| device.config().ftl.metadata == Metadata::None) =>
+            {
                 Some("ftl.metadata is none: nothing could be recovered".to_owned())
             }
             Power::On => None,
@@ -431,9 +437,11 @@ impl<F: Mountable> World<F> {
             Power::Off { until, is_let_go: true, .. } if self.pace.clock.wall() >= *until => {}
             _ => return,
         }
-        let Power::Off { names, done, reply, .. } = std::mem::replace(&mut self.power, Power::On) else { return };
+        let Power::Off { names, done, reply, .. } = std::mem::replace(&mut self.power, Power::On) else {
+            return;
+        };
         let now = self.stack().now();
-            self.pace.set(now);
+        self.pace.set(now);
         self.catch_up();
         let notifier = self.notifier.clone();
         // Directories may be locked by requests that wait for this thread.
