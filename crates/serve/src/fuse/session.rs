@@ -157,10 +157,7 @@ pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError>
         .spawn(move || world::run(config, medium, &sender))
         .map_err(|error| MountError::Failed(error.to_string()))?;
     let ready = ready.recv().unwrap_or_else(|_| Err("the world ended before it began".into()));
-    let Ready { post, start, format, device, bytes } = ready.map_err(|why| match why.starts_with('/') {
-        true => MountError::Wrong(why),
-        false => wrong(&path, why),
-    })?;
+    let Ready { post, start, format, device, bytes } = ready.map_err(MountError::Wrong)?;
     let mut options = Config::default();
     options.mount_options = vec![
         MountOption::FSName(path.display().to_string()),

@@ -136,6 +136,8 @@ pub(super) fn run(
     medium: Medium,
     ready: &Sender<Result<Ready, String>>,
 ) -> Result<(), String> {
+    let path = medium.path().display().to_string();
+    let named = |why| format!("{path}: {why}");
     let begun = (|| {
         let (held, mut stack) = medium.open(config.flush)?;
         let port = stack.port();
@@ -148,8 +150,8 @@ pub(super) fn run(
                 (None, None) => Err("neither an ext4 nor an F2FS volume; --mkfs makes one".to_owned()),
             }
         });
-        let kind = kind.unwrap_or_else(|| Err("the device does not answer".into()))?;
-        let format = stack.with_device(|device| (config.choose)(kind, device.config()))?;
+        let kind = kind.unwrap_or_else(|| Err("the device does not answer".into())).map_err(named)?;
+        let format = stack.with_device(|device| (config.choose)(kind, device.config())).map_err(named)?;
         Ok((held, stack, kind, format))
     })();
     let (held, stack, kind, format) = match begun {
@@ -161,8 +163,8 @@ pub(super) fn run(
     };
     config.mount.epoch_seconds = civil_time().seconds;
     match kind {
-        FormatKind::F2fs => World::<F2fs>::live(config, held, stack, format, ready),
-        FormatKind::Ext4 => World::<Ext4>::live(config, held, stack, format, ready),
+        FormatKind::F2fs => World::<F2fs>::live(config, held, stack, format, &path, ready),
+        FormatKind::Ext4 => World::<Ext4>::live(config, held, stack, format, &path, ready),
     }
 }
 
@@ -172,6 +174,7 @@ impl<F: Mountable> World<F> {
         held: Held,
         stack: Stack,
         format: Format,
+        path: &str,
         ready: &Sender<Result<Ready, String>>,
     ) -> Result<(), String> {
         let (sender, queue) = sync_channel(QUEUE_MAX);
@@ -192,7 +195,7 @@ impl<F: Mountable> World<F> {
             cuts: 0,
         };
         if let Err(error) = world.mount(BTreeMap::new(), 1) {
-            let _ = ready.send(Err(error));
+            let _ = ready.send(Err(format!("{path}: {error}")));
             return Ok(());
         }
         let (device, bytes) = world.stack().with_device(|device| {
