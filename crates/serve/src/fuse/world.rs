@@ -322,14 +322,16 @@ impl<F: Mountable> World<F> {
             return true;
         }
         if self.config.speed == Speed::Max && self.outstanding.get() > 0 {
+            let mut is_moving = true;
             for _ in 0..TURNS_MAX {
-                if self.outstanding.get() == 0 || !self.stack_mut().turn() {
+                is_moving = self.outstanding.get() == 0 || self.stack_mut().turn();
+                if self.outstanding.get() == 0 || !is_moving {
                     break;
                 }
             }
             let now = self.stack().now();
             self.pace.set(now);
-            return false;
+            return !is_moving;
         }
         self.advance()
     }
