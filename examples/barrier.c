@@ -47,13 +47,13 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: barrier LOG PAGE ROUNDS, barrier --check LOG PAGE\n");
 		return 2;
 	}
-	log = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0644);
+	log = open(argv[1], O_WRONLY | O_CREAT, 0644);
 	page = open(argv[2], O_WRONLY | O_CREAT, 0644);
 	rounds = strtoull(argv[3], NULL, 10);
 	if (log < 0 || page < 0)
 		return fail("open");
 	for (round = 1; round <= rounds; round++) {
-		if (write(log, &round, sizeof round) != sizeof round)
+		if (pwrite(log, &round, sizeof round, (round - 1) * sizeof round) != sizeof round)
 			return fail("write of the log");
 		if (fdatabarrier(log) != 0)
 			return fail("fdatabarrier");

@@ -222,7 +222,7 @@ fn cuts(place: &Place) -> Finding {
 fn volume(place: &Place) -> Finding {
     for format in FORMATS {
         let volume = place.path(&format!("{format}-volume"));
-        let create = ["volume", "create", &volume, "--device", "consumer-tlc-nvme", "--capacity", "512MiB"];
+        let create = ["volume", "create", &volume, "--device", "consumer-tlc-nvme", "--capacity", "1GiB"];
         program(place, &[&[built("weir").as_str()], &create[..]].concat())?;
         let mount = Mount::new(place, &volume, &format!("--speed max --mkfs {format}"))?;
         drop(synced(&mount, "synced", b"it is there")?);
@@ -245,6 +245,9 @@ fn volume(place: &Place) -> Finding {
     Ok("killed and unmounted, both formats".into())
 }
 
+/// A device whose buffer is soon full, so that cuts come between what is kept and what is lost.
+const BARRIERS: &str = "--speed real --commit dual --device barrier-850 --set buffer.capacity=1MiB";
+
 fn barriers(place: &Place) -> Finding {
     const CUTS: u64 = 4;
     let source = |name: &str| root().join(name).display().to_string();
@@ -256,16 +259,17 @@ fn barriers(place: &Place) -> Finding {
     let mut records = 0;
     for format in FORMATS {
         let image = image(place, format)?;
-        let mount = Mount::new(place, &image, "--speed real --commit dual --device barrier-850")?;
+        let mount = Mount::new(place, &image, BARRIERS)?;
         for cut in 0..CUTS {
             let (log, page) = (mount.path(&format!("log-{cut}")), mount.path(&format!("page-{cut}")));
-            drop(synced(&mount, &format!("log-{cut}"), b"")?);
-            drop(synced(&mount, &format!("page-{cut}"), b"")?);
+            let records_log = synced(&mount, &format!("log-{cut}"), &[0; 256 << 10])?;
+            drop(synced(&mount, &format!("page-{cut}"), &[0; 4096])?);
             let mut rounds = Program::start(place, &[&example, &log, &page, "1000000000"])?;
             // Some rounds are through when the power goes.
-            let grown = 8 * (200 + 150 * cut);
+            let (mut record, last) = ([0; 8], 8 * (600 + 300 * cut));
             wait_until("rounds of the example", || {
-                Ok(std::fs::metadata(&log).is_ok_and(|metadata| metadata.len() >= grown))
+                let read = records_log.read_exact_at(&mut record, last);
+                read.map(|()| record != [0; 8]).map_err(|error| format!("{log}: {error}"))
             })?;
             mount.cut(place.seed() + cut)?;
             let status = rounds.wait(END)?;
