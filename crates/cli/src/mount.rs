@@ -8,7 +8,7 @@ use crate::output::print;
 use clap::Args;
 use flashweir_fs::vfs::{CacheConfig, MountOptions};
 use flashweir_serve::Speed;
-use flashweir_serve::fuse::{FormatKind, Medium, MountConfig, MountError, mount};
+use flashweir_serve::fuse::{FormatKind, LazyFs, Medium, MountConfig, MountError, mount};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration as WallDuration;
@@ -59,6 +59,16 @@ pub(crate) struct MountArgs {
     /// The kernel hands on each write at once, instead of keeping it until a sync or some seconds later
     #[arg(long)]
     write_through: bool,
+    /// Take commands of LazyFS from this FIFO: clear-cache, crash, torn-op, torn-seq; implies --write-through, and nothing is
+    /// written back but by syncs
+    #[arg(long, value_name = "FIFO")]
+    lazyfs: Option<PathBuf>,
+    /// FIFO that is told when the cache was cleared
+    #[arg(long, value_name = "FIFO", requires = "lazyfs")]
+    lazyfs_completed: Option<PathBuf>,
+    /// What commands have before the paths of files, as LazyFS's root directory; DIR is known
+    #[arg(long, value_name = "PATH", requires = "lazyfs")]
+    lazyfs_root: Option<PathBuf>,
     /// Refuse changes
     #[arg(long)]
     read_only: bool,
@@ -101,7 +111,10 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
             FormatArg::Ext4 => FormatKind::Ext4,
         }),
         mount: MountOptions {
-            cache: args.cache.clone(),
+            cache: match args.lazyfs {
+                Some(_) => args.cache.clone().without_write_back(),
+                None => args.cache.clone(),
+            },
             read_only: args.read_only,
             syncs_order: args.order_only,
             ..MountOptions::default()
@@ -109,7 +122,13 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
         speed: args.speed,
         spin: WallDuration::from_micros(args.spin),
         control: Some(control.clone()),
-        write_through: args.write_through,
+        write_through: args.write_through || args.lazyfs.is_some(),
+        lazyfs: args.lazyfs.clone().map(|fifo| LazyFs {
+            fifo,
+            completed: args.lazyfs_completed.clone(),
+            root: args.lazyfs_root.clone(),
+        }),
+        say: Box::new(say),
     };
     let mounted = mount(config, medium).map_err(failure)?;
     if !args.quiet {

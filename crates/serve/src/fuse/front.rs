@@ -3,6 +3,7 @@
 //! Place in the data flow: threads of fuser call [`Front`]; nothing is decided here but what the bits of a request mean. A job
 //! that never runs, or whose task is dropped, answers EIO by dropping its reply.
 
+use super::lazyfs::Operation;
 use super::table::{Allocate, How, Table};
 use super::world::{Job, Message};
 use flashweir_fs::vfs::{
@@ -242,7 +243,12 @@ impl<F: Fs> Filesystem for Front<F> {
         let changes = SetAttr { mode, uid, gid, size, ctime, ..SetAttr::default() };
         let (atime, mtime) = (set_time(atime), set_time(mtime));
         self.submit(move |table| async move {
-            let result = table.set_attr(number, changes, atime, mtime).await;
+            let paths = || (table.path(number), None);
+            let work = table.set_attr(number, changes, atime, mtime);
+            let result = match size {
+                Some(_) => table.around(Operation::Truncate, paths, work).await,
+                None => work.await,
+            };
             match table.vouch(result) {
                 Ok(attr) => reply.attr(&ATTRS_TTL, &attr_of(number, &attr)),
                 Err(error) => reply.error(errno(error)),
@@ -297,7 +303,9 @@ impl<F: Fs> Filesystem for Front<F> {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, creds) = (name.as_bytes().to_owned(), creds(request));
         self.submit(move |table| async move {
-            let result = table.remove(&creds, parent, &name, false).await;
+            let paths = || (table.path_in(parent, &name), None);
+            let work = table.remove(&creds, parent, &name, false);
+            let result = table.around(Operation::Unlink, paths, work).await;
             reply_empty(&table, reply, result);
         });
     }
@@ -314,7 +322,10 @@ impl<F: Fs> Filesystem for Front<F> {
         let (name, creds) = (name.as_bytes().to_owned(), creds(request));
         let target = target.as_os_str().to_owned().into_vec();
         self.submit(move |table| async move {
-            let made = table.symlink(&creds, parent, &name, &target).await;
+            let paths =
+                || (String::from_utf8_lossy(&target).into_owned(), Some(table.path_in(parent, &name)));
+            let work = table.symlink(&creds, parent, &name, &target);
+            let made = table.around(Operation::Symlink, paths, work).await;
             reply_entry(&table, reply, made);
         });
     }
@@ -338,7 +349,9 @@ impl<F: Fs> Filesystem for Front<F> {
         let (name, new_name) = (name.as_bytes().to_owned(), new_name.as_bytes().to_owned());
         let creds = creds(request);
         self.submit(move |table| async move {
-            let result = table.rename(&creds, (parent, &name), (new_parent, &new_name), mode).await;
+            let paths = || (table.path_in(parent, &name), Some(table.path_in(new_parent, &new_name)));
+            let work = table.rename(&creds, (parent, &name), (new_parent, &new_name), mode);
+            let result = table.around(Operation::Rename, paths, work).await;
             reply_empty(&table, reply, result);
         });
     }
@@ -353,14 +366,17 @@ impl<F: Fs> Filesystem for Front<F> {
     ) {
         let (name, creds) = (new_name.as_bytes().to_owned(), creds(request));
         self.submit(move |table| async move {
-            let linked = table.link(&creds, number, new_parent, &name).await;
+            let paths = || (table.path(number), Some(table.path_in(new_parent, &name)));
+            let work = table.link(&creds, number, new_parent, &name);
+            let linked = table.around(Operation::Link, paths, work).await;
             reply_entry(&table, reply, linked);
         });
     }
 
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.submit(move |table| async move {
-            match table.open(number, how(flags.0)).await {
+            let work = table.open(number, how(flags.0));
+            match table.around(Operation::Open, || (table.path(number), None), work).await {
                 Ok(handle) => reply.opened(FileHandle(handle), opened()),
                 Err(error) => reply.error(errno(error)),
             }
@@ -381,7 +397,9 @@ impl<F: Fs> Filesystem for Front<F> {
         let is_exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
         self.submit(move |table| async move {
             let permissions = mode as u16 & vfs::mode::ALL;
-            let made = table.create(&creds, parent, &name, permissions, (is_exclusive, how(flags))).await;
+            let paths = || (table.path_in(parent, &name), None);
+            let work = table.create(&creds, parent, &name, permissions, (is_exclusive, how(flags)));
+            let made = table.around(Operation::Create, paths, work).await;
             match table.vouch(made) {
                 Ok((attr, handle)) => reply.created(
                     &ATTRS_TTL,
@@ -398,7 +416,7 @@ impl<F: Fs> Filesystem for Front<F> {
     fn read(
         &self,
         _request: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
@@ -408,7 +426,8 @@ impl<F: Fs> Filesystem for Front<F> {
     ) {
         self.submit(move |table| async move {
             let mut bytes = vec![0; size as usize];
-            match table.read(handle.0, offset, &mut bytes, is_direct(flags.0)).await {
+            let work = table.read(handle.0, offset, &mut bytes, is_direct(flags.0));
+            match table.around(Operation::Read, || (table.path(number), None), work).await {
                 Ok(read) => reply.data(&bytes[..read]),
                 Err(error) => reply.error(errno(error)),
             }
@@ -418,7 +437,7 @@ impl<F: Fs> Filesystem for Front<F> {
     fn write(
         &self,
         _request: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -431,7 +450,11 @@ impl<F: Fs> Filesystem for Front<F> {
         let direct = is_direct(flags.0) && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let data = data.to_owned();
         self.submit(move |table| async move {
-            let result = table.write(handle.0, offset, &data, direct).await;
+            if table.write_fault(number, offset, &data).await {
+                return reply.written(data.len() as u32);
+            }
+            let work = table.write(handle.0, offset, &data, direct);
+            let result = table.around(Operation::Write, || (table.path(number), None), work).await;
             match table.vouch(result) {
                 Ok(written) => reply.written(written),
                 Err(error) => reply.error(errno(error)),
@@ -467,10 +490,11 @@ impl<F: Fs> Filesystem for Front<F> {
         });
     }
 
-    fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, data: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _request: &Request, number: INodeNo, handle: FileHandle, data: bool, reply: ReplyEmpty) {
         let kind = if data { SyncKind::Data } else { SyncKind::All };
         self.submit(move |table| async move {
-            let result = table.sync(handle.0, kind).await;
+            let work = table.sync(handle.0, kind);
+            let result = table.around(Operation::Fsync, || (table.path(number), None), work).await;
             reply_empty(&table, reply, result);
         });
     }

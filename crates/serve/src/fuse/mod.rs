@@ -8,7 +8,8 @@
 //! Place in the data flow: the kernel keeps names, attributes and pages of its own and asks for what it does not have;
 //! [`front`] makes a job of each request, with its reply inside; [`world`] runs the jobs as tasks beside those of the file
 //! system and lets virtual time follow the wall clock. [`table`] knows what the kernel knows: inodes, names, open files.
-//! [`medium`] is where the device's contents come from and go to; [`control`] is how `weir cut` gets in.
+//! [`medium`] is where the device's contents come from and go to; [`control`] is how `weir cut` gets in, [`fifo`] how test rigs for
+//! LazyFS do, and [`lazyfs`] what they ask for.
 //!
 //! Invariants:
 //! 1. Everything of the file system lives and dies in one thread; other threads hold no more than the queue.
@@ -20,12 +21,16 @@
 //! requests: fuser refuses what the kernel says of it, so a request that was begun is waited for.
 
 mod control;
+mod faults;
+mod fifo;
 mod front;
+mod lazyfs;
 mod medium;
 mod session;
 mod table;
 mod world;
 
+pub use fifo::LazyFs;
 pub use medium::{FormatKind, Medium};
 pub use session::{MountConfig, MountError, Mounted, mount};
 

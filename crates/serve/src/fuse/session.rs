@@ -2,6 +2,7 @@
 
 use super::Choose;
 use super::control::Listener;
+use super::fifo::{LazyFs, Reader};
 use super::front::Front;
 use super::medium::{FormatKind, Medium};
 use super::world::{self, Message, Post};
@@ -46,6 +47,10 @@ pub struct MountConfig {
     pub control: Option<PathBuf>,
     /// The kernel hands on each write at once instead of keeping it.
     pub write_through: bool,
+    /// Where test rigs for LazyFS write, and who is told what came of it.
+    pub lazyfs: Option<LazyFs>,
+    /// See there.
+    pub say: Box<dyn FnMut(String) + Send>,
 }
 
 impl MountConfig {
@@ -121,6 +126,7 @@ pub struct Mounted {
     post: Arc<dyn Post>,
     world: JoinHandle<Result<(), String>>,
     control: Option<Listener>,
+    fifo: Option<Reader>,
     /// Name of the format.
     pub format: &'static str,
     /// Name of the device.
@@ -139,7 +145,7 @@ impl fmt::Debug for Mounted {
 ///
 /// # Errors
 /// There is no file system of ours, it is used by somebody else, or the kernel refuses.
-pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError> {
+pub fn mount(mut config: MountConfig, medium: Medium) -> Result<Mounted, MountError> {
     let wrong = |path: &Path, why: String| MountError::Wrong(format!("{}: {why}", path.display()));
     let directory =
         config.directory.canonicalize().map_err(|error| wrong(&config.directory, error.to_string()))?;
@@ -151,6 +157,8 @@ pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError>
         None => None,
     };
     let path = medium.path().to_owned();
+    let lazyfs = config.lazyfs.clone();
+    let say = std::mem::replace(&mut config.say, Box::new(|_| ()));
     let (sender, ready) = channel();
     let world = std::thread::Builder::new()
         .name("world".into())
@@ -173,7 +181,19 @@ pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError>
     match start(&directory, &options) {
         Ok(session) => {
             let control = listener.map(|listener| listener.serve(Arc::clone(&post)));
-            Ok(Mounted { directory, session, post, world, control, format, device, bytes })
+            let fifo = lazyfs.map(|lazyfs| Reader::begin(&lazyfs, Arc::clone(&post), say)).transpose();
+            let (fifo, error) = match fifo {
+                Ok(fifo) => (fifo, None),
+                Err(error) => (None, Some(error)),
+            };
+            let mounted = Mounted { directory, session, post, world, control, fifo, format, device, bytes };
+            match error {
+                None => Ok(mounted),
+                Some(error) => {
+                    mounted.wait(&AtomicBool::new(true), &mut || ())?;
+                    Err(MountError::Wrong(error))
+                }
+            }
         }
         Err(error) => {
             post.end();
@@ -190,7 +210,7 @@ impl Mounted {
     /// # Errors
     /// Not everything could be written, or the medium not be kept.
     pub fn wait(self, stop: &AtomicBool, busy: &mut dyn FnMut()) -> Result<(), MountError> {
-        let Self { directory, session, post, world, control, .. } = self;
+        let Self { directory, session, post, world, control, fifo, .. } = self;
         let (ended, has_ended) = channel();
         std::thread::spawn(move || {
             // The kernel's errors at the end say no more than that it is the end.
@@ -206,7 +226,7 @@ impl Mounted {
         }
         post.end();
         let kept = world.join().unwrap_or_else(|_| Err("the world ended by a bug of ours".into()));
-        drop(control);
+        drop((control, fifo));
         kept.map_err(MountError::Failed)
     }
 }

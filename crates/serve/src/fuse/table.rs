@@ -6,6 +6,8 @@
 //! 3. The numbers of open files go on after a power cut, so that one from before it is none of today's.
 //! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so none is told twice or left out.
 
+use super::faults::Due;
+use super::lazyfs::Faults;
 use flashweir_fs::vfs::{
     Access, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode,
     Result, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
@@ -29,14 +31,16 @@ pub(super) struct Told {
     pub(super) names: BTreeSet<Name>,
 }
 
-struct Node<F: Fs> {
-    told: Told,
+pub(super) struct Node<F: Fs> {
+    pub(super) told: Told,
     /// Absent if a power cut took the inode.
     kept: Option<Kept<F>>,
 }
 
 /// A file that a program has open.
 pub(super) struct Open<F: Fs> {
+    number: INodeNo,
+    how: How,
     file: File<F>,
     /// The same past the page cache, if it was opened with O_DIRECT.
     direct: Option<File<F>>,
@@ -54,11 +58,21 @@ pub(super) struct How {
 pub(super) struct Table<F: Fs> {
     vfs: Vfs<F>,
     port: Port,
-    nodes: RefCell<BTreeMap<u64, Node<F>>>,
+    pub(super) nodes: RefCell<BTreeMap<u64, Node<F>>>,
     files: RefCell<BTreeMap<u64, Rc<Open<F>>>>,
     next_file: Cell<u64>,
     /// Power cuts so far: what was told before one of them is of another generation.
     cuts: u32,
+    /// What sets off a crash, where a test rig for LazyFS may ask for one.
+    pub(super) faults: RefCell<Faults>,
+    pub(super) crash: Cell<Option<Due>>,
+}
+
+/// A file that a program has open, for the table after a cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenAs {
+    number: u64,
+    how: How,
 }
 
 impl<F: Fs> Table<F> {
@@ -77,6 +91,8 @@ impl<F: Fs> Table<F> {
             files: RefCell::default(),
             next_file: Cell::new(next_file),
             cuts,
+            faults: RefCell::default(),
+            crash: Cell::default(),
         };
         for (number, told) in told.into_iter().filter(|(number, _)| *number != INodeNo::ROOT.0) {
             let is_same = |attr: Attr| attr.generation == told.generation;
@@ -340,9 +356,28 @@ impl<F: Fs> Table<F> {
         };
         let handle = self.next_file.get();
         self.next_file.set(handle + 1);
-        let open = Open { file, direct, listing: RefCell::new(Rc::default()) };
+        let open = Open { number, how, file, direct, listing: RefCell::new(Rc::default()) };
         self.files.borrow_mut().insert(handle, Rc::new(open));
         Ok(handle)
+    }
+
+    /// The open files, for [`Self::reopen`].
+    pub(super) fn open_files(&self) -> BTreeMap<u64, OpenAs> {
+        let files = self.files.borrow();
+        files
+            .iter()
+            .map(|(handle, open)| (*handle, OpenAs { number: open.number.0, how: open.how }))
+            .collect()
+    }
+
+    /// Opens files again that were open before a cut, under the same handles. Those that are gone answer EIO.
+    pub(super) async fn reopen(&self, files: BTreeMap<u64, OpenAs>) {
+        let next = self.next_file.get();
+        for (handle, OpenAs { number, how }) in files {
+            self.next_file.set(handle);
+            let _ = self.open(INodeNo(number), how).await;
+        }
+        self.next_file.set(next);
     }
 
     /// Makes a file and opens it; one that is there is opened unless it must not be.

@@ -6,12 +6,15 @@
 //! Invariants: while the power is off every job is dropped, which answers EIO; the power comes back when the kernel has let go
 //! of every page from before, so that none of them is written to what is there now.
 
+use super::faults::Due;
+use super::lazyfs::{COMMANDS, Command, Kept};
 use super::medium::{FormatKind, Held, Medium, make, recognise};
 use super::session::{MountConfig, Ready};
 use super::table::{Name, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
 use flashweir_core::{Duration, Instant};
+use flashweir_device::DeviceOptions;
 use flashweir_device::config::Metadata;
 use flashweir_fs::ext4::Ext4;
 use flashweir_fs::f2fs::F2fs;
@@ -21,7 +24,7 @@ use flashweir_lab::live::Tear;
 use flashweir_lab::stack::Stack;
 use fuser::{INodeNo, Notifier};
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt as _;
@@ -39,6 +42,9 @@ const TURNS_MAX: u32 = 256;
 /// The world looks around at least so often.
 const NAP: WallDuration = WallDuration::from_secs(1);
 
+/// How long requests that were begun may take before the cache is cleared, virtual time.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What a request becomes.
 pub(super) type Job<F> = Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
@@ -52,6 +58,8 @@ pub(super) enum Message<F: Fs> {
     Kernel(Notifier),
     /// Somebody asks the control socket.
     Ask(Ask, SyncSender<Reply>),
+    /// A test rig for LazyFS asks.
+    Lazy(Command, SyncSender<String>),
     /// The kernel has let go of the pages from before a cut.
     Invalidated,
     /// The mount has ended.
@@ -62,6 +70,7 @@ pub(super) enum Message<F: Fs> {
 pub(super) trait Post: Send + Sync {
     fn kernel(&self, notifier: Notifier);
     fn ask(&self, ask: Ask, reply: SyncSender<Reply>);
+    fn lazy(&self, command: Command, reply: SyncSender<String>);
     fn end(&self);
 }
 
@@ -71,6 +80,9 @@ impl<F: Fs> Post for SyncSender<Message<F>> {
     }
     fn ask(&self, ask: Ask, reply: SyncSender<Reply>) {
         let _ = self.send(Message::Ask(ask, reply));
+    }
+    fn lazy(&self, command: Command, reply: SyncSender<String>) {
+        let _ = self.send(Message::Lazy(command, reply));
     }
     fn end(&self) {
         let _ = self.send(Message::End);
@@ -119,7 +131,8 @@ struct World<F: Mountable> {
     notifier: Option<Notifier>,
     config: MountConfig,
     format: Format,
-    held: Held,
+    /// Absent only at the end.
+    held: Option<Held>,
     /// Absent only while its power is being cut.
     stack: Option<Stack>,
     table: Option<Rc<Table<F>>>,
@@ -186,7 +199,7 @@ impl<F: Mountable> World<F> {
             notifier: None,
             config,
             format,
-            held,
+            held: Some(held),
             stack: Some(stack),
             table: None,
             power: Power::On,
@@ -226,6 +239,11 @@ impl<F: Mountable> World<F> {
         let table = table.unwrap_or_else(|| Err("the device does not answer".into()))?;
         self.table = Some(Rc::new(table));
         Ok(())
+    }
+
+    /// Seed of the device and what it keeps.
+    fn options(&self) -> DeviceOptions {
+        self.held.as_ref().expect("it is not the end yet").options()
     }
 
     fn stack(&self) -> &Stack {
@@ -280,6 +298,9 @@ impl<F: Mountable> World<F> {
     fn take(&mut self, message: Message<F>) -> bool {
         match message {
             Message::Job(job) => {
+                if let Some(kept) = self.table.as_ref().and_then(|table| table.take_crash(Due::Next)) {
+                    self.crash(kept);
+                }
                 // Without power its reply says EIO.
                 if let (Power::On, Some(table)) = (&self.power, &self.table) {
                     let task = job(Rc::clone(table));
@@ -297,6 +318,7 @@ impl<F: Mountable> World<F> {
                 }
             }
             Message::Kernel(notifier) => self.notifier = Some(notifier),
+            Message::Lazy(command, reply) => self.lazy(command, reply),
             Message::Ask(Ask::Cut(order), reply) => self.cut(&order, reply),
             Message::Ask(ask, reply) => {
                 let answer = match ask {
@@ -317,6 +339,9 @@ impl<F: Mountable> World<F> {
 
     /// Lets things happen; true if nothing is left to do now.
     fn is_idle(&mut self) -> bool {
+        if let Some(kept) = self.table.as_ref().and_then(|table| table.take_crash(Due::Now)) {
+            self.crash(kept);
+        }
         self.power_on();
         if !matches!(self.power, Power::On) {
             return true;
@@ -386,7 +411,7 @@ impl<F: Mountable> World<F> {
         let tear = order.seed.map_or(Tear::Likeliest, Tear::Drawn);
         let (told, next_file) = self.table.take().map(|table| table.told()).unwrap_or_default();
         let requests_lost = self.outstanding.get();
-        let options = self.held.options();
+        let options = self.options();
         let stack = self.stack.take().expect("the power is on");
         let (stack, report) = stack.cut(options, tear);
         self.stack = Some(stack);
@@ -434,6 +459,112 @@ impl<F: Mountable> World<F> {
             }
             let _ = sender.send(Message::Invalidated);
         });
+    }
+
+    // As LazyFS does it: nobody sees that the power was gone but by what is gone with it.
+
+    fn lazy(&mut self, command: Command, reply: SyncSender<String>) {
+        let table = match (&self.power, &self.table) {
+            (Power::On, Some(table)) => Rc::clone(table),
+            _ => return drop(reply.try_send("the power is off".into())),
+        };
+        let answer = match command {
+            Command::ClearCache => return self.clear_cache(reply),
+            Command::Fault(fault) => {
+                let roots = self.config.lazyfs.as_ref().and_then(|lazyfs| lazyfs.root.clone());
+                let directory = self.config.directory.clone();
+                let roots: Vec<_> =
+                    roots.into_iter().chain(directory.canonicalize()).chain([directory]).collect();
+                match table.arm(fault.below(&roots)) {
+                    Ok(()) => "the fault waits for its operation".to_owned(),
+                    Err(error) => error.to_string(),
+                }
+            }
+            Command::Checkpoint => {
+                self.stack_mut().spawn(async move {
+                    let synced = table.vfs().sync_all().await;
+                    let _ = reply.try_send(match synced {
+                        Ok(()) => "everything is written".into(),
+                        Err(errno) => format!("not everything could be written: {errno}"),
+                    });
+                });
+                return;
+            }
+            Command::Usage => {
+                let (pages, capacity) = (table.vfs().cached_pages(), self.config.mount.cache.capacity_pages);
+                format!(
+                    "{pages} of {capacity} pages are in memory ({:.2} %)",
+                    100.0 * pages as f64 / capacity as f64
+                )
+            }
+            Command::Report => format!("{} pages are not synced", table.vfs().dirty_pages()),
+            Command::Help => COMMANDS.join("\n"),
+        };
+        let _ = reply.try_send(answer);
+    }
+
+    /// The power goes and is back at once: what was not synced is gone, what is open stays open.
+    fn forget(&mut self, kept: Vec<Kept>) -> Result<(BTreeSet<u64>, Vec<Name>), String> {
+        let table = self.table.take().ok_or("the file system is not there")?;
+        let (files, (told, next_file)) = (table.open_files(), table.told());
+        drop(table);
+        let numbers = told.keys().copied().collect();
+        let names = told.values().flat_map(|told| told.names.iter().cloned()).collect();
+        let stack = self.stack.take().expect("the power is on");
+        let (stack, _) = stack.cut(self.options(), Tear::Likeliest);
+        self.stack = Some(stack);
+        self.mount(told, next_file)?;
+        let table = Rc::clone(self.table.as_ref().expect("it was mounted"));
+        let written = self.stack_mut().block_on(async move {
+            table.reopen(files).await;
+            for kept in kept {
+                table.write_kept(&kept).await.map_err(|errno| format!("{}: {errno}", kept.file))?;
+            }
+            table.vfs().sync_all().await.map_err(|errno| errno.to_string())
+        });
+        written.unwrap_or_else(|| Err("the device does not answer".into()))?;
+        let now = self.stack().now();
+        self.pace.set(now);
+        Ok((numbers, names))
+    }
+
+    fn clear_cache(&mut self, reply: SyncSender<String>) {
+        // What was begun is done first, unless it waits for something that has not begun.
+        let until = self.stack().now().saturating_add(PATIENCE);
+        while self.outstanding.get() > 0 && self.stack().now() < until && self.stack_mut().turn() {}
+        let (numbers, names) = match self.forget(Vec::new()) {
+            Ok(known) => known,
+            Err(why) => {
+                let why = format!("the file system does not come back: {why}");
+                self.power = Power::Lost(why.clone());
+                return drop(reply.try_send(why));
+            }
+        };
+        let notifier = self.notifier.clone();
+        std::thread::spawn(move || {
+            if let Some(notifier) = notifier {
+                for number in numbers {
+                    let _ = notifier.inval_inode(INodeNo(number), 0, 0);
+                }
+                for (dir, name) in names {
+                    let _ = notifier.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));
+                }
+            }
+            let _ = reply.try_send("finished::clear-cache".into());
+        });
+    }
+
+    /// The power goes, and the mount with it, as LazyFS ends: killed. The medium is as the cut left it.
+    fn crash(&mut self, kept: Vec<Kept>) {
+        if let Err(why) = self.forget(kept) {
+            eprintln!("weir: after the crash: {why}");
+        }
+        if let (Some(stack), Some(held)) = (self.stack.take(), self.held.take())
+            && let Err(why) = held.close(stack)
+        {
+            eprintln!("weir: after the crash: {why}");
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 
     /// The power comes back when it is time.
@@ -494,7 +625,7 @@ impl<F: Mountable> World<F> {
             }
             None => Ok(()),
         };
-        unmounted.and(self.held.close(stack))
+        unmounted.and(self.held.take().expect("it is not the end yet").close(stack))
     }
 }
 
