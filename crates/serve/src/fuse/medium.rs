@@ -51,7 +51,7 @@ const CHUNK_BLOCKS: u32 = 256;
 #[derive(Debug)]
 pub(super) enum Held {
     Image { path: PathBuf, lock: File, blocks: u64, options: DeviceOptions },
-    Volume(Volume),
+    Volume(Box<Volume>),
 }
 
 impl Medium {
@@ -68,7 +68,7 @@ impl Medium {
             Self::Volume(path) => {
                 let (volume, device, _) =
                     Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
-                Ok((Held::Volume(volume), stack(device, flush)))
+                Ok((Held::Volume(Box::new(volume)), stack(device, flush)))
             }
             Self::Image { path, device, seed } => {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());
