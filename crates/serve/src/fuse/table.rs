@@ -494,6 +494,7 @@ mod tests {
     use flashweir_device::presets::preset;
     use flashweir_device::{Device, DeviceOptions};
     use flashweir_fs::f2fs::{self, F2fs};
+    use flashweir_fs::port::BlockPort as _;
     use flashweir_fs::vfs::MountOptions;
     use flashweir_lab::stack::{FlushMode, Stack};
 
