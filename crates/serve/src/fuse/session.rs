@@ -151,6 +151,7 @@ pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError>
         None => None,
     };
     let path = medium.path().to_owned();
+    let is_read_only = config.mount.read_only;
     let (sender, ready) = channel();
     let world = std::thread::Builder::new()
         .name("world".into())
@@ -166,6 +167,9 @@ pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError>
     ];
     if rustix::process::geteuid().is_root() {
         options.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+    }
+    if is_read_only {
+        options.mount_options.push(MountOption::RO);
     }
     options.acl = SessionACL::All;
     options.n_threads = Some(THREADS);

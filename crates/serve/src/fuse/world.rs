@@ -494,7 +494,7 @@ impl<F: Mountable> World<F> {
             }
             None => Ok(()),
         };
-        unmounted.and(self.held.close(stack))
+        unmounted.and(self.held.close(stack, self.config.mount.read_only))
     }
 }
 
