@@ -636,6 +636,28 @@ mod tests {
     }
 
     #[test]
+    fn time_advances_as_far_as_it_is_asked_to() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut stack = stack("rflush", FlushMode::RangeFlush);
+        let (port, handle) = (stack.port(), stack.handle());
+        let woke = stack.spawn_for(async move {
+            handle.sleep_until(at(3)).await;
+            port.write(tagged(0, 0)).completed().await.unwrap();
+            handle.now()
+        });
+        assert!(stack.advance(at(1), 100));
+        assert_eq!((stack.now(), stack.next(), woke.is_set()), (at(1), Some(at(3)), false));
+        assert!(!stack.advance(at(1000), 2), "the write takes more turns");
+        assert!(stack.advance(at(1000), 1_000_000));
+        let woke = woke.take().unwrap();
+        assert!(at(3) < woke && woke < at(1000), "each thing at its own instant: {woke:?}");
+        assert_eq!((stack.now(), stack.handle().now()), (at(1000), at(1000)));
+        // It does not go back.
+        assert!(stack.advance(at(5), 100));
+        assert_eq!(stack.now(), at(1000));
+    }
+
+    #[test]
     fn a_cut_drops_the_tasks_and_their_port() {
         let mut first = stack("mobile-ufs", FlushMode::RangeFlush);
         let port = first.port();

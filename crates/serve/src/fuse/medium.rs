@@ -206,9 +206,10 @@ impl Held {
         }
     }
 
-    /// Keeps what is on the device, whose file system is not mounted any more.
-    pub(super) fn close(self, mut stack: Stack) -> Result<(), String> {
+    /// Keeps what is on the device, whose file system is not mounted any more. An image from which was only read stays as it is.
+    pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), String> {
         match self {
+            Self::Image { .. } if is_read_only => Ok(()),
             Self::Volume(volume) => volume.close(&stack.shut_down()).map_err(|error| error.to_string()),
             Self::Image { path, lock, blocks, .. } => {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());

@@ -157,6 +157,7 @@ pub fn mount(mut config: MountConfig, medium: Medium) -> Result<Mounted, MountEr
         None => None,
     };
     let path = medium.path().to_owned();
+    let is_read_only = config.mount.read_only;
     let lazyfs = config.lazyfs.clone();
     let say = std::mem::replace(&mut config.say, Box::new(|_| ()));
     let (sender, ready) = channel();
@@ -174,6 +175,9 @@ pub fn mount(mut config: MountConfig, medium: Medium) -> Result<Mounted, MountEr
     ];
     if rustix::process::geteuid().is_root() {
         options.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+    }
+    if is_read_only {
+        options.mount_options.push(MountOption::RO);
     }
     options.acl = SessionACL::All;
     options.n_threads = Some(THREADS);

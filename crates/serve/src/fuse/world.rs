@@ -560,7 +560,7 @@ impl<F: Mountable> World<F> {
             eprintln!("weir: after the crash: {why}");
         }
         if let (Some(stack), Some(held)) = (self.stack.take(), self.held.take())
-            && let Err(why) = held.close(stack)
+            && let Err(why) = held.close(stack, false)
         {
             eprintln!("weir: after the crash: {why}");
         }
@@ -625,7 +625,8 @@ impl<F: Mountable> World<F> {
             }
             None => Ok(()),
         };
-        unmounted.and(self.held.take().expect("it is not the end yet").close(stack))
+        let held = self.held.take().expect("it is not the end yet");
+        unmounted.and(held.close(stack, self.config.mount.read_only))
     }
 }
 
