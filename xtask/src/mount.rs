@@ -6,6 +6,8 @@
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
+mod lazyfs;
+
 use crate::f2fs;
 use crate::host::{root, target_dir};
 use crate::judges::{Finding, Judge, Judges};
@@ -22,11 +24,12 @@ use std::time::Duration;
 pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 6] = [
+const ALL: [Judge; 7] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
     ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
+    ("lazyfs", "a test rig for LazyFS finds what it expects", lazyfs::judge),
     ("pjdfstest", "the rules of POSIX, by pjdfstest", pjdfstest),
     ("fsx", "random operations on one file, by fsx", fsx),
 ];
