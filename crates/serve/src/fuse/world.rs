@@ -506,7 +506,7 @@ impl<F: Mountable> World<F> {
     /// The power goes and is back at once: what was not synced is gone, what is open stays open.
     fn forget(&mut self, kept: Vec<Kept>) -> Result<(BTreeSet<u64>, Vec<Name>), String> {
         let table = self.table.take().ok_or("the file system is not there")?;
-        let (files, (told, next_file)) = (table.open_files(), table.told());
+        let (files, (told, next_file), faults) = (table.open_files(), table.told(), table.faults.take());
         drop(table);
         let numbers = told.keys().copied().collect();
         let names = told.values().flat_map(|told| told.names.iter().cloned()).collect();
@@ -515,6 +515,7 @@ impl<F: Mountable> World<F> {
         self.stack = Some(stack);
         self.mount(told, next_file)?;
         let table = Rc::clone(self.table.as_ref().expect("it was mounted"));
+        table.faults.replace(faults);
         let written = self.stack_mut().block_on(async move {
             table.reopen(files).await;
             for kept in kept {
