@@ -6,6 +6,7 @@ use crate::ext4;
 use crate::f2fs;
 use crate::host::{built, on_path, out_dir, root, seed};
 use crate::live_cuts;
+use crate::mount;
 use crate::packages;
 use crate::serve;
 use crate::steps::{Steps, Verdict, show, take};
@@ -86,6 +87,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     f2fs::JUDGES.steps(steps, seed);
     ext4::JUDGES.steps(steps, seed);
     serve::JUDGES.steps(steps, seed);
+    mount::JUDGES.steps(steps, seed);
     Ok(())
 }
 

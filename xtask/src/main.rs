@@ -16,6 +16,7 @@ mod f2fs;
 mod host;
 mod judges;
 mod live_cuts;
+mod mount;
 mod packages;
 mod serve;
 mod steps;
@@ -30,6 +31,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   serve-judges [NAME...]   outside tools and file systems against a running `weir serve`; without a name: all
   f2fs-judges [NAME...]    the F2FS format before its own tools and the Linux kernel; without a name: all
   ext4-judges [NAME...]    the ext4 format before its own tools and the Linux kernel; without a name: all
+  mount-judges [NAME...]   programs, test suites and power cuts on `weir mount`; without a name: all
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars in release; --check fails where a bar is missed
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["serve-judges", rest @ ..] => serve::JUDGES.run(rest),
         ["f2fs-judges", rest @ ..] => f2fs::JUDGES.run(rest),
         ["ext4-judges", rest @ ..] => ext4::JUDGES.run(rest),
+        ["mount-judges", rest @ ..] => mount::JUDGES.run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["help" | "--help" | "-h"] => {

@@ -4,7 +4,7 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Package, a program that it brings, and what it is used for here.
-const PACKAGES: [(&str, &str, &str); 10] = [
+const PACKAGES: [(&str, &str, &str); 13] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
@@ -15,6 +15,9 @@ const PACKAGES: [(&str, &str, &str); 10] = [
     ("f2fs-tools", "mkfs.f2fs", "makes and checks F2FS"),
     ("user-mode-linux", "linux.uml", "a kernel with F2FS"),
     ("kmod", "modprobe", "loads F2FS in that kernel"),
+    ("git", "git", "works on a mount"),
+    ("sqlite3", "sqlite3", "works on a mount"),
+    ("gcc", "cc", "compiles the example for a mount"),
 ];
 
 /// Installs what is missing; says what it did.

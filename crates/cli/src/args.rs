@@ -3,6 +3,7 @@
 use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
 use crate::filesystem::{FsckArgs, MkfsCommand};
+use crate::mount::MountArgs;
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
@@ -32,6 +33,7 @@ use std::path::PathBuf;
   weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
   weir volume create disk --device sata-mlc            a disk that is kept in a directory
   weir mkfs ext4 disk.img --size 1GiB                  ext4 or F2FS in a file; weir fsck checks it
+  weir mount disk.img mnt                              a directory for other programs, to be cut
 
 Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
 Results go to stdout; warnings, progress and the speed of the simulator to stderr.
@@ -77,7 +79,9 @@ pub(crate) enum Command {
     Mkfs(MkfsCommand),
     /// Check the file system in an image file, without changing it; exit code 1 if something is wrong
     Fsck(FsckArgs),
-    /// Cut the power of a disk that is being served
+    /// Mount the file system of an image or a volume on a simulated device, by FUSE
+    Mount(MountArgs),
+    /// Cut the power of a disk that is being served, or of a mount
     Cut(CutArgs),
     /// Watch a running server
     Top(TopArgs),

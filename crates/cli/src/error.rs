@@ -31,6 +31,15 @@ impl Failure {
         Self::Run(error.to_string())
     }
 
+    /// What went wrong, in a line.
+    pub(crate) fn line(self) -> String {
+        match self {
+            Self::Usage(line) | Self::Run(line) => line,
+            Self::Interrupted => "stopped".into(),
+            Self::BrokenPipe => "nobody reads the output".into(),
+        }
+    }
+
     /// Says it on stderr and gives the exit code.
     pub(crate) fn report(&self) -> u8 {
         match self {

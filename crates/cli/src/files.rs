@@ -59,25 +59,11 @@ pub(crate) struct FilesArgs {
     /// The file system
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "f2fs")]
     format: FormatArg,
-    /// ext4: where data are: written before the transaction that has their file, in it, or at any time [default: ordered]
-    #[arg(long, value_name = "MODE", value_enum)]
-    journal_mode: Option<JournalModeArg>,
-    /// How what is committed is kept in its order: by waiting and flushes, or by barriers (BarrierFS); f2fs runs behind a block layer
-    /// only if this is given [default: legacy]
-    #[arg(long, value_name = "MODE", value_enum)]
-    commit: Option<CommitArg>,
-    /// ext4 with --commit dual: a transaction does not wait for earlier ones that have blocks of it; each has its own version of them
-    #[arg(long)]
-    multi_version: bool,
+    #[command(flatten)]
+    options: FormatOptions,
     /// What becomes of a sync; several are run side by side
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "flush")]
     flush: Vec<FlushArg>,
-    /// With `--flush rflush`, checkpoints of the file system are made durable by range flushes too
-    #[arg(long)]
-    range_checkpoints: bool,
-    /// Each fsync is a checkpoint of the file system, as with Linux's mount option of this name
-    #[arg(long)]
-    fastboot: bool,
     /// Measured time, in place of what the workloads say
     #[arg(long, value_name = "TIME", value_parser = time)]
     runtime: Option<Duration>,
@@ -119,8 +105,29 @@ pub(crate) struct FilesArgs {
     quiet: bool,
 }
 
+/// How a file system is mounted.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FormatOptions {
+    /// ext4: where data are: written before the transaction that has their file, in it, or at any time [default: ordered]
+    #[arg(long, value_name = "MODE", value_enum)]
+    journal_mode: Option<JournalModeArg>,
+    /// How what is committed is kept in its order: by waiting and flushes, or by barriers (BarrierFS); `weir files` has F2FS behind a
+    /// block layer only if this is given [default: legacy]
+    #[arg(long, value_name = "MODE", value_enum)]
+    commit: Option<CommitArg>,
+    /// ext4 with --commit dual: a transaction does not wait for earlier ones that have blocks of it; each has its own version of them
+    #[arg(long)]
+    multi_version: bool,
+    /// With `--flush rflush`, checkpoints of F2FS are made durable by range flushes too
+    #[arg(long)]
+    range_checkpoints: bool,
+    /// Each fsync is a checkpoint of F2FS, as with Linux's mount option of this name
+    #[arg(long)]
+    fastboot: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FlushArg {
+pub(crate) enum FlushArg {
     /// The whole buffer of the device
     Flush,
     /// What belongs to the file, and metadata
@@ -130,7 +137,7 @@ enum FlushArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
+pub(crate) enum FormatArg {
     F2fs,
     Ext4,
 }
@@ -153,23 +160,27 @@ enum CommitArg {
     Dual,
 }
 
-impl FilesArgs {
+impl FormatOptions {
+    /// Whether what is committed is kept in its order by barriers.
+    fn is_dual(&self) -> bool {
+        self.commit == Some(CommitArg::Dual)
+    }
+
     /// The file system; errors name options that are for the other one.
-    fn format(&self) -> Outcome<Format> {
+    pub(crate) fn format(&self, format: FormatArg, order_only: bool, flush: &[FlushArg]) -> Outcome<Format> {
         let only = |is_given: bool, option: &str, needs: &str, is: &str| match is_given {
             true => Err(Failure::Usage(format!("{option} needs --format {needs}, and it is {is}"))),
             false => Ok(()),
         };
-        for (is_given, option) in [(self.order_only, "--order-only"), (self.multi_version, "--multi-version")]
-        {
-            if is_given && self.commit != Some(CommitArg::Dual) {
+        for (is_given, option) in [(order_only, "--order-only"), (self.multi_version, "--multi-version")] {
+            if is_given && !self.is_dual() {
                 return Err(Failure::Usage(format!("{option} needs --commit dual")));
             }
         }
-        if self.format == FormatArg::F2fs {
+        if format == FormatArg::F2fs {
             only(self.journal_mode.is_some(), "--journal-mode", "ext4", "f2fs")?;
             only(self.multi_version, "--multi-version", "ext4", "f2fs")?;
-            if self.range_checkpoints && self.commit == Some(CommitArg::Dual) {
+            if self.range_checkpoints && self.is_dual() {
                 return Err(Failure::Usage(
                     "--range-checkpoints needs --commit legacy, and it is dual".into(),
                 ));
@@ -179,7 +190,7 @@ impl FilesArgs {
         }
         only(self.fastboot, "--fastboot", "f2fs", "ext4")?;
         only(self.range_checkpoints, "--range-checkpoints", "f2fs", "ext4")?;
-        only(self.flush.contains(&FlushArg::Rflush), "--flush rflush", "f2fs", "ext4")?;
+        only(flush.contains(&FlushArg::Rflush), "--flush rflush", "f2fs", "ext4")?;
         let journaling = match self.journal_mode {
             None | Some(JournalModeArg::Ordered) => Journaling::Ordered,
             Some(JournalModeArg::Journal) => Journaling::Journal,
@@ -197,15 +208,15 @@ impl FilesArgs {
     }
 
     /// What a device cannot do of what is asked for.
-    fn check_device(&self, device: &DeviceConfig) -> Outcome<()> {
+    pub(crate) fn check_device(&self, device: &DeviceConfig, flush: &[FlushArg]) -> Outcome<()> {
         let name = &device.name;
-        if self.flush.contains(&FlushArg::Rflush) && device.buffer.range_flush == RangeFlushSupport::None {
+        if flush.contains(&FlushArg::Rflush) && device.buffer.range_flush == RangeFlushSupport::None {
             return Err(Failure::Usage(format!(
                 "--flush cannot be `rflush` on {name}: buffer.range_flush is none: expected --set \
                  buffer.range_flush=selective, or another --flush"
             )));
         }
-        if self.commit == Some(CommitArg::Dual) && device.order.policy == PersistPolicy::None {
+        if self.is_dual() && device.order.policy == PersistPolicy::None {
             return Err(Failure::Usage(format!(
                 "--commit cannot be `dual` on {name}: order.policy is none: expected --set \
                  order.policy=in-order-recovery, or --commit legacy"
@@ -216,7 +227,7 @@ impl FilesArgs {
 }
 
 impl FlushArg {
-    fn mode(self) -> FlushMode {
+    pub(crate) fn mode(self) -> FlushMode {
         match self {
             Self::Flush => FlushMode::Flush,
             Self::Rflush => FlushMode::RangeFlush,
@@ -229,7 +240,7 @@ fn time(text: &str) -> Result<Duration, String> {
     text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned())
 }
 
-fn cache(text: &str) -> Result<CacheConfig, String> {
+pub(crate) fn cache(text: &str) -> Result<CacheConfig, String> {
     let expected = || "expected a size from 128KiB to 8TiB, such as 1GiB".to_owned();
     let size: Bytes = text.parse().map_err(|_| expected())?;
     let cache = CacheConfig::of_bytes(size.0);
@@ -255,13 +266,13 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         }
         workloads.push((name, work));
     }
-    let format = args.format()?;
+    let format = args.options.format(args.format, args.order_only, &args.flush)?;
     // Results of F2FS that are older than its modes do not change.
-    let has_block_layer = args.format == FormatArg::Ext4 || args.commit.is_some();
+    let has_block_layer = args.format == FormatArg::Ext4 || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);
     let mut setups = Vec::new();
     for device in resolve(&args.device, &args.set)? {
-        args.check_device(&device)?;
+        args.options.check_device(&device, &args.flush)?;
         for flush in &args.flush {
             setups.push(Setup {
                 device: device.clone(),

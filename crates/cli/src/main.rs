@@ -17,6 +17,7 @@ mod files;
 mod filesystem;
 mod import;
 mod kernel;
+mod mount;
 mod output;
 mod perfetto;
 mod pool;
@@ -67,6 +68,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Volume(command) => volume::command(command, cancel),
         Command::Mkfs(command) => filesystem::mkfs(command),
         Command::Fsck(args) => filesystem::fsck(args),
+        Command::Mount(args) => mount::command(args, cancel),
         Command::Cut(args) => serve::cut(args),
         Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),

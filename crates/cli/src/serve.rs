@@ -120,12 +120,13 @@ pub(crate) struct ServeArgs {
   weir cut /tmp/disk.sock                      the likeliest outcome: the buffer is lost, what was programmed is torn
   weir cut /tmp/disk.sock --seed 7             outcomes drawn by a seed; with `weir serve --worst` any legal state
   weir cut /tmp/disk.sock --eio --off 2s       clients stay connected and get EIO for two seconds
+  weir cut mnt.control                         a mount (`weir mount`): its file system recovers in its place
 
 The device comes back by its own recovery, with what its contract preserves and nothing else. Requests wait until it is
 back, or for as long as --off says; its recovery time is part of that. Where connections stay, as with --eio, the next
 flush of each fails as well if the device's buffer is volatile: what was answered before may be gone.")]
 pub(crate) struct CutArgs {
-    /// The server's control socket, or the unix socket that it serves
+    /// The control socket of a server or a mount, or the unix socket that a server serves
     #[arg(value_name = "SOCKET")]
     socket: PathBuf,
     /// Which export [default: all]

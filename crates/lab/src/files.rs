@@ -186,8 +186,57 @@ impl fmt::Display for FilesError {
 
 impl std::error::Error for FilesError {}
 
+/// A file system that is mounted from what is on a device.
+pub trait Mountable: Fs + Sized {
+    /// Its name.
+    const NAME: &'static str;
+
+    /// Mounts it, with recovery, as its format says; options of another format are its defaults.
+    ///
+    /// # Errors
+    /// What the format says of the medium.
+    #[expect(async_fn_in_trait, reason = "a stack has one thread: no future needs to be Send")]
+    async fn mount_on(port: Port, flush: FlushMode, format: &Format) -> Result<Self, FilesError>;
+}
+
+impl Mountable for F2fs {
+    const NAME: &'static str = "F2FS";
+
+    async fn mount_on(port: Port, flush: FlushMode, format: &Format) -> Result<Self, FilesError> {
+        let fsync = match flush {
+            FlushMode::RangeFlush => Flushing::RangeFlush,
+            FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
+        };
+        let (range_checkpoints, fastboot, commit_mode) = match *format {
+            Format::F2fs { range_checkpoints, fastboot, commit_mode } => {
+                (range_checkpoints, fastboot, commit_mode)
+            }
+            Format::Ext4(_) => (false, false, CommitMode::Legacy),
+        };
+        let checkpoint = if range_checkpoints { fsync } else { Flushing::Flush };
+        let options = F2fsOptions { fsync, checkpoint, fastboot, commit_mode, ..F2fsOptions::default() };
+        Self::mount_with(Rc::new(port), options)
+            .await
+            .map_err(|error| FilesError::Volume { format: Self::NAME, error: error.to_string() })
+    }
+}
+
+impl Mountable for Ext4 {
+    const NAME: &'static str = "ext4";
+
+    async fn mount_on(port: Port, _flush: FlushMode, format: &Format) -> Result<Self, FilesError> {
+        let options = match format {
+            Format::Ext4(options) => options.clone(),
+            Format::F2fs { .. } => Ext4Options::default(),
+        };
+        Self::mount_with(Rc::new(port), options)
+            .await
+            .map_err(|error| FilesError::Volume { format: Self::NAME, error: error.to_string() })
+    }
+}
+
 /// A file system that a setup can ask for.
-pub(crate) trait Volume: Fs + Sized {
+pub(crate) trait Volume: Mountable {
     /// What it counts.
     type Metrics: Clone;
     /// Its name before its counters.
@@ -210,19 +259,7 @@ impl Volume for F2fs {
     async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
         let wrong = |error: f2fs::Error| FilesError::Volume { format: "F2FS", error: error.to_string() };
         f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.map_err(wrong)?;
-        let fsync = match setup.flush {
-            FlushMode::RangeFlush => Flushing::RangeFlush,
-            FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
-        };
-        let (range_checkpoints, fastboot, commit_mode) = match setup.format {
-            Format::F2fs { range_checkpoints, fastboot, commit_mode } => {
-                (range_checkpoints, fastboot, commit_mode)
-            }
-            Format::Ext4(_) => (false, false, CommitMode::Legacy),
-        };
-        let checkpoint = if range_checkpoints { fsync } else { Flushing::Flush };
-        let options = F2fsOptions { fsync, checkpoint, fastboot, commit_mode, ..F2fsOptions::default() };
-        Self::mount_with(Rc::new(port), options).await.map_err(wrong)
+        Self::mount_on(port, setup.flush, &setup.format).await
     }
 
     fn counters(&self) -> F2fsMetrics {
@@ -239,11 +276,8 @@ impl Volume for Ext4 {
     const PREFIX: &'static str = "ext4";
 
     async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
-        let options = match &setup.format {
-            Format::Ext4(options) => options.clone(),
-            Format::F2fs { .. } => Ext4Options::default(),
-        };
-        make_ext4(port, options).await
+        make_ext4_volume(&port).await?;
+        Self::mount_on(port, setup.flush, &setup.format).await
     }
 
     fn counters(&self) -> Ext4Metrics {
@@ -255,12 +289,19 @@ impl Volume for Ext4 {
     }
 }
 
-/// An ext4 volume on an empty device, mounted.
-pub(crate) async fn make_ext4(port: Port, options: Ext4Options) -> Result<Ext4, FilesError> {
-    let wrong = |error: ext4::Error| FilesError::Volume { format: "ext4", error: error.to_string() };
+/// An ext4 volume on an empty device.
+async fn make_ext4_volume(port: &Port) -> Result<(), FilesError> {
     let volume = ext4::Options { before: Before::Zeros, ..ext4::Options::new(port.capacity_blocks()) };
-    ext4::mkfs(&port, &volume).await.map_err(wrong)?;
-    Ext4::mount_with(Rc::new(port), options).await.map_err(wrong)
+    ext4::mkfs(port, &volume)
+        .await
+        .map(drop)
+        .map_err(|error| FilesError::Volume { format: Ext4::NAME, error: error.to_string() })
+}
+
+/// The same, mounted.
+pub(crate) async fn make_ext4(port: Port, options: Ext4Options) -> Result<Ext4, FilesError> {
+    make_ext4_volume(&port).await?;
+    Ext4::mount_on(port, FlushMode::Flush, &Format::Ext4(options)).await
 }
 
 /// Moments between two reports of progress.

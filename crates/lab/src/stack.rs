@@ -414,14 +414,16 @@ impl Stack {
 
     /// The instant before which the power may fail now: that of the next turn.
     pub fn cut_instant(&self) -> Instant {
+        self.next().unwrap_or(self.now())
+    }
+
+    /// When something happens next; `None` if nothing ever will without a new task.
+    pub fn next(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
-        let now = shared.now;
-        if self.executor.has_ready() || shared.is_plugged() {
-            return now;
-        }
+        let is_ready = self.executor.has_ready() || shared.is_plugged();
         let device = shared.live.as_ref().and_then(|live| live.next());
         let next = [device, self.executor.next_timer(), shared.next_wake()].into_iter().flatten().min();
-        next.map_or(now, |next| next.max(now))
+        if is_ready { Some(shared.now) } else { next.map(|next| next.max(shared.now)) }
     }
 
     /// A hash over everything that the device did and when.
@@ -471,6 +473,20 @@ impl Stack {
         true
     }
 
+    /// Lets at most `turns_max` turns pass of what happens up to `until`, and says whether that was all; then it is `until`.
+    pub fn advance(&mut self, until: Instant, turns_max: u32) -> bool {
+        for _ in 0..turns_max {
+            if self.next().is_none_or(|next| next > until) {
+                let now = self.now().max(until);
+                self.shared.borrow_mut().now = now;
+                self.executor.run_ready(now);
+                return true;
+            }
+            self.turn();
+        }
+        false
+    }
+
     /// Begins a task whose answer is kept.
     pub fn spawn_for<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Slot<T> {
         let slot = Slot(Rc::new(RefCell::new(None)));
@@ -491,6 +507,13 @@ impl Stack {
             }
         }
         slot.take()
+    }
+
+    /// Ends in order: the tasks are gone, what the device was given is finished and flushed.
+    pub fn shut_down(mut self) -> Device {
+        self.executor.clear();
+        let live = self.shared.borrow_mut().live.take().expect("the power is on");
+        live.shut_down()
     }
 
     /// Cuts the power now: the tasks are gone, and the device comes back by its own recovery, at virtual time zero.
@@ -620,6 +643,28 @@ mod tests {
                 "{mode:?}"
             );
         }
+    }
+
+    #[test]
+    fn time_advances_as_far_as_it_is_asked_to() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut stack = stack("rflush", FlushMode::RangeFlush);
+        let (port, handle) = (stack.port(), stack.handle());
+        let woke = stack.spawn_for(async move {
+            handle.sleep_until(at(3)).await;
+            port.write(tagged(0, 0)).completed().await.unwrap();
+            handle.now()
+        });
+        assert!(stack.advance(at(1), 100));
+        assert_eq!((stack.now(), stack.next(), woke.is_set()), (at(1), Some(at(3)), false));
+        assert!(!stack.advance(at(1000), 2), "the write takes more turns");
+        assert!(stack.advance(at(1000), 1_000_000));
+        let woke = woke.take().unwrap();
+        assert!(at(3) < woke && woke < at(1000), "each thing at its own instant: {woke:?}");
+        assert_eq!((stack.now(), stack.handle().now()), (at(1000), at(1000)));
+        // It does not go back.
+        assert!(stack.advance(at(5), 100));
+        assert_eq!(stack.now(), at(1000));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! of the server and passes it on, so that everything in a turn happens at one instant.
 
 use flashweir_core::Instant;
+use flashweir_fs::vfs::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration as WallDuration;
 use std::time::Instant as WallInstant;
 
@@ -46,6 +48,12 @@ impl std::fmt::Display for Speed {
             Self::Max => f.write_str("max"),
         }
     }
+}
+
+/// Civil time as the kernel stamps files with it: that of its last tick.
+pub(crate) fn civil_time() -> Timestamp {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Timestamp { seconds: now.tv_sec, nanos: now.tv_nsec as u32 }
 }
 
 /// A clock that began when it was made.

@@ -4,6 +4,7 @@
 
 use crate::disk::OnCut;
 use crate::stats::{KindStatus, Percentiles};
+use flashweir_device::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -111,6 +112,31 @@ pub struct DiskStatus {
     pub time_ns: u64,
     /// Busy virtual time of each die, ns.
     pub die_busy_ns: Vec<u64>,
+}
+
+impl DiskStatus {
+    /// What a device says of itself, under the name of its export.
+    pub(crate) fn of(export: &str, device: &Device) -> Self {
+        let geometry = device.geometry();
+        let metrics = device.metrics();
+        Self {
+            export: export.to_owned(),
+            device: device.config().name.clone(),
+            size: geometry.user_units * geometry.unit_bytes,
+            buffer: device.buffer_use(),
+            free_blocks: device.free_blocks(),
+            units: [
+                metrics.host_units_written,
+                metrics.user_units_programmed,
+                metrics.gc_units_moved,
+                metrics.filler_units + metrics.meta_units,
+            ],
+            erases: metrics.erases,
+            wear: device.wear(),
+            die_busy_ns: device.nand().station_busy().map(|busy| busy.as_nanos()).collect(),
+            ..Self::default()
+        }
+    }
 }
 
 /// What a server answers.

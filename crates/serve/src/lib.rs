@@ -2,13 +2,14 @@
 //!
 //! Place in the data flow: protocol machines ([`nbd`]) turn bytes into requests and answers into bytes, without
 //! I/O of their own; a [`Disk`] lets a simulated device do them; the [`Server`] polls sockets and the clock; a volume
-//! ([`volume`]) keeps the medium on the host's file system.
+//! ([`volume`]) keeps the medium on the host's file system. [`fuse`] mounts a file system on a device.
 #![forbid(unsafe_code)]
 
 pub mod client;
 pub mod clock;
 pub mod control;
 mod disk;
+pub mod fuse;
 pub mod nbd;
 pub mod recording;
 mod server;

@@ -753,7 +753,7 @@ fn vacancy<T>(table: &mut Vec<Option<T>>, max: usize, owed: impl Fn(usize) -> bo
 }
 
 /// Listens on a unix socket. A file that a dead server left behind is replaced; one that is alive is not.
-fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
+pub(crate) fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
     let name = path.display();
     if let Ok(kind) = std::fs::symlink_metadata(path).map(|meta| meta.file_type()) {
         use std::os::unix::fs::FileTypeExt as _;
@@ -771,31 +771,13 @@ fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
 }
 
 fn disk_status(disk: &Disk) -> DiskStatus {
-    let device = disk.device();
-    let geometry = device.geometry();
-    let metrics = device.metrics();
-    let wear = device.wear();
-    let buffer = device.buffer_use();
     DiskStatus {
-        export: disk.name().to_owned(),
-        device: device.config().name.clone(),
         on: disk.is_on(),
         cuts: disk.cuts(),
-        size: geometry.user_units * geometry.unit_bytes,
         in_flight: disk.in_flight() as u64,
         kinds: disk.stats().kinds(),
         misses_ns: disk.stats().misses(),
-        buffer,
-        free_blocks: device.free_blocks(),
-        units: [
-            metrics.host_units_written,
-            metrics.user_units_programmed,
-            metrics.gc_units_moved,
-            metrics.filler_units + metrics.meta_units,
-        ],
-        erases: metrics.erases,
-        wear,
         time_ns: disk.time_ns(),
-        die_busy_ns: device.nand().station_busy().map(|busy| busy.as_nanos()).collect(),
+        ..DiskStatus::of(disk.name(), disk.device())
     }
 }

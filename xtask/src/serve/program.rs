@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// A running program.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     child: Child,
     line: String,
     output: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Starts a program; everything that it prints goes into a file of the place.
-    pub(super) fn start(place: &Place, args: &[&str]) -> Result<Self, String> {
+    pub(crate) fn start(place: &Place, args: &[&str]) -> Result<Self, String> {
         let (program, rest) = args.split_first().expect("a program has a name");
         let line = args.join(" ");
         let output = place.new_output(program, &line)?;
@@ -50,16 +50,16 @@ impl Program {
     }
 
     /// What it printed so far.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.output).unwrap_or_default()).into_owned()
     }
 
-    pub(super) fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Waits for its end.
-    pub(super) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let start = Instant::now();
         loop {
             match self.child.try_wait() {
@@ -72,7 +72,7 @@ impl Program {
     }
 
     /// Ends it as `kill -9` does.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         // A process that waits for a disk which is gone may not end; it is not waited for.
         let _ = self.wait(Duration::from_secs(5));
@@ -126,7 +126,7 @@ pub(crate) fn run_failing(place: &Place, args: &[&str]) -> Result<String, String
 }
 
 /// Tries until something is true, for up to 20 seconds.
-pub(super) fn wait_until(
+pub(crate) fn wait_until(
     what: &str,
     mut is_true: impl FnMut() -> Result<bool, String>,
 ) -> Result<(), String> {

@@ -42,6 +42,12 @@ impl CacheConfig {
         }
     }
 
+    /// The same where pages are written only because somebody asks, or because there is no room for more that are dirty.
+    pub fn without_write_back(self) -> Self {
+        let most = self.capacity_pages.saturating_sub(8);
+        Self { dirty_background_pages: most, dirty_hard_pages: most, dirty_expire: Duration::MAX, ..self }
+    }
+
     /// Checks the bounds; the error names key, value and range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let range = |key, value: u64, min: u64, max: u64| {

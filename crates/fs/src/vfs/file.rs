@@ -405,6 +405,13 @@ impl<F: Fs> File<F> {
         Ok(())
     }
 
+    /// Makes `len` bytes from `offset` on zeros for which room is set aside; without `keep_size` the file gets that long.
+    /// `EOPNOTSUPP` where the file system cannot.
+    pub async fn zero_range(&self, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+        self.punch_hole(offset, len).await?;
+        self.allocate(offset, len, keep_size).await
+    }
+
     /// The end of a range that is to be changed.
     fn check_range(&self, offset: u64, len: u64) -> Result<u64> {
         if !self.flags.access.writes() {

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! Process ─ paths ─► Vfs ─ rules, locks ─► Fs: names, attributes
+//! FUSE ── numbers ───┘
 //!    └─► File ─ read, write ─► pages in memory ─ write-back ─► Fs: pages
 //! ```
 //!
@@ -22,6 +23,7 @@ mod inode;
 mod io;
 mod mount;
 mod names;
+mod nodes;
 mod pages;
 mod process;
 mod readahead;
@@ -39,6 +41,7 @@ pub use errno::Errno;
 pub use file::{Access, File, OpenFlags, Seek};
 pub use fs::Fs;
 pub use mount::Vfs;
+pub use nodes::Kept;
 pub use process::{Follow, Process};
 pub use rights::Wish;
 pub(crate) use sync::Event;

@@ -24,7 +24,7 @@ use std::rc::Rc;
 /// A mounted file system; a clone is the same one.
 ///
 /// Applications go through a [`Process`](super::Process) and its [`File`](super::File)s. A front end that knows inodes instead of
-/// paths (FUSE) uses [`Vfs::open_inode`] and its siblings.
+/// paths (FUSE) uses [`Vfs::keep`], [`Vfs::open_inode`] and their siblings.
 pub struct Vfs<F: Fs>(pub(crate) Rc<Shared<F>>);
 
 pub(crate) struct Shared<F: Fs> {
@@ -32,6 +32,8 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) limits: Limits,
     pub(crate) options: MountOptions,
     pub(crate) handle: Handle,
+    /// Civil time at an instant.
+    pub(crate) civil: Cell<(Instant, Timestamp)>,
     pub(crate) cpus: RefCell<Cpus>,
     pub(crate) pages: RefCell<Pages>,
     pub(crate) inodes: RefCell<BTreeMap<Ino, Rc<Inode>>>,
@@ -150,6 +152,7 @@ impl<F: Fs> Vfs<F> {
         let vfs = Self(Rc::new(Shared {
             limits: fs.limits(),
             fs,
+            civil: Cell::new((Instant::ZERO, Timestamp { seconds: options.epoch_seconds, nanos: 0 })),
             cpus: RefCell::new(Cpus::new(options.costs.cpus)),
             options,
             handle: handle.clone(),
@@ -236,8 +239,13 @@ impl<F: Fs> Vfs<F> {
     /// Civil time.
     #[inline]
     pub fn timestamp(&self) -> Timestamp {
-        let epoch = Timestamp { seconds: self.0.options.epoch_seconds, nanos: 0 };
-        epoch.plus_nanos(self.now().as_nanos())
+        let (at, civil) = self.0.civil.get();
+        civil.plus_nanos(self.now().since(at).as_nanos())
+    }
+
+    /// It is `civil` now. For mounts that live in the world's time, which virtual time need not follow.
+    pub fn set_civil(&self, civil: Timestamp) {
+        self.0.civil.set((self.now(), civil));
     }
 
     /// Fullness.

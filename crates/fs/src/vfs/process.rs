@@ -245,12 +245,7 @@ impl<F: Fs> Process<F> {
     /// Makes a symbolic link. `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.
     pub async fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Attr> {
         let target = target.as_ref();
-        if target.is_empty() {
-            return Err(Errno::ENOENT);
-        }
-        if target.len() > self.vfs.0.limits.symlink_bytes_max {
-            return Err(Errno::ENAMETOOLONG);
-        }
+        self.vfs.check_target(target)?;
         self.make_leaf(path.as_ref(), Make::Symlink(target), 0o777).await
     }
 

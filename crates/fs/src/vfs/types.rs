@@ -204,20 +204,28 @@ pub struct Creds {
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
+    /// Somebody above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
+    /// is made.
+    pub is_checked: bool,
 }
 
 impl Creds {
     /// Who may do everything.
-    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new() };
+    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), is_checked: false };
 
     /// A user with one group.
     pub const fn user(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Vec::new() }
+        Self { uid, gid, groups: Vec::new(), is_checked: false }
     }
 
-    /// Whether this is root.
+    /// The same, whose rights were checked above.
+    pub const fn checked(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, groups: Vec::new(), is_checked: true }
+    }
+
+    /// Whether rights do not matter: for root, and where somebody has checked them.
     pub const fn is_root(&self) -> bool {
-        self.uid == 0
+        self.uid == 0 || self.is_checked
     }
 
     /// Whether `gid` is one of the caller's groups.

@@ -153,7 +153,7 @@ impl<F: Fs> Vfs<F> {
         self.walk(creds, start, path, last).await?.node.ok_or(Errno::ENOENT)
     }
 
-    async fn lookup_in(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+    pub(crate) async fn lookup_in(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
         let inode = self.inode(dir);
         let _lock = inode.lock.shared().await;
         self.0.fs.lookup(dir, name).await

@@ -8,6 +8,7 @@ mod ext4;
 mod f2fs;
 mod files;
 mod model;
+mod nodes;
 mod posix;
 mod script;
 mod writeback;

@@ -121,7 +121,7 @@ impl<F: Fs> Script<F> {
             Some((uid, gids)) if uid.bytes().all(|byte| byte.is_ascii_digit()) => {
                 let groups: Vec<u32> = gids.split(',').map(|gid| number(gid, 10) as u32).collect();
                 let uid = number(uid, 10) as u32;
-                let creds = Creds { uid, gid: groups[0], groups: groups[1..].to_vec() };
+                let creds = Creds { groups: groups[1..].to_vec(), ..Creds::user(uid, groups[0]) };
                 let process = self.root.vfs().process(creds).with_umask(0);
                 (process.at(self.root.dir()), &words[1..])
             }

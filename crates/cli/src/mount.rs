@@ -1,0 +1,177 @@
+//! `weir mount`: a file system on a simulated device as a directory.
+
+use crate::args::whole;
+use crate::devices::{resolve, size};
+use crate::error::{Failure, Outcome, say};
+use crate::files::{FlushArg, FormatArg, FormatOptions, cache};
+use crate::output::print;
+use clap::Args;
+use flashweir_fs::vfs::{CacheConfig, MountOptions};
+use flashweir_serve::Speed;
+use flashweir_serve::fuse::{FormatKind, LazyFs, Medium, MountConfig, MountError, mount};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration as WallDuration;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir mkfs ext4 disk.img --size 1GiB
+  weir mount disk.img mnt                                in real time, on consumer-tlc-nvme
+  weir mount disk.img mnt --device sata-mlc --speed max  as fast as the machine can, on another device
+  weir mount vol mnt --mkfs f2fs                         a volume, on which there is no file system yet
+  weir cut mnt.control                                   cuts its power; what was synced is there again
+  umount mnt                                             or Ctrl-C: writes everything and ends
+
+ext4 and F2FS are recognised. A VOLUME (`weir volume create`) has its device and is on the host's disk at each moment. An \
+IMAGE is read into a fresh device and written back when the mount has ended, as a new file that takes its place: until \
+then the file is as before, and a mount that is killed leaves it so.
+
+The command stays until the directory is unmounted and ends when everything is written; only then is the image or volume \
+as the programs left it. docs/mount.md says what the kernel caches, what a power cut does to open files, and what is not \
+there.")]
+pub(crate) struct MountArgs {
+    /// A file with a file system, or a volume
+    #[arg(value_name = "IMAGE|VOLUME")]
+    medium: PathBuf,
+    /// Where to mount it
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Device of an image: a preset (see `weir device list`) or a device file [default: consumer-tlc-nvme]
+    #[arg(long, short, value_name = "PRESET|FILE.toml")]
+    device: Option<String>,
+    /// Set a key of the device, as in buffer.capacity=64MiB; may be given often
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Make this file system first, where there is none
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    mkfs: Option<FormatArg>,
+    #[command(flatten)]
+    options: FormatOptions,
+    /// What becomes of a sync
+    #[arg(long, value_name = "MODE", value_enum, default_value = "flush")]
+    flush: FlushArg,
+    /// fsync and fdatasync keep order and make nothing durable (fbarrier, fdatabarrier); needs --commit dual
+    #[arg(long)]
+    order_only: bool,
+    /// Memory of the page cache below the kernel's
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = cache)]
+    cache: CacheConfig,
+    /// The kernel hands on each write at once, instead of keeping it until a sync or some seconds later
+    #[arg(long)]
+    write_through: bool,
+    /// Take commands of LazyFS from this FIFO: clear-cache, crash, torn-op, torn-seq; implies --write-through, and nothing is
+    /// written back but by syncs
+    #[arg(long, value_name = "FIFO")]
+    lazyfs: Option<PathBuf>,
+    /// FIFO that is told when the cache was cleared
+    #[arg(long, value_name = "FIFO", requires = "lazyfs")]
+    lazyfs_completed: Option<PathBuf>,
+    /// What commands have before the paths of files, as LazyFS's root directory; DIR is known
+    #[arg(long, value_name = "PATH", requires = "lazyfs")]
+    lazyfs_root: Option<PathBuf>,
+    /// Refuse changes
+    #[arg(long)]
+    read_only: bool,
+    /// How fast virtual time passes: real, max, or a factor
+    #[arg(long, value_name = "SPEED", default_value = "real")]
+    speed: Speed,
+    /// Microseconds before a deadline in which the mount does not sleep
+    #[arg(long, value_name = "µs", default_value_t = 150, value_parser = whole::<u64>(0, 1_000_000))]
+    spin: u64,
+    /// Socket for `weir cut` and `weir top` [default: DIR with .control behind it]
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+    /// Seed of all randomness of an image's device
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    seed: u64,
+    /// Nothing but errors
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// `weir mount`.
+pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
+    let medium = medium(args)?;
+    let control = args.control.clone().unwrap_or_else(|| crate::serve::control_of(&plain(&args.directory)));
+    let (options, flush, order_only) = (args.options.clone(), args.flush, args.order_only);
+    let config = MountConfig {
+        directory: args.directory.clone(),
+        flush: args.flush.mode(),
+        choose: Box::new(move |kind, device| {
+            let format = match kind {
+                FormatKind::F2fs => FormatArg::F2fs,
+                FormatKind::Ext4 => FormatArg::Ext4,
+            };
+            let chosen = options.format(format, order_only, &[flush]);
+            let chosen = chosen.and_then(|format| options.check_device(device, &[flush]).map(|()| format));
+            chosen.map_err(|failure| failure.line())
+        }),
+        make: args.mkfs.map(|format| match format {
+            FormatArg::F2fs => FormatKind::F2fs,
+            FormatArg::Ext4 => FormatKind::Ext4,
+        }),
+        mount: MountOptions {
+            cache: match args.lazyfs {
+                Some(_) => args.cache.clone().without_write_back(),
+                None => args.cache.clone(),
+            },
+            read_only: args.read_only,
+            syncs_order: args.order_only,
+            ..MountOptions::default()
+        },
+        speed: args.speed,
+        spin: WallDuration::from_micros(args.spin),
+        control: Some(control.clone()),
+        write_through: args.write_through || args.lazyfs.is_some(),
+        lazyfs: args.lazyfs.clone().map(|fifo| LazyFs {
+            fifo,
+            completed: args.lazyfs_completed.clone(),
+            root: args.lazyfs_root.clone(),
+        }),
+        say: Box::new(say),
+    };
+    let mounted = mount(config, medium).map_err(failure)?;
+    if !args.quiet {
+        print(&format!(
+            "{} on {}, {}, speed {}, at {}\ncontrol: {}\n",
+            mounted.format,
+            mounted.device,
+            size(mounted.bytes),
+            args.speed,
+            args.directory.display(),
+            control.display()
+        ))?;
+    }
+    let busy = || {
+        say(format!("{} is in use; the mount ends when the last file is closed", args.directory.display()))
+    };
+    mounted.wait(cancel, &mut { busy }).map_err(failure)
+}
+
+fn failure(error: MountError) -> Failure {
+    match error {
+        MountError::Wrong(why) => Failure::Usage(why),
+        MountError::Failed(why) => Failure::Run(why),
+    }
+}
+
+/// A directory without the slash at its end, behind which a name can be put.
+fn plain(directory: &Path) -> PathBuf {
+    directory.components().collect()
+}
+
+fn medium(args: &MountArgs) -> Outcome<Medium> {
+    if !args.medium.is_dir() {
+        let device = args.device.clone().unwrap_or_else(|| "consumer-tlc-nvme".to_owned());
+        let device = Box::new(resolve(&[device], &args.set)?.remove(0));
+        return Ok(Medium::Image { path: args.medium.clone(), device, seed: args.seed });
+    }
+    let given = [("--device", args.device.is_some()), ("--set", !args.set.is_empty())];
+    if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::Usage(format!(
+            "{option} is for images: the volume {} has its own device",
+            args.medium.display()
+        )));
+    }
+    Ok(Medium::Volume(args.medium.clone()))
+}

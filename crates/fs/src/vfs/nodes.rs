@@ -1,0 +1,161 @@
+//! The mount by inodes: for front ends that know numbers instead of paths, such as FUSE.
+//!
+//! Place in the data flow: the kernel walks paths and checks rights, and comes here with a directory and a name, or with the
+//! number of what it found; what is done is what [`Process`](super::Process) does at the end of a path.
+//!
+//! Invariant: an inode that is kept is not freed and its number not used again, whatever becomes of its names.
+//!
+//! Deliberately absent: `.` as a name, and rights: callers have [`Creds::checked`].
+
+use super::mount::{InodeRef, Vfs};
+use super::names::Make;
+use super::types::*;
+use super::{Errno, Fs};
+use std::fmt;
+
+/// An inode that stays as long as this does.
+pub struct Kept<F: Fs>(InodeRef<F>);
+
+impl<F: Fs> fmt::Debug for Kept<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kept({})", self.0.ino)
+    }
+}
+
+impl<F: Fs> Kept<F> {
+    /// Lets the inode go; without names it is freed now. If that fails it is freed later, by recovery at the latest.
+    pub async fn end(self) -> Result<()> {
+        let vfs = self.0.vfs().clone();
+        vfs.end_use(self.0).await
+    }
+}
+
+impl<F: Fs> Vfs<F> {
+    /// The root directory.
+    pub fn root(&self) -> Ino {
+        self.0.fs.root()
+    }
+
+    /// The bounds of the file system.
+    pub fn limits(&self) -> Limits {
+        self.0.limits
+    }
+
+    /// Keeps an inode until [`Kept::end`]; one that is dropped without it stays in use. `ESTALE` if it is gone.
+    pub async fn keep(&self, ino: Ino) -> Result<Kept<F>> {
+        self.use_inode(ino).await.map(Kept)
+    }
+
+    /// What `name` in `dir` refers to; `..` is the directory above. `ENOENT`, `ENAMETOOLONG`.
+    pub async fn lookup_name(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        if name == b".." {
+            return self.0.fs.getattr(self.0.fs.parent(dir).await?).await;
+        }
+        self.check_name(name)?;
+        self.lookup_in(dir, name).await
+    }
+
+    /// Makes an inode of any kind but a symbolic link; `EEXIST`.
+    pub async fn make_node(
+        &self,
+        creds: &Creds,
+        dir: Ino,
+        name: &[u8],
+        kind: Kind,
+        permissions: u16,
+    ) -> Result<Attr> {
+        self.check_name(name)?;
+        self.make(creds, dir, name, Make::Node(kind), permissions).await.map_err(|(errno, _)| errno)
+    }
+
+    /// Makes a symbolic link; `EEXIST`, `ENAMETOOLONG` for a long target.
+    pub async fn make_symlink(&self, creds: &Creds, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        self.check_name(name)?;
+        self.check_target(target)?;
+        self.make(creds, dir, name, Make::Symlink(target), 0o777).await.map_err(|(errno, _)| errno)
+    }
+
+    /// Takes away the name of a directory, which is empty, or of something else.
+    pub async fn remove_name(&self, creds: &Creds, dir: Ino, name: &[u8], of_dir: bool) -> Result<()> {
+        self.check_name(name)?;
+        self.remove(creds, dir, name, of_dir).await
+    }
+
+    /// Gives an inode that is no directory one more name.
+    pub async fn link_name(&self, creds: &Creds, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.check_name(name)?;
+        self.add_link(creds, ino, dir, name).await
+    }
+
+    /// Moves a name; the rules are those of [`Process::rename`](super::Process::rename).
+    pub async fn rename_name(
+        &self,
+        creds: &Creds,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.check_name(from.1)?;
+        self.check_name(to.1)?;
+        self.move_name(creds, from, to, mode).await
+    }
+
+    /// The target of a symbolic link; `EINVAL` for anything else.
+    pub async fn target_of(&self, ino: Ino) -> Result<Box<[u8]>> {
+        if self.0.fs.getattr(ino).await?.kind.is_symlink() {
+            self.0.fs.readlink(ino).await
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    /// Changes attributes as somebody has decided who checked the rights; a size is that of a file. The time of the change is now
+    /// if it is not among them.
+    pub async fn set_attr_of(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
+        self.check_writable()?;
+        let inode = self.use_inode(ino).await?;
+        let result = self.set_attr_in_use(&inode, changes).await;
+        let ended = self.end_use(inode).await;
+        let attr = result?;
+        ended.map(|()| attr)
+    }
+
+    async fn set_attr_in_use(&self, inode: &InodeRef<F>, changes: &SetAttr) -> Result<Attr> {
+        let Some(size) = changes.size else {
+            let _lock = inode.lock.alone().await;
+            let changes = SetAttr { ctime: changes.ctime.or(Some(self.timestamp())), ..*changes };
+            let attr = self.0.fs.setattr(inode.ino, &changes).await?;
+            inode.note_mode(&attr);
+            return Ok(attr);
+        };
+        match self.0.fs.getattr(inode.ino).await?.kind {
+            Kind::File => {}
+            Kind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        super::attrs::check_size(size, self.0.limits.file_bytes_max)?;
+        let _lock = inode.lock.alone().await;
+        let now = Some(self.timestamp());
+        let changes = SetAttr { mtime: changes.mtime.or(now), ctime: changes.ctime.or(now), ..*changes };
+        let attr = self.resize(inode.rc(), size, &changes).await?;
+        inode.note_mode(&attr);
+        Ok(attr)
+    }
+
+    fn check_name(&self, name: &[u8]) -> Result<()> {
+        match name {
+            b"" | b"." | b".." => Err(Errno::EINVAL),
+            _ if name.len() > self.0.limits.name_bytes_max => Err(Errno::ENAMETOOLONG),
+            _ => Ok(()),
+        }
+    }
+
+    /// `ENOENT` for an empty target of a symbolic link, `ENAMETOOLONG` for a long one.
+    pub(crate) fn check_target(&self, target: &[u8]) -> Result<()> {
+        match target.len() {
+            0 => Err(Errno::ENOENT),
+            len if len > self.0.limits.symlink_bytes_max => Err(Errno::ENAMETOOLONG),
+            _ => Ok(()),
+        }
+    }
+}

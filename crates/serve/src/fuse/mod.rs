@@ -1,0 +1,41 @@
+//! A file system on a simulated device as a directory of this machine, by FUSE.
+//!
+//! ```text
+//! programs ─ kernel ─► front (threads of fuser) ─ one bounded queue ─► world (one thread)
+//!                                                                     table ─► vfs ─► F2FS, ext4 ─► block layer ─► device
+//! ```
+//!
+//! Place in the data flow: the kernel keeps names, attributes and pages of its own and asks for what it does not have;
+//! `front` makes a job of each request, with its reply inside; `world` runs the jobs as tasks beside those of the file
+//! system and lets virtual time follow the wall clock. `table` knows what the kernel knows: inodes, names, open files.
+//! `medium` is where the device's contents come from and go to; `control` is how `weir cut` gets in, `fifo` how test rigs for
+//! LazyFS do, `lazyfs` what they ask for, and `faults` where that meets the requests.
+//!
+//! Invariants:
+//! 1. Everything of the file system lives and dies in one thread; other threads hold no more than the queue.
+//! 2. Each request is answered once: by its task, or with EIO when the task is dropped because the power was cut.
+//! 3. After a cut nothing that was open before answers anything but EIO, and the kernel keeps no page, name or attribute
+//!    from before it.
+//!
+//! Deliberately absent: rights (the kernel checks them), locks of files (they are the kernel's, too), and interruption of
+//! requests: fuser refuses what the kernel says of it, so a request that was begun is waited for.
+
+mod control;
+mod faults;
+mod fifo;
+mod front;
+mod lazyfs;
+mod medium;
+mod session;
+mod table;
+mod world;
+
+pub use fifo::LazyFs;
+pub use medium::{FormatKind, Medium};
+pub use session::{MountConfig, MountError, Mounted, mount};
+
+use flashweir_lab::files::Format;
+
+/// How a volume of a kind is mounted on a device; or why it cannot be, in words for the command line.
+pub type Choose =
+    Box<dyn Fn(FormatKind, &flashweir_device::config::DeviceConfig) -> Result<Format, String> + Send>;

@@ -1,0 +1,676 @@
+//! What the kernel knows of the mounted file system: inodes by number, with how often it was told of each, and open files.
+//!
+//! Invariants:
+//! 1. An inode that the kernel knows is kept: it is not freed, and its number not used for another.
+//! 2. The kernel calls the root 1, whatever its number is; no format gives that number to anything else.
+//! 3. The numbers of open files go on after a power cut, so that one from before it is none of today's.
+//! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so none is told twice or left out.
+
+use super::faults::Due;
+use super::lazyfs::Faults;
+use flashweir_fs::vfs::{
+    Access, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode,
+    Result, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
+};
+use flashweir_lab::stack::Port;
+use fuser::INodeNo;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// An entry of the kernel's cache of names: the directory, by the kernel's number, and the name.
+pub(super) type Name = (u64, Box<[u8]>);
+
+/// What the kernel was told of an inode.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    /// How often; it says when it forgets.
+    pub(super) lookups: u64,
+    pub(super) generation: u32,
+    /// Names under which it knows it.
+    pub(super) names: BTreeSet<Name>,
+}
+
+pub(super) struct Node<F: Fs> {
+    pub(super) told: Told,
+    /// Absent if a power cut took the inode.
+    kept: Option<Kept<F>>,
+}
+
+/// A file that a program has open.
+pub(super) struct Open<F: Fs> {
+    number: INodeNo,
+    how: How,
+    file: File<F>,
+    /// The same past the page cache, if it was opened with O_DIRECT.
+    direct: Option<File<F>>,
+    listing: RefCell<Rc<[DirEntry]>>,
+}
+
+/// How a program opens a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) writes: bool,
+    pub(super) direct: bool,
+}
+
+/// See the module.
+pub(super) struct Table<F: Fs> {
+    vfs: Vfs<F>,
+    port: Port,
+    pub(super) nodes: RefCell<BTreeMap<u64, Node<F>>>,
+    files: RefCell<BTreeMap<u64, Rc<Open<F>>>>,
+    next_file: Cell<u64>,
+    /// Power cuts so far: what was told before one of them is of another generation.
+    cuts: u32,
+    /// What sets off a crash, where a test rig for LazyFS may ask for one.
+    pub(super) faults: RefCell<Faults>,
+    pub(super) crash: Cell<Option<Due>>,
+}
+
+/// A file that a program has open, for the table after a cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenAs {
+    number: u64,
+    how: How,
+}
+
+impl<F: Fs> Table<F> {
+    /// A table that knows the root, and what the kernel was told of before a cut as far as it is still there.
+    pub(super) async fn new(
+        vfs: Vfs<F>,
+        port: Port,
+        told: BTreeMap<u64, Told>,
+        next_file: u64,
+        cuts: u32,
+    ) -> Result<Self> {
+        let table = Self {
+            vfs,
+            port,
+            nodes: RefCell::default(),
+            files: RefCell::default(),
+            next_file: Cell::new(next_file),
+            cuts,
+            faults: RefCell::default(),
+            crash: Cell::default(),
+        };
+        for (number, told) in told.into_iter().filter(|(number, _)| *number != INodeNo::ROOT.0) {
+            let is_same = |attr: Attr| attr.generation == told.generation;
+            let kept = match table.vfs.attr_of(Ino(number)).await.is_ok_and(is_same) {
+                true => table.vfs.keep(Ino(number)).await.ok(),
+                false => None,
+            };
+            table.nodes.borrow_mut().insert(number, Node { told, kept });
+        }
+        let root = table.vfs.keep(table.vfs.root()).await?;
+        let told = Told { lookups: 1, ..Told::default() };
+        table.nodes.borrow_mut().insert(INodeNo::ROOT.0, Node { told, kept: Some(root) });
+        Ok(table)
+    }
+
+    pub(super) fn vfs(&self) -> &Vfs<F> {
+        &self.vfs
+    }
+
+    /// What the kernel was told, and the number of the next open file, for the table after a cut.
+    pub(super) fn told(&self) -> (BTreeMap<u64, Told>, u64) {
+        let nodes = self.nodes.borrow();
+        (nodes.iter().map(|(number, node)| (*number, node.told.clone())).collect(), self.next_file.get())
+    }
+
+    /// Nothing is open and known any more.
+    pub(super) async fn clear(&self) {
+        let files = self.files.take();
+        for open in files.into_values().filter_map(Rc::into_inner) {
+            self.close(open).await;
+        }
+        let nodes = self.nodes.take();
+        for kept in nodes.into_values().filter_map(|node| node.kept) {
+            // What could not be freed is freed by recovery.
+            let _ = kept.end().await;
+        }
+    }
+
+    /// The result, unless what the device writes did not reach its volume: then nothing is acknowledged.
+    pub(super) fn vouch<T>(&self, result: Result<T>) -> Result<T> {
+        match self.port.with_device(|device| device.store_error().is_some()) {
+            true => Err(Errno::EIO),
+            false => result,
+        }
+    }
+
+    // Inodes.
+
+    /// The number that the file system knows; `ESTALE` if a power cut took the inode.
+    fn ino(&self, number: INodeNo) -> Result<Ino> {
+        let nodes = self.nodes.borrow();
+        match nodes.get(&number.0) {
+            Some(Node { kept: Some(_), .. }) if number == INodeNo::ROOT => Ok(self.vfs.root()),
+            Some(Node { kept: Some(_), .. }) => Ok(Ino(number.0)),
+            _ => Err(Errno::ESTALE),
+        }
+    }
+
+    /// The number that the kernel knows.
+    pub(super) fn number(&self, ino: Ino) -> INodeNo {
+        if ino == self.vfs.root() { INodeNo::ROOT } else { INodeNo(ino.0) }
+    }
+
+    /// The generation that the kernel is told. It is another one after each cut: whoever had the inode open loses it.
+    pub(super) fn generation(&self, attr: &Attr) -> u64 {
+        u64::from(attr.generation.wrapping_add(self.cuts.wrapping_mul(0x9e37_79b9)))
+    }
+
+    /// The kernel is about to be told of an inode, under a name.
+    async fn tell(&self, dir: INodeNo, name: &[u8], attr: Attr) -> Result<Attr> {
+        let number = self.number(attr.ino).0;
+        let is_known = |node: &Node<F>| node.kept.is_some() && node.told.generation == attr.generation;
+        let is_kept = number == INodeNo::ROOT.0 || self.nodes.borrow().get(&number).is_some_and(is_known);
+        let kept = match is_kept {
+            true => None,
+            false => Some(self.vfs.keep(attr.ino).await.map_err(|errno| match errno {
+                // Somebody has removed it since it was found.
+                Errno::ESTALE => Errno::ENOENT,
+                errno => errno,
+            })?),
+        };
+        let spare = {
+            let mut nodes = self.nodes.borrow_mut();
+            match nodes.get_mut(&number) {
+                None if kept.is_none() => return Err(Errno::ENOENT),
+                None => {
+                    let told = Told {
+                        lookups: 1,
+                        generation: attr.generation,
+                        names: [(dir.0, name.into())].into_iter().collect(),
+                    };
+                    nodes.insert(number, Node { told, kept });
+                    None
+                }
+                Some(node) => {
+                    node.told.lookups += 1;
+                    node.told.generation = attr.generation;
+                    node.told.names.insert((dir.0, name.into()));
+                    match (&node.kept, kept) {
+                        (None, kept) => {
+                            node.kept = kept;
+                            None
+                        }
+                        (Some(_), spare) => spare,
+                    }
+                }
+            }
+        };
+        match spare {
+            Some(spare) => spare.end().await.map(|()| attr),
+            None => Ok(attr),
+        }
+    }
+
+    /// The kernel has forgotten that it was told so often.
+    pub(super) async fn forget(&self, forgotten: Vec<(u64, u64)>) {
+        for (number, count) in forgotten {
+            let kept = {
+                let mut nodes = self.nodes.borrow_mut();
+                let Some(node) = nodes.get_mut(&number) else { continue };
+                node.told.lookups = node.told.lookups.saturating_sub(count);
+                if node.told.lookups > 0 || number == INodeNo::ROOT.0 {
+                    continue;
+                }
+                nodes.remove(&number).and_then(|node| node.kept)
+            };
+            if let Some(kept) = kept {
+                let _ = kept.end().await;
+            }
+        }
+    }
+
+    fn unname(&self, ino: Ino, name: &Name) {
+        if let Some(node) = self.nodes.borrow_mut().get_mut(&self.number(ino).0) {
+            node.told.names.remove(name);
+        }
+    }
+
+    pub(super) async fn lookup(&self, dir: INodeNo, name: &[u8]) -> Result<Attr> {
+        let attr = self.vfs.lookup_name(self.ino(dir)?, name).await?;
+        self.tell(dir, name, attr).await
+    }
+
+    pub(super) async fn attr(&self, number: INodeNo) -> Result<Attr> {
+        self.vfs.attr_of(self.ino(number)?).await
+    }
+
+    pub(super) async fn set_attr(
+        &self,
+        number: INodeNo,
+        changes: SetAttr,
+        atime: SetTime,
+        mtime: SetTime,
+    ) -> Result<Attr> {
+        let time = |set| match set {
+            SetTime::Omit => None,
+            SetTime::Now => Some(self.vfs.timestamp()),
+            SetTime::At(time) => Some(time),
+        };
+        let changes = SetAttr { atime: time(atime), mtime: time(mtime), ..changes };
+        self.vfs.set_attr_of(self.ino(number)?, &changes).await
+    }
+
+    pub(super) async fn target(&self, number: INodeNo) -> Result<Box<[u8]>> {
+        self.vfs.target_of(self.ino(number)?).await
+    }
+
+    // Names.
+
+    pub(super) async fn make(
+        &self,
+        creds: &Creds,
+        dir: INodeNo,
+        name: &[u8],
+        kind: Kind,
+        permissions: u16,
+    ) -> Result<Attr> {
+        let attr = self.vfs.make_node(creds, self.ino(dir)?, name, kind, permissions).await?;
+        self.tell(dir, name, attr).await
+    }
+
+    pub(super) async fn symlink(
+        &self,
+        creds: &Creds,
+        dir: INodeNo,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Attr> {
+        let attr = self.vfs.make_symlink(creds, self.ino(dir)?, name, target).await?;
+        self.tell(dir, name, attr).await
+    }
+
+    pub(super) async fn link(
+        &self,
+        creds: &Creds,
+        number: INodeNo,
+        dir: INodeNo,
+        name: &[u8],
+    ) -> Result<Attr> {
+        let attr = self.vfs.link_name(creds, self.ino(number)?, self.ino(dir)?, name).await?;
+        self.tell(dir, name, attr).await
+    }
+
+    pub(super) async fn remove(&self, creds: &Creds, dir: INodeNo, name: &[u8], of_dir: bool) -> Result<()> {
+        let parent = self.ino(dir)?;
+        let found = self.vfs.lookup_name(parent, name).await;
+        self.vfs.remove_name(creds, parent, name, of_dir).await?;
+        if let Ok(attr) = found {
+            self.unname(attr.ino, &(dir.0, name.into()));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn rename(
+        &self,
+        creds: &Creds,
+        from: (INodeNo, &[u8]),
+        to: (INodeNo, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (from_dir, to_dir) = (self.ino(from.0)?, self.ino(to.0)?);
+        let moved = self.vfs.lookup_name(from_dir, from.1).await.ok();
+        let met = self.vfs.lookup_name(to_dir, to.1).await.ok();
+        self.vfs.rename_name(creds, (from_dir, from.1), (to_dir, to.1), mode).await?;
+        let (old, new): (Name, Name) = ((from.0.0, from.1.into()), (to.0.0, to.1.into()));
+        let name = |attr: &Attr, name: &Name| {
+            if let Some(node) = self.nodes.borrow_mut().get_mut(&self.number(attr.ino).0) {
+                node.told.names.insert(name.clone());
+            }
+        };
+        if let Some(met) = met {
+            self.unname(met.ino, &new);
+            if mode == RenameMode::Exchange {
+                name(&met, &old);
+            }
+        }
+        if let Some(moved) = moved {
+            self.unname(moved.ino, &old);
+            name(&moved, &new);
+        }
+        Ok(())
+    }
+
+    // Open files.
+
+    fn file(&self, handle: u64) -> Result<Rc<Open<F>>> {
+        // One from before a power cut is none of ours.
+        self.files.borrow().get(&handle).cloned().ok_or(Errno::EIO)
+    }
+
+    pub(super) async fn open(&self, number: INodeNo, how: How) -> Result<u64> {
+        let ino = self.ino(number)?;
+        // The kernel reads what it is to change a part of, whatever the program may do.
+        let access = if how.writes { Access::ReadWrite } else { Access::Read };
+        let flags = OpenFlags { access, ..OpenFlags::default() };
+        let creds = Creds::checked(0, 0);
+        let file = self.vfs.open_inode(&creds, ino, flags).await?;
+        let direct = match how.direct && file.kind().is_file() {
+            true => Some(self.vfs.open_inode(&creds, ino, flags.direct()).await?),
+            false => None,
+        };
+        let handle = self.next_file.get();
+        self.next_file.set(handle + 1);
+        let open = Open { number, how, file, direct, listing: RefCell::new(Rc::default()) };
+        self.files.borrow_mut().insert(handle, Rc::new(open));
+        Ok(handle)
+    }
+
+    /// The open files, for [`Self::reopen`].
+    pub(super) fn open_files(&self) -> BTreeMap<u64, OpenAs> {
+        let files = self.files.borrow();
+        files
+            .iter()
+            .map(|(handle, open)| (*handle, OpenAs { number: open.number.0, how: open.how }))
+            .collect()
+    }
+
+    /// Opens files again that were open before a cut, under the same handles. Those that are gone answer EIO.
+    pub(super) async fn reopen(&self, files: BTreeMap<u64, OpenAs>) {
+        let next = self.next_file.get();
+        for (handle, OpenAs { number, how }) in files {
+            self.next_file.set(handle);
+            let _ = self.open(INodeNo(number), how).await;
+        }
+        self.next_file.set(next);
+    }
+
+    /// Makes a file and opens it; one that is there is opened unless it must not be.
+    pub(super) async fn create(
+        &self,
+        creds: &Creds,
+        dir: INodeNo,
+        name: &[u8],
+        permissions: u16,
+        (exclusive, how): (bool, How),
+    ) -> Result<(Attr, u64)> {
+        let attr = match self.make(creds, dir, name, Kind::File, permissions).await {
+            Err(Errno::EEXIST) if !exclusive => self.lookup(dir, name).await?,
+            made => made?,
+        };
+        match self.open(self.number(attr.ino), how).await {
+            Ok(handle) => Ok((attr, handle)),
+            Err(errno) => {
+                self.forget(vec![(self.number(attr.ino).0, 1)]).await;
+                Err(errno)
+            }
+        }
+    }
+
+    pub(super) async fn release(&self, handle: u64) {
+        let open = self.files.borrow_mut().remove(&handle);
+        // Whoever still works on it closes it by dropping it.
+        if let Some(open) = open.and_then(Rc::into_inner) {
+            self.close(open).await;
+        }
+    }
+
+    async fn close(&self, open: Open<F>) {
+        // An inode that cannot be freed now is freed by recovery.
+        if let Some(direct) = open.direct {
+            let _ = direct.close().await;
+        }
+        let _ = open.file.close().await;
+    }
+
+    /// Reads; `direct` goes past the page cache if the file was opened for that.
+    pub(super) async fn read(
+        &self,
+        handle: u64,
+        offset: u64,
+        bytes: &mut [u8],
+        direct: bool,
+    ) -> Result<usize> {
+        let open = self.file(handle)?;
+        let file = open.direct.as_ref().filter(|_| direct).unwrap_or(&open.file);
+        file.pread(offset, Sink::bytes(bytes)).await.map(|read| read as usize)
+    }
+
+    /// Writes; likewise.
+    pub(super) async fn write(&self, handle: u64, offset: u64, bytes: &[u8], direct: bool) -> Result<u32> {
+        let open = self.file(handle)?;
+        let file = open.direct.as_ref().filter(|_| direct).unwrap_or(&open.file);
+        file.pwrite(offset, Source::bytes(bytes)).await.map(|written| written as u32)
+    }
+
+    pub(super) async fn sync(&self, handle: u64, kind: SyncKind) -> Result<()> {
+        self.file(handle)?.file.sync(kind).await
+    }
+
+    pub(super) async fn barrier(&self, handle: u64, kind: Barrier) -> Result<()> {
+        self.file(handle)?.file.barrier(kind).await
+    }
+
+    pub(super) async fn allocate(&self, handle: u64, offset: u64, len: u64, how: Allocate) -> Result<()> {
+        let open = self.file(handle)?;
+        match how {
+            Allocate::Room { keep_size } => open.file.allocate(offset, len, keep_size).await,
+            Allocate::Hole => open.file.punch_hole(offset, len).await,
+            Allocate::Zeros { keep_size } => open.file.zero_range(offset, len, keep_size).await,
+        }
+    }
+
+    /// The listing of an open directory, taken anew `from_start`.
+    pub(super) async fn listing(&self, handle: u64, from_start: bool) -> Result<Rc<[DirEntry]>> {
+        let open = self.file(handle)?;
+        if from_start {
+            let (mut all, mut after) = (Vec::new(), Cookie::START);
+            loop {
+                let entries = open.file.read_dir(after, usize::MAX).await?;
+                let Some(last) = entries.last() else { break };
+                after = last.cookie;
+                all.extend(entries);
+            }
+            *open.listing.borrow_mut() = all.into();
+        }
+        Ok(Rc::clone(&open.listing.borrow()))
+    }
+
+    /// The directory above an open one, by the kernel's number.
+    pub(super) async fn above(&self, dir: INodeNo) -> Result<INodeNo> {
+        let attr = self.vfs.lookup_name(self.ino(dir)?, b"..").await?;
+        Ok(self.number(attr.ino))
+    }
+
+    /// Attributes of an entry, of which the kernel is about to be told; nothing if it is gone.
+    pub(super) async fn entry(&self, dir: INodeNo, entry: &DirEntry) -> Option<Attr> {
+        let attr = self.vfs.lookup_name(self.ino(dir).ok()?, &entry.name).await.ok()?;
+        self.tell(dir, &entry.name, attr).await.ok()
+    }
+
+    // Extended attributes and the whole.
+
+    pub(super) async fn xattr(&self, number: INodeNo, name: &[u8]) -> Result<Box<[u8]>> {
+        self.vfs.xattr_of(&Creds::checked(0, 0), self.ino(number)?, name).await
+    }
+
+    pub(super) async fn set_xattr(
+        &self,
+        number: INodeNo,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.vfs.set_xattr_of(&Creds::checked(0, 0), self.ino(number)?, name, value, mode).await
+    }
+
+    /// The names of the extended attributes, each with a zero behind it.
+    pub(super) async fn xattr_names(&self, number: INodeNo) -> Result<Vec<u8>> {
+        let names = self.vfs.xattr_names_of(&Creds::checked(0, 0), self.ino(number)?).await?;
+        Ok(names.iter().flat_map(|name| name.iter().copied().chain([0])).collect())
+    }
+
+    pub(super) async fn remove_xattr(&self, number: INodeNo, name: &[u8]) -> Result<()> {
+        self.vfs.remove_xattr_of(&Creds::checked(0, 0), self.ino(number)?, name).await
+    }
+
+    pub(super) async fn statfs(&self) -> Result<StatFs> {
+        self.vfs.statfs().await
+    }
+}
+
+/// What fallocate does to a range.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Allocate {
+    Room { keep_size: bool },
+    Hole,
+    Zeros { keep_size: bool },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_core::Bytes;
+    use flashweir_device::presets::preset;
+    use flashweir_device::{Device, DeviceOptions};
+    use flashweir_fs::f2fs::{self, F2fs};
+    use flashweir_fs::port::BlockPort as _;
+    use flashweir_fs::vfs::MountOptions;
+    use flashweir_lab::stack::{FlushMode, Stack};
+
+    const ROOT: INodeNo = INodeNo::ROOT;
+    const CALLER: Creds = Creds::checked(7, 8);
+    const WRITES: How = How { writes: true, direct: false };
+
+    fn stack() -> Stack {
+        let mut config = preset("mobile-ufs").unwrap();
+        config.geometry.channels = 2;
+        config.geometry.chips_per_channel = 2;
+        config.geometry.blocks_per_plane = 128;
+        config.ftl.over_provisioning = 0.3;
+        config.buffer.capacity = Bytes::mib(4);
+        config.validate().unwrap();
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        Stack::new(Device::new(config, options), FlushMode::Flush)
+    }
+
+    /// Mounts what is on the stack, or what is made on it.
+    async fn mounted(
+        port: Port,
+        handle: flashweir_core::executor::Handle,
+        told: Option<(BTreeMap<u64, Told>, u64)>,
+    ) -> Table<F2fs> {
+        let cuts = u32::from(told.is_some());
+        let (told, next_file) = match told {
+            Some(told) => told,
+            None => {
+                f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();
+                (BTreeMap::new(), 1)
+            }
+        };
+        let fs = F2fs::mount(Rc::new(port.clone())).await.unwrap();
+        let vfs = Vfs::mount(fs, handle, MountOptions::default()).unwrap();
+        Table::new(vfs, port, told, next_file, cuts).await.unwrap()
+    }
+
+    #[test]
+    fn an_inode_stays_until_the_kernel_has_forgotten_it_as_often_as_it_was_told() {
+        let mut stack = stack();
+        let (port, handle) = (stack.port(), stack.handle());
+        let done = stack.block_on(async move {
+            let table = mounted(port, handle, None).await;
+            let (attr, file) = table.create(&CALLER, ROOT, b"file", 0o600, (true, WRITES)).await.unwrap();
+            let number = table.number(attr.ino);
+            table.lookup(ROOT, b"file").await.unwrap();
+            table.write(file, 0, b"content", false).await.unwrap();
+            table.remove(&CALLER, ROOT, b"file", false).await.unwrap();
+            assert_eq!(table.lookup(ROOT, b"file").await, Err(Errno::ENOENT));
+            table.release(file).await;
+            table.forget(vec![(number.0, 1)]).await;
+            assert_eq!(table.attr(number).await.map(|attr| (attr.links, attr.size)), Ok((0, 7)));
+            // An open file needs no name.
+            let again = table.open(number, WRITES).await.unwrap();
+            assert_ne!(again, file);
+            table.release(again).await;
+            table.forget(vec![(number.0, 1)]).await;
+            assert_eq!(table.attr(number).await, Err(Errno::ESTALE));
+            assert_eq!(table.read(file, 0, &mut [0], false).await, Err(Errno::EIO));
+            table.clear().await;
+            table.vfs().unmount().await.unwrap();
+        });
+        assert_eq!(done, Some(()));
+    }
+
+    #[test]
+    fn a_listing_is_of_when_its_reading_began() {
+        let mut stack = stack();
+        let (port, handle) = (stack.port(), stack.handle());
+        let done = stack.block_on(async move {
+            let table = mounted(port, handle, None).await;
+            for name in [b"a", b"b", b"c"] {
+                table.make(&CALLER, ROOT, name, Kind::File, 0o600).await.unwrap();
+            }
+            let dir = table.open(ROOT, How { writes: false, direct: false }).await.unwrap();
+            let first = table.listing(dir, true).await.unwrap();
+            assert_eq!(first.len(), 3);
+            table.remove(&CALLER, ROOT, b"b", false).await.unwrap();
+            assert_eq!(table.listing(dir, false).await.unwrap(), first);
+            let gone = first.iter().find(|entry| &*entry.name == b"b").unwrap();
+            assert_eq!(table.entry(ROOT, gone).await, None);
+            assert_eq!(table.listing(dir, true).await.unwrap().len(), 2);
+            table.clear().await;
+            table.vfs().unmount().await.unwrap();
+        });
+        assert_eq!(done, Some(()));
+    }
+
+    #[test]
+    fn names_are_those_under_which_the_kernel_was_told() {
+        let mut stack = stack();
+        let (port, handle) = (stack.port(), stack.handle());
+        let done = stack.block_on(async move {
+            let table = mounted(port, handle, None).await;
+            let file = table.make(&CALLER, ROOT, b"file", Kind::File, 0o600).await.unwrap();
+            let dir = table.make(&CALLER, ROOT, b"dir", Kind::Directory, 0o700).await.unwrap();
+            let (number, dir) = (table.number(file.ino), table.number(dir.ino));
+            let names = |of: INodeNo| -> Vec<Name> { table.told().0[&of.0].names.iter().cloned().collect() };
+            table.link(&CALLER, number, dir, b"second").await.unwrap();
+            assert_eq!(names(number).len(), 2);
+            table.rename(&CALLER, (ROOT, b"file"), (dir, b"third"), RenameMode::Replace).await.unwrap();
+            assert_eq!(names(number), [(dir.0, b"second"[..].into()), (dir.0, b"third"[..].into())]);
+            let other = table.make(&CALLER, ROOT, b"other", Kind::File, 0o600).await.unwrap();
+            table.rename(&CALLER, (ROOT, b"other"), (dir, b"third"), RenameMode::Exchange).await.unwrap();
+            assert_eq!(names(table.number(other.ino)), [(dir.0, b"third"[..].into())]);
+            assert_eq!(names(number), [(1, b"other"[..].into()), (dir.0, b"second"[..].into())]);
+        });
+        assert_eq!(done, Some(()));
+    }
+
+    #[test]
+    fn after_a_cut_the_kernel_knows_what_was_synced_and_nothing_is_open() {
+        let mut first = stack();
+        let (port, handle) = (first.port(), first.handle());
+        let told = first.block_on(async move {
+            let table = mounted(port, handle, None).await;
+            let (synced, file) = table.create(&CALLER, ROOT, b"synced", 0o600, (true, WRITES)).await.unwrap();
+            table.sync(file, SyncKind::All).await.unwrap();
+            let lost = table.make(&CALLER, ROOT, b"lost", Kind::File, 0o600).await.unwrap();
+            let generation = table.generation(&synced);
+            (table.told(), file, table.number(synced.ino), table.number(lost.ino), generation)
+        });
+        let (told, file, synced, lost, generation) = told.unwrap();
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        let (mut second, _) = first.cut(options, flashweir_lab::live::Tear::Likeliest);
+        let (port, handle) = (second.port(), second.handle());
+        let done = second.block_on(async move {
+            let table = mounted(port, handle, Some(told)).await;
+            assert_eq!(table.read(file, 0, &mut [0], false).await, Err(Errno::EIO));
+            let attr = table.attr(synced).await.unwrap();
+            assert_ne!(table.generation(&attr), generation, "who had it open would go on with it");
+            assert_eq!(table.attr(lost).await, Err(Errno::ESTALE));
+            let open = table.open(synced, WRITES).await.unwrap();
+            assert!(open > file);
+            // The number may be that of another file now.
+            let new = table.make(&CALLER, ROOT, b"new", Kind::File, 0o600).await.unwrap();
+            assert!(table.attr(table.number(new.ino)).await.is_ok());
+            table.clear().await;
+            table.vfs().unmount().await.unwrap();
+        });
+        assert_eq!(done, Some(()));
+    }
+}

@@ -1,0 +1,648 @@
+//! The world of a mount: one thread with the device, the file system and a task for each request of the kernel.
+//!
+//! Place in the data flow: jobs come through one bounded queue; virtual time follows the wall clock, or runs as fast as there
+//! is somebody to wait. What the kernel was told outlives a power cut in [`Told`]; everything else is built anew.
+//!
+//! Invariants: while the power is off every job is dropped, which answers EIO; the power comes back when the kernel has let go
+//! of every page from before, so that none of them is written to what is there now.
+
+use super::faults::Due;
+use super::lazyfs::{COMMANDS, Command, Kept};
+use super::medium::{FormatKind, Held, Medium, make, recognise};
+use super::session::{MountConfig, Ready};
+use super::table::{Name, Table, Told};
+use crate::clock::{Clock, Speed, civil_time};
+use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
+use flashweir_core::{Duration, Instant};
+use flashweir_device::DeviceOptions;
+use flashweir_device::config::Metadata;
+use flashweir_fs::ext4::Ext4;
+use flashweir_fs::f2fs::F2fs;
+use flashweir_fs::vfs::{Fs, Vfs};
+use flashweir_lab::files::{Format, Mountable};
+use flashweir_lab::live::Tear;
+use flashweir_lab::stack::Stack;
+use fuser::{INodeNo, Notifier};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsStr;
+use std::future::Future;
+use std::os::unix::ffi::OsStrExt as _;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, sync_channel};
+use std::time::Duration as WallDuration;
+
+/// Messages that wait for the world at most; who sends more waits.
+const QUEUE_MAX: usize = 1024;
+
+/// Messages that are taken before something happens again, and things that happen before the queue is looked at again.
+const TURNS_MAX: u32 = 256;
+
+/// The world looks around at least so often.
+const NAP: WallDuration = WallDuration::from_secs(1);
+
+/// How long requests that were begun may take before the cache is cleared, virtual time.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a request becomes.
+pub(super) type Job<F> = Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// What other threads tell the world.
+pub(super) enum Message<F: Fs> {
+    /// A request.
+    Job(Job<F>),
+    /// The kernel has forgotten inodes: number, and how often it had been told of it.
+    Forget(Vec<(u64, u64)>),
+    /// The kernel listens here.
+    Kernel(Notifier),
+    /// Somebody asks the control socket.
+    Ask(Ask, SyncSender<Reply>),
+    /// A test rig for LazyFS asks.
+    Lazy(Command, SyncSender<String>),
+    /// The kernel has let go of the pages from before a cut.
+    Invalidated,
+    /// The mount has ended.
+    End,
+}
+
+/// A way to the world for those who do not know its format.
+pub(super) trait Post: Send + Sync {
+    fn kernel(&self, notifier: Notifier);
+    fn ask(&self, ask: Ask, reply: SyncSender<Reply>);
+    fn lazy(&self, command: Command, reply: SyncSender<String>);
+    fn end(&self);
+}
+
+impl<F: Fs> Post for SyncSender<Message<F>> {
+    fn kernel(&self, notifier: Notifier) {
+        let _ = self.send(Message::Kernel(notifier));
+    }
+    fn ask(&self, ask: Ask, reply: SyncSender<Reply>) {
+        let _ = self.send(Message::Ask(ask, reply));
+    }
+    fn lazy(&self, command: Command, reply: SyncSender<String>) {
+        let _ = self.send(Message::Lazy(command, reply));
+    }
+    fn end(&self) {
+        let _ = self.send(Message::End);
+    }
+}
+
+/// Virtual time beside the wall clock.
+#[derive(Debug)]
+struct Pace {
+    clock: Clock,
+    /// Virtual time of the stack less that of the clock.
+    ahead_ns: i64,
+}
+
+impl Pace {
+    fn now(&self) -> Instant {
+        let clock = self.clock.virtual_at(self.clock.wall()).as_nanos();
+        Instant::from_nanos(clock.saturating_add_signed(self.ahead_ns))
+    }
+
+    /// It is `now` in the stack.
+    fn set(&mut self, now: Instant) {
+        let clock = self.clock.virtual_at(self.clock.wall()).as_nanos();
+        self.ahead_ns = now.as_nanos() as i64 - clock as i64;
+    }
+}
+
+enum Power {
+    On,
+    /// Until then on the wall clock, and until the kernel has let go.
+    Off {
+        until: WallDuration,
+        is_let_go: bool,
+        names: Vec<Name>,
+        done: CutDone,
+        reply: SyncSender<Reply>,
+    },
+    /// The file system did not come back, for this reason.
+    Lost(String),
+}
+
+struct World<F: Mountable> {
+    queue: Receiver<Message<F>>,
+    sender: SyncSender<Message<F>>,
+    inbox: VecDeque<Message<F>>,
+    notifier: Option<Notifier>,
+    config: MountConfig,
+    format: Format,
+    /// Absent only at the end.
+    held: Option<Held>,
+    /// Absent only while its power is being cut.
+    stack: Option<Stack>,
+    table: Option<Rc<Table<F>>>,
+    power: Power,
+    pace: Pace,
+    /// Requests that have not been answered.
+    outstanding: Rc<Cell<u64>>,
+    cuts: u32,
+}
+
+/// Runs the world of a mount from its beginning to its end. `ready` is told when it can be mounted, or why not.
+pub(super) fn run(
+    mut config: MountConfig,
+    medium: Medium,
+    ready: &Sender<Result<Ready, String>>,
+) -> Result<(), String> {
+    let path = medium.path().display().to_string();
+    let named = |why| format!("{path}: {why}");
+    let begun = (|| {
+        let (held, mut stack) = medium.open(config.flush)?;
+        let port = stack.port();
+        let wanted = config.make;
+        let kind = stack.block_on(async move {
+            match (recognise(&port).await?, wanted) {
+                (Some(_), Some(_)) => Err("there is a file system already: expected no --mkfs".to_owned()),
+                (Some(kind), None) => Ok(kind),
+                (None, Some(kind)) => make(&port, kind).await.map(|()| kind),
+                (None, None) => Err("neither an ext4 nor an F2FS volume; --mkfs makes one".to_owned()),
+            }
+        });
+        let kind = kind.unwrap_or_else(|| Err("the device does not answer".into())).map_err(named)?;
+        let format = stack.with_device(|device| (config.choose)(kind, device.config())).map_err(named)?;
+        Ok((held, stack, kind, format))
+    })();
+    let (held, stack, kind, format) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return Ok(());
+        }
+    };
+    config.mount.epoch_seconds = civil_time().seconds;
+    match kind {
+        FormatKind::F2fs => World::<F2fs>::live(config, held, stack, format, &path, ready),
+        FormatKind::Ext4 => World::<Ext4>::live(config, held, stack, format, &path, ready),
+    }
+}
+
+impl<F: Mountable> World<F> {
+    fn live(
+        config: MountConfig,
+        held: Held,
+        stack: Stack,
+        format: Format,
+        path: &str,
+        ready: &Sender<Result<Ready, String>>,
+    ) -> Result<(), String> {
+        let (sender, queue) = sync_channel(QUEUE_MAX);
+        let pace = Pace { clock: Clock::new(config.speed), ahead_ns: 0 };
+        let mut world = Self {
+            queue,
+            sender,
+            inbox: VecDeque::new(),
+            notifier: None,
+            config,
+            format,
+            held: Some(held),
+            stack: Some(stack),
+            table: None,
+            power: Power::On,
+            pace,
+            outstanding: Rc::default(),
+            cuts: 0,
+        };
+        if let Err(error) = world.mount(BTreeMap::new(), 1) {
+            let _ = ready.send(Err(format!("{path}: {error}")));
+            return Ok(());
+        }
+        let (device, bytes) = world.stack().with_device(|device| {
+            let geometry = device.geometry();
+            (device.config().name.clone(), geometry.user_units * geometry.unit_bytes)
+        });
+        let begun = Ready::new(world.sender.clone(), F::NAME, device, bytes, !world.config.write_through);
+        world.pace.set(world.stack().now());
+        if ready.send(Ok(begun)).is_err() {
+            return Ok(());
+        }
+        while !world.turn() {}
+        world.end()
+    }
+
+    /// Mounts the file system of the stack.
+    fn mount(&mut self, told: BTreeMap<u64, Told>, next_file: u64) -> Result<(), String> {
+        let stack = self.stack.as_mut().expect("the power is on");
+        let (port, handle) = (stack.port(), stack.handle());
+        let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
+        let cuts = self.cuts;
+        let table = stack.block_on(async move {
+            let fs = F::mount_on(port.clone(), flush, &format).await.map_err(|error| error.to_string())?;
+            let vfs = Vfs::mount(fs, handle, options).map_err(|error| error.to_string())?;
+            vfs.set_civil(civil_time());
+            Table::new(vfs, port, told, next_file, cuts).await.map_err(|error| error.to_string())
+        });
+        let table = table.unwrap_or_else(|| Err("the device does not answer".into()))?;
+        self.table = Some(Rc::new(table));
+        Ok(())
+    }
+
+    /// Seed of the device and what it keeps.
+    fn options(&self) -> DeviceOptions {
+        self.held.as_ref().expect("it is not the end yet").options()
+    }
+
+    fn stack(&self) -> &Stack {
+        self.stack.as_ref().expect("the power is on")
+    }
+
+    fn stack_mut(&mut self) -> &mut Stack {
+        self.stack.as_mut().expect("the power is on")
+    }
+
+    /// Messages, what happens, and a wait until there is more of either; true at the end.
+    fn turn(&mut self) -> bool {
+        let mut is_first = true;
+        for _ in 0..TURNS_MAX {
+            let message = match self.inbox.pop_front() {
+                Some(message) => message,
+                None => match self.queue.try_recv() {
+                    Ok(message) => message,
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return true,
+                },
+            };
+            if std::mem::take(&mut is_first) {
+                self.catch_up();
+            }
+            if self.take(message) {
+                return true;
+            }
+        }
+        if self.is_idle() {
+            self.wait();
+        }
+        false
+    }
+
+    /// Lets happen what has to by now; false if there is more.
+    fn advance(&mut self) -> bool {
+        let now = self.pace.now();
+        self.stack_mut().advance(now, TURNS_MAX)
+    }
+
+    /// It is now in the stack and in its file system.
+    fn catch_up(&mut self) {
+        if matches!(self.power, Power::On) {
+            self.advance();
+            if let Some(table) = &self.table {
+                table.vfs().set_civil(civil_time());
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message<F>) -> bool {
+        match message {
+            Message::Job(job) => {
+                if let Some(kept) = self.table.as_ref().and_then(|table| table.take_crash(Due::Next)) {
+                    self.crash(kept);
+                }
+                // Without power its reply says EIO.
+                if let (Power::On, Some(table)) = (&self.power, &self.table) {
+                    let task = job(Rc::clone(table));
+                    let running = Running::new(&self.outstanding);
+                    self.stack_mut().spawn(async move {
+                        let _running = running;
+                        task.await;
+                    });
+                }
+            }
+            Message::Forget(forgotten) => {
+                if let Some(table) = &self.table {
+                    let table = Rc::clone(table);
+                    self.stack_mut().spawn(async move { table.forget(forgotten).await });
+                }
+            }
+            Message::Kernel(notifier) => self.notifier = Some(notifier),
+            Message::Lazy(command, reply) => self.lazy(command, reply),
+            Message::Ask(Ask::Cut(order), reply) => self.cut(&order, reply),
+            Message::Ask(ask, reply) => {
+                let answer = match ask {
+                    Ask::Status => Reply::Status(self.status()),
+                    _ => Reply::Error("a mount is ended by umount or Ctrl-C".into()),
+                };
+                let _ = reply.try_send(answer);
+            }
+            Message::Invalidated => {
+                if let Power::Off { is_let_go, .. } = &mut self.power {
+                    *is_let_go = true;
+                }
+            }
+            Message::End => return true,
+        }
+        false
+    }
+
+    /// Lets things happen; true if nothing is left to do now.
+    fn is_idle(&mut self) -> bool {
+        if let Some(kept) = self.table.as_ref().and_then(|table| table.take_crash(Due::Now)) {
+            self.crash(kept);
+        }
+        self.power_on();
+        if !matches!(self.power, Power::On) {
+            return true;
+        }
+        if self.config.speed == Speed::Max && self.outstanding.get() > 0 {
+            let mut is_moving = true;
+            for _ in 0..TURNS_MAX {
+                is_moving = self.outstanding.get() == 0 || self.stack_mut().turn();
+                if self.outstanding.get() == 0 || !is_moving {
+                    break;
+                }
+            }
+            let now = self.stack().now();
+            self.pace.set(now);
+            return !is_moving;
+        }
+        self.advance()
+    }
+
+    /// Waits for a message or for the next thing that happens. Close before something that somebody waits for it does not sleep.
+    fn wait(&mut self) {
+        let clock = self.pace.clock;
+        let span = match &self.power {
+            Power::On => {
+                let now = self.pace.now();
+                self.stack().next().map(|next| clock.wall_of(next.saturating_since(now)))
+            }
+            Power::Off { until, .. } => Some(until.saturating_sub(clock.wall())),
+            Power::Lost(_) => None,
+        };
+        let span = span.unwrap_or(NAP).min(NAP);
+        let spins = self.outstanding.get() > 0;
+        let deadline = clock.wall() + span;
+        let sleep = if spins { span.saturating_sub(self.config.spin) } else { span };
+        if sleep > WallDuration::ZERO {
+            match self.queue.recv_timeout(sleep) {
+                Ok(message) => return self.inbox.push_back(message),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        while spins && clock.wall() < deadline {
+            if let Ok(message) = self.queue.try_recv() {
+                return self.inbox.push_back(message);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    // Power.
+
+    fn cut(&mut self, order: &CutOrder, reply: SyncSender<Reply>) {
+        let refused = match &self.power {
+            Power::Off { .. } => Some("the power is off already".to_owned()),
+            Power::Lost(why) => Some(why.clone()),
+            Power::On
+                if self.stack().with_device(|device| device.config().ftl.metadata == Metadata::None) =>
+            {
+                Some("ftl.metadata is none: nothing could be recovered".to_owned())
+            }
+            Power::On => None,
+        };
+        if let Some(why) = refused {
+            let _ = reply.try_send(Reply::Error(why));
+            return;
+        }
+        let tear = order.seed.map_or(Tear::Likeliest, Tear::Drawn);
+        let (told, next_file) = self.table.take().map(|table| table.told()).unwrap_or_default();
+        let requests_lost = self.outstanding.get();
+        let options = self.options();
+        let stack = self.stack.take().expect("the power is on");
+        let (stack, report) = stack.cut(options, tear);
+        self.stack = Some(stack);
+        self.cuts += 1;
+        let numbers: Vec<u64> = told.keys().copied().collect();
+        let names: Vec<Name> = told.values().flat_map(|told| told.names.iter().cloned()).collect();
+        let told = told
+            .into_iter()
+            .map(|(number, told)| (number, Told { names: Default::default(), ..told }))
+            .collect();
+        let mounted = self.mount(told, next_file);
+        let done = CutDone {
+            export: self.config.name(),
+            requests_lost,
+            connections_dropped: 0,
+            pages_read: report.pages_read,
+            steps: report.steps,
+            units: report.units,
+            recovery_ns: report.time.as_nanos(),
+        };
+        let spent = match self.config.speed {
+            Speed::Max => Duration::ZERO,
+            Speed::Scaled(_) => report.time + self.stack().now().since(Instant::ZERO),
+        };
+        let off = Duration::from_nanos(order.off_ns).max(spent);
+        self.power = match mounted {
+            Ok(()) => {
+                let until = self.pace.clock.wall() + self.pace.clock.wall_of(off);
+                Power::Off { until, is_let_go: false, names, done, reply }
+            }
+            Err(why) => {
+                let why = format!("the file system does not come back: {why}");
+                let _ = reply.try_send(Reply::Error(why.clone()));
+                Power::Lost(why)
+            }
+        };
+        // The kernel may write pages out before it lets them go, and waits for an answer: it is told by another thread.
+        let (notifier, sender) = (self.notifier.clone(), self.sender.clone());
+        std::thread::spawn(move || {
+            for number in numbers {
+                if let Some(notifier) = &notifier {
+                    // What it does not know any more it need not let go.
+                    let _ = notifier.inval_inode(INodeNo(number), 0, 0);
+                }
+            }
+            let _ = sender.send(Message::Invalidated);
+        });
+    }
+
+    // As LazyFS does it: nobody sees that the power was gone but by what is gone with it.
+
+    fn lazy(&mut self, command: Command, reply: SyncSender<String>) {
+        let table = match (&self.power, &self.table) {
+            (Power::On, Some(table)) => Rc::clone(table),
+            _ => return drop(reply.try_send("the power is off".into())),
+        };
+        let answer = match command {
+            Command::ClearCache => return self.clear_cache(reply),
+            Command::Fault(fault) => {
+                let roots = self.config.lazyfs.as_ref().and_then(|lazyfs| lazyfs.root.clone());
+                let directory = self.config.directory.clone();
+                let roots: Vec<_> =
+                    roots.into_iter().chain(directory.canonicalize()).chain([directory]).collect();
+                match table.arm(fault.below(&roots)) {
+                    Ok(()) => "the fault waits for its operation".to_owned(),
+                    Err(error) => error.to_string(),
+                }
+            }
+            Command::Checkpoint => {
+                self.stack_mut().spawn(async move {
+                    let synced = table.vfs().sync_all().await;
+                    let _ = reply.try_send(match synced {
+                        Ok(()) => "everything is written".into(),
+                        Err(errno) => format!("not everything could be written: {errno}"),
+                    });
+                });
+                return;
+            }
+            Command::Usage => {
+                let (pages, capacity) = (table.vfs().cached_pages(), self.config.mount.cache.capacity_pages);
+                format!(
+                    "{pages} of {capacity} pages are in memory ({:.2} %)",
+                    100.0 * pages as f64 / capacity as f64
+                )
+            }
+            Command::Report => format!("{} pages are not synced", table.vfs().dirty_pages()),
+            Command::Help => COMMANDS.join("\n"),
+        };
+        let _ = reply.try_send(answer);
+    }
+
+    /// The power goes and is back at once: what was not synced is gone, what is open stays open.
+    fn forget(&mut self, kept: Vec<Kept>) -> Result<(BTreeSet<u64>, Vec<Name>), String> {
+        let table = self.table.take().ok_or("the file system is not there")?;
+        let (files, (told, next_file), faults) = (table.open_files(), table.told(), table.faults.take());
+        drop(table);
+        let numbers = told.keys().copied().collect();
+        let names = told.values().flat_map(|told| told.names.iter().cloned()).collect();
+        let stack = self.stack.take().expect("the power is on");
+        let (stack, _) = stack.cut(self.options(), Tear::Likeliest);
+        self.stack = Some(stack);
+        self.mount(told, next_file)?;
+        let table = Rc::clone(self.table.as_ref().expect("it was mounted"));
+        table.faults.replace(faults);
+        let written = self.stack_mut().block_on(async move {
+            table.reopen(files).await;
+            for kept in kept {
+                table.write_kept(&kept).await.map_err(|errno| format!("{}: {errno}", kept.file))?;
+            }
+            table.vfs().sync_all().await.map_err(|errno| errno.to_string())
+        });
+        written.unwrap_or_else(|| Err("the device does not answer".into()))?;
+        let now = self.stack().now();
+        self.pace.set(now);
+        Ok((numbers, names))
+    }
+
+    fn clear_cache(&mut self, reply: SyncSender<String>) {
+        // What was begun is done first, unless it waits for something that has not begun.
+        let until = self.stack().now().saturating_add(PATIENCE);
+        while self.outstanding.get() > 0 && self.stack().now() < until && self.stack_mut().turn() {}
+        let (numbers, names) = match self.forget(Vec::new()) {
+            Ok(known) => known,
+            Err(why) => {
+                let why = format!("the file system does not come back: {why}");
+                self.power = Power::Lost(why.clone());
+                return drop(reply.try_send(why));
+            }
+        };
+        let notifier = self.notifier.clone();
+        std::thread::spawn(move || {
+            if let Some(notifier) = notifier {
+                for number in numbers {
+                    let _ = notifier.inval_inode(INodeNo(number), 0, 0);
+                }
+                for (dir, name) in names {
+                    let _ = notifier.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));
+                }
+            }
+            let _ = reply.try_send("finished::clear-cache".into());
+        });
+    }
+
+    /// The power goes, and the mount with it, as LazyFS ends: killed. The medium is as the cut left it.
+    fn crash(&mut self, kept: Vec<Kept>) {
+        if let Err(why) = self.forget(kept) {
+            eprintln!("weir: after the crash: {why}");
+        }
+        if let (Some(stack), Some(held)) = (self.stack.take(), self.held.take())
+            && let Err(why) = held.close(stack, false)
+        {
+            eprintln!("weir: after the crash: {why}");
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+
+    /// The power comes back when it is time.
+    fn power_on(&mut self) {
+        match &self.power {
+            Power::Off { until, is_let_go: true, .. } if self.pace.clock.wall() >= *until => {}
+            _ => return,
+        }
+        let Power::Off { names, done, reply, .. } = std::mem::replace(&mut self.power, Power::On) else {
+            return;
+        };
+        let now = self.stack().now();
+        self.pace.set(now);
+        self.catch_up();
+        let notifier = self.notifier.clone();
+        // Directories may be locked by requests that wait for this thread.
+        std::thread::spawn(move || {
+            for (dir, name) in names {
+                if let Some(notifier) = &notifier {
+                    let _ = notifier.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));
+                }
+            }
+            let _ = reply.try_send(Reply::Cut(vec![done]));
+        });
+    }
+
+    fn status(&self) -> Status {
+        let disk = self.stack().with_device(|device| DiskStatus {
+            on: matches!(self.power, Power::On),
+            cuts: self.cuts.into(),
+            in_flight: self.outstanding.get(),
+            time_ns: self.stack().now().as_nanos(),
+            ..DiskStatus::of(&self.config.name(), device)
+        });
+        Status {
+            uptime_ns: self.pace.clock.wall().as_nanos() as u64,
+            speed: self.config.speed.to_string(),
+            connections: 1,
+            disks: vec![disk],
+        }
+    }
+
+    /// Ends the mount in order: everything is written, and the medium kept.
+    fn end(mut self) -> Result<(), String> {
+        let mut stack = self.stack.take().expect("the power is on");
+        while self.outstanding.get() > 0 && stack.turn() {}
+        let unmounted = match self.table.take() {
+            Some(table) => {
+                let unmounted = stack.block_on(async move {
+                    table.clear().await;
+                    table.vfs().unmount().await
+                });
+                match unmounted {
+                    Some(Ok(())) => Ok(()),
+                    Some(Err(errno)) => Err(format!("not everything could be written: {errno}")),
+                    None => Err("the device does not answer".into()),
+                }
+            }
+            None => Ok(()),
+        };
+        let held = self.held.take().expect("it is not the end yet");
+        unmounted.and(held.close(stack, self.config.mount.read_only))
+    }
+}
+
+/// One request that is not answered, as long as it is there.
+struct Running(Rc<Cell<u64>>);
+
+impl Running {
+    fn new(count: &Rc<Cell<u64>>) -> Self {
+        count.set(count.get() + 1);
+        Self(Rc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}

@@ -1,0 +1,419 @@
+//! `cargo xtask mount-judges`: other people's programs and test suites on file systems that `weir mount` has mounted, power
+//! cuts among them, and the checkers of the formats afterwards.
+//!
+//! Place: `ci` runs all of them; `mount-judges NAME` runs one. They need root, `/dev/fuse`, and the two suites, which cargo
+//! installs among what it builds.
+//!
+//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+
+mod lazyfs;
+
+use crate::f2fs;
+use crate::host::{root, target_dir};
+use crate::judges::{Finding, Judge, Judges};
+use crate::serve::place::Place;
+use crate::serve::program::{Program, run as program, wait_until};
+use crate::tree::built;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+/// The judges of mounts.
+pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
+
+/// All of them, in the order of CI.
+const ALL: [Judge; 7] = [
+    ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
+    ("cuts", "what was synced is there after cuts, what was open is not", cuts),
+    ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
+    ("barriers", "the example in C: a page is never newer than its log", barriers),
+    ("lazyfs", "a test rig for LazyFS finds what it expects", lazyfs::judge),
+    ("pjdfstest", "the rules of POSIX, by pjdfstest", pjdfstest),
+    ("fsx", "random operations on one file, by fsx", fsx),
+];
+
+/// The formats, as their options say.
+const FORMATS: [&str; 2] = ["ext4", "f2fs"];
+
+/// Operations of fsx on each format.
+const FSX_OPERATIONS: &str = "10000";
+
+/// Longest that a mount takes to end.
+const END: Duration = Duration::from_secs(60);
+
+/// A running `weir mount`.
+struct Mount<'a> {
+    place: &'a Place,
+    program: Program,
+    dir: String,
+}
+
+impl<'a> Mount<'a> {
+    /// Mounts an image or a volume; the options are words.
+    fn new(place: &'a Place, medium: &str, options: &str) -> Result<Self, String> {
+        let (weir, dir) = (built("weir"), place.make_dir("mnt")?);
+        let mut line = vec![weir.as_str(), "mount", medium, &dir];
+        line.extend(options.split_whitespace());
+        let mut program = Program::start(place, &line)?;
+        wait_until("a mount", || {
+            if !program.is_running() {
+                return Err(format!("weir mount ended at once: {}", program.output().trim()));
+            }
+            Ok(program.output().contains("control: "))
+        })?;
+        Ok(Self { place, program, dir })
+    }
+
+    /// The path of a file.
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir)
+    }
+
+    /// Cuts the power.
+    fn cut(&self, seed: u64) -> Finding {
+        let control = format!("{}.control", self.dir);
+        program(self.place, &[&built("weir"), "cut", &control, "--seed", &seed.to_string()])
+    }
+
+    /// Unmounts and waits until everything is kept.
+    fn unmount(mut self) -> Result<(), String> {
+        program(self.place, &["umount", &self.dir])?;
+        let status = self.program.wait(END)?;
+        if status.success() { Ok(()) } else { Err(format!("weir mount: {}", self.program.output().trim())) }
+    }
+
+    /// Ends it as a crash of the host would.
+    fn kill(mut self) -> Result<(), String> {
+        self.program.kill();
+        program(self.place, &["umount", "-l", &self.dir]).map(drop)
+    }
+}
+
+/// A new image of 512 MiB.
+fn image(place: &Place, format: &str) -> Finding {
+    let image = place.path(&format!("{format}.img"));
+    program(place, &[&built("weir"), "mkfs", format, &image, "--force", "--size", "512MiB"])?;
+    Ok(image)
+}
+
+/// Neither our check nor that of the format finds anything.
+fn is_good(place: &Place, format: &str, image: &str) -> Result<(), String> {
+    program(place, &[&built("weir"), "fsck", image])?;
+    match format {
+        "ext4" => program(place, &["e2fsck", "-fn", image]).map(drop),
+        _ => f2fs::fsck(place, image),
+    }
+}
+
+/// What programs do; `$1` is the directory, `$2` a tree of files.
+const WORK: &str = r#"
+set -e
+cd "$1"
+cp -a "$2" copy
+diff -r "$2" copy
+git init -q repository
+cp -r copy repository/
+(cd repository && git add -A && git -c user.name=judge -c user.email=judge@localhost commit -qm first && git fsck && test -z "$(git status --short)")
+dd if=/dev/urandom of=direct bs=64k count=100 oflag=direct status=none
+test "$(dd if=direct bs=64k iflag=direct status=none | md5sum)" = "$(md5sum < direct)"
+for mode in delete wal; do
+  sqlite3 "$mode.db" "pragma journal_mode=$mode; create table t(a, b); with recursive n(a) as (select 1 union all select a+1 from n where a<1000) insert into t select a, hex(randomblob(100)) from n; update t set b=b||'x' where a%7=0;" > said
+  test "$(sqlite3 "$mode.db" 'pragma integrity_check; select count(*) from t')" = "ok
+1000"
+done
+rm -r copy/*
+mv repository moved
+ln moved/.git/HEAD head
+ln -s head link
+test "$(cat link)" = "$(cat moved/.git/HEAD)"
+"#;
+
+fn programs(place: &Place) -> Finding {
+    let mounts = [
+        ("ext4", "--speed max"),
+        ("ext4", "--speed 20 --journal-mode journal --device sata-mlc"),
+        ("ext4", "--speed max --commit dual --device barrier-850 --write-through"),
+        ("f2fs", "--speed max"),
+        ("f2fs", "--speed real --cache 1MiB"),
+        ("f2fs", "--speed max --commit dual --device barrier-850"),
+        ("f2fs", "--speed max --flush rflush --device rflush"),
+    ];
+    let tree = root().join("crates/fs/src").display().to_string();
+    for (format, options) in mounts {
+        let found = || {
+            let image = image(place, format)?;
+            let mount = Mount::new(place, &image, options)?;
+            program(place, &["sh", "-c", WORK, "sh", &mount.dir, &tree])?;
+            mount.unmount()?;
+            is_good(place, format, &image)?;
+            // Everything is there again.
+            let mount = Mount::new(place, &image, options)?;
+            program(place, &["git", "-C", &mount.path("moved"), "fsck"])?;
+            program(place, &["diff", "-r", &tree, &mount.path("moved/copy")])?;
+            mount.unmount()
+        };
+        found().map_err(|error: String| format!("{format} {options}: {error}"))?;
+    }
+    Ok(format!("{} mounts", mounts.len()))
+}
+
+/// Writes a file and makes it and its name durable.
+fn synced(mount: &Mount<'_>, name: &str, content: &[u8]) -> Result<File, String> {
+    let named = |error: std::io::Error| format!("{name}: {error}");
+    let mut options = File::options();
+    let mut file =
+        options.read(true).write(true).create(true).truncate(true).open(mount.path(name)).map_err(named)?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(named)?;
+    File::open(&mount.dir).and_then(|dir| dir.sync_all()).map_err(named)?;
+    Ok(file)
+}
+
+fn cuts(place: &Place) -> Finding {
+    const CUTS: u64 = 8;
+    const FILES: u64 = 20;
+    let content = |cut: u64, file: u64| format!("cut {cut}, file {file}\n").repeat(1 + 400 * file as usize);
+    let mut count = 0;
+    for format in FORMATS {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, "--speed max")?;
+        for cut in 0..CUTS {
+            let mut open = Vec::new();
+            for file in 0..FILES {
+                open.push(synced(&mount, &format!("{cut}-{file}"), content(cut, file).as_bytes())?);
+            }
+            // What nobody syncs may be lost; what is longer in the kernel than on the disk must not be afterwards.
+            for (at, file) in open.iter().enumerate().filter(|(at, _)| at % 3 == 0) {
+                file.write_all_at(b"not synced", 1 << 20).map_err(|error| format!("{at}: {error}"))?;
+            }
+            mount.cut(place.seed() + cut)?;
+            let mut byte = [0];
+            for file in &open {
+                let told =
+                    [file.read_at(&mut byte, 0).err(), file.sync_all().err(), file.write_at(&byte, 0).err()];
+                if told.iter().any(|error| error.as_ref().and_then(std::io::Error::raw_os_error) != Some(5)) {
+                    return Err(format!(
+                        "{format}, cut {cut}: an old descriptor says {told:?}, expected EIO"
+                    ));
+                }
+            }
+            for (cut, file) in (0..=cut).flat_map(|cut| (0..FILES).map(move |file| (cut, file))) {
+                let (name, expected) = (format!("{cut}-{file}"), content(cut, file));
+                let mut found = Vec::new();
+                let read =
+                    File::open(mount.path(&name)).and_then(|mut opened| opened.read_to_end(&mut found));
+                read.map_err(|error| format!("{format}, {name}: {error}"))?;
+                // The write that nobody synced may have become durable all the same.
+                if !found.starts_with(expected.as_bytes()) || (file % 3 != 0 && found.len() != expected.len())
+                {
+                    return Err(format!(
+                        "{format}: {name} has {} bytes, expected {}",
+                        found.len(),
+                        expected.len()
+                    ));
+                }
+                count += 1;
+            }
+        }
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+    }
+    Ok(format!("{} cuts, {count} files looked at", CUTS * 2))
+}
+
+fn kept(place: &Place) -> Finding {
+    for format in FORMATS {
+        let volume = place.path(&format!("{format}-volume"));
+        let create = ["volume", "create", &volume, "--device", "consumer-tlc-nvme", "--capacity", "1GiB"];
+        program(place, &[&[built("weir").as_str()], &create[..]].concat())?;
+        let mount = Mount::new(place, &volume, &format!("--speed max --mkfs {format}"))?;
+        drop(synced(&mount, "synced", b"it is there")?);
+        mount.kill()?;
+        let mount = Mount::new(place, &volume, "--speed max")?;
+        let there = std::fs::read(mount.path("synced")).map_err(|error| format!("{format}: {error}"))?;
+        if there != b"it is there" {
+            return Err(format!("{format}: another content: {there:?}"));
+        }
+        std::fs::write(mount.path("closed"), "it is, too").map_err(|error| error.to_string())?;
+        mount.unmount()?;
+        let mount = Mount::new(place, &volume, "--speed max")?;
+        let there = std::fs::read(mount.path("closed")).map_err(|error| format!("{format}: {error}"))?;
+        if there != b"it is, too" {
+            return Err(format!("{format}: another content: {there:?}"));
+        }
+        mount.unmount()?;
+        program(place, &[&built("weir"), "volume", "check", &volume])?;
+        image_is_kept(place, format)?;
+    }
+    Ok("killed and unmounted, both formats".into())
+}
+
+/// An image is as it was until a mount has ended in order, and as it was after one that changes nothing.
+fn image_is_kept(place: &Place, format: &str) -> Result<(), String> {
+    let image = image(place, format)?;
+    let content = || std::fs::read(&image).map_err(|error| format!("{image}: {error}"));
+    let before = content()?;
+    let mount = Mount::new(place, &image, "--speed max")?;
+    drop(synced(&mount, "synced", b"on the device")?);
+    mount.kill()?;
+    if content()? != before {
+        return Err(format!("{format}: a mount that was killed has changed its image"));
+    }
+    let mount = Mount::new(place, &image, "--speed max --read-only")?;
+    let refused = std::fs::write(mount.path("refused"), "").err().and_then(|error| error.raw_os_error());
+    mount.unmount()?;
+    if (refused, content()? == before) != (Some(30), true) {
+        return Err(format!(
+            "{format}, read-only: a write says {refused:?}, expected EROFS, and the same image"
+        ));
+    }
+    let mount = Mount::new(place, &image, "--speed max")?;
+    std::fs::write(mount.path("written"), "kept").map_err(|error| error.to_string())?;
+    mount.unmount()?;
+    if content()? == before {
+        return Err(format!("{format}: what was written is not in the image"));
+    }
+    is_good(place, format, &image)
+}
+
+/// A device whose buffer is soon full, so that cuts come between what is kept and what is lost.
+const BARRIERS: &str = "--speed real --commit dual --device barrier-850 --set buffer.capacity=1MiB";
+
+fn barriers(place: &Place) -> Finding {
+    const CUTS: u64 = 4;
+    let source = |name: &str| root().join(name).display().to_string();
+    let (example, include) = (place.path("barrier"), format!("-I{}", source("include")));
+    program(
+        place,
+        &["cc", "-Wall", "-Wextra", "-Werror", "-o", &example, &source("examples/barrier.c"), &include],
+    )?;
+    let mut records = 0;
+    for format in FORMATS {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, BARRIERS)?;
+        for cut in 0..CUTS {
+            let (log, page) = (mount.path(&format!("log-{cut}")), mount.path(&format!("page-{cut}")));
+            let records_log = synced(&mount, &format!("log-{cut}"), &[0; 256 << 10])?;
+            drop(synced(&mount, &format!("page-{cut}"), &[0; 4096])?);
+            let mut rounds = Program::start(place, &[&example, &log, &page, "1000000000"])?;
+            // Some rounds are through when the power goes.
+            let (mut record, last) = ([0; 8], 8 * (600 + 300 * cut));
+            wait_until("rounds of the example", || {
+                let read = records_log.read_exact_at(&mut record, last);
+                read.map(|()| record != [0; 8]).map_err(|error| format!("{log}: {error}"))
+            })?;
+            mount.cut(place.seed() + cut)?;
+            let status = rounds.wait(END)?;
+            if status.success() || !rounds.output().contains("Input/output error") {
+                return Err(format!("{format}: the example saw no cut: {}", rounds.output().trim()));
+            }
+            let said = program(place, &[&example, "--check", &log, &page])?;
+            records += said.split(' ').find_map(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        }
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+    }
+    if records == 0 {
+        return Err("no cut left a record: nothing was shown".into());
+    }
+    Ok(format!("{} cuts, {records} records survived", CUTS * 2))
+}
+
+/// A suite from crates.io, installed if it is not.
+fn suite(name: &str, version: &str) -> Finding {
+    let dir = target_dir().join("xtask").join("suites");
+    let suite = dir.join("bin").join(name);
+    if !suite.is_file() {
+        let mut install = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        install.args(["install", "--quiet", "--locked", "--root"]).arg(&dir);
+        install.arg("--target-dir").arg(dir.join("build")).arg(format!("{name}@{version}"));
+        // What was set for this workspace is not for others.
+        install.current_dir(std::env::temp_dir()).env_remove("CARGO_TARGET_DIR");
+        let status = install.status().map_err(|error| format!("cargo install {name}: {error}"))?;
+        if !status.success() {
+            return Err(format!("cargo install {name}@{version} ended with {status}"));
+        }
+    }
+    Ok(suite.display().to_string())
+}
+
+/// As docs/posix.md says: two users that every Debian has, and times of which the kernel's ticks are the grain.
+const PJDFSTEST: &str = "[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
+";
+
+fn pjdfstest(place: &Place) -> Finding {
+    let suite = suite("pjdfstest", "0.2.2")?;
+    let config = place.write("pjdfstest.toml", PJDFSTEST.as_bytes())?;
+    // Among the others these fail on any file system: an earlier one leaves a file open, and Linux does not make that read-only.
+    let remounts = PJDFSTEST.replace("allow_remount = false", "allow_remount = true");
+    let remounts = place.write("remounts.toml", remounts.as_bytes())?;
+    let other = place.make_dir("other")?;
+    // Some rules are about what is on another file system.
+    program(place, &["mount", "-t", "tmpfs", "other", &other])?;
+    let mut said = String::new();
+    for format in FORMATS {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, "--speed max")?;
+        let output = program(place, &[&suite, "-c", &config, "-p", &mount.dir, "-s", &other])?;
+        let read_only = program(place, &[&suite, "-c", &remounts, "-p", &mount.dir, "erofs"])?;
+        let summary =
+            output.lines().find(|line| line.starts_with("Summary: ")).unwrap_or("no summary").to_owned();
+        let is_right = summary.starts_with("Summary: 0 failed, 14 skipped, 384 passed");
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+        if !read_only.contains("Summary: 0 failed, 0 skipped, 13 passed") {
+            return Err(format!("{format}: not all rules of read-only file systems: {}", read_only.trim()));
+        }
+        if !is_right {
+            return Err(format!("{format}: {summary}, expected 0 failed, 14 skipped, 384 passed"));
+        }
+        said = summary;
+    }
+    program(place, &["umount", &other])?;
+    Ok(format!("both formats: {}, and 13 by themselves", said.trim_start_matches("Summary: ")))
+}
+
+/// Everything that fsx can do, and the cheap things more often.
+const FSX: &str = "[weights]
+close_open = 1.0
+invalidate = 1.0
+mapread = 10.0
+mapwrite = 10.0
+read = 10.0
+write = 10.0
+truncate = 10.0
+fsync = 1.0
+fdatasync = 1.0
+posix_fallocate = 5.0
+punch_hole = 5.0
+sendfile = 1.0
+posix_fadvise = 1.0
+copy_file_range = 5.0
+";
+
+fn fsx(place: &Place) -> Finding {
+    let suite = suite("fsx", "0.3.2")?;
+    let config = place.write("fsx.toml", FSX.as_bytes())?;
+    let (seed, dir) = (place.seed().to_string(), place.dir().display().to_string());
+    let runs = [("ext4", ""), ("ext4", "--write-through"), ("f2fs", ""), ("f2fs", "--write-through")];
+    for (format, options) in runs {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, &format!("--speed max --cache 512KiB {options}"))?;
+        let file = mount.path("file");
+        let line = [&suite, "-q", "-f", &config, "-N", FSX_OPERATIONS, "-S", &seed, "-P", &dir, &file];
+        program(place, &line).map_err(|error| format!("{format} {options}, seed {seed}: {error}"))?;
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+    }
+    Ok(format!("{FSX_OPERATIONS} operations in each of {} mounts", runs.len()))
+}
