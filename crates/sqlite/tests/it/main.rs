@@ -1,0 +1,3 @@
+//! SQLite on stacks, as its users see it.
+
+mod basics;
