@@ -4,6 +4,7 @@ use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
 use crate::filesystem::{FsckArgs, MkfsCommand};
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
+use crate::sqlite::SqliteArgs;
 use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -24,6 +25,7 @@ use std::path::PathBuf;
   weir fio job.fio --device sata-mlc --device my.toml --set ftl.gc.policy=fifo
   weir run scenarios/first-look.toml                   four devices under three workloads
   weir files varmail --device rflush --flush rflush    filebench on F2FS, syncs by range flush
+  weir sqlite --device barrier-850 --order none,durable  SQLite, and syncs that only order
   weir replay tpcc.trace --device mqsim-default --fit wrap
   weir explain job.fio --device sata-mlc               where the time of the slowest 0.1 % went
   weir waf --policy greedy,fifo                        write amplification beside theory
@@ -50,6 +52,8 @@ pub(crate) enum Command {
     Fio(FioArgs),
     /// Run workloads on the files of a file system on a device
     Files(FilesArgs),
+    /// Run SQLite itself on a file system on a device
+    Sqlite(SqliteArgs),
     /// Replay a trace on one device or several
     Replay(ReplayArgs),
     /// Look at traces

@@ -120,7 +120,7 @@ pub(crate) struct FilesArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FlushArg {
+pub(crate) enum FlushArg {
     /// The whole buffer of the device
     Flush,
     /// What belongs to the file, and metadata
@@ -130,13 +130,13 @@ enum FlushArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
+pub(crate) enum FormatArg {
     F2fs,
     Ext4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum JournalModeArg {
+pub(crate) enum JournalModeArg {
     /// Data are on the disk before the transaction that makes them part of a file
     Ordered,
     /// Data go through the journal
@@ -146,7 +146,7 @@ enum JournalModeArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum CommitArg {
+pub(crate) enum CommitArg {
     /// By waiting and flushes
     Legacy,
     /// By barriers
@@ -180,11 +180,7 @@ impl FilesArgs {
         only(self.fastboot, "--fastboot", "f2fs", "ext4")?;
         only(self.range_checkpoints, "--range-checkpoints", "f2fs", "ext4")?;
         only(self.flush.contains(&FlushArg::Rflush), "--flush rflush", "f2fs", "ext4")?;
-        let journaling = match self.journal_mode {
-            None | Some(JournalModeArg::Ordered) => Journaling::Ordered,
-            Some(JournalModeArg::Journal) => Journaling::Journal,
-            Some(JournalModeArg::Writeback) => Journaling::Writeback,
-        };
+        let journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
         let (commit_mode, multi_version) = (self.commit_mode(), self.multi_version);
         Ok(Format::Ext4(Ext4Options { journaling, commit_mode, multi_version, ..Ext4Options::default() }))
     }
@@ -199,12 +195,7 @@ impl FilesArgs {
     /// What a device cannot do of what is asked for.
     fn check_device(&self, device: &DeviceConfig) -> Outcome<()> {
         let name = &device.name;
-        if self.flush.contains(&FlushArg::Rflush) && device.buffer.range_flush == RangeFlushSupport::None {
-            return Err(Failure::Usage(format!(
-                "--flush cannot be `rflush` on {name}: buffer.range_flush is none: expected --set \
-                 buffer.range_flush=selective, or another --flush"
-            )));
-        }
+        self.flush.iter().try_for_each(|flush| flush.check_device(device))?;
         if self.commit == Some(CommitArg::Dual) && device.order.policy == PersistPolicy::None {
             return Err(Failure::Usage(format!(
                 "--commit cannot be `dual` on {name}: order.policy is none: expected --set \
@@ -215,8 +206,30 @@ impl FilesArgs {
     }
 }
 
+impl JournalModeArg {
+    pub(crate) fn journaling(self) -> Journaling {
+        match self {
+            Self::Ordered => Journaling::Ordered,
+            Self::Journal => Journaling::Journal,
+            Self::Writeback => Journaling::Writeback,
+        }
+    }
+}
+
 impl FlushArg {
-    fn mode(self) -> FlushMode {
+    /// What a device cannot do of it.
+    pub(crate) fn check_device(self, device: &DeviceConfig) -> Outcome {
+        if self == Self::Rflush && device.buffer.range_flush == RangeFlushSupport::None {
+            return Err(Failure::Usage(format!(
+                "--flush cannot be `rflush` on {}: buffer.range_flush is none: expected --set \
+                 buffer.range_flush=selective, or another --flush",
+                device.name
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mode(self) -> FlushMode {
         match self {
             Self::Flush => FlushMode::Flush,
             Self::Rflush => FlushMode::RangeFlush,
@@ -225,11 +238,11 @@ impl FlushArg {
     }
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned())
 }
 
-fn cache(text: &str) -> Result<CacheConfig, String> {
+pub(crate) fn cache(text: &str) -> Result<CacheConfig, String> {
     let expected = || "expected a size from 128KiB to 8TiB, such as 1GiB".to_owned();
     let size: Bytes = text.parse().map_err(|_| expected())?;
     let cache = CacheConfig::of_bytes(size.0);

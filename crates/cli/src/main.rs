@@ -25,6 +25,7 @@ mod report;
 mod reproduce;
 mod run;
 mod serve;
+mod sqlite;
 mod top;
 mod trace;
 mod usage;
@@ -56,6 +57,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Run(args) => run::run(args, cancel),
         Command::Fio(args) => run::fio(args, cancel),
         Command::Files(args) => files::command(args, cancel),
+        Command::Sqlite(args) => sqlite::command(args, cancel),
         Command::Replay(args) => run::replay(args, cancel),
         Command::Trace(command) => trace::command(command),
         Command::Device(command) => devices::command(command),

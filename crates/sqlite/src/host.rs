@@ -65,6 +65,9 @@ struct Settled {
     blocks_512: u64,
 }
 
+/// Who hears marks.
+type Told = Box<dyn FnMut(u64)>;
+
 /// SQLite on the files of a mount. Clones share everything: each [`Self::run`] is a connection, or a program of several.
 pub struct Guest<F: Fs> {
     process: Process<F>,
@@ -72,7 +75,7 @@ pub struct Guest<F: Fs> {
     options: HostOptions,
     locks: Locks,
     phases: Rc<RefCell<Phases>>,
-    mark: Rc<Cell<u64>>,
+    told: Rc<RefCell<Option<Told>>>,
     /// Files of which nothing but data has changed since their last sync: not made, not grown, not cut off.
     settled: Rc<RefCell<BTreeMap<String, Settled>>>,
     /// Programs begun, and files opened.
@@ -94,7 +97,7 @@ impl<F: Fs> Clone for Guest<F> {
             options: self.options,
             locks: self.locks.clone(),
             phases: Rc::clone(&self.phases),
-            mark: Rc::clone(&self.mark),
+            told: Rc::clone(&self.told),
             settled: Rc::clone(&self.settled),
             begun: Rc::clone(&self.begun),
             opened: Rc::clone(&self.opened),
@@ -111,7 +114,7 @@ impl<F: Fs> Guest<F> {
             options,
             locks: Locks::default(),
             phases: Rc::default(),
-            mark: Rc::default(),
+            told: Rc::default(),
             settled: Rc::default(),
             begun: Rc::default(),
             opened: Rc::default(),
@@ -123,9 +126,9 @@ impl<F: Fs> Guest<F> {
         self.phases.take()
     }
 
-    /// What [`Clock::mark`] said last.
-    pub fn mark(&self) -> Rc<Cell<u64>> {
-        Rc::clone(&self.mark)
+    /// From now on `told` hears what [`Clock::mark`] says.
+    pub fn on_mark(&self, told: impl FnMut(u64) + 'static) {
+        self.told.replace(Some(Box::new(told)));
     }
 
     /// Runs a program that uses SQLite by the VFS [`crate::VFS`], on a thread of its own, and gives what it gives. A panic of the
@@ -232,7 +235,9 @@ impl<F: Fs> Guest<F> {
                 Ok(Value::Nothing)
             }
             Call::Mark(number) => {
-                self.mark.set(number);
+                if let Some(told) = &mut *self.told.borrow_mut() {
+                    told(number);
+                }
                 Ok(Value::Nothing)
             }
         }

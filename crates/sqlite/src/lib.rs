@@ -23,6 +23,8 @@ mod host;
 mod interface;
 mod locks;
 pub mod order;
+pub mod run;
+pub mod workload;
 
 pub use guest::{Clock, Phase, PhaseStats, Phases};
 pub use host::{Guest, HostOptions};
