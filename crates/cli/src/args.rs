@@ -1,5 +1,6 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
+use crate::crash_sqlite::CrashSqliteArgs;
 use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
 use crate::filesystem::{FsckArgs, MkfsCommand};
@@ -669,6 +670,8 @@ pub(crate) struct CrashArgs {
 pub(crate) enum CrashCommand {
     /// Cut the power of a file system: sequences of operations on files, every state that the device may leave
     Files(CrashFilesArgs),
+    /// Cut the power below SQLite: what it said was committed is there, and its database is good
+    Sqlite(CrashSqliteArgs),
 }
 
 #[derive(Debug, Args)]

@@ -10,6 +10,7 @@
 mod args;
 mod crash;
 mod crash_files;
+mod crash_sqlite;
 mod devices;
 mod error;
 mod explain;

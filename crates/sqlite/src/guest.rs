@@ -140,6 +140,12 @@ pub(crate) fn with_client<T>(work: impl FnOnce(&mut Client) -> T) -> Option<T> {
     CLIENT.with(|client| client.borrow_mut().as_mut().map(work))
 }
 
+/// Whether a file that is not empty is there.
+pub(crate) fn exists(path: &str) -> bool {
+    let answer = with_client(|client| client.call(Call::Exists { path: path.to_owned() }));
+    matches!(answer, Some(Ok(Value::Number(1))))
+}
+
 /// Virtual time, for work on the thread of SQLite.
 #[derive(Debug)]
 pub struct Clock(PhantomData<*const ()>);

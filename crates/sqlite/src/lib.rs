@@ -18,6 +18,7 @@
 //! Deliberately absent: extensions, memory maps of the database, locks between processes, and SQLite on files of the host:
 //! its source of random numbers is one for the whole process, and is seeded here.
 
+pub mod crash;
 mod guest;
 mod host;
 mod interface;

@@ -112,6 +112,8 @@ pub struct Changes {
     rows: Rows,
     /// Transactions so far.
     done: u64,
+    /// The last one that wrote a row. That row is not deleted before another one is written, or an earlier state would come back.
+    newest: u64,
 }
 
 impl Changes {
@@ -122,7 +124,13 @@ impl Changes {
             Mix::Insert | Mix::Update | Mix::Mixed => options.rows,
         };
         let rows = (1..=rows as i64).map(|id| (id, 0)).collect();
-        Self { mix: options.mix, random: Stream::new(seed, "transactions of sqlite"), rows, done: 0 }
+        Self {
+            mix: options.mix,
+            random: Stream::new(seed, "transactions of sqlite"),
+            rows,
+            done: 0,
+            newest: 0,
+        }
     }
 
     /// The rows that the table has now.
@@ -139,22 +147,23 @@ impl Changes {
     pub fn step(&mut self) -> Change {
         self.done += 1;
         let mix = match self.mix {
-            // One in three, and no row is needed to add one.
             Mix::Mixed => [Mix::Insert, Mix::Update, Mix::Delete][self.random.below(3) as usize],
             mix => mix,
         };
-        if self.rows.is_empty() || mix == Mix::Insert {
+        let at = (!self.rows.is_empty()).then(|| self.random.below(self.rows.len() as u64) as usize);
+        let at = at.filter(|at| mix != Mix::Delete || self.newest == 0 || self.rows[*at].1 != self.newest);
+        let Some(at) = at.filter(|_| mix != Mix::Insert) else {
             let id = self.rows.last().map_or(0, |(id, _)| *id) + 1;
             self.rows.push((id, self.done));
+            self.newest = self.done;
             return Change::Insert(id);
-        }
-        let at = self.random.below(self.rows.len() as u64) as usize;
+        };
         let id = self.rows[at].0;
         if mix == Mix::Delete {
             self.rows.remove(at);
             return Change::Delete(id);
         }
-        self.rows[at].1 = self.done;
+        (self.rows[at].1, self.newest) = (self.done, self.done);
         Change::Update(id)
     }
 }
@@ -335,13 +344,15 @@ mod tests {
     #[test]
     fn no_two_states_are_alike() {
         for (mix, _) in Mix::ALL {
-            let options = WorkloadOptions { mix, rows: 5, transactions: 200, ..WorkloadOptions::default() };
-            let mut changes = Changes::new(&options, 3);
-            let mut seen = BTreeSet::from([changes.rows().clone()]);
-            for _ in 0..options.transactions {
-                changes.step();
-                assert!(seen.insert(changes.rows().clone()), "{mix:?}");
-                assert!(changes.rows().is_sorted());
+            for rows in [0, 1, 5] {
+                let options = WorkloadOptions { mix, rows, transactions: 300, ..WorkloadOptions::default() };
+                let mut changes = Changes::new(&options, 3);
+                let mut seen = BTreeSet::from([changes.rows().clone()]);
+                for _ in 0..options.transactions {
+                    changes.step();
+                    assert!(seen.insert(changes.rows().clone()), "{mix:?}");
+                    assert!(changes.rows().is_sorted());
+                }
             }
         }
     }

@@ -1,0 +1,69 @@
+//! What SQLite promises survives power cuts, and bugs in the mapping of its syncs are found.
+
+use flashweir_lab::crash::files::Format;
+use flashweir_lab::stack::FlushMode;
+use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, explore};
+use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
+
+fn config(format: Format, plan: Plan) -> CrashConfig {
+    CrashConfig {
+        format,
+        mode: FlushMode::RangeFlush,
+        plan,
+        count: Some(2),
+        cuts: None,
+        states_each: 8,
+        transactions: 12,
+        seed: 1,
+        jobs: 1,
+        violations_max: 1,
+    }
+}
+
+fn explored(config: &CrashConfig) -> CrashReport {
+    explore(config, &mut |_| true).unwrap()
+}
+
+#[test]
+fn what_is_committed_is_there_after_cuts() {
+    use Format::{Ext4, Ext4Dual, F2fs, F2fsDual};
+    for (format, orders) in [
+        (Ext4, &[OrderMode::None][..]),
+        (F2fs, &[OrderMode::None]),
+        (Ext4Dual, &[OrderMode::Durable, OrderMode::All]),
+        (F2fsDual, &[OrderMode::Durable, OrderMode::All]),
+    ] {
+        for order in orders {
+            for (journal_mode, synchronous) in [
+                (JournalMode::Delete, Synchronous::Full),
+                (JournalMode::Delete, Synchronous::Extra),
+                (JournalMode::Persist, Synchronous::Full),
+                (JournalMode::Wal, Synchronous::Full),
+                (JournalMode::Wal, Synchronous::Normal),
+            ] {
+                let plan = Plan { journal_mode, synchronous, order: *order, planted: None };
+                let report = explored(&config(format, plan));
+                assert_eq!(report.violations, [], "{format:?} {plan:?}");
+                assert!(report.totals.opened > 4, "{format:?} {plan:?}: {report:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_report_repeats_with_any_number_of_threads() {
+    let plan = Plan { journal_mode: JournalMode::Wal, order: OrderMode::All, ..Plan::default() };
+    let one = config(Format::Ext4Dual, plan);
+    let two = CrashConfig { jobs: 2, ..one.clone() };
+    assert_eq!(explored(&one), explored(&two));
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    for (planted, journal_mode, order, format) in MUTANTS {
+        let plan = Plan { journal_mode, synchronous: Synchronous::Full, order, planted: Some(planted) };
+        let hunt = CrashConfig { count: Some(40), states_each: 40, ..config(format, plan) };
+        let report = explored(&hunt);
+        assert_eq!(report.violations.len(), 1, "{plan:?}: {report:?}");
+    }
+}
