@@ -65,7 +65,10 @@ pub(crate) struct SqliteArgs {
     /// Transactions at most
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<u64>(1, 100_000_000))]
     transactions: u64,
-    /// No transaction begins after so much virtual time
+    /// Time at the start in which transactions do not count
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    ramp: Duration,
+    /// No transaction begins after so much measured time
     #[arg(long, value_name = "TIME", value_parser = time)]
     runtime: Option<Duration>,
     /// Rows at the beginning
@@ -251,6 +254,7 @@ impl SqliteArgs {
                                 MixArg::Mixed => Mix::Mixed,
                             },
                             transactions: self.transactions,
+                            ramp: self.ramp,
                             runtime: self.runtime,
                             rows: self.rows,
                             row_bytes: self.row_bytes,

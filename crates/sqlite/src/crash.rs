@@ -16,7 +16,9 @@
 
 use crate::host::{Guest, HostOptions};
 use crate::order::{JournalMode, OrderMode, Plan, PlantedBug};
-use crate::workload::{self, Changes, ENDED, Mix, Rows, SqliteError, Statements, WorkloadOptions, body};
+use crate::workload::{
+    self, BEGUN, Changes, ENDED, Mix, Rows, SqliteError, Statements, WorkloadOptions, body,
+};
 use flashweir_core::Duration;
 use flashweir_core::random::{Stream, mix};
 use flashweir_device::Device;
@@ -272,6 +274,7 @@ impl Case {
         let options = WorkloadOptions {
             mix: Mix::Mixed,
             transactions: config.transactions,
+            ramp: Duration::ZERO,
             runtime: None,
             rows: u64::from(one_of(&[0, 10, 60])),
             // Some rows need several pages.
@@ -365,6 +368,7 @@ impl Case {
         let over = Rc::clone(&ended);
         guest.on_mark(move |mark| match mark {
             ENDED => over.set(true),
+            BEGUN => {}
             mark => told.borrow_mut().0.push((now.get(), mark)),
         });
         let interval = Duration::from_secs(1);

@@ -25,6 +25,7 @@ mod interface;
 mod locks;
 pub mod order;
 pub mod run;
+pub mod study;
 pub mod workload;
 
 pub use guest::{Clock, Phase, PhaseStats, Phases};

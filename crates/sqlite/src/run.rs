@@ -259,17 +259,20 @@ async fn task<F: Volume>(setup: Setup, port: Port, handle: Handle) -> Result<Don
         Guest::new(vfs.process(Creds::ROOT), handle.clone(), HostOptions { plan, seed, epoch_seconds });
     guest.run(move |_| workload::prepare(&plan, &options, seed)).await?;
     vfs.sync_all().await.map_err(FilesError::Sync)?;
-    guest.take_phases();
-    let earlier = Counters::now(&port, &vfs, handle.now());
-    let interval = setup.interval;
-    let ended = Rc::new(RefCell::new(None));
-    let (told, counted, of) = (Rc::clone(&ended), guest.clone(), vfs.clone());
+    let counted = Rc::new(RefCell::new([const { None }; 2]));
+    let (told, of) = (Rc::clone(&counted), guest.clone());
     guest.on_mark(move |mark| {
-        if mark == workload::ENDED {
-            *told.borrow_mut() = Some((counted.take_phases(), Counters::now(&port, &of, handle.now())));
-        }
+        let place = match mark {
+            workload::BEGUN => 0,
+            workload::ENDED => 1,
+            _ => return,
+        };
+        told.borrow_mut()[place] = Some((of.take_phases(), Counters::now(&port, &vfs, handle.now())));
     });
+    let interval = setup.interval;
     let measured = guest.run(move |clock| workload::work(clock, &plan, &options, seed, interval)).await?;
-    let (phases, later) = ended.take().expect("the work says when it has ended");
+    let [Some((_, earlier)), Some((phases, later))] = counted.take() else {
+        unreachable!("the work says when measuring begins and ends")
+    };
     Ok(Done { measured, phases, earlier, later })
 }

@@ -20,6 +20,8 @@ use std::fmt;
 /// Where the database is.
 pub const DATABASE: &str = "/test.db";
 
+/// What [`work`] marks when measuring begins.
+pub const BEGUN: u64 = u64::MAX - 1;
 /// What [`work`] marks when its last transaction has ended, before it closes the database.
 pub const ENDED: u64 = u64::MAX;
 
@@ -61,7 +63,9 @@ pub struct WorkloadOptions {
     pub mix: Mix,
     /// Transactions at most.
     pub transactions: u64,
-    /// No transaction begins after so much time.
+    /// Time at the start in which transactions do not count.
+    pub ramp: Duration,
+    /// No transaction begins after so much measured time.
     pub runtime: Option<Duration>,
     /// Rows at the beginning; deletes have one more for each transaction.
     pub rows: u64,
@@ -80,6 +84,7 @@ impl Default for WorkloadOptions {
         Self {
             mix: Mix::Insert,
             transactions: 1_000,
+            ramp: Duration::ZERO,
             runtime: None,
             rows: 1_000,
             row_bytes: 100,
@@ -293,8 +298,8 @@ pub struct Measured {
     pub calls: Vec<CallResult>,
 }
 
-/// Does the transactions. Each is told to the world before ([`Clock::mark`], twice its number less one) and after (twice its number), and
-/// [`ENDED`] at the end.
+/// Does the transactions. Each is told to the world before ([`Clock::mark`], twice its number less one) and after (twice its number);
+/// [`BEGUN`] and [`ENDED`] are the measured time.
 ///
 /// # Errors
 /// What SQLite says.
@@ -309,19 +314,28 @@ pub fn work(
     let mut statements = Statements::new(&db, options)?;
     // What a connection reads first of all is not what is measured.
     db.query_row("SELECT count(*) FROM list", [], |_| Ok(()))?;
+    let mut changes = Changes::new(options, seed);
+    let mut step = || {
+        let change = changes.step();
+        let number = changes.done();
+        clock.mark(2 * number - 1);
+        clock.compute(options.compute);
+        statements.apply(change, number)?;
+        clock.mark(2 * number);
+        Ok::<_, SqliteError>((change, number))
+    };
+    let (mut done, ramped) = (0, clock.now() + options.ramp);
+    while done < options.transactions && clock.now() < ramped {
+        done = step()?.1;
+    }
     let begin = clock.now();
+    clock.mark(BEGUN);
     let names = ["insert", "update", "delete"];
     let mut recorders = names.map(|_| CallRecorder::new(begin, interval));
-    let mut changes = Changes::new(options, seed);
-    while changes.done() < options.transactions
-        && options.runtime.is_none_or(|runtime| clock.now() < begin + runtime)
-    {
+    while done < options.transactions && options.runtime.is_none_or(|runtime| clock.now() < begin + runtime) {
         let began = clock.now();
-        let change = changes.step();
-        clock.mark(2 * changes.done() - 1);
-        clock.compute(options.compute);
-        statements.apply(change, changes.done())?;
-        clock.mark(2 * changes.done());
+        let (change, number) = step()?;
+        done = number;
         let kind = match change {
             Change::Insert(_) => 0,
             Change::Update(_) => 1,

@@ -12,7 +12,7 @@ fn config(format: Format, plan: Plan) -> CrashConfig {
         plan,
         count: Some(2),
         cuts: None,
-        states_each: 8,
+        states_each: 16,
         transactions: 12,
         seed: 1,
         jobs: 1,
@@ -27,6 +27,7 @@ fn explored(config: &CrashConfig) -> CrashReport {
 #[test]
 fn what_is_committed_is_there_after_cuts() {
     use Format::{Ext4, Ext4Dual, F2fs, F2fsDual};
+    let mut seed = 0;
     for (format, orders) in [
         (Ext4, &[OrderMode::None][..]),
         (F2fs, &[OrderMode::None]),
@@ -42,9 +43,11 @@ fn what_is_committed_is_there_after_cuts() {
                 (JournalMode::Wal, Synchronous::Normal),
             ] {
                 let plan = Plan { journal_mode, synchronous, order: *order, planted: None };
-                let report = explored(&config(format, plan));
+                // One volume for each.
+                seed += 1;
+                let report = explored(&CrashConfig { count: Some(1), seed, ..config(format, plan) });
                 assert_eq!(report.violations, [], "{format:?} {plan:?}");
-                assert!(report.totals.opened > 4, "{format:?} {plan:?}: {report:?}");
+                assert!(report.totals.opened > 1, "{format:?} {plan:?}: {report:?}");
             }
         }
     }
