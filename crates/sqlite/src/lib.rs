@@ -17,6 +17,7 @@
 //!
 //! Deliberately absent: extensions, memory maps of the database, locks between processes, and SQLite on files of the host:
 //! its source of random numbers is one for the whole process, and is seeded here.
+#![deny(unsafe_code)]
 
 pub mod crash;
 mod guest;
