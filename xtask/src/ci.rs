@@ -83,6 +83,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
         show(weir(seed).args(["crash", "--mutants", "--quiet", "--states", &MUTANT_STATES.to_string()]))
     });
     steps.step("cuts of a file system", || file_cuts(seed));
+    steps.step("cuts below SQLite", || sqlite_cuts(seed));
     steps.step("live power cuts", || live_cuts::ci(seed));
     f2fs::JUDGES.steps(steps, seed);
     ext4::JUDGES.steps(steps, seed);
@@ -212,6 +213,22 @@ fn file_cuts(seed: u64) -> Verdict {
     let hunt =
         ["crash", "files", "--mutants", "--quiet", "--states-each", "30", "--count", "40", "--seed", "1"];
     show(weir(seed).args(hunt))
+}
+
+/// SQLite's promises by each kind of journal, by waiting, and by order where its syncs only order, or everywhere.
+fn sqlite_cuts(seed: u64) -> Verdict {
+    let seed_text = seed.to_string();
+    for what in [
+        "--format ext4 --order none --journal delete,truncate,persist,wal",
+        "--format ext4-dual --order durable,all --journal delete,persist,wal",
+        "--format f2fs-dual --order durable,all --journal delete,wal",
+    ] {
+        let all = ["crash", "sqlite", "--quiet", "--cuts", "100", "--seed", &seed_text];
+        if let Verdict::Failed(why) = show(weir(seed).args(all).args(what.split(' '))) {
+            return Verdict::Failed(why);
+        }
+    }
+    Verdict::Passed(String::new())
 }
 
 fn crash(seed: u64) -> Verdict {

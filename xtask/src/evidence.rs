@@ -17,6 +17,8 @@ enum Kind {
     CrashStates { devices: &'static [&'static str], chunk: u64, wanted: u64 },
     /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
     FileCuts { campaigns: &'static [&'static str], wanted: u64 },
+    /// Cuts below SQLite, so many of each kind of promise.
+    SqliteCuts { campaigns: &'static [&'static str], wanted: u64 },
     /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
     LiveCuts { chunk: u32, wanted: u64 },
     /// The claims of a paper at full scale, one study after the other, with so many seeds.
@@ -25,11 +27,12 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 8] = [
+const ALL: [(&str, Kind); 9] = [
     ("crash-d0-d1-d2", Kind::CrashStates { devices: &[], chunk: 500_000, wanted: 1_000_000 }),
     ("crash-d3", Kind::CrashStates { devices: D3, chunk: 500_000, wanted: 1_000_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
     ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
+    ("sqlite-cuts", Kind::SqliteCuts { campaigns: &SQLITE_CUTS, wanted: 10_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
@@ -51,6 +54,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         good &= match *kind {
             Kind::CrashStates { devices, chunk, wanted } => file.crash_states(devices, chunk, wanted)?,
             Kind::FileCuts { campaigns, wanted } => file.file_cuts(campaigns, wanted)?,
+            Kind::SqliteCuts { campaigns, wanted } => file.sqlite_cuts(campaigns, wanted)?,
             Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
             Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
@@ -110,6 +114,25 @@ const EXT4_CUTS: [&str; 10] = [
     "--format ext4-dual --sequences random --on late --states 12000 --fsck-every 200 --kernel-every 1000",
     "--format ext4-dual --sequences reuse --on late --states 15000 --fsck-every 200 --kernel-every 1000",
     "--format ext4-dual --sequences seq-1 --states-each 12 --fsck-every 200 --kernel-every 1000",
+];
+
+/// Kinds of promises of SQLite: its journals by waiting, with order in the place of waiting where durability is kept, and by order
+/// alone, on both file systems.
+const SQLITE_CUTS: [&str; 14] = [
+    "--format ext4 --journal delete --sync full --order none",
+    "--format ext4 --journal delete --sync extra --order none",
+    "--format ext4 --journal truncate --sync full --order none",
+    "--format ext4 --journal persist --sync full --order none",
+    "--format ext4 --journal wal --sync full --order none",
+    "--format ext4 --journal wal --sync normal --order none",
+    "--format ext4-dual --journal delete --sync extra --order durable",
+    "--format ext4-dual --journal persist --sync full --order durable",
+    "--format ext4-dual --journal wal --sync full --order durable",
+    "--format ext4-dual --journal delete --sync full --order all",
+    "--format ext4-dual --journal persist --sync full --order all",
+    "--format ext4-dual --journal wal --sync full --order all",
+    "--format f2fs-dual --journal persist --sync full --order durable",
+    "--format f2fs-dual --journal wal --sync full --order all",
 ];
 
 /// What one campaign of file cuts found.
@@ -230,6 +253,32 @@ impl Evidence {
         let (violations, fsck, kernel) = (self.sum("violations"), self.sum("fsck"), self.sum("kernel"));
         let states = self.sum("states");
         self.finish(json!({ "states": states, "violations": violations, "fsck": fsck, "kernel": kernel }))?;
+        Ok(violations == 0)
+    }
+
+    /// One chunk for each kind of promise.
+    fn sqlite_cuts(&mut self, campaigns: &[&str], wanted: u64) -> Result<bool, String> {
+        take(&mut weir_builds(self.seed))?;
+        for what in &campaigns[self.chunks().len().min(campaigns.len())..] {
+            let (seed, cuts) = (self.seed.to_string(), wanted.to_string());
+            let all = ["crash", "sqlite", "--quiet", "--output", "json", "--seed", &seed, "--cuts", &cuts];
+            // A violation is in what is printed, and counted below.
+            let output = weir(self.seed).args(all).args(what.split(' ')).output();
+            let output = output.map_err(|error| format!("weir crash sqlite: {error}"))?;
+            let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
+                format!("weir crash sqlite: {}", String::from_utf8_lossy(&output.stderr).trim())
+            })?;
+            let run = &answer["runs"][0];
+            let violations = run["violations"].as_array().map_or(0, Vec::len);
+            let chunk = json!({
+                "format": run["format"], "plan": run["plan"], "cuts": run["totals"]["made"],
+                "violations": violations, "totals": run["totals"],
+            });
+            self.add_chunk(chunk)?;
+            println!("   {what}: {} cuts, {violations} violations", run["totals"]["made"]);
+        }
+        let violations = self.sum("violations");
+        self.finish(json!({ "cuts": self.sum("cuts"), "violations": violations }))?;
         Ok(violations == 0)
     }
 

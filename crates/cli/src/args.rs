@@ -1,10 +1,12 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
+use crate::crash_sqlite::CrashSqliteArgs;
 use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
 use crate::filesystem::{FsckArgs, MkfsCommand};
 use crate::mount::MountArgs;
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
+use crate::sqlite::SqliteArgs;
 use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -25,6 +27,7 @@ use std::path::PathBuf;
   weir fio job.fio --device sata-mlc --device my.toml --set ftl.gc.policy=fifo
   weir run scenarios/first-look.toml                   four devices under three workloads
   weir files varmail --device rflush --flush rflush    filebench on F2FS, syncs by range flush
+  weir sqlite --device barrier-850 --order none,durable  SQLite, and syncs that only order
   weir replay tpcc.trace --device mqsim-default --fit wrap
   weir explain job.fio --device sata-mlc               where the time of the slowest 0.1 % went
   weir waf --policy greedy,fifo                        write amplification beside theory
@@ -52,6 +55,8 @@ pub(crate) enum Command {
     Fio(FioArgs),
     /// Run workloads on the files of a file system on a device
     Files(FilesArgs),
+    /// Run SQLite itself on a file system on a device
+    Sqlite(SqliteArgs),
     /// Replay a trace on one device or several
     Replay(ReplayArgs),
     /// Look at traces
@@ -669,6 +674,8 @@ pub(crate) struct CrashArgs {
 pub(crate) enum CrashCommand {
     /// Cut the power of a file system: sequences of operations on files, every state that the device may leave
     Files(CrashFilesArgs),
+    /// Cut the power below SQLite: what it said was committed is there, and its database is good
+    Sqlite(CrashSqliteArgs),
 }
 
 #[derive(Debug, Args)]

@@ -1,12 +1,12 @@
 //! `weir crash`: the crash laboratory on the command line.
 
 use crate::args::{CrashArgs, CrashCommand, InfoOutput};
-use crate::crash_files;
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
 use crate::output::{check, print, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
+use crate::{crash_files, crash_sqlite};
 use flashweir_device::PlantedBug;
 use flashweir_lab::crash::devices::{names, tiny};
 use flashweir_lab::crash::token::bug_named;
@@ -22,8 +22,10 @@ use std::time::Instant;
 
 /// `weir crash`.
 pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(CrashCommand::Files(args)) = &args.command {
-        return crash_files::command(args, cancel);
+    match &args.command {
+        Some(CrashCommand::Files(args)) => return crash_files::command(args, cancel),
+        Some(CrashCommand::Sqlite(args)) => return crash_sqlite::command(args, cancel),
+        None => {}
     }
     if let Some(token) = &args.replay {
         return again(token);

@@ -143,7 +143,7 @@ pub(crate) enum FormatArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum JournalModeArg {
+pub(crate) enum JournalModeArg {
     /// Data are on the disk before the transaction that makes them part of a file
     Ordered,
     /// Data go through the journal
@@ -153,7 +153,7 @@ enum JournalModeArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum CommitArg {
+pub(crate) enum CommitArg {
     /// By waiting and flushes
     Legacy,
     /// By barriers
@@ -191,11 +191,7 @@ impl FormatOptions {
         only(self.fastboot, "--fastboot", "f2fs", "ext4")?;
         only(self.range_checkpoints, "--range-checkpoints", "f2fs", "ext4")?;
         only(flush.contains(&FlushArg::Rflush), "--flush rflush", "f2fs", "ext4")?;
-        let journaling = match self.journal_mode {
-            None | Some(JournalModeArg::Ordered) => Journaling::Ordered,
-            Some(JournalModeArg::Journal) => Journaling::Journal,
-            Some(JournalModeArg::Writeback) => Journaling::Writeback,
-        };
+        let journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
         let (commit_mode, multi_version) = (self.commit_mode(), self.multi_version);
         Ok(Format::Ext4(Ext4Options { journaling, commit_mode, multi_version, ..Ext4Options::default() }))
     }
@@ -210,12 +206,7 @@ impl FormatOptions {
     /// What a device cannot do of what is asked for.
     pub(crate) fn check_device(&self, device: &DeviceConfig, flush: &[FlushArg]) -> Outcome<()> {
         let name = &device.name;
-        if flush.contains(&FlushArg::Rflush) && device.buffer.range_flush == RangeFlushSupport::None {
-            return Err(Failure::Usage(format!(
-                "--flush cannot be `rflush` on {name}: buffer.range_flush is none: expected --set \
-                 buffer.range_flush=selective, or another --flush"
-            )));
-        }
+        flush.iter().try_for_each(|flush| flush.check_device(device))?;
         if self.is_dual() && device.order.policy == PersistPolicy::None {
             return Err(Failure::Usage(format!(
                 "--commit cannot be `dual` on {name}: order.policy is none: expected --set \
@@ -226,7 +217,29 @@ impl FormatOptions {
     }
 }
 
+impl JournalModeArg {
+    pub(crate) fn journaling(self) -> Journaling {
+        match self {
+            Self::Ordered => Journaling::Ordered,
+            Self::Journal => Journaling::Journal,
+            Self::Writeback => Journaling::Writeback,
+        }
+    }
+}
+
 impl FlushArg {
+    /// What a device cannot do of it.
+    pub(crate) fn check_device(self, device: &DeviceConfig) -> Outcome {
+        if self == Self::Rflush && device.buffer.range_flush == RangeFlushSupport::None {
+            return Err(Failure::Usage(format!(
+                "--flush cannot be `rflush` on {}: buffer.range_flush is none: expected --set \
+                 buffer.range_flush=selective, or another --flush",
+                device.name
+            )));
+        }
+        Ok(())
+    }
+
     pub(crate) fn mode(self) -> FlushMode {
         match self {
             Self::Flush => FlushMode::Flush,
@@ -236,7 +249,7 @@ impl FlushArg {
     }
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned())
 }
 

@@ -10,6 +10,7 @@
 mod args;
 mod crash;
 mod crash_files;
+mod crash_sqlite;
 mod devices;
 mod error;
 mod explain;
@@ -26,6 +27,7 @@ mod report;
 mod reproduce;
 mod run;
 mod serve;
+mod sqlite;
 mod top;
 mod trace;
 mod usage;
@@ -57,6 +59,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Run(args) => run::run(args, cancel),
         Command::Fio(args) => run::fio(args, cancel),
         Command::Files(args) => files::command(args, cancel),
+        Command::Sqlite(args) => sqlite::command(args, cancel),
         Command::Replay(args) => run::replay(args, cancel),
         Command::Trace(command) => trace::command(command),
         Command::Device(command) => devices::command(command),

@@ -46,7 +46,12 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(path) = &args.report {
         check(path)?;
     }
-    let studies = chosen(studies, &args.study)?;
+    let mut studies = studies.to_vec();
+    if let Some((more, with)) = flashweir_sqlite::study::of_paper(name) {
+        paper.claim.extend(more.claim);
+        studies.extend(with);
+    }
+    let studies = chosen(&studies, &args.study)?;
     paper.claim.retain(|claim| studies.iter().any(|study| study.name == claim.study));
     let scale: Scale = args.scale.into();
     let seeds = args.seeds.unwrap_or(scale.seeds());

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 187] = [
+const BAD: [(&str, &str); 193] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
@@ -188,6 +188,12 @@ const BAD: [(&str, &str); 187] = [
     ("files varmail", "missing: --device <PRESET|FILE.toml>"),
     ("files linkbench,nodes=5 --device rflush", "nodes is 5: expected 100 to 4294967296"),
     ("files tpcc,commit=now --device rflush", "commit cannot be `now`: expected sync, write or lazy"),
+    ("sqlite", "missing: --device <PRESET|FILE.toml>"),
+    ("sqlite --device barrier-850 --order all --commit legacy", "--order all needs --commit dual"),
+    ("sqlite --device sata-mlc --order durable", "barriers cannot be on sata-mlc: order.policy is none: expected --set order.policy=in-order-recovery, or --order none"),
+    ("sqlite --device barrier-850 --format f2fs --journal-mode ordered", "--journal-mode needs --format ext4, and it is f2fs"),
+    ("sqlite --device rflush --flush rflush", "--flush rflush needs --format f2fs, and it is ext4"),
+    ("crash sqlite --order durable", "--order: order durable needs a format with order, and it is ext4"),
     ("files varmail --device barrier-850 --format ext4 --order-only", "--order-only needs --commit dual"),
     ("files varmail --device barrier-850 --commit dual --multi-version", "--multi-version needs --format ext4, and it is f2fs"),
     ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench, oltp-insert; did you mean `varmail`?"),
@@ -317,6 +323,8 @@ fn every_help_page_teaches_within_100_columns() {
         "run",
         "fio",
         "files",
+        "sqlite",
+        "crash sqlite",
         "replay",
         "explain",
         "waf",
@@ -687,6 +695,32 @@ fn workloads_on_files_run_side_by_side() {
     let line = "files varmail,nfiles=50,nthreads=2 --device barrier-850 --commit dual --runtime 50ms -q";
     let table = good(&place.say(line)).to_owned();
     assert!(table.contains("barrier-850, f2fs dual, FLUSH"), "{table}");
+}
+
+#[test]
+fn sqlite_runs_by_waiting_and_by_order() {
+    let place = Place::new("sqlite");
+    let line = "sqlite --device barrier-850 --journal persist,wal --order none,durable --transactions 30 -q";
+    let table = good(&place.say(line)).to_owned();
+    for needle in [
+        "journal's end   fdatasync",
+        "fdatabarrier",
+        "ext4 ordered legacy",
+        "ext4 ordered dual",
+        "transactions/s",
+    ] {
+        assert!(table.contains(needle), "{needle}: {table}");
+    }
+    let json = |jobs: u32| good(&place.say(&format!("{line} --output json --jobs {jobs}"))).to_owned();
+    let all: serde_json::Value = serde_json::from_str(&json(1)).unwrap();
+    assert_eq!(all["runs"].as_array().unwrap().len(), 4);
+    assert_eq!(all["runs"][3]["plan"]["order"], "durable");
+    assert_eq!(json(1), json(2), "results depend on the number of jobs");
+    let line = "crash sqlite --journal wal --count 1 --cuts-each 6 --transactions 8 -q";
+    assert!(good(&place.say(line)).contains("violations"));
+    let bug = place.say("crash sqlite --planted no-database-sync --count 4 -q");
+    assert_eq!(bug.status.code(), Some(1));
+    assert!(text(&bug.stdout).contains("to see it again: weir crash sqlite --format ext4 --journal delete"));
 }
 
 #[test]

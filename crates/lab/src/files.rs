@@ -236,7 +236,8 @@ impl Mountable for Ext4 {
 }
 
 /// A file system that a setup can ask for.
-pub(crate) trait Volume: Mountable {
+#[expect(async_fn_in_trait, reason = "a stack has one thread: no future needs to be Send")]
+pub trait Volume: Mountable {
     /// What it counts.
     type Metrics: Clone;
     /// Its name before its counters.
@@ -365,15 +366,7 @@ fn run_on<F: Volume>(
     let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
-    let mut metrics = BTreeMap::new();
-    let lists = [
-        ("device", device.list().to_vec()),
-        ("vfs", later.vfs.since(&earlier.vfs).list().to_vec()),
-        (F::PREFIX, F::counted(&later.fs, &earlier.fs)),
-    ];
-    for (prefix, list) in lists {
-        metrics.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
-    }
+    let mut metrics = later.since::<F>(&earlier);
     metrics.insert("trace_hash".into(), stack.trace_hash());
     Ok(Some(FilesResult {
         device: setup.device.name.clone(),
@@ -410,10 +403,12 @@ fn go_on(stack: &mut Stack, is_done: impl Fn() -> bool) -> Result<(), FilesError
 }
 
 /// Counters at an instant.
-#[derive(Clone)]
-struct Counters<M> {
-    at: Instant,
-    device: DeviceMetrics,
+#[derive(Clone, Debug)]
+pub struct Counters<M> {
+    /// The instant.
+    pub at: Instant,
+    /// Of the device.
+    pub device: DeviceMetrics,
     vfs: VfsMetrics,
     fs: M,
 }
@@ -424,9 +419,24 @@ impl<M> Counters<M> {
         Self::now(&port, &vfs, at)
     }
 
-    fn now<F: Volume<Metrics = M>>(port: &Port, vfs: &Vfs<F>, at: Instant) -> Self {
+    /// Those of now, which is `at`.
+    pub fn now<F: Volume<Metrics = M>>(port: &Port, vfs: &Vfs<F>, at: Instant) -> Self {
         let device = port.with_device(|device| *device.metrics());
         Self { at, device, vfs: vfs.metrics(), fs: vfs.fs().counters() }
+    }
+
+    /// What was counted since, by name.
+    pub fn since<F: Volume<Metrics = M>>(&self, earlier: &Self) -> BTreeMap<String, u64> {
+        let mut metrics = BTreeMap::new();
+        let lists = [
+            ("device", self.device.since(&earlier.device).list().to_vec()),
+            ("vfs", self.vfs.since(&earlier.vfs).list().to_vec()),
+            (F::PREFIX, F::counted(&self.fs, &earlier.fs)),
+        ];
+        for (prefix, list) in lists {
+            metrics.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
+        }
+        metrics
     }
 }
 

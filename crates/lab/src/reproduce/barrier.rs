@@ -18,8 +18,8 @@ use flashweir_fs::vfs::HostCosts;
 use flashweir_host::{BlockLayer, DepthSample, HostConfig};
 use std::collections::VecDeque;
 
-/// A device below a file system that commits so: the firmware without barriers has no cost of them.
-fn device_of(name: &str, commit_mode: CommitMode) -> DeviceConfig {
+/// A device below a file system that commits so: the firmware without barriers has no cost of them. Panics if there is no such preset.
+pub fn device_of(name: &str, commit_mode: CommitMode) -> DeviceConfig {
     let mut device = preset(name).expect("it comes with the program");
     if commit_mode == CommitMode::Legacy {
         device.order.penalty = 0.0;

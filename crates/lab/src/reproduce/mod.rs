@@ -11,6 +11,7 @@
 mod barrier;
 mod rflush;
 
+pub use barrier::device_of as barrier_device;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,9 +63,9 @@ pub struct Study {
     /// The variants, in the paper's order.
     pub variants: &'static [&'static str],
     /// Values of the parameter.
-    points: fn(Scale) -> Vec<f64>,
+    pub points: fn(Scale) -> Vec<f64>,
     /// Measures one variant, at one value, with one seed.
-    measure: fn(usize, f64, u64, Scale) -> Vec<f64>,
+    pub measure: fn(usize, f64, u64, Scale) -> Vec<f64>,
 }
 
 /// One run that a study needs.
@@ -213,6 +214,46 @@ impl fmt::Display for Verdict {
     }
 }
 
+impl Paper {
+    /// Checks that each claim is about what a study measures, and says where it is from.
+    ///
+    /// # Errors
+    /// The first claim of which that is not so.
+    pub fn check(&self, studies: &[Study]) -> Result<(), String> {
+        for claim in &self.claim {
+            let wrong = |what: &str| Err(format!("{}: {what}", claim.id));
+            let Some(study) = studies.iter().find(|study| study.name == claim.study) else {
+                return wrong("no such study");
+            };
+            let has = |variant: &str| study.variants.contains(&variant);
+            let (least, most) = (claim.least.unwrap_or(f64::MIN), claim.most.unwrap_or(f64::MAX));
+            let is_measured = |scale| (study.points)(scale).contains(&claim.at);
+            let sources = [&claim.figure, &claim.text, &claim.paper];
+            match () {
+                () if self.claim.iter().filter(|other| other.id == claim.id).count() != 1 => {
+                    return wrong("a claim has a name of its own");
+                }
+                () if !study.metrics.iter().any(|(metric, _)| *metric == claim.metric) => {
+                    return wrong("no such metric");
+                }
+                () if !has(&claim.of) || !claim.over.as_deref().is_none_or(has) => {
+                    return wrong("no such variant");
+                }
+                () if ![Scale::Quick, Scale::Full].into_iter().all(is_measured) => {
+                    return wrong("nothing is measured there");
+                }
+                () if claim.least.is_none() && claim.most.is_none() => return wrong("no band"),
+                () if least >= most => return wrong("nothing is in its band"),
+                () if sources.iter().any(|source| source.trim().is_empty()) => {
+                    return wrong("it does not say where it is from");
+                }
+                () => {}
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Claim {
     /// The quantity that the claim is about.
     pub fn value(&self, rows: &[Row]) -> Option<f64> {
@@ -279,31 +320,26 @@ mod tests {
         for name in names() {
             let (paper, studies) = paper(name).unwrap();
             assert!(!paper.claim.is_empty() && !paper.paper.is_empty());
-            let ids: BTreeSet<&str> = paper.claim.iter().map(|claim| claim.id.as_str()).collect();
-            assert_eq!(ids.len(), paper.claim.len(), "{name}: a claim has a name of its own");
             let known: BTreeSet<&str> = studies.iter().map(|study| study.name).collect();
             assert_eq!(known.len(), studies.len(), "{name}: a study has a name of its own");
-            for claim in &paper.claim {
-                let study = studies.iter().find(|study| study.name == claim.study);
-                let study = study.unwrap_or_else(|| panic!("{name}, {}: no study {}", claim.id, claim.study));
-                assert!(study.metrics.iter().any(|(metric, _)| *metric == claim.metric), "{}", claim.id);
-                assert!(study.variants.contains(&claim.of.as_str()), "{}", claim.id);
-                assert!(
-                    claim.over.as_deref().is_none_or(|over| study.variants.contains(&over)),
-                    "{}",
-                    claim.id
-                );
-                for scale in [Scale::Quick, Scale::Full] {
-                    assert!((study.points)(scale).contains(&claim.at), "{} at {scale:?}", claim.id);
-                }
-                assert!(claim.least.is_some() || claim.most.is_some(), "{} has no band", claim.id);
-                let (least, most) = (claim.least.unwrap_or(f64::MIN), claim.most.unwrap_or(f64::MAX));
-                assert!(least < most, "{}: nothing is in its band", claim.id);
-                for source in [&claim.figure, &claim.text, &claim.paper] {
-                    assert!(!source.trim().is_empty(), "{} does not say where it is from", claim.id);
-                }
-            }
+            assert_eq!(paper.check(studies), Ok(()), "{name}");
         }
+    }
+
+    #[test]
+    fn a_claim_about_nothing_is_refused() {
+        let (paper, studies) = paper("rflush").unwrap();
+        let refused =
+            |claim: Claim| Paper { paper: String::new(), claim: vec![claim] }.check(studies).is_err();
+        let claim = &paper.claim[0];
+        assert!(!refused(claim.clone()));
+        assert!(refused(Claim { study: "nothing".into(), ..claim.clone() }));
+        assert!(refused(Claim { metric: "nothing".into(), ..claim.clone() }));
+        assert!(refused(Claim { of: "nobody".into(), ..claim.clone() }));
+        assert!(refused(Claim { at: -1.0, ..claim.clone() }));
+        assert!(refused(Claim { least: None, most: None, ..claim.clone() }));
+        assert!(refused(Claim { least: Some(2.0), most: Some(1.0), ..claim.clone() }));
+        assert!(refused(Claim { text: " ".into(), ..claim.clone() }));
     }
 
     #[test]

@@ -417,7 +417,12 @@ impl F2fs {
             return Ok(false);
         }
         self.balance().await?;
-        self.run(|state| state.write_inline(ino, &page.payload)).await
+        let is_inline = self.run(|state| state.write_inline(ino, &page.payload)).await?;
+        if is_inline {
+            // Its data are in a node, so fdatabarrier has to order that as if they had moved.
+            self.note_moved_page(ino);
+        }
+        Ok(is_inline)
     }
 
     /// Gives pages their places until there is no room for more or all have them, and submits them; the last of all ends as `last`

@@ -14,6 +14,7 @@
 
 pub mod ace;
 pub mod campaign;
+pub mod cuts;
 pub mod explorer;
 pub mod format;
 pub mod ops;

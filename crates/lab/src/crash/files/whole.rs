@@ -12,97 +12,30 @@
 //!
 //! Deliberately absent: cuts inside the device's recovery, which the laboratory of devices makes.
 
-use super::explorer::{Case, Counts, Effort, Fault, Found, Noted, Outside, base_hash, caught, idempotent};
+use super::cuts::{Cuts, Situation, awake, image_of, medium};
+use super::explorer::{Case, Counts, Effort, Fault, Found, Noted, Outside, caught, idempotent};
 use super::format::Did;
-use super::ops::PlaceHash;
 use super::oracle::History;
-use super::token::Bug;
 use super::tree::Tree;
-use super::volume::{BLOCKS, Base, Disk, check, exercise, recover};
-use crate::crash::explorer::{cell_hash, combinations};
+use super::volume::{BLOCKS, Disk, check, exercise, recover};
 use crate::stack::{FlushMode, Stack};
-use flashweir_contract::{Content, Contents, DeviceKind};
+use flashweir_contract::Contents;
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{Bytes, Instant, Lpn, Payload, Stream};
-use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
-use flashweir_device::nand::Interrupted;
-use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, Recovery, Torn};
+use flashweir_core::{Lpn, Payload, Stream};
+use flashweir_device::{Device, Media};
 use flashweir_fs::port::BlockPort;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Turns of one sequence at most; some tens of thousands are usual.
 const TURNS_MAX: u32 = 20_000_000;
 
-/// The device of a base: small, and full. Where everything is made durable by range flushes it is the emulator of the RFLUSH
-/// paper, whose buffer holds a whole sequence, and whose pages hold one unit, so that nothing is written beside what was
-/// asked for. The other one is a phone's, with a buffer that overflows, a link that takes time, several units in a page, and
-/// word lines that a cut destroys as a whole. Where the file system relies on order, each keeps epochs in one of the three ways,
-/// and has more blocks to spare, because what an epoch may still need cannot be collected.
-fn config(base: &Base) -> DeviceConfig {
-    use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
-    let is_phone = base.seed.is_multiple_of(2);
-    let is_ordered = base.format.device_kind() == DeviceKind::D3;
-    let name = if is_phone { "mobile-ufs" } else { "rflush" };
-    let mut config = preset(name).expect("it is among the presets");
-    let geometry = &mut config.geometry;
-    (geometry.channels, geometry.chips_per_channel, geometry.planes_per_die) = (2, 1, 1);
-    geometry.pages_per_block = if is_phone { 24 } else { 64 };
-    config.buffer.capacity = if is_phone { Bytes::kib(256) } else { Bytes::mib(4) };
-    config.buffer.range_flush = RangeFlushSupport::Selective;
-    config.ftl.over_provisioning = if is_ordered { 0.3 } else { 0.15 };
-    if is_ordered {
-        config.order.policy = [InOrderRecovery, Transactional, InOrderWriteBack][(base.seed % 3) as usize];
-    }
-    config.faults.paired_page_loss = is_phone;
-    let block_bytes = u64::from(geometry.pages_per_block) * geometry.page_bytes.0;
-    let blocks = (BLOCKS * 4096) as f64 / (1.0 - config.ftl.over_provisioning) / block_bytes as f64;
-    config.geometry.blocks_per_plane = (blocks / 2.0).ceil() as u32 + 1;
-    config
-}
-
-fn options(planted: Option<Bug>) -> DeviceOptions {
-    DeviceOptions { seed: 1, track_contents: true, planted: Bug::in_device(planted) }
-}
-
-/// A base as it lies on a device that has been written all over more than once.
-fn medium(base: &Base) -> Media {
-    let make = || {
-        let mut device = Device::new(config(base), options(None));
-        let units = device.geometry().user_units;
-        assert!(units >= BLOCKS, "the device has {units} units");
-        let mut random = Stream::new(base.seed, "ageing of a device");
-        let mut fill = FastForward::new(&mut device);
-        let content = |unit| base.contents.get(&Lpn(unit)).cloned().unwrap_or_default();
-        for unit in 0..units {
-            fill.write(Lpn(unit), Payload::Tag(mix(base.seed ^ unit)));
-        }
-        for unit in 0..units {
-            fill.write(Lpn(unit), content(unit));
-        }
-        for _ in 0..units {
-            let unit = random.below(units);
-            fill.write(Lpn(unit), content(unit));
-        }
-        fill.finish();
-        device.cut(Instant::ZERO, |_| Torn::Absent)
-    };
-    base.medium.get_or_init(make).clone()
-}
-
 /// The device that wakes up with a medium.
 fn wake(case: &Case<'_>, media: Media) -> Result<Device, Fault> {
-    caught(|| {
-        let config = config(case.base);
-        let (device, _) = Recovery::begin(&config, options(case.planted), media).finish();
-        device.audit();
-        Ok(device)
-    })
+    caught(|| Ok(awake(case.base, case.planted, media)))
 }
 
 /// The device, its tasks, and at which turn the power is to fail.
@@ -134,53 +67,9 @@ impl Disk for Powered {
     }
 }
 
-/// The hash of what a device reads as, as [`explorer`](super::explorer) hashes images.
-fn image_of(base: &Base, device: &Device) -> u64 {
-    let mut hash = PlaceHash::default();
-    let zero = Payload::default();
-    for lpn in (0..BLOCKS).map(Lpn) {
-        let (before, now) = (base.contents.get(&lpn).unwrap_or(&zero), device.peek(lpn).unwrap_or_default());
-        let is_shared = match (before, &now) {
-            (Payload::Bytes(a), Payload::Bytes(b)) => Arc::ptr_eq(a, b),
-            (a, b) => a == b,
-        };
-        if !is_shared {
-            hash.add(lpn, Content::from(&now).0);
-            hash.remove(lpn, Content::from(before).0);
-        }
-    }
-    base_hash(base).wrapping_add(hash.0)
-}
-
 fn contents_of(device: &Device) -> Contents {
     let units = (0..BLOCKS).map(|unit| (Lpn(unit), device.peek(Lpn(unit)).unwrap_or_default()));
     units.filter(|(_, payload)| *payload != Payload::Zero).collect()
-}
-
-/// What the power finds when it fails: the medium, and what is in the cells.
-struct Situation {
-    key: u64,
-    cells: Vec<Interrupted>,
-    now: Instant,
-}
-
-impl Situation {
-    /// `salt` stands for the medium.
-    fn new(device: &Device, now: Instant, salt: u64) -> Self {
-        let cells = device.interrupted(now);
-        let key = cells.iter().fold(mix(salt), |hash, cell| mix(hash ^ cell_hash(cell)));
-        Self { key, cells, now }
-    }
-
-    /// The ways in which the cells may be torn.
-    fn torn(&self) -> Vec<Vec<Torn>> {
-        combinations(&self.cells, &mut Stream::new(self.key, "torn operations"))
-    }
-
-    fn media(&self, device: &Device, torn: &[Torn]) -> Media {
-        let mut next = torn.iter();
-        device.cut(self.now, |_| next.next().copied().unwrap_or(Torn::Absent))
-    }
 }
 
 /// The position of a cut after so many turns.
@@ -238,44 +127,14 @@ pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
 impl Explorer<'_> {
     fn all(&mut self) -> Result<(), Found> {
         let (case, Effort { states_max, .. }) = (self.case, self.case.effort);
-        // First turns of situations, and of all media those with the lowest ranks.
-        let (mut firsts, mut last_key, mut allowed) = (Vec::new(), None, 0);
-        let mut chosen: BTreeMap<(u64, usize, usize), Media> = BTreeMap::new();
-        let run = drive(case, |turn, stack, is_last| {
-            let now = stack.cut_instant();
-            stack.with_device(|device| {
-                let situation = Situation::new(device, now, device.media().digest());
-                let is_old = last_key.replace(situation.key) == Some(situation.key);
-                if is_old && !is_last {
-                    return;
-                }
-                firsts.push(turn);
-                let torn = situation.torn();
-                allowed += torn.len() as u64;
-                for (index, torn) in torn.iter().enumerate() {
-                    let is_end = index == 0 && (turn == 0 || is_last);
-                    let rank = if is_end { 0 } else { mix(situation.key ^ index as u64).max(1) };
-                    let key = (rank, firsts.len() - 1, index);
-                    let is_wanted = chosen.last_key_value().is_none_or(|(last, _)| key < *last);
-                    if is_wanted || chosen.len() < states_max {
-                        chosen.insert(key, situation.media(device, torn));
-                    }
-                    if chosen.len() > states_max {
-                        chosen.pop_last();
-                    }
-                }
-            });
-        });
+        let mut cuts = Cuts::new(states_max);
+        let run = drive(case, |turn, stack, is_last| cuts.look(turn, stack, is_last));
         let (history, did, end) = run.map_err(|fault| Found { fault, cut: None, image: 0, nested: None })?;
         self.counts = self.counts.with(did);
-        self.counts.allowed += allowed;
-        self.counts.cuts += firsts.len() as u64;
-        let mut media: Vec<(usize, usize, Media)> =
-            chosen.into_iter().map(|((_, situation, torn), media)| (situation, torn, media)).collect();
-        media.sort_by_key(|&(situation, torn, _)| (situation, torn));
+        self.counts.allowed += cuts.allowed();
+        self.counts.cuts += cuts.situations();
         let mut judged = BTreeSet::new();
-        for (situation, _, media) in media {
-            let turns = firsts[situation]..firsts.get(situation + 1).copied().unwrap_or(end + 1);
+        for (turns, media) in cuts.into_media(end) {
             let image = self.recover(turns.start, media)?;
             for turn in turns {
                 if !judged.insert((image, history.key(position(turn)))) {

@@ -1,0 +1,365 @@
+//! `weir sqlite`: SQLite itself on a file system on a device, in virtual time.
+
+use crate::args::{InfoOutput, positive, whole};
+use crate::devices::{resolve, table};
+use crate::error::{Failure, Outcome};
+use crate::files::{CommitArg, FlushArg, FormatArg, JournalModeArg, cache, time};
+use crate::output::{check, print_or_write};
+use crate::pool::Pool;
+use crate::run::thousands;
+use clap::{Args, ValueEnum};
+use flashweir_core::Duration;
+use flashweir_device::config::PersistPolicy;
+use flashweir_fs::ext4::Ext4Options;
+use flashweir_fs::order::CommitMode;
+use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_lab::files::Format;
+use flashweir_lab::results::call_table;
+use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
+use flashweir_sqlite::run::{Setup, SqliteResult, run};
+use flashweir_sqlite::workload::{Mix, WorkloadOptions};
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir sqlite --device barrier-ufs --host phone --journal persist
+  weir sqlite --device barrier-850 --journal persist,wal --order none,durable,all     side by side
+  weir sqlite --device sata-mlc --format f2fs --journal wal --sync normal --mix update --transactions 5000
+
+SQLite runs unchanged, on a thread that waits for virtual time, and its transactions of one row each are measured. \
+--order says which of its syncs become barriers: none, those that are for order alone (durable), or all of them, with which a power \
+cut may lose the newest transactions. Barriers need --commit dual, which is the default with them, and a device that keeps \
+order (order.policy). docs/sqlite.md has the protocol.")]
+pub(crate) struct SqliteArgs {
+    /// A preset (see `weir device list`) or a device file; may be given often
+    #[arg(long, short, value_name = "PRESET|FILE.toml", required = true)]
+    device: Vec<String>,
+    /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The file system
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "ext4")]
+    format: FormatArg,
+    /// ext4: where data are [default: ordered]
+    #[arg(long, value_name = "MODE", value_enum)]
+    journal_mode: Option<JournalModeArg>,
+    /// How the file system keeps what it commits in its order [default: legacy with --order none, else dual]
+    #[arg(long, value_name = "MODE", value_enum)]
+    commit: Option<CommitArg>,
+    /// What becomes of a flush
+    #[arg(long, value_name = "MODE", value_enum, default_value = "flush")]
+    flush: FlushArg,
+    /// SQLite's journal_mode; several are run side by side
+    #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "delete")]
+    journal: Vec<JournalArg>,
+    /// SQLite's synchronous; several are run side by side
+    #[arg(long, value_name = "LEVEL", value_enum, value_delimiter = ',', default_value = "full")]
+    sync: Vec<SyncArg>,
+    /// Which of SQLite's syncs become barriers; several are run side by side
+    #[arg(long, value_name = "WHICH", value_enum, value_delimiter = ',', default_value = "none")]
+    order: Vec<OrderArg>,
+    /// What each transaction does with a row
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "insert")]
+    mix: MixArg,
+    /// Transactions at most
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<u64>(1, 100_000_000))]
+    transactions: u64,
+    /// Time at the start in which transactions do not count
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    ramp: Duration,
+    /// No transaction begins after so much measured time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    runtime: Option<Duration>,
+    /// Rows at the beginning
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<u64>(0, 10_000_000))]
+    rows: u64,
+    /// Bytes of a row
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = whole::<u32>(1, 1 << 20))]
+    row_bytes: u32,
+    /// CPU time of SQLite and the program for each transaction; that of calls comes from --host
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    compute: Duration,
+    /// Memory of the page cache
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = cache)]
+    cache: CacheConfig,
+    /// CPUs of the host and CPU time of its calls: zero (no limit, no time), server or phone
+    #[arg(long, value_name = "PRESET", default_value = "server", value_parser = HostCosts::preset)]
+    host: HostCosts,
+    /// Seed of all randomness
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    seed: u64,
+    /// Stacks that run at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    jobs: Option<u32>,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    output: InfoOutput,
+    /// Write the results to this file instead of stdout; it appears whole or not at all
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// No warnings and no progress; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JournalArg {
+    /// A rollback journal, deleted at each commit
+    Delete,
+    /// The same, emptied
+    Truncate,
+    /// The same, its header overwritten
+    Persist,
+    /// A write-ahead log
+    Wal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SyncArg {
+    /// At the moments that matter most; a log is not synced at commits
+    Normal,
+    /// Each transaction
+    Full,
+    /// The directory, too, when a journal was deleted
+    Extra,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OrderArg {
+    /// None: all are fdatasync
+    None,
+    /// Those that are for order alone
+    Durable,
+    /// All: nothing is durable, everything is in order
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MixArg {
+    /// Adds a row
+    Insert,
+    /// Changes one
+    Update,
+    /// Deletes one
+    Delete,
+    /// One of these, drawn
+    Mixed,
+}
+
+impl JournalArg {
+    pub(crate) fn mode(self) -> JournalMode {
+        match self {
+            Self::Delete => JournalMode::Delete,
+            Self::Truncate => JournalMode::Truncate,
+            Self::Persist => JournalMode::Persist,
+            Self::Wal => JournalMode::Wal,
+        }
+    }
+}
+
+impl SyncArg {
+    pub(crate) fn synchronous(self) -> Synchronous {
+        match self {
+            Self::Normal => Synchronous::Normal,
+            Self::Full => Synchronous::Full,
+            Self::Extra => Synchronous::Extra,
+        }
+    }
+}
+
+impl OrderArg {
+    pub(crate) fn mode(self) -> OrderMode {
+        match self {
+            Self::None => OrderMode::None,
+            Self::Durable => OrderMode::Durable,
+            Self::All => OrderMode::All,
+        }
+    }
+}
+
+impl SqliteArgs {
+    /// The file system below SQLite that has its syncs so.
+    fn format(&self, order: OrderMode) -> Outcome<Format> {
+        let commit_mode = match (self.commit, order) {
+            (Some(CommitArg::Legacy), OrderMode::None) | (None, OrderMode::None) => CommitMode::Legacy,
+            (Some(CommitArg::Dual), _) | (None, _) => CommitMode::DualMode,
+            (Some(CommitArg::Legacy), _) => {
+                return Err(Failure::Usage(format!("--order {} needs --commit dual", order.name())));
+            }
+        };
+        Ok(match (self.format, self.journal_mode) {
+            (FormatArg::F2fs, Some(_)) => {
+                return Err(Failure::Usage("--journal-mode needs --format ext4, and it is f2fs".into()));
+            }
+            (FormatArg::F2fs, None) => {
+                Format::F2fs { range_checkpoints: false, fastboot: false, commit_mode }
+            }
+            (FormatArg::Ext4, _) if self.flush == FlushArg::Rflush => {
+                return Err(Failure::Usage("--flush rflush needs --format f2fs, and it is ext4".into()));
+            }
+            (FormatArg::Ext4, mode) => {
+                let journaling = mode.map_or_else(Default::default, JournalModeArg::journaling);
+                Format::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() })
+            }
+        })
+    }
+
+    fn setups(&self) -> Outcome<Vec<Setup>> {
+        let mut setups = Vec::new();
+        for device in resolve(&self.device, &self.set)? {
+            self.flush.check_device(&device)?;
+            for journal in &self.journal {
+                for (sync, order) in
+                    self.sync.iter().flat_map(|sync| self.order.iter().map(move |order| (sync, order.mode())))
+                {
+                    let format = self.format(order)?;
+                    let is_dual = match &format {
+                        Format::F2fs { commit_mode, .. } => *commit_mode == CommitMode::DualMode,
+                        Format::Ext4(options) => options.commit_mode == CommitMode::DualMode,
+                    };
+                    if is_dual && device.order.policy == PersistPolicy::None {
+                        return Err(Failure::Usage(format!(
+                            "barriers cannot be on {}: order.policy is none: expected --set order.policy=in-order-recovery, or \
+                             --order none",
+                            device.name
+                        )));
+                    }
+                    setups.push(Setup {
+                        device: device.clone(),
+                        flush: self.flush.mode(),
+                        format,
+                        mount: MountOptions {
+                            cache: self.cache.clone(),
+                            costs: self.host,
+                            ..MountOptions::default()
+                        },
+                        plan: Plan {
+                            journal_mode: journal.mode(),
+                            synchronous: sync.synchronous(),
+                            order,
+                            planted: None,
+                        },
+                        workload: WorkloadOptions {
+                            mix: match self.mix {
+                                MixArg::Insert => Mix::Insert,
+                                MixArg::Update => Mix::Update,
+                                MixArg::Delete => Mix::Delete,
+                                MixArg::Mixed => Mix::Mixed,
+                            },
+                            transactions: self.transactions,
+                            ramp: self.ramp,
+                            runtime: self.runtime,
+                            rows: self.rows,
+                            row_bytes: self.row_bytes,
+                            compute: self.compute,
+                            ..WorkloadOptions::default()
+                        },
+                        seed: self.seed,
+                        interval: Duration::from_millis(100),
+                    });
+                }
+            }
+        }
+        Ok(setups)
+    }
+}
+
+/// `weir sqlite`.
+pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
+    if let Some(path) = &args.out {
+        check(path)?;
+    }
+    let setups = args.setups()?;
+    let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
+    let name = |at: usize| {
+        let Setup { device, plan, .. } = &setups[at];
+        format!("{}, {}, {}", device.name, plan.journal_mode.name(), plan.order.name())
+    };
+    let results = pool.all(setups.len(), name, |at, step| run(&setups[at], &mut || step(0.0)).transpose());
+    let results: Vec<SqliteResult> =
+        results.ok_or(Failure::Interrupted)?.into_iter().collect::<Result<_, _>>().map_err(Failure::run)?;
+    let text = match args.output {
+        InfoOutput::Table => {
+            let all: Vec<String> = results.iter().map(lines).collect();
+            all.join("\n") + &summary(&results)
+        }
+        InfoOutput::Json => {
+            let all = serde_json::json!({ "runs": results });
+            format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?)
+        }
+    };
+    print_or_write(args.out.as_deref(), &text)
+}
+
+/// What a run measured, for people.
+fn lines(result: &SqliteResult) -> String {
+    let Plan { journal_mode, synchronous, order, .. } = result.plan;
+    let count = result.transactions();
+    let each = |value: u64| format!("{:.2}", value as f64 / count.max(1) as f64);
+    let mut text = format!(
+        "{}, {}, {}: journal_mode {}, synchronous {}, order {}, seed {}: {} transactions in {:.3} s\n\n",
+        result.device,
+        result.format,
+        result.flush,
+        journal_mode.name(),
+        synchronous.name(),
+        order.name(),
+        result.workload.seed,
+        thousands(count),
+        result.workload.span_ns() as f64 / 1e9,
+    );
+    text.push_str(&call_table(std::slice::from_ref(&result.workload)));
+    let mut rows =
+        vec![["SQLite's calls", "", "per transaction", "mean µs", "max µs", "share"].map(str::to_owned)];
+    rows.extend(result.phases.iter().map(|phase| {
+        [
+            phase.what.clone(),
+            phase.call.clone(),
+            each(phase.calls),
+            format!("{:.1}", phase.total_ns as f64 / phase.calls.max(1) as f64 / 1e3),
+            format!("{:.1}", phase.max_ns as f64 / 1e3),
+            format!("{:.1} %", 100.0 * phase.total_ns as f64 / result.workload.span_ns().max(1) as f64),
+        ]
+    }));
+    text.push('\n');
+    text.push_str(&table(&rows, 2));
+    let metric = |name: &str| each(result.metrics.get(name).copied().unwrap_or(0));
+    let rows = [
+        ["per transaction".to_owned(), String::new()],
+        ["flushes".to_owned(), each(result.totals.flushes)],
+        ["bytes written by the host".to_owned(), each(result.totals.host_written_bytes)],
+        ["epochs".to_owned(), metric("device.epochs")],
+    ];
+    text.push('\n');
+    text.push_str(&table(&rows, 1));
+    text
+}
+
+/// All runs in a table, the first one of each device being what others are compared with.
+fn summary(results: &[SqliteResult]) -> String {
+    if results.len() < 2 {
+        return String::new();
+    }
+    let head = ["device", "journal_mode", "synchronous", "order", "transactions/s", "× the first"];
+    let mut rows = vec![head.map(str::to_owned)];
+    for result in results {
+        let first = results.iter().find(|first| first.device == result.device).unwrap_or(result);
+        let plan = result.plan;
+        rows.push([
+            result.device.clone(),
+            plan.journal_mode.name().to_owned(),
+            plan.synchronous.name().to_owned(),
+            plan.order.name().to_owned(),
+            thousands(result.transactions_per_s() as u64),
+            format!("{:.2}", result.transactions_per_s() / first.transactions_per_s().max(f64::MIN_POSITIVE)),
+        ]);
+    }
+    format!("\n{}", table(&rows, 4))
+}

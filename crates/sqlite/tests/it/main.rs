@@ -1,0 +1,4 @@
+//! SQLite on stacks, as its users see it.
+
+mod basics;
+mod crash;
