@@ -454,6 +454,8 @@ impl<F: Fs> File<F> {
     /// here, once; the pages stay dirty, so that the next call tries again.
     pub async fn sync(&self, kind: SyncKind) -> Result<()> {
         let vfs = self.vfs();
+        // The names in a directory are its data.
+        let kind = if self.kind().is_dir() { SyncKind::All } else { kind };
         if vfs.0.options.syncs_order {
             return self.barrier(kind.into()).await;
         }
@@ -472,6 +474,7 @@ impl<F: Fs> File<F> {
     /// is durable now. `EOPNOTSUPP` where the file system cannot.
     pub async fn barrier(&self, kind: Barrier) -> Result<()> {
         let vfs = self.vfs();
+        let kind = if self.kind().is_dir() { Barrier::All } else { kind };
         vfs.charge_call(0, 0).await;
         vfs.count(|count| count.barriers += 1);
         if vfs.0.options.read_only {

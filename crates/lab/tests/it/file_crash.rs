@@ -185,6 +185,28 @@ fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
     }
 }
 
+/// Found by sqlite3 on a mount: fdatasync of a directory made nothing durable, so the journal that it had deleted came back.
+#[test]
+fn regression_fdatasync_of_a_directory_keeps_its_names() {
+    for format in [Format::F2fs, Format::Ext4, Format::Ext4Dual, Format::Ext4Journal] {
+        let base = Base::make(format, 3).unwrap();
+        let words =
+            "write:A/foo:0+100,fsync:A/foo,fsync:A,unlink:A/foo,fdatasync:A,write:B/bar:0+100,fsync:B/bar";
+        let case = Case {
+            on: On::Late,
+            base: &base,
+            mode: FlushMode::RangeFlush,
+            planted: None,
+            ops: &words.parse().unwrap(),
+            effort: Effort::default(),
+            outside: None,
+        };
+        let (counts, _, found) = explorer::explore(&case);
+        assert_eq!(found, None, "{format:?}");
+        assert!(counts.recovered > 10, "{counts:?}");
+    }
+}
+
 /// Without flushes ext4 is found out as well.
 #[test]
 fn ext4_without_flushes_is_found_out() {

@@ -155,13 +155,16 @@ impl History {
                     let Some(node) = tree.find(&path) else { continue };
                     found(&mut floors, &path);
                     floors.data.insert(node, state);
+                    let is_directory = tree.entries(node).is_some();
+                    if is_directory {
+                        // Names are the data of a directory.
+                        floors.directories.insert(node, state);
+                    }
                     if matches!(step.op, Op::Fdatasync(_)) {
                         continue;
                     }
                     floors.xattrs.insert(node, state);
-                    if tree.entries(node).is_some() {
-                        floors.directories.insert(node, state);
-                    } else {
+                    if !is_directory {
                         let names = tree.names().filter(|&(_, _, child)| child == node);
                         let names = names.map(|(dir, name, _)| ((dir, name.to_owned()), state));
                         floors.names.extend(names);
