@@ -422,6 +422,7 @@ impl State {
         merge_around(&mut new, before.len(), count - 1 - behind.len());
         let is_larger = extents.len() - (to - from) + new.len() > max;
         let is_moved = from == 0 && extents.first().is_none_or(|first| first.first != new[0].first);
+        self.note_tree(ino);
         if addr != Addr::NULL && !is_larger && !is_moved {
             return self.replace_extents((ino, place), addr, from..to, &new);
         }

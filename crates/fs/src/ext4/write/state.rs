@@ -657,6 +657,15 @@ impl State {
         }
     }
 
+    /// The extent tree of an inode, which is in memory, was changed below its root: a sync has to commit that. If the change is
+    /// taken back, a sync commits for nothing.
+    pub(super) fn note_tree(&mut self, ino: Ino) {
+        let tid = self.running.tid;
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            (node.tid, node.data_tid) = (tid, tid);
+        }
+    }
+
     /// Changes what an inode takes, by so many blocks.
     pub(super) fn count_blocks(&mut self, ino: Ino, more: i64) -> Step<()> {
         let geometry = self.geometry;
