@@ -24,11 +24,16 @@ use std::time::Duration;
 pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 7] = [
+const ALL: [Judge; 8] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
     ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
+    (
+        "databases",
+        "sqlite3, MariaDB under sysbench and RocksDB have after cuts what they acknowledged",
+        databases,
+    ),
     ("lazyfs", "a test rig for LazyFS finds what it expects", lazyfs::judge),
     ("pjdfstest", "the rules of POSIX, by pjdfstest", pjdfstest),
     ("fsx", "random operations on one file, by fsx", fsx),
@@ -318,6 +323,42 @@ fn barriers(place: &Place) -> Finding {
         return Err("no cut left a record: nothing was shown".into());
     }
     Ok(format!("{} cuts, {records} records survived", CUTS * 2))
+}
+
+/// Power cuts under each database.
+const DATABASE_CUTS: u64 = 2;
+
+fn databases(place: &Place) -> Finding {
+    let setting = |name: &str, value: &str| format!("{name}={value}");
+    let mut runs = 0;
+    for format in FORMATS {
+        for (script, journal) in [
+            ("sqlite3", "wal"),
+            ("sqlite3", "delete"),
+            ("sqlite3", "persist"),
+            ("mariadb", ""),
+            ("rocksdb", ""),
+        ] {
+            let script =
+                root().join("examples/databases").join(script).with_extension("sh").display().to_string();
+            let settings = [
+                setting("WEIR", &built("weir")),
+                setting("FORMAT", format),
+                setting("JOURNAL", journal),
+                setting("CUTS", &DATABASE_CUTS.to_string()),
+                setting("SEED", &(place.seed() % 1_000_000 + runs).to_string()),
+                setting("TMPDIR", &place.dir().display().to_string()),
+            ];
+            let line: Vec<&str> = ["env"]
+                .into_iter()
+                .chain(settings.iter().map(String::as_str))
+                .chain(["bash", &script])
+                .collect();
+            program(place, &line)?;
+            runs += 1;
+        }
+    }
+    Ok(format!("{} cuts", runs * DATABASE_CUTS))
 }
 
 /// A suite from crates.io, installed if it is not.
