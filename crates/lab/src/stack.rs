@@ -648,7 +648,7 @@ mod tests {
     #[test]
     fn time_advances_as_far_as_it_is_asked_to() {
         let at = |ms| Instant::ZERO + Duration::from_millis(ms);
-        let mut stack = stack("rflush", FlushMode::RangeFlush);
+        let mut stack = stack("mobile-ufs", FlushMode::RangeFlush);
         let (port, handle) = (stack.port(), stack.handle());
         let woke = stack.spawn_for(async move {
             handle.sleep_until(at(3)).await;
