@@ -14,7 +14,7 @@
 //!    that is closed and has members sends exactly one barrier, with the last of them to leave.
 //! 3. Of two requests on the same blocks of which one changes them, the one submitted first leaves first. (Linux promises
 //!    nothing here. What a device makes of the two while it holds both is the device's matter.) With
-//!    [`Dispatch::MultiQueue`], where the device may hold back the first, the second leaves when the device has the first's data.
+//!    [`Dispatch::MultiQueue`], where the device may hold back the first, the second leaves when the first is answered.
 //! 4. Flushes and other requests without one range of blocks keep their order among themselves, unless one has to wait.
 //!    Where a scheduler sorts, they go before what it sorts.
 //!
@@ -684,10 +684,6 @@ impl BlockLayer {
             return;
         }
         request.state = State::Taken { transferred: true };
-        if self.config.dispatch == Dispatch::MultiQueue {
-            self.release(id.0 as u32);
-        }
-        let request = self.request(id.0 as u32);
         effects.extend(request.parts.iter().map(|part| Effect::Transferred(part.token)));
         if let Some((stream, number)) = request.member
             && self.is_legacy()
@@ -706,8 +702,7 @@ impl BlockLayer {
         result: Result<Done, DeviceError>,
         effects: &mut Vec<Effect>,
     ) {
-        let is_covered = self.request(id.0 as u32).state == State::Taken { transferred: false };
-        if is_covered && self.config.dispatch == Dispatch::MultiQueue {
+        if self.config.dispatch == Dispatch::MultiQueue {
             self.release(id.0 as u32);
         }
         let request = self.requests[id.0 as usize].take().expect("a command is answered once");

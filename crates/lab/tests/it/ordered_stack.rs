@@ -159,6 +159,27 @@ fn several_queues_never_wait_for_each_other_for_ever() {
     }
 }
 
+/// A device holds back a write whose epoch has not come. A later write of the same block through another queue must not go by it.
+#[test]
+fn regression_what_is_written_last_stays_although_a_device_holds_an_earlier_write_back() {
+    let host = HostConfig { depth: 2, ..multi_queue(HostConfig::default()) };
+    let device = Device::new(device(PersistPolicy::InOrderRecovery), OPTIONS);
+    let mut stack = Stack::with_block_layer(device, FlushMode::RangeFlush, host);
+    let write = |submitter: u16, number: u64, block: u64, order| {
+        let content = Payload::Tag(pattern(number, Lpn(block)));
+        drop(stack.port_of(submitter).write(Write { order, ..Write::new(Block(block), vec![content]) }));
+    };
+    let stream = StreamId(0);
+    // The queue of the first epoch is busy, so it comes late.
+    (0..40).for_each(|number| write(0, number, 100 + 2 * number, None));
+    write(0, 40, 90, Some((stream, Order::Barrier)));
+    write(1, 41, 7, Some((stream, Order::Barrier)));
+    write(2, 42, 7, None);
+    while stack.turn() {}
+    let there = stack.with_device(|device| device.peek(Lpn(7)));
+    assert_eq!(there, Some(Payload::Tag(pattern(42, Lpn(7)))));
+}
+
 /// The same check finds a host that dispatches as if the device kept order while it does not.
 #[test]
 fn epochs_on_a_device_without_barriers_need_the_host() {
