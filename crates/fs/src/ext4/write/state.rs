@@ -187,6 +187,8 @@ enum Undo {
     },
     Clean(Addr),
     Node(Ino, Option<Box<Node>>),
+    /// The transactions that a sync of this inode has to commit: for everything, for its data.
+    Tids(Ino, u64, u64),
     Desc(Group, Box<GroupDesc>),
     Bits {
         group: Group,
@@ -309,6 +311,11 @@ impl State {
                 Undo::Node(ino, None) => {
                     self.nodes.remove(&ino);
                     self.running.inodes.remove(&ino);
+                }
+                Undo::Tids(ino, tid, data_tid) => {
+                    if let Some(node) = self.nodes.get_mut(&ino) {
+                        (node.tid, node.data_tid) = (tid, data_tid);
+                    }
                 }
                 Undo::Desc(group, desc) => self.groups[group.0 as usize].desc = *desc,
                 Undo::Bits { group, first, count, were_taken } => {
@@ -657,11 +664,11 @@ impl State {
         }
     }
 
-    /// The extent tree of an inode, which is in memory, was changed below its root: a sync has to commit that. If the change is
-    /// taken back, a sync commits for nothing.
+    /// The extent tree of an inode, which is in memory, was changed below its root: a sync has to commit that.
     pub(super) fn note_tree(&mut self, ino: Ino) {
         let tid = self.running.tid;
         if let Some(node) = self.nodes.get_mut(&ino) {
+            self.undo.push(Undo::Tids(ino, node.tid, node.data_tid));
             (node.tid, node.data_tid) = (tid, tid);
         }
     }
