@@ -22,7 +22,7 @@ impl<'a> Rig<'a> {
     fn new(place: &'a Place, image: &str) -> Result<Self, String> {
         let (fifo, completed) = (place.path("faults"), place.path("faults-completed"));
         let options =
-            format!("--speed max --lazyfs {fifo} --lazyfs-completed {completed} --lazyfs-root /root-of-rig");
+            format!("--speed max --lazyfs {fifo} --lazyfs-completed {completed} --lazyfs-root /rig");
         let mount = Mount::new(place, image, &options)?;
         let fifo = File::options().write(true).open(&fifo).map_err(|error| format!("{fifo}: {error}"))?;
         Ok(Self { mount, fifo, completed })
@@ -116,7 +116,7 @@ fn clearing(place: &Place, image: &str) -> Result<(), String> {
 fn torn_op(place: &Place, image: &str) -> Result<(), String> {
     let rig = Rig::new(place, image)?;
     let file = synced(&rig.mount, "torn", b"------")?;
-    rig.order("lazyfs::torn-op::file=/root-of-rig/torn::parts=3::persist=1,3::return=false")?;
+    rig.order("lazyfs::torn-op::file=/rig/torn::parts=3::persist=1,3::return=false")?;
     rig.clear_cache()?;
     if file.write_all_at(b"abcdef", 0).is_ok() {
         return Err("a torn write is answered".into());
