@@ -4,12 +4,13 @@
 //! that never runs, or whose task is dropped, answers EIO by dropping its reply.
 
 use super::lazyfs::Operation;
-use super::table::{Allocate, How, Table};
+use super::table::{How, Table};
 use super::world::{Job, Message};
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, SetAttr, SetTime, SyncKind, Timestamp,
     XattrMode,
 };
+use flashweir_lab::crash::recorded::Room;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
@@ -675,9 +676,9 @@ impl<F: Fs> Filesystem for Front<F> {
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let how = match mode - FallocateFlags::KEEP_SIZE {
-            rest if rest.is_empty() => Allocate::Room { keep_size },
-            FallocateFlags::PUNCH_HOLE if keep_size => Allocate::Hole,
-            FallocateFlags::ZERO_RANGE => Allocate::Zeros { keep_size },
+            rest if rest.is_empty() => Room::Reserved { keep_size },
+            FallocateFlags::PUNCH_HOLE if keep_size => Room::Hole,
+            FallocateFlags::ZERO_RANGE => Room::Zeros { keep_size },
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         self.submit(move |table| async move {
