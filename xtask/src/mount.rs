@@ -6,6 +6,7 @@
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
+mod interrupts;
 mod lazyfs;
 
 use crate::f2fs;
@@ -24,10 +25,11 @@ use std::time::Duration;
 pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 8] = [
+const ALL: [Judge; 9] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
     ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
+    ("interrupts", "a signal ends the wait for a sync, and nothing acknowledged is lost", interrupts::judge),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
     (
         "databases",

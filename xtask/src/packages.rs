@@ -4,7 +4,7 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Package, a program that it brings, and what it is used for here.
-const PACKAGES: [(&str, &str, &str); 16] = [
+const PACKAGES: [(&str, &str, &str); 17] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
@@ -20,6 +20,7 @@ const PACKAGES: [(&str, &str, &str); 16] = [
     ("gcc", "cc", "compiles the example for a mount"),
     ("mariadb-server", "mariadbd", "a database on a mount"),
     ("sysbench", "sysbench", "works on that database"),
+    ("bindfs", "bindfs", "what a mount's speed is measured beside"),
     ("rocksdb-tools", "db_bench", "a database on a mount"),
 ];
 
