@@ -1,5 +1,6 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
+use crate::check::CheckArgs;
 use crate::crash_sqlite::CrashSqliteArgs;
 use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Fsck(FsckArgs),
     /// Mount the file system of an image or a volume on a simulated device, by FUSE
     Mount(MountArgs),
+    /// Run a program on a mount, and look at what it finds again after a power cut at any moment
+    Check(CheckArgs),
     /// Cut the power of a disk that is being served, or of a mount
     Cut(CutArgs),
     /// Watch a running server

@@ -11,12 +11,13 @@ use super::kernel::{
     Statistics, Wanted, When,
 };
 use super::lazyfs::Operation;
-use super::table::{Allocate, How, Table};
+use super::table::{How, Table};
 use super::world::{Job, Message};
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, SetAttr, SetTime, SyncKind, Timestamp,
     XattrMode,
 };
+use flashweir_lab::crash::recorded::Room;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::future::Future;
@@ -480,9 +481,9 @@ impl<F: Fs> Front<F> {
         let mode = FallocateFlags::from_bits_retain(mode);
         let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let how = match mode - FallocateFlags::KEEP_SIZE {
-            rest if rest.is_empty() => Allocate::Room { keep_size },
-            FallocateFlags::PUNCH_HOLE if keep_size => Allocate::Hole,
-            FallocateFlags::ZERO_RANGE => Allocate::Zeros { keep_size },
+            rest if rest.is_empty() => Room::Reserved { keep_size },
+            FallocateFlags::PUNCH_HOLE if keep_size => Room::Hole,
+            FallocateFlags::ZERO_RANGE => Room::Zeros { keep_size },
             _ => return reply.error(Errno::OPNOTSUPP),
         };
         self.submit(reply, move |table, reply| async move {

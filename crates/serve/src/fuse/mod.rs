@@ -9,7 +9,7 @@
 //! `front` makes a job of each request, with its reply inside; `world` runs the jobs as tasks beside those of the file
 //! system and lets virtual time follow the wall clock. `table` knows what the kernel knows: inodes, names, open files.
 //! `medium` is where the device's contents come from and go to; `control` is how `weir cut` gets in, `fifo` how test rigs for
-//! LazyFS do, `lazyfs` what they ask for, and `faults` where that meets the requests.
+//! LazyFS do, `lazyfs` what they ask for, and `faults` where that meets the requests; `recorder` notes what changes.
 //!
 //! Invariants:
 //! 1. Everything of the file system lives and dies in one thread; other threads hold no more than the queue.
@@ -27,12 +27,14 @@ mod front;
 mod kernel;
 mod lazyfs;
 mod medium;
+mod recorder;
 mod session;
 mod table;
 mod world;
 
 pub use fifo::LazyFs;
-pub use medium::{FormatKind, Medium};
+pub use medium::{FormatKind, Medium, Memory};
+pub use recorder::Recorder;
 pub use session::{MountConfig, MountError, Mounted, mount};
 
 use flashweir_lab::files::Format;

@@ -6,6 +6,7 @@ use super::fifo::{LazyFs, Reader};
 use super::front::{Front, wanted};
 use super::kernel::{Mounting, Session, attach};
 use super::medium::{FormatKind, Medium};
+use super::recorder::Recorder;
 use super::world::{self, Message, Post};
 use crate::clock::Speed;
 use flashweir_fs::vfs::{Fs, MountOptions};
@@ -47,6 +48,8 @@ pub struct MountConfig {
     pub control: Option<PathBuf>,
     /// The kernel hands on each write at once instead of keeping it.
     pub write_through: bool,
+    /// Where changes are noted.
+    pub recorder: Option<Recorder>,
     /// Where test rigs for LazyFS write, and who is told what came of it.
     pub lazyfs: Option<LazyFs>,
     /// See there.
@@ -209,10 +212,13 @@ impl Mounted {
             let _ = ended.send(());
         });
         let mut is_asked = false;
-        while has_ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        loop {
             if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_asked, true) && !release(&directory)
             {
                 busy();
+            }
+            if has_ended.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+                break;
             }
         }
         post.end();

@@ -9,13 +9,16 @@
 use super::faults::Due;
 use super::kernel::NodeId;
 use super::lazyfs::Faults;
+use super::recorder::Recorder;
 use flashweir_fs::vfs::{
     Access, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode,
     Result, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
 };
+use flashweir_lab::crash::recorded::{Call, Room, Step};
 use flashweir_lab::stack::Port;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::rc::Rc;
 
 /// An entry of the kernel's cache of names: the directory, by the kernel's number, and the name.
@@ -66,6 +69,8 @@ pub(super) struct Table<F: Fs> {
     /// What sets off a crash, where a test rig for LazyFS may ask for one.
     pub(super) faults: RefCell<Faults>,
     pub(super) crash: Cell<Option<Due>>,
+    /// Where changes are noted, if somebody wants them.
+    recorder: Option<Recorder>,
 }
 
 /// A file that a program has open, for the table after a cut.
@@ -93,6 +98,7 @@ impl<F: Fs> Table<F> {
             cuts,
             faults: RefCell::default(),
             crash: Cell::default(),
+            recorder: None,
         };
         for (number, told) in told.into_iter().filter(|(number, _)| *number != NodeId::ROOT.0) {
             let is_same = |attr: Attr| attr.generation == told.generation;
@@ -106,6 +112,35 @@ impl<F: Fs> Table<F> {
         let told = Told { lookups: 1, ..Told::default() };
         table.nodes.borrow_mut().insert(NodeId::ROOT.0, Node { told, kept: Some(root) });
         Ok(table)
+    }
+
+    /// The same, which notes what changes.
+    pub(super) fn recorded(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
+    }
+
+    /// A call begins; it is noted if it succeeds.
+    async fn noted<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+        call: impl FnOnce(&T) -> (Call, String),
+    ) -> Result<T> {
+        let Some(recorder) = &self.recorder else { return work.await };
+        let printed = recorder.printed();
+        let result = work.await?;
+        let (call, shown) = call(&result);
+        recorder.note(Step { call, shown, printed });
+        Ok(result)
+    }
+
+    /// A path for people.
+    fn shown(&self, number: NodeId) -> String {
+        let path = self.path(number);
+        if path.is_empty() { ".".into() } else { path.trim_start_matches('/').into() }
+    }
+
+    fn shown_in(&self, dir: NodeId, name: &[u8]) -> String {
+        self.path_in(dir, name).trim_start_matches('/').into()
     }
 
     pub(super) fn vfs(&self) -> &Vfs<F> {
@@ -220,7 +255,9 @@ impl<F: Fs> Table<F> {
                 nodes.remove(&number).and_then(|node| node.kept)
             };
             if let Some(kept) = kept {
-                let _ = kept.end().await;
+                let forget = |(): &()| (Call::Forget { ino: Ino(number) }, "forget".into());
+                // One that cannot be freed now is freed by recovery.
+                let _ = self.noted(kept.end(), forget).await;
             }
         }
     }
@@ -253,7 +290,12 @@ impl<F: Fs> Table<F> {
             SetTime::At(time) => Some(time),
         };
         let changes = SetAttr { atime: time(atime), mtime: time(mtime), ..changes };
-        self.vfs.set_attr_of(self.ino(number)?, &changes).await
+        let ino = self.ino(number)?;
+        let call = |_: &Attr| {
+            let what = changes.size.map_or("attributes".into(), |size| format!("truncate to {size}"));
+            (Call::SetAttr { ino, changes }, format!("{what} {}", self.shown(number)))
+        };
+        self.noted(self.vfs.set_attr_of(ino, &changes), call).await
     }
 
     /// Takes from a mode what lends the rights of owner and group; that of the group stays where the group may not execute, since
@@ -263,7 +305,7 @@ impl<F: Fs> Table<F> {
         let mode = without_set_id(attr.mode);
         if mode != attr.mode && attr.kind != Kind::Directory {
             let changes = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            self.vfs.set_attr_of(self.ino(number)?, &changes).await?;
+            self.set_attr(number, changes, SetTime::Omit, SetTime::Omit).await?;
         }
         Ok(())
     }
@@ -282,7 +324,14 @@ impl<F: Fs> Table<F> {
         kind: Kind,
         permissions: u16,
     ) -> Result<Attr> {
-        let attr = self.vfs.make_node(creds, self.ino(dir)?, name, kind, permissions).await?;
+        let parent = self.ino(dir)?;
+        let call = |attr: &Attr| {
+            let (creds, made) = (creds.clone(), attr.ino);
+            let what = if kind.is_dir() { "mkdir" } else { "create" };
+            let call = Call::Make { creds, dir: parent, name: name.into(), kind, permissions, made };
+            (call, format!("{what} {}", self.shown_in(dir, name)))
+        };
+        let attr = self.noted(self.vfs.make_node(creds, parent, name, kind, permissions), call).await?;
         self.tell(dir, name, attr).await
     }
 
@@ -293,19 +342,35 @@ impl<F: Fs> Table<F> {
         name: &[u8],
         target: &[u8],
     ) -> Result<Attr> {
-        let attr = self.vfs.make_symlink(creds, self.ino(dir)?, name, target).await?;
+        let parent = self.ino(dir)?;
+        let call = |attr: &Attr| {
+            let (creds, made) = (creds.clone(), attr.ino);
+            let call = Call::Symlink { creds, dir: parent, name: name.into(), target: target.into(), made };
+            (call, format!("symlink {}", self.shown_in(dir, name)))
+        };
+        let attr = self.noted(self.vfs.make_symlink(creds, parent, name, target), call).await?;
         self.tell(dir, name, attr).await
     }
 
     pub(super) async fn link(&self, creds: &Creds, number: NodeId, dir: NodeId, name: &[u8]) -> Result<Attr> {
-        let attr = self.vfs.link_name(creds, self.ino(number)?, self.ino(dir)?, name).await?;
+        let (ino, parent) = (self.ino(number)?, self.ino(dir)?);
+        let call = |_: &Attr| {
+            let call = Call::Link { creds: creds.clone(), ino, dir: parent, name: name.into() };
+            (call, format!("link {} {}", self.shown(number), self.shown_in(dir, name)))
+        };
+        let attr = self.noted(self.vfs.link_name(creds, ino, parent, name), call).await?;
         self.tell(dir, name, attr).await
     }
 
     pub(super) async fn remove(&self, creds: &Creds, dir: NodeId, name: &[u8], of_dir: bool) -> Result<()> {
         let parent = self.ino(dir)?;
         let found = self.vfs.lookup_name(parent, name).await;
-        self.vfs.remove_name(creds, parent, name, of_dir).await?;
+        let call = |(): &()| {
+            let what = if of_dir { "rmdir" } else { "unlink" };
+            let call = Call::Remove { creds: creds.clone(), dir: parent, name: name.into(), of_dir };
+            (call, format!("{what} {}", self.shown_in(dir, name)))
+        };
+        self.noted(self.vfs.remove_name(creds, parent, name, of_dir), call).await?;
         if let Ok(attr) = found {
             self.unname(attr.ino, &(dir.0, name.into()));
         }
@@ -322,7 +387,12 @@ impl<F: Fs> Table<F> {
         let (from_dir, to_dir) = (self.ino(from.0)?, self.ino(to.0)?);
         let moved = self.vfs.lookup_name(from_dir, from.1).await.ok();
         let met = self.vfs.lookup_name(to_dir, to.1).await.ok();
-        self.vfs.rename_name(creds, (from_dir, from.1), (to_dir, to.1), mode).await?;
+        let call = |(): &()| {
+            let (old, new) = ((from_dir, from.1.into()), (to_dir, to.1.into()));
+            let call = Call::Rename { creds: creds.clone(), from: old, to: new, mode };
+            (call, format!("rename {} {}", self.shown_in(from.0, from.1), self.shown_in(to.0, to.1)))
+        };
+        self.noted(self.vfs.rename_name(creds, (from_dir, from.1), (to_dir, to.1), mode), call).await?;
         let (old, new): (Name, Name) = ((from.0.0, from.1.into()), (to.0.0, to.1.into()));
         let name = |attr: &Attr, name: &Name| {
             if let Some(node) = self.nodes.borrow_mut().get_mut(&self.number(attr.ino).0) {
@@ -441,24 +511,41 @@ impl<F: Fs> Table<F> {
     pub(super) async fn write(&self, handle: u64, offset: u64, bytes: &[u8], direct: bool) -> Result<u32> {
         let open = self.file(handle)?;
         let file = open.direct.as_ref().filter(|_| direct).unwrap_or(&open.file);
-        file.pwrite(offset, Source::bytes(bytes)).await.map(|written| written as u32)
+        let call = |written: &u64| {
+            let direct = direct && open.direct.is_some();
+            let (bytes, ino) = (bytes[..*written as usize].into(), open.file.ino());
+            let shown = format!("write {} at {offset}, {written} bytes", self.shown(open.number));
+            (Call::Write { ino, offset, bytes, direct }, shown)
+        };
+        let written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await?;
+        Ok(written as u32)
     }
 
     pub(super) async fn sync(&self, handle: u64, kind: SyncKind) -> Result<()> {
-        self.file(handle)?.file.sync(kind).await
+        let open = self.file(handle)?;
+        let call = |(): &()| {
+            let what = if kind == SyncKind::Data { "fdatasync" } else { "fsync" };
+            (Call::Sync { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
+        };
+        self.noted(open.file.sync(kind), call).await
     }
 
     pub(super) async fn barrier(&self, handle: u64, kind: Barrier) -> Result<()> {
-        self.file(handle)?.file.barrier(kind).await
+        let open = self.file(handle)?;
+        let call = |(): &()| {
+            let what = if kind == Barrier::Data { "fdatabarrier" } else { "fbarrier" };
+            (Call::Barrier { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
+        };
+        self.noted(open.file.barrier(kind), call).await
     }
 
-    pub(super) async fn allocate(&self, handle: u64, offset: u64, len: u64, how: Allocate) -> Result<()> {
+    pub(super) async fn allocate(&self, handle: u64, offset: u64, len: u64, room: Room) -> Result<()> {
         let open = self.file(handle)?;
-        match how {
-            Allocate::Room { keep_size } => open.file.allocate(offset, len, keep_size).await,
-            Allocate::Hole => open.file.punch_hole(offset, len).await,
-            Allocate::Zeros { keep_size } => open.file.zero_range(offset, len, keep_size).await,
-        }
+        let call = |(): &()| {
+            let shown = format!("fallocate {} at {offset}, {len} bytes", self.shown(open.number));
+            (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
+        };
+        self.noted(room.make(&open.file, offset, len), call).await
     }
 
     /// The listing of an open directory, taken anew `from_start`.
@@ -502,7 +589,13 @@ impl<F: Fs> Table<F> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.vfs.set_xattr_of(&Creds::checked(0, 0), self.ino(number)?, name, value, mode).await
+        let ino = self.ino(number)?;
+        let call = |(): &()| {
+            let call = Call::SetXattr { ino, name: name.into(), value: value.into(), mode };
+            (call, format!("setxattr {} {}", self.shown(number), String::from_utf8_lossy(name)))
+        };
+        let creds = Creds::checked(0, 0);
+        self.noted(self.vfs.set_xattr_of(&creds, ino, name, value, mode), call).await
     }
 
     /// The names of the extended attributes, each with a zero behind it.
@@ -512,7 +605,12 @@ impl<F: Fs> Table<F> {
     }
 
     pub(super) async fn remove_xattr(&self, number: NodeId, name: &[u8]) -> Result<()> {
-        self.vfs.remove_xattr_of(&Creds::checked(0, 0), self.ino(number)?, name).await
+        let ino = self.ino(number)?;
+        let call = |(): &()| {
+            let call = Call::RemoveXattr { ino, name: name.into() };
+            (call, format!("removexattr {} {}", self.shown(number), String::from_utf8_lossy(name)))
+        };
+        self.noted(self.vfs.remove_xattr_of(&Creds::checked(0, 0), ino, name), call).await
     }
 
     pub(super) async fn statfs(&self) -> Result<StatFs> {
@@ -523,14 +621,6 @@ impl<F: Fs> Table<F> {
 fn without_set_id(mode: u16) -> u16 {
     let group = if mode & 0o010 == 0 { 0 } else { 0o2000 };
     mode & !(0o4000 | group)
-}
-
-/// What fallocate does to a range.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Allocate {
-    Room { keep_size: bool },
-    Hole,
-    Zeros { keep_size: bool },
 }
 
 #[cfg(test)]

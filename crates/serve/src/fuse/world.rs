@@ -227,12 +227,14 @@ impl<F: Mountable> World<F> {
         let stack = self.stack.as_mut().expect("the power is on");
         let (port, handle) = (stack.port(), stack.handle());
         let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
-        let cuts = self.cuts;
-        let table = stack.block_on(async move {
+        let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
+        let table: Option<Result<Table<F>, String>> = stack.block_on(async move {
             let fs = F::mount_on(port.clone(), flush, &format).await.map_err(|error| error.to_string())?;
             let vfs = Vfs::mount(fs, handle, options).map_err(|error| error.to_string())?;
             vfs.set_civil(civil_time());
-            Table::new(vfs, port, told, next_file, cuts).await.map_err(|error| error.to_string())
+            let table =
+                Table::new(vfs, port, told, next_file, cuts).await.map_err(|error| error.to_string())?;
+            Ok(table.recorded(recorder))
         });
         let table = table.unwrap_or_else(|| Err("the device does not answer".into()))?;
         self.table = Some(Rc::new(table));
