@@ -165,7 +165,7 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         check(path)?;
     }
     if let Some(path) = &args.keep {
-        let failed = |error| Failure::Usage(format!("{}: cannot be made: {error}", path.display()));
+        let failed = |error| Failure::Usage(format!("--keep {}: cannot be made: {error}", path.display()));
         std::fs::create_dir_all(path).map_err(failed)?;
     }
     let format = Format::ALL.iter().find(|(_, name)| *name == args.format);
@@ -225,11 +225,8 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         0 => Ok(()),
         kinds => {
             let count: usize = report.failures.iter().map(|failed| failed.directories).sum();
-            let ways = if kinds == 1 { "one way".into() } else { format!("{kinds} ways") };
-            Err(Failure::Run(format!(
-                "--verify says no to {count} of {} directories, in {ways}",
-                report.judged
-            )))
+            let (of, kinds) = (report.judged, plural(kinds, "kind of failure", "kinds of failure"));
+            Err(Failure::Run(format!("--verify says no to {count} of {of} directories: {kinds}")))
         }
     }
 }
@@ -311,9 +308,6 @@ impl Drop for Bench<'_> {
 impl<'a> Bench<'a> {
     fn begin(args: &'a CheckArgs, format: Format) -> Outcome<Self> {
         let room = std::env::temp_dir().join(format!("weir-check-{}", std::process::id()));
-        let failed =
-            |error: std::io::Error| Failure::Run(format!("{}: cannot be made: {error}", room.display()));
-        std::fs::create_dir_all(&room).map_err(failed)?;
         let directory = match &args.dir {
             Some(directory) => {
                 let wrong = |why: String| Failure::Usage(format!("--dir {}: {why}", directory.display()));
@@ -323,12 +317,12 @@ impl<'a> Bench<'a> {
                 }
                 directory.canonicalize().map_err(|error| wrong(error.to_string()))?
             }
-            None => {
-                let directory = room.join("mnt");
-                std::fs::create_dir_all(&directory).map_err(failed)?;
-                directory
-            }
+            None => room.join("mnt"),
         };
+        for made in [&room, &directory] {
+            let failed = |error| Failure::Run(format!("{}: cannot be made: {error}", made.display()));
+            std::fs::create_dir_all(made).map_err(failed)?;
+        }
         let (printed, said) = (room.join("printed"), room.join("said"));
         Ok(Self { args, format, device: device(format, args.size), room, directory, printed, said })
     }
@@ -553,6 +547,10 @@ fn shown(status: Option<ExitStatus>) -> String {
     }
 }
 
+fn plural(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
 /// What has changed since it was last synced, a line for each file and name.
 fn not_synced(steps: &[Step]) -> Vec<String> {
     /// An inode, or a name in it.
@@ -589,7 +587,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "cut: {} courses of time, {} positions, {} states of the disk, {} recovered, {} directories",
+            "cut: {} courses of time, {} positions, {} states of the disk, {} recovered; different directories: {}",
             self.courses,
             thousands(self.cuts),
             thousands(self.states),
@@ -598,12 +596,12 @@ impl Report {
         );
         let left_out = match self.left_out {
             0 => String::new(),
-            left => format!(", {} left out (--checks)", thousands(left as u64)),
+            left => format!(", left out (--checks): {}", thousands(left as u64)),
         };
         let failed: usize = self.failures.iter().map(|failed| failed.directories).sum();
         let _ = writeln!(
             text,
-            "judged: {} directories, {} of them not good{left_out}",
+            "judged: {}, not good: {}{left_out}",
             thousands(self.judged as u64),
             thousands(failed as u64)
         );
