@@ -85,3 +85,9 @@ pub(crate) fn seed() -> Result<u64, String> {
     let commits: u64 = commits.and_then(|count| count.parse().ok()).unwrap_or(0);
     Ok(commits * 100_000 + unix_seconds() / 86_400)
 }
+
+/// How often something is done: what this variable of the environment says, or so often.
+pub(crate) fn count_or(variable: &str, usual: u64) -> Result<u64, String> {
+    let Ok(text) = std::env::var(variable) else { return Ok(usual) };
+    text.parse().map_err(|_| format!("{variable}={text}: expected a number below 2^64"))
+}

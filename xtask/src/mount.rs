@@ -6,8 +6,11 @@
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
+mod fsx;
 mod interrupts;
 mod lazyfs;
+mod nameless;
+mod project;
 
 use crate::f2fs;
 use crate::host::{root, target_dir};
@@ -25,11 +28,13 @@ use std::time::Duration;
 pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 9] = [
+const ALL: [Judge; 12] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
+    ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
     ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
     ("interrupts", "a signal ends the wait for a sync, and nothing acknowledged is lost", interrupts::judge),
+    ("nameless", "O_TMPFILE, access lists, data and holes, before and after power cuts", nameless::judge),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
     (
         "databases",
@@ -38,14 +43,12 @@ const ALL: [Judge; 9] = [
     ),
     ("lazyfs", "a test rig for LazyFS finds what it expects", lazyfs::judge),
     ("pjdfstest", "the rules of POSIX, by pjdfstest", pjdfstest),
-    ("fsx", "random operations on one file, by fsx", fsx),
+    ("fsx", "random operations on one file, by fsx", fsx::judge),
+    ("fsx-cuts", "fsx and power cuts in turn: what was synced is there, to the byte", fsx::cuts),
 ];
 
 /// The formats, as their options say.
 const FORMATS: [&str; 2] = ["ext4", "f2fs"];
-
-/// Operations of fsx on each format.
-const FSX_OPERATIONS: &str = "10000";
 
 /// Longest that a mount takes to end.
 const END: Duration = Duration::from_secs(60);
@@ -424,39 +427,4 @@ fn pjdfstest(place: &Place) -> Finding {
     }
     program(place, &["umount", &other])?;
     Ok(format!("both formats: {}, and 13 by themselves", said.trim_start_matches("Summary: ")))
-}
-
-/// Everything that fsx can do, and the cheap things more often.
-const FSX: &str = "[weights]
-close_open = 1.0
-invalidate = 1.0
-mapread = 10.0
-mapwrite = 10.0
-read = 10.0
-write = 10.0
-truncate = 10.0
-fsync = 1.0
-fdatasync = 1.0
-posix_fallocate = 5.0
-punch_hole = 5.0
-sendfile = 1.0
-posix_fadvise = 1.0
-copy_file_range = 5.0
-";
-
-fn fsx(place: &Place) -> Finding {
-    let suite = suite("fsx", "0.3.2")?;
-    let config = place.write("fsx.toml", FSX.as_bytes())?;
-    let (seed, dir) = (place.seed().to_string(), place.dir().display().to_string());
-    let runs = [("ext4", ""), ("ext4", "--write-through"), ("f2fs", ""), ("f2fs", "--write-through")];
-    for (format, options) in runs {
-        let image = image(place, format)?;
-        let mount = Mount::new(place, &image, &format!("--speed max --cache 512KiB {options}"))?;
-        let file = mount.path("file");
-        let line = [&suite, "-q", "-f", &config, "-N", FSX_OPERATIONS, "-S", &seed, "-P", &dir, &file];
-        program(place, &line).map_err(|error| format!("{format} {options}, seed {seed}: {error}"))?;
-        mount.unmount()?;
-        is_good(place, format, &image)?;
-    }
-    Ok(format!("{FSX_OPERATIONS} operations in each of {} mounts", runs.len()))
 }

@@ -18,6 +18,7 @@ const PACKAGES: [(&str, &str, &str); 17] = [
     ("git", "git", "works on a mount"),
     ("sqlite3", "sqlite3", "works on a mount"),
     ("gcc", "cc", "compiles the example for a mount"),
+    ("make", "make", "builds a project on a mount"),
     ("mariadb-server", "mariadbd", "a database on a mount"),
     ("sysbench", "sysbench", "works on that database"),
     ("bindfs", "bindfs", "what a mount's speed is measured beside"),

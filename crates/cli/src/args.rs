@@ -703,8 +703,8 @@ pub(crate) struct CrashFilesArgs {
     /// Which file system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
     #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"], default_value = "f2fs")]
     pub(crate) format: String,
-    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, or those in which blocks change owners
-    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse"], default_value = "seq-1")]
+    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, those in which blocks change owners, those with files without names and access lists, or those over files in many parts
+    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees"], default_value = "seq-1")]
     pub(crate) sequences: String,
     /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]

@@ -265,7 +265,10 @@ fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
         for (index, op) in ops.0.iter().enumerate() {
             let made = runner.apply(index, op).await;
             let tree = Tree::read(&vfs, Some(&before), forever).await;
-            before = Arc::new(tree.map_err(|wrong| format!("the reference: {wrong:?}"))?);
+            let mut tree = tree.map_err(|wrong| format!("the reference: {wrong:?}"))?;
+            tree.nameless =
+                runner.nameless(forever).await.map_err(|wrong| format!("the reference: {wrong:?}"))?;
+            before = Arc::new(tree);
             expected.push((made, Arc::clone(&before)));
         }
         Ok::<_, String>(expected)
