@@ -10,6 +10,7 @@ mod check;
 mod fsx;
 mod interrupts;
 mod lazyfs;
+mod nameless;
 mod project;
 
 use crate::f2fs;
@@ -28,12 +29,13 @@ use std::time::Duration;
 pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 12] = [
+const ALL: [Judge; 13] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
     ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
     ("interrupts", "a signal ends the wait for a sync, and nothing acknowledged is lost", interrupts::judge),
+    ("nameless", "O_TMPFILE, access lists, data and holes, before and after power cuts", nameless::judge),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
     (
         "databases",

@@ -6,7 +6,7 @@
 //! Invariants: what is reported depends on the recording, the seed and the answers of that command, not on the number of threads;
 //! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
 
-use crate::args::{InfoOutput, positive, whole};
+use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::crash_files::write_image;
 use crate::error::{Failure, Outcome, say};
 use crate::files::time;
@@ -95,24 +95,8 @@ pub(crate) struct CheckArgs {
     /// Seed of what is drawn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Threads; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    output: InfoOutput,
-    /// Write the results to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    out: Option<PathBuf>,
-    /// No progress; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    results: ResultArgs,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -161,7 +145,7 @@ struct Failed {
 
 /// `weir check`.
 pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     if let Some(path) = &args.keep {
@@ -193,13 +177,13 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         let what = "--verify says no to what COMMAND left, although the power did not fail";
         return Err(Failure::Usage(format!("{what}: {said}")));
     }
-    let mut bar = Bar::new(args.quiet);
+    let mut bar = Bar::new(args.results.quiet);
     let config = Config {
         format,
         drawn: args.courses,
         states_max: args.states,
         seed: args.seed,
-        threads: threads(args.jobs),
+        threads: threads(args.results.jobs),
     };
     let found = directories(&recording, &config, |fraction| {
         bar.set(fraction / 2.0, || "states of the disk".into());
@@ -216,11 +200,11 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     })?;
     let report = judge(&bench, &recording, counts, &found, &mut bar, cancel)?;
     bar.clear();
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Table => report.table(),
         InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
     };
-    print_or_write(args.out.as_deref(), &text)?;
+    print_or_write(args.results.out.as_deref(), &text)?;
     match report.failures.len() {
         0 => Ok(()),
         kinds => {
@@ -557,18 +541,27 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
     type Changed<'a> = (Ino, Option<&'a [u8]>);
     let mut pending: BTreeMap<Changed<'_>, (usize, &str)> = BTreeMap::new();
     for (number, step) in (1..).zip(steps) {
-        let mut change = |ino: Ino, name| pending.insert((ino, name), (number, step.shown.as_str()));
-        match &step.call {
-            Call::Write { ino, .. } | Call::Allocate { ino, .. } => drop(change(*ino, None)),
-            Call::SetAttr { ino, changes } if changes.size.is_some() => drop(change(*ino, None)),
-            Call::SetXattr { ino, .. } | Call::RemoveXattr { ino, .. } => drop(change(*ino, None)),
+        let changed = match &step.call {
+            Call::Write { ino, .. }
+            | Call::Allocate { ino, .. }
+            | Call::SetXattr { ino, .. }
+            | Call::RemoveXattr { ino, .. }
+            | Call::SetAcl { ino, .. } => Some((*ino, None)),
+            Call::SetAttr { ino, changes } => changes.size.map(|_| (*ino, None)),
+            Call::MakeNameless { made, .. } => Some((*made, None)),
             Call::Make { dir, name, .. }
             | Call::Symlink { dir, name, .. }
             | Call::Link { dir, name, .. }
-            | Call::Remove { dir, name, .. } => drop(change(*dir, Some(&**name))),
-            Call::Rename { to: (dir, name), .. } => drop(change(*dir, Some(&**name))),
-            Call::Sync { ino, .. } => pending.retain(|(of, _), _| of != ino),
-            Call::SetAttr { .. } | Call::Barrier { .. } | Call::Forget { .. } => {}
+            | Call::Remove { dir, name, .. }
+            | Call::Rename { to: (dir, name), .. } => Some((*dir, Some(&**name))),
+            Call::Sync { ino, .. } => {
+                pending.retain(|(of, _), _| of != ino);
+                None
+            }
+            Call::Barrier { .. } | Call::Forget { .. } => None,
+        };
+        if let Some(changed) = changed {
+            pending.insert(changed, (number, step.shown.as_str()));
         }
     }
     let mut pending: Vec<(usize, &str)> = pending.into_values().collect();

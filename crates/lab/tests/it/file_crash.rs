@@ -19,6 +19,41 @@ fn config(sequences: Sequences, count: u64) -> FileCrashConfig {
     FileCrashConfig { sequences, count: Some(count), seed, effort, ..FileCrashConfig::default() }
 }
 
+/// Nothing is found in so many sequences, of which more than `least` images are recovered.
+fn finds_nothing(format: Format, on: On, (sequences, count): (Sequences, u64), least: u64) {
+    let config = FileCrashConfig { format, on, ..config(sequences, count) };
+    let report = explore(&config, None, |_| true).unwrap();
+    assert_eq!(report.violations, [], "{format:?} {on:?}");
+    assert!(report.totals.recovered > least, "{report:?}");
+}
+
+/// A bug is found in so many sequences, again by its token, and not without it.
+fn is_found_out(format: Format, name: &str, (sequences, count): (Sequences, u64)) {
+    let planted = Some(bug_named(format, name).unwrap());
+    let config = FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(sequences, count) };
+    let report = explore(&config, None, |_| true).unwrap();
+    let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
+    let token: Token = violation.token.parse().unwrap();
+    assert!(replay(&token).unwrap().is_some(), "{token}");
+    assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+}
+
+/// Nothing is found after one sequence on a disk that answers late.
+fn finds_nothing_after(base: &Base, words: &str, least: u64) {
+    let case = Case {
+        on: On::Late,
+        base,
+        mode: FlushMode::RangeFlush,
+        planted: None,
+        ops: &words.parse().unwrap(),
+        effort: Effort::default(),
+        outside: None,
+    };
+    let (counts, _, found) = explorer::explore(&case);
+    assert_eq!(found, None, "{:?}", base.format);
+    assert!(counts.recovered > least, "{counts:?}");
+}
+
 #[test]
 fn file_cuts_keep_promises() {
     for (sequences, mode) in [
@@ -54,10 +89,7 @@ fn file_cuts_keep_promises_where_blocks_are_used_again() {
         (Format::Ext4, On::Model),
         (Format::Ext4, On::Late),
     ] {
-        let config = FileCrashConfig { format, on, ..config(Sequences::Reuse, 8) };
-        let report = explore(&config, None, |_| true).unwrap();
-        assert_eq!(report.violations, [], "{format:?} {on:?}");
-        assert!(report.totals.recovered > 150, "{report:?}");
+        finds_nothing(format, on, (Sequences::Reuse, 8), 150);
     }
 }
 
@@ -71,10 +103,7 @@ fn file_cuts_keep_promises_of_nameless_files_and_lists() {
         (Format::Ext4Dual, On::Late),
         (Format::Ext4Journal, On::Model),
     ] {
-        let config = FileCrashConfig { format, on, ..config(Sequences::Nameless, 12) };
-        let report = explore(&config, None, |_| true).unwrap();
-        assert_eq!(report.violations, [], "{format:?} {on:?}");
-        assert!(report.totals.recovered > 100, "{report:?}");
+        finds_nothing(format, on, (Sequences::Nameless, 12), 100);
     }
 }
 
@@ -87,10 +116,7 @@ fn file_cuts_keep_promises_of_files_in_parts() {
         (Format::Ext4, On::Late),
         (Format::Ext4Dual, On::Late),
     ] {
-        let config = FileCrashConfig { format, on, ..config(Sequences::Trees, 8) };
-        let report = explore(&config, None, |_| true).unwrap();
-        assert_eq!(report.violations, [], "{format:?} {on:?}");
-        assert!(report.totals.recovered > 100, "{report:?}");
+        finds_nothing(format, on, (Sequences::Trees, 8), 100);
     }
 }
 
@@ -98,14 +124,7 @@ fn file_cuts_keep_promises_of_files_in_parts() {
 #[test]
 fn nameless_files_that_are_forgotten_are_found_out() {
     for (format, name) in [(Format::F2fs, "forgotten-orphans"), (Format::Ext4, "no-orphans")] {
-        let planted = Some(bug_named(format, name).unwrap());
-        let config =
-            FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(Sequences::Nameless, 40) };
-        let report = explore(&config, None, |_| true).unwrap();
-        let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
-        let token: Token = violation.token.parse().unwrap();
-        assert!(replay(&token).unwrap().is_some(), "{token}");
-        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+        is_found_out(format, name, (Sequences::Nameless, 40));
     }
 }
 
@@ -178,14 +197,7 @@ fn f2fs_that_loses_an_order_is_found_out() {
         "forgotten-moves",
     ] {
         let format = Format::F2fsDual;
-        let planted = Some(bug_named(format, name).unwrap());
-        let config =
-            FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(Sequences::Seq1, 60) };
-        let report = explore(&config, None, |_| true).unwrap();
-        let [violation] = &report.violations[..] else { panic!("{name}: {report:?}") };
-        let token: Token = violation.token.parse().unwrap();
-        assert!(replay(&token).unwrap().is_some(), "{token}");
-        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+        is_found_out(format, name, (Sequences::Seq1, 60));
     }
 }
 
@@ -200,13 +212,7 @@ fn ext4_whose_journal_has_bugs_is_found_out() {
         (Format::Ext4Dual, "no-flush-before-commit", Sequences::Seq1),
         (Format::Ext4Dual, "unordered-data", Sequences::Seq1),
     ] {
-        let planted = Some(bug_named(format, name).unwrap());
-        let config = FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(sequences, 60) };
-        let report = explore(&config, None, |_| true).unwrap();
-        let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
-        let token: Token = violation.token.parse().unwrap();
-        assert!(replay(&token).unwrap().is_some(), "{token}");
-        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+        is_found_out(format, name, (sequences, 60));
     }
 }
 
@@ -217,18 +223,7 @@ fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
         for seed in [24, 25] {
             let base = Base::make(format, seed).unwrap();
             let words = "write:A/foo:8000+20000,sync&,unlink:A/foo,creat:A/foo,direct:A/foo:4096+4096";
-            let case = Case {
-                on: On::Late,
-                base: &base,
-                mode: FlushMode::RangeFlush,
-                planted: None,
-                ops: &words.parse().unwrap(),
-                effort: Effort::default(),
-                outside: None,
-            };
-            let (counts, _, found) = explorer::explore(&case);
-            assert_eq!(found, None, "{format:?}");
-            assert!(counts.recovered > 20, "{counts:?}");
+            finds_nothing_after(&base, words, 20);
         }
     }
 }
@@ -240,18 +235,7 @@ fn regression_fdatasync_of_a_directory_keeps_its_names() {
         let base = Base::make(format, 3).unwrap();
         let words =
             "write:A/foo:0+100,fsync:A/foo,fsync:A,unlink:A/foo,fdatasync:A,write:B/bar:0+100,fsync:B/bar";
-        let case = Case {
-            on: On::Late,
-            base: &base,
-            mode: FlushMode::RangeFlush,
-            planted: None,
-            ops: &words.parse().unwrap(),
-            effort: Effort::default(),
-            outside: None,
-        };
-        let (counts, _, found) = explorer::explore(&case);
-        assert_eq!(found, None, "{format:?}");
-        assert!(counts.recovered > 10, "{counts:?}");
+        finds_nothing_after(&base, words, 10);
     }
 }
 
@@ -268,18 +252,7 @@ fn regression_a_sync_commits_what_makes_a_block_written() {
              direct:A/foo:28672+4096,fsync:A/foo",
             apart.join(",")
         );
-        let case = Case {
-            on: On::Late,
-            base: &base,
-            mode: FlushMode::RangeFlush,
-            planted: None,
-            ops: &words.parse().unwrap(),
-            effort: Effort::default(),
-            outside: None,
-        };
-        let (counts, _, found) = explorer::explore(&case);
-        assert_eq!(found, None, "{format:?}");
-        assert!(counts.recovered > 10, "{counts:?}");
+        finds_nothing_after(&base, &words, 10);
     }
 }
 

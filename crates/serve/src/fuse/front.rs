@@ -7,15 +7,15 @@
 //! leave: he was not told that anything is durable. Everything else is finished once it has begun, in the device's time.
 
 use super::kernel::{
-    Attributes, Entry, Features, Handler, Listing, NodeId, Op, OpenFlags, Reply, Request, SetAttributes,
-    Statistics, Wanted, When,
+    Attributes, Entry, Features, Handler, Listing, NodeId, Notifier, Op, OpenFlags, Reply, Request,
+    SetAttributes, Statistics, Wanted, When,
 };
 use super::lazyfs::Operation;
 use super::table::{How, Table};
 use super::world::{Job, Message};
 use flashweir_fs::vfs::{
-    self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, SetAttr, SetTime, SyncKind, Timestamp,
-    XattrMode,
+    self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, Seek, SetAttr, SetTime, SyncKind,
+    Timestamp, XattrMode,
 };
 use flashweir_lab::crash::recorded::Room;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
@@ -38,6 +38,10 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 const IOCTL_FBARRIER: u32 = 0x5701;
 const IOCTL_FDATABARRIER: u32 = 0x5702;
 
+/// Of `lseek`.
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
 /// Pages of a file stay from one opening to the next, and direct writes go side by side.
 const FILE_FLAGS: OpenFlags = OpenFlags::KEEP_PAGES.and(OpenFlags::PARALLEL_WRITES);
 
@@ -51,6 +55,8 @@ pub(super) fn wanted(writes_back: bool) -> Wanted {
         .and(Features::PARALLEL_DIRECTORIES)
         .and(Features::KEEP_LINKS)
         .and(Features::ENDS_SET_ID)
+        .and(Features::MASKS)
+        .and(Features::ACCESS_LISTS)
         .and(Features::XATTR_FLAGS);
     let features = if writes_back { features.and(Features::WRITE_BACK) } else { features };
     Wanted { features, write_bytes_max: WRITE_BYTES_MAX, background_max: 64 }
@@ -59,6 +65,7 @@ pub(super) fn wanted(writes_back: bool) -> Wanted {
 /// See the module.
 pub(super) struct Front<F: Fs> {
     pub(super) queue: SyncSender<Message<F>>,
+    pub(super) notifier: Notifier,
 }
 
 fn errno(errno: vfs::Errno) -> Errno {
@@ -115,6 +122,10 @@ fn kind_of(mode: u32, device: u32) -> Option<Kind> {
         0o060_000 => Kind::BlockDevice(device),
         _ => return None,
     })
+}
+
+fn masked(creds: Creds, umask: u32) -> Creds {
+    creds.with_umask(umask as u16 & 0o777)
 }
 
 fn permissions(mode: u32) -> u16 {
@@ -301,6 +312,38 @@ impl<F: Fs> Front<F> {
         });
     }
 
+    fn make_nameless(&self, creds: Creds, dir: NodeId, mode: u32, flags: u32, reply: Reply) {
+        self.submit(reply, move |table, reply| async move {
+            let as_asked = (has(flags, OFlags::EXCL), how(flags));
+            let made = table.make_nameless(&creds, dir, permissions(mode), as_asked).await;
+            match table.vouch(made) {
+                Ok((attr, handle)) => reply.created(&entry_of(&table, &attr), handle, FILE_FLAGS),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    /// Finds data or a hole. The kernel has not handed on what it keeps of the file, so it is told to let go of that first: it writes
+    /// for that, and waits for us, in a thread of its own.
+    fn seek(&self, node: NodeId, handle: u64, offset: u64, whence: u32, reply: Reply) {
+        let to = match whence {
+            SEEK_DATA => Seek::Data(offset),
+            SEEK_HOLE => Seek::Hole(offset),
+            _ => return reply.error(Errno::INVAL),
+        };
+        let front = Self { queue: self.queue.clone(), notifier: self.notifier.clone() };
+        std::thread::spawn(move || {
+            // What it does not know any more it does not keep.
+            let _ = front.notifier.forget_pages(node);
+            front.submit(reply, move |table, reply| async move {
+                match table.seek(handle, to).await {
+                    Ok(at) => reply.place(at),
+                    Err(error) => reply.error(errno(error)),
+                }
+            });
+        });
+    }
+
     fn read(&self, node: NodeId, handle: u64, offset: u64, bytes: u32, flags: u32, reply: Reply) {
         self.submit(reply, move |table, reply| async move {
             let mut bytes = vec![0; bytes as usize];
@@ -448,7 +491,14 @@ impl<F: Fs> Front<F> {
         });
     }
 
-    fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: u32, reply: Reply) {
+    fn set_xattr(
+        &self,
+        node: NodeId,
+        (name, value): (&[u8], &[u8]),
+        flags: u32,
+        ends_set_group_id: bool,
+        reply: Reply,
+    ) {
         let mode = match XattrFlags::from_bits_retain(flags) {
             flags if flags.is_empty() => XattrMode::Set,
             XattrFlags::CREATE => XattrMode::Create,
@@ -457,7 +507,7 @@ impl<F: Fs> Front<F> {
         };
         let (name, value) = (name.to_owned(), value.to_owned());
         self.submit(reply, move |table, reply| async move {
-            let result = table.set_xattr(node, &name, &value, mode).await;
+            let result = table.set_xattr(node, (&name, &value), mode, ends_set_group_id).await;
             reply_empty(&table, reply, result);
         });
     }
@@ -538,11 +588,11 @@ impl<F: Fs> Handler for Front<F> {
                 }
             }),
             Op::Symlink { name, target } => self.symlink(creds, node, name, target, reply),
-            Op::MakeNode { name, mode, device, .. } => {
-                self.make(creds, node, name, kind_of(mode, device), mode, reply);
+            Op::MakeNode { name, mode, umask, device } => {
+                self.make(masked(creds, umask), node, name, kind_of(mode, device), mode, reply);
             }
-            Op::MakeDirectory { name, mode, .. } => {
-                self.make(creds, node, name, Some(Kind::Directory), mode, reply);
+            Op::MakeDirectory { name, mode, umask } => {
+                self.make(masked(creds, umask), node, name, Some(Kind::Directory), mode, reply);
             }
             Op::Unlink { name } => self.unlink(creds, node, name, reply),
             Op::RemoveDirectory { name } => self.remove_directory(creds, node, name, reply),
@@ -551,7 +601,13 @@ impl<F: Fs> Handler for Front<F> {
             }
             Op::Link { of, name } => self.link(creds, of, node, name, reply),
             Op::Open { flags } => self.open(node, flags, reply),
-            Op::Create { name, mode, flags, .. } => self.create(creds, node, name, mode, flags, reply),
+            Op::Create { name, mode, umask, flags } => {
+                self.create(masked(creds, umask), node, name, mode, flags, reply);
+            }
+            Op::TemporaryFile { mode, umask, flags } => {
+                self.make_nameless(masked(creds, umask), node, mode, flags, reply);
+            }
+            Op::Seek { handle, offset, whence } => self.seek(node, handle, offset, whence, reply),
             Op::Read { handle, offset, bytes, flags } => {
                 // The kernel has no more room than for a write.
                 self.read(node, handle, offset, bytes.min(WRITE_BYTES_MAX), flags, reply);
@@ -571,7 +627,9 @@ impl<F: Fs> Handler for Front<F> {
                 }
             }
             Op::Statistics => self.statistics(reply),
-            Op::SetXattr { name, value, flags } => self.set_xattr(node, name, value, flags, reply),
+            Op::SetXattr { name, value, flags, ends_set_group_id } => {
+                self.set_xattr(node, (name, value), flags, ends_set_group_id, reply);
+            }
             Op::Xattr { name, bytes } => self.xattr(node, name, bytes, reply),
             Op::XattrNames { bytes } => self.submit(reply, move |table, reply| async move {
                 reply_value(reply, bytes, table.xattr_names(node).await);
@@ -581,7 +639,7 @@ impl<F: Fs> Handler for Front<F> {
             Op::Ioctl { handle, command } => self.ioctl(handle, command, reply),
             Op::Destroy => reply.ok(),
             // Closing a descriptor makes nothing durable. The kernel does not ask again for what is not there.
-            Op::Flush | Op::TemporaryFile { .. } | Op::Seek { .. } | Op::Unknown(_) => {
+            Op::Flush | Op::Unknown(_) => {
                 reply.error(Errno::NOSYS);
             }
             Op::Init { .. } | Op::Forget(_) | Op::Interrupt { .. } => reply.error(Errno::IO),

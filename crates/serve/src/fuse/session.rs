@@ -116,7 +116,8 @@ impl Ready {
         let start: Start = Box::new(move |directory, how| {
             let attached = attach(directory, how, wanted(writes_back))?;
             begun.kernel(attached.notifier());
-            attached.begin(Front { queue }, THREADS).inspect_err(|_| {
+            let notifier = attached.notifier();
+            attached.begin(Front { queue, notifier }, THREADS).inspect_err(|_| {
                 release(directory);
             })
         });

@@ -11,8 +11,8 @@ use super::kernel::NodeId;
 use super::lazyfs::Faults;
 use super::recorder::Recorder;
 use flashweir_fs::vfs::{
-    Access, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode,
-    Result, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
+    Access, AclKind, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags,
+    RenameMode, Result, Seek, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
 };
 use flashweir_lab::crash::recorded::{Call, Room, Step};
 use flashweir_lab::stack::Port;
@@ -478,6 +478,45 @@ impl<F: Fs> Table<F> {
         }
     }
 
+    /// Makes a file without a name and opens it; `exclusive`: it never gets one.
+    pub(super) async fn make_nameless(
+        &self,
+        creds: &Creds,
+        dir: NodeId,
+        permissions: u16,
+        (exclusive, how): (bool, How),
+    ) -> Result<(Attr, u64)> {
+        let parent = self.ino(dir)?;
+        let flags = OpenFlags { access: Access::ReadWrite, exclusive, ..OpenFlags::default() };
+        let work = async {
+            let file = self.vfs.open_nameless_in(creds, parent, flags, permissions).await?;
+            let attr = file.attr().await?;
+            Ok((file, attr))
+        };
+        let call = |(_, attr): &(File<F>, Attr)| {
+            let (creds, made) = (creds.clone(), attr.ino);
+            let call = Call::MakeNameless { creds, dir: parent, permissions, exclusive, made };
+            (call, format!("create without a name in {}", self.shown(dir)))
+        };
+        let (file, attr) = self.noted(work, call).await?;
+        let number = self.number(attr.ino);
+        let opened = async {
+            let kept = self.vfs.keep(attr.ino).await?;
+            let told = Told { lookups: 1, generation: attr.generation, ..Told::default() };
+            // Who had the number before is gone.
+            self.nodes.borrow_mut().insert(number.0, Node { told, kept: Some(kept) });
+            self.open(number, how).await
+        };
+        let opened = opened.await;
+        file.close().await?;
+        Ok((attr, opened?))
+    }
+
+    /// Data or a hole.
+    pub(super) async fn seek(&self, handle: u64, to: Seek) -> Result<u64> {
+        self.file(handle)?.file.seek(to).await
+    }
+
     pub(super) async fn release(&self, handle: u64) {
         let open = self.files.borrow_mut().remove(&handle);
         // Whoever still works on it closes it by dropping it.
@@ -582,20 +621,29 @@ impl<F: Fs> Table<F> {
         self.vfs.xattr_of(&Creds::checked(0, 0), self.ino(number)?, name).await
     }
 
+    /// `clears_setgid`: as [`Vfs::set_acl_of`] has it.
     pub(super) async fn set_xattr(
         &self,
         number: NodeId,
-        name: &[u8],
-        value: &[u8],
+        (name, value): (&[u8], &[u8]),
         mode: XattrMode,
+        clears_setgid: bool,
     ) -> Result<()> {
-        let ino = self.ino(number)?;
+        let (ino, creds) = (self.ino(number)?, Creds::checked(0, 0));
         let call = |(): &()| {
-            let call = Call::SetXattr { ino, name: name.into(), value: value.into(), mode };
+            let call = match AclKind::of_name(name) {
+                Some(kind) => Call::SetAcl { ino, kind, value: value.into(), clears_setgid },
+                None => Call::SetXattr { ino, name: name.into(), value: value.into(), mode },
+            };
             (call, format!("setxattr {} {}", self.shown(number), String::from_utf8_lossy(name)))
         };
-        let creds = Creds::checked(0, 0);
-        self.noted(self.vfs.set_xattr_of(&creds, ino, name, value, mode), call).await
+        let work = async {
+            match AclKind::of_name(name) {
+                Some(kind) => self.vfs.set_acl_of(&creds, ino, kind, value, clears_setgid).await,
+                None => self.vfs.set_xattr_of(&creds, ino, name, value, mode).await,
+            }
+        };
+        self.noted(work, call).await
     }
 
     /// The names of the extended attributes, each with a zero behind it.

@@ -4,8 +4,8 @@
 //! contents the numbers of what was there are the same, those of what is made are translated.
 
 use flashweir_fs::vfs::{
-    Access, Barrier, Creds, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode, Result, SetAttr, Source,
-    SyncKind, Vfs, XattrMode,
+    Access, AclKind, Barrier, Creds, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode, Result,
+    SetAttr, Source, SyncKind, Vfs, XattrMode,
 };
 use std::collections::BTreeMap;
 
@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 pub enum Call {
     /// Makes an inode, which got the number `made`.
     Make { creds: Creds, dir: Ino, name: Box<[u8]>, kind: Kind, permissions: u16, made: Ino },
+    /// Makes a file without a name; likewise.
+    MakeNameless { creds: Creds, dir: Ino, permissions: u16, exclusive: bool, made: Ino },
     /// Makes a symbolic link; likewise.
     Symlink { creds: Creds, dir: Ino, name: Box<[u8]>, target: Box<[u8]>, made: Ino },
     /// Gives an inode one more name.
@@ -28,6 +30,8 @@ pub enum Call {
     Write { ino: Ino, offset: u64, bytes: Box<[u8]>, direct: bool },
     /// Changes what a range of a file takes.
     Allocate { ino: Ino, offset: u64, len: u64, room: Room },
+    /// Sets an access control list.
+    SetAcl { ino: Ino, kind: AclKind, value: Box<[u8]>, clears_setgid: bool },
     /// Sets an extended attribute.
     SetXattr { ino: Ino, name: Box<[u8]>, value: Box<[u8]>, mode: XattrMode },
     /// Removes one.
@@ -136,6 +140,13 @@ impl<F: Fs> Player<F> {
                 let attr = vfs.make_node(creds, self.number(*dir), name, *kind, *permissions).await?;
                 self.made(*made, attr.ino).await
             }
+            Call::MakeNameless { creds, dir, permissions, exclusive, made } => {
+                let flags =
+                    OpenFlags { access: Access::ReadWrite, exclusive: *exclusive, ..OpenFlags::default() };
+                let file = vfs.open_nameless_in(creds, self.number(*dir), flags, *permissions).await?;
+                self.made(*made, file.attr().await?.ino).await?;
+                file.close().await
+            }
             Call::Symlink { creds, dir, name, target, made } => {
                 let attr = vfs.make_symlink(creds, self.number(*dir), name, target).await?;
                 self.made(*made, attr.ino).await
@@ -160,6 +171,10 @@ impl<F: Fs> Player<F> {
             }
             Call::Allocate { ino, offset, len, room } => {
                 room.make(self.file(*ino, false).await?, *offset, *len).await
+            }
+            Call::SetAcl { ino, kind, value, clears_setgid } => {
+                let ino = self.number(*ino);
+                vfs.set_acl_of(&Creds::checked(0, 0), ino, *kind, value, *clears_setgid).await
             }
             Call::SetXattr { ino, name, value, mode } => {
                 let ino = self.number(*ino);

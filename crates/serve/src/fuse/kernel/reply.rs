@@ -162,6 +162,11 @@ impl Reply {
         self.bytes(&words.bytes());
     }
 
+    /// A place in a file.
+    pub(crate) fn place(self, offset: u64) {
+        self.bytes(&offset.to_ne_bytes());
+    }
+
     /// What an ioctl without data gives back.
     pub(crate) fn ioctl(self, result: i32) {
         let mut words = Words::<16>::new();
@@ -509,6 +514,8 @@ mod tests {
         assert_eq!(body(), [10, 0]);
         channel.admit(2).count(77);
         assert_eq!(body(), [pair(77, 0)]);
+        channel.admit(2).place(4096);
+        assert_eq!(body(), [4096]);
         channel.admit(2).ioctl(-1);
         assert_eq!(body(), [pair(u32::MAX, 0), 0]);
         let of = Statistics {

@@ -137,10 +137,12 @@ pub(crate) enum Op<'a> {
         with_attributes: bool,
     },
     Statistics,
+    /// `ends_set_group_id`: with an access control list, the caller is not in the file's group.
     SetXattr {
         name: &'a [u8],
         value: &'a [u8],
         flags: u32,
+        ends_set_group_id: bool,
     },
     /// No bytes: how many would there be?
     Xattr {
@@ -223,6 +225,8 @@ const SET_ENDS_SET_ID: u32 = 1 << 11;
 const WRITE_CACHED: u32 = 1;
 const WRITE_ENDS_SET_ID: u32 = 1 << 2;
 
+const XATTR_ENDS_SET_GROUP_ID: u32 = 1;
+
 /// The sync is of data only.
 const SYNC_DATA: u32 = 1;
 
@@ -293,10 +297,14 @@ impl<'a> Op<'a> {
             20 | 30 => Self::Sync { handle: left.u64()?, of_data: left.u32()? & SYNC_DATA != 0 },
             21 => {
                 let (bytes, flags) = (left.u32()?, left.u32()?);
-                if long_xattrs {
-                    left.take(8)?;
+                let more = if long_xattrs { Some((left.u32()?, left.u32()?)) } else { None };
+                let ends_set_group_id = more.is_some_and(|(more, _)| more & XATTR_ENDS_SET_GROUP_ID != 0);
+                Self::SetXattr {
+                    flags,
+                    ends_set_group_id,
+                    name: left.name()?,
+                    value: left.take(bytes as usize)?,
                 }
-                Self::SetXattr { flags, name: left.name()?, value: left.take(bytes as usize)? }
             }
             22 => {
                 let (bytes, _) = (left.u32()?, left.u32()?);
@@ -493,11 +501,12 @@ mod tests {
 
     #[test]
     fn an_extended_attribute_comes_in_the_form_that_was_agreed() {
-        let expected = Op::SetXattr { name: b"user.a", value: b"x", flags: 1 };
-        let (long, short) = (words([1, 1, 0, 0]), words([1, 1]));
+        let expected =
+            |ends_set_group_id| Op::SetXattr { name: b"user.a", value: b"x", flags: 1, ends_set_group_id };
+        let (long, short) = (words([1, 1, 1, 0]), words([1, 1]));
         let (long, short) = (bytes(21, &[&long, b"user.a\0x"]), bytes(21, &[&short, b"user.a\0x"]));
-        assert_eq!(Request::new(&long, true).unwrap().op, expected);
-        assert_eq!(Request::new(&short, false).unwrap().op, expected);
+        assert_eq!(Request::new(&long, true).unwrap().op, expected(true));
+        assert_eq!(Request::new(&short, false).unwrap().op, expected(false));
     }
 
     #[test]

@@ -41,6 +41,8 @@ impl Features {
     pub(crate) const ASYNC_READ: Self = Self(1 << 0);
     /// Writes of more than a page.
     pub(crate) const BIG_WRITES: Self = Self(1 << 5);
+    /// Modes of what is made come without the caller's mask, and the mask beside them.
+    pub(crate) const MASKS: Self = Self(1 << 6);
     /// Listings with attributes.
     pub(crate) const LISTING_PLUS: Self = Self(1 << 13);
     /// But only where they are of use.
@@ -51,6 +53,8 @@ impl Features {
     pub(crate) const WRITE_BACK: Self = Self(1 << 16);
     /// Lookups and listings in one directory side by side.
     pub(crate) const PARALLEL_DIRECTORIES: Self = Self(1 << 18);
+    /// The kernel checks access control lists.
+    pub(crate) const ACCESS_LISTS: Self = Self(1 << 20);
     /// The answer to the first request says how many pages one has at most.
     const PAGES_MAX: Self = Self(1 << 22);
     /// Targets of symbolic links stay.
