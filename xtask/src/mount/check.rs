@@ -54,7 +54,7 @@ pub(super) fn judge(place: &Place) -> Finding {
         };
         let verify = |store: &str| format!("{store} check {{}}");
         let said = checked(&verify(&missing), &["--keep", &kept], &[&missing, "fill", "{}", "6"], false)?;
-        if !said.contains("the store is torn") || !said.contains("Not synced since: write store.new") {
+        if !said.contains("the store is torn") || !said.contains("write store.new at 0") {
             return Err(format!("{format}: a missing sync is not what was found: {said}"));
         }
         checked(&verify(&right), &[], &[&right, "fill", "{}", "6"], true)?;
