@@ -126,17 +126,17 @@ pub struct Acl(Vec<AclEntry>);
 impl Acl {
     /// A list of these entries; `None` if it is not valid.
     pub fn new(entries: Vec<AclEntry>) -> Option<Self> {
-        // Of each entry: what may come before it.
+        // The entry before, which says what may follow.
         let mut before = None;
         let (mut has_names, mut has_mask) = (false, false);
         for entry in &entries {
-            let is_in_place = match (before, entry.who) {
+            let is_in_place = matches!(
+                (before, entry.who),
                 (None, Who::Owner)
-                | (Some(Who::Owner | Who::User(_)), Who::User(_) | Who::Group)
-                | (Some(Who::Group | Who::NamedGroup(_)), Who::NamedGroup(_) | Who::Mask | Who::Others)
-                | (Some(Who::Mask), Who::Others) => true,
-                _ => false,
-            };
+                    | (Some(Who::Owner | Who::User(_)), Who::User(_) | Who::Group)
+                    | (Some(Who::Group | Who::NamedGroup(_)), Who::NamedGroup(_) | Who::Mask | Who::Others)
+                    | (Some(Who::Mask), Who::Others)
+            );
             if !is_in_place || entry.permissions > 0o7 || entry.who.number() == Some(NOBODY) {
                 return None;
             }
