@@ -126,7 +126,7 @@ pub struct Acl(Vec<AclEntry>);
 impl Acl {
     /// A list of these entries; `None` if it is not valid.
     pub fn new(entries: Vec<AclEntry>) -> Option<Self> {
-        // Of each entry: what may come before it.
+        // The entry before, which says what may follow.
         let mut before = None;
         let (mut has_names, mut has_mask) = (false, false);
         for entry in &entries {

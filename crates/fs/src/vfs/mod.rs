@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Deliberately absent: mount points, memory maps, locks of files; access control lists are kept and passed on, but rights are
-//! checked by permission bits ([`rights`]).
+//! checked by permission bits.
 
 mod attrs;
 mod buffer;

@@ -334,7 +334,7 @@ fn a_volume_with_some_of_everything_is_good() {
 #[test]
 fn planted_damage_of_each_kind_is_found() {
     type Damage = fn(&Bench);
-    let damages: [(&str, &str, Damage); 44] = [
+    let damages: [(&str, &str, Damage); 45] = [
         ("group", "the checksum of group 0", |it| it.change_block(Addr(1), |block| block[0x3c] ^= 1)),
         ("group-count", "free blocks", |it| it.change_desc(|desc| desc.free_blocks += 1)),
         ("group-count", "free inodes", |it| it.change_desc(|desc| desc.free_inodes -= 1)),
@@ -395,6 +395,12 @@ fn planted_damage_of_each_kind_is_found() {
         }),
         ("xattr", "has no extended attributes", |it| {
             it.change_block(it.inode(SHARED[0]).xattr_block, |block| block[0] = 1);
+        }),
+        ("xattr", "inode 13: system.posix_acl_access is no access control list", |it| {
+            let list = Xattr { index: 2, name: Vec::new(), value: vec![1, 0, 0, 0, 1, 0] };
+            let (addr, geometry) = (it.inode(SHARED[0]).xattr_block, it.geometry);
+            let block = XattrBlock { references: 2, xattrs: vec![list] };
+            it.put_block(addr, &block.encode(addr, &geometry).unwrap());
         }),
         ("xattr-references", "counts 2 references, found 1", |it| {
             it.change_inode(SHARED[1], |inode| {
