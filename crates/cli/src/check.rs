@@ -563,14 +563,18 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
         match &step.call {
             Call::Write { ino, .. } | Call::Allocate { ino, .. } => drop(change(*ino, None)),
             Call::SetAttr { ino, changes } if changes.size.is_some() => drop(change(*ino, None)),
-            Call::SetXattr { ino, .. } | Call::RemoveXattr { ino, .. } => drop(change(*ino, None)),
+            Call::SetAcl { ino, .. } | Call::SetXattr { ino, .. } | Call::RemoveXattr { ino, .. } => {
+                change(*ino, None);
+            }
             Call::Make { dir, name, .. }
             | Call::Symlink { dir, name, .. }
             | Call::Link { dir, name, .. }
             | Call::Remove { dir, name, .. } => drop(change(*dir, Some(&**name))),
             Call::Rename { to: (dir, name), .. } => drop(change(*dir, Some(&**name))),
             Call::Sync { ino, .. } => pending.retain(|(of, _), _| of != ino),
-            Call::SetAttr { .. } | Call::Barrier { .. } | Call::Forget { .. } => {}
+            // What is written to a file without a name counts, not that it is there.
+            Call::MakeNameless { .. } | Call::SetAttr { .. } | Call::Barrier { .. } | Call::Forget { .. } => {
+            }
         }
     }
     let mut pending: Vec<(usize, &str)> = pending.into_values().collect();
