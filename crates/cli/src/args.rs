@@ -121,6 +121,29 @@ pub(crate) struct Common {
     pub(crate) trace: TraceArgs,
 }
 
+/// How many work, and what becomes of what they find.
+#[derive(Debug, Args)]
+pub(crate) struct ResultArgs {
+    /// What runs at once; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    pub(crate) jobs: Option<u32>,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: InfoOutput,
+    /// Write the results to this file instead of stdout; it appears whole or not at all
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) out: Option<PathBuf>,
+    /// No warnings, no progress, no line about speed; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
 /// A time line for Perfetto.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
@@ -653,24 +676,8 @@ pub(crate) struct CrashArgs {
     /// Do again what this token says, and draw it
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device"])]
     pub(crate) replay: Option<String>,
-    /// Worlds that run at once; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    pub(crate) jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    pub(crate) output: InfoOutput,
-    /// Write to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub(crate) out: Option<PathBuf>,
-    /// No progress, no line about speed; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -743,22 +750,6 @@ pub(crate) struct CrashFilesArgs {
     /// to show what we do. As root
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) kernel_every: Option<u64>,
-    /// Sequences that run at once; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    pub(crate) jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    pub(crate) output: InfoOutput,
-    /// Write to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    pub(crate) out: Option<PathBuf>,
-    /// No progress, no line about speed; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
 }

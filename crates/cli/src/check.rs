@@ -6,7 +6,7 @@
 //! Invariants: what is reported depends on the recording, the seed and the answers of that command, not on the number of threads;
 //! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
 
-use crate::args::{InfoOutput, positive, whole};
+use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::crash_files::write_image;
 use crate::error::{Failure, Outcome, say};
 use crate::files::time;
@@ -95,24 +95,8 @@ pub(crate) struct CheckArgs {
     /// Seed of what is drawn
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Threads; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    output: InfoOutput,
-    /// Write the results to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    out: Option<PathBuf>,
-    /// No progress; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    results: ResultArgs,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -161,11 +145,11 @@ struct Failed {
 
 /// `weir check`.
 pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     if let Some(path) = &args.keep {
-        let failed = |error| Failure::Usage(format!("{}: cannot be made: {error}", path.display()));
+        let failed = |error| Failure::Usage(format!("--keep {}: cannot be made: {error}", path.display()));
         std::fs::create_dir_all(path).map_err(failed)?;
     }
     let format = Format::ALL.iter().find(|(_, name)| *name == args.format);
@@ -193,13 +177,13 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         let what = "--verify says no to what COMMAND left, although the power did not fail";
         return Err(Failure::Usage(format!("{what}: {said}")));
     }
-    let mut bar = Bar::new(args.quiet);
+    let mut bar = Bar::new(args.results.quiet);
     let config = Config {
         format,
         drawn: args.courses,
         states_max: args.states,
         seed: args.seed,
-        threads: threads(args.jobs),
+        threads: threads(args.results.jobs),
     };
     let found = directories(&recording, &config, |fraction| {
         bar.set(fraction / 2.0, || "states of the disk".into());
@@ -216,20 +200,17 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     })?;
     let report = judge(&bench, &recording, counts, &found, &mut bar, cancel)?;
     bar.clear();
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Table => report.table(),
         InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
     };
-    print_or_write(args.out.as_deref(), &text)?;
+    print_or_write(args.results.out.as_deref(), &text)?;
     match report.failures.len() {
         0 => Ok(()),
         kinds => {
             let count: usize = report.failures.iter().map(|failed| failed.directories).sum();
-            let ways = if kinds == 1 { "one way".into() } else { format!("{kinds} ways") };
-            Err(Failure::Run(format!(
-                "--verify says no to {count} of {} directories, in {ways}",
-                report.judged
-            )))
+            let (of, kinds) = (report.judged, plural(kinds, "kind of failure", "kinds of failure"));
+            Err(Failure::Run(format!("--verify says no to {count} of {of} directories: {kinds}")))
         }
     }
 }
@@ -311,9 +292,6 @@ impl Drop for Bench<'_> {
 impl<'a> Bench<'a> {
     fn begin(args: &'a CheckArgs, format: Format) -> Outcome<Self> {
         let room = std::env::temp_dir().join(format!("weir-check-{}", std::process::id()));
-        let failed =
-            |error: std::io::Error| Failure::Run(format!("{}: cannot be made: {error}", room.display()));
-        std::fs::create_dir_all(&room).map_err(failed)?;
         let directory = match &args.dir {
             Some(directory) => {
                 let wrong = |why: String| Failure::Usage(format!("--dir {}: {why}", directory.display()));
@@ -323,12 +301,12 @@ impl<'a> Bench<'a> {
                 }
                 directory.canonicalize().map_err(|error| wrong(error.to_string()))?
             }
-            None => {
-                let directory = room.join("mnt");
-                std::fs::create_dir_all(&directory).map_err(failed)?;
-                directory
-            }
+            None => room.join("mnt"),
         };
+        for made in [&room, &directory] {
+            let failed = |error| Failure::Run(format!("{}: cannot be made: {error}", made.display()));
+            std::fs::create_dir_all(made).map_err(failed)?;
+        }
         let (printed, said) = (room.join("printed"), room.join("said"));
         Ok(Self { args, format, device: device(format, args.size), room, directory, printed, said })
     }
@@ -553,28 +531,37 @@ fn shown(status: Option<ExitStatus>) -> String {
     }
 }
 
+fn plural(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
 /// What has changed since it was last synced, a line for each file and name.
 fn not_synced(steps: &[Step]) -> Vec<String> {
     /// An inode, or a name in it.
     type Changed<'a> = (Ino, Option<&'a [u8]>);
     let mut pending: BTreeMap<Changed<'_>, (usize, &str)> = BTreeMap::new();
     for (number, step) in (1..).zip(steps) {
-        let mut change = |ino: Ino, name| pending.insert((ino, name), (number, step.shown.as_str()));
-        match &step.call {
-            Call::Write { ino, .. } | Call::Allocate { ino, .. } => drop(change(*ino, None)),
-            Call::SetAttr { ino, changes } if changes.size.is_some() => drop(change(*ino, None)),
-            Call::SetAcl { ino, .. } | Call::SetXattr { ino, .. } | Call::RemoveXattr { ino, .. } => {
-                change(*ino, None);
-            }
+        let changed = match &step.call {
+            Call::Write { ino, .. }
+            | Call::Allocate { ino, .. }
+            | Call::SetXattr { ino, .. }
+            | Call::RemoveXattr { ino, .. }
+            | Call::SetAcl { ino, .. } => Some((*ino, None)),
+            Call::SetAttr { ino, changes } => changes.size.map(|_| (*ino, None)),
+            Call::MakeNameless { made, .. } => Some((*made, None)),
             Call::Make { dir, name, .. }
             | Call::Symlink { dir, name, .. }
             | Call::Link { dir, name, .. }
-            | Call::Remove { dir, name, .. } => drop(change(*dir, Some(&**name))),
-            Call::Rename { to: (dir, name), .. } => drop(change(*dir, Some(&**name))),
-            Call::Sync { ino, .. } => pending.retain(|(of, _), _| of != ino),
-            // What is written to a file without a name counts, not that it is there.
-            Call::MakeNameless { .. } | Call::SetAttr { .. } | Call::Barrier { .. } | Call::Forget { .. } => {
+            | Call::Remove { dir, name, .. }
+            | Call::Rename { to: (dir, name), .. } => Some((*dir, Some(&**name))),
+            Call::Sync { ino, .. } => {
+                pending.retain(|(of, _), _| of != ino);
+                None
             }
+            Call::Barrier { .. } | Call::Forget { .. } => None,
+        };
+        if let Some(changed) = changed {
+            pending.insert(changed, (number, step.shown.as_str()));
         }
     }
     let mut pending: Vec<(usize, &str)> = pending.into_values().collect();
@@ -593,7 +580,7 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "cut: {} courses of time, {} positions, {} states of the disk, {} recovered, {} directories",
+            "cut: {} courses of time, {} positions, {} states of the disk, {} recovered; different directories: {}",
             self.courses,
             thousands(self.cuts),
             thousands(self.states),
@@ -602,12 +589,12 @@ impl Report {
         );
         let left_out = match self.left_out {
             0 => String::new(),
-            left => format!(", {} left out (--checks)", thousands(left as u64)),
+            left => format!(", left out (--checks): {}", thousands(left as u64)),
         };
         let failed: usize = self.failures.iter().map(|failed| failed.directories).sum();
         let _ = writeln!(
             text,
-            "judged: {} directories, {} of them not good{left_out}",
+            "judged: {}, not good: {}{left_out}",
             thousands(self.judged as u64),
             thousands(failed as u64)
         );

@@ -30,7 +30,7 @@ pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(token) = &args.replay {
         return again(token);
     }
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     let config = config(args)?;
@@ -63,7 +63,7 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
         seed: args.seed,
         states: args.states,
         planted: planted.transpose()?,
-        jobs: threads(args.jobs),
+        jobs: threads(args.results.jobs),
         violations_max: args.violations,
         ..CrashConfig::default()
     })
@@ -104,12 +104,12 @@ fn watched(
 }
 
 fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outcome {
-    let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
+    let (begun, mut bar) = (Instant::now(), Bar::new(args.results.quiet));
     let report = watched(config, &mut bar, cancel, &|worlds, violations| {
         format!("{worlds} worlds, {violations} violations")
     })?;
     bar.clear();
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Json => json(&report)?,
         InfoOutput::Table => {
             let mut text = counts(&report);
@@ -119,7 +119,7 @@ fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outc
             text
         }
     };
-    print_or_write(args.out.as_deref(), &text)?;
+    print_or_write(args.results.out.as_deref(), &text)?;
     speed(args, report.totals.distinct, begun);
     match report.violations.len() {
         0 => Ok(()),
@@ -129,7 +129,7 @@ fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outc
 }
 
 fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outcome {
-    let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
+    let (begun, mut bar) = (Instant::now(), Bar::new(args.results.quiet));
     let mut score = MutationScore::default();
     for (bug, name) in PlantedBug::ALL {
         let report = watched(&config.with_planted(bug), &mut bar, cancel, &|worlds, _| {
@@ -143,7 +143,7 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
     }
     bar.clear();
     let (killed, all) = (score.killed(), score.mutants.len());
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Json => json(&score)?,
         InfoOutput::Table => {
             let mut rows = vec![["planted bug", "found as", "states"].map(str::to_owned)];
@@ -154,7 +154,7 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
             format!("{}\nmutation score {killed} / {all}\n", table(&rows, 2))
         }
     };
-    print_or_write(args.out.as_deref(), &text)?;
+    print_or_write(args.results.out.as_deref(), &text)?;
     speed(args, score.mutants.iter().map(|mutant| mutant.distinct).sum(), begun);
     match all - killed {
         0 => Ok(()),
@@ -167,7 +167,7 @@ fn json(value: &impl Serialize) -> Outcome<String> {
 }
 
 fn speed(args: &CrashArgs, states: u64, begun: Instant) {
-    if !args.quiet {
+    if !args.results.quiet {
         let seconds = begun.elapsed().as_secs_f64().max(1e-9);
         say(format!(
             "{} distinct states in {seconds:.1} s, {} per second",

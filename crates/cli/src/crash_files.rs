@@ -35,7 +35,7 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(token) = &args.replay {
         return again(token);
     }
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     let config = config(args)?;
@@ -53,7 +53,7 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
         checker: args.fsck_every.map(|every| (every, &ask as _)),
         recoverer: args.kernel_every.map(|every| (every, &replay as _)),
     };
-    let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
+    let (begun, mut bar) = (Instant::now(), Bar::new(args.results.quiet));
     let report = explore(&config, Some(outside), |progress| {
         bar.set(progress.fraction, || {
             let (sequences, images) = (thousands(progress.sequences), thousands(progress.distinct));
@@ -66,12 +66,12 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
         return Err(Failure::Interrupted);
     }
     let report = report.map_err(Failure::usage)?;
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
         InfoOutput::Table => shown(&report),
     };
-    print_or_write(args.out.as_deref(), &text)?;
-    if !args.quiet {
+    print_or_write(args.results.out.as_deref(), &text)?;
+    if !args.results.quiet {
         let (seconds, images) = (begun.elapsed().as_secs_f64().max(1e-9), report.totals.recovered);
         let speed = thousands((images as f64 / seconds) as u64);
         say(format!("{} images recovered in {seconds:.1} s, {speed} per second", thousands(images)));
@@ -111,7 +111,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
             .map(|name| bug_named(format, name))
             .transpose()
             .map_err(|error| Failure::Usage(format!("--planted: {error}")))?,
-        jobs: threads(args.jobs),
+        jobs: threads(args.results.jobs),
         effort: Effort { states_max, ..effort },
         violations_max: args.violations,
         minimise: true,
@@ -120,7 +120,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
 
 /// Plants each bug in turn.
 fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool) -> Outcome {
-    let bar = Mutex::new(Bar::new(args.quiet));
+    let bar = Mutex::new(Bar::new(args.results.quiet));
     let mut mutants: Vec<FileMutant> = Vec::new();
     let bugs: Vec<Bug> = Bug::all(config.format);
     for (index, &bug) in bugs.iter().enumerate() {
@@ -144,7 +144,7 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
         bar.clear();
     }
     let killed = mutants.iter().filter(|mutant| mutant.killed_by.is_some()).count();
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Json => serde_json::to_string_pretty(&mutants).map_err(Failure::run)? + "\n",
         InfoOutput::Table => {
             let mut rows = vec![["planted bug", "found as", "by", "images"].map(str::to_owned)];
@@ -157,7 +157,7 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
             format!("{}\nmutation score {killed} / {}\n", table(&rows, 3), mutants.len())
         }
     };
-    print_or_write(args.out.as_deref(), &text)?;
+    print_or_write(args.results.out.as_deref(), &text)?;
     match mutants.len() - killed {
         0 => Ok(()),
         left => Err(Failure::Run(format!("{left} of {} planted bugs were not found", mutants.len()))),

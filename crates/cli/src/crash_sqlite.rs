@@ -1,6 +1,6 @@
 //! `weir crash sqlite`: power cuts below SQLite on the command line.
 
-use crate::args::{InfoOutput, positive, whole};
+use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
 use crate::output::{check, print_or_write};
@@ -14,7 +14,6 @@ use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, explore};
 use flashweir_sqlite::order::{Plan, PlantedBug, Synchronous};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -73,24 +72,8 @@ pub(crate) struct CrashSqliteArgs {
     /// Plant each known bug in turn and count those that are found
     #[arg(long, conflicts_with_all = ["planted", "format", "journal", "sync", "order", "cuts", "count"])]
     mutants: bool,
-    /// Cases that run at once; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    output: InfoOutput,
-    /// Write to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    out: Option<PathBuf>,
-    /// No progress, no line about speed; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    results: ResultArgs,
 }
 
 /// What was found with one plan.
@@ -105,11 +88,11 @@ struct Explored {
 
 /// `weir crash sqlite`.
 pub(crate) fn command(args: &CrashSqliteArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     let configs = if args.mutants { mutants(args)? } else { configs(args)? };
-    let (begun, mut bar) = (Instant::now(), Bar::new(args.quiet));
+    let (begun, mut bar) = (Instant::now(), Bar::new(args.results.quiet));
     let (mut all, count) = (Vec::new(), configs.len());
     for (at, config) in configs.iter().enumerate() {
         let report = explore(config, &mut |report| {
@@ -129,15 +112,15 @@ pub(crate) fn command(args: &CrashSqliteArgs, cancel: &AtomicBool) -> Outcome {
         all.push(Explored { format, plan, flush, report: report.map_err(Failure::usage)? });
     }
     bar.clear();
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Json => {
             serde_json::to_string_pretty(&serde_json::json!({ "runs": all })).map_err(Failure::run)? + "\n"
         }
         InfoOutput::Table => shown(args, &all),
     };
-    print_or_write(args.out.as_deref(), &text)?;
+    print_or_write(args.results.out.as_deref(), &text)?;
     let made: u64 = all.iter().map(|explored| explored.report.totals.made).sum();
-    if !args.quiet {
+    if !args.results.quiet {
         let seconds = begun.elapsed().as_secs_f64().max(1e-9);
         let speed = thousands((made as f64 / seconds) as u64);
         say(format!("{} cuts in {seconds:.1} s, {speed} per second", thousands(made)));
@@ -167,7 +150,7 @@ fn base_config(args: &CrashSqliteArgs, format: Format, plan: Plan) -> Outcome<Cr
         states_each: args.cuts_each as usize,
         transactions: args.transactions,
         seed: args.seed,
-        jobs: threads(args.jobs),
+        jobs: threads(args.results.jobs),
         violations_max: args.violations,
     })
 }

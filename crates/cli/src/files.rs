@@ -1,6 +1,6 @@
 //! `weir files`: workloads on the files of a file system on a device, several at once.
 
-use crate::args::{InfoOutput, positive, whole};
+use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::output::{check, print_or_write};
@@ -25,7 +25,7 @@ use flashweir_lab::workload::oltp::insert::InsertOptions;
 use flashweir_lab::workload::oltp::linkbench::LinkBenchOptions;
 use flashweir_lab::workload::oltp::tpcc::TpccOptions;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 #[derive(Debug, Args)]
@@ -85,24 +85,8 @@ pub(crate) struct FilesArgs {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Stacks that run at once; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    output: InfoOutput,
-    /// Write the results to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    out: Option<PathBuf>,
-    /// No warnings and no progress; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    results: ResultArgs,
 }
 
 /// How a file system is mounted.
@@ -262,7 +246,7 @@ pub(crate) fn cache(text: &str) -> Result<CacheConfig, String> {
 
 /// `weir files`.
 pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     if args.runtime == Some(Duration::ZERO) {
@@ -307,21 +291,21 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
             });
         }
     }
-    let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
+    let pool = Pool { jobs: args.results.jobs, quiet: args.results.quiet, cancel };
     let name = |at: usize| format!("{}, {}", setups[at].device.name, setups[at].flush.name());
     let results = pool.all(setups.len(), name, |at, step| {
         files::run(&setups[at], &mut |fraction| step(fraction.unwrap_or(0.0))).transpose()
     });
     let results = results.ok_or(Failure::Interrupted)?;
     let results: Vec<FilesResult> = results.into_iter().collect::<Result<_, _>>().map_err(Failure::run)?;
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Table => results.iter().map(lines).collect::<Vec<_>>().join("\n"),
         InfoOutput::Json => {
             let all = serde_json::json!({ "runs": results });
             format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?)
         }
     };
-    print_or_write(args.out.as_deref(), &text)
+    print_or_write(args.results.out.as_deref(), &text)
 }
 
 /// A workload and its name.
@@ -383,7 +367,7 @@ fn workload(text: &str, args: &FilesArgs) -> Outcome<(String, Work)> {
         )));
     }
     let jobs = parse_job_file_on_files(name, &model).map_err(Failure::usage)?;
-    if !args.quiet {
+    if !args.results.quiet {
         jobs.warnings.iter().for_each(say);
     }
     Ok((stem(path), Work::Fio(jobs.jobs)))

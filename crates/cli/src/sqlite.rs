@@ -1,6 +1,6 @@
 //! `weir sqlite`: SQLite itself on a file system on a device, in virtual time.
 
-use crate::args::{InfoOutput, positive, whole};
+use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
 use crate::files::{CommitArg, FlushArg, FormatArg, JournalModeArg, cache, time};
@@ -18,7 +18,6 @@ use flashweir_lab::results::call_table;
 use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
 use flashweir_sqlite::run::{Setup, SqliteResult, run};
 use flashweir_sqlite::workload::{Mix, WorkloadOptions};
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 #[derive(Debug, Args)]
@@ -89,24 +88,8 @@ pub(crate) struct SqliteArgs {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Stacks that run at once; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    output: InfoOutput,
-    /// Write the results to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    out: Option<PathBuf>,
-    /// No warnings and no progress; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
+    #[command(flatten)]
+    results: ResultArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -273,11 +256,11 @@ impl SqliteArgs {
 
 /// `weir sqlite`.
 pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     let setups = args.setups()?;
-    let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
+    let pool = Pool { jobs: args.results.jobs, quiet: args.results.quiet, cancel };
     let name = |at: usize| {
         let Setup { device, plan, .. } = &setups[at];
         format!("{}, {}, {}", device.name, plan.journal_mode.name(), plan.order.name())
@@ -285,7 +268,7 @@ pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
     let results = pool.all(setups.len(), name, |at, step| run(&setups[at], &mut || step(0.0)).transpose());
     let results: Vec<SqliteResult> =
         results.ok_or(Failure::Interrupted)?.into_iter().collect::<Result<_, _>>().map_err(Failure::run)?;
-    let text = match args.output {
+    let text = match args.results.output {
         InfoOutput::Table => {
             let all: Vec<String> = results.iter().map(lines).collect();
             all.join("\n") + &summary(&results)
@@ -295,7 +278,7 @@ pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
             format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?)
         }
     };
-    print_or_write(args.out.as_deref(), &text)
+    print_or_write(args.results.out.as_deref(), &text)
 }
 
 /// What a run measured, for people.

@@ -130,13 +130,13 @@ impl Acl {
         let mut before = None;
         let (mut has_names, mut has_mask) = (false, false);
         for entry in &entries {
-            let is_in_place = match (before, entry.who) {
+            let is_in_place = matches!(
+                (before, entry.who),
                 (None, Who::Owner)
-                | (Some(Who::Owner | Who::User(_)), Who::User(_) | Who::Group)
-                | (Some(Who::Group | Who::NamedGroup(_)), Who::NamedGroup(_) | Who::Mask | Who::Others)
-                | (Some(Who::Mask), Who::Others) => true,
-                _ => false,
-            };
+                    | (Some(Who::Owner | Who::User(_)), Who::User(_) | Who::Group)
+                    | (Some(Who::Group | Who::NamedGroup(_)), Who::NamedGroup(_) | Who::Mask | Who::Others)
+                    | (Some(Who::Mask), Who::Others)
+            );
             if !is_in_place || entry.permissions > 0o7 || entry.who.number() == Some(NOBODY) {
                 return None;
             }
@@ -189,7 +189,7 @@ impl Acl {
     }
 
     /// From the form on disks; `None` for what is none or not valid.
-    pub(crate) fn from_disk(bytes: &[u8]) -> Option<Self> {
+    pub fn from_disk(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || u32_at(bytes, 0) != DISK_VERSION {
             return None;
         }
@@ -205,7 +205,7 @@ impl Acl {
     }
 
     /// The form on disks.
-    pub(crate) fn to_disk(&self) -> Vec<u8> {
+    pub fn to_disk(&self) -> Vec<u8> {
         let mut bytes = DISK_VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
             bytes.extend(entry.who.tag().to_le_bytes());

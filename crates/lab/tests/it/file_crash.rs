@@ -19,6 +19,41 @@ fn config(sequences: Sequences, count: u64) -> FileCrashConfig {
     FileCrashConfig { sequences, count: Some(count), seed, effort, ..FileCrashConfig::default() }
 }
 
+/// Nothing is found in so many sequences, of which more than `least` images are recovered.
+fn finds_nothing(format: Format, on: On, (sequences, count): (Sequences, u64), least: u64) {
+    let config = FileCrashConfig { format, on, ..config(sequences, count) };
+    let report = explore(&config, None, |_| true).unwrap();
+    assert_eq!(report.violations, [], "{format:?} {on:?}");
+    assert!(report.totals.recovered > least, "{report:?}");
+}
+
+/// A bug is found in so many sequences, again by its token, and not without it.
+fn is_found_out(format: Format, name: &str, (sequences, count): (Sequences, u64)) {
+    let planted = Some(bug_named(format, name).unwrap());
+    let config = FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(sequences, count) };
+    let report = explore(&config, None, |_| true).unwrap();
+    let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
+    let token: Token = violation.token.parse().unwrap();
+    assert!(replay(&token).unwrap().is_some(), "{token}");
+    assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+}
+
+/// Nothing is found after one sequence on a disk that answers late.
+fn finds_nothing_after(base: &Base, words: &str, least: u64) {
+    let case = Case {
+        on: On::Late,
+        base,
+        mode: FlushMode::RangeFlush,
+        planted: None,
+        ops: &words.parse().unwrap(),
+        effort: Effort::default(),
+        outside: None,
+    };
+    let (counts, _, found) = explorer::explore(&case);
+    assert_eq!(found, None, "{:?}", base.format);
+    assert!(counts.recovered > least, "{counts:?}");
+}
+
 #[test]
 fn file_cuts_keep_promises() {
     for (sequences, mode) in [
@@ -54,10 +89,42 @@ fn file_cuts_keep_promises_where_blocks_are_used_again() {
         (Format::Ext4, On::Model),
         (Format::Ext4, On::Late),
     ] {
-        let config = FileCrashConfig { format, on, ..config(Sequences::Reuse, 8) };
-        let report = explore(&config, None, |_| true).unwrap();
-        assert_eq!(report.violations, [], "{format:?} {on:?}");
-        assert!(report.totals.recovered > 150, "{report:?}");
+        finds_nothing(format, on, (Sequences::Reuse, 8), 150);
+    }
+}
+
+/// Files that are made without a name, and access control lists with the modes that they change.
+#[test]
+fn file_cuts_keep_promises_of_nameless_files_and_lists() {
+    for (format, on) in [
+        (Format::F2fs, On::Model),
+        (Format::F2fsDual, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4Dual, On::Late),
+        (Format::Ext4Journal, On::Model),
+    ] {
+        finds_nothing(format, on, (Sequences::Nameless, 12), 100);
+    }
+}
+
+/// Files of so many parts that their maps have nodes below the inode.
+#[test]
+fn file_cuts_keep_promises_of_files_in_parts() {
+    for (format, on) in [
+        (Format::F2fs, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4, On::Late),
+        (Format::Ext4Dual, On::Late),
+    ] {
+        finds_nothing(format, on, (Sequences::Trees, 8), 100);
+    }
+}
+
+/// Orphans that are forgotten do not pass.
+#[test]
+fn nameless_files_that_are_forgotten_are_found_out() {
+    for (format, name) in [(Format::F2fs, "forgotten-orphans"), (Format::Ext4, "no-orphans")] {
+        is_found_out(format, name, (Sequences::Nameless, 40));
     }
 }
 
@@ -130,14 +197,7 @@ fn f2fs_that_loses_an_order_is_found_out() {
         "forgotten-moves",
     ] {
         let format = Format::F2fsDual;
-        let planted = Some(bug_named(format, name).unwrap());
-        let config =
-            FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(Sequences::Seq1, 60) };
-        let report = explore(&config, None, |_| true).unwrap();
-        let [violation] = &report.violations[..] else { panic!("{name}: {report:?}") };
-        let token: Token = violation.token.parse().unwrap();
-        assert!(replay(&token).unwrap().is_some(), "{token}");
-        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+        is_found_out(format, name, (Sequences::Seq1, 60));
     }
 }
 
@@ -152,13 +212,7 @@ fn ext4_whose_journal_has_bugs_is_found_out() {
         (Format::Ext4Dual, "no-flush-before-commit", Sequences::Seq1),
         (Format::Ext4Dual, "unordered-data", Sequences::Seq1),
     ] {
-        let planted = Some(bug_named(format, name).unwrap());
-        let config = FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(sequences, 60) };
-        let report = explore(&config, None, |_| true).unwrap();
-        let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
-        let token: Token = violation.token.parse().unwrap();
-        assert!(replay(&token).unwrap().is_some(), "{token}");
-        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+        is_found_out(format, name, (sequences, 60));
     }
 }
 
@@ -169,18 +223,7 @@ fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
         for seed in [24, 25] {
             let base = Base::make(format, seed).unwrap();
             let words = "write:A/foo:8000+20000,sync&,unlink:A/foo,creat:A/foo,direct:A/foo:4096+4096";
-            let case = Case {
-                on: On::Late,
-                base: &base,
-                mode: FlushMode::RangeFlush,
-                planted: None,
-                ops: &words.parse().unwrap(),
-                effort: Effort::default(),
-                outside: None,
-            };
-            let (counts, _, found) = explorer::explore(&case);
-            assert_eq!(found, None, "{format:?}");
-            assert!(counts.recovered > 20, "{counts:?}");
+            finds_nothing_after(&base, words, 20);
         }
     }
 }
@@ -192,18 +235,7 @@ fn regression_fdatasync_of_a_directory_keeps_its_names() {
         let base = Base::make(format, 3).unwrap();
         let words =
             "write:A/foo:0+100,fsync:A/foo,fsync:A,unlink:A/foo,fdatasync:A,write:B/bar:0+100,fsync:B/bar";
-        let case = Case {
-            on: On::Late,
-            base: &base,
-            mode: FlushMode::RangeFlush,
-            planted: None,
-            ops: &words.parse().unwrap(),
-            effort: Effort::default(),
-            outside: None,
-        };
-        let (counts, _, found) = explorer::explore(&case);
-        assert_eq!(found, None, "{format:?}");
-        assert!(counts.recovered > 10, "{counts:?}");
+        finds_nothing_after(&base, words, 10);
     }
 }
 
@@ -220,18 +252,7 @@ fn regression_a_sync_commits_what_makes_a_block_written() {
              direct:A/foo:28672+4096,fsync:A/foo",
             apart.join(",")
         );
-        let case = Case {
-            on: On::Late,
-            base: &base,
-            mode: FlushMode::RangeFlush,
-            planted: None,
-            ops: &words.parse().unwrap(),
-            effort: Effort::default(),
-            outside: None,
-        };
-        let (counts, _, found) = explorer::explore(&case);
-        assert_eq!(found, None, "{format:?}");
-        assert!(counts.recovered > 10, "{counts:?}");
+        finds_nothing_after(&base, &words, 10);
     }
 }
 
@@ -486,6 +507,42 @@ fn what_is_gone_for_good_stays_away() {
         node(tree, "A/old").links = 3;
     };
     assert!(matches!(verdict("sync", stranger), Err(Violation::Name(_))));
+}
+
+/// What fsync promised of a file that had no name holds when it has got one.
+#[test]
+fn what_was_synced_without_a_name_must_be_there_with_one() {
+    let words = "tmpfile:A,heldappend:9000,heldfsync,linkheld:A/foo";
+    let of = |change: fn(&mut Tree)| verdict_unsynced(words, change);
+    assert_eq!(of(|_| {}), Ok(()));
+    assert_eq!(of(|tree| forget(tree, "A", "foo")), Ok(()), "the name is not promised");
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(0))), Err(Violation::Size(_))));
+    let zeros = |tree: &mut Tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0));
+    assert!(matches!(of(zeros), Err(Violation::Content(_))));
+    assert!(matches!(of(|tree| node(tree, "A/foo").links = 0), Err(Violation::Inode(_))));
+    // Without the fsync it may be empty.
+    let words = "tmpfile:A,heldappend:9000,linkheld:A/foo";
+    assert_eq!(verdict_unsynced(words, |tree| bytes(tree, "A/foo", |file| file.truncate(0))), Ok(()));
+}
+
+/// Permission bits and access list change in one step.
+#[test]
+fn a_mode_and_its_list_are_of_one_moment() {
+    const LIST: &str = "system.posix_acl_access";
+    let words = "write:A/foo:0+100,setacl:A/foo:2,sync,chmod:A/foo:607";
+    let list_of = |words: &str| {
+        let mut list = None;
+        verdict_unsynced(words, |tree| list = node(tree, "A/foo").xattrs.get(LIST).cloned()).unwrap();
+        list.unwrap()
+    };
+    let (old, new) = (list_of("write:A/foo:0+100,setacl:A/foo:2"), list_of(words));
+    assert_ne!(old, new);
+    let half = |tree: &mut Tree| {
+        node(tree, "A/foo").xattrs.insert(LIST.into(), Arc::clone(&old));
+    };
+    assert!(matches!(verdict_unsynced(words, half), Err(Violation::Inode(_))));
+    let no_list = |tree: &mut Tree| node(tree, "A/foo").xattrs.clear();
+    assert!(matches!(verdict_unsynced(words, no_list), Err(Violation::Inode(_))));
 }
 
 /// fdatasync promises data, size, and that the file is found; not attributes.

@@ -56,6 +56,11 @@ impl Xattr {
         self.index == kind.index() && self.name.is_empty()
     }
 
+    /// Whether it has the name of an access control list and is none.
+    pub(crate) fn is_broken_acl(&self) -> bool {
+        AclKind::ALL.into_iter().any(|kind| self.is_acl(kind)) && Acl::from_disk(&self.value).is_none()
+    }
+
     fn bytes(&self) -> usize {
         (ENTRY_BYTES + self.name.len() + self.value.len()).next_multiple_of(4)
     }

@@ -33,9 +33,9 @@ const CACHE_BYTES: u64 = 256 << 20;
 const COMMITTED: Duration = Duration::from_secs(6);
 /// Longer than dirty pages stay in memory.
 const WRITTEN_BACK: Duration = Duration::from_secs(40);
-/// Of ten calls in a drawn course so many are followed by a pause: until a commit, until everything is written.
+/// Of ten calls in a drawn course so many are followed by a commit, and by a sync of everything.
 const DRAWN_COMMITTED: u64 = 2;
-const DRAWN_WRITTEN_BACK: u64 = 1;
+const DRAWN_SYNCED: u64 = 1;
 /// Legal states of one position that are looked at.
 const STATES_AT_MAX: usize = 600;
 /// Positions of a course that are looked at.
@@ -83,8 +83,8 @@ pub enum Course {
     Busy,
     /// After each the journal is committed, as it is after some seconds.
     Committed,
-    /// After each everything is written back, as it is after half a minute.
-    WrittenBack,
+    /// After each everything is written back, as it is after half a minute, and then synced, as somebody else may do.
+    Synced,
     /// After some of them one of both happens.
     Drawn(u64),
 }
@@ -94,8 +94,10 @@ impl fmt::Display for Course {
         match self {
             Self::Busy => f.write_str("no time passes between the calls"),
             Self::Committed => f.write_str("6 s pass after each call"),
-            Self::WrittenBack => f.write_str("40 s pass after each call"),
-            Self::Drawn(seed) => write!(f, "0, 6 or 40 s pass after each call (draw {seed})"),
+            Self::Synced => f.write_str("40 s pass after each call, and everything is synced"),
+            Self::Drawn(seed) => {
+                write!(f, "after some calls 6 s pass, after some 40 s and a sync (draw {seed})")
+            }
         }
     }
 }
@@ -103,18 +105,19 @@ impl fmt::Display for Course {
 impl Course {
     fn all(config: &Config) -> Vec<Self> {
         let drawn = (0..u64::from(config.drawn)).map(|draw| Self::Drawn(config.seed.wrapping_add(draw)));
-        [Self::Busy, Self::Committed, Self::WrittenBack].into_iter().chain(drawn).collect()
+        [Self::Busy, Self::Committed, Self::Synced].into_iter().chain(drawn).collect()
     }
 
-    fn pause(self, step: usize) -> Duration {
+    /// How long it is quiet after a call, and whether then everything is synced.
+    fn pause(self, step: usize) -> (Duration, bool) {
         match self {
-            Self::Busy => Duration::ZERO,
-            Self::Committed => COMMITTED,
-            Self::WrittenBack => WRITTEN_BACK,
+            Self::Busy => (Duration::ZERO, false),
+            Self::Committed => (COMMITTED, false),
+            Self::Synced => (WRITTEN_BACK, true),
             Self::Drawn(seed) => match Stream::new(mix(seed) ^ step as u64, "pauses").below(10) {
-                draw if draw < DRAWN_WRITTEN_BACK => WRITTEN_BACK,
-                draw if draw < DRAWN_WRITTEN_BACK + DRAWN_COMMITTED => COMMITTED,
-                _ => Duration::ZERO,
+                draw if draw < DRAWN_SYNCED => (WRITTEN_BACK, true),
+                draw if draw < DRAWN_SYNCED + DRAWN_COMMITTED => (COMMITTED, false),
+                _ => (Duration::ZERO, false),
             },
         }
     }
@@ -239,13 +242,17 @@ fn play<F: Playable>(recording: &Arc<Recording>, format: Format, course: Course)
         let vfs = Vfs::mount(fs, handle.clone(), options());
         let vfs = vfs.map_err(|error| Wrong::Recovery(error.to_string()))?;
         begin(&vfs).await.map_err(|errno| Wrong::Recovery(format!("the first checkpoint: {errno:?}")))?;
-        let mut player = Player::new(vfs);
+        let mut player = Player::new(vfs.clone());
         for (index, step) in calls.steps.iter().enumerate() {
             let begun = log.position().0;
             let made = player.apply(&step.call).await;
             made.map_err(|errno| Wrong::Again(format!("call {}, {}: {errno}", index + 1, step.shown)))?;
             noted.borrow_mut().push(Span { begun, ended: log.position().0 });
-            handle.sleep_until(handle.now() + course.pause(index)).await;
+            let (pause, is_synced) = course.pause(index);
+            handle.sleep_until(handle.now() + pause).await;
+            if is_synced {
+                vfs.sync_all().await.map_err(|errno| Wrong::Recovery(format!("sync: {errno}")))?;
+            }
         }
         Ok(log.position().0)
     });
