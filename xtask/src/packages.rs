@@ -4,7 +4,7 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Package, a program that it brings, and what it is used for here.
-const PACKAGES: [(&str, &str, &str); 19] = [
+const PACKAGES: [(&str, &str, &str); 18] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
@@ -22,7 +22,6 @@ const PACKAGES: [(&str, &str, &str); 19] = [
     ("mariadb-server", "mariadbd", "a database on a mount"),
     ("sysbench", "sysbench", "works on that database"),
     ("acl", "setfacl", "access control lists on a mount"),
-    ("bindfs", "bindfs", "what a mount's speed is measured beside"),
     ("rocksdb-tools", "db_bench", "a database on a mount"),
 ];
 

@@ -502,9 +502,15 @@ impl<F: Fs> Table<F> {
         let number = self.number(attr.ino);
         let opened = async {
             let kept = self.vfs.keep(attr.ino).await?;
-            let told = Told { lookups: 1, generation: attr.generation, ..Told::default() };
-            // Who had the number before is gone.
-            self.nodes.borrow_mut().insert(number.0, Node { told, kept: Some(kept) });
+            {
+                let mut nodes = self.nodes.borrow_mut();
+                // What the kernel was told of the number before a cut it still has to forget.
+                let gone = || Node { told: Told::default(), kept: None };
+                let node = nodes.entry(number.0).or_insert_with(gone);
+                node.told.lookups += 1;
+                node.told.generation = attr.generation;
+                node.kept = Some(kept);
+            }
             self.open(number, how).await
         };
         let opened = opened.await;

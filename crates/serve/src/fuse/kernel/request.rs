@@ -493,7 +493,7 @@ mod tests {
             ctime: Some(When::At(13, 3)),
             ends_set_id: true,
         };
-        assert_eq!(op(&bytes(4, &[&body(0b1101_1011_1111, 1)])), Op::SetAttributes(all));
+        assert_eq!(op(&bytes(4, &[&body(0b1100_1011_1111, 1)])), Op::SetAttributes(all));
         // No second has so many nanoseconds.
         let wrong = bytes(4, &[&body(1 << 4, 1_000_000_000)]);
         assert_eq!(Request::new(&wrong, true), Err(Malformed(Some(22))));
