@@ -2,10 +2,10 @@
 //!
 //! A bar is a ratio of counts to CPU seconds, or a number of bytes; wall-clock time is judged nowhere.
 
-use crate::bench_nbd;
 use crate::ci::cargo;
 use crate::host::{commit, machine, out_dir, seed, target_dir};
 use crate::steps::take;
+use crate::{bench_mount, bench_nbd};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -33,8 +33,9 @@ const BARS: [(&str, &str, &str, Bar); 11] = [
 
 /// Runs the benches that were named, or all; with `--check` a missed bar is a failure.
 pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
-    let speeds = bench_nbd::SPEEDS.iter().map(|speed| speed.0);
-    let known: Vec<&str> = BARS.iter().map(|bar| bar.0).chain(speeds).chain([LATENCY]).collect();
+    let served: Vec<&str> =
+        bench_nbd::SPEEDS.iter().chain(&bench_mount::SPEEDS).map(|speed| speed.0).collect();
+    let known: Vec<&str> = BARS.iter().map(|bar| bar.0).chain(served.clone()).chain([LATENCY]).collect();
     let (mut check, mut runs, mut names) = (false, "5", Vec::new());
     let mut rest = args.iter();
     while let Some(&arg) = rest.next() {
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     let wanted = |name: &str| names.is_empty() || names.contains(&name);
     let mut table = Table::default();
     println!("{}", machine());
-    println!("{:<14} {:>14} {:>14}  {:<20} verdict", "bench", "bar", "measured", "unit");
+    println!("{:<16} {:>14} {:>14}  {:<20} verdict", "bench", "bar", "measured", "unit");
     for (name, key, unit, bar) in BARS.iter().filter(|bar| wanted(bar.0)) {
         let text = take(Command::new(&program).args([name, "--runs", runs]))?;
         let answer: Value =
@@ -59,13 +60,18 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         let value = answer[*key].as_f64().ok_or_else(|| format!("{name}: no {key} in {text}"))?;
         table.add(name, value, unit, *bar, answer);
     }
-    if bench_nbd::SPEEDS.iter().map(|speed| speed.0).chain([LATENCY]).any(wanted) {
+    if served.into_iter().chain([LATENCY]).any(wanted) {
         take(cargo(seed).args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]))?;
     }
     for (name, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
         let (ours, theirs) = bench_nbd::speed(rw, depth)?;
         let answer = json!({ "iops": ours, "nbdkit_iops": theirs });
         table.add(name, ours / theirs, "of nbdkit's IOPS", Bar::AtLeast(0.9), answer);
+    }
+    for (name, rw, depth) in bench_mount::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
+        let bench_mount::Speed { ours, bindfs, ext4_loop } = bench_mount::speed(rw, depth)?;
+        let answer = json!({ "iops": ours, "bindfs_iops": bindfs, "ext4_loop_iops": ext4_loop });
+        table.add(name, ours / bindfs, "of bindfs's IOPS", Bar::AtLeast(0.8), answer);
     }
     if wanted(LATENCY) {
         let bench_nbd::Latency { model, server, late } = bench_nbd::latency()?;
@@ -98,7 +104,7 @@ impl Table {
         };
         self.missed += u32::from(!met);
         let verdict = if met { "met" } else { "MISSED" };
-        println!("{name:<14} {bar:>14} {:>14}  {unit:<20} {verdict}", grouped(value));
+        println!("{name:<16} {bar:>14} {:>14}  {unit:<20} {verdict}", grouped(value));
         self.results.push(json!({ "name": name, "bar": bar, "met": met, "answer": answer }));
     }
 }

@@ -60,26 +60,7 @@ impl Server {
     /// Requests per second that fio reaches.
     fn iops(&self, rw: &str, depth: u32, seconds: u32) -> Result<f64, String> {
         let uri = format!("--uri=nbd+unix:///?socket={}", self.socket.display());
-        let text = take(Command::new("fio").args([
-            "--name=bench",
-            "--ioengine=nbd",
-            &uri,
-            &format!("--rw={rw}"),
-            "--bs=4k",
-            &format!("--iodepth={depth}"),
-            "--size=1g",
-            "--time_based",
-            &format!("--runtime={seconds}"),
-            "--output-format=json",
-        ]))?;
-        let json = text.find('{').map_or("", |at| &text[at..]);
-        let answer: Value = serde_json::from_str(json).map_err(|error| format!("fio: {error}"))?;
-        let job = &answer["jobs"][0];
-        let iops = |kind: &str| job[kind]["iops"].as_f64().unwrap_or(0.0);
-        match iops("read") + iops("write") {
-            iops if iops > 0.0 => Ok(iops),
-            _ => Err(format!("fio did nothing: {}", job["error"])),
-        }
+        fio_iops(&["--ioengine=nbd", &uri, "--size=1g"], rw, depth, seconds)
     }
 }
 
@@ -88,6 +69,26 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Requests of 4 KiB per second that fio reaches, where `target` says.
+pub(crate) fn fio_iops(target: &[&str], rw: &str, depth: u32, seconds: u32) -> Result<f64, String> {
+    let text = take(Command::new("fio").arg("--name=bench").args(target).args([
+        &format!("--rw={rw}"),
+        "--bs=4k",
+        &format!("--iodepth={depth}"),
+        "--time_based",
+        &format!("--runtime={seconds}"),
+        "--output-format=json",
+    ]))?;
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    let answer: Value = serde_json::from_str(json).map_err(|error| format!("fio: {error}"))?;
+    let job = &answer["jobs"][0];
+    let iops = |kind: &str| job[kind]["iops"].as_f64().unwrap_or(0.0);
+    match iops("read") + iops("write") {
+        iops if iops > 0.0 => Ok(iops),
+        _ => Err(format!("fio did nothing: {}", job["error"])),
     }
 }
 

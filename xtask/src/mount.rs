@@ -6,7 +6,9 @@
 //!
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
+mod check;
 mod fsx;
+mod interrupts;
 mod lazyfs;
 mod project;
 
@@ -26,17 +28,19 @@ use std::time::Duration;
 pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 10] = [
+const ALL: [Judge; 12] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
     ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
+    ("interrupts", "a signal ends the wait for a sync, and nothing acknowledged is lost", interrupts::judge),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
     (
         "databases",
         "sqlite3, MariaDB under sysbench and RocksDB have after cuts what they acknowledged",
         databases,
     ),
+    ("check", "weir check finds the sync that an example lacks, and nothing where it is", check::judge),
     ("lazyfs", "a test rig for LazyFS finds what it expects", lazyfs::judge),
     ("pjdfstest", "the rules of POSIX, by pjdfstest", pjdfstest),
     ("fsx", "random operations on one file, by fsx", fsx::judge),

@@ -4,7 +4,7 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Package, a program that it brings, and what it is used for here.
-const PACKAGES: [(&str, &str, &str); 17] = [
+const PACKAGES: [(&str, &str, &str); 18] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
@@ -21,6 +21,7 @@ const PACKAGES: [(&str, &str, &str); 17] = [
     ("make", "make", "builds a project on a mount"),
     ("mariadb-server", "mariadbd", "a database on a mount"),
     ("sysbench", "sysbench", "works on that database"),
+    ("bindfs", "bindfs", "what a mount's speed is measured beside"),
     ("rocksdb-tools", "db_bench", "a database on a mount"),
 ];
 

@@ -1,5 +1,6 @@
 //! The command line as types: what can be said, and the help that teaches it.
 
+use crate::check::CheckArgs;
 use crate::crash_sqlite::CrashSqliteArgs;
 use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Fsck(FsckArgs),
     /// Mount the file system of an image or a volume on a simulated device, by FUSE
     Mount(MountArgs),
+    /// Run a program on a mount, and look at what it finds again after a power cut at any moment
+    Check(CheckArgs),
     /// Cut the power of a disk that is being served, or of a mount
     Cut(CutArgs),
     /// Watch a running server
@@ -700,8 +703,8 @@ pub(crate) struct CrashFilesArgs {
     /// Which file system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
     #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"], default_value = "f2fs")]
     pub(crate) format: String,
-    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, or those in which blocks change owners
-    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse"], default_value = "seq-1")]
+    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, those in which blocks change owners, those with files without names and access lists, or those over files in many parts
+    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees"], default_value = "seq-1")]
     pub(crate) sequences: String,
     /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]

@@ -300,7 +300,7 @@ impl Fsck {
 }
 
 /// A file with the blocks of a disk.
-fn write_image(path: &Path, contents: &Blocks, blocks: u64) -> Result<(), String> {
+pub(crate) fn write_image(path: &Path, contents: &Blocks, blocks: u64) -> Result<(), String> {
     let image = Image::create(path, blocks).map_err(|error| error.to_string())?;
     for (lpn, payload) in contents {
         let write = BlockWrite::new(Block(lpn.0), vec![payload.clone()]);

@@ -144,7 +144,7 @@ enum FsckOutput {
     Json,
 }
 
-fn volume_size(text: &str) -> Result<Bytes, String> {
+pub(crate) fn volume_size(text: &str) -> Result<Bytes, String> {
     let size =
         text.parse().ok().filter(|size: &Bytes| size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES as u64));
     size.ok_or_else(|| "expected a multiple of 4096 bytes, such as 1GiB".to_owned())

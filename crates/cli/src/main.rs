@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod check;
 mod crash;
 mod crash_files;
 mod crash_sqlite;
@@ -72,6 +73,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Mkfs(command) => filesystem::mkfs(command),
         Command::Fsck(args) => filesystem::fsck(args),
         Command::Mount(args) => mount::command(args, cancel),
+        Command::Check(args) => in_crash_laboratory(|| check::command(args, cancel)),
         Command::Cut(args) => serve::cut(args),
         Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),

@@ -123,6 +123,7 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
         spin: WallDuration::from_micros(args.spin),
         control: Some(control.clone()),
         write_through: args.write_through || args.lazyfs.is_some(),
+        recorder: None,
         lazyfs: args.lazyfs.clone().map(|fifo| LazyFs {
             fifo,
             completed: args.lazyfs_completed.clone(),

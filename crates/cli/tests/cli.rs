@@ -90,8 +90,16 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 193] = [
+const BAD: [(&str, &str); 201] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
+    ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
+    ("check --verify true --", "missing: <COMMAND>..."),
+    ("check --verify true --format ext3 -- touch {}/a", "--format cannot be `ext3`: expected f2fs, f2fs-dual, ext4, ext4-journal or ext4-dual; did you mean `ext4`?"),
+    ("check --verify true --size 1MiB -- touch {}/a", "--size 1MiB: 256 blocks are too small for a journal: expected at least 2048, or ^has_journal"),
+    ("check --verify true --states 1 -- touch {}/a", "--states cannot be `1`: expected a whole number from 2 to 10000000"),
+    ("check --verify true --dir nosuch -- touch {}/a", "--dir nosuch: No such file or directory (os error 2)"),
+    ("check --verify true --dir . -- touch {}/a", "--dir .: expected an empty directory"),
+    ("check --verify true --keep good.toml -- touch {}/a", "--keep good.toml: cannot be made: File exists (os error 17)"),
     ("devices list", "unknown command `devices`; did you mean `device`?"),
     ("device lst", "unknown command `lst`; did you mean `list`?"),
     ("run", "missing: <SCENARIO.toml>"),

@@ -6,6 +6,7 @@
 //! Deliberately absent: any device, any link, any clock.
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod ext4;
 pub mod f2fs;
 pub mod format;

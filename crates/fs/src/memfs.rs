@@ -103,7 +103,21 @@ struct Node {
     attr: Attr,
     body: Body,
     xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    acls: NewAcls,
     held: bool,
+}
+
+impl Node {
+    fn new(attr: Attr, body: Body, acls: NewAcls) -> Self {
+        Self { attr, body, xattrs: BTreeMap::new(), acls, held: false }
+    }
+
+    fn acl_mut(&mut self, kind: AclKind) -> &mut Option<Acl> {
+        match kind {
+            AclKind::Access => &mut self.acls.access,
+            AclKind::Default => &mut self.acls.default,
+        }
+    }
 }
 
 enum Body {
@@ -216,9 +230,20 @@ impl State {
         }
         let ino = self.take_number();
         let attr = self.new_attr(ino, new, &body);
-        self.nodes.insert(ino, Node { attr, body, xattrs: BTreeMap::new(), held: false });
+        self.nodes.insert(ino, Node::new(attr, body, new.acls.clone()));
         self.dir_mut(dir, new.now)?.insert(name, ino);
         self.count_subdirectory(dir, new.kind, true)?;
+        Ok(attr)
+    }
+
+    /// Makes a file without a name, which is held.
+    fn add_nameless(&mut self, new: &NewNode, config: &MemFsConfig) -> Result<Attr> {
+        if self.nodes.len() as u64 >= config.inodes {
+            return Err(Errno::ENOSPC);
+        }
+        let (ino, body) = (self.take_number(), Body::File(BTreeMap::new()));
+        let attr = Attr { links: 0, ..self.new_attr(ino, new, &body) };
+        self.nodes.insert(ino, Node { held: true, ..Node::new(attr, body, new.acls.clone()) });
         Ok(attr)
     }
 
@@ -338,10 +363,11 @@ impl MemFs {
     fn build(config: MemFsConfig, disk: Option<Disk>) -> Self {
         let mut state = State::default();
         let now = Timestamp::default();
-        let new = NewNode { kind: Kind::Directory, mode: 0o755, uid: 0, gid: 0, now };
+        let acls = NewAcls::default();
+        let new = NewNode { kind: Kind::Directory, mode: 0o755, uid: 0, gid: 0, now, acls };
         let body = Body::Directory(Directory::new(ROOT));
         let attr = state.new_attr(ROOT, &new, &body);
-        state.nodes.insert(ROOT, Node { attr, body, xattrs: BTreeMap::new(), held: false });
+        state.nodes.insert(ROOT, Node::new(attr, body, new.acls));
         Self(Rc::new(Shared {
             config,
             state: RefCell::new(state),
@@ -506,6 +532,13 @@ impl Fs for MemFs {
         self.make(dir, name, node, body)
     }
 
+    async fn create_nameless(&self, dir: Ino, node: &NewNode) -> Result<Attr> {
+        let _locked = self.lock(&[dir], false).await;
+        let mut state = self.0.state.borrow_mut();
+        state.dir(dir)?;
+        state.add_nameless(node, &self.0.config)
+    }
+
     async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
         let _locked = self.lock(&[dir], true).await;
         self.make(dir, name, node, Body::Symlink(target.into()))
@@ -520,6 +553,8 @@ impl Fs for MemFs {
         if state.node(ino)?.attr.links >= self.0.config.limits.links_max {
             return Err(Errno::EMLINK);
         }
+        let node = state.node(ino)?;
+        assert!(node.attr.links > 0 || node.held, "{ino} has no name, is not held, and gets a name");
         state.dir_mut(dir, now)?.insert(name, ino);
         let node = state.node_mut(ino)?;
         node.attr.links += 1;
@@ -616,7 +651,11 @@ impl Fs for MemFs {
     async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
         let _locked = self.lock(&[ino], true).await;
         let mut state = self.0.state.borrow_mut();
-        let attr = &mut state.node_mut(ino)?.attr;
+        let node = state.node_mut(ino)?;
+        if let (Some(mode), Some(acl)) = (changes.mode, &mut node.acls.access) {
+            *acl = acl.with_mode(mode);
+        }
+        let attr = &mut node.attr;
         attr.mode = changes.mode.unwrap_or(attr.mode);
         attr.uid = changes.uid.unwrap_or(attr.uid);
         attr.gid = changes.gid.unwrap_or(attr.gid);
@@ -628,6 +667,27 @@ impl Fs for MemFs {
             state.retain_pages(ino, |index| index < size.div_ceil(PAGE))?;
         }
         state.node(ino).map(State::with_blocks)
+    }
+
+    async fn acl(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
+        Ok(self.0.state.borrow_mut().node_mut(ino)?.acl_mut(kind).clone())
+    }
+
+    async fn set_acl(
+        &self,
+        ino: Ino,
+        kind: AclKind,
+        acl: Option<&Acl>,
+        mode: Option<u16>,
+        now: Timestamp,
+    ) -> Result<Attr> {
+        let _locked = self.lock(&[ino], true).await;
+        let mut state = self.0.state.borrow_mut();
+        let node = state.node_mut(ino)?;
+        *node.acl_mut(kind) = acl.cloned();
+        node.attr.mode = mode.unwrap_or(node.attr.mode);
+        node.attr.ctime = now;
+        Ok(State::with_blocks(node))
     }
 
     async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
@@ -656,7 +716,10 @@ impl Fs for MemFs {
     }
 
     async fn listxattr(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
-        Ok(self.0.state.borrow().node(ino)?.xattrs.keys().cloned().collect())
+        let state = self.0.state.borrow();
+        let node = state.node(ino)?;
+        let acls = node.acls.iter().map(|(kind, _)| kind.name().as_bytes().into());
+        Ok(acls.chain(node.xattrs.keys().cloned()).collect())
     }
 
     async fn removexattr(&self, ino: Ino, name: &[u8], now: Timestamp) -> Result<()> {
@@ -756,6 +819,20 @@ impl Fs for MemFs {
         }
         (node.attr.mtime, node.attr.ctime) = (now, now);
         Ok(())
+    }
+
+    async fn pages_from(&self, ino: Ino, first: u64) -> Result<PageRun> {
+        self.yield_now().await;
+        let mut state = self.0.state.borrow_mut();
+        let file = state.file(ino)?;
+        let mut run = PageRun { end: first, has_data: matches!(file.get(&first), Some(Some(_))) };
+        for (&index, page) in file.range(first..) {
+            if page.is_some() != run.has_data || run.has_data && index != run.end {
+                return Ok(PageRun { end: if run.has_data { run.end } else { index }, ..run });
+            }
+            run.end = index + 1;
+        }
+        Ok(PageRun { end: if run.has_data { run.end } else { u64::MAX }, ..run })
     }
 
     async fn punch_pages(&self, ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {

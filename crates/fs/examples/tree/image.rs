@@ -1,6 +1,6 @@
 //! Lists what a volume in an image holds, in whichever format it is.
 
-use super::{BLOCK, Line, Outcome, add_block, hash};
+use super::{BLOCK, Line, Outcome, add_block, for_programs, hash};
 use flashweir_core::Payload;
 use flashweir_fs::format::{Kind, Time};
 use flashweir_fs::port::{Image, block_on, bytes_of};
@@ -164,7 +164,11 @@ impl Tree for f2fs::Volume {
             device: inode.device(),
             times: [inode.atime, inode.mtime, inode.ctime].map(time),
             content: 0,
-            xattrs: xattrs.into_iter().filter_map(|xattr| Some((xattr.full_name()?, xattr.value))).collect(),
+            xattrs: xattrs
+                .into_iter()
+                .filter_map(|xattr| Some((xattr.full_name()?, xattr.value)))
+                .map(for_programs)
+                .collect(),
         })
     }
 }
@@ -245,7 +249,11 @@ impl Tree for ext4::Volume {
             device: inode.device(),
             times: [inode.atime, inode.mtime, inode.ctime].map(time),
             content: 0,
-            xattrs: xattrs.into_iter().filter_map(|xattr| Some((xattr.full_name()?, xattr.value))).collect(),
+            xattrs: xattrs
+                .into_iter()
+                .filter_map(|xattr| Some((xattr.full_name()?, xattr.value)))
+                .map(for_programs)
+                .collect(),
         })
     }
 }

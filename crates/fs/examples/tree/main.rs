@@ -27,7 +27,8 @@ use flashweir_fs::f2fs::F2fs;
 use flashweir_fs::format::Kind;
 use flashweir_fs::port::{Image, block_on};
 use flashweir_fs::vfs::{
-    Creds, Errno, Follow, Fs, MountOptions, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
+    Acl, AclEntry, AclKind, Creds, Errno, Follow, Fs, MountOptions, OpenFlags, Process, RenameMode, Source,
+    SyncKind, Vfs, Who, XattrMode,
 };
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, SeekFrom, XattrFlags};
 use std::cell::Cell;
@@ -204,6 +205,61 @@ fn attributes(dir: &Path, block: usize, random: &mut Random) -> Outcome {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4000 | random.below(0o1000) as u32))?;
         let (uid, gid) = (random.below(1 << 31) as u32, random.below(70_000) as u32);
         std::os::unix::fs::chown(&path, Some(uid), Some(gid))?;
+    }
+    lists(&dir.join("lists"))
+}
+
+/// An access control list that names so many users.
+fn list_of(users: u32) -> Acl {
+    let named = (0..users).map(|user| (Who::User(1_000 + user * 70_000), (user % 8) as u16));
+    let entries = [(Who::Owner, 7)].into_iter().chain(named);
+    let entries =
+        entries.chain([(Who::Group, 5), (Who::NamedGroup(users), 4), (Who::Mask, 6), (Who::Others, 1)]);
+    Acl::new(entries.map(|(who, permissions)| AclEntry { who, permissions }).collect()).expect("it is valid")
+}
+
+/// Directories with lists that what is made in them begins with, and files whose lists change with their modes.
+fn lists(dir: &Path) -> Outcome {
+    fs::create_dir(dir)?;
+    let set = |path: &Path, kind: AclKind, users: u32| {
+        sys::setxattr(path, kind.name(), &list_of(users).to_wire(), XattrFlags::empty())
+    };
+    for users in [0, 1, 30] {
+        let dir = dir.join(users.to_string());
+        fs::create_dir(&dir)?;
+        set(&dir, AclKind::Default, users)?;
+        fs::create_dir(dir.join("sub"))?;
+        for name in ["file", "sub/file", "changed"] {
+            fs::write(dir.join(name), name)?;
+        }
+        set(&dir.join("sub"), AclKind::Access, users + 2)?;
+        fs::set_permissions(dir.join("changed"), fs::Permissions::from_mode(0o640))?;
+    }
+    Ok(())
+}
+
+/// The same on a mount of ours.
+async fn our_lists<F: Fs>(root: &Process<F>, dir: &str) -> flashweir_fs::vfs::Result<()> {
+    root.mkdir(dir, 0o755).await?;
+    let set = async |path: &str, kind: AclKind, users: u32| {
+        let list = list_of(users).to_wire();
+        root.setxattr(path, kind.name(), &list, XattrMode::Set, Follow::Yes).await
+    };
+    for users in [0, 1, 30] {
+        let dir = format!("{dir}/{users}");
+        root.mkdir(&dir, 0o755).await?;
+        set(&dir, AclKind::Default, users).await?;
+        root.mkdir(format!("{dir}/sub"), 0o777).await?;
+        for name in ["file", "sub/file", "changed"] {
+            root.create(format!("{dir}/{name}")).await?.close().await?;
+        }
+        set(&format!("{dir}/sub"), AclKind::Access, users + 2).await?;
+        root.chmod(format!("{dir}/changed"), 0o640).await?;
+        // One that had no name at first has what another would have.
+        let nameless = root.open_nameless(&dir, OpenFlags::READ_WRITE, 0o666).await?;
+        nameless.write(Source::bytes(&[users as u8; 5_000])).await?;
+        root.link_inode(nameless.ino(), format!("{dir}/linked")).await?;
+        nameless.close().await?;
     }
     Ok(())
 }
@@ -511,6 +567,7 @@ async fn change<F: Fs>(vfs: &Vfs<F>, seed: u64) -> flashweir_fs::vfs::Result<()>
         }
     }
     root.removexattr(&start, "user.number-3", Follow::Yes).await?;
+    our_lists(&root, &format!("{start}/lists")).await?;
     root.chown(&deep, Some(7), Some(70_000), Follow::Yes).await?;
     root.mknod(format!("{start}/device"), flashweir_fs::vfs::Kind::BlockDevice(0x0123_4567), 0o600).await?;
     root.rename(format!("{start}/0"), format!("{start}/zero"), RenameMode::Replace).await?;
@@ -567,6 +624,12 @@ struct Line {
     times: [(i64, u32); 3],
     content: u64,
     xattrs: Xattrs,
+}
+
+/// An attribute as programs have it, from its name and its bytes in an image.
+fn for_programs((name, value): (Vec<u8>, Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
+    let list = AclKind::of_name(&name).and_then(|_| Acl::from_disk(&value));
+    (name, list.map_or(value, |list| list.to_wire()))
 }
 
 impl Line {

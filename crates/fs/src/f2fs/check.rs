@@ -276,8 +276,15 @@ impl Checker {
             blocks += 1;
             room.extend_from_slice(&block[..xattr::NODE_BYTES]);
         }
-        if let Err(what) = unless_port(xattr::decode(&room))? {
-            self.problem("xattr", format!("inode {}: {what}", inode.nid));
+        match unless_port(xattr::decode(&room))? {
+            Ok(xattrs) => {
+                for xattr in xattrs.iter().filter(|xattr| xattr.is_broken_acl()) {
+                    let name = xattr.full_name().unwrap_or_default();
+                    let what = format!("{} is no access control list", name.escape_ascii());
+                    self.problem("xattr", format!("inode {}: {what}", inode.nid));
+                }
+            }
+            Err(what) => self.problem("xattr", format!("inode {}: {what}", inode.nid)),
         }
         if blocks != inode.blocks {
             let (nid, says) = (inode.nid, inode.blocks);

@@ -5,7 +5,7 @@
 use super::mount::Vfs;
 use super::rights::{self, Wish};
 use super::types::*;
-use super::{Errno, Fs, mode};
+use super::{Acl, AclKind, Errno, Fs, mode};
 
 /// A new time of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,6 +153,10 @@ impl<F: Fs> Vfs<F> {
     /// The value of an extended attribute.
     pub async fn xattr_of(&self, creds: &Creds, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
         let attr = self.0.fs.getattr(ino).await?;
+        if let Some(kind) = AclKind::of_name(name) {
+            let acl = self.acl_of(&attr, kind).await?.ok_or(Errno::ENODATA)?;
+            return Ok(acl.to_wire().into());
+        }
         match check_xattr(creds, &attr, name, Wish::READ) {
             // Nothing of the kind exists, as far as those may know who may not look.
             Err(Errno::EPERM) => return Err(Errno::ENODATA),
@@ -163,7 +167,9 @@ impl<F: Fs> Vfs<F> {
         self.0.fs.getxattr(ino, name).await
     }
 
-    /// Sets an extended attribute. `ERANGE` if the name is too long, `E2BIG` if the value is.
+    /// Sets an extended attribute. `ERANGE` if the name is too long, `E2BIG` if the value is. One that is an access control list
+    /// goes through [`Self::set_acl_of`]; whether the caller is in the file's group is then what `creds` say, and `mode` does not
+    /// matter, as in Linux.
     pub async fn set_xattr_of(
         &self,
         creds: &Creds,
@@ -172,6 +178,11 @@ impl<F: Fs> Vfs<F> {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        if let Some(kind) = AclKind::of_name(name) {
+            let attr = self.0.fs.getattr(ino).await?;
+            let is_foreign = !creds.is_root() && !creds.in_group(attr.gid);
+            return self.set_acl_of(creds, ino, kind, value, is_foreign).await;
+        }
         let inode = self.inode(ino);
         let _lock = inode.lock.alone().await;
         self.check_writable()?;
@@ -191,13 +202,66 @@ impl<F: Fs> Vfs<F> {
         Ok(names)
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. That an access control list is not there is no error, as in Linux.
     pub async fn remove_xattr_of(&self, creds: &Creds, ino: Ino, name: &[u8]) -> Result<()> {
+        if let Some(kind) = AclKind::of_name(name) {
+            return self.set_acl_of(creds, ino, kind, &[], false).await;
+        }
         let inode = self.inode(ino);
         let _lock = inode.lock.alone().await;
         self.check_writable()?;
         check_xattr(creds, &self.0.fs.getattr(ino).await?, name, Wish::WRITE)?;
         self.0.fs.removexattr(ino, name, self.timestamp()).await
+    }
+}
+
+impl<F: Fs> Vfs<F> {
+    // Access control lists.
+
+    async fn acl_of(&self, attr: &Attr, kind: AclKind) -> Result<Option<Acl>> {
+        if attr.kind.is_symlink() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let inode = self.inode(attr.ino);
+        let _lock = inode.lock.shared().await;
+        self.0.fs.acl(attr.ino, kind).await
+    }
+
+    /// Sets an access control list, given as programs have it (see [`Acl`]); an empty one removes it. An access list changes the
+    /// permission bits, and is not kept if these say all of it. With `clears_setgid`, the caller is neither in the file's group
+    /// nor privileged, and an access list that he sets takes the set-group bit away. `EINVAL` for a list that is none, `EPERM` unless owner
+    /// or root, `EACCES` for a default list of what is no directory, `EOPNOTSUPP` for symbolic links.
+    pub async fn set_acl_of(
+        &self,
+        creds: &Creds,
+        ino: Ino,
+        kind: AclKind,
+        value: &[u8],
+        clears_setgid: bool,
+    ) -> Result<()> {
+        let inode = self.inode(ino);
+        let _lock = inode.lock.alone().await;
+        self.check_writable()?;
+        if value.len() > self.0.limits.xattr_value_bytes_max {
+            return Err(Errno::E2BIG);
+        }
+        let acl = Acl::from_wire(value)?;
+        let attr = self.0.fs.getattr(ino).await?;
+        if attr.kind.is_symlink() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if kind == AclKind::Default && !attr.kind.is_dir() {
+            return if acl.is_some() { Err(Errno::EACCES) } else { Ok(()) };
+        }
+        rights::check_owner(creds, &attr)?;
+        let mode = acl.as_ref().filter(|_| kind == AclKind::Access).map(|acl| {
+            let kept = if clears_setgid { !0o777 & !mode::SETGID } else { !0o777 };
+            attr.mode & kept | acl.mode()
+        });
+        let acl = acl.filter(|acl| kind == AclKind::Default || !acl.is_mode());
+        let after = self.0.fs.set_acl(ino, kind, acl.as_ref(), mode, self.timestamp()).await?;
+        inode.note_mode(&after);
+        Ok(())
     }
 }
 

@@ -49,7 +49,7 @@ pub struct OpenFlags {
     pub access: Access,
     /// `O_CREAT`: a file that does not exist is made.
     pub create: bool,
-    /// `O_EXCL`: with `create`, the file must not exist.
+    /// `O_EXCL`: with `create`, the file must not exist; without a name, it never gets one.
     pub exclusive: bool,
     /// `O_TRUNC`: the file is emptied; needs the right to write.
     pub truncate: bool,
@@ -130,6 +130,10 @@ pub enum Seek {
     Current(i64),
     /// From the end.
     End(i64),
+    /// The first byte of data that is not before this one.
+    Data(u64),
+    /// The first byte of a hole that is not before this one; behind the end of the file there is one.
+    Hole(u64),
 }
 
 /// An open file or directory. It is closed by [`File::close`], or by background write-back some time after it was
@@ -435,10 +439,16 @@ impl<F: Fs> File<F> {
         self.vfs().resize_checked(&self.inode, size, self.is_root).await.map(drop)
     }
 
-    /// lseek. `EINVAL` before the beginning.
+    /// lseek. `EINVAL` before the beginning; for data and holes `ENXIO` at the end of the file and behind it, and if there is no
+    /// more data.
     pub async fn seek(&self, to: Seek) -> Result<u64> {
         let _position = self.positioning.alone().await;
         let (base, delta) = match to {
+            Seek::Data(from) | Seek::Hole(from) => {
+                let at = self.find_part(from, matches!(to, Seek::Data(_))).await?;
+                self.position.set(at);
+                return Ok(at);
+            }
             Seek::Start(at) => (at, 0),
             Seek::Current(delta) => (self.position.get(), delta),
             Seek::End(delta) => (self.inode.size.get(), delta),

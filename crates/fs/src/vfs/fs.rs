@@ -8,6 +8,7 @@
 //! 1. Names are neither empty nor `.` or `..`, contain no `/` and are within the [`Limits`].
 //! 2. Calls that change a directory hold its lock alone; [`Fs::lookup`] and [`Fs::readdir`] hold it shared. An inode
 //!    whose link count changes, or that goes through [`Fs::setattr`] or the calls for attributes, is locked alone.
+//!    One without names that gets one is held.
 //!    Of two renames between different directories only one runs.
 //! 3. [`Fs::read_pages`], [`Fs::reserve`], [`Fs::wrote`] and [`Fs::write_pages`] are called for files only, and between
 //!    [`Fs::hold`] and [`Fs::release`]. They and [`Fs::fsync`] may run at the same time as each other and as any other
@@ -24,6 +25,7 @@
 
 use super::types::*;
 use super::{Barrier, DirtyPage, Errno, SyncKind, Ticket, WriteCause};
+use crate::acl::{Acl, AclKind};
 use flashweir_core::{Duration, Payload};
 
 /// A file system. See the module for what both sides keep to.
@@ -59,10 +61,18 @@ pub trait Fs: 'static {
     /// directory and `dir` can have no more of them.
     async fn create(&self, dir: Ino, name: &[u8], node: &NewNode) -> Result<Attr>;
 
+    /// Makes a file without a name, as near to `dir` as one with a name would be. It is held from the start, and freed as one that
+    /// lost its last name while it was held: when it is released, or by recovery. [`Fs::link`] may give it a name. `EOPNOTSUPP`
+    /// where the file system cannot.
+    async fn create_nameless(&self, _dir: Ino, _node: &NewNode) -> Result<Attr> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Makes a symbolic link; `EEXIST`.
     async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr>;
 
-    /// Gives an inode that is no directory another name; `EEXIST`, `EMLINK`.
+    /// Gives an inode that is no directory another name, or its first one; `EEXIST`, `EMLINK`. Recovery finds it with the name, or as
+    /// it was before.
     async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr>;
 
     /// Takes a name away from what is no directory. An inode without names is freed, but not while it is held.
@@ -91,10 +101,29 @@ pub trait Fs: 'static {
     async fn getattr(&self, ino: Ino) -> Result<Attr>;
 
     /// Changes attributes. A smaller size frees pages, and reservations, that lie wholly beyond it; the rest of the last
-    /// page has been zeroed by the vfs. When it fails, pages beyond the new size may be gone.
+    /// page has been zeroed by the vfs. When it fails, pages beyond the new size may be gone. New permission bits change the access
+    /// control list, if there is one, as [`Acl::with_mode`] says, in the same step.
     async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr>;
 
-    /// The value of an extended attribute; `ENODATA`.
+    /// An access control list; without one permission bits say everything.
+    async fn acl(&self, _ino: Ino, _kind: AclKind) -> Result<Option<Acl>> {
+        Ok(None)
+    }
+
+    /// Sets an access control list or removes it, and in the same step changes the permission bits. `ENOSPC` where an inode has
+    /// no more room, `EOPNOTSUPP` where the file system has none.
+    async fn set_acl(
+        &self,
+        _ino: Ino,
+        _kind: AclKind,
+        _acl: Option<&Acl>,
+        _mode: Option<u16>,
+        _now: Timestamp,
+    ) -> Result<Attr> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// The value of an extended attribute that is no access control list; `ENODATA`.
     async fn getxattr(&self, _ino: Ino, _name: &[u8]) -> Result<Box<[u8]>> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -111,7 +140,7 @@ pub trait Fs: 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The names of all extended attributes.
+    /// The names of all extended attributes, access control lists among them.
     async fn listxattr(&self, _ino: Ino) -> Result<Vec<Box<[u8]>>> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -156,6 +185,12 @@ pub trait Fs: 'static {
     /// length of the file as it is.
     async fn allocate(&self, _ino: Ino, _range: (u64, u64), _keep_size: bool, _now: Timestamp) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// What is on the disk from page `first` on, as far as it is of one kind, or a part of that; at least one page. Room that was set
+    /// aside and never written is no data. Nothing waits between the moment for which this is true and the return.
+    async fn pages_from(&self, _ino: Ino, _first: u64) -> Result<PageRun> {
+        Ok(PageRun { end: u64::MAX, has_data: true })
     }
 
     /// Makes `count` whole pages from `first` on a hole; they are not in the page cache.

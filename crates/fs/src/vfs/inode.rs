@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. An inode is in the table of the mount while somebody uses it, it has pages, or the file system holds it.
 //! 2. It is held by the file system while it is in use or has pages that are dirty or being written.
-//! 3. `gone` is set when its last name was removed; from then on it only waits for its last user.
+//! 3. `gone` is set when its last name was removed, or if it was made without one; from then on it only waits for its last user,
+//!    or to be linked if it is `linkable`.
 
 use super::Errno;
 use super::pages::OwnerId;
@@ -27,6 +28,8 @@ pub(crate) struct Inode {
     pub(crate) users: Cell<u32>,
     pub(crate) held: Cell<bool>,
     pub(crate) gone: Cell<bool>,
+    /// It was made without a name and may get one.
+    pub(crate) linkable: Cell<bool>,
     /// Valid while it is held.
     pub(crate) size: Cell<u64>,
     /// A write by somebody else than root takes the set-user or set-group bit away.
@@ -82,6 +85,7 @@ impl Inode {
             users: Cell::new(0),
             held: Cell::new(false),
             gone: Cell::new(false),
+            linkable: Cell::new(false),
             size: Cell::new(0),
             privileged: Cell::new(false),
             queued: Cell::new(false),

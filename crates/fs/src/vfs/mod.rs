@@ -8,7 +8,8 @@
 //!    └─► File ─ read, write ─► pages in memory ─ write-back ─► Fs: pages
 //! ```
 //!
-//! Deliberately absent: mount points, memory maps, locks of files, access control lists.
+//! Deliberately absent: mount points, memory maps, locks of files; access control lists are kept and passed on, but rights are
+//! checked by permission bits ([`rights`]).
 
 mod attrs;
 mod buffer;
@@ -28,11 +29,13 @@ mod pages;
 mod process;
 mod readahead;
 mod rights;
+mod seek;
 mod sync;
 mod types;
 mod walk;
 mod writeback;
 
+pub use crate::acl::{Acl, AclEntry, AclKind, NewAcls, Who};
 pub use attrs::{SetTime, XATTR_NAME_BYTES_MAX};
 pub use buffer::{Sink, Source};
 pub use config::{CacheConfig, ConfigError, MountOptions, VfsMetrics};

@@ -307,14 +307,29 @@ impl<F: Fs> Vfs<F> {
     /// The inode in memory, made if it is not there.
     pub(crate) fn inode(&self, ino: Ino) -> InodeRef<F> {
         let mut inodes = self.0.inodes.borrow_mut();
-        let inode = inodes.entry(ino).or_insert_with(|| {
-            let mut pages = self.0.pages.borrow_mut();
-            for owner in self.0.owners_freed.borrow_mut().drain(..) {
-                pages.remove_owner(owner);
-            }
-            Rc::new(Inode::new(ino, pages.add_owner(ino), Rc::clone(&self.0.owners_freed)))
-        });
+        let inode = inodes.entry(ino).or_insert_with(|| self.new_inode(ino));
         InodeRef { vfs: self.clone(), inode: Rc::clone(inode) }
+    }
+
+    fn new_inode(&self, ino: Ino) -> Rc<Inode> {
+        let mut pages = self.0.pages.borrow_mut();
+        for owner in self.0.owners_freed.borrow_mut().drain(..) {
+            pages.remove_owner(owner);
+        }
+        Rc::new(Inode::new(ino, pages.add_owner(ino), Rc::clone(&self.0.owners_freed)))
+    }
+
+    /// A file that was made without a name, which the file system holds; the caller is its user. Who had the number before is gone,
+    /// but may not have left the table yet.
+    pub(crate) fn use_nameless(&self, attr: &Attr, is_linkable: bool) -> InodeRef<F> {
+        let inode = self.new_inode(attr.ino);
+        inode.note(attr);
+        inode.held.set(true);
+        inode.gone.set(true);
+        inode.linkable.set(is_linkable);
+        inode.users.set(1);
+        self.0.inodes.borrow_mut().insert(attr.ino, Rc::clone(&inode));
+        InodeRef { vfs: self.clone(), inode }
     }
 
     /// Takes the inode out of the table if it is idle and only `references` to it exist, the table's among them.

@@ -7,7 +7,7 @@ use super::mount::{InodeRef, Vfs};
 use super::rights::{self, Wish};
 use super::sync::Guard;
 use super::types::*;
-use super::{Errno, Fs, mode};
+use super::{AclKind, Errno, Fs, NewAcls, mode};
 
 /// What is to be made.
 #[derive(Clone, Copy, Debug)]
@@ -66,14 +66,39 @@ impl<F: Fs> Vfs<F> {
         }
         self.check_writable()?;
         rights::check(creds, &parent, Wish::CHANGE_NAMES)?;
-        let node = self.new_node(creds, &parent, what, permissions)?;
+        let node = self.new_node(creds, &parent, what, permissions).await?;
         Ok(match what {
             Make::Node(_) => self.0.fs.create(dir.ino, name, &node).await?,
             Make::Symlink(target) => self.0.fs.symlink(dir.ino, name, target, &node).await?,
         })
     }
 
-    fn new_node(&self, creds: &Creds, parent: &Attr, what: Make<'_>, permissions: u16) -> Result<NewNode> {
+    /// Makes a file without a name in the file system of a directory; the caller uses it.
+    pub(crate) async fn make_nameless(
+        &self,
+        creds: &Creds,
+        dir: Ino,
+        permissions: u16,
+        is_linkable: bool,
+    ) -> Result<InodeRef<F>> {
+        let dir = self.inode(dir);
+        let _lock = dir.lock.shared().await;
+        let parent = self.dir_attr(&dir).await?;
+        self.check_writable()?;
+        rights::check(creds, &parent, Wish::CHANGE_NAMES)?;
+        let node = self.new_node(creds, &parent, Make::Node(Kind::File), permissions).await?;
+        let attr = self.0.fs.create_nameless(dir.ino, &node).await?;
+        Ok(self.use_nameless(&attr, is_linkable))
+    }
+
+    /// What is to be made: a default access control list of the directory takes the place of the caller's mask.
+    async fn new_node(
+        &self,
+        creds: &Creds,
+        parent: &Attr,
+        what: Make<'_>,
+        permissions: u16,
+    ) -> Result<NewNode> {
         let kind = match what {
             Make::Symlink(_) => Kind::Symlink,
             Make::Node(kind) => kind,
@@ -82,6 +107,18 @@ impl<F: Fs> Vfs<F> {
             return Err(Errno::EPERM);
         }
         let mut mode = permissions & mode::ALL;
+        let mut acls = NewAcls::default();
+        if !kind.is_symlink() {
+            match self.0.fs.acl(parent.ino, AclKind::Default).await? {
+                None => mode &= !creds.umask,
+                Some(default) => {
+                    let (access, less) = default.inherited(mode);
+                    mode = less;
+                    acls.access = Some(access).filter(|access| !access.is_mode());
+                    acls.default = kind.is_dir().then_some(default);
+                }
+            }
+        }
         let mut gid = creds.gid;
         if parent.mode & mode::SETGID != 0 {
             gid = parent.gid;
@@ -92,7 +129,7 @@ impl<F: Fs> Vfs<F> {
         if kind.is_file() && !creds.is_root() && !creds.in_group(gid) {
             mode &= !mode::SETGID;
         }
-        Ok(NewNode { kind, mode, uid: creds.uid, gid, now: self.timestamp() })
+        Ok(NewNode { kind, mode, uid: creds.uid, gid, now: self.timestamp(), acls })
     }
 
     /// Takes a name away. `of_dir` says whether it has to be that of a directory.
@@ -126,8 +163,24 @@ impl<F: Fs> Vfs<F> {
         Ok(())
     }
 
-    /// Gives the inode one more name.
+    /// Gives the inode one more name. One that was made without a name gets its first, if it may.
     pub(crate) async fn add_link(&self, creds: &Creds, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        let inode = self.inode(ino);
+        if !inode.gone.get() {
+            return self.add_link_to(creds, &inode, dir, name).await;
+        }
+        // As long as it is in use nobody frees it.
+        let user = self.use_inode(ino).await.map_err(|errno| match errno {
+            Errno::ESTALE => Errno::ENOENT,
+            errno => errno,
+        })?;
+        let linked = self.add_link_to(creds, &user, dir, name).await;
+        let ended = self.end_use(user).await;
+        let attr = linked?;
+        ended.map(|()| attr)
+    }
+
+    async fn add_link_to(&self, creds: &Creds, inode: &InodeRef<F>, dir: Ino, name: &[u8]) -> Result<Attr> {
         let dir = self.inode(dir);
         let _dir_lock = dir.lock.alone().await;
         let parent = self.dir_attr(&dir).await?;
@@ -137,22 +190,24 @@ impl<F: Fs> Vfs<F> {
         }
         self.check_writable()?;
         rights::check(creds, &parent, Wish::CHANGE_NAMES)?;
-        if ino == dir.ino {
+        if inode.ino == dir.ino {
             return Err(Errno::EPERM);
         }
-        let inode = self.inode(ino);
         let _lock = inode.lock.alone().await;
-        if inode.gone.get() {
+        if inode.gone.get() && !inode.linkable.get() {
             return Err(Errno::ENOENT);
         }
-        let attr = self.0.fs.getattr(ino).await?;
+        let attr = self.0.fs.getattr(inode.ino).await?;
         if attr.kind.is_dir() {
             return Err(Errno::EPERM);
         }
         if attr.links >= self.0.limits.links_max {
             return Err(Errno::EMLINK);
         }
-        self.0.fs.link(ino, dir.ino, name, self.timestamp()).await
+        let attr = self.0.fs.link(inode.ino, dir.ino, name, self.timestamp()).await?;
+        inode.gone.set(false);
+        inode.linkable.set(false);
+        Ok(attr)
     }
 
     /// Whether `above` is `dir` or a directory above it.

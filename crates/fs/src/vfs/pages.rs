@@ -529,6 +529,18 @@ impl Pages {
         indices.sort_unstable();
     }
 
+    /// Appends the numbers of the owner's pages within `first..end` that are dirty or being written, and sorts them.
+    pub(crate) fn unclean_indices(&self, owner: OwnerId, range: (u64, u64), indices: &mut Vec<u64>) {
+        if self.unclean_of(owner) == 0 {
+            return;
+        }
+        let mut slots = Vec::new();
+        self.slots(owner, range, &mut slots);
+        slots.retain(|slot| !matches!(self.state(*slot), State::Clean | State::Reading));
+        indices.extend(slots.iter().map(|slot| self.pages[slot.0 as usize].index));
+        indices.sort_unstable();
+    }
+
     /// Whether all of `count` pages from `first` on are dirty already.
     #[inline]
     pub(crate) fn all_dirty(&self, owner: OwnerId, first: u64, count: u64) -> bool {

@@ -17,7 +17,6 @@ const OPEN_RETRIES_MAX: u32 = 40;
 pub struct Process<F: Fs> {
     vfs: Vfs<F>,
     creds: Creds,
-    umask: u16,
     dir: Ino,
 }
 
@@ -31,7 +30,7 @@ impl<F: Fs> fmt::Debug for Process<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Process")
             .field("creds", &self.creds)
-            .field("umask", &format_args!("{:o}", self.umask))
+            .field("umask", &format_args!("{:o}", self.creds.umask))
             .field("dir", &self.dir)
             .finish_non_exhaustive()
     }
@@ -59,13 +58,29 @@ impl Follow {
 impl<F: Fs> Vfs<F> {
     /// A caller with these credentials, the mask 022 and the root as working directory.
     pub fn process(&self, creds: Creds) -> Process<F> {
-        Process { vfs: self.clone(), creds, umask: 0o022, dir: self.0.fs.root() }
+        Process { vfs: self.clone(), creds: creds.with_umask(0o022), dir: self.0.fs.root() }
     }
 
     /// Opens an inode that is known by its number; nothing is made.
     pub async fn open_inode(&self, creds: &Creds, ino: Ino, flags: OpenFlags) -> Result<File<F>> {
         let attr = self.0.fs.getattr(ino).await?;
         self.open_found(creds, &attr, flags, false).await
+    }
+
+    /// Makes a file without a name in the file system of a directory that is known by its number, and opens it; see
+    /// [`Process::open_nameless`]. Its first name comes from [`Self::link_name`].
+    pub async fn open_nameless_in(
+        &self,
+        creds: &Creds,
+        dir: Ino,
+        flags: OpenFlags,
+        permissions: u16,
+    ) -> Result<File<F>> {
+        if !flags.access.writes() || flags.create {
+            return Err(Errno::EINVAL);
+        }
+        let inode = self.make_nameless(creds, dir, permissions, !flags.exclusive).await?;
+        Ok(File::new(inode, Kind::File, flags, creds.is_root()))
     }
 
     /// Opens what is there; the rights do not matter for what the caller has just made.
@@ -122,7 +137,7 @@ impl<F: Fs> Process<F> {
 
     /// The same caller with another mask.
     pub fn with_umask(&self, umask: u16) -> Self {
-        Self { umask: umask & 0o777, ..self.clone() }
+        Self { creds: self.creds.clone().with_umask(umask), ..self.clone() }
     }
 
     /// The same caller in the directory of this number, for front ends that know inodes instead of paths.
@@ -184,7 +199,7 @@ impl<F: Fs> Process<F> {
                 return Err(Errno::EISDIR);
             }
             let what = Make::Node(Kind::File);
-            match self.vfs.make(&self.creds, place.dir, name, what, permissions & !self.umask).await {
+            match self.vfs.make(&self.creds, place.dir, name, what, permissions).await {
                 Ok(attr) => match self.vfs.open_found(&self.creds, &attr, flags, true).await {
                     Err(Errno::ESTALE) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
                     opened => return opened,
@@ -194,6 +209,19 @@ impl<F: Fs> Process<F> {
                 Err((errno, _)) => return Err(errno),
             }
         }
+    }
+
+    /// Makes a file without a name in the file system of a directory and opens it (`O_TMPFILE`): it is gone when it is closed, or
+    /// after a power cut, unless [`Self::link_inode`] gave it a name before; with [`OpenFlags::exclusive`] nothing can. `EINVAL` if
+    /// it is not opened for writing.
+    pub async fn open_nameless(
+        &self,
+        dir: impl AsRef<[u8]>,
+        flags: OpenFlags,
+        permissions: u16,
+    ) -> Result<File<F>> {
+        let attr = self.find(dir.as_ref(), Follow::Yes).await?;
+        self.vfs.open_nameless_in(&self.creds, attr.ino, flags, permissions).await
     }
 
     /// Makes a file, opens it for writing and empties it, with permissions 0666 less the mask.
@@ -227,7 +255,7 @@ impl<F: Fs> Process<F> {
     pub async fn mkdir(&self, path: impl AsRef<[u8]>, permissions: u16) -> Result<Attr> {
         let place = self.walk(path.as_ref(), Last::Name).await?;
         let LastName::Name(name) = &place.name else { return Err(Errno::EEXIST) };
-        let permissions = permissions & 0o1777 & !self.umask;
+        let permissions = permissions & 0o1777;
         let what = Make::Node(Kind::Directory);
         self.vfs.make(&self.creds, place.dir, name, what, permissions).await.map_err(|(errno, _)| errno)
     }
@@ -239,7 +267,7 @@ impl<F: Fs> Process<F> {
             Kind::Symlink => return Err(Errno::EINVAL),
             _ => {}
         }
-        self.make_leaf(path.as_ref(), Make::Node(kind), permissions & !self.umask).await
+        self.make_leaf(path.as_ref(), Make::Node(kind), permissions).await
     }
 
     /// Makes a symbolic link. `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.

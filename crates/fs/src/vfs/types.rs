@@ -1,6 +1,7 @@
 //! The words of files: inodes, attributes, kinds, times, and what a caller may ask to change.
 
 use super::Errno;
+use crate::acl::NewAcls;
 use std::fmt;
 
 /// Bytes in a page of the cache, and in a block of a file.
@@ -104,7 +105,7 @@ pub struct SetAttr {
 }
 
 /// A new inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
     /// What it is.
     pub kind: Kind,
@@ -116,6 +117,8 @@ pub struct NewNode {
     pub gid: u32,
     /// All its times, and those of the directory.
     pub now: Timestamp,
+    /// Its access control lists; the permission bits agree with them.
+    pub acls: NewAcls,
 }
 
 /// An entry of a directory.
@@ -151,6 +154,15 @@ pub enum RenameMode {
     NoReplace,
     /// Both exist and change places.
     Exchange,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRun {
+    /// The page behind its last one; `u64::MAX` if there is no end.
+    pub end: u64,
+    /// Whether it holds data; the other parts read as zeros.
+    pub has_data: bool,
 }
 
 /// Whether an extended attribute may or must exist before it is set.
@@ -204,6 +216,9 @@ pub struct Creds {
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
+    /// Permission bits that what is made does not get, unless its directory has a default access control list. 0 if somebody above
+    /// has taken them away.
+    pub umask: u16,
     /// Somebody above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
     /// is made.
     pub is_checked: bool,
@@ -211,16 +226,22 @@ pub struct Creds {
 
 impl Creds {
     /// Who may do everything.
-    pub const ROOT: Self = Self { uid: 0, gid: 0, groups: Vec::new(), is_checked: false };
+    pub const ROOT: Self = Self::user(0, 0);
 
     /// A user with one group.
     pub const fn user(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Vec::new(), is_checked: false }
+        Self { uid, gid, groups: Vec::new(), umask: 0, is_checked: false }
     }
 
     /// The same, whose rights were checked above.
     pub const fn checked(uid: u32, gid: u32) -> Self {
-        Self { uid, gid, groups: Vec::new(), is_checked: true }
+        Self { uid, gid, groups: Vec::new(), umask: 0, is_checked: true }
+    }
+
+    /// The same with another mask.
+    #[must_use]
+    pub fn with_umask(self, umask: u16) -> Self {
+        Self { umask: umask & 0o777, ..self }
     }
 
     /// Whether rights do not matter: for root, and where somebody has checked them.

@@ -1,14 +1,18 @@
 //! The vfs over a file system in memory.
 
+mod acl;
 mod bed;
 mod cache;
 mod changes;
 mod disk;
+mod each;
 mod ext4;
 mod f2fs;
 mod files;
 mod model;
+mod nameless;
 mod nodes;
 mod posix;
 mod script;
+mod seek;
 mod writeback;

@@ -13,6 +13,7 @@ pub mod devices;
 pub mod explorer;
 pub mod files;
 pub mod litmus;
+pub mod recorded;
 pub mod replay;
 pub mod sim;
 pub mod token;

@@ -61,6 +61,54 @@ fn file_cuts_keep_promises_where_blocks_are_used_again() {
     }
 }
 
+/// Files that are made without a name, and access control lists with the modes that they change.
+#[test]
+fn file_cuts_keep_promises_of_nameless_files_and_lists() {
+    for (format, on) in [
+        (Format::F2fs, On::Model),
+        (Format::F2fsDual, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4Dual, On::Late),
+        (Format::Ext4Journal, On::Model),
+    ] {
+        let config = FileCrashConfig { format, on, ..config(Sequences::Nameless, 12) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{format:?} {on:?}");
+        assert!(report.totals.recovered > 100, "{report:?}");
+    }
+}
+
+/// Files of so many parts that their maps have nodes below the inode.
+#[test]
+fn file_cuts_keep_promises_of_files_in_parts() {
+    for (format, on) in [
+        (Format::F2fs, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4, On::Late),
+        (Format::Ext4Dual, On::Late),
+    ] {
+        let config = FileCrashConfig { format, on, ..config(Sequences::Trees, 8) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{format:?} {on:?}");
+        assert!(report.totals.recovered > 100, "{report:?}");
+    }
+}
+
+/// Orphans that are forgotten do not pass.
+#[test]
+fn nameless_files_that_are_forgotten_are_found_out() {
+    for (format, name) in [(Format::F2fs, "forgotten-orphans"), (Format::Ext4, "no-orphans")] {
+        let planted = Some(bug_named(format, name).unwrap());
+        let config =
+            FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(Sequences::Nameless, 40) };
+        let report = explore(&config, None, |_| true).unwrap();
+        let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
+        let token: Token = violation.token.parse().unwrap();
+        assert!(replay(&token).unwrap().is_some(), "{token}");
+        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+    }
+}
+
 /// What a journal protects from blocks that change owners, and from data that are late.
 #[test]
 fn ext4_that_forgets_who_had_a_block_is_found_out() {
@@ -486,6 +534,42 @@ fn what_is_gone_for_good_stays_away() {
         node(tree, "A/old").links = 3;
     };
     assert!(matches!(verdict("sync", stranger), Err(Violation::Name(_))));
+}
+
+/// What fsync promised of a file that had no name holds when it has got one.
+#[test]
+fn what_was_synced_without_a_name_must_be_there_with_one() {
+    let words = "tmpfile:A,heldappend:9000,heldfsync,linkheld:A/foo";
+    let of = |change: fn(&mut Tree)| verdict_unsynced(words, change);
+    assert_eq!(of(|_| {}), Ok(()));
+    assert_eq!(of(|tree| forget(tree, "A", "foo")), Ok(()), "the name is not promised");
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(0))), Err(Violation::Size(_))));
+    let zeros = |tree: &mut Tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0));
+    assert!(matches!(of(zeros), Err(Violation::Content(_))));
+    assert!(matches!(of(|tree| node(tree, "A/foo").links = 0), Err(Violation::Inode(_))));
+    // Without the fsync it may be empty.
+    let words = "tmpfile:A,heldappend:9000,linkheld:A/foo";
+    assert_eq!(verdict_unsynced(words, |tree| bytes(tree, "A/foo", |file| file.truncate(0))), Ok(()));
+}
+
+/// Permission bits and access list change in one step.
+#[test]
+fn a_mode_and_its_list_are_of_one_moment() {
+    const LIST: &str = "system.posix_acl_access";
+    let words = "write:A/foo:0+100,setacl:A/foo:2,sync,chmod:A/foo:607";
+    let list_of = |words: &str| {
+        let mut list = None;
+        verdict_unsynced(words, |tree| list = node(tree, "A/foo").xattrs.get(LIST).cloned()).unwrap();
+        list.unwrap()
+    };
+    let (old, new) = (list_of("write:A/foo:0+100,setacl:A/foo:2"), list_of(words));
+    assert_ne!(old, new);
+    let half = |tree: &mut Tree| {
+        node(tree, "A/foo").xattrs.insert(LIST.into(), Arc::clone(&old));
+    };
+    assert!(matches!(verdict_unsynced(words, half), Err(Violation::Inode(_))));
+    let no_list = |tree: &mut Tree| node(tree, "A/foo").xattrs.clear();
+    assert!(matches!(verdict_unsynced(words, no_list), Err(Violation::Inode(_))));
 }
 
 /// fdatasync promises data, size, and that the file is found; not attributes.

@@ -10,7 +10,8 @@ use flashweir_fs::f2fs::write::PlantedBug;
 use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::{BLOCK_BYTES, BlockPort, block_on, bytes_of};
 use flashweir_fs::vfs::{
-    Attr, DirtyPage, Errno, Fs, Ino, Kind, NewNode, RenameMode, SetAttr, SyncKind, Timestamp, WriteCause,
+    Attr, DirtyPage, Errno, Fs, Ino, Kind, NewAcls, NewNode, RenameMode, SetAttr, SyncKind, Timestamp,
+    WriteCause,
 };
 use flashweir_lab::model_port::ModelPort;
 use flashweir_lab::stack::FlushMode;
@@ -69,7 +70,7 @@ fn run<T>(what: impl Future<Output = Result<T, Errno>>) -> T {
 }
 
 fn node(kind: Kind) -> NewNode {
-    NewNode { kind, mode: 0o600, uid: 0, gid: 0, now: NOW }
+    NewNode { kind, mode: 0o600, uid: 0, gid: 0, now: NOW, acls: NewAcls::default() }
 }
 
 impl Host {

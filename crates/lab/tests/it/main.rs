@@ -7,5 +7,6 @@ mod database;
 mod file_crash;
 mod fsync;
 mod ordered_stack;
+mod recorded;
 mod support;
 mod timeline;

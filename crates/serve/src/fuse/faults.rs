@@ -3,10 +3,10 @@
 //! Place in the data flow: [`super::front`] lets each operation go by way of [`Table::around`]; when the power has to go, the world
 //! looks at [`Table::take_crash`] and cuts it. Until then the request that set it off stays unanswered.
 
+use super::kernel::NodeId;
 use super::lazyfs::{BadCommand, Crash, Fault, Kept, Operation, Timing};
 use super::table::Table;
 use flashweir_fs::vfs::{Access, Creds, Errno, Fs, Kind, OpenFlags, Result, Source};
-use fuser::INodeNo;
 use std::future::Future;
 
 /// Names of a path at most; more are a circle.
@@ -23,10 +23,10 @@ pub(super) enum Due {
 
 impl<F: Fs> Table<F> {
     /// The path of a file or directory, by a name that the kernel was told.
-    pub(super) fn path(&self, number: INodeNo) -> String {
+    pub(super) fn path(&self, number: NodeId) -> String {
         let nodes = self.nodes.borrow();
         let (mut names, mut at) = (Vec::new(), number.0);
-        while at != INodeNo::ROOT.0
+        while at != NodeId::ROOT.0
             && let Some((dir, name)) = nodes.get(&at).and_then(|node| node.told.names.first())
             && names.len() < PATH_NAMES_MAX
         {
@@ -36,7 +36,7 @@ impl<F: Fs> Table<F> {
         names.iter().rev().fold(String::new(), |path, name| path + "/" + name)
     }
 
-    pub(super) fn path_in(&self, dir: INodeNo, name: &[u8]) -> String {
+    pub(super) fn path_in(&self, dir: NodeId, name: &[u8]) -> String {
         self.path(dir) + "/" + &String::from_utf8_lossy(name)
     }
 
@@ -105,7 +105,7 @@ impl<F: Fs> Table<F> {
     }
 
     /// A file is written to; true if that was all, as the power goes before the next request.
-    pub(super) async fn write_fault(&self, number: INodeNo, offset: u64, bytes: &[u8]) -> bool {
+    pub(super) async fn write_fault(&self, number: NodeId, offset: u64, bytes: &[u8]) -> bool {
         if self.faults.borrow().is_empty() {
             return false;
         }

@@ -1,30 +1,29 @@
 //! The kernel's requests: each becomes a job for the world, with its reply inside.
 //!
-//! Place in the data flow: threads of fuser call [`Front`]; nothing is decided here but what the bits of a request mean. A job
-//! that never runs, or whose task is dropped, answers EIO by dropping its reply.
+//! Place in the data flow: the threads of [`super::kernel`] call [`Front`]; nothing is decided here but what the bits of a request
+//! mean. A job that never runs, or whose task is dropped, answers EIO by dropping its reply.
+//!
+//! A request that is interrupted before its task has begun is not begun. A sync that has begun goes on, but who waits for it may
+//! leave: he was not told that anything is durable. Everything else is finished once it has begun, in the device's time.
 
+use super::kernel::{
+    Attributes, Entry, Features, Handler, Listing, NodeId, Op, OpenFlags, Reply, Request, SetAttributes,
+    Statistics, Wanted, When,
+};
 use super::lazyfs::Operation;
-use super::table::{Allocate, How, Table};
+use super::table::{How, Table};
 use super::world::{Job, Message};
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, SetAttr, SetTime, SyncKind, Timestamp,
     XattrMode,
 };
-use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
-use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
-use std::ffi::OsStr;
+use flashweir_lab::crash::recorded::Room;
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
 use std::future::Future;
-use std::io;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// For how long the kernel may believe names: nobody else changes them, and a power cut takes them back.
 const NAMES_TTL: Duration = Duration::from_secs(3600);
@@ -39,131 +38,121 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 const IOCTL_FBARRIER: u32 = 0x5701;
 const IOCTL_FDATABARRIER: u32 = 0x5702;
 
+/// Pages of a file stay from one opening to the next, and direct writes go side by side.
+const FILE_FLAGS: OpenFlags = OpenFlags::KEEP_PAGES.and(OpenFlags::PARALLEL_WRITES);
+
+/// What is asked of the kernel. `writes_back`: it keeps what programs write until it is asked for it or it is old.
+pub(super) fn wanted(writes_back: bool) -> Wanted {
+    let features = Features::ASYNC_READ
+        .and(Features::BIG_WRITES)
+        .and(Features::LISTING_PLUS)
+        .and(Features::LISTING_PLUS_AUTO)
+        .and(Features::ASYNC_DIRECT)
+        .and(Features::PARALLEL_DIRECTORIES)
+        .and(Features::KEEP_LINKS)
+        .and(Features::ENDS_SET_ID)
+        .and(Features::XATTR_FLAGS);
+    let features = if writes_back { features.and(Features::WRITE_BACK) } else { features };
+    Wanted { features, write_bytes_max: WRITE_BYTES_MAX, background_max: 64 }
+}
+
 /// See the module.
 pub(super) struct Front<F: Fs> {
     pub(super) queue: SyncSender<Message<F>>,
-    /// The kernel keeps what programs write until it is asked for it or it is old.
-    pub(super) writes_back: bool,
-}
-
-impl<F: Fs> Front<F> {
-    fn submit<T>(&self, job: impl FnOnce(Rc<Table<F>>) -> T + Send + 'static)
-    where
-        T: Future<Output = ()> + 'static,
-    {
-        let job: Job<F> = Box::new(move |table| Box::pin(job(table)));
-        // After the end of the world the job is dropped, which answers.
-        let _ = self.queue.send(Message::Job(job));
-    }
 }
 
 fn errno(errno: vfs::Errno) -> Errno {
-    Errno::from_i32(errno.number())
+    Errno::from_raw_os_error(errno.number())
 }
 
-fn creds(request: &Request) -> Creds {
-    Creds::checked(request.uid(), request.gid())
-}
-
-fn time_of(time: Timestamp) -> SystemTime {
-    let nanos = Duration::from_nanos(time.nanos.into());
-    match u64::try_from(time.seconds) {
-        Ok(seconds) => UNIX_EPOCH + Duration::from_secs(seconds) + nanos,
-        Err(_) => UNIX_EPOCH - Duration::from_secs(time.seconds.unsigned_abs()) + nanos,
-    }
-}
-
-fn timestamp_of(time: SystemTime) -> Timestamp {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() },
-        Err(before) => {
-            let before = before.duration();
-            let up = u64::from(before.subsec_nanos() > 0);
-            let nanos = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
-            Timestamp { seconds: -((before.as_secs() + up) as i64), nanos }
-        }
-    }
-}
-
-fn set_time(time: Option<TimeOrNow>) -> SetTime {
+fn set_time(time: Option<When>) -> SetTime {
     match time {
         None => SetTime::Omit,
-        Some(TimeOrNow::Now) => SetTime::Now,
-        Some(TimeOrNow::SpecificTime(time)) => SetTime::At(timestamp_of(time)),
+        Some(When::Now) => SetTime::Now,
+        Some(When::At(seconds, nanos)) => SetTime::At(Timestamp { seconds, nanos }),
     }
 }
 
-fn type_of(kind: Kind) -> (FileType, u32) {
+/// The bits of a mode that stand for a type, and the number of a device.
+fn type_of(kind: Kind) -> (u32, u32) {
     match kind {
-        Kind::File => (FileType::RegularFile, 0),
-        Kind::Directory => (FileType::Directory, 0),
-        Kind::Symlink => (FileType::Symlink, 0),
-        Kind::Fifo => (FileType::NamedPipe, 0),
-        Kind::Socket => (FileType::Socket, 0),
-        Kind::CharDevice(number) => (FileType::CharDevice, number),
-        Kind::BlockDevice(number) => (FileType::BlockDevice, number),
+        Kind::File => (0o100_000, 0),
+        Kind::Directory => (0o040_000, 0),
+        Kind::Symlink => (0o120_000, 0),
+        Kind::Fifo => (0o010_000, 0),
+        Kind::Socket => (0o140_000, 0),
+        Kind::CharDevice(number) => (0o020_000, number),
+        Kind::BlockDevice(number) => (0o060_000, number),
     }
 }
 
-fn attr_of(number: INodeNo, attr: &Attr) -> FileAttr {
-    let (kind, rdev) = type_of(attr.kind);
-    FileAttr {
-        ino: number,
-        size: attr.size,
-        blocks: attr.blocks_512,
-        atime: time_of(attr.atime),
-        mtime: time_of(attr.mtime),
-        ctime: time_of(attr.ctime),
-        crtime: UNIX_EPOCH,
-        kind,
-        perm: attr.mode,
-        nlink: attr.links,
+fn attributes_of(node: NodeId, attr: &Attr) -> Attributes {
+    let (kind, device) = type_of(attr.kind);
+    let time = |time: Timestamp| (time.seconds, time.nanos);
+    Attributes {
+        node: node.0,
+        bytes: attr.size,
+        blocks_512: attr.blocks_512,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
+        ctime: time(attr.ctime),
+        mode: kind | u32::from(attr.mode),
+        links: attr.links,
         uid: attr.uid,
         gid: attr.gid,
-        rdev,
-        blksize: PAGE_BYTES as u32,
-        flags: 0,
+        device,
+        block_bytes: PAGE_BYTES as u32,
     }
 }
 
 /// What is asked for by the type bits of a mode.
-fn kind_of(mode: u32, rdev: u32) -> Option<Kind> {
+fn kind_of(mode: u32, device: u32) -> Option<Kind> {
     Some(match mode & 0o170_000 {
         0o100_000 | 0 => Kind::File,
         0o010_000 => Kind::Fifo,
         0o140_000 => Kind::Socket,
-        0o020_000 => Kind::CharDevice(rdev),
-        0o060_000 => Kind::BlockDevice(rdev),
+        0o020_000 => Kind::CharDevice(device),
+        0o060_000 => Kind::BlockDevice(device),
         _ => return None,
     })
 }
 
-fn is_direct(flags: i32) -> bool {
-    OFlags::from_bits_retain(flags as u32).contains(OFlags::DIRECT)
+fn permissions(mode: u32) -> u16 {
+    mode as u16 & vfs::mode::ALL
 }
 
-fn how(flags: i32) -> How {
-    How { writes: OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY, direct: is_direct(flags) }
+fn has(flags: u32, flag: OFlags) -> bool {
+    OFlags::from_bits_retain(flags).contains(flag)
 }
 
-/// What the kernel does with an open file: pages of it stay from one opening to the next, and direct writes go side by side.
-fn opened() -> FopenFlags {
-    FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+fn how(flags: u32) -> How {
+    How { writes: has(flags, OFlags::WRONLY) || has(flags, OFlags::RDWR), direct: has(flags, OFlags::DIRECT) }
 }
 
-fn reply_entry<F: Fs>(table: &Table<F>, reply: ReplyEntry, result: vfs::Result<Attr>) {
+fn entry_of<F: Fs>(table: &Table<F>, attr: &Attr) -> Entry {
+    Entry {
+        attributes: attributes_of(table.number(attr.ino), attr),
+        generation: table.generation(attr),
+        name_valid: NAMES_TTL,
+        attributes_valid: ATTRS_TTL,
+    }
+}
+
+fn reply_entry<F: Fs>(table: &Table<F>, reply: Reply, result: vfs::Result<Attr>) {
     match table.vouch(result) {
-        Ok(attr) => reply.entry_with_ttls(
-            &ATTRS_TTL,
-            &NAMES_TTL,
-            &attr_of(table.number(attr.ino), &attr),
-            Generation(table.generation(&attr)),
-        ),
+        Ok(attr) => reply.entry(&entry_of(table, &attr)),
         Err(error) => reply.error(errno(error)),
     }
 }
 
-fn reply_empty<F: Fs>(table: &Table<F>, reply: ReplyEmpty, result: vfs::Result<()>) {
+fn reply_attributes<F: Fs>(table: &Table<F>, reply: Reply, node: NodeId, result: vfs::Result<Attr>) {
+    match table.vouch(result) {
+        Ok(attr) => reply.attributes(&attributes_of(node, &attr), ATTRS_TTL),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_empty<F: Fs>(table: &Table<F>, reply: Reply, result: vfs::Result<()>) {
     match table.vouch(result) {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(errno(error)),
@@ -171,264 +160,153 @@ fn reply_empty<F: Fs>(table: &Table<F>, reply: ReplyEmpty, result: vfs::Result<(
 }
 
 /// Answers with a value, or with its length where the caller has no room yet.
-fn reply_value(reply: ReplyXattr, size: u32, result: vfs::Result<impl AsRef<[u8]>>) {
+fn reply_value(reply: Reply, bytes_max: u32, result: vfs::Result<impl AsRef<[u8]>>) {
     match result {
-        Ok(value) if size == 0 => reply.size(value.as_ref().len() as u32),
-        Ok(value) if value.as_ref().len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(value.as_ref()),
+        Ok(value) if bytes_max == 0 => reply.count(value.as_ref().len() as u32),
+        Ok(value) if value.as_ref().len() > bytes_max as usize => reply.error(Errno::RANGE),
+        Ok(value) => reply.bytes(value.as_ref()),
         Err(error) => reply.error(errno(error)),
     }
 }
 
-impl<F: Fs> Filesystem for Front<F> {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-        ];
-        let writes_back = self.writes_back.then_some(InitFlags::FUSE_WRITEBACK_CACHE);
-        for capability in wanted.into_iter().chain(writes_back) {
-            // An older kernel does without.
-            let _ = config.add_capabilities(capability);
-        }
-        let _ = config.set_max_write(WRITE_BYTES_MAX);
-        let _ = config.set_max_background(64);
-        Ok(())
+impl<F: Fs> Front<F> {
+    /// A job that is finished once it has begun.
+    fn submit<T>(&self, reply: Reply, job: impl FnOnce(Rc<Table<F>>, Reply) -> T + Send + 'static)
+    where
+        T: Future<Output = ()> + 'static,
+    {
+        self.send(Box::new(move |table| {
+            Box::pin(async move {
+                if reply.begin() {
+                    job(table, reply).await;
+                }
+            })
+        }));
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let name = name.as_bytes().to_owned();
-        self.submit(move |table| async move {
-            let found = table.lookup(parent, &name).await;
-            reply_entry(&table, reply, found);
-        });
+    fn send(&self, job: Job<F>) {
+        // After the end of the world the job is dropped, which answers.
+        let _ = self.queue.send(Message::Job(job));
     }
 
-    fn forget(&self, _request: &Request, number: INodeNo, count: u64) {
-        let _ = self.queue.send(Message::Forget(vec![(number.0, count)]));
-    }
-
-    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.submit(move |table| async move {
-            match table.attr(number).await {
-                Ok(attr) => reply.attr(&ATTRS_TTL, &attr_of(number, &attr)),
-                Err(error) => reply.error(errno(error)),
-            }
-        });
-    }
-
-    fn setattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let mode = mode.map(|mode| mode as u16 & vfs::mode::ALL);
-        let ctime = ctime.map(timestamp_of);
-        let changes = SetAttr { mode, uid, gid, size, ctime, ..SetAttr::default() };
-        let (atime, mtime) = (set_time(atime), set_time(mtime));
-        self.submit(move |table| async move {
-            let paths = || (table.path(number), None);
-            let work = table.set_attr(number, changes, atime, mtime);
+    fn set_attributes(&self, node: NodeId, set: SetAttributes, reply: Reply) {
+        let SetAttributes { mode, uid, gid, size, ends_set_id, .. } = set;
+        let ctime = match set.ctime {
+            Some(When::At(seconds, nanos)) => Some(Timestamp { seconds, nanos }),
+            _ => None,
+        };
+        let changes = SetAttr { mode: mode.map(permissions), uid, gid, size, ctime, ..SetAttr::default() };
+        let (atime, mtime) = (set_time(set.atime), set_time(set.mtime));
+        self.submit(reply, move |table, reply| async move {
+            let paths = || (table.path(node), None);
+            let work = async {
+                if ends_set_id && mode.is_none() {
+                    table.end_set_id(node).await?;
+                }
+                table.set_attr(node, changes, atime, mtime).await
+            };
             let result = match size {
                 Some(_) => table.around(Operation::Truncate, paths, work).await,
                 None => work.await,
             };
-            match table.vouch(result) {
-                Ok(attr) => reply.attr(&ATTRS_TTL, &attr_of(number, &attr)),
-                Err(error) => reply.error(errno(error)),
-            }
+            reply_attributes(&table, reply, node, result);
         });
     }
 
-    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
-        self.submit(move |table| async move {
-            match table.target(number).await {
-                Ok(target) => reply.data(&target),
-                Err(error) => reply.error(errno(error)),
-            }
-        });
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let Some(kind) = kind_of(mode, rdev) else { return reply.error(Errno::EINVAL) };
-        let (name, creds) = (name.as_bytes().to_owned(), creds(request));
-        self.submit(move |table| async move {
-            let made = table.make(&creds, parent, &name, kind, mode as u16 & vfs::mode::ALL).await;
+    fn make(&self, creds: Creds, dir: NodeId, name: &[u8], kind: Option<Kind>, mode: u32, reply: Reply) {
+        let Some(kind) = kind else { return reply.error(Errno::INVAL) };
+        let name = name.to_owned();
+        self.submit(reply, move |table, reply| async move {
+            let made = table.make(&creds, dir, &name, kind, permissions(mode)).await;
             reply_entry(&table, reply, made);
         });
     }
 
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let (name, creds) = (name.as_bytes().to_owned(), creds(request));
-        self.submit(move |table| async move {
-            let permissions = mode as u16 & vfs::mode::ALL;
-            let made = table.make(&creds, parent, &name, Kind::Directory, permissions).await;
-            reply_entry(&table, reply, made);
-        });
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (name, creds) = (name.as_bytes().to_owned(), creds(request));
-        self.submit(move |table| async move {
-            let paths = || (table.path_in(parent, &name), None);
-            let work = table.remove(&creds, parent, &name, false);
-            let result = table.around(Operation::Unlink, paths, work).await;
-            reply_empty(&table, reply, result);
-        });
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (name, creds) = (name.as_bytes().to_owned(), creds(request));
-        self.submit(move |table| async move {
-            let result = table.remove(&creds, parent, &name, true).await;
-            reply_empty(&table, reply, result);
-        });
-    }
-
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (name, creds) = (name.as_bytes().to_owned(), creds(request));
-        let target = target.as_os_str().to_owned().into_vec();
-        self.submit(move |table| async move {
-            let paths =
-                || (String::from_utf8_lossy(&target).into_owned(), Some(table.path_in(parent, &name)));
-            let work = table.symlink(&creds, parent, &name, &target);
+    fn symlink(&self, creds: Creds, dir: NodeId, name: &[u8], target: &[u8], reply: Reply) {
+        let (name, target) = (name.to_owned(), target.to_owned());
+        self.submit(reply, move |table, reply| async move {
+            let paths = || (String::from_utf8_lossy(&target).into_owned(), Some(table.path_in(dir, &name)));
+            let work = table.symlink(&creds, dir, &name, &target);
             let made = table.around(Operation::Symlink, paths, work).await;
             reply_entry(&table, reply, made);
         });
     }
 
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn unlink(&self, creds: Creds, dir: NodeId, name: &[u8], reply: Reply) {
+        let name = name.to_owned();
+        self.submit(reply, move |table, reply| async move {
+            let paths = || (table.path_in(dir, &name), None);
+            let work = table.remove(&creds, dir, &name, false);
+            let result = table.around(Operation::Unlink, paths, work).await;
+            reply_empty(&table, reply, result);
+        });
+    }
+
+    fn remove_directory(&self, creds: Creds, dir: NodeId, name: &[u8], reply: Reply) {
+        let name = name.to_owned();
+        self.submit(reply, move |table, reply| async move {
+            let result = table.remove(&creds, dir, &name, true).await;
+            reply_empty(&table, reply, result);
+        });
+    }
+
+    fn rename(&self, creds: Creds, from: (NodeId, &[u8]), to: (NodeId, &[u8]), flags: u32, reply: Reply) {
+        let flags = RenameFlags::from_bits_retain(flags);
         let mode = match flags {
             _ if flags.is_empty() => RenameMode::Replace,
-            _ if flags == RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
-            _ if flags == RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return reply.error(Errno::EINVAL),
+            RenameFlags::NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::EXCHANGE => RenameMode::Exchange,
+            _ => return reply.error(Errno::INVAL),
         };
-        let (name, new_name) = (name.as_bytes().to_owned(), new_name.as_bytes().to_owned());
-        let creds = creds(request);
-        self.submit(move |table| async move {
-            let paths = || (table.path_in(parent, &name), Some(table.path_in(new_parent, &new_name)));
-            let work = table.rename(&creds, (parent, &name), (new_parent, &new_name), mode);
+        let ((dir, new_dir), (name, new_name)) = ((from.0, to.0), (from.1.to_owned(), to.1.to_owned()));
+        self.submit(reply, move |table, reply| async move {
+            let paths = || (table.path_in(dir, &name), Some(table.path_in(new_dir, &new_name)));
+            let work = table.rename(&creds, (dir, &name), (new_dir, &new_name), mode);
             let result = table.around(Operation::Rename, paths, work).await;
             reply_empty(&table, reply, result);
         });
     }
 
-    fn link(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        let (name, creds) = (new_name.as_bytes().to_owned(), creds(request));
-        self.submit(move |table| async move {
-            let paths = || (table.path(number), Some(table.path_in(new_parent, &name)));
-            let work = table.link(&creds, number, new_parent, &name);
+    fn link(&self, creds: Creds, of: NodeId, dir: NodeId, name: &[u8], reply: Reply) {
+        let name = name.to_owned();
+        self.submit(reply, move |table, reply| async move {
+            let paths = || (table.path(of), Some(table.path_in(dir, &name)));
+            let work = table.link(&creds, of, dir, &name);
             let linked = table.around(Operation::Link, paths, work).await;
             reply_entry(&table, reply, linked);
         });
     }
 
-    fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        self.submit(move |table| async move {
-            let work = table.open(number, how(flags.0));
-            match table.around(Operation::Open, || (table.path(number), None), work).await {
-                Ok(handle) => reply.opened(FileHandle(handle), opened()),
+    fn open(&self, node: NodeId, flags: u32, reply: Reply) {
+        self.submit(reply, move |table, reply| async move {
+            let work = table.open(node, how(flags));
+            match table.around(Operation::Open, || (table.path(node), None), work).await {
+                Ok(handle) => reply.opened(handle, FILE_FLAGS),
                 Err(error) => reply.error(errno(error)),
             }
         });
     }
 
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let (name, creds) = (name.as_bytes().to_owned(), creds(request));
-        let is_exclusive = OFlags::from_bits_retain(flags as u32).contains(OFlags::EXCL);
-        self.submit(move |table| async move {
-            let permissions = mode as u16 & vfs::mode::ALL;
-            let paths = || (table.path_in(parent, &name), None);
-            let work = table.create(&creds, parent, &name, permissions, (is_exclusive, how(flags)));
+    fn create(&self, creds: Creds, dir: NodeId, name: &[u8], mode: u32, flags: u32, reply: Reply) {
+        let name = name.to_owned();
+        self.submit(reply, move |table, reply| async move {
+            let paths = || (table.path_in(dir, &name), None);
+            let as_asked = (has(flags, OFlags::EXCL), how(flags));
+            let work = table.create(&creds, dir, &name, permissions(mode), as_asked);
             let made = table.around(Operation::Create, paths, work).await;
             match table.vouch(made) {
-                Ok((attr, handle)) => reply.created(
-                    &ATTRS_TTL,
-                    &attr_of(table.number(attr.ino), &attr),
-                    Generation(table.generation(&attr)),
-                    FileHandle(handle),
-                    opened(),
-                ),
+                Ok((attr, handle)) => reply.created(&entry_of(&table, &attr), handle, FILE_FLAGS),
                 Err(error) => reply.error(errno(error)),
             }
         });
     }
 
-    fn read(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.submit(move |table| async move {
-            let mut bytes = vec![0; size as usize];
-            let work = table.read(handle.0, offset, &mut bytes, is_direct(flags.0));
-            match table.around(Operation::Read, || (table.path(number), None), work).await {
-                Ok(read) => reply.data(&bytes[..read]),
+    fn read(&self, node: NodeId, handle: u64, offset: u64, bytes: u32, flags: u32, reply: Reply) {
+        self.submit(reply, move |table, reply| async move {
+            let mut bytes = vec![0; bytes as usize];
+            let work = table.read(handle, offset, &mut bytes, has(flags, OFlags::DIRECT));
+            match table.around(Operation::Read, || (table.path(node), None), work).await {
+                Ok(read) => reply.bytes(&bytes[..read]),
                 Err(error) => reply.error(errno(error)),
             }
         });
@@ -436,120 +314,94 @@ impl<F: Fs> Filesystem for Front<F> {
 
     fn write(
         &self,
-        _request: &Request,
-        number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
+        node: NodeId,
+        handle: u64,
+        (offset, data): (u64, &[u8]),
+        (direct, ends_set_id): (bool, bool),
+        reply: Reply,
     ) {
-        // The kernel writes its pages through any file that is open for writing.
-        let direct = is_direct(flags.0) && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let data = data.to_owned();
-        self.submit(move |table| async move {
-            if table.write_fault(number, offset, &data).await {
-                return reply.written(data.len() as u32);
+        self.submit(reply, move |table, reply| async move {
+            if table.write_fault(node, offset, &data).await {
+                return reply.count(data.len() as u32);
             }
-            let work = table.write(handle.0, offset, &data, direct);
-            let result = table.around(Operation::Write, || (table.path(number), None), work).await;
+            let work = async {
+                if ends_set_id {
+                    table.end_set_id(node).await?;
+                }
+                table.write(handle, offset, &data, direct).await
+            };
+            let result = table.around(Operation::Write, || (table.path(node), None), work).await;
             match table.vouch(result) {
-                Ok(written) => reply.written(written),
+                Ok(written) => reply.count(written),
                 Err(error) => reply.error(errno(error)),
             }
         });
     }
 
-    /// Closing a descriptor makes nothing durable; the kernel does not ask again.
-    fn flush(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        _handle: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn release(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.submit(move |table| async move {
-            table.release(handle.0).await;
+    fn release(&self, handle: u64, reply: Reply) {
+        self.submit(reply, move |table, reply| async move {
+            table.release(handle).await;
             reply.ok();
         });
     }
 
-    fn fsync(&self, _request: &Request, number: INodeNo, handle: FileHandle, data: bool, reply: ReplyEmpty) {
-        let kind = if data { SyncKind::Data } else { SyncKind::All };
-        self.submit(move |table| async move {
-            let work = table.sync(handle.0, kind);
-            let result = table.around(Operation::Fsync, || (table.path(number), None), work).await;
-            reply_empty(&table, reply, result);
-        });
+    fn sync(&self, node: NodeId, handle: u64, of_data: bool, reply: Reply) {
+        let kind = if of_data { SyncKind::Data } else { SyncKind::All };
+        self.send(Box::new(move |table| {
+            Box::pin(async move {
+                if reply.begin_promise() {
+                    let work = table.sync(handle, kind);
+                    let result = table.around(Operation::Fsync, || (table.path(node), None), work).await;
+                    reply_empty(&table, reply, result);
+                }
+            })
+        }));
     }
 
-    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.submit(move |table| async move {
-            match table.open(number, How { writes: false, direct: false }).await {
-                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+    fn open_directory(&self, node: NodeId, reply: Reply) {
+        self.submit(reply, move |table, reply| async move {
+            match table.open(node, How { writes: false, direct: false }).await {
+                Ok(handle) => reply.opened(handle, OpenFlags::default()),
                 Err(error) => reply.error(errno(error)),
             }
         });
     }
 
-    fn readdir(
-        &self,
-        _request: &Request,
-        dir: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        self.submit(move |table| async move {
-            let listing = match table.listing(handle.0, offset == 0).await {
-                Ok(listing) => listing,
+    fn list(&self, dir: NodeId, handle: u64, offset: u64, mut listing: Listing, reply: Reply) {
+        self.submit(reply, move |table, reply| async move {
+            let entries = match table.listing(handle, offset == 0).await {
+                Ok(entries) => entries,
                 Err(error) => return reply.error(errno(error)),
             };
             let above = table.above(dir).await.unwrap_or(dir);
             let dots = [(dir, "."), (above, "..")];
-            for (at, (number, name)) in (0..).zip(dots).skip(offset as usize) {
-                if reply.add(number, at + 1, FileType::Directory, name) {
-                    return reply.ok();
+            for (at, (node, name)) in (0..).zip(dots).skip(offset as usize) {
+                if !listing.add(node, at + 1, type_of(Kind::Directory).0, name.as_bytes()) {
+                    return listing.send(reply);
                 }
             }
             let skipped = (offset as usize).saturating_sub(dots.len());
-            for (at, entry) in (3..).zip(listing.iter()).skip(skipped) {
-                let (number, kind) = (table.number(entry.ino), type_of(entry.kind).0);
-                if reply.add(number, at, kind, OsStr::from_bytes(&entry.name)) {
+            for (at, entry) in (3..).zip(entries.iter()).skip(skipped) {
+                if !listing.add(table.number(entry.ino), at, type_of(entry.kind).0, &entry.name) {
                     break;
                 }
             }
-            reply.ok();
+            listing.send(reply);
         });
     }
 
-    fn readdirplus(
+    fn list_with_attributes(
         &self,
-        _request: &Request,
-        dir: INodeNo,
-        handle: FileHandle,
+        dir: NodeId,
+        handle: u64,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        mut listing: Listing,
+        reply: Reply,
     ) {
-        self.submit(move |table| async move {
-            let listing = match table.listing(handle.0, offset == 0).await {
-                Ok(listing) => listing,
+        self.submit(reply, move |table, reply| async move {
+            let entries = match table.listing(handle, offset == 0).await {
+                Ok(entries) => entries,
                 Err(error) => return reply.error(errno(error)),
             };
             let own = match table.attr(dir).await {
@@ -558,156 +410,181 @@ impl<F: Fs> Filesystem for Front<F> {
             };
             let above = table.above(dir).await.unwrap_or(dir);
             let dots = [(dir, "."), (above, "..")];
-            for (at, (number, name)) in (0..).zip(dots).skip(offset as usize) {
+            for (at, (node, name)) in (0..).zip(dots).skip(offset as usize) {
                 // The kernel takes no more than the number from these.
-                let attr = attr_of(number, &own);
-                if reply.add(number, at + 1, name, &Duration::ZERO, &attr, Generation(0)) {
-                    return reply.ok();
+                let entry = Entry { attributes: attributes_of(node, &own), ..Entry::default() };
+                if !listing.add_entry(&entry, at + 1, name.as_bytes()) {
+                    return listing.send(reply);
                 }
             }
             let skipped = (offset as usize).saturating_sub(dots.len());
-            for (at, entry) in (3..).zip(listing.iter()).skip(skipped) {
+            for (at, entry) in (3..).zip(entries.iter()).skip(skipped) {
                 let Some(attr) = table.entry(dir, entry).await else { continue };
-                let (number, name) = (table.number(attr.ino), OsStr::from_bytes(&entry.name));
-                let generation = Generation(table.generation(&attr));
-                if reply.add(number, at, name, &ATTRS_TTL, &attr_of(number, &attr), generation) {
-                    table.forget(vec![(number.0, 1)]).await;
+                // Nobody has asked for its name yet.
+                let told = Entry { name_valid: ATTRS_TTL, ..entry_of(&table, &attr) };
+                if !listing.add_entry(&told, at, &entry.name) {
+                    table.forget(vec![(told.attributes.node, 1)]).await;
                     break;
                 }
             }
-            reply.ok();
+            listing.send(reply);
         });
     }
 
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.submit(move |table| async move {
-            table.release(handle.0).await;
-            reply.ok();
-        });
-    }
-
-    fn fsyncdir(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        handle: FileHandle,
-        data: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.fsync(request, number, handle, data, reply);
-    }
-
-    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
-        self.submit(move |table| async move {
+    fn statistics(&self, reply: Reply) {
+        self.submit(reply, move |table, reply| async move {
             match table.statfs().await {
-                Ok(of) => reply.statfs(
-                    of.pages,
-                    of.pages_free,
-                    of.pages_available,
-                    of.inodes,
-                    of.inodes_free,
-                    PAGE_BYTES as u32,
-                    table.vfs().limits().name_bytes_max as u32,
-                    PAGE_BYTES as u32,
-                ),
+                Ok(of) => reply.statistics(&Statistics {
+                    blocks: of.pages,
+                    blocks_free: of.pages_free,
+                    blocks_available: of.pages_available,
+                    inodes: of.inodes,
+                    inodes_free: of.inodes_free,
+                    block_bytes: PAGE_BYTES as u32,
+                    name_bytes_max: table.vfs().limits().name_bytes_max as u32,
+                }),
                 Err(error) => reply.error(errno(error)),
             }
         });
     }
 
-    fn setxattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let mode = match XattrFlags::from_bits_retain(flags as u32) {
+    fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: u32, reply: Reply) {
+        let mode = match XattrFlags::from_bits_retain(flags) {
             flags if flags.is_empty() => XattrMode::Set,
             XattrFlags::CREATE => XattrMode::Create,
             XattrFlags::REPLACE => XattrMode::Replace,
-            _ => return reply.error(Errno::EINVAL),
+            _ => return reply.error(Errno::INVAL),
         };
-        let (name, value) = (name.as_bytes().to_owned(), value.to_owned());
-        self.submit(move |table| async move {
-            let result = table.set_xattr(number, &name, &value, mode).await;
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.submit(reply, move |table, reply| async move {
+            let result = table.set_xattr(node, &name, &value, mode).await;
             reply_empty(&table, reply, result);
         });
     }
 
-    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let name = name.as_bytes().to_owned();
-        self.submit(move |table| async move { reply_value(reply, size, table.xattr(number, &name).await) });
+    fn xattr(&self, node: NodeId, name: &[u8], bytes_max: u32, reply: Reply) {
+        let name = name.to_owned();
+        self.submit(reply, move |table, reply| async move {
+            reply_value(reply, bytes_max, table.xattr(node, &name).await);
+        });
     }
 
-    fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        self.submit(move |table| async move { reply_value(reply, size, table.xattr_names(number).await) });
-    }
-
-    fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.as_bytes().to_owned();
-        self.submit(move |table| async move {
-            let result = table.remove_xattr(number, &name).await;
+    fn remove_xattr(&self, node: NodeId, name: &[u8], reply: Reply) {
+        let name = name.to_owned();
+        self.submit(reply, move |table, reply| async move {
+            let result = table.remove_xattr(node, &name).await;
             reply_empty(&table, reply, result);
         });
     }
 
-    fn fallocate(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let mode = FallocateFlags::from_bits_retain(mode as u32);
+    fn allocate(&self, handle: u64, offset: u64, bytes: u64, mode: u32, reply: Reply) {
+        let mode = FallocateFlags::from_bits_retain(mode);
         let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let how = match mode - FallocateFlags::KEEP_SIZE {
-            rest if rest.is_empty() => Allocate::Room { keep_size },
-            FallocateFlags::PUNCH_HOLE if keep_size => Allocate::Hole,
-            FallocateFlags::ZERO_RANGE => Allocate::Zeros { keep_size },
-            _ => return reply.error(Errno::EOPNOTSUPP),
+            rest if rest.is_empty() => Room::Reserved { keep_size },
+            FallocateFlags::PUNCH_HOLE if keep_size => Room::Hole,
+            FallocateFlags::ZERO_RANGE => Room::Zeros { keep_size },
+            _ => return reply.error(Errno::OPNOTSUPP),
         };
-        self.submit(move |table| async move {
-            let result = table.allocate(handle.0, offset, length, how).await;
+        self.submit(reply, move |table, reply| async move {
+            let result = table.allocate(handle, offset, bytes, how).await;
             reply_empty(&table, reply, result);
         });
     }
 
-    fn ioctl(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        _flags: IoctlFlags,
-        command: u32,
-        _input: &[u8],
-        _output_bytes: u32,
-        reply: ReplyIoctl,
-    ) {
+    fn ioctl(&self, handle: u64, command: u32, reply: Reply) {
         let kind = match command {
             IOCTL_FBARRIER => Barrier::All,
             IOCTL_FDATABARRIER => Barrier::Data,
-            _ => return reply.error(Errno::ENOTTY),
+            _ => return reply.error(Errno::NOTTY),
         };
-        self.submit(move |table| async move {
-            let result = table.barrier(handle.0, kind).await;
+        self.submit(reply, move |table, reply| async move {
+            let result = table.barrier(handle, kind).await;
             match table.vouch(result) {
-                Ok(()) => reply.ioctl(0, &[]),
+                Ok(()) => reply.ioctl(0),
                 Err(error) => reply.error(errno(error)),
             }
         });
+    }
+}
+
+impl<F: Fs> Handler for Front<F> {
+    fn forget(&self, forgotten: Vec<(u64, u64)>) {
+        let _ = self.queue.send(Message::Forget(forgotten));
+    }
+
+    fn handle(&self, request: Request<'_>, reply: Reply) {
+        let Request { node, uid, gid, op, .. } = request;
+        let creds = Creds::checked(uid, gid);
+        match op {
+            Op::Lookup { name } => {
+                let name = name.to_owned();
+                self.submit(reply, move |table, reply| async move {
+                    let found = table.lookup(node, &name).await;
+                    reply_entry(&table, reply, found);
+                });
+            }
+            Op::GetAttributes => self.submit(reply, move |table, reply| async move {
+                match table.attr(node).await {
+                    Ok(attr) => reply.attributes(&attributes_of(node, &attr), ATTRS_TTL),
+                    Err(error) => reply.error(errno(error)),
+                }
+            }),
+            Op::SetAttributes(set) => self.set_attributes(node, set, reply),
+            Op::ReadLink => self.submit(reply, move |table, reply| async move {
+                match table.target(node).await {
+                    Ok(target) => reply.bytes(&target),
+                    Err(error) => reply.error(errno(error)),
+                }
+            }),
+            Op::Symlink { name, target } => self.symlink(creds, node, name, target, reply),
+            Op::MakeNode { name, mode, device, .. } => {
+                self.make(creds, node, name, kind_of(mode, device), mode, reply);
+            }
+            Op::MakeDirectory { name, mode, .. } => {
+                self.make(creds, node, name, Some(Kind::Directory), mode, reply);
+            }
+            Op::Unlink { name } => self.unlink(creds, node, name, reply),
+            Op::RemoveDirectory { name } => self.remove_directory(creds, node, name, reply),
+            Op::Rename { name, new_dir, new_name, flags } => {
+                self.rename(creds, (node, name), (new_dir, new_name), flags, reply);
+            }
+            Op::Link { of, name } => self.link(creds, of, node, name, reply),
+            Op::Open { flags } => self.open(node, flags, reply),
+            Op::Create { name, mode, flags, .. } => self.create(creds, node, name, mode, flags, reply),
+            Op::Read { handle, offset, bytes, flags } => {
+                // The kernel has no more room than for a write.
+                self.read(node, handle, offset, bytes.min(WRITE_BYTES_MAX), flags, reply);
+            }
+            Op::Write { handle, offset, data, flags, is_cached, ends_set_id } => {
+                let direct = has(flags, OFlags::DIRECT) && !is_cached;
+                self.write(node, handle, (offset, data), (direct, ends_set_id), reply);
+            }
+            Op::Release { handle } => self.release(handle, reply),
+            Op::Sync { handle, of_data } => self.sync(node, handle, of_data, reply),
+            Op::OpenDirectory => self.open_directory(node, reply),
+            Op::ReadDirectory { handle, offset, bytes, with_attributes } => {
+                let listing = Listing::new(bytes.min(WRITE_BYTES_MAX));
+                match with_attributes {
+                    false => self.list(node, handle, offset, listing, reply),
+                    true => self.list_with_attributes(node, handle, offset, listing, reply),
+                }
+            }
+            Op::Statistics => self.statistics(reply),
+            Op::SetXattr { name, value, flags } => self.set_xattr(node, name, value, flags, reply),
+            Op::Xattr { name, bytes } => self.xattr(node, name, bytes, reply),
+            Op::XattrNames { bytes } => self.submit(reply, move |table, reply| async move {
+                reply_value(reply, bytes, table.xattr_names(node).await);
+            }),
+            Op::RemoveXattr { name } => self.remove_xattr(node, name, reply),
+            Op::Allocate { handle, offset, bytes, mode } => self.allocate(handle, offset, bytes, mode, reply),
+            Op::Ioctl { handle, command } => self.ioctl(handle, command, reply),
+            Op::Destroy => reply.ok(),
+            // Closing a descriptor makes nothing durable. The kernel does not ask again for what is not there.
+            Op::Flush | Op::TemporaryFile { .. } | Op::Seek { .. } | Op::Unknown(_) => {
+                reply.error(Errno::NOSYS);
+            }
+            Op::Init { .. } | Op::Forget(_) | Op::Interrupt { .. } => reply.error(Errno::IO),
+        }
     }
 }

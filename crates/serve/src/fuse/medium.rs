@@ -7,6 +7,7 @@
 //! Invariant: a file or directory is in one mount at a time; its lock is held until the end.
 
 use crate::volume::Volume;
+use flashweir_contract::Contents;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
@@ -16,8 +17,10 @@ use flashweir_host::HostConfig;
 use flashweir_lab::stack::{FlushMode, Port, Stack};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is mounted.
 #[derive(Clone, Debug)]
@@ -33,6 +36,25 @@ pub enum Medium {
     },
     /// A volume in a directory ([`crate::volume`]), with its device.
     Volume(PathBuf),
+    /// In memory.
+    Memory(Memory),
+}
+
+/// A disk in memory.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// What it holds, for people.
+    pub name: PathBuf,
+    /// The device, on which `blocks` have room.
+    pub device: Box<DeviceConfig>,
+    /// How many there are.
+    pub blocks: u64,
+    /// What they hold.
+    pub contents: Arc<Contents>,
+    /// What they hold otherwise.
+    pub changes: Vec<(Lpn, Payload)>,
+    /// Where they come to at the end.
+    pub end: Option<Arc<Mutex<Contents>>>,
 }
 
 /// The format of a file system.
@@ -52,6 +74,7 @@ const CHUNK_BLOCKS: u32 = 256;
 pub(super) enum Held {
     Image { path: PathBuf, lock: File, blocks: u64, options: DeviceOptions },
     Volume(Box<Volume>),
+    Memory { blocks: u64, options: DeviceOptions, end: Option<Arc<Mutex<Contents>>> },
 }
 
 impl Medium {
@@ -59,12 +82,14 @@ impl Medium {
     pub fn path(&self) -> &Path {
         match self {
             Self::Image { path, .. } | Self::Volume(path) => path,
+            Self::Memory(memory) => &memory.name,
         }
     }
 
     /// A stack on the medium. Errors are in words.
     pub(super) fn open(self, flush: FlushMode) -> Result<(Held, Stack), String> {
         match self {
+            Self::Memory(memory) => memory.open(flush),
             Self::Volume(path) => {
                 let (volume, device, _) =
                     Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
@@ -97,6 +122,47 @@ impl Medium {
             }
         }
     }
+}
+
+impl Memory {
+    fn open(self, flush: FlushMode) -> Result<(Held, Stack), String> {
+        let Self { device, blocks, contents, changes, end, .. } = self;
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        let mut stack = stack(Device::new(*device, options), flush);
+        let changed: BTreeSet<Lpn> = changes.iter().map(|(lpn, _)| *lpn).collect();
+        let kept = contents.iter().filter(|(lpn, _)| !changed.contains(lpn));
+        let all = kept.map(|(lpn, content)| (*lpn, content.clone())).chain(changes);
+        let mut all: Vec<(Lpn, Payload)> = all.filter(|(_, content)| *content != Payload::Zero).collect();
+        all.sort_unstable_by_key(|(lpn, _)| *lpn);
+        let port = stack.port();
+        let written = stack.block_on(async move {
+            for (Lpn(block), content) in all {
+                port.write(Write::new(Block(block), vec![content]))
+                    .completed()
+                    .await
+                    .map_err(|e| e.to_string())?;
+            }
+            Ok::<_, String>(())
+        });
+        written.unwrap_or_else(|| Err("the device does not answer".into()))?;
+        Ok((Held::Memory { blocks, options, end }, stack))
+    }
+}
+
+/// What the blocks of a device hold.
+fn contents_of(stack: &mut Stack, blocks: u64) -> Result<Contents, String> {
+    let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, blocks)));
+    let read = stack.block_on(async move {
+        let mut contents = Contents::new();
+        for block in ranges.into_iter().flat_map(|(first, end)| first..end) {
+            let read = port.read(Block(block), 1).completed().await.map_err(|error| error.to_string())?;
+            if read[0] != Payload::Zero {
+                contents.insert(Lpn(block), read[0].clone());
+            }
+        }
+        Ok(contents)
+    });
+    read.unwrap_or_else(|| Err("the device does not answer".into()))
 }
 
 /// A stack as a host has it: a block layer above the device.
@@ -201,7 +267,7 @@ impl Held {
     /// Seed of the device and what it keeps.
     pub(super) fn options(&self) -> DeviceOptions {
         match self {
-            Self::Image { options, .. } => *options,
+            Self::Image { options, .. } | Self::Memory { options, .. } => *options,
             Self::Volume(volume) => volume.options(),
         }
     }
@@ -209,7 +275,13 @@ impl Held {
     /// Keeps what is on the device, whose file system is not mounted any more. An image from which was only read stays as it is.
     pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), String> {
         match self {
-            Self::Image { .. } if is_read_only => Ok(()),
+            Self::Image { .. } | Self::Memory { .. } if is_read_only => Ok(()),
+            Self::Memory { blocks, end, .. } => {
+                let Some(end) = end else { return Ok(()) };
+                let contents = contents_of(&mut stack, blocks)?;
+                *end.lock().unwrap_or_else(PoisonError::into_inner) = contents;
+                Ok(())
+            }
             Self::Volume(volume) => volume.close(&stack.shut_down()).map_err(|error| error.to_string()),
             Self::Image { path, lock, blocks, .. } => {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());

@@ -1,7 +1,7 @@
 //! A file system on a simulated device as a directory of this machine, by FUSE.
 //!
 //! ```text
-//! programs ─ kernel ─► front (threads of fuser) ─ one bounded queue ─► world (one thread)
+//! programs ─ kernel ─► front (threads of `kernel`) ─ one bounded queue ─► world (one thread)
 //!                                                                     table ─► vfs ─► F2FS, ext4 ─► block layer ─► device
 //! ```
 //!
@@ -9,29 +9,32 @@
 //! `front` makes a job of each request, with its reply inside; `world` runs the jobs as tasks beside those of the file
 //! system and lets virtual time follow the wall clock. `table` knows what the kernel knows: inodes, names, open files.
 //! `medium` is where the device's contents come from and go to; `control` is how `weir cut` gets in, `fifo` how test rigs for
-//! LazyFS do, `lazyfs` what they ask for, and `faults` where that meets the requests.
+//! LazyFS do, `lazyfs` what they ask for, and `faults` where that meets the requests; `recorder` notes what changes.
 //!
 //! Invariants:
 //! 1. Everything of the file system lives and dies in one thread; other threads hold no more than the queue.
-//! 2. Each request is answered once: by its task, or with EIO when the task is dropped because the power was cut.
+//! 2. Each request is answered once: by its task, with EINTR if it is interrupted before that has begun, or with EIO when the task
+//!    is dropped because the power was cut.
 //! 3. After a cut nothing that was open before answers anything but EIO, and the kernel keeps no page, name or attribute
 //!    from before it.
 //!
-//! Deliberately absent: rights (the kernel checks them), locks of files (they are the kernel's, too), and interruption of
-//! requests: fuser refuses what the kernel says of it, so a request that was begun is waited for.
+//! Deliberately absent: rights (the kernel checks them) and locks of files (they are the kernel's, too).
 
 mod control;
 mod faults;
 mod fifo;
 mod front;
+mod kernel;
 mod lazyfs;
 mod medium;
+mod recorder;
 mod session;
 mod table;
 mod world;
 
 pub use fifo::LazyFs;
-pub use medium::{FormatKind, Medium};
+pub use medium::{FormatKind, Medium, Memory};
+pub use recorder::Recorder;
 pub use session::{MountConfig, MountError, Mounted, mount};
 
 use flashweir_lab::files::Format;

@@ -3,13 +3,14 @@
 use super::Choose;
 use super::control::Listener;
 use super::fifo::{LazyFs, Reader};
-use super::front::Front;
+use super::front::{Front, wanted};
+use super::kernel::{Mounting, Session, attach};
 use super::medium::{FormatKind, Medium};
+use super::recorder::Recorder;
 use super::world::{self, Message, Post};
 use crate::clock::Speed;
 use flashweir_fs::vfs::{Fs, MountOptions};
 use flashweir_lab::stack::FlushMode;
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fmt;
@@ -47,6 +48,8 @@ pub struct MountConfig {
     pub control: Option<PathBuf>,
     /// The kernel hands on each write at once instead of keeping it.
     pub write_through: bool,
+    /// Where changes are noted.
+    pub recorder: Option<Recorder>,
     /// Where test rigs for LazyFS write, and who is told what came of it.
     pub lazyfs: Option<LazyFs>,
     /// See there.
@@ -89,7 +92,7 @@ impl fmt::Display for MountError {
 impl std::error::Error for MountError {}
 
 /// Begins the kernel's session.
-type Start = Box<dyn FnOnce(&Path, &Config) -> io::Result<BackgroundSession> + Send>;
+type Start = Box<dyn FnOnce(&Path, &Mounting) -> io::Result<Session> + Send>;
 
 /// A world that can be mounted.
 pub(super) struct Ready {
@@ -110,10 +113,12 @@ impl Ready {
     ) -> Self {
         let post: Arc<dyn Post> = Arc::new(queue.clone());
         let begun = Arc::clone(&post);
-        let start: Start = Box::new(move |directory, config| {
-            let session = Session::new(Front { queue, writes_back }, directory, config)?;
-            begun.kernel(session.notifier());
-            session.spawn()
+        let start: Start = Box::new(move |directory, how| {
+            let attached = attach(directory, how, wanted(writes_back))?;
+            begun.kernel(attached.notifier());
+            attached.begin(Front { queue }, THREADS).inspect_err(|_| {
+                release(directory);
+            })
         });
         Self { post, start, format, device, bytes }
     }
@@ -122,7 +127,7 @@ impl Ready {
 /// Something that is mounted.
 pub struct Mounted {
     directory: PathBuf,
-    session: BackgroundSession,
+    session: Session,
     post: Arc<dyn Post>,
     world: JoinHandle<Result<(), String>>,
     control: Option<Listener>,
@@ -167,22 +172,8 @@ pub fn mount(mut config: MountConfig, medium: Medium) -> Result<Mounted, MountEr
         .map_err(|error| MountError::Failed(error.to_string()))?;
     let ready = ready.recv().unwrap_or_else(|_| Err("the world ended before it began".into()));
     let Ready { post, start, format, device, bytes } = ready.map_err(MountError::Wrong)?;
-    let mut options = Config::default();
-    options.mount_options = vec![
-        MountOption::FSName(path.display().to_string()),
-        MountOption::Subtype("weir".into()),
-        MountOption::DefaultPermissions,
-    ];
-    if rustix::process::geteuid().is_root() {
-        options.mount_options.extend([MountOption::Dev, MountOption::Suid]);
-    }
-    if is_read_only {
-        options.mount_options.push(MountOption::RO);
-    }
-    options.acl = SessionACL::All;
-    options.n_threads = Some(THREADS);
-    options.clone_fd = true;
-    match start(&directory, &options) {
+    let how = Mounting { source: path.display().to_string(), kind: "weir", read_only: is_read_only };
+    match start(&directory, &how) {
         Ok(session) => {
             let control = listener.map(|listener| listener.serve(Arc::clone(&post)));
             let fifo = lazyfs.map(|lazyfs| Reader::begin(&lazyfs, Arc::clone(&post), say)).transpose();
@@ -217,15 +208,17 @@ impl Mounted {
         let Self { directory, session, post, world, control, fifo, .. } = self;
         let (ended, has_ended) = channel();
         std::thread::spawn(move || {
-            // The kernel's errors at the end say no more than that it is the end.
-            let _ = session.join();
+            session.join();
             let _ = ended.send(());
         });
         let mut is_asked = false;
-        while has_ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        loop {
             if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_asked, true) && !release(&directory)
             {
                 busy();
+            }
+            if has_ended.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+                break;
             }
         }
         post.end();

@@ -7,15 +7,18 @@
 //! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so none is told twice or left out.
 
 use super::faults::Due;
+use super::kernel::NodeId;
 use super::lazyfs::Faults;
+use super::recorder::Recorder;
 use flashweir_fs::vfs::{
     Access, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode,
     Result, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
 };
+use flashweir_lab::crash::recorded::{Call, Room, Step};
 use flashweir_lab::stack::Port;
-use fuser::INodeNo;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::rc::Rc;
 
 /// An entry of the kernel's cache of names: the directory, by the kernel's number, and the name.
@@ -39,7 +42,7 @@ pub(super) struct Node<F: Fs> {
 
 /// A file that a program has open.
 pub(super) struct Open<F: Fs> {
-    number: INodeNo,
+    number: NodeId,
     how: How,
     file: File<F>,
     /// The same past the page cache, if it was opened with O_DIRECT.
@@ -66,6 +69,8 @@ pub(super) struct Table<F: Fs> {
     /// What sets off a crash, where a test rig for LazyFS may ask for one.
     pub(super) faults: RefCell<Faults>,
     pub(super) crash: Cell<Option<Due>>,
+    /// Where changes are noted, if somebody wants them.
+    recorder: Option<Recorder>,
 }
 
 /// A file that a program has open, for the table after a cut.
@@ -93,8 +98,9 @@ impl<F: Fs> Table<F> {
             cuts,
             faults: RefCell::default(),
             crash: Cell::default(),
+            recorder: None,
         };
-        for (number, told) in told.into_iter().filter(|(number, _)| *number != INodeNo::ROOT.0) {
+        for (number, told) in told.into_iter().filter(|(number, _)| *number != NodeId::ROOT.0) {
             let is_same = |attr: Attr| attr.generation == told.generation;
             let kept = match table.vfs.attr_of(Ino(number)).await.is_ok_and(is_same) {
                 true => table.vfs.keep(Ino(number)).await.ok(),
@@ -104,8 +110,37 @@ impl<F: Fs> Table<F> {
         }
         let root = table.vfs.keep(table.vfs.root()).await?;
         let told = Told { lookups: 1, ..Told::default() };
-        table.nodes.borrow_mut().insert(INodeNo::ROOT.0, Node { told, kept: Some(root) });
+        table.nodes.borrow_mut().insert(NodeId::ROOT.0, Node { told, kept: Some(root) });
         Ok(table)
+    }
+
+    /// The same, which notes what changes.
+    pub(super) fn recorded(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
+    }
+
+    /// A call begins; it is noted if it succeeds.
+    async fn noted<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+        call: impl FnOnce(&T) -> (Call, String),
+    ) -> Result<T> {
+        let Some(recorder) = &self.recorder else { return work.await };
+        let printed = recorder.printed();
+        let result = work.await?;
+        let (call, shown) = call(&result);
+        recorder.note(Step { call, shown, printed });
+        Ok(result)
+    }
+
+    /// A path for people.
+    fn shown(&self, number: NodeId) -> String {
+        let path = self.path(number);
+        if path.is_empty() { ".".into() } else { path.trim_start_matches('/').into() }
+    }
+
+    fn shown_in(&self, dir: NodeId, name: &[u8]) -> String {
+        self.path_in(dir, name).trim_start_matches('/').into()
     }
 
     pub(super) fn vfs(&self) -> &Vfs<F> {
@@ -142,18 +177,18 @@ impl<F: Fs> Table<F> {
     // Inodes.
 
     /// The number that the file system knows; `ESTALE` if a power cut took the inode.
-    fn ino(&self, number: INodeNo) -> Result<Ino> {
+    fn ino(&self, number: NodeId) -> Result<Ino> {
         let nodes = self.nodes.borrow();
         match nodes.get(&number.0) {
-            Some(Node { kept: Some(_), .. }) if number == INodeNo::ROOT => Ok(self.vfs.root()),
+            Some(Node { kept: Some(_), .. }) if number == NodeId::ROOT => Ok(self.vfs.root()),
             Some(Node { kept: Some(_), .. }) => Ok(Ino(number.0)),
             _ => Err(Errno::ESTALE),
         }
     }
 
     /// The number that the kernel knows.
-    pub(super) fn number(&self, ino: Ino) -> INodeNo {
-        if ino == self.vfs.root() { INodeNo::ROOT } else { INodeNo(ino.0) }
+    pub(super) fn number(&self, ino: Ino) -> NodeId {
+        if ino == self.vfs.root() { NodeId::ROOT } else { NodeId(ino.0) }
     }
 
     /// The generation that the kernel is told. It is another one after each cut: whoever had the inode open loses it.
@@ -162,10 +197,10 @@ impl<F: Fs> Table<F> {
     }
 
     /// The kernel is about to be told of an inode, under a name.
-    async fn tell(&self, dir: INodeNo, name: &[u8], attr: Attr) -> Result<Attr> {
+    async fn tell(&self, dir: NodeId, name: &[u8], attr: Attr) -> Result<Attr> {
         let number = self.number(attr.ino).0;
         let is_known = |node: &Node<F>| node.kept.is_some() && node.told.generation == attr.generation;
-        let is_kept = number == INodeNo::ROOT.0 || self.nodes.borrow().get(&number).is_some_and(is_known);
+        let is_kept = number == NodeId::ROOT.0 || self.nodes.borrow().get(&number).is_some_and(is_known);
         let kept = match is_kept {
             true => None,
             false => Some(self.vfs.keep(attr.ino).await.map_err(|errno| match errno {
@@ -214,13 +249,15 @@ impl<F: Fs> Table<F> {
                 let mut nodes = self.nodes.borrow_mut();
                 let Some(node) = nodes.get_mut(&number) else { continue };
                 node.told.lookups = node.told.lookups.saturating_sub(count);
-                if node.told.lookups > 0 || number == INodeNo::ROOT.0 {
+                if node.told.lookups > 0 || number == NodeId::ROOT.0 {
                     continue;
                 }
                 nodes.remove(&number).and_then(|node| node.kept)
             };
             if let Some(kept) = kept {
-                let _ = kept.end().await;
+                let forget = |(): &()| (Call::Forget { ino: Ino(number) }, "forget".into());
+                // One that cannot be freed now is freed by recovery.
+                let _ = self.noted(kept.end(), forget).await;
             }
         }
     }
@@ -231,18 +268,18 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    pub(super) async fn lookup(&self, dir: INodeNo, name: &[u8]) -> Result<Attr> {
+    pub(super) async fn lookup(&self, dir: NodeId, name: &[u8]) -> Result<Attr> {
         let attr = self.vfs.lookup_name(self.ino(dir)?, name).await?;
         self.tell(dir, name, attr).await
     }
 
-    pub(super) async fn attr(&self, number: INodeNo) -> Result<Attr> {
+    pub(super) async fn attr(&self, number: NodeId) -> Result<Attr> {
         self.vfs.attr_of(self.ino(number)?).await
     }
 
     pub(super) async fn set_attr(
         &self,
-        number: INodeNo,
+        number: NodeId,
         changes: SetAttr,
         atime: SetTime,
         mtime: SetTime,
@@ -253,10 +290,27 @@ impl<F: Fs> Table<F> {
             SetTime::At(time) => Some(time),
         };
         let changes = SetAttr { atime: time(atime), mtime: time(mtime), ..changes };
-        self.vfs.set_attr_of(self.ino(number)?, &changes).await
+        let ino = self.ino(number)?;
+        let call = |_: &Attr| {
+            let what = changes.size.map_or("attributes".into(), |size| format!("truncate to {size}"));
+            (Call::SetAttr { ino, changes }, format!("{what} {}", self.shown(number)))
+        };
+        self.noted(self.vfs.set_attr_of(ino, &changes), call).await
     }
 
-    pub(super) async fn target(&self, number: INodeNo) -> Result<Box<[u8]>> {
+    /// Takes from a mode what lends the rights of owner and group; that of the group stays where the group may not execute, since
+    /// it means something else there.
+    pub(super) async fn end_set_id(&self, number: NodeId) -> Result<()> {
+        let attr = self.attr(number).await?;
+        let mode = without_set_id(attr.mode);
+        if mode != attr.mode && attr.kind != Kind::Directory {
+            let changes = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            self.set_attr(number, changes, SetTime::Omit, SetTime::Omit).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn target(&self, number: NodeId) -> Result<Box<[u8]>> {
         self.vfs.target_of(self.ino(number)?).await
     }
 
@@ -265,41 +319,58 @@ impl<F: Fs> Table<F> {
     pub(super) async fn make(
         &self,
         creds: &Creds,
-        dir: INodeNo,
+        dir: NodeId,
         name: &[u8],
         kind: Kind,
         permissions: u16,
     ) -> Result<Attr> {
-        let attr = self.vfs.make_node(creds, self.ino(dir)?, name, kind, permissions).await?;
+        let parent = self.ino(dir)?;
+        let call = |attr: &Attr| {
+            let (creds, made) = (creds.clone(), attr.ino);
+            let what = if kind.is_dir() { "mkdir" } else { "create" };
+            let call = Call::Make { creds, dir: parent, name: name.into(), kind, permissions, made };
+            (call, format!("{what} {}", self.shown_in(dir, name)))
+        };
+        let attr = self.noted(self.vfs.make_node(creds, parent, name, kind, permissions), call).await?;
         self.tell(dir, name, attr).await
     }
 
     pub(super) async fn symlink(
         &self,
         creds: &Creds,
-        dir: INodeNo,
+        dir: NodeId,
         name: &[u8],
         target: &[u8],
     ) -> Result<Attr> {
-        let attr = self.vfs.make_symlink(creds, self.ino(dir)?, name, target).await?;
+        let parent = self.ino(dir)?;
+        let call = |attr: &Attr| {
+            let (creds, made) = (creds.clone(), attr.ino);
+            let call = Call::Symlink { creds, dir: parent, name: name.into(), target: target.into(), made };
+            (call, format!("symlink {}", self.shown_in(dir, name)))
+        };
+        let attr = self.noted(self.vfs.make_symlink(creds, parent, name, target), call).await?;
         self.tell(dir, name, attr).await
     }
 
-    pub(super) async fn link(
-        &self,
-        creds: &Creds,
-        number: INodeNo,
-        dir: INodeNo,
-        name: &[u8],
-    ) -> Result<Attr> {
-        let attr = self.vfs.link_name(creds, self.ino(number)?, self.ino(dir)?, name).await?;
+    pub(super) async fn link(&self, creds: &Creds, number: NodeId, dir: NodeId, name: &[u8]) -> Result<Attr> {
+        let (ino, parent) = (self.ino(number)?, self.ino(dir)?);
+        let call = |_: &Attr| {
+            let call = Call::Link { creds: creds.clone(), ino, dir: parent, name: name.into() };
+            (call, format!("link {} {}", self.shown(number), self.shown_in(dir, name)))
+        };
+        let attr = self.noted(self.vfs.link_name(creds, ino, parent, name), call).await?;
         self.tell(dir, name, attr).await
     }
 
-    pub(super) async fn remove(&self, creds: &Creds, dir: INodeNo, name: &[u8], of_dir: bool) -> Result<()> {
+    pub(super) async fn remove(&self, creds: &Creds, dir: NodeId, name: &[u8], of_dir: bool) -> Result<()> {
         let parent = self.ino(dir)?;
         let found = self.vfs.lookup_name(parent, name).await;
-        self.vfs.remove_name(creds, parent, name, of_dir).await?;
+        let call = |(): &()| {
+            let what = if of_dir { "rmdir" } else { "unlink" };
+            let call = Call::Remove { creds: creds.clone(), dir: parent, name: name.into(), of_dir };
+            (call, format!("{what} {}", self.shown_in(dir, name)))
+        };
+        self.noted(self.vfs.remove_name(creds, parent, name, of_dir), call).await?;
         if let Ok(attr) = found {
             self.unname(attr.ino, &(dir.0, name.into()));
         }
@@ -309,14 +380,19 @@ impl<F: Fs> Table<F> {
     pub(super) async fn rename(
         &self,
         creds: &Creds,
-        from: (INodeNo, &[u8]),
-        to: (INodeNo, &[u8]),
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
         let (from_dir, to_dir) = (self.ino(from.0)?, self.ino(to.0)?);
         let moved = self.vfs.lookup_name(from_dir, from.1).await.ok();
         let met = self.vfs.lookup_name(to_dir, to.1).await.ok();
-        self.vfs.rename_name(creds, (from_dir, from.1), (to_dir, to.1), mode).await?;
+        let call = |(): &()| {
+            let (old, new) = ((from_dir, from.1.into()), (to_dir, to.1.into()));
+            let call = Call::Rename { creds: creds.clone(), from: old, to: new, mode };
+            (call, format!("rename {} {}", self.shown_in(from.0, from.1), self.shown_in(to.0, to.1)))
+        };
+        self.noted(self.vfs.rename_name(creds, (from_dir, from.1), (to_dir, to.1), mode), call).await?;
         let (old, new): (Name, Name) = ((from.0.0, from.1.into()), (to.0.0, to.1.into()));
         let name = |attr: &Attr, name: &Name| {
             if let Some(node) = self.nodes.borrow_mut().get_mut(&self.number(attr.ino).0) {
@@ -343,7 +419,7 @@ impl<F: Fs> Table<F> {
         self.files.borrow().get(&handle).cloned().ok_or(Errno::EIO)
     }
 
-    pub(super) async fn open(&self, number: INodeNo, how: How) -> Result<u64> {
+    pub(super) async fn open(&self, number: NodeId, how: How) -> Result<u64> {
         let ino = self.ino(number)?;
         // The kernel reads what it is to change a part of, whatever the program may do.
         let access = if how.writes { Access::ReadWrite } else { Access::Read };
@@ -375,7 +451,7 @@ impl<F: Fs> Table<F> {
         let next = self.next_file.get();
         for (handle, OpenAs { number, how }) in files {
             self.next_file.set(handle);
-            let _ = self.open(INodeNo(number), how).await;
+            let _ = self.open(NodeId(number), how).await;
         }
         self.next_file.set(next);
     }
@@ -384,7 +460,7 @@ impl<F: Fs> Table<F> {
     pub(super) async fn create(
         &self,
         creds: &Creds,
-        dir: INodeNo,
+        dir: NodeId,
         name: &[u8],
         permissions: u16,
         (exclusive, how): (bool, How),
@@ -435,24 +511,41 @@ impl<F: Fs> Table<F> {
     pub(super) async fn write(&self, handle: u64, offset: u64, bytes: &[u8], direct: bool) -> Result<u32> {
         let open = self.file(handle)?;
         let file = open.direct.as_ref().filter(|_| direct).unwrap_or(&open.file);
-        file.pwrite(offset, Source::bytes(bytes)).await.map(|written| written as u32)
+        let call = |written: &u64| {
+            let direct = direct && open.direct.is_some();
+            let (bytes, ino) = (bytes[..*written as usize].into(), open.file.ino());
+            let shown = format!("write {} at {offset}, {written} bytes", self.shown(open.number));
+            (Call::Write { ino, offset, bytes, direct }, shown)
+        };
+        let written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await?;
+        Ok(written as u32)
     }
 
     pub(super) async fn sync(&self, handle: u64, kind: SyncKind) -> Result<()> {
-        self.file(handle)?.file.sync(kind).await
+        let open = self.file(handle)?;
+        let call = |(): &()| {
+            let what = if kind == SyncKind::Data { "fdatasync" } else { "fsync" };
+            (Call::Sync { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
+        };
+        self.noted(open.file.sync(kind), call).await
     }
 
     pub(super) async fn barrier(&self, handle: u64, kind: Barrier) -> Result<()> {
-        self.file(handle)?.file.barrier(kind).await
+        let open = self.file(handle)?;
+        let call = |(): &()| {
+            let what = if kind == Barrier::Data { "fdatabarrier" } else { "fbarrier" };
+            (Call::Barrier { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
+        };
+        self.noted(open.file.barrier(kind), call).await
     }
 
-    pub(super) async fn allocate(&self, handle: u64, offset: u64, len: u64, how: Allocate) -> Result<()> {
+    pub(super) async fn allocate(&self, handle: u64, offset: u64, len: u64, room: Room) -> Result<()> {
         let open = self.file(handle)?;
-        match how {
-            Allocate::Room { keep_size } => open.file.allocate(offset, len, keep_size).await,
-            Allocate::Hole => open.file.punch_hole(offset, len).await,
-            Allocate::Zeros { keep_size } => open.file.zero_range(offset, len, keep_size).await,
-        }
+        let call = |(): &()| {
+            let shown = format!("fallocate {} at {offset}, {len} bytes", self.shown(open.number));
+            (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
+        };
+        self.noted(room.make(&open.file, offset, len), call).await
     }
 
     /// The listing of an open directory, taken anew `from_start`.
@@ -472,41 +565,52 @@ impl<F: Fs> Table<F> {
     }
 
     /// The directory above an open one, by the kernel's number.
-    pub(super) async fn above(&self, dir: INodeNo) -> Result<INodeNo> {
+    pub(super) async fn above(&self, dir: NodeId) -> Result<NodeId> {
         let attr = self.vfs.lookup_name(self.ino(dir)?, b"..").await?;
         Ok(self.number(attr.ino))
     }
 
     /// Attributes of an entry, of which the kernel is about to be told; nothing if it is gone.
-    pub(super) async fn entry(&self, dir: INodeNo, entry: &DirEntry) -> Option<Attr> {
+    pub(super) async fn entry(&self, dir: NodeId, entry: &DirEntry) -> Option<Attr> {
         let attr = self.vfs.lookup_name(self.ino(dir).ok()?, &entry.name).await.ok()?;
         self.tell(dir, &entry.name, attr).await.ok()
     }
 
     // Extended attributes and the whole.
 
-    pub(super) async fn xattr(&self, number: INodeNo, name: &[u8]) -> Result<Box<[u8]>> {
+    pub(super) async fn xattr(&self, number: NodeId, name: &[u8]) -> Result<Box<[u8]>> {
         self.vfs.xattr_of(&Creds::checked(0, 0), self.ino(number)?, name).await
     }
 
     pub(super) async fn set_xattr(
         &self,
-        number: INodeNo,
+        number: NodeId,
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.vfs.set_xattr_of(&Creds::checked(0, 0), self.ino(number)?, name, value, mode).await
+        let ino = self.ino(number)?;
+        let call = |(): &()| {
+            let call = Call::SetXattr { ino, name: name.into(), value: value.into(), mode };
+            (call, format!("setxattr {} {}", self.shown(number), String::from_utf8_lossy(name)))
+        };
+        let creds = Creds::checked(0, 0);
+        self.noted(self.vfs.set_xattr_of(&creds, ino, name, value, mode), call).await
     }
 
     /// The names of the extended attributes, each with a zero behind it.
-    pub(super) async fn xattr_names(&self, number: INodeNo) -> Result<Vec<u8>> {
+    pub(super) async fn xattr_names(&self, number: NodeId) -> Result<Vec<u8>> {
         let names = self.vfs.xattr_names_of(&Creds::checked(0, 0), self.ino(number)?).await?;
         Ok(names.iter().flat_map(|name| name.iter().copied().chain([0])).collect())
     }
 
-    pub(super) async fn remove_xattr(&self, number: INodeNo, name: &[u8]) -> Result<()> {
-        self.vfs.remove_xattr_of(&Creds::checked(0, 0), self.ino(number)?, name).await
+    pub(super) async fn remove_xattr(&self, number: NodeId, name: &[u8]) -> Result<()> {
+        let ino = self.ino(number)?;
+        let call = |(): &()| {
+            let call = Call::RemoveXattr { ino, name: name.into() };
+            (call, format!("removexattr {} {}", self.shown(number), String::from_utf8_lossy(name)))
+        };
+        self.noted(self.vfs.remove_xattr_of(&Creds::checked(0, 0), ino, name), call).await
     }
 
     pub(super) async fn statfs(&self) -> Result<StatFs> {
@@ -514,12 +618,9 @@ impl<F: Fs> Table<F> {
     }
 }
 
-/// What fallocate does to a range.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Allocate {
-    Room { keep_size: bool },
-    Hole,
-    Zeros { keep_size: bool },
+fn without_set_id(mode: u16) -> u16 {
+    let group = if mode & 0o010 == 0 { 0 } else { 0o2000 };
+    mode & !(0o4000 | group)
 }
 
 #[cfg(test)]
@@ -533,7 +634,7 @@ mod tests {
     use flashweir_fs::vfs::MountOptions;
     use flashweir_lab::stack::{FlushMode, Stack};
 
-    const ROOT: INodeNo = INodeNo::ROOT;
+    const ROOT: NodeId = NodeId::ROOT;
     const CALLER: Creds = Creds::checked(7, 8);
     const WRITES: How = How { writes: true, direct: false };
 
@@ -597,6 +698,12 @@ mod tests {
     }
 
     #[test]
+    fn set_group_id_without_execution_by_the_group_stays() {
+        let modes = [0o644, 0o4755, 0o2755, 0o6755, 0o2745, 0o6745];
+        assert_eq!(modes.map(without_set_id), [0o644, 0o755, 0o755, 0o755, 0o2745, 0o2745]);
+    }
+
+    #[test]
     fn a_listing_is_of_when_its_reading_began() {
         let mut stack = stack();
         let (port, handle) = (stack.port(), stack.handle());
@@ -628,7 +735,7 @@ mod tests {
             let file = table.make(&CALLER, ROOT, b"file", Kind::File, 0o600).await.unwrap();
             let dir = table.make(&CALLER, ROOT, b"dir", Kind::Directory, 0o700).await.unwrap();
             let (number, dir) = (table.number(file.ino), table.number(dir.ino));
-            let names = |of: INodeNo| -> Vec<Name> { table.told().0[&of.0].names.iter().cloned().collect() };
+            let names = |of: NodeId| -> Vec<Name> { table.told().0[&of.0].names.iter().cloned().collect() };
             table.link(&CALLER, number, dir, b"second").await.unwrap();
             assert_eq!(names(number).len(), 2);
             table.rename(&CALLER, (ROOT, b"file"), (dir, b"third"), RenameMode::Replace).await.unwrap();

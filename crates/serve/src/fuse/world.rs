@@ -7,6 +7,7 @@
 //! of every page from before, so that none of them is written to what is there now.
 
 use super::faults::Due;
+use super::kernel::{NodeId, Notifier};
 use super::lazyfs::{COMMANDS, Command, Kept};
 use super::medium::{FormatKind, Held, Medium, make, recognise};
 use super::session::{MountConfig, Ready};
@@ -22,12 +23,9 @@ use flashweir_fs::vfs::{Fs, Vfs};
 use flashweir_lab::files::{Format, Mountable};
 use flashweir_lab::live::Tear;
 use flashweir_lab::stack::Stack;
-use fuser::{INodeNo, Notifier};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::OsStr;
 use std::future::Future;
-use std::os::unix::ffi::OsStrExt as _;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, sync_channel};
@@ -229,12 +227,14 @@ impl<F: Mountable> World<F> {
         let stack = self.stack.as_mut().expect("the power is on");
         let (port, handle) = (stack.port(), stack.handle());
         let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
-        let cuts = self.cuts;
-        let table = stack.block_on(async move {
+        let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
+        let table: Option<Result<Table<F>, String>> = stack.block_on(async move {
             let fs = F::mount_on(port.clone(), flush, &format).await.map_err(|error| error.to_string())?;
             let vfs = Vfs::mount(fs, handle, options).map_err(|error| error.to_string())?;
             vfs.set_civil(civil_time());
-            Table::new(vfs, port, told, next_file, cuts).await.map_err(|error| error.to_string())
+            let table =
+                Table::new(vfs, port, told, next_file, cuts).await.map_err(|error| error.to_string())?;
+            Ok(table.recorded(recorder))
         });
         let table = table.unwrap_or_else(|| Err("the device does not answer".into()))?;
         self.table = Some(Rc::new(table));
@@ -454,7 +454,7 @@ impl<F: Mountable> World<F> {
             for number in numbers {
                 if let Some(notifier) = &notifier {
                     // What it does not know any more it need not let go.
-                    let _ = notifier.inval_inode(INodeNo(number), 0, 0);
+                    let _ = notifier.forget_pages(NodeId(number));
                 }
             }
             let _ = sender.send(Message::Invalidated);
@@ -545,10 +545,10 @@ impl<F: Mountable> World<F> {
         std::thread::spawn(move || {
             if let Some(notifier) = notifier {
                 for number in numbers {
-                    let _ = notifier.inval_inode(INodeNo(number), 0, 0);
+                    let _ = notifier.forget_pages(NodeId(number));
                 }
                 for (dir, name) in names {
-                    let _ = notifier.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));
+                    let _ = notifier.forget_name(NodeId(dir), &name);
                 }
             }
             let _ = reply.try_send("finished::clear-cache".into());
@@ -585,7 +585,7 @@ impl<F: Mountable> World<F> {
         std::thread::spawn(move || {
             for (dir, name) in names {
                 if let Some(notifier) = &notifier {
-                    let _ = notifier.inval_entry(INodeNo(dir), OsStr::from_bytes(&name));
+                    let _ = notifier.forget_name(NodeId(dir), &name);
                 }
             }
             let _ = reply.try_send(Reply::Cut(vec![done]));

@@ -302,7 +302,10 @@ impl Checker {
     async fn xattrs(&mut self, inode: &Inode) -> Result<bool> {
         let ino = inode.ino;
         match unless_port(xattr::decode_in_inode(inode.xattr_room()))? {
-            Ok(xattrs) => self.inline(inode, &xattrs).await?,
+            Ok(xattrs) => {
+                self.acls(ino, &xattrs);
+                self.inline(inode, &xattrs).await?;
+            }
             Err(what) => self.problem("xattr", format!("inode {ino}: {what}")),
         }
         let addr = inode.xattr_block;
@@ -327,6 +330,7 @@ impl Checker {
                 if !decoded.has_right_hashes(&block) {
                     self.problem("xattr", format!("an attribute in block {addr} has a wrong hash"));
                 }
+                self.acls(ino, &decoded.xattrs);
                 Some(decoded.references)
             }
             Err(what) => {
@@ -336,6 +340,13 @@ impl Checker {
         };
         self.xattr_blocks.insert(addr, (counted, 1));
         Ok(true)
+    }
+
+    fn acls(&mut self, ino: Ino, xattrs: &[xattr::Xattr]) {
+        for xattr in xattrs.iter().filter(|xattr| xattr.is_broken_acl()) {
+            let name = xattr.full_name().unwrap_or_default();
+            self.problem("xattr", format!("inode {ino}: {} is no access control list", name.escape_ascii()));
+        }
     }
 
     fn xattr_references(&mut self) {

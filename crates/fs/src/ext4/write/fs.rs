@@ -8,14 +8,15 @@ use super::super::layout::{self, Addr, Feature, Geometry};
 use super::names::Place;
 use super::state::{State, Step};
 use super::{Ext4, Journaling, PlantedBug, errno};
+use crate::acl::{Acl, AclKind};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
 use crate::order::{answer, errno_of};
 use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
-    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result,
-    SetAttr, StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
+    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
+    Result, SetAttr, StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
 };
 use flashweir_core::{Duration, Order, Payload};
 
@@ -138,6 +139,37 @@ impl State {
             self.check_more_links(dir)?;
         }
         let kind = node_kind(new.kind);
+        let ino = self.create_inode(dir, new)?;
+        if new.kind.is_dir() {
+            self.inode_mut(ino)?.links = 2;
+            self.make_dir(ino, dir)?;
+            self.one_more_link(dir)?;
+        }
+        if let Some(target) = target {
+            self.set_link_target(ino, target)?;
+        }
+        self.insert(dir, &Entry::new(name, ino, kind))?;
+        self.changed_at(dir, new.now)?;
+        self.attr(ino)
+    }
+
+    /// Makes a file without a name, which is held: it is on the list of those that are to be freed from the start.
+    fn create_nameless(&mut self, dir: layout::Ino, new: &NewNode) -> Step<Attr> {
+        if self.kind(dir)? != NodeKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let ino = self.create_inode(dir, new)?;
+        self.inode_mut(ino)?.links = 0;
+        self.add_orphan(ino)?;
+        self.tick(new.now);
+        let attr = self.attr(ino)?;
+        *self.held.entry(ino).or_default() += 1;
+        Ok(attr)
+    }
+
+    /// Makes an inode that is to get its name and contents.
+    fn create_inode(&mut self, dir: layout::Ino, new: &NewNode) -> Step<layout::Ino> {
+        let kind = node_kind(new.kind);
         let ino = self.new_inode(dir, kind.mode_bits() | new.mode & 0o7777)?;
         let inode = self.inode_mut(ino)?;
         (inode.uid, inode.gid, inode.links) = (new.uid, new.gid, 1);
@@ -153,17 +185,11 @@ impl State {
             }
             Kind::Fifo | Kind::Socket => (),
         }
-        if new.kind.is_dir() {
-            inode.links = 2;
-            self.make_dir(ino, dir)?;
-            self.one_more_link(dir)?;
+        let xattrs: Vec<Xattr> = new.acls.iter().map(|(kind, acl)| Xattr::of_acl(kind, acl)).collect();
+        if !xattrs.is_empty() {
+            self.set_xattrs(ino, &xattrs)?;
         }
-        if let Some(target) = target {
-            self.set_link_target(ino, target)?;
-        }
-        self.insert(dir, &Entry::new(name, ino, kind))?;
-        self.changed_at(dir, new.now)?;
-        self.attr(ino)
+        Ok(ino)
     }
 
     /// One name less. Says whether the inode has to be freed now.
@@ -648,6 +674,11 @@ impl Fs for Ext4 {
         self.make(dir, name, node, None).await
     }
 
+    async fn create_nameless(&self, dir: Ino, node: &NewNode) -> Result<Attr> {
+        let dir = number(dir)?;
+        self.change(|state| state.create_nameless(dir, node)).await
+    }
+
     async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
         self.make(dir, name, node, Some(target)).await
     }
@@ -698,6 +729,9 @@ impl Fs for Ext4 {
             }
         }
         self.change(|state| {
+            if let Some(mode) = changes.mode {
+                state.change_acl_mode(ino, mode)?;
+            }
             let inode = &mut state.node_times(ino)?.inode;
             if let Some(mode) = changes.mode {
                 inode.mode = inode.mode & !0o7777 | mode & 0o7777;
@@ -707,6 +741,31 @@ impl Fs for Ext4 {
             inode.atime = changes.atime.map_or(inode.atime, time);
             inode.mtime = changes.mtime.map_or(inode.mtime, time);
             inode.ctime = changes.ctime.map_or(inode.ctime, time);
+            state.attr(ino)
+        })
+        .await
+    }
+
+    async fn acl(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
+        let ino = number(ino)?;
+        self.run(|state| state.acl(ino, kind)).await
+    }
+
+    async fn set_acl(
+        &self,
+        ino: Ino,
+        kind: AclKind,
+        acl: Option<&Acl>,
+        mode: Option<u16>,
+        now: Timestamp,
+    ) -> Result<Attr> {
+        let ino = number(ino)?;
+        self.change(|state| {
+            state.put_acl(ino, kind, acl)?;
+            state.tick(now);
+            let inode = state.inode_mut(ino)?;
+            inode.mode = mode.map_or(inode.mode, |mode| inode.mode & !0o7777 | mode & 0o7777);
+            inode.ctime = time(now);
             state.attr(ino)
         })
         .await
@@ -890,6 +949,23 @@ impl Fs for Ext4 {
             Ok(())
         })
         .await
+    }
+
+    async fn pages_from(&self, ino: Ino, first: u64) -> Result<PageRun> {
+        let ino = number(ino)?;
+        let inode = self.run(|state| state.inode(ino).cloned()).await?;
+        if !inode.has(flags::EXTENTS) {
+            let run = self.volume.run(&inode, first).await.map_err(|error| errno(&error))?;
+            return Ok(PageRun {
+                end: first.saturating_add(run.blocks.max(1)),
+                has_data: run.addr.is_some(),
+            });
+        }
+        if first >= Geometry::FILE_BLOCKS_MAX {
+            return Ok(PageRun { end: u64::MAX, has_data: false });
+        }
+        let span = self.run(|state| state.span(ino, first)).await?;
+        Ok(PageRun { end: span.end, has_data: span.written(first).is_some() })
     }
 
     async fn punch_pages(&self, ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {

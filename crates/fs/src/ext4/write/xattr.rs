@@ -3,6 +3,7 @@
 use super::super::layout::xattr::{Xattr, XattrBlock, decode_in_inode, encode_in_inode};
 use super::super::layout::{Addr, Ino};
 use super::state::{State, Step};
+use crate::acl::{Acl, AclKind};
 use crate::port::BLOCK_BYTES;
 use crate::vfs::Errno;
 
@@ -20,6 +21,33 @@ impl State {
         let mut xattrs = decode_in_inode(self.inode(ino)?.xattr_room())?;
         xattrs.extend(self.xattr_block(ino)?.into_iter().flat_map(|block| block.xattrs));
         Ok(xattrs)
+    }
+
+    /// An access control list.
+    pub(super) fn acl(&self, ino: Ino, kind: AclKind) -> Step<Option<Acl>> {
+        let xattrs = self.xattrs(ino)?;
+        let value = xattrs.iter().find(|xattr| xattr.is_acl(kind)).map(|xattr| &xattr.value);
+        Ok(value.map(|value| Acl::from_disk(value).ok_or(Errno::EUCLEAN)).transpose()?)
+    }
+
+    /// Sets an access control list, or removes it.
+    pub(super) fn put_acl(&mut self, ino: Ino, kind: AclKind, acl: Option<&Acl>) -> Step<()> {
+        let mut xattrs = self.xattrs(ino)?;
+        let there = xattrs.iter().position(|xattr| xattr.is_acl(kind));
+        let new = acl.map(|acl| Xattr::of_acl(kind, acl));
+        if there.map(|at| &xattrs[at]) == new.as_ref() {
+            return Ok(());
+        }
+        xattrs.splice(there.map_or(xattrs.len()..xattrs.len(), |at| at..at + 1), new);
+        self.set_xattrs(ino, &xattrs)
+    }
+
+    /// Permission bits become others: so does the list.
+    pub(super) fn change_acl_mode(&mut self, ino: Ino, mode: u16) -> Step<()> {
+        match self.acl(ino, AclKind::Access)? {
+            Some(acl) => self.put_acl(ino, AclKind::Access, Some(&acl.with_mode(mode))),
+            None => Ok(()),
+        }
     }
 
     /// Gives the block of an inode back, or leaves it to the others that have it.

@@ -2,6 +2,7 @@
 //! node of their own.
 
 use super::bytes::{put, u16_at, u32_at};
+use crate::acl::{Acl, AclKind};
 use crate::f2fs::error::{Result, corrupt};
 
 const MAGIC: u32 = 0xf2f5_2011;
@@ -43,6 +44,21 @@ impl Xattr {
     /// The number of the prefix, and the rest, of a whole name.
     pub fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
         PREFIXES.iter().find_map(|(index, prefix)| Some((*index, name.strip_prefix(prefix.as_bytes())?)))
+    }
+
+    /// The one that an access control list is.
+    pub(crate) fn of_acl(kind: AclKind, acl: &Acl) -> Self {
+        Self { index: kind.index(), name: Vec::new(), value: acl.to_disk() }
+    }
+
+    /// Whether it is an access control list.
+    pub(crate) fn is_acl(&self, kind: AclKind) -> bool {
+        self.index == kind.index() && self.name.is_empty()
+    }
+
+    /// Whether it has the name of an access control list and is none.
+    pub(crate) fn is_broken_acl(&self) -> bool {
+        AclKind::ALL.into_iter().any(|kind| self.is_acl(kind)) && Acl::from_disk(&self.value).is_none()
     }
 
     fn bytes(&self) -> usize {

@@ -1,18 +1,20 @@
 //! The calls of the vfs.
 
+use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, Time, blocks_max, inline};
 use super::super::layout::xattr::{self, Xattr};
-use super::super::layout::{Addr, Geometry, Nid};
+use super::super::layout::{Addr, Geometry, Nid, SEGMENT_BLOCKS};
 use super::fsync::in_place_tag;
 use super::names::Place;
 use super::state::{State, Step};
 use super::{F2fs, Scope, errno};
+use crate::acl::{Acl, AclKind};
 use crate::order::{answers, errno_of};
 use crate::port::{BLOCK_BYTES, bytes_of};
 use crate::vfs::{
-    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, RenameMode, Result,
-    SetAttr, StatFs, SyncKind, Ticket as VfsTicket, Timestamp, WriteCause, XattrMode,
+    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
+    Result, SetAttr, StatFs, SyncKind, Ticket as VfsTicket, Timestamp, WriteCause, XattrMode,
 };
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order, Payload};
@@ -21,6 +23,8 @@ use flashweir_core::{Duration, Order, Payload};
 const NAMES_BLOCKS: u64 = 12;
 /// Names of one inode.
 const LINKS_MAX: u32 = u32::MAX >> 1;
+/// Blocks of a pack that are not for inodes without names: its head, its summaries and its last block.
+const PACK_OTHERS: u32 = 8;
 
 fn nid(ino: Ino) -> Result<Nid> {
     u32::try_from(ino.0).map(Nid).map_err(|_| Errno::ESTALE)
@@ -100,9 +104,49 @@ impl State {
         if new.kind.is_dir() && self.inode(dir)?.links >= LINKS_MAX {
             return Err(Errno::EMLINK.into());
         }
+        let xattrs = xattrs_of_new(new)?;
         self.make_room(dir, name)?;
         let room = self.room(dir, name)?;
         self.check_room(NAMES_BLOCKS)?;
+        let ino = self.create_inode(dir, name, new, &xattrs)?;
+        let kind = node_kind(new.kind);
+        if new.kind.is_dir() {
+            self.inode_mut(dir)?.links += 1;
+            for (name, to) in [(b".".as_slice(), ino), (b"..", dir)] {
+                let room = self.room(ino, name)?;
+                self.insert(ino, room, &Entry::new(name, to, NodeKind::Directory))?;
+            }
+        }
+        if let Some(target) = target {
+            self.set_link(ino, target)?;
+        }
+        self.insert(dir, room, &Entry::new(name, ino, kind))?;
+        self.changed_at(dir, new.now)?;
+        self.attr(ino)
+    }
+
+    /// Makes a file without a name, which is held: checkpoints have it among those that are to be freed from the start.
+    fn create_nameless(&mut self, dir: Nid, new: &NewNode) -> Step<Attr> {
+        if self.inode(dir)?.kind() != NodeKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let blocks =
+            SEGMENT_BLOCKS - PACK_OTHERS - self.superblock.checkpoint_payload.min(SEGMENT_BLOCKS / 2);
+        if self.orphans.len() >= blocks as usize * ORPHANS_PER_BLOCK {
+            return Err(Errno::ENOSPC.into());
+        }
+        let xattrs = xattrs_of_new(new)?;
+        self.check_room(NAMES_BLOCKS)?;
+        let ino = self.create_inode(dir, b"", new, &xattrs)?;
+        self.inode_mut(ino)?.links = 0;
+        self.orphans.insert(ino);
+        *self.held.entry(ino).or_default() += 1;
+        self.space.clock.tick(new.now);
+        self.attr(ino)
+    }
+
+    /// Makes an inode that is to get its entry and contents. There is room for it and its attributes.
+    fn create_inode(&mut self, dir: Nid, name: &[u8], new: &NewNode, xattrs: &[Xattr]) -> Step<Nid> {
         let kind = node_kind(new.kind);
         let (inline_data, inline_dentry) = (self.inline_data, self.inline_dentry);
         let ino = self.new_inode(kind.mode_bits() | new.mode & 0o7777)?;
@@ -123,20 +167,13 @@ impl State {
                     inode.inline |= inline::DENTRY;
                     inode.size = inode.inline_bytes().len() as u64;
                 }
-                self.inode_mut(dir)?.links += 1;
-                for (name, to) in [(b".".as_slice(), ino), (b"..", dir)] {
-                    let room = self.room(ino, name)?;
-                    self.insert(ino, room, &Entry::new(name, to, NodeKind::Directory))?;
-                }
             }
             _ => (),
         }
-        if let Some(target) = target {
-            self.set_link(ino, target)?;
+        if !xattrs.is_empty() {
+            self.set_xattrs(ino, xattrs)?;
         }
-        self.insert(dir, room, &Entry::new(name, ino, kind))?;
-        self.changed_at(dir, new.now)?;
-        self.attr(ino)
+        Ok(ino)
     }
 
     /// One name less. Says whether the inode has to be freed now.
@@ -286,6 +323,15 @@ impl State {
             }
         }
         Ok(())
+    }
+}
+
+/// The attributes that a new inode begins with. They fit into a node of their own.
+fn xattrs_of_new(new: &NewNode) -> Step<Vec<Xattr>> {
+    let xattrs: Vec<Xattr> = new.acls.iter().map(|(kind, acl)| Xattr::of_acl(kind, acl)).collect();
+    match xattr::encode(&xattrs, xattr::NODE_BYTES) {
+        Some(_) => Ok(xattrs),
+        None => Err(Errno::ENOSPC.into()),
     }
 }
 
@@ -591,6 +637,11 @@ impl Fs for F2fs {
         self.make(dir, name, node, None).await
     }
 
+    async fn create_nameless(&self, dir: Ino, node: &NewNode) -> Result<Attr> {
+        let dir = nid(dir)?;
+        self.change(|state| state.create_nameless(dir, node)).await
+    }
+
     async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
         self.make(dir, name, node, Some(target)).await
     }
@@ -612,6 +663,9 @@ impl Fs for F2fs {
             state.insert(dir, room, &Entry::new(name, ino, kind))?;
             state.since.renamed.insert(ino);
             let inode = state.inode_mut(ino)?;
+            if inode.links == 0 {
+                (inode.parent, inode.name) = (dir, name.to_vec());
+            }
             inode.links += 1;
             inode.ctime = time(now);
             state.orphans.remove(&ino);
@@ -666,6 +720,9 @@ impl Fs for F2fs {
             self.change(|state| state.resize(ino, size)).await?;
         }
         self.change(|state| {
+            if let Some(mode) = changes.mode {
+                state.change_acl_mode(ino, mode)?;
+            }
             let inode = state.inode_mut(ino)?;
             if let Some(mode) = changes.mode {
                 inode.mode = inode.mode & !0o7777 | mode & 0o7777;
@@ -675,6 +732,30 @@ impl Fs for F2fs {
             inode.atime = changes.atime.map_or(inode.atime, time);
             inode.mtime = changes.mtime.map_or(inode.mtime, time);
             inode.ctime = changes.ctime.map_or(inode.ctime, time);
+            state.attr(ino)
+        })
+        .await
+    }
+
+    async fn acl(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
+        let ino = nid(ino)?;
+        self.run(|state| state.acl(ino, kind)).await
+    }
+
+    async fn set_acl(
+        &self,
+        ino: Ino,
+        kind: AclKind,
+        acl: Option<&Acl>,
+        mode: Option<u16>,
+        now: Timestamp,
+    ) -> Result<Attr> {
+        let ino = nid(ino)?;
+        self.change(|state| {
+            state.put_acl(ino, kind, acl)?;
+            let inode = state.inode_mut(ino)?;
+            inode.mode = mode.map_or(inode.mode, |mode| inode.mode & !0o7777 | mode & 0o7777);
+            inode.ctime = time(now);
             state.attr(ino)
         })
         .await
@@ -814,6 +895,11 @@ impl Fs for F2fs {
             Ok(())
         })
         .await
+    }
+
+    async fn pages_from(&self, ino: Ino, first: u64) -> Result<PageRun> {
+        let ino = nid(ino)?;
+        self.run(|state| state.pages_from(ino, first)).await
     }
 
     async fn punch_pages(&self, ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {

@@ -416,7 +416,7 @@ mod tests {
     use super::super::super::{Options, Volume, check, mkfs};
     use super::*;
     use crate::port::{Block, BlockPort, Image, Write, block_on, payload_of};
-    use crate::vfs::{DirtyPage, Fs, Ino, Kind as FsKind, NewNode, SyncKind, WriteCause};
+    use crate::vfs::{DirtyPage, Fs, Ino, Kind as FsKind, NewAcls, NewNode, SyncKind, WriteCause};
     use flashweir_core::Payload;
     use std::rc::Rc;
 
@@ -433,7 +433,8 @@ mod tests {
     /// A file with so many pages, each of them full of its number.
     fn file(fs: &F2fs, name: &[u8], pages: u64) -> Nid {
         let now = Timestamp { seconds: 1_700_000_000, nanos: 0 };
-        let new = NewNode { kind: FsKind::File, mode: 0o600, uid: 0, gid: 0, now };
+        let acls = NewAcls::default();
+        let new = NewNode { kind: FsKind::File, mode: 0o600, uid: 0, gid: 0, now, acls };
         let ino = run(fs.create(fs.root(), name, &new)).ino;
         run(fs.hold(ino));
         run(fs.reserve(ino, (0, pages * PAGE)));
@@ -543,7 +544,8 @@ mod tests {
             file(&fs, b"kept", 4);
             file(&fs, b"other", 2);
             let now = Timestamp { seconds: 1, nanos: 0 };
-            let new = NewNode { kind: FsKind::Directory, mode: 0o700, uid: 0, gid: 0, now };
+            let acls = NewAcls::default();
+            let new = NewNode { kind: FsKind::Directory, mode: 0o700, uid: 0, gid: 0, now, acls };
             let dir = Nid(run(fs.create(fs.root(), b"dir", &new)).ino.0 as u32);
             run(fs.sync());
             drop(fs);

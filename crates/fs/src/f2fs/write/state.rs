@@ -22,8 +22,9 @@ use super::fsync::PlantedBug;
 use super::fsync::{METADATA, Since};
 use super::options::F2fsMetrics;
 use super::space::{Marks, Space};
+use crate::acl::{Acl, AclKind};
 use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
-use crate::vfs::Errno;
+use crate::vfs::{Errno, PageRun};
 use flashweir_core::command::Tag;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -282,6 +283,57 @@ impl State {
         Ok(())
     }
 
+    /// What a file has from page `first` on, within one node.
+    pub(super) fn pages_from(&mut self, ino: Nid, first: u64) -> Step<PageRun> {
+        let inode = self.inode(ino)?;
+        let hole = |end: u64| PageRun { end, has_data: false };
+        if inode.has_inline(node::inline::DATA) {
+            let has_data = first == 0 && inode.has_inline(node::inline::DATA_EXIST);
+            return Ok(PageRun { end: if first == 0 { 1 } else { u64::MAX }, has_data });
+        }
+        let addresses = inode.address_count();
+        let Some(path) = Path::to(first, addresses) else { return Ok(hole(u64::MAX)) };
+        let Some((nid, at)) = self.slot(ino, first, false)? else {
+            return Ok(hole(self.hole_end(ino, first, &path)?));
+        };
+        let (has_inline_block, mut run) = (self.blocks.contains_key(&(ino, first)), hole(first));
+        for page in 0..path.blocks_left(addresses) {
+            // What was inline has no other block until it is written.
+            let is_data = self.address_in(ino, nid, at + page)?.is_place()
+                || has_inline_block && self.blocks.contains_key(&(ino, first + u64::from(page)));
+            if page == 0 {
+                run.has_data = is_data;
+            }
+            if is_data != run.has_data {
+                break;
+            }
+            run.end += 1;
+        }
+        Ok(run)
+    }
+
+    /// Up to where a node maps that a file does not have, the highest on the way to a page.
+    fn hole_end(&self, ino: Nid, first: u64, path: &Path) -> Step<u64> {
+        let inode = self.inode(ino)?;
+        let (addresses, words) = (u64::from(inode.address_count()), u64::from(node::NODE_WORDS));
+        let mut begin = addresses;
+        let slot = path.steps().first().map_or(0, |step| step.slot as usize);
+        let pages = |slot: usize| words.pow([1, 1, 2, 2, 3][slot]);
+        begin += (0..slot).map(pages).sum::<u64>();
+        let mut span = pages(slot);
+        let mut last = inode.node(slot);
+        for step in path.steps().iter().skip(1) {
+            if last == Nid(0) {
+                break;
+            }
+            span /= words;
+            begin += u64::from(step.slot) * span;
+            last = Nid(node::word(self.node(last, ino, step.offset)?, step.slot));
+        }
+        debug_assert!(last == Nid(0) && (begin..begin + span).contains(&first));
+        Ok(begin + span)
+    }
+
     /// The address of a block of a file whose contents are not inline.
     pub(super) fn address(&mut self, ino: Nid, index: u64) -> Step<Addr> {
         match self.slot(ino, index, false)? {
@@ -447,6 +499,33 @@ impl State {
             room.extend_from_slice(&block[..xattr::NODE_BYTES]);
         }
         xattr::decode(&room).map_err(|_| Errno::EUCLEAN.into())
+    }
+
+    /// An access control list.
+    pub(super) fn acl(&self, ino: Nid, kind: AclKind) -> Step<Option<Acl>> {
+        let xattrs = self.xattrs(ino)?;
+        let value = xattrs.iter().find(|xattr| xattr.is_acl(kind)).map(|xattr| &xattr.value);
+        Ok(value.map(|value| Acl::from_disk(value).ok_or(Errno::EUCLEAN)).transpose()?)
+    }
+
+    /// Sets an access control list, or removes it. When it fails nothing has changed.
+    pub(super) fn put_acl(&mut self, ino: Nid, kind: AclKind, acl: Option<&Acl>) -> Step<()> {
+        let mut xattrs = self.xattrs(ino)?;
+        let there = xattrs.iter().position(|xattr| xattr.is_acl(kind));
+        let new = acl.map(|acl| Xattr::of_acl(kind, acl));
+        if there.map(|at| &xattrs[at]) == new.as_ref() {
+            return Ok(());
+        }
+        xattrs.splice(there.map_or(xattrs.len()..xattrs.len(), |at| at..at + 1), new);
+        self.set_xattrs(ino, &xattrs)
+    }
+
+    /// Permission bits become others: so does the list.
+    pub(super) fn change_acl_mode(&mut self, ino: Nid, mode: u16) -> Step<()> {
+        match self.acl(ino, AclKind::Access)? {
+            Some(acl) => self.put_acl(ino, AclKind::Access, Some(&acl.with_mode(mode))),
+            None => Ok(()),
+        }
     }
 
     /// Replaces all of an inode, after [`Self::xattrs`]. What does not fit into the inode goes on in a node.

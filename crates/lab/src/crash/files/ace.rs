@@ -2,7 +2,8 @@
 //!
 //! A bounded sequence is what an operation needs, the operation, and one call that makes something durable. [`seq1`] has
 //! all of them within the bounds; [`seq2`] draws two operations; [`random`] goes on for longer, over the files of several
-//! tasks; in [`reuse`] blocks change owners.
+//! tasks; in [`reuse`] blocks change owners; [`nameless`] has files without names and access control lists, [`trees`] files in
+//! many parts.
 //!
 //! Where the bounds differ from ACE's: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
 //! holes, single bytes and pages past the end; files are punched, attributes have two sizes; what an operation needs is
@@ -334,6 +335,88 @@ pub fn reuse(seed: u64) -> Ops {
     Ops(ops)
 }
 
+/// A sequence with files that are made without a name, written, made durable and linked, and with access control lists that are
+/// set, inherited and changed by modes.
+pub fn nameless(seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "sequences with files without names and access lists");
+    let (dirs, names) = (["A", "B", "A/D"], ["foo", "bar", "old"]);
+    let mut recent = "A/old".to_owned();
+    let mut ops = Vec::new();
+    if random.chance(0.5) {
+        // So that something is linked in most sequences.
+        ops.extend([Op::Nameless("A".into()), Op::AppendHeld(5_000)]);
+    }
+    for _ in 0..6 + random.below(12) {
+        let dir = (*pick(&mut random, &dirs)).to_owned();
+        let path = format!("{dir}/{}", pick(&mut random, &names));
+        let file = if random.chance(0.5) { recent.clone() } else { path };
+        let users = *pick(&mut random, &[0, 1, 3, 40]);
+        ops.push(match random.below(100) {
+            0..=9 => Op::Nameless(dir),
+            10..=24 => Op::AppendHeld(*pick(&mut random, &[100, 4_096, 9_000])),
+            25..=38 => Op::LinkHeld(file.clone()),
+            39..=46 => Op::FsyncHeld,
+            47..=49 => Op::Release,
+            50..=59 => Op::SetAcl(file.clone(), users),
+            60..=64 => Op::SetDefaultAcl(dir, users),
+            65..=68 => Op::SetAcl(dir, users),
+            69..=72 => Op::Chmod(file.clone(), *pick(&mut random, &[0o600, 0o644, 0o755])),
+            73..=76 => Op::Creat(file.clone()),
+            77..=78 => Op::Mkdir(format!("{dir}/C")),
+            79..=81 => Op::Unlink(file.clone()),
+            82..=83 => Op::Rename(file.clone(), format!("{}/bar", pick(&mut random, &dirs))),
+            84..=85 => Op::SetXattr(file.clone(), "user".into(), *pick(&mut random, &[20, 2_000])),
+            86..=91 => Op::Fsync(file.clone()),
+            92 => Op::Fdatasync(file.clone()),
+            93..=94 => Op::Fsync(dir),
+            95..=97 => Op::Sync,
+            98 => Op::BeginSync,
+            _ => Op::WriteBack,
+        });
+        recent = file;
+    }
+    ops.push(if random.chance(0.5) { Op::Fsync(recent) } else { Op::Sync });
+    Ops(ops)
+}
+
+/// A sequence over two files in many parts, far from each other: the map of each has nodes below the inode, which writes,
+/// punches and truncations change, while one of the files is made durable.
+pub fn trees(seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "sequences over files in many parts");
+    let files = ["A/foo", "B/foo"];
+    let pieces = 7 + random.below(6);
+    // The second file's parts are beyond what an inode of F2FS maps by itself.
+    let places = [0, if random.chance(0.3) { 4 << 20 } else { 0 }];
+    let mut ops = Vec::new();
+    for (file, start) in files.into_iter().zip(places) {
+        ops.push(Op::Creat(file.into()));
+        if random.chance(0.5) {
+            ops.push(Op::Allocate(file.into(), start, 8_192 * pieces));
+        }
+        ops.extend((0..pieces).map(|piece| Op::Direct(file.into(), start + 8_192 * piece, 4_096)));
+    }
+    ops.push(if random.chance(0.7) { Op::Sync } else { Op::Fsync(files[0].into()) });
+    for _ in 0..4 + random.below(8) {
+        let which = random.below(2) as usize;
+        let (file, start) = (files[which].to_owned(), places[which]);
+        let at = start + 4_096 * random.below(2 * pieces);
+        ops.push(match random.below(20) {
+            0..=6 => Op::Direct(file, at, 4_096 * (1 + random.below(2))),
+            7..=9 => Op::Write(file, at, *pick(&mut random, &[100, 4_096, 9_000])),
+            10 => Op::Punch(file, at, 4_096 * (1 + random.below(3))),
+            11 => Op::Truncate(file, at),
+            12 => Op::AllocateKeep(file, at, 8_192),
+            13..=15 => Op::Fdatasync(file),
+            16..=17 => Op::Fsync(file),
+            18 => Op::BeginSync,
+            _ => Op::WriteBack,
+        });
+    }
+    let last = (*pick(&mut random, &files)).to_owned();
+    ops.push(if random.chance(0.5) { Op::Fdatasync(last) } else { Op::Fsync(last) });
+    Ops(ops)
+}
+
 /// Durable files that are changed and ordered, before another one is changed and ordered or made durable: each call alone has
 /// to end its epoch, and few states show whether it does. One of the two has two names, so that F2FS makes a checkpoint where
 /// more than its data is wanted. Each sequence is there twice, for each of two volumes.
@@ -429,7 +512,7 @@ mod tests {
         assert_eq!((seq2(7), random(7)), (seq2(7), random(7)));
         assert_ne!((seq2(7), random(7)), (seq2(8), random(8)));
         for seed in 0..200 {
-            for ops in [seq2(seed), random(seed), cleaning(seed), reuse(seed)] {
+            for ops in [seq2(seed), random(seed), cleaning(seed), reuse(seed), nameless(seed), trees(seed)] {
                 assert_eq!(ops.to_string().parse::<Ops>().unwrap(), ops);
             }
         }

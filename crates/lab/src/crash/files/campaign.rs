@@ -35,16 +35,22 @@ pub enum Sequences {
     Cleaning,
     /// Random ones in which what was freed is used again, for something else, while the journal still has it.
     Reuse,
+    /// Random ones with files that are made without a name and get one, and with access control lists.
+    Nameless,
+    /// Random ones over files of so many parts that their maps have nodes below the inode.
+    Trees,
 }
 
 impl Sequences {
     /// Their names.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Seq1, "seq-1"),
         (Self::Seq2, "seq-2"),
         (Self::Random, "random"),
         (Self::Cleaning, "cleaning"),
         (Self::Reuse, "reuse"),
+        (Self::Nameless, "nameless"),
+        (Self::Trees, "trees"),
     ];
 
     /// Its name.
@@ -167,6 +173,8 @@ impl Source {
             Sequences::Random => Self::Drawn(ace::random, config.seed),
             Sequences::Cleaning => Self::Drawn(ace::cleaning, config.seed),
             Sequences::Reuse => Self::Drawn(ace::reuse, config.seed),
+            Sequences::Nameless => Self::Drawn(ace::nameless, config.seed),
+            Sequences::Trees => Self::Drawn(ace::trees, config.seed),
         }
     }
 

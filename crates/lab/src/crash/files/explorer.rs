@@ -265,7 +265,10 @@ fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
         for (index, op) in ops.0.iter().enumerate() {
             let made = runner.apply(index, op).await;
             let tree = Tree::read(&vfs, Some(&before), forever).await;
-            before = Arc::new(tree.map_err(|wrong| format!("the reference: {wrong:?}"))?);
+            let mut tree = tree.map_err(|wrong| format!("the reference: {wrong:?}"))?;
+            tree.nameless =
+                runner.nameless(forever).await.map_err(|wrong| format!("the reference: {wrong:?}"))?;
+            before = Arc::new(tree);
             expected.push((made, Arc::clone(&before)));
         }
         Ok::<_, String>(expected)
@@ -397,7 +400,7 @@ impl Noted {
 
 /// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
 /// can be what they are. What it changes nobody looks at.
-async fn begin<F: Fs>(vfs: &Vfs<F>) -> Result<(), Errno> {
+pub(crate) async fn begin<F: Fs>(vfs: &Vfs<F>) -> Result<(), Errno> {
     let root = vfs.process(Creds::ROOT);
     root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
     vfs.sync_all().await
@@ -423,7 +426,7 @@ fn note(history: &mut History, expected: &Made, found: &Made) -> Result<(), Stri
 }
 
 /// Positions after which a cut may leave something new, or must not leave something any more.
-fn positions(log: &Log, end: u32) -> Vec<u32> {
+pub(crate) fn positions(log: &Log, end: u32) -> Vec<u32> {
     let promises: BTreeSet<u32> = log
         .ops()
         .iter()
@@ -457,7 +460,7 @@ impl Effort {
 }
 
 /// The states after a cut, by the hashes of their images. `before` is that of the image before the log began.
-fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort) -> Vec<(u64, CrashState)> {
+pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort) -> Vec<(u64, CrashState)> {
     port.with_states(LogPos(cut), effort.exploration(before ^ u64::from(cut)), |log, states| {
         states.map(|state| (before.wrapping_add(change(log, &state)), state)).collect()
     })

@@ -9,17 +9,20 @@
 //! Deliberately absent: several tasks that run at the same instant, but for a sync that others do not wait for. A sequence
 //! has one order.
 
+use super::tree::{Body, Node, xattrs};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Lpn};
 use flashweir_fs::vfs::{
-    Barrier, Creds, Errno, File, Follow, Fs, OpenFlags, Process, RenameMode, Source, SyncKind, Vfs, XattrMode,
+    Acl, AclEntry, AclKind, Barrier, Creds, Errno, File, Follow, Fs, Ino, OpenFlags, Process, RenameMode,
+    Sink, Source, SyncKind, Vfs, Who, XattrMode,
 };
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// How long [`Op::WriteBack`] waits: longer than dirty pages stay in memory.
 const WRITE_BACK: Duration = Duration::from_secs(40);
@@ -27,6 +30,8 @@ const WRITE_BACK: Duration = Duration::from_secs(40);
 const POLL: Duration = Duration::from_micros(100);
 /// Bytes that one operation touches at most, and the furthest that it reaches.
 const BYTES_MAX: u64 = 1 << 26;
+/// Users that an access control list names at most, so that two of them and attributes have room in every format.
+const USERS_MAX: u64 = 60;
 
 /// An operation. Offsets and lengths are bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +70,16 @@ pub enum Op {
     SetXattr(String, String, u64),
     /// Removes the attribute.
     RemoveXattr(String, String),
+    /// Sets the access list, which names so many users, and with it the permission bits; without users these say all of it.
+    SetAcl(String, u64),
+    /// Sets the default list of a directory; without users there is none.
+    SetDefaultAcl(String, u64),
+    /// Changes the permission bits, and with them the access list.
+    Chmod(String, u16),
+    /// Makes a file without a name in the file system of a directory, opens it and leaves it open.
+    Nameless(String),
+    /// Gives the file that is held last a further name, or its first one.
+    LinkHeld(String),
     /// Opens the file and leaves it open.
     Hold(String),
     /// Writes at the end of each file that is held, whether it still has a name or not.
@@ -116,6 +131,11 @@ impl Op {
             Self::Remove(_) => "remove",
             Self::SetXattr(..) => "setxattr",
             Self::RemoveXattr(..) => "rmxattr",
+            Self::SetAcl(..) => "setacl",
+            Self::SetDefaultAcl(..) => "defacl",
+            Self::Chmod(..) => "chmod",
+            Self::Nameless(_) => "tmpfile",
+            Self::LinkHeld(_) => "linkheld",
             Self::Hold(_) => "hold",
             Self::AppendHeld(_) => "heldappend",
             Self::FsyncHeld => "heldfsync",
@@ -142,6 +162,8 @@ impl fmt::Display for Op {
             | Self::Rmdir(path)
             | Self::Remove(path)
             | Self::Hold(path)
+            | Self::Nameless(path)
+            | Self::LinkHeld(path)
             | Self::Fsync(path)
             | Self::Fdatasync(path)
             | Self::Fbarrier(path)
@@ -151,7 +173,11 @@ impl fmt::Display for Op {
             | Self::Allocate(path, at, len)
             | Self::AllocateKeep(path, at, len)
             | Self::Punch(path, at, len) => write!(f, ":{path}:{at}+{len}"),
-            Self::Append(path, len) | Self::Truncate(path, len) => write!(f, ":{path}:{len}"),
+            Self::Append(path, len)
+            | Self::Truncate(path, len)
+            | Self::SetAcl(path, len)
+            | Self::SetDefaultAcl(path, len) => write!(f, ":{path}:{len}"),
+            Self::Chmod(path, mode) => write!(f, ":{path}:{mode:o}"),
             Self::Rename(from, to) | Self::Link(from, to) | Self::Symlink(from, to) => {
                 write!(f, ":{from}:{to}")
             }
@@ -208,12 +234,25 @@ impl FromStr for Op {
             let range = range.and_then(|(at, len)| Some((number(at)?, number(len)?)));
             range.ok_or_else(|| wrong("a range such as 4096+100 within 64 MiB"))
         };
+        let users = |index: usize| {
+            let users = fields.get(index).and_then(|text| text.parse().ok());
+            users.filter(|users| *users <= USERS_MAX).ok_or_else(|| wrong("a number of users up to 60"))
+        };
+        let mode = |index: usize| {
+            let mode = fields.get(index).and_then(|text| u16::from_str_radix(text, 8).ok());
+            mode.filter(|mode| *mode <= 0o777).ok_or_else(|| wrong("permission bits such as 640"))
+        };
         let (op, expected) = match name {
             "creat" => (Self::Creat(path(0)?), 1),
             "mkdir" => (Self::Mkdir(path(0)?), 1),
             "unlink" => (Self::Unlink(path(0)?), 1),
             "rmdir" => (Self::Rmdir(path(0)?), 1),
             "remove" => (Self::Remove(path(0)?), 1),
+            "setacl" => (Self::SetAcl(path(0)?, users(1)?), 2),
+            "defacl" => (Self::SetDefaultAcl(path(0)?, users(1)?), 2),
+            "chmod" => (Self::Chmod(path(0)?, mode(1)?), 2),
+            "tmpfile" => (Self::Nameless(path(0)?), 1),
+            "linkheld" => (Self::LinkHeld(path(0)?), 1),
             "hold" => (Self::Hold(path(0)?), 1),
             "fsync" => (Self::Fsync(path(0)?), 1),
             "fdatasync" => (Self::Fdatasync(path(0)?), 1),
@@ -258,6 +297,16 @@ pub fn content(number: usize, at: u64, len: u64) -> Vec<u8> {
     (at..at + len).map(|offset| word(offset)[(offset % 8) as usize]).collect()
 }
 
+/// The access control list that operation `number` sets, which names so many users: no other operation's is like it.
+fn list(number: usize, users: u64) -> Option<Acl> {
+    let bits = |shift: u32| (number as u16).wrapping_mul(5) >> shift & 0o7;
+    let named = (0..users).map(|user| (Who::User(1_000 + user as u32), bits(user as u32 % 3)));
+    let mask = (users > 0).then_some((Who::Mask, bits(0)));
+    let entries = [(Who::Owner, 6)].into_iter().chain(named).chain([(Who::Group, bits(3))]);
+    let entries = entries.chain(mask).chain([(Who::Others, bits(0))]);
+    Acl::new(entries.map(|(who, permissions)| AclEntry { who, permissions }).collect())
+}
+
 /// What 8 bytes of a file say about where they are from.
 pub fn origin(word: &[u8]) -> String {
     let mut bytes = [0; 8];
@@ -287,6 +336,8 @@ pub struct Runner<F: Fs> {
     process: Process<F>,
     handle: Handle,
     held: Vec<File<F>>,
+    /// Those among them that were made without a name and have got none.
+    nameless: BTreeSet<Ino>,
     /// What became of the last [`Op::BeginSync`]; `None` while it is on its way.
     aside: Option<Aside>,
 }
@@ -300,7 +351,8 @@ impl<F: Fs> fmt::Debug for Runner<F> {
 impl<F: Fs> Runner<F> {
     /// On this mount, as root.
     pub fn new(vfs: &Vfs<F>, handle: Handle) -> Self {
-        Self { process: vfs.process(Creds::ROOT), handle, held: Vec::new(), aside: None }
+        let (held, nameless) = (Vec::new(), BTreeSet::new());
+        Self { process: vfs.process(Creds::ROOT), handle, held, nameless, aside: None }
     }
 
     /// The caller.
@@ -382,6 +434,30 @@ impl<F: Fs> Runner<F> {
             Op::RemoveXattr(file, name) => {
                 process.removexattr(path(file), format!("user.{name}"), Follow::No).await?;
             }
+            Op::SetAcl(file, users) => {
+                let list = list(number, *users).ok_or(Errno::EINVAL)?;
+                let name = AclKind::Access.name();
+                process.setxattr(path(file), name, &list.to_wire(), XattrMode::Set, Follow::Yes).await?;
+            }
+            Op::SetDefaultAcl(dir, users) => {
+                let list = list(number, *users).ok_or(Errno::EINVAL)?;
+                let value = if *users > 0 { list.to_wire() } else { Vec::new() };
+                let name = AclKind::Default.name();
+                process.setxattr(path(dir), name, &value, XattrMode::Set, Follow::Yes).await?;
+            }
+            Op::Chmod(file, mode) => process.chmod(path(file), *mode).await?,
+            Op::Nameless(dir) => {
+                let file = process.open_nameless(path(dir), OpenFlags::READ_WRITE, 0o644).await?;
+                let attr = file.attr().await?;
+                self.nameless.insert(attr.ino);
+                self.held.push(file);
+                return Ok(Some((attr.ino.0, attr.generation)));
+            }
+            Op::LinkHeld(name) => {
+                let ino = self.held.last().ok_or(Errno::EBADF)?.ino();
+                process.link_inode(ino, path(name)).await?;
+                self.nameless.remove(&ino);
+            }
             Op::Hold(file) => {
                 let open = match process.open(path(file), OpenFlags::READ_WRITE, 0).await {
                     Err(Errno::EISDIR) => process.open(path(file), OpenFlags::READ, 0).await?,
@@ -401,6 +477,7 @@ impl<F: Fs> Runner<F> {
                 }
             }
             Op::Release => {
+                self.nameless.clear();
                 for file in self.held.drain(..) {
                     file.close().await?;
                 }
@@ -418,6 +495,23 @@ impl<F: Fs> Runner<F> {
             Op::WriteBack => self.handle.sleep_until(self.handle.now() + WRITE_BACK).await,
         }
         Ok(None)
+    }
+
+    /// What files hold that were made without a name and have got none; `identify` is that of [`super::tree::Tree::read`].
+    pub async fn nameless(
+        &self,
+        identify: impl Fn(u64, u32) -> u64,
+    ) -> Result<BTreeMap<u64, Arc<Node>>, Errno> {
+        let mut nodes = BTreeMap::new();
+        for file in self.held.iter().filter(|file| self.nameless.contains(&file.ino())) {
+            let attr = file.attr().await?;
+            let mut bytes = vec![0; attr.size as usize];
+            file.pread(0, Sink::bytes(&mut bytes)).await?;
+            let xattrs = xattrs(&self.process, attr.ino).await?;
+            let node = Node { body: Body::File(bytes.into()), links: attr.links, mode: attr.mode, xattrs };
+            nodes.insert(identify(attr.ino.0, attr.generation), Arc::new(node));
+        }
+        Ok(nodes)
     }
 
     /// Begins to make everything durable; `ended` is called with the result. Another one has been waited for.
@@ -508,6 +602,7 @@ mod tests {
         let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,\
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
+                    setacl:B/bar:3,defacl:A:1,chmod:B/bar:640,tmpfile:A,linkheld:A/new,\
                     hold:B/bar,heldappend:100,heldfsync,release,sync&,wait,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
         assert_eq!(text.parse::<Ops>().unwrap().to_string(), text);
     }
@@ -524,6 +619,9 @@ mod tests {
             "write:a:1+999999999",
             "sync:a",
             "append:a:-1",
+            "setacl:a:61",
+            "chmod:a:888",
+            "tmpfile",
         ] {
             let error = word.parse::<Op>().unwrap_err();
             assert!(error.contains("expected") && error.contains(word), "{error}");

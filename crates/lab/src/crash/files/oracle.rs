@@ -15,7 +15,7 @@
 
 use super::ops::{Op, Pairs, origin};
 use super::tree::{Body, Node, Tree};
-use flashweir_fs::vfs::{Errno, PAGE_BYTES};
+use flashweir_fs::vfs::{AclKind, Errno, PAGE_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -149,6 +149,11 @@ impl History {
                 Op::Sync | Op::BeginSync => {
                     floors.all = state;
                     floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
+                }
+                Op::FsyncHeld => {
+                    // What a file without a name holds is there when it has got one.
+                    floors.data.extend(tree.nameless.keys().map(|&node| (node, state)));
+                    floors.xattrs.extend(tree.nameless.keys().map(|&node| (node, state)));
                 }
                 Op::Fsync(path) | Op::Fdatasync(path) | Op::Fbarrier(path) => {
                     let Some(path) = tree.opened(path) else { continue };
@@ -370,8 +375,7 @@ impl Judge<'_> {
     fn inode(&self, number: u64, node: &Node, model: u64) -> Result<(), Violation> {
         let path = || self.observed.path_of(number);
         let floor = self.floors.data(model);
-        let versions: Vec<&Node> =
-            self.states(floor).filter_map(|(_, tree)| tree.nodes.get(&model).map(|node| &**node)).collect();
+        let versions: Vec<&Node> = self.states(floor).filter_map(|(_, tree)| tree.node(model)).collect();
         let Some(newest) = versions.last() else {
             let since = self.since(floor);
             return Err(Violation::Inode(format!(
@@ -380,11 +384,12 @@ impl Judge<'_> {
             )));
         };
         // An inode that is not in the first of its states may not have got anything yet.
-        let is_new = self.states(floor).next().is_some_and(|(_, tree)| !tree.nodes.contains_key(&model));
-        if (newest.mode, newest.body.kind()) != (node.mode, node.body.kind()) {
-            let (found, expected) = ((node.mode, node.body.kind()), (newest.mode, newest.body.kind()));
-            return Err(Violation::Inode(format!("{} is {found:?}, expected {expected:?}", path())));
+        let is_new = self.states(floor).next().is_some_and(|(_, tree)| tree.node(model).is_none());
+        if newest.body.kind() != node.body.kind() {
+            let (found, expected) = (node.body.kind(), newest.body.kind());
+            return Err(Violation::Inode(format!("{} is a {found}, expected a {expected}", path())));
         }
+        self.rights(&path, node, model)?;
         match &node.body {
             // What it holds is in no tree of the reference, and no rule says that its name must be gone.
             Body::File(_) if self.is_changed_nameless(model) => {}
@@ -412,6 +417,31 @@ impl Judge<'_> {
             }
         }
         self.xattrs(&path, node, model)
+    }
+
+    /// Permission bits and access list are those of one moment: they change in one step.
+    fn rights(&self, path: &dyn Fn() -> String, node: &Node, model: u64) -> Result<(), Violation> {
+        let floor = self.floors.xattrs(model);
+        let rights = |node: &Node| (node.mode, node.xattrs.get(AclKind::Access.name()).cloned());
+        let found = rights(node);
+        let mut known = self.states(floor).filter_map(|(_, tree)| tree.node(model)).map(rights);
+        if known.any(|rights| rights == found) {
+            return Ok(());
+        }
+        let expected: BTreeSet<String> = self
+            .states(floor)
+            .filter_map(|(_, tree)| tree.node(model))
+            .map(|node| format!("{:o}, list {:?}", node.mode, rights(node).1))
+            .collect();
+        let expected: Vec<String> = expected.into_iter().collect();
+        Err(Violation::Inode(format!(
+            "{} has mode {:o}, list {:?}, expected {} (durable since {})",
+            path(),
+            found.0,
+            found.1,
+            expected.join(" or "),
+            self.since(floor)
+        )))
     }
 
     /// Whether an inode was open when it lost its last name, and was written afterwards.
@@ -535,8 +565,7 @@ impl Judge<'_> {
 
     fn xattrs(&self, path: &dyn Fn() -> String, node: &Node, model: u64) -> Result<(), Violation> {
         let floor = self.floors.xattrs(model);
-        let versions: Vec<Option<&Node>> =
-            self.states(floor).map(|(_, tree)| tree.nodes.get(&model).map(|node| &**node)).collect();
+        let versions: Vec<Option<&Node>> = self.states(floor).map(|(_, tree)| tree.node(model)).collect();
         let names = versions.iter().flatten().flat_map(|node| node.xattrs.keys());
         let names: BTreeSet<&String> = names.chain(node.xattrs.keys()).collect();
         for name in names {

@@ -60,6 +60,8 @@ pub struct Tree {
     pub root: u64,
     /// Every inode that has a name.
     pub nodes: BTreeMap<u64, Arc<Node>>,
+    /// Of the reference only: files that were made without a name, are open, and have got none.
+    pub nameless: BTreeMap<u64, Arc<Node>>,
 }
 
 /// What could not be read.
@@ -121,17 +123,18 @@ impl Tree {
                 }
                 _ => Body::Other,
             };
-            let mut xattrs = BTreeMap::new();
-            for name in process.listxattr(shown, Follow::No).await.map_err(wrong)? {
-                let value = process.getxattr(shown, &name, Follow::No).await.map_err(wrong)?;
-                xattrs.insert(String::from_utf8_lossy(&name).into_owned(), Arc::from(value));
-            }
+            let xattrs = xattrs(&process, attr.ino).await.map_err(wrong)?;
             let node = Node { body, links: attr.links, mode: attr.mode, xattrs };
             let old = before.and_then(|before| before.nodes.get(&number));
             let node = old.filter(|old| ***old == node).map_or_else(|| Arc::new(node), Arc::clone);
             tree.nodes.insert(number, node);
         }
         Ok(tree)
+    }
+
+    /// An inode, with a name or without.
+    pub fn node(&self, number: u64) -> Option<&Node> {
+        self.nodes.get(&number).or_else(|| self.nameless.get(&number)).map(|node| &**node)
     }
 
     /// The same; what is as in another tree shares its memory.
@@ -229,6 +232,20 @@ impl Tree {
         (self.nodes.len() != other.nodes.len())
             .then(|| format!("{} inodes have names, expected {}", other.nodes.len(), self.nodes.len()))
     }
+}
+
+/// The extended attributes of an inode.
+pub(super) async fn xattrs<F: Fs>(
+    process: &Process<F>,
+    ino: Ino,
+) -> Result<BTreeMap<String, Arc<[u8]>>, Errno> {
+    let (vfs, creds) = (process.vfs(), process.creds());
+    let mut xattrs = BTreeMap::new();
+    for name in vfs.xattr_names_of(creds, ino).await? {
+        let value = vfs.xattr_of(creds, ino, &name).await?;
+        xattrs.insert(String::from_utf8_lossy(&name).into_owned(), Arc::from(value));
+    }
+    Ok(xattrs)
 }
 
 async fn bytes<F: Fs>(process: &Process<F>, path: &str, size: u64) -> Result<Arc<[u8]>, Errno> {

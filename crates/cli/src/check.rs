@@ -1,0 +1,636 @@
+//! `weir check`: a program of somebody else under power cuts.
+//!
+//! Place in the data flow: the program works on a mount, which notes what changes; the laboratory makes the calls again and says
+//! which directories a power cut may leave; each is mounted, and a command of the user's says what it thinks of it.
+//!
+//! Invariants: what is reported depends on the recording, the seed and the answers of that command, not on the number of threads;
+//! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
+
+use crate::args::{InfoOutput, positive, whole};
+use crate::crash_files::write_image;
+use crate::error::{Failure, Outcome, say};
+use crate::files::time;
+use crate::filesystem::volume_size;
+use crate::output::{check, print_or_write};
+use crate::progress::Bar;
+use crate::run::{thousands, threads};
+use clap::Args;
+use flashweir_core::{Bytes, Duration, Lpn, Payload};
+use flashweir_device::config::DeviceConfig;
+use flashweir_device::presets::preset;
+use flashweir_fs::ext4::Ext4Options;
+use flashweir_fs::f2fs::F2fsOptions;
+use flashweir_fs::order::CommitMode;
+use flashweir_fs::port::BLOCK_BYTES;
+use flashweir_fs::vfs::{Ino, MountOptions};
+use flashweir_lab::crash::files::Format;
+use flashweir_lab::crash::recorded::{
+    Call, Config, Counts, Directory, Moment, Recording, Step, Wrong, directories, fresh,
+};
+use flashweir_lab::files as mounted_as;
+use flashweir_lab::stack::FlushMode;
+use flashweir_serve::Speed;
+use flashweir_serve::fuse::{Medium, Memory, MountConfig, Mounted, Recorder, mount};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::time::Timespec;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration as WallDuration, Instant};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir check --verify './kv check {}' -- ./kv fill {}
+  weir check --setup 'sqlite3 {}/db <schema.sql' --verify './verify.sh {}' --format f2fs -- ./load {}/db
+  weir check --keep failing --verify './kv check {}' -- ./kv fill {}     keeps an image for each kind of failure
+
+COMMAND runs once, on a mount at a temporary directory; {} stands for that directory (so does $WEIR_DIR). Everything that it \
+does to files is recorded, done again in virtual time on a disk that may lose whatever was not made durable, at several paces, \
+and cut at every position. Each directory that may be left is mounted, and the --verify command is run on it by sh: 0 is good, \
+anything else is not.
+
+What COMMAND prints is its promise: --verify reads from its standard input what had been printed when the power went. A \
+program that says `stored k1` after its fsync is held to that. Output has to be flushed (setvbuf, flush=True).
+
+Exit codes: 0 everything is good, 1 something is not. docs/check.md says what is tried, and what is not.")]
+pub(crate) struct CheckArgs {
+    /// Judges a directory after a power cut, by its exit code; {} is the directory, standard input what had been printed
+    #[arg(long, value_name = "SHELL COMMAND")]
+    verify: String,
+    /// Is run before, on the empty directory; what it does is not cut
+    #[arg(long, value_name = "SHELL COMMAND")]
+    setup: Option<String>,
+    /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
+    #[arg(long, value_name = "FORMAT", value_parser = FORMATS, default_value = "ext4")]
+    format: String,
+    /// Size of its disk
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = volume_size)]
+    size: Bytes,
+    /// Where it is mounted, an empty directory [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Courses of time that are drawn, beside three fixed ones
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole::<u32>(0, 10_000))]
+    courses: u32,
+    /// Images of each course that are recovered at most
+    #[arg(long, value_name = "N", default_value_t = 1_500, value_parser = whole::<usize>(2, 10_000_000))]
+    states: usize,
+    /// Directories that are judged at most
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<usize>(1, 10_000_000))]
+    checks: usize,
+    /// What --verify may take each time
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    timeout: Duration,
+    /// Write an image of the disk, and what had been printed, for each kind of failure into this directory
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Seed of what is drawn
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    seed: u64,
+    /// Threads; results do not depend on it [default: one for each processor]
+    #[arg(long, short, value_name = "N", value_parser = positive())]
+    jobs: Option<u32>,
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    output: InfoOutput,
+    /// Write the results to this file instead of stdout; it appears whole or not at all
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    out: Option<PathBuf>,
+    /// No progress; errors are still said
+    #[arg(long, short, help_heading = "Output")]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Names of [`Format`]s.
+const FORMATS: [&str; 5] = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"];
+/// Calls that are shown before a cut.
+const CALLS_SHOWN: usize = 8;
+/// What is not synced is shown up to so many.
+const PENDING_SHOWN: usize = 6;
+/// How often it is looked whether to go on with a process.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// What was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    format: &'static str,
+    calls: usize,
+    printed_bytes: u64,
+    courses: u64,
+    cuts: u64,
+    states: u64,
+    recovered: u64,
+    directories: usize,
+    judged: usize,
+    left_out: usize,
+    failures: Vec<Failed>,
+}
+
+/// Directories on which the check says the same.
+#[derive(Debug, Serialize)]
+struct Failed {
+    says: String,
+    directories: usize,
+    /// The first of them: calls that had ended, and whether the next had begun.
+    calls_ended: usize,
+    in_next: bool,
+    course: String,
+    printed_bytes: u64,
+    printed_last: String,
+    calls: Vec<String>,
+    not_synced: Vec<String>,
+    kept: Option<PathBuf>,
+}
+
+/// `weir check`.
+pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
+    if let Some(path) = &args.out {
+        check(path)?;
+    }
+    if let Some(path) = &args.keep {
+        let failed = |error| Failure::Usage(format!("--keep {}: cannot be made: {error}", path.display()));
+        std::fs::create_dir_all(path).map_err(failed)?;
+    }
+    let format = Format::ALL.iter().find(|(_, name)| *name == args.format);
+    let format = format.map(|(format, _)| *format).expect("clap lets no other pass");
+    let bench = Bench::begin(args, format)?;
+    let blocks = args.size.0 / BLOCK_BYTES as u64;
+    let before =
+        fresh(format, blocks).map_err(|why| Failure::Usage(format!("--size {}: {why}", args.size)))?;
+    let mut before = Arc::new(before);
+    if let Some(setup) = &args.setup {
+        let (_, after) = bench.on_mount(&before, &[], None, |bench| bench.setup(setup, cancel))?;
+        before = Arc::new(after);
+    }
+    let path = bench.printed.clone();
+    let recorder = Recorder::new(move || std::fs::metadata(&path).map_or(0, |found| found.len()));
+    let ((), end) = bench.on_mount(&before, &[], Some(recorder.clone()), |bench| bench.program(cancel))?;
+    let printed = std::fs::metadata(&bench.printed).map_err(Failure::run)?.len();
+    let recording = Arc::new(Recording { before, blocks, steps: recorder.take(), printed });
+    if recording.steps.is_empty() {
+        let why = "COMMAND changed nothing in the directory: expected {} or $WEIR_DIR to be where it works";
+        return Err(Failure::Usage(why.into()));
+    }
+    let (said, _) = bench.on_mount(&Arc::new(end), &[], None, |bench| bench.verify(printed, cancel))?;
+    if let Some(said) = said {
+        let what = "--verify says no to what COMMAND left, although the power did not fail";
+        return Err(Failure::Usage(format!("{what}: {said}")));
+    }
+    let mut bar = Bar::new(args.quiet);
+    let config = Config {
+        format,
+        drawn: args.courses,
+        states_max: args.states,
+        seed: args.seed,
+        threads: threads(args.jobs),
+    };
+    let found = directories(&recording, &config, |fraction| {
+        bar.set(fraction / 2.0, || "states of the disk".into());
+        !cancel.load(Ordering::Relaxed)
+    });
+    let (counts, found) = found.map_err(|wrong| match wrong {
+        Wrong::Stopped => Failure::Interrupted,
+        Wrong::Again(why) => {
+            Failure::Run(format!("the calls cannot be made again one after the other: {why}"))
+        }
+        Wrong::Recovery(why) => {
+            Failure::Run(format!("this is a bug of the simulator, please report it: {why}"))
+        }
+    })?;
+    let report = judge(&bench, &recording, counts, &found, &mut bar, cancel)?;
+    bar.clear();
+    let text = match args.output {
+        InfoOutput::Table => report.table(),
+        InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
+    };
+    print_or_write(args.out.as_deref(), &text)?;
+    match report.failures.len() {
+        0 => Ok(()),
+        kinds => {
+            let count: usize = report.failures.iter().map(|failed| failed.directories).sum();
+            let (of, kinds) = (report.judged, plural(kinds, "kind of failure", "kinds of failure"));
+            Err(Failure::Run(format!("--verify says no to {count} of {of} directories: {kinds}")))
+        }
+    }
+}
+
+/// Has each directory judged.
+fn judge(
+    bench: &Bench<'_>,
+    recording: &Arc<Recording>,
+    counts: Counts,
+    found: &[Directory],
+    bar: &mut Bar,
+    cancel: &AtomicBool,
+) -> Outcome<Report> {
+    // If there are too many, those that are spread evenly.
+    let stride = found.len().div_ceil(bench.args.checks).max(1);
+    let mut report = Report {
+        format: bench.format.name(),
+        calls: recording.steps.len(),
+        printed_bytes: recording.printed,
+        courses: counts.courses,
+        cuts: counts.cuts,
+        states: counts.allowed,
+        recovered: counts.recovered,
+        directories: found.len(),
+        judged: 0,
+        left_out: 0,
+        failures: Vec::new(),
+    };
+    let chosen: Vec<&Directory> = found.iter().step_by(stride).collect();
+    report.left_out = found.len() - chosen.len();
+    let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+    for (index, directory) in chosen.iter().enumerate() {
+        bar.set(0.5 + index as f64 / chosen.len() as f64 / 2.0, || {
+            format!("{index} of {} directories judged", chosen.len())
+        });
+        report.judged += 1;
+        // What was promised last is the hardest to keep; with less promised there may be too much.
+        let asked = |moment: Moment| -> Outcome<Option<(Moment, String)>> {
+            let (changes, printed) = (&directory.changes, moment.printed);
+            let verify = |bench: &Bench<'_>| bench.verify(printed, cancel);
+            let (said, _) = bench.on_mount(&recording.before, changes, None, verify)?;
+            Ok(said.map(|said| (moment, said)))
+        };
+        let most = asked(directory.most)?;
+        let least = if directory.least == directory.most { None } else { asked(directory.least)? };
+        // The earlier one is the easier to understand.
+        let Some((moment, said)) = least.or(most) else { continue };
+        let kind: String = said.chars().filter(|c| !c.is_ascii_digit()).collect();
+        match kinds.get(&kind) {
+            Some(place) => report.failures[*place].directories += 1,
+            None => {
+                kinds.insert(kind, report.failures.len());
+                let number = report.failures.len() + 1;
+                report.failures.push(bench.failed(recording, directory, moment, said, number)?);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// Where programs and checks run.
+struct Bench<'a> {
+    args: &'a CheckArgs,
+    format: Format,
+    device: DeviceConfig,
+    /// What is removed at the end.
+    room: PathBuf,
+    directory: PathBuf,
+    printed: PathBuf,
+    said: PathBuf,
+}
+
+impl Drop for Bench<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.room);
+    }
+}
+
+impl<'a> Bench<'a> {
+    fn begin(args: &'a CheckArgs, format: Format) -> Outcome<Self> {
+        let room = std::env::temp_dir().join(format!("weir-check-{}", std::process::id()));
+        let directory = match &args.dir {
+            Some(directory) => {
+                let wrong = |why: String| Failure::Usage(format!("--dir {}: {why}", directory.display()));
+                let entries = std::fs::read_dir(directory).map_err(|error| wrong(error.to_string()))?.count();
+                if entries > 0 {
+                    return Err(wrong("expected an empty directory".into()));
+                }
+                directory.canonicalize().map_err(|error| wrong(error.to_string()))?
+            }
+            None => room.join("mnt"),
+        };
+        for made in [&room, &directory] {
+            let failed = |error| Failure::Run(format!("{}: cannot be made: {error}", made.display()));
+            std::fs::create_dir_all(made).map_err(failed)?;
+        }
+        let (printed, said) = (room.join("printed"), room.join("said"));
+        Ok(Self { args, format, device: device(format, args.size), room, directory, printed, said })
+    }
+
+    /// Mounts a disk with these contents, lets `work` be done there, and gives what the disk holds then.
+    fn on_mount<T>(
+        &self,
+        contents: &Arc<BTreeMap<Lpn, Payload>>,
+        changes: &[(Lpn, Payload)],
+        recorder: Option<Recorder>,
+        work: impl FnOnce(&Self) -> Outcome<T>,
+    ) -> Outcome<(T, BTreeMap<Lpn, Payload>)> {
+        let end = changes.is_empty().then(Arc::<Mutex<BTreeMap<Lpn, Payload>>>::default);
+        let memory = Memory {
+            name: "check".into(),
+            device: Box::new(self.device.clone()),
+            blocks: self.args.size.0 / BLOCK_BYTES as u64,
+            contents: Arc::clone(contents),
+            changes: changes.to_vec(),
+            end: end.clone(),
+        };
+        let format = mounted(self.format);
+        let config = MountConfig {
+            directory: self.directory.clone(),
+            flush: FlushMode::Flush,
+            choose: Box::new(move |_, _| Ok(format.clone())),
+            make: None,
+            mount: MountOptions::default(),
+            speed: Speed::Max,
+            spin: WallDuration::ZERO,
+            control: None,
+            write_through: true,
+            recorder,
+            lazyfs: None,
+            say: Box::new(say),
+        };
+        let mounted = mount(config, Medium::Memory(memory)).map_err(Failure::run)?;
+        let done = work(self);
+        let ended = Self::unmount(mounted);
+        let done = done?;
+        ended?;
+        let contents =
+            end.map(|end| std::mem::take(&mut *end.lock().unwrap_or_else(PoisonError::into_inner)));
+        Ok((done, contents.unwrap_or_default()))
+    }
+
+    fn unmount(mounted: Mounted) -> Outcome {
+        let mut is_busy = false;
+        let ended = mounted.wait(&AtomicBool::new(true), &mut || is_busy = true);
+        if is_busy {
+            say("something was left running that has files open in the directory");
+        }
+        ended.map_err(Failure::run)
+    }
+
+    /// A command with the directory in its arguments.
+    fn shell(&self, text: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(text.replace("{}", &self.directory.display().to_string()));
+        self.prepare(&mut command);
+        command
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        command.env("WEIR_DIR", &self.directory).env("WEIR_PRINTED", &self.printed).process_group(0);
+    }
+
+    fn setup(&self, text: &str, cancel: &AtomicBool) -> Outcome {
+        let mut command = self.shell(text);
+        command.stdin(Stdio::null()).stdout(std::io::stderr());
+        let child = command.spawn().map_err(|error| Failure::Run(format!("sh: {error}")))?;
+        match ended(child, None, cancel)? {
+            Some(status) if status.success() => Ok(()),
+            status => Err(Failure::Usage(format!("--setup failed: {}", shown(status)))),
+        }
+    }
+
+    fn program(&self, cancel: &AtomicBool) -> Outcome {
+        let directory = self.directory.as_os_str();
+        let mut words = self.args.command.iter().map(|word| match word.to_str() {
+            Some(text) => OsString::from(text.replace("{}", &directory.to_string_lossy())),
+            None => word.clone(),
+        });
+        let program = words.next().unwrap_or_default();
+        let mut command = Command::new(&program);
+        command.args(words);
+        self.prepare(&mut command);
+        let printed = File::options().create(true).append(true).open(&self.printed).map_err(Failure::run)?;
+        command.stdin(Stdio::null()).stdout(printed);
+        let wrong = |error| Failure::Usage(format!("{}: {error}", program.to_string_lossy()));
+        let child = command.spawn().map_err(wrong)?;
+        match ended(child, None, cancel)? {
+            Some(status) if status.success() => Ok(()),
+            status => Err(Failure::Run(format!("COMMAND failed: {}", shown(status)))),
+        }
+    }
+
+    /// What the check says against the mounted directory when so much had been printed; nothing if it is good.
+    fn verify(&self, printed: u64, cancel: &AtomicBool) -> Outcome<Option<String>> {
+        let promised = self.room.join("promised");
+        let text = std::fs::read(&self.printed).map_err(Failure::run)?;
+        std::fs::write(&promised, &text[..(printed as usize).min(text.len())]).map_err(Failure::run)?;
+        let said = File::create(&self.said).map_err(Failure::run)?;
+        let mut command = self.shell(&self.args.verify);
+        command.env("WEIR_PRINTED", &promised).stdin(File::open(&promised).map_err(Failure::run)?);
+        command.stderr(said.try_clone().map_err(Failure::run)?).stdout(said);
+        let child = command.spawn().map_err(|error| Failure::Run(format!("sh: {error}")))?;
+        let timeout = WallDuration::from_nanos(self.args.timeout.as_nanos());
+        let status = ended(child, Some(timeout), cancel)?;
+        if status.is_some_and(|status| status.success()) {
+            return Ok(None);
+        }
+        let text = std::fs::read(&self.said).map_err(Failure::run)?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+        // The directory is another one each time.
+        let last = last.replace(&self.directory.display().to_string(), "{}");
+        Ok(Some(format!("{}: {}", shown(status), last.trim())))
+    }
+
+    /// What is said of the first directory of a kind.
+    fn failed(
+        &self,
+        recording: &Recording,
+        directory: &Directory,
+        moment: Moment,
+        says: String,
+        number: usize,
+    ) -> Outcome<Failed> {
+        let text = std::fs::read(&self.printed).map_err(Failure::run)?;
+        let printed = &text[..(moment.printed as usize).min(text.len())];
+        let last = String::from_utf8_lossy(printed);
+        let last = last.lines().next_back().unwrap_or_default().to_owned();
+        let until = moment.ended + usize::from(moment.in_next);
+        let begin = until.saturating_sub(CALLS_SHOWN);
+        let calls = &recording.steps[begin..until];
+        let kept = self.args.keep.as_ref().map(|keep| {
+            let path = keep.join(format!("{number}.img"));
+            let mut contents = (*recording.before).clone();
+            contents.extend(directory.changes.iter().cloned());
+            write_image(&path, &contents, recording.blocks).map_err(Failure::Run)?;
+            std::fs::write(keep.join(format!("{number}.printed")), printed).map_err(Failure::run)?;
+            Ok::<_, Failure>(path)
+        });
+        Ok(Failed {
+            says,
+            directories: 1,
+            calls_ended: moment.ended,
+            in_next: moment.in_next,
+            course: moment.course.to_string(),
+            printed_bytes: moment.printed,
+            printed_last: last,
+            calls: (begin + 1..).zip(calls).map(|(at, step)| format!("{at:>5}  {}", step.shown)).collect(),
+            not_synced: not_synced(&recording.steps[..moment.ended]),
+            kept: kept.transpose()?,
+        })
+    }
+}
+
+/// A small device with room for a file system of this size.
+fn device(format: Format, size: Bytes) -> DeviceConfig {
+    let name = if format.is_dual() { "barrier-850" } else { "mobile-ufs" };
+    let mut config = preset(name).expect("it is among the presets");
+    let geometry = &mut config.geometry;
+    (geometry.channels, geometry.chips_per_channel, geometry.planes_per_die) = (2, 1, 1);
+    config.ftl.over_provisioning = 0.3;
+    let block_bytes = u64::from(geometry.pages_per_block) * geometry.page_bytes.0;
+    let blocks = size.0 as f64 / (1.0 - config.ftl.over_provisioning) / block_bytes as f64;
+    config.geometry.blocks_per_plane = (blocks / 2.0).ceil() as u32 + 16;
+    config
+}
+
+/// How a mount is told of a format.
+fn mounted(format: Format) -> mounted_as::Format {
+    let commit_mode: CommitMode = format.commit_mode();
+    match format.is_ext4() {
+        true => mounted_as::Format::Ext4(Ext4Options {
+            journaling: format.journaling(),
+            commit_mode,
+            ..Ext4Options::default()
+        }),
+        false => mounted_as::Format::F2fs {
+            range_checkpoints: false,
+            fastboot: F2fsOptions::default().fastboot,
+            commit_mode,
+        },
+    }
+}
+
+/// Waits for the end of a process; nothing if it took too long, and then it and what it has begun are killed.
+fn ended(
+    mut child: Child,
+    timeout: Option<WallDuration>,
+    cancel: &AtomicBool,
+) -> Outcome<Option<ExitStatus>> {
+    let begun = Instant::now();
+    let group = Pid::from_child(&child);
+    let process = pidfd_open(group, PidfdFlags::empty()).map_err(Failure::run)?;
+    loop {
+        // Readable when it has ended; a signal to us only wakes up earlier.
+        let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&LOOK));
+        if let Some(status) = child.try_wait().map_err(Failure::run)? {
+            return Ok(Some(status));
+        }
+        let is_late = timeout.is_some_and(|timeout| begun.elapsed() > timeout);
+        let is_stopped = cancel.load(Ordering::Relaxed);
+        if is_late || is_stopped {
+            let _ = kill_process_group(group, Signal::KILL);
+            child.wait().map_err(Failure::run)?;
+            return if is_stopped { Err(Failure::Interrupted) } else { Ok(None) };
+        }
+    }
+}
+
+fn shown(status: Option<ExitStatus>) -> String {
+    match status {
+        None => "it takes too long".into(),
+        Some(status) => match status.code() {
+            Some(code) => format!("exit code {code}"),
+            None => status.to_string(),
+        },
+    }
+}
+
+fn plural(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
+/// What has changed since it was last synced, a line for each file and name.
+fn not_synced(steps: &[Step]) -> Vec<String> {
+    /// An inode, or a name in it.
+    type Changed<'a> = (Ino, Option<&'a [u8]>);
+    let mut pending: BTreeMap<Changed<'_>, (usize, &str)> = BTreeMap::new();
+    for (number, step) in (1..).zip(steps) {
+        let mut change = |ino: Ino, name| pending.insert((ino, name), (number, step.shown.as_str()));
+        match &step.call {
+            Call::Write { ino, .. } | Call::Allocate { ino, .. } => drop(change(*ino, None)),
+            Call::SetAttr { ino, changes } if changes.size.is_some() => drop(change(*ino, None)),
+            Call::SetXattr { ino, .. } | Call::RemoveXattr { ino, .. } => drop(change(*ino, None)),
+            Call::Make { dir, name, .. }
+            | Call::Symlink { dir, name, .. }
+            | Call::Link { dir, name, .. }
+            | Call::Remove { dir, name, .. } => drop(change(*dir, Some(&**name))),
+            Call::Rename { to: (dir, name), .. } => drop(change(*dir, Some(&**name))),
+            Call::Sync { ino, .. } => pending.retain(|(of, _), _| of != ino),
+            Call::SetAttr { .. } | Call::Barrier { .. } | Call::Forget { .. } => {}
+        }
+    }
+    let mut pending: Vec<(usize, &str)> = pending.into_values().collect();
+    pending.sort_unstable();
+    let newest = pending.split_off(pending.len().saturating_sub(PENDING_SHOWN));
+    newest.into_iter().map(|(number, shown)| format!("{shown} (call {number})")).collect()
+}
+
+impl Report {
+    fn table(&self) -> String {
+        let mut text = format!(
+            "recorded: {} calls, {} bytes printed, on {}\n",
+            thousands(self.calls as u64),
+            thousands(self.printed_bytes),
+            self.format
+        );
+        let _ = writeln!(
+            text,
+            "cut: {} courses of time, {} positions, {} states of the disk, {} recovered; different directories: {}",
+            self.courses,
+            thousands(self.cuts),
+            thousands(self.states),
+            thousands(self.recovered),
+            thousands(self.directories as u64)
+        );
+        let left_out = match self.left_out {
+            0 => String::new(),
+            left => format!(", left out (--checks): {}", thousands(left as u64)),
+        };
+        let failed: usize = self.failures.iter().map(|failed| failed.directories).sum();
+        let _ = writeln!(
+            text,
+            "judged: {}, not good: {}{left_out}",
+            thousands(self.judged as u64),
+            thousands(failed as u64)
+        );
+        for (number, failed) in (1..).zip(&self.failures) {
+            let more = match failed.directories {
+                1 => String::new(),
+                all => format!(" ({all} directories like this)"),
+            };
+            let _ = writeln!(text, "\n{number}. {}{more}", failed.says);
+            let when = match failed.in_next {
+                true => format!("in call {}", failed.calls_ended + 1),
+                false => format!("after call {}", failed.calls_ended),
+            };
+            let _ = writeln!(text, "   The power went {when} of {}; {}.", self.calls, failed.course);
+            let promised = match failed.printed_bytes {
+                0 => "nothing".to_owned(),
+                bytes => format!("{bytes} bytes, the last line `{}`", failed.printed_last),
+            };
+            let _ = writeln!(text, "   It had printed {promised}.");
+            for call in &failed.calls {
+                let _ = writeln!(text, "   {call}");
+            }
+            if !failed.not_synced.is_empty() {
+                let _ = writeln!(text, "   Not synced since: {}.", failed.not_synced.join("; "));
+            }
+            if let Some(kept) = &failed.kept {
+                let _ = writeln!(text, "   Kept: {}", kept.display());
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,55 @@
+//! Where a file has data, and where holes.
+//!
+//! Place in the data flow: a [`File`](super::File) seeks; the file system says what is on the disk, the page cache what is
+//! not there yet.
+//!
+//! Invariant: a page that is dirty or being written is data, whatever is on the disk; a page that is clean is what the disk
+//! has. Between the file system's answer and the look at the cache nothing waits, so no page is written in between.
+
+use super::file::File;
+use super::io::PAGE;
+use super::types::*;
+use super::{Errno, Fs};
+
+impl<F: Fs> File<F> {
+    /// The first byte from `from` on that is data, or in a hole; see [`File::seek`].
+    pub(crate) async fn find_part(&self, from: u64, is_data_wanted: bool) -> Result<u64> {
+        let vfs = self.vfs();
+        vfs.charge_call(0, 0).await;
+        if !self.kind().is_file() {
+            return Err(Errno::EINVAL);
+        }
+        let inode = self.inode();
+        let _lock = inode.lock.shared().await;
+        let size = inode.size.get();
+        if from >= size {
+            return Err(Errno::ENXIO);
+        }
+        let (mut at, end) = (from / PAGE, size.div_ceil(PAGE));
+        let mut unclean = Vec::new();
+        while at < end {
+            let run = vfs.0.fs.pages_from(inode.ino, at).await?;
+            let run_end = run.end.min(end);
+            unclean.clear();
+            if !run.has_data {
+                vfs.0.pages.borrow().unclean_indices(inode.owner, (at, run_end), &mut unclean);
+            }
+            let found = match (run.has_data, is_data_wanted) {
+                (true, true) => Some(at),
+                (true, false) => None,
+                (false, true) => unclean.first().copied(),
+                // The first page that is not among those which begin the run.
+                (false, false) => {
+                    let behind =
+                        (at..).zip(&unclean).take_while(|(page, index)| page == *index).count() as u64;
+                    Some(at + behind).filter(|page| *page < run_end)
+                }
+            };
+            if let Some(page) = found {
+                return Ok(from.max(page * PAGE));
+            }
+            at = run_end.max(at + 1);
+        }
+        if is_data_wanted { Err(Errno::ENXIO) } else { Ok(size) }
+    }
+}

@@ -1,0 +1,186 @@
+//! Calls that change a file system, as its mount got them, and how they are made again on another one.
+//!
+//! Invariant: inodes are named by the numbers that they had when the recording was made; on a file system that begins with the same
+//! contents the numbers of what was there are the same, those of what is made are translated.
+
+use flashweir_fs::vfs::{
+    Access, Barrier, Creds, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode, Result, SetAttr, Source,
+    SyncKind, Vfs, XattrMode,
+};
+use std::collections::BTreeMap;
+
+/// A call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Makes an inode, which got the number `made`.
+    Make { creds: Creds, dir: Ino, name: Box<[u8]>, kind: Kind, permissions: u16, made: Ino },
+    /// Makes a symbolic link; likewise.
+    Symlink { creds: Creds, dir: Ino, name: Box<[u8]>, target: Box<[u8]>, made: Ino },
+    /// Gives an inode one more name.
+    Link { creds: Creds, ino: Ino, dir: Ino, name: Box<[u8]> },
+    /// Takes a name away.
+    Remove { creds: Creds, dir: Ino, name: Box<[u8]>, of_dir: bool },
+    /// Moves a name.
+    Rename { creds: Creds, from: (Ino, Box<[u8]>), to: (Ino, Box<[u8]>), mode: RenameMode },
+    /// Changes attributes or the size.
+    SetAttr { ino: Ino, changes: SetAttr },
+    /// Writes, past the page cache if `direct`.
+    Write { ino: Ino, offset: u64, bytes: Box<[u8]>, direct: bool },
+    /// Changes what a range of a file takes.
+    Allocate { ino: Ino, offset: u64, len: u64, room: Room },
+    /// Sets an extended attribute.
+    SetXattr { ino: Ino, name: Box<[u8]>, value: Box<[u8]>, mode: XattrMode },
+    /// Removes one.
+    RemoveXattr { ino: Ino, name: Box<[u8]> },
+    /// Makes durable.
+    Sync { ino: Ino, kind: SyncKind },
+    /// Orders.
+    Barrier { ino: Ino, kind: Barrier },
+    /// Nobody uses the inode any more: without names it is gone.
+    Forget { ino: Ino },
+}
+
+/// What becomes of a range of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Room is set aside.
+    Reserved { keep_size: bool },
+    /// A hole.
+    Hole,
+    /// Zeros.
+    Zeros { keep_size: bool },
+}
+
+impl Room {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub async fn make<F: Fs>(self, file: &File<F>, offset: u64, len: u64) -> Result<()> {
+        match self {
+            Self::Reserved { keep_size } => file.allocate(offset, len, keep_size).await,
+            Self::Hole => file.punch_hole(offset, len).await,
+            Self::Zeros { keep_size } => file.zero_range(offset, len, keep_size).await,
+        }
+    }
+}
+
+/// A call that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The call.
+    pub call: Call,
+    /// In words, with paths.
+    pub shown: String,
+    /// Bytes that the program had printed before the call was made.
+    pub printed: u64,
+}
+
+/// Makes recorded calls again.
+pub(super) struct Player<F: Fs> {
+    vfs: Vfs<F>,
+    /// What was made since, by its number in the recording.
+    numbers: BTreeMap<Ino, Ino>,
+    kept: BTreeMap<Ino, Kept<F>>,
+    /// Files in use, and whether they are used past the page cache.
+    files: BTreeMap<(Ino, bool), File<F>>,
+}
+
+impl<F: Fs> Player<F> {
+    pub(super) fn new(vfs: Vfs<F>) -> Self {
+        Self { vfs, numbers: BTreeMap::new(), kept: BTreeMap::new(), files: BTreeMap::new() }
+    }
+
+    fn number(&self, recorded: Ino) -> Ino {
+        self.numbers.get(&recorded).copied().unwrap_or(recorded)
+    }
+
+    async fn file(&mut self, recorded: Ino, direct: bool) -> Result<&File<F>> {
+        let key = (recorded, direct);
+        if !self.files.contains_key(&key) {
+            let ino = self.number(recorded);
+            let is_dir = self.vfs.attr_of(ino).await?.kind.is_dir();
+            let access = if is_dir { Access::Read } else { Access::ReadWrite };
+            let flags = OpenFlags { access, ..OpenFlags::default() };
+            let flags = if direct { flags.direct() } else { flags };
+            let file = self.vfs.open_inode(&Creds::checked(0, 0), ino, flags).await?;
+            self.files.insert(key, file);
+        }
+        self.files.get(&key).ok_or(Errno::EIO)
+    }
+
+    async fn made(&mut self, recorded: Ino, made: Ino) -> Result<()> {
+        let kept = self.vfs.keep(made).await?;
+        // The number may have been that of another inode, which is gone.
+        self.numbers.retain(|_, ino| *ino != made);
+        self.numbers.insert(recorded, made);
+        self.kept.insert(recorded, kept);
+        Ok(())
+    }
+
+    /// What is about to lose a name stays until it is forgotten, as the kernel has it.
+    async fn keep_named(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
+        let Ok(attr) = self.vfs.lookup_name(dir, name).await else { return Ok(()) };
+        let recorded = self.numbers.iter().find(|(_, ino)| **ino == attr.ino);
+        let recorded = recorded.map_or(attr.ino, |(recorded, _)| *recorded);
+        if !self.kept.contains_key(&recorded) {
+            self.kept.insert(recorded, self.vfs.keep(attr.ino).await?);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn apply(&mut self, call: &Call) -> Result<()> {
+        let vfs = self.vfs.clone();
+        match call {
+            Call::Make { creds, dir, name, kind, permissions, made } => {
+                let attr = vfs.make_node(creds, self.number(*dir), name, *kind, *permissions).await?;
+                self.made(*made, attr.ino).await
+            }
+            Call::Symlink { creds, dir, name, target, made } => {
+                let attr = vfs.make_symlink(creds, self.number(*dir), name, target).await?;
+                self.made(*made, attr.ino).await
+            }
+            Call::Link { creds, ino, dir, name } => {
+                vfs.link_name(creds, self.number(*ino), self.number(*dir), name).await.map(drop)
+            }
+            Call::Remove { creds, dir, name, of_dir } => {
+                let dir = self.number(*dir);
+                self.keep_named(dir, name).await?;
+                vfs.remove_name(creds, dir, name, *of_dir).await
+            }
+            Call::Rename { creds, from, to, mode } => {
+                let (from_dir, to_dir) = (self.number(from.0), self.number(to.0));
+                self.keep_named(to_dir, &to.1).await?;
+                vfs.rename_name(creds, (from_dir, &from.1), (to_dir, &to.1), *mode).await
+            }
+            Call::SetAttr { ino, changes } => vfs.set_attr_of(self.number(*ino), changes).await.map(drop),
+            Call::Write { ino, offset, bytes, direct } => {
+                let written = self.file(*ino, *direct).await?.pwrite(*offset, Source::bytes(bytes)).await?;
+                if written == bytes.len() as u64 { Ok(()) } else { Err(Errno::ENOSPC) }
+            }
+            Call::Allocate { ino, offset, len, room } => {
+                room.make(self.file(*ino, false).await?, *offset, *len).await
+            }
+            Call::SetXattr { ino, name, value, mode } => {
+                let ino = self.number(*ino);
+                vfs.set_xattr_of(&Creds::checked(0, 0), ino, name, value, *mode).await
+            }
+            Call::RemoveXattr { ino, name } => {
+                vfs.remove_xattr_of(&Creds::checked(0, 0), self.number(*ino), name).await
+            }
+            Call::Sync { ino, kind } => self.file(*ino, false).await?.sync(*kind).await,
+            Call::Barrier { ino, kind } => self.file(*ino, false).await?.barrier(*kind).await,
+            Call::Forget { ino } => {
+                for direct in [false, true] {
+                    if let Some(file) = self.files.remove(&(*ino, direct)) {
+                        file.close().await?;
+                    }
+                }
+                if let Some(kept) = self.kept.remove(ino) {
+                    kept.end().await?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

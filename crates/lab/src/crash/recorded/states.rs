@@ -1,0 +1,475 @@
+//! What a power cut may leave of what a program did.
+//!
+//! A recording is done on the model device of the contract, which may show after a cut whatever a disk may that keeps its word
+//! ([`crate::model_port`]), at several paces ([`Course`]): what the host writes back, and when it commits, depends on how time
+//! passes between the calls.
+//!
+//! Place in the data flow: each image that was drawn is recovered by a mount; what can be seen of it is one [`Directory`].
+
+use super::calls::{Player, Step};
+use crate::crash::files::Format;
+use crate::crash::files::explorer::{Effort, begin, positions, states_at};
+use crate::crash::files::tree::{Body, Tree};
+use crate::crash::files::volume::Disk as _;
+use crate::model_port::ModelPort;
+use crate::stack::FlushMode;
+use flashweir_contract::Contents;
+use flashweir_core::random::mix;
+use flashweir_core::{Duration, Lpn, Payload, Stream};
+use flashweir_fs::ext4::{self, Ext4, Ext4Options};
+use flashweir_fs::f2fs::{self, F2fs, F2fsOptions};
+use flashweir_fs::port::BlockPort;
+use flashweir_fs::vfs::{CacheConfig, Fs, MountOptions, Vfs};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Memory of the page cache.
+const CACHE_BYTES: u64 = 256 << 20;
+/// Longer than ext4 waits until it commits, and shorter than dirty pages stay in memory.
+const COMMITTED: Duration = Duration::from_secs(6);
+/// Longer than dirty pages stay in memory.
+const WRITTEN_BACK: Duration = Duration::from_secs(40);
+/// Of ten calls in a drawn course so many are followed by a commit, and by a sync of everything.
+const DRAWN_COMMITTED: u64 = 2;
+const DRAWN_SYNCED: u64 = 1;
+/// Legal states of one position that are looked at.
+const STATES_AT_MAX: usize = 600;
+/// Positions of a course that are looked at.
+const POSITIONS_MAX: usize = 2_000;
+
+/// What a program did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// What the disk held before, when it was not mounted.
+    pub before: Arc<Contents>,
+    /// Blocks of the disk.
+    pub blocks: u64,
+    /// Its calls, in the order in which they ended.
+    pub steps: Vec<Step>,
+    /// Bytes that it had printed at its end.
+    pub printed: u64,
+}
+
+impl Recording {
+    /// What was printed when the call with this number began.
+    fn printed(&self, step: usize) -> u64 {
+        self.steps.get(step).map_or(self.printed, |step| step.printed)
+    }
+}
+
+/// How far to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How the file system is mounted.
+    pub format: Format,
+    /// Courses of time that are drawn, beside the fixed ones.
+    pub drawn: u32,
+    /// Images of a course that are recovered at most.
+    pub states_max: usize,
+    /// What is drawn.
+    pub seed: u64,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// How time passes while the calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Course {
+    /// They follow each other at once.
+    Busy,
+    /// After each the journal is committed, as it is after some seconds.
+    Committed,
+    /// After each everything is written back, as it is after half a minute, and then synced, as somebody else may do.
+    Synced,
+    /// After some of them one of both happens.
+    Drawn(u64),
+}
+
+impl fmt::Display for Course {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("no time passes between the calls"),
+            Self::Committed => f.write_str("6 s pass after each call"),
+            Self::Synced => f.write_str("40 s pass after each call, and everything is synced"),
+            Self::Drawn(seed) => {
+                write!(f, "after some calls 6 s pass, after some 40 s and a sync (draw {seed})")
+            }
+        }
+    }
+}
+
+impl Course {
+    fn all(config: &Config) -> Vec<Self> {
+        let drawn = (0..u64::from(config.drawn)).map(|draw| Self::Drawn(config.seed.wrapping_add(draw)));
+        [Self::Busy, Self::Committed, Self::Synced].into_iter().chain(drawn).collect()
+    }
+
+    /// How long it is quiet after a call, and whether then everything is synced.
+    fn pause(self, step: usize) -> (Duration, bool) {
+        match self {
+            Self::Busy => (Duration::ZERO, false),
+            Self::Committed => (COMMITTED, false),
+            Self::Synced => (WRITTEN_BACK, true),
+            Self::Drawn(seed) => match Stream::new(mix(seed) ^ step as u64, "pauses").below(10) {
+                draw if draw < DRAWN_SYNCED => (WRITTEN_BACK, true),
+                draw if draw < DRAWN_SYNCED + DRAWN_COMMITTED => (COMMITTED, false),
+                _ => (Duration::ZERO, false),
+            },
+        }
+    }
+}
+
+/// When the power went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Calls that had ended.
+    pub ended: usize,
+    /// Whether the next one had begun.
+    pub in_next: bool,
+    /// Bytes that the program had printed.
+    pub printed: u64,
+    /// How time passed.
+    pub course: Course,
+}
+
+/// A directory that a power cut may leave.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    /// What can be seen of it.
+    pub digest: u64,
+    /// What a disk that shows it holds otherwise than before the recording.
+    pub changes: Vec<(Lpn, Payload)>,
+    /// The first moment of those at which least had been printed, and of those at which most had.
+    pub least: Moment,
+    /// See there.
+    pub most: Moment,
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Courses of time.
+    pub courses: u64,
+    /// Positions at which the power was cut.
+    pub cuts: u64,
+    /// States that are allowed there and that were looked at.
+    pub allowed: u64,
+    /// Of them, different images that were recovered.
+    pub recovered: u64,
+}
+
+/// Why nothing can be said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// The calls cannot be made again: they depend on how those of several threads follow each other.
+    Again(String),
+    /// A recovery fails: a bug of ours.
+    Recovery(String),
+    /// Somebody wanted no more of it.
+    Stopped,
+}
+
+/// The contents of a fresh file system on a disk of so many blocks. Errors are for people.
+///
+/// # Errors
+/// There is no room for one.
+pub fn fresh(format: Format, blocks: u64) -> Result<Contents, String> {
+    let mut port = ModelPort::new(format.device_kind().policy(), blocks, FlushMode::Flush);
+    let made = port.run(move |disk, _| async move {
+        match format.is_ext4() {
+            true => {
+                ext4::mkfs(&*disk, &ext4::Options::new(blocks)).await.map(drop).map_err(|e| e.to_string())
+            }
+            false => {
+                f2fs::mkfs(&*disk, &f2fs::Options::new(blocks)).await.map(drop).map_err(|e| e.to_string())
+            }
+        }
+    });
+    made.unwrap_or_else(|| Err("it waits for ever".into()))?;
+    Ok(port.contents())
+}
+
+/// A file system as [`Format`] says. Errors are for people.
+trait Playable: Fs + Sized {
+    async fn on(disk: Rc<dyn BlockPort>, format: Format) -> Result<Self, String>;
+}
+
+impl Playable for Ext4 {
+    async fn on(disk: Rc<dyn BlockPort>, format: Format) -> Result<Self, String> {
+        let (journaling, commit_mode) = (format.journaling(), format.commit_mode());
+        let options = Ext4Options { journaling, commit_mode, ..Ext4Options::default() };
+        Self::mount_with(disk, options).await.map_err(|error| error.to_string())
+    }
+}
+
+impl Playable for F2fs {
+    async fn on(disk: Rc<dyn BlockPort>, format: Format) -> Result<Self, String> {
+        let options = F2fsOptions { commit_mode: format.commit_mode(), ..F2fsOptions::default() };
+        Self::mount_with(disk, options).await.map_err(|error| error.to_string())
+    }
+}
+
+fn options() -> MountOptions {
+    MountOptions { cache: CacheConfig::of_bytes(CACHE_BYTES), ..MountOptions::default() }
+}
+
+/// Where in the log of the disk a call began and ended.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    begun: u32,
+    ended: u32,
+}
+
+/// The recording, played once.
+struct Run {
+    port: ModelPort,
+    spans: Vec<Span>,
+    end: u32,
+}
+
+fn play<F: Playable>(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
+    let policy = format.device_kind().policy();
+    let before = Arc::clone(&recording.before);
+    let mut port = ModelPort::with_contents(policy, before, recording.blocks, FlushMode::Flush);
+    let spans = Rc::new(RefCell::new(Vec::new()));
+    let (noted, log, calls) = (Rc::clone(&spans), port.clone(), Arc::clone(recording));
+    let played = port.run(move |disk, handle| async move {
+        let fs = F::on(disk, format).await.map_err(Wrong::Recovery)?;
+        let vfs = Vfs::mount(fs, handle.clone(), options());
+        let vfs = vfs.map_err(|error| Wrong::Recovery(error.to_string()))?;
+        begin(&vfs).await.map_err(|errno| Wrong::Recovery(format!("the first checkpoint: {errno:?}")))?;
+        let mut player = Player::new(vfs.clone());
+        for (index, step) in calls.steps.iter().enumerate() {
+            let begun = log.position().0;
+            let made = player.apply(&step.call).await;
+            made.map_err(|errno| Wrong::Again(format!("call {}, {}: {errno}", index + 1, step.shown)))?;
+            noted.borrow_mut().push(Span { begun, ended: log.position().0 });
+            let (pause, is_synced) = course.pause(index);
+            handle.sleep_until(handle.now() + pause).await;
+            if is_synced {
+                vfs.sync_all().await.map_err(|errno| Wrong::Recovery(format!("sync: {errno}")))?;
+            }
+        }
+        Ok(log.position().0)
+    });
+    let end = played.unwrap_or_else(|| Err(Wrong::Recovery("it waits for ever".into())))?;
+    let spans = spans.take();
+    Ok(Run { port, spans, end })
+}
+
+impl Run {
+    /// What had been done when the log was that long.
+    fn moment(&self, recording: &Recording, course: Course, position: u32) -> Moment {
+        let begun = self.spans.partition_point(|span| span.begun <= position);
+        let ended = self.spans.partition_point(|span| span.ended <= position).min(begun);
+        let in_next = begun > ended;
+        let printed = recording.printed(if in_next { ended } else { begun });
+        Moment { ended, in_next, printed, course }
+    }
+}
+
+/// What a mount that recovers a disk shows.
+fn recover<F: Playable>(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
+    let recovered = port.run(move |disk, handle| async move {
+        let vfs = Vfs::mount(F::on(disk, format).await?, handle, options()).map_err(|e| e.to_string())?;
+        let tree = Tree::read(&vfs, None, |ino, _| ino).await;
+        let tree = tree.map_err(|wrong| format!("{}: {}", wrong.path, wrong.errno))?;
+        vfs.unmount().await.map_err(|errno| format!("unmount: {errno}"))?;
+        Ok(tree)
+    });
+    recovered.unwrap_or_else(|| Err("recovery waits for ever".into())).map_err(Wrong::Recovery)
+}
+
+/// A number for what can be seen: paths, kinds, contents, rights and attributes.
+fn digest(tree: &Tree) -> u64 {
+    let text = |text: &[u8]| Payload::Bytes(Arc::from(text)).identity();
+    let mut digest = 0u64;
+    let mut todo = vec![(String::new(), tree.root)];
+    let mut paths: BTreeMap<u64, u64> = BTreeMap::new();
+    while let Some((path, number)) = todo.pop() {
+        let name = text(path.as_bytes());
+        // A further name of an inode stands for the first.
+        let first = *paths.entry(number).or_insert(name);
+        let node = &tree.nodes[&number];
+        let body = match &node.body {
+            Body::File(bytes) => mix(1) ^ text(bytes) ^ mix(bytes.len() as u64),
+            Body::Symlink(target) => mix(2) ^ text(target.as_bytes()),
+            Body::Other => mix(3),
+            Body::Directory(entries) => {
+                todo.extend(entries.iter().map(|(name, child)| (format!("{path}/{name}"), *child)));
+                mix(4)
+            }
+        };
+        let attributes = node.xattrs.iter().fold(u64::from(node.mode), |hash, (name, value)| {
+            mix(hash ^ text(name.as_bytes())).wrapping_add(text(value))
+        });
+        digest = digest.wrapping_add(mix(mix(name ^ mix(first)) ^ mix(body) ^ attributes));
+    }
+    digest
+}
+
+/// What one course may leave.
+fn of_course<F: Playable>(
+    recording: &Arc<Recording>,
+    config: &Config,
+    course: Course,
+    stop: &AtomicBool,
+    done: &AtomicU64,
+) -> Result<(Counts, BTreeMap<u64, Directory>), Wrong> {
+    let run = play::<F>(recording, config.format, course)?;
+    let (port, effort) = (&run.port, Effort { draws: 40, ..Effort::default() });
+    let mut cuts = positions(&port.log(), run.end);
+    // Of many positions those at the ends of calls, and some of the others.
+    let ends: BTreeSet<u32> = run.spans.iter().flat_map(|span| [span.begun, span.ended]).collect();
+    let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
+    cuts.retain(|cut| ends.contains(cut) || mix(u64::from(*cut)).is_multiple_of(stride));
+    let mut counts = Counts { courses: 1, cuts: cuts.len() as u64, ..Counts::default() };
+    // Images by rank: what everything leaves that was written, and nothing of it, come first.
+    let mut ranks: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut by_cut = Vec::new();
+    for &cut in &cuts {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Wrong::Stopped);
+        }
+        let mut states = states_at(port, cut, 0, &effort);
+        states.truncate(STATES_AT_MAX);
+        counts.allowed += states.len() as u64;
+        for (index, (image, _)) in states.iter().enumerate() {
+            let is_end = index == 0 || index + 1 == states.len();
+            let rank = if is_end { 0 } else { mix(image ^ config.seed).max(1) };
+            let known = ranks.entry(*image).or_insert(rank);
+            *known = rank.min(*known);
+        }
+        by_cut.push((cut, states));
+    }
+    let mut ranked: Vec<(u64, u64)> = ranks.into_iter().map(|(image, rank)| (rank, image)).collect();
+    ranked.sort_unstable();
+    ranked.truncate(config.states_max);
+    let chosen: BTreeSet<u64> = ranked.into_iter().map(|(_, image)| image).collect();
+    let mut digests: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut directories: BTreeMap<u64, Directory> = BTreeMap::new();
+    for (cut, states) in by_cut {
+        let moment = run.moment(recording, course, cut);
+        for (image, state) in states.into_iter().filter(|(image, _)| chosen.contains(image)) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Wrong::Stopped);
+            }
+            let known = digests.get(&image).copied();
+            let seen = match known {
+                Some(seen) => seen,
+                None => {
+                    let seen = digest(&recover::<F>(&mut port.woken(&state), config.format)?);
+                    counts.recovered += 1;
+                    done.fetch_add(1, Ordering::Relaxed);
+                    digests.insert(image, seen);
+                    seen
+                }
+            };
+            let changes = || {
+                let now = port.woken(&state).contents();
+                let changed = |(lpn, _): &(Lpn, Payload)| recording.before.get(lpn) != now.get(lpn);
+                let old = recording.before.keys().filter(|lpn| !now.contains_key(lpn));
+                let old: Vec<_> = old.map(|lpn| (*lpn, Payload::Zero)).collect();
+                now.clone().into_iter().chain(old).filter(changed).collect()
+            };
+            let directory = directories.entry(seen).or_insert_with(|| Directory {
+                digest: seen,
+                changes: changes(),
+                least: moment,
+                most: moment,
+            });
+            directory.meet(moment, moment);
+        }
+    }
+    Ok((counts, directories))
+}
+
+impl Directory {
+    /// It may be seen at these moments, too.
+    fn meet(&mut self, least: Moment, most: Moment) {
+        if least.printed < self.least.printed {
+            self.least = least;
+        }
+        if most.printed > self.most.printed {
+            self.most = most;
+        }
+    }
+}
+
+/// Each directory that a power cut may leave, in the order in which they are first seen: nothing else depends on the number of
+/// threads. `progress` is told the fraction that is done, and says whether to go on.
+///
+/// # Errors
+/// See [`Wrong`].
+pub fn directories(
+    recording: &Arc<Recording>,
+    config: &Config,
+    mut progress: impl FnMut(f64) -> bool,
+) -> Result<(Counts, Vec<Directory>), Wrong> {
+    let courses = Course::all(config);
+    let (stop, done, next) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let expected = (courses.len() * config.states_max).max(1) as f64;
+    let work = |course| match config.format.is_ext4() {
+        true => of_course::<Ext4>(recording, config, course, &stop, &done),
+        false => of_course::<F2fs>(recording, config, course, &stop, &done),
+    };
+    let mut results = std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        for _ in 0..config.threads.clamp(1, courses.len()) {
+            let (sender, courses, next, work) = (sender.clone(), &courses, &next, &work);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    let Some(course) = courses.get(index) else { break };
+                    if sender.send((index, work(*course))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut results = BTreeMap::new();
+        while results.len() < courses.len() {
+            match receiver.recv_timeout(std::time::Duration::from_millis(100)) {
+                Ok((index, result)) => {
+                    results.insert(index, result);
+                }
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            let part = (done.load(Ordering::Relaxed) as f64 / expected)
+                .max(results.len() as f64 / courses.len() as f64);
+            if !progress(part.min(1.0)) {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+        results
+    });
+    let mut counts = Counts::default();
+    let mut all: Vec<Directory> = Vec::new();
+    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+    for index in 0..courses.len() {
+        let Some(result) = results.remove(&index) else { return Err(Wrong::Stopped) };
+        let (of_course, directories) = result?;
+        counts.courses += of_course.courses;
+        counts.cuts += of_course.cuts;
+        counts.allowed += of_course.allowed;
+        counts.recovered += of_course.recovered;
+        let mut directories: Vec<Directory> = directories.into_values().collect();
+        directories.sort_by_key(|directory| (directory.most, directory.digest));
+        for directory in directories {
+            match places.get(&directory.digest) {
+                Some(place) => all[*place].meet(directory.least, directory.most),
+                None => {
+                    places.insert(directory.digest, all.len());
+                    all.push(directory);
+                }
+            }
+        }
+    }
+    Ok((counts, all))
+}

@@ -1,0 +1,109 @@
+//! The mount itself: by the system call for root, by Debian's `fusermount3` for others.
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, IoSliceMut, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What mounts for those who may not.
+const HELPER: &str = "fusermount3";
+
+/// How something is to be mounted. The kernel checks rights by modes, for all users.
+#[derive(Clone, Debug)]
+pub(crate) struct Mounting {
+    /// What the table of mounts calls it.
+    pub(crate) source: String,
+    /// Of its kind, `fuse.` before it.
+    pub(crate) kind: &'static str,
+    pub(crate) read_only: bool,
+}
+
+impl Mounting {
+    /// Mounts; gives the device by which the kernel asks.
+    pub(super) fn mount(&self, at: &Path) -> io::Result<File> {
+        match self.mount_by_call(at) {
+            Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+                self.mount_by_helper(at)
+            }
+            mounted => mounted,
+        }
+    }
+
+    fn mount_by_call(&self, at: &Path) -> io::Result<File> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/fuse: {error}"));
+        let device = match rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::ACCESS) => return Err(Errno::PERM.into()),
+            device => device.map_err(|errno| named(errno.into()))?,
+        };
+        let mode = std::fs::metadata(at)?.mode() & 0o170_000;
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let options = format!(
+            "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions,allow_other",
+            device.as_raw_fd()
+        );
+        let options = CString::new(options).expect("there is no zero in it");
+        let mut flags = MountFlags::empty();
+        if self.read_only {
+            flags |= MountFlags::RDONLY;
+        }
+        if !rustix::process::geteuid().is_root() {
+            flags |= MountFlags::NOSUID | MountFlags::NODEV;
+        }
+        let kind = format!("fuse.{}", self.kind);
+        rustix::mount::mount(&*self.source, at, &*kind, flags, Some(options.as_c_str()))?;
+        Ok(device.into())
+    }
+
+    /// The helper opens the device, mounts, and sends the device through a socket, which is its standard input.
+    fn mount_by_helper(&self, at: &Path) -> io::Result<File> {
+        let (ours, theirs) = UnixStream::pair()?;
+        // Commas and backslashes part options.
+        let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
+        let mut options = format!("fsname={source},subtype={},default_permissions,allow_other", self.kind);
+        if self.read_only {
+            options += ",ro";
+        }
+        let mut command = Command::new(HELPER);
+        command.arg("-o").arg(options).arg("--").arg(at).env("_FUSE_COMMFD", "0");
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| {
+            let at = String::from_utf8_lossy(at.as_os_str().as_bytes()).into_owned();
+            io::Error::new(error.kind(), format!("{HELPER}, which mounts {at} for others than root: {error}"))
+        })?;
+        drop(command);
+        let device = receive(&ours);
+        let mut said = String::new();
+        if let Some(mut errors) = child.stderr.take() {
+            let _ = errors.read_to_string(&mut said);
+        }
+        let status = child.wait()?;
+        match device {
+            Ok(device) if status.success() => Ok(device),
+            Err(error) if said.is_empty() => Err(error),
+            _ => Err(io::Error::other(said.trim().to_owned())),
+        }
+    }
+}
+
+/// A descriptor that comes through a socket.
+fn receive(socket: &UnixStream) -> io::Result<File> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let device = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    device.map(File::from).ok_or_else(|| io::Error::other(format!("{HELPER} sends no device")))
+}

@@ -1,0 +1,560 @@
+//! Answers and notices to the kernel: words to bytes, and which requests are still to be answered.
+
+use super::NodeId;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, IoSlice, Write as _};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+// Codes of notices.
+const FORGET_PAGES: i32 = 2;
+const FORGET_NAME: i32 = 3;
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nobody has begun with it.
+    Waits,
+    /// Somebody works on it, and it cannot be taken back.
+    Works,
+    /// Somebody works on it, and goes on if nobody waits any more.
+    Promises,
+}
+
+/// The device, and the requests that were read from it and not answered.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) device: File,
+    open: Mutex<BTreeMap<u64, Stage>>,
+}
+
+impl Channel {
+    pub(super) fn new(device: File) -> Arc<Self> {
+        Arc::new(Self { device, open: Mutex::default() })
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Stage>> {
+        self.open.lock().expect("nobody panics with it")
+    }
+
+    /// A request was read.
+    pub(super) fn admit(self: &Arc<Self>, unique: u64) -> Reply {
+        self.open().insert(unique, Stage::Waits);
+        Reply { channel: Arc::clone(self), unique: Some(unique) }
+    }
+
+    /// The kernel says that nobody needs the answer to `of`, if it can still be without.
+    pub(super) fn interrupt(&self, unique: u64, of: u64) {
+        let stage = {
+            let mut open = self.open();
+            let stage = open.get(&of).copied();
+            if matches!(stage, Some(Stage::Waits | Stage::Promises)) {
+                open.remove(&of);
+            }
+            stage
+        };
+        match stage {
+            Some(Stage::Waits | Stage::Promises) => self.write(of, -Errno::INTR.raw_os_error(), &[]),
+            Some(Stage::Works) => {}
+            // Another thread is about to admit it, or it has been answered: then the kernel does not know it any more.
+            None => self.write(unique, -Errno::AGAIN.raw_os_error(), &[]),
+        }
+    }
+
+    /// Writes an answer, or a notice, whose number is 0. The kernel does not want those that come after the end.
+    fn write(&self, unique: u64, code: i32, body: &[&[u8]]) {
+        let _ = self.write_checked(unique, code, body);
+    }
+
+    fn write_checked(&self, unique: u64, code: i32, body: &[&[u8]]) -> io::Result<()> {
+        let body_bytes: usize = body.iter().map(|part| part.len()).sum();
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&(16 + body_bytes as u32).to_ne_bytes());
+        header[4..8].copy_from_slice(&code.to_ne_bytes());
+        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        let (first, second) = (body.first().copied().unwrap_or(&[]), body.get(1).copied().unwrap_or(&[]));
+        debug_assert!(body.len() <= 2);
+        // All at once, or not at all.
+        (&self.device)
+            .write_vectored(&[IoSlice::new(&header), IoSlice::new(first), IoSlice::new(second)])
+            .map(drop)
+    }
+}
+
+/// What one request is answered by.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    channel: Arc<Channel>,
+    /// Nothing when it was answered.
+    unique: Option<u64>,
+}
+
+impl Reply {
+    /// The work begins, and cannot be taken back. False if the request was interrupted before.
+    pub(crate) fn begin(&self) -> bool {
+        self.come_to(Stage::Works)
+    }
+
+    /// Likewise, but who asked may leave, and the work goes on without him.
+    pub(crate) fn begin_promise(&self) -> bool {
+        self.come_to(Stage::Promises)
+    }
+
+    fn come_to(&self, stage: Stage) -> bool {
+        let unique = self.unique.expect("it is not answered");
+        match self.channel.open().get_mut(&unique) {
+            Some(at) => {
+                *at = stage;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn send(&mut self, code: i32, body: &[&[u8]]) {
+        if let Some(unique) = self.unique.take()
+            && self.channel.open().remove(&unique).is_some()
+        {
+            self.channel.write(unique, code, body);
+        }
+    }
+
+    /// It is done.
+    pub(crate) fn ok(mut self) {
+        self.send(0, &[]);
+    }
+
+    /// It cannot be done, for this reason.
+    pub(crate) fn error(mut self, errno: Errno) {
+        self.send(-errno.raw_os_error(), &[]);
+    }
+
+    /// What was asked for, as it is.
+    pub(crate) fn bytes(mut self, bytes: &[u8]) {
+        self.send(0, &[bytes]);
+    }
+
+    pub(crate) fn entry(self, entry: &Entry) {
+        self.bytes(&entry.encode());
+    }
+
+    pub(crate) fn attributes(self, attributes: &Attributes, valid: Duration) {
+        let mut words = Words::<104>::new();
+        words.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0);
+        attributes.encode(&mut words);
+        self.bytes(&words.bytes());
+    }
+
+    pub(crate) fn opened(self, handle: u64, flags: OpenFlags) {
+        self.bytes(&opened(handle, flags));
+    }
+
+    pub(crate) fn created(mut self, entry: &Entry, handle: u64, flags: OpenFlags) {
+        self.send(0, &[&entry.encode(), &opened(handle, flags)]);
+    }
+
+    /// So many bytes were written, or are there to be read.
+    pub(crate) fn count(self, bytes: u32) {
+        let mut words = Words::<8>::new();
+        words.u32(bytes).u32(0);
+        self.bytes(&words.bytes());
+    }
+
+    /// What an ioctl without data gives back.
+    pub(crate) fn ioctl(self, result: i32) {
+        let mut words = Words::<16>::new();
+        words.u32(result as u32).u32(0).u64(0);
+        self.bytes(&words.bytes());
+    }
+
+    pub(crate) fn statistics(self, of: &Statistics) {
+        let mut words = Words::<80>::new();
+        words.u64(of.blocks).u64(of.blocks_free).u64(of.blocks_available).u64(of.inodes).u64(of.inodes_free);
+        words.u32(of.block_bytes).u32(of.name_bytes_max).u32(of.block_bytes);
+        self.bytes(&words.bytes());
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.send(-Errno::IO.raw_os_error(), &[]);
+    }
+}
+
+/// What the kernel is to do with an open file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OpenFlags(u32);
+
+impl OpenFlags {
+    /// Pages stay from one opening to the next.
+    pub(crate) const KEEP_PAGES: Self = Self(1 << 1);
+    /// Direct writes go side by side.
+    pub(crate) const PARALLEL_WRITES: Self = Self(1 << 6);
+
+    /// Both.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+fn opened(handle: u64, flags: OpenFlags) -> [u8; 16] {
+    let mut words = Words::<16>::new();
+    words.u64(handle).u32(flags.0).u32(0);
+    words.bytes()
+}
+
+/// Attributes of an inode; `mode` with its type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) node: u64,
+    pub(crate) bytes: u64,
+    pub(crate) blocks_512: u64,
+    /// Seconds since 1970, and nanoseconds.
+    pub(crate) atime: (i64, u32),
+    pub(crate) mtime: (i64, u32),
+    pub(crate) ctime: (i64, u32),
+    pub(crate) mode: u32,
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) device: u32,
+    pub(crate) block_bytes: u32,
+}
+
+impl Attributes {
+    fn encode<const N: usize>(&self, words: &mut Words<N>) {
+        let times = [self.atime, self.mtime, self.ctime];
+        words.u64(self.node).u64(self.bytes).u64(self.blocks_512);
+        for time in times {
+            words.u64(time.0 as u64);
+        }
+        for time in times {
+            words.u32(time.1);
+        }
+        words.u32(self.mode).u32(self.links).u32(self.uid).u32(self.gid);
+        words.u32(self.device).u32(self.block_bytes).u32(0);
+    }
+}
+
+/// What a name stands for, and for how long that may be believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) attributes: Attributes,
+    pub(crate) generation: u64,
+    pub(crate) name_valid: Duration,
+    pub(crate) attributes_valid: Duration,
+}
+
+impl Entry {
+    fn encode(&self) -> [u8; 128] {
+        let mut words = Words::new();
+        words.u64(self.attributes.node).u64(self.generation);
+        words.u64(self.name_valid.as_secs()).u64(self.attributes_valid.as_secs());
+        words.u32(self.name_valid.subsec_nanos()).u32(self.attributes_valid.subsec_nanos());
+        self.attributes.encode(&mut words);
+        words.bytes()
+    }
+}
+
+/// Of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Statistics {
+    pub(crate) blocks: u64,
+    pub(crate) blocks_free: u64,
+    pub(crate) blocks_available: u64,
+    pub(crate) inodes: u64,
+    pub(crate) inodes_free: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) name_bytes_max: u32,
+}
+
+/// Entries of a directory, as many as there is room for.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Listing {
+    pub(crate) fn new(bytes_max: u32) -> Self {
+        Self { bytes: Vec::new(), bytes_max: bytes_max as usize }
+    }
+
+    /// Adds an entry, behind which reading goes on at `next`; false if there is no room. `mode`: its type.
+    pub(crate) fn add(&mut self, node: NodeId, next: u64, mode: u32, name: &[u8]) -> bool {
+        self.add_with(&[], node, next, mode, name)
+    }
+
+    /// Likewise with its attributes.
+    pub(crate) fn add_entry(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
+        let attributes = &entry.attributes;
+        self.add_with(&entry.encode(), NodeId(attributes.node), next, attributes.mode, name)
+    }
+
+    fn add_with(&mut self, first: &[u8], node: NodeId, next: u64, mode: u32, name: &[u8]) -> bool {
+        let bytes = (first.len() + 24 + name.len()).next_multiple_of(8);
+        if self.bytes.len() + bytes > self.bytes_max {
+            return false;
+        }
+        let end = self.bytes.len() + bytes;
+        self.bytes.extend_from_slice(first);
+        let mut words = Words::<24>::new();
+        words.u64(node.0).u64(next).u32(name.len() as u32).u32(mode >> 12 & 0o17);
+        self.bytes.extend_from_slice(&words.bytes());
+        self.bytes.extend_from_slice(name);
+        self.bytes.resize(end, 0);
+        true
+    }
+
+    pub(crate) fn send(&self, reply: Reply) {
+        reply.bytes(&self.bytes);
+    }
+}
+
+/// Numbers one behind the other; what is not set is zero.
+pub(super) struct Words<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> Words<N> {
+    pub(super) fn new() -> Self {
+        Self { bytes: [0; N], at: 0 }
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes[self.at..][..bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+        self
+    }
+
+    pub(super) fn u64(&mut self, number: u64) -> &mut Self {
+        self.put(&number.to_ne_bytes())
+    }
+
+    pub(super) fn u32(&mut self, number: u32) -> &mut Self {
+        self.put(&number.to_ne_bytes())
+    }
+
+    pub(super) fn u16(&mut self, number: u16) -> &mut Self {
+        self.put(&number.to_ne_bytes())
+    }
+
+    pub(super) fn bytes(&self) -> [u8; N] {
+        self.bytes
+    }
+}
+
+/// Tells the kernel what is not so any more. It may wait for answers before it takes a notice.
+#[derive(Clone, Debug)]
+pub(crate) struct Notifier(pub(super) Arc<Channel>);
+
+impl Notifier {
+    /// The pages of an inode, and its attributes.
+    ///
+    /// # Errors
+    /// The kernel does not know it.
+    pub(crate) fn forget_pages(&self, node: NodeId) -> io::Result<()> {
+        let mut words = Words::<24>::new();
+        // From its beginning to its end.
+        words.u64(node.0).u64(0).u64(0);
+        self.0.write_checked(0, FORGET_PAGES, &[&words.bytes()])
+    }
+
+    /// A name in a directory.
+    ///
+    /// # Errors
+    /// The kernel does not know it.
+    pub(crate) fn forget_name(&self, dir: NodeId, name: &[u8]) -> io::Result<()> {
+        let mut words = Words::<16>::new();
+        words.u64(dir.0).u32(name.len() as u32).u32(0);
+        self.0.write_checked(0, FORGET_NAME, &[&words.bytes(), &[name, &[0]].concat()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    /// A channel, and what the kernel would get of it: number, code, body.
+    struct Kernel(UnixStream);
+
+    fn channel() -> (Arc<Channel>, Kernel) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (Channel::new(File::from(OwnedFd::from(ours))), Kernel(theirs))
+    }
+
+    impl Kernel {
+        fn next(&mut self) -> Option<(u64, i32, Vec<u8>)> {
+            let mut header = [0; 16];
+            self.0.read_exact(&mut header).ok()?;
+            let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
+            let mut body = vec![0; word(0) as usize - 16];
+            self.0.read_exact(&mut body).unwrap();
+            Some((u64::from_ne_bytes(header[8..].try_into().unwrap()), word(4) as i32, body))
+        }
+    }
+
+    #[test]
+    fn a_request_is_answered_once() {
+        let (channel, mut kernel) = channel();
+        channel.admit(2).ok();
+        channel.admit(4).error(Errno::NOENT);
+        channel.admit(6).bytes(b"what is there");
+        drop(channel.admit(8));
+        assert_eq!(kernel.next(), Some((2, 0, vec![])));
+        assert_eq!(kernel.next(), Some((4, -2, vec![])));
+        assert_eq!(kernel.next(), Some((6, 0, b"what is there".to_vec())));
+        assert_eq!(kernel.next(), Some((8, -5, vec![])), "a reply that is dropped says EIO");
+        assert_eq!(kernel.next(), None);
+        assert!(channel.open().is_empty());
+    }
+
+    #[test]
+    fn an_interruption_answers_what_nobody_has_begun() {
+        let (channel, mut kernel) = channel();
+        let reply = channel.admit(2);
+        channel.interrupt(3, 2);
+        assert_eq!(kernel.next(), Some((2, -4, vec![])));
+        assert!(!reply.begin());
+        reply.ok();
+        assert_eq!(kernel.next(), None, "it has been answered");
+    }
+
+    #[test]
+    fn an_interruption_leaves_what_was_begun() {
+        let (channel, mut kernel) = channel();
+        let reply = channel.admit(2);
+        assert!(reply.begin());
+        channel.interrupt(3, 2);
+        assert_eq!(kernel.next(), None);
+        reply.ok();
+        assert_eq!(kernel.next(), Some((2, 0, vec![])));
+    }
+
+    #[test]
+    fn who_waits_for_a_sync_may_leave() {
+        let (channel, mut kernel) = channel();
+        let reply = channel.admit(2);
+        assert!(reply.begin_promise());
+        channel.interrupt(3, 2);
+        assert_eq!(kernel.next(), Some((2, -4, vec![])));
+        reply.ok();
+        assert_eq!(kernel.next(), None, "it has been answered");
+    }
+
+    #[test]
+    fn an_interruption_that_comes_before_its_request_is_said_again() {
+        let (channel, mut kernel) = channel();
+        channel.interrupt(3, 2);
+        assert_eq!(kernel.next(), Some((3, -11, vec![])));
+        let reply = channel.admit(2);
+        channel.interrupt(3, 2);
+        assert_eq!(kernel.next(), Some((2, -4, vec![])));
+        drop(reply);
+        assert_eq!(kernel.next(), None);
+    }
+
+    fn numbers(bytes: &[u8]) -> Vec<u64> {
+        bytes.chunks_exact(8).map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap())).collect()
+    }
+
+    /// Two words as one.
+    fn pair(low: u32, high: u32) -> u64 {
+        let (low, high) = if cfg!(target_endian = "big") { (high, low) } else { (low, high) };
+        u64::from(low) | u64::from(high) << 32
+    }
+
+    const FILE: Attributes = Attributes {
+        node: 11,
+        bytes: 12,
+        blocks_512: 13,
+        atime: (-14, 15),
+        mtime: (16, 17),
+        ctime: (18, 19),
+        mode: 0o100_644,
+        links: 20,
+        uid: 21,
+        gid: 22,
+        device: 23,
+        block_bytes: 24,
+    };
+
+    fn file_numbers() -> Vec<u64> {
+        let times = [-14_i64 as u64, 16, 18, pair(15, 17), pair(19, 0o100_644)];
+        [&[11, 12, 13][..], &times, &[pair(20, 21), pair(22, 23), pair(24, 0)]].concat()
+    }
+
+    #[test]
+    fn answers_are_laid_out_as_the_header_of_linux_says() {
+        let (channel, mut kernel) = channel();
+        let mut body = || numbers(&kernel.next().unwrap().2);
+        channel.admit(2).attributes(&FILE, Duration::new(3, 4));
+        assert_eq!(body(), [&[3, pair(4, 0)][..], &file_numbers()].concat());
+        let (name_valid, attributes_valid) = (Duration::new(5, 6), Duration::new(7, 8));
+        let entry = Entry { attributes: FILE, generation: 9, name_valid, attributes_valid };
+        let entry_numbers = [&[11, 9, 5, 7, pair(6, 8)][..], &file_numbers()].concat();
+        channel.admit(2).entry(&entry);
+        assert_eq!(body(), entry_numbers);
+        let flags = OpenFlags::KEEP_PAGES.and(OpenFlags::PARALLEL_WRITES);
+        channel.admit(2).created(&entry, 10, flags);
+        assert_eq!(body(), [&entry_numbers[..], &[10, pair(0b100_0010, 0)]].concat());
+        channel.admit(2).opened(10, OpenFlags::default());
+        assert_eq!(body(), [10, 0]);
+        channel.admit(2).count(77);
+        assert_eq!(body(), [pair(77, 0)]);
+        channel.admit(2).ioctl(-1);
+        assert_eq!(body(), [pair(u32::MAX, 0), 0]);
+        let of = Statistics {
+            blocks: 1,
+            blocks_free: 2,
+            blocks_available: 3,
+            inodes: 4,
+            inodes_free: 5,
+            block_bytes: 6,
+            name_bytes_max: 7,
+        };
+        channel.admit(2).statistics(&of);
+        assert_eq!(body(), [1, 2, 3, 4, 5, pair(6, 7), pair(6, 0), 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_listing_takes_what_there_is_room_for() {
+        let (channel, mut kernel) = channel();
+        let mut listing = Listing::new(71);
+        assert!(listing.add(NodeId(2), 1, 0o040_000, b"."));
+        assert!(listing.add(NodeId(3), 2, 0o100_000, b"eight by"));
+        assert!(!listing.add(NodeId(4), 3, 0o100_000, b""), "it needs 24 bytes, and there are 7");
+        listing.send(channel.admit(2));
+        let body = kernel.next().unwrap().2;
+        assert_eq!(numbers(&body[..24]), [2, 1, pair(1, 4)]);
+        assert_eq!(body[24..32], *b".\0\0\0\0\0\0\0");
+        assert_eq!(numbers(&body[32..56]), [3, 2, pair(8, 8)]);
+        assert_eq!(body[56..], *b"eight by");
+        let mut listing = Listing::new(160);
+        assert!(listing.add_entry(&Entry { attributes: FILE, ..Entry::default() }, 1, b"file"));
+        assert!(!listing.add_entry(&Entry::default(), 2, b"file"));
+        listing.send(channel.admit(2));
+        let body = kernel.next().unwrap().2;
+        assert_eq!(numbers(&body[128..152]), [11, 1, pair(4, 8)]);
+    }
+
+    #[test]
+    fn notices_have_no_number() {
+        let (channel, mut kernel) = channel();
+        let notifier = Notifier(channel);
+        notifier.forget_pages(NodeId(5)).unwrap();
+        notifier.forget_name(NodeId(5), b"name").unwrap();
+        let (unique, code, body) = kernel.next().unwrap();
+        assert_eq!((unique, code, numbers(&body)), (0, 2, vec![5, 0, 0]));
+        let (unique, code, body) = kernel.next().unwrap();
+        assert_eq!((unique, code, numbers(&body[..16])), (0, 3, vec![5, pair(4, 0)]));
+        assert_eq!(body[16..], *b"name\0");
+    }
+}

@@ -1,0 +1,219 @@
+//! A mount from the first request to the last: what both sides can do, and the threads that read.
+
+use super::mount::Mounting;
+use super::reply::{Channel, Notifier, Reply, Words};
+use super::request::{Malformed, Op, Request};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The protocol that is spoken.
+const MAJOR: u32 = 7;
+const MINOR: u32 = 38;
+
+/// The oldest kernel that is answered: 4.20, since which one request may have more than 32 pages.
+const MINOR_MIN: u32 = 28;
+
+/// Room for the words before the data of a write.
+const ROOM_BYTES: usize = 4096;
+
+/// Bytes of a page, by which the kernel counts.
+const PAGE_BYTES: u32 = 4096;
+
+/// Answers requests; called by several threads.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Answers, now or later.
+    fn handle(&self, request: Request<'_>, reply: Reply);
+    /// The kernel has forgotten inodes: number, and how often it had been told of each.
+    fn forget(&self, forgotten: Vec<(u64, u64)>);
+}
+
+/// What a kernel can do and a file system wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Features(u64);
+
+impl Features {
+    /// Several reads ahead at a time.
+    pub(crate) const ASYNC_READ: Self = Self(1 << 0);
+    /// Writes of more than a page.
+    pub(crate) const BIG_WRITES: Self = Self(1 << 5);
+    /// Listings with attributes.
+    pub(crate) const LISTING_PLUS: Self = Self(1 << 13);
+    /// But only where they are of use.
+    pub(crate) const LISTING_PLUS_AUTO: Self = Self(1 << 14);
+    /// Several direct requests of one program at a time.
+    pub(crate) const ASYNC_DIRECT: Self = Self(1 << 15);
+    /// The kernel keeps what is written.
+    pub(crate) const WRITE_BACK: Self = Self(1 << 16);
+    /// Lookups and listings in one directory side by side.
+    pub(crate) const PARALLEL_DIRECTORIES: Self = Self(1 << 18);
+    /// The answer to the first request says how many pages one has at most.
+    const PAGES_MAX: Self = Self(1 << 22);
+    /// Targets of symbolic links stay.
+    pub(crate) const KEEP_LINKS: Self = Self(1 << 23);
+    /// Writes, new sizes and new owners say whether they end set-user-ID and set-group-ID, so that the kernel need not look
+    /// before each write whether there is something to end.
+    pub(crate) const ENDS_SET_ID: Self = Self(1 << 28);
+    /// The long form of requests to set an extended attribute.
+    pub(crate) const XATTR_FLAGS: Self = Self(1 << 29);
+    const GO_ON: Self = Self(1 << 30);
+
+    /// Both.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What a mount wants of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) features: Features,
+    pub(crate) write_bytes_max: u32,
+    /// Requests for which no program waits by itself, at a time.
+    pub(crate) background_max: u16,
+}
+
+/// A mount whose requests nobody reads yet.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    channel: Arc<Channel>,
+    has_long_xattrs: bool,
+    write_bytes_max: u32,
+}
+
+/// Mounts, and agrees with the kernel on what both can do.
+///
+/// # Errors
+/// The directory cannot be mounted on, or the kernel is too old.
+pub(crate) fn attach(at: &Path, how: &Mounting, wanted: Wanted) -> io::Result<Attached> {
+    let channel = Channel::new(how.mount(at)?);
+    let agreed = agree(&channel, wanted);
+    if agreed.is_err() {
+        let _ = unmount(at, UnmountFlags::DETACH);
+    }
+    agreed
+}
+
+/// The conversation that the kernel begins.
+fn agree(channel: &Arc<Channel>, wanted: Wanted) -> io::Result<Attached> {
+    let mut buffer = vec![0; wanted.write_bytes_max as usize + ROOM_BYTES];
+    loop {
+        let Some(bytes) = read(&channel.device, &mut buffer)? else {
+            return Err(io::Error::other("it is unmounted already"));
+        };
+        let Ok(request) = Request::new(bytes, false) else { continue };
+        let reply = channel.admit(request.unique);
+        let Op::Init { major, minor, readahead_bytes_max, features } = request.op else {
+            reply.error(Errno::IO);
+            continue;
+        };
+        if major > MAJOR {
+            // It asks again, as we would have it.
+            reply.bytes(&greeting(readahead_bytes_max, Features(0), wanted));
+            continue;
+        }
+        if major < MAJOR || minor < MINOR_MIN {
+            reply.error(Errno::PROTO);
+            let why =
+                format!("the kernel speaks FUSE {major}.{minor}, expected {MAJOR}.{MINOR_MIN} or later");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let features = Features(wanted.features.and(Features::PAGES_MAX).and(Features::GO_ON).0 & features);
+        reply.bytes(&greeting(readahead_bytes_max, features, wanted));
+        return Ok(Attached {
+            channel: Arc::clone(channel),
+            has_long_xattrs: features.has(Features::XATTR_FLAGS),
+            write_bytes_max: wanted.write_bytes_max,
+        });
+    }
+}
+
+/// Our answer to the first request.
+fn greeting(readahead_bytes_max: u32, features: Features, wanted: Wanted) -> [u8; 64] {
+    let mut words = Words::new();
+    words.u32(MAJOR).u32(MINOR).u32(readahead_bytes_max).u32(features.0 as u32);
+    // Programs wait when three quarters of the background are in use.
+    words.u16(wanted.background_max).u16(wanted.background_max / 4 * 3).u32(wanted.write_bytes_max);
+    // Times are in nanoseconds.
+    words.u32(1).u16((wanted.write_bytes_max / PAGE_BYTES) as u16).u16(0);
+    words.u32((features.0 >> 32) as u32);
+    words.bytes()
+}
+
+/// The next request; none at the end.
+fn read<'a>(mut device: &File, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    loop {
+        match device.read(buffer) {
+            Ok(count) => return Ok(Some(&buffer[..count])),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::NODEV) => return Ok(None),
+                // A request that was interrupted while it was read; the next one will do.
+                Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+/// Threads that read requests.
+#[derive(Debug)]
+pub(crate) struct Session {
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Attached {
+    /// A way to tell the kernel things.
+    pub(crate) fn notifier(&self) -> Notifier {
+        Notifier(Arc::clone(&self.channel))
+    }
+
+    /// Begins to read, in so many threads.
+    ///
+    /// # Errors
+    /// There are no more threads.
+    pub(crate) fn begin(self, handler: impl Handler, threads: usize) -> io::Result<Session> {
+        let handler = Arc::new(handler);
+        let threads = (0..threads).map(|at| {
+            let (channel, handler) = (Arc::clone(&self.channel), Arc::clone(&handler));
+            let mut buffer = vec![0; self.write_bytes_max as usize + ROOM_BYTES];
+            let has_long_xattrs = self.has_long_xattrs;
+            std::thread::Builder::new().name(format!("requests-{at}")).spawn(move || {
+                // The kernel's errors at the end say no more than that it is the end.
+                while let Ok(Some(bytes)) = read(&channel.device, &mut buffer) {
+                    dispatch(&channel, &*handler, Request::new(bytes, has_long_xattrs));
+                }
+            })
+        });
+        Ok(Session { threads: threads.collect::<io::Result<_>>()? })
+    }
+}
+
+fn dispatch(channel: &Arc<Channel>, handler: &impl Handler, request: Result<Request<'_>, Malformed>) {
+    match request {
+        Ok(Request { unique, op: Op::Interrupt { unique: of }, .. }) => channel.interrupt(unique, of),
+        Ok(Request { op: Op::Forget(forgotten), .. }) => handler.forget(forgotten),
+        Ok(request) => {
+            let reply = channel.admit(request.unique);
+            handler.handle(request, reply);
+        }
+        Err(Malformed(Some(unique))) => channel.admit(unique).error(Errno::IO),
+        Err(Malformed(None)) => {}
+    }
+}
+
+impl Session {
+    /// Waits until it is unmounted.
+    pub(crate) fn join(self) {
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}

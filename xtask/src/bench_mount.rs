@@ -1,0 +1,158 @@
+//! The bars of `weir mount`'s speed: beside a file system that passes everything on (bindfs on tmpfs), both by FUSE.
+//!
+//! fio asks for 4 KiB at random places of a file with O_DIRECT, the same jobs in turns, so that what the machine does meanwhile
+//! hits all. The median of the turns counts. The kernel's own ext4 on a loop device, its image on the same tmpfs, is asked
+//! too: that is what FUSE itself costs, and no bar.
+//!
+//! bindfs opens the file below without O_DIRECT, as it does by default: tmpfs copies in both cases. Before it, each request
+//! is one of FUSE, as before ours.
+
+use crate::bench_nbd::fio_iops;
+use crate::host::{on_path, target_dir};
+use crate::steps::take;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Turns of each; odd, so that there is a median.
+const TURNS: usize = 5;
+/// Seconds of one turn.
+const TURN_S: u32 = 2;
+/// Size of the file, MiB.
+const FILE_MIB: u32 = 256;
+
+/// One comparison: name of the bar, fio's `rw` and `iodepth`.
+pub(crate) const SPEEDS: [(&str, &str, u32); 4] = [
+    ("mount-read-qd1", "randread", 1),
+    ("mount-read-qd16", "randread", 16),
+    ("mount-write-qd1", "randwrite", 1),
+    ("mount-write-qd16", "randwrite", 16),
+];
+
+/// Requests per second: medians.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Speed {
+    pub(crate) ours: f64,
+    pub(crate) bindfs: f64,
+    pub(crate) ext4_loop: f64,
+}
+
+/// Directories with the three file systems; they are gone with the value.
+struct Rig {
+    dir: PathBuf,
+    /// What is mounted, in order.
+    mounted: Vec<PathBuf>,
+    servers: Vec<Child>,
+}
+
+impl Rig {
+    fn new() -> Result<Self, String> {
+        let dir = std::env::temp_dir().join(format!("weir-bench-{}-mount", std::process::id()));
+        let mut rig = Self { dir, mounted: Vec::new(), servers: Vec::new() };
+        let memory = rig.make("memory")?;
+        take(Command::new("mount").args(["-t", "tmpfs", "-o", "size=3g", "bench"]).arg(&memory))?;
+        rig.mounted.push(memory);
+        Ok(rig)
+    }
+
+    fn make(&self, name: &str) -> Result<PathBuf, String> {
+        let dir = self.dir.join(name);
+        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        Ok(dir)
+    }
+
+    /// Starts a server of FUSE and waits until it has mounted.
+    fn serve(&mut self, mut command: Command, at: PathBuf) -> Result<PathBuf, String> {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.servers.push(child.map_err(|error| format!("{command:?}: {error}"))?);
+        let begun = Instant::now();
+        while take(Command::new("mountpoint").arg("-q").arg(&at)).is_err() {
+            if begun.elapsed() > Duration::from_secs(30) {
+                return Err(format!("{command:?} does not mount"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.mounted.push(at.clone());
+        Ok(at)
+    }
+
+    /// Ours: ext4 on a device as fast as possible.
+    fn ours(&mut self) -> Result<PathBuf, String> {
+        let (weir, at) = (target_dir().join("release").join("weir"), self.make("ours")?);
+        let image = self.dir.join("memory").join("ours.img");
+        take(Command::new(&weir).args(["mkfs", "ext4"]).arg(&image).args(["--size", "1GiB"]))?;
+        let mut command = Command::new(&weir);
+        command.arg("mount").arg(&image).arg(&at).args(["--speed", "max"]);
+        self.serve(command, at)
+    }
+
+    fn bindfs(&mut self) -> Result<PathBuf, String> {
+        let (below, at) = (self.make("memory/below")?, self.make("bindfs")?);
+        let mut command = Command::new("bindfs");
+        command.args(["-f", "--multithreaded"]).arg(&below).arg(&at);
+        self.serve(command, at)
+    }
+
+    fn ext4_loop(&mut self) -> Result<PathBuf, String> {
+        let (image, at) = (self.dir.join("memory").join("loop.img"), self.make("loop")?);
+        take(Command::new("truncate").args(["-s", "1G"]).arg(&image))?;
+        take(Command::new("mkfs.ext4").arg("-q").arg(&image))?;
+        take(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at))?;
+        self.mounted.push(at.clone());
+        Ok(at)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for at in self.mounted.iter().rev() {
+            let _ = Command::new("umount").arg("-l").arg(at).status();
+        }
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn iops(dir: &std::path::Path, rw: &str, depth: u32, seconds: u32) -> Result<f64, String> {
+    let file = format!("--filename={}", dir.join("file").display());
+    let size = format!("--size={FILE_MIB}m");
+    fio_iops(&["--ioengine=libaio", "--direct=1", &file, &size], rw, depth, seconds)
+}
+
+/// Requests per second of all three.
+pub(crate) fn speed(rw: &str, depth: u32) -> Result<Speed, String> {
+    for tool in ["fio", "bindfs", "mkfs.ext4"] {
+        if !on_path(tool) {
+            return Err(format!("{tool} is not installed"));
+        }
+    }
+    let mut rig = Rig::new()?;
+    let dirs = [rig.ours()?, rig.bindfs()?, rig.ext4_loop()?];
+    for dir in &dirs {
+        // All of the file is there before it is asked for.
+        let (file, count) = (format!("of={}", dir.join("file").display()), format!("count={FILE_MIB}"));
+        take(Command::new("dd").args([
+            "if=/dev/urandom",
+            "bs=1M",
+            &file,
+            &count,
+            "conv=fsync",
+            "status=none",
+        ]))?;
+        iops(dir, "randwrite", 16, TURN_S)?;
+    }
+    let mut turns = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..TURNS {
+        for (dir, turns) in dirs.iter().zip(&mut turns) {
+            turns.push(iops(dir, rw, depth, TURN_S)?);
+        }
+    }
+    let [ours, bindfs, ext4_loop] = turns.map(|mut turns| {
+        turns.sort_by(f64::total_cmp);
+        turns[TURNS / 2]
+    });
+    Ok(Speed { ours, bindfs, ext4_loop })
+}
