@@ -496,7 +496,7 @@ fn mounted(format: Format) -> mounted_as::Format {
     }
 }
 
-/// Waits for the end of a process; nothing if it took too long, and then it and what it has begun are killed.
+/// Waits for the end of a process, and kills what it leaves running; nothing if it took too long, and then it is killed, too.
 fn ended(
     mut child: Child,
     timeout: Option<WallDuration>,
@@ -509,6 +509,7 @@ fn ended(
         // Readable when it has ended; a signal to us only wakes up earlier.
         let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&LOOK));
         if let Some(status) = child.try_wait().map_err(Failure::run)? {
+            let _ = kill_process_group(group, Signal::KILL);
             return Ok(Some(status));
         }
         let is_late = timeout.is_some_and(|timeout| begun.elapsed() > timeout);

@@ -1,6 +1,6 @@
 //! Where a file has data, and where holes.
 //!
-//! Place in the data flow: a [`File`](super::File) seeks; the file system says what is on the disk, the page cache what is
+//! Place in the data flow: a [`File`] seeks; the file system says what is on the disk, the page cache what is
 //! not there yet.
 //!
 //! Invariant: a page that is dirty or being written is data, whatever is on the disk; a page that is clean is what the disk
