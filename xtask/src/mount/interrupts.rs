@@ -7,7 +7,7 @@ use crate::serve::place::Place;
 use crate::serve::program::run as program;
 
 /// A device that takes seconds for what others do in milliseconds.
-const SLOW: &str = "--speed 0.001";
+const SLOW: &str = "--speed 0.004";
 
 /// Who waits gets his signal at once, with EINTR or as his end; and what was acknowledged before and afterwards survives.
 pub(super) fn judge(place: &Place) -> Finding {
