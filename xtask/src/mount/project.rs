@@ -10,8 +10,8 @@ use crate::serve::program::run as program;
 /// Makes a repository of both projects; `$1` is where.
 const ORIGIN: &str = r#"
 set -e
-mkdir -p "$1/work/c" "$1/work/rust/src"
-cd "$1/work"
+mkdir -p "$1/tree/c" "$1/tree/rust/src"
+cd "$1/tree"
 printf '/c/build/\n/rust/target/\n/rust/Cargo.lock\n' > .gitignore
 for n in $(seq 30); do
   printf '#include "parts.h"\nlong part_%d(long x) { return x * %d + 1; }\n' "$n" "$n" > "c/part_$n.c"
