@@ -64,7 +64,10 @@ pub(super) fn wanted(writes_back: bool) -> Wanted {
 
 /// See the module.
 pub(super) struct Front<F: Fs> {
+    /// For what comes of a request before [`Handler::handle`] returns.
     pub(super) queue: SyncSender<Message<F>>,
+    /// For what comes of it later.
+    pub(super) later: SyncSender<Message<F>>,
     pub(super) notifier: Notifier,
 }
 
@@ -331,7 +334,8 @@ impl<F: Fs> Front<F> {
             SEEK_HOLE => Seek::Hole(offset),
             _ => return reply.error(Errno::INVAL),
         };
-        let front = Self { queue: self.queue.clone(), notifier: self.notifier.clone() };
+        let (queue, later) = (self.later.clone(), self.later.clone());
+        let front = Self { queue, later, notifier: self.notifier.clone() };
         std::thread::spawn(move || {
             // What it does not know any more it does not keep.
             let _ = front.notifier.forget_pages(node);

@@ -7,7 +7,7 @@ use super::front::{Front, wanted};
 use super::kernel::{Mounting, Session, attach};
 use super::medium::{FormatKind, Medium};
 use super::recorder::Recorder;
-use super::world::{self, Message, Post};
+use super::world::{self, Message, Own, Post};
 use crate::clock::Speed;
 use flashweir_fs::vfs::{Fs, MountOptions};
 use flashweir_lab::stack::FlushMode;
@@ -42,7 +42,7 @@ pub struct MountConfig {
     pub mount: MountOptions,
     /// How fast virtual time passes.
     pub speed: Speed,
-    /// How long before a deadline the world does not sleep.
+    /// How long the world does not sleep before a deadline, and after an answer, if there are two processors.
     pub spin: Duration,
     /// The control socket.
     pub control: Option<PathBuf>,
@@ -112,14 +112,20 @@ impl Ready {
         writes_back: bool,
     ) -> Self {
         let post: Arc<dyn Post> = Arc::new(queue.clone());
-        let begun = Arc::clone(&post);
         let start: Start = Box::new(move |directory, how| {
             let attached = attach(directory, how, wanted(writes_back))?;
-            begun.kernel(attached.notifier());
             let notifier = attached.notifier();
-            attached.begin(Front { queue, notifier }, THREADS).inspect_err(|_| {
-                release(directory);
-            })
+            let own = Own::new(|own| {
+                let front = Front { queue: own, later: queue.clone(), notifier: notifier.clone() };
+                attached.inlet(Arc::new(front))
+            });
+            // The world is there until it is told of the end.
+            let _ = queue.send(Message::Kernel(notifier.clone(), own));
+            attached.begin(Front { queue: queue.clone(), later: queue, notifier }, THREADS).inspect_err(
+                |_| {
+                    release(directory);
+                },
+            )
         });
         Self { post, start, format, device, bytes }
     }

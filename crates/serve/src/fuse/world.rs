@@ -1,13 +1,13 @@
 //! The world of a mount: one thread with the device, the file system and a task for each request of the kernel.
 //!
-//! Place in the data flow: jobs come through one bounded queue; virtual time follows the wall clock, or runs as fast as there
+//! Place in the data flow: jobs come through one bounded queue, or from the kernel itself while the world has nothing to do; virtual time follows the wall clock, or runs as fast as there
 //! is somebody to wait. What the kernel was told outlives a power cut in [`Told`]; everything else is built anew.
 //!
 //! Invariants: while the power is off every job is dropped, which answers EIO; the power comes back when the kernel has let go
 //! of every page from before, so that none of them is written to what is there now.
 
 use super::faults::Due;
-use super::kernel::{NodeId, Notifier};
+use super::kernel::{Inlet, NodeId, Notifier};
 use super::lazyfs::{COMMANDS, Command, Kept};
 use super::medium::{FormatKind, Held, Medium, make, recognise};
 use super::session::{MountConfig, Ready};
@@ -26,6 +26,8 @@ use flashweir_lab::stack::Stack;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
+use std::io;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, sync_channel};
@@ -52,8 +54,8 @@ pub(super) enum Message<F: Fs> {
     Job(Job<F>),
     /// The kernel has forgotten inodes: number, and how often it had been told of it.
     Forget(Vec<(u64, u64)>),
-    /// The kernel listens here.
-    Kernel(Notifier),
+    /// The kernel listens here, and asks there.
+    Kernel(Notifier, Own<F>),
     /// Somebody asks the control socket.
     Ask(Ask, SyncSender<Reply>),
     /// A test rig for LazyFS asks.
@@ -64,18 +66,40 @@ pub(super) enum Message<F: Fs> {
     End,
 }
 
+/// Requests that the world reads by itself.
+pub(super) struct Own<F: Fs> {
+    inlet: Inlet,
+    /// What comes of them at once.
+    queue: Receiver<Message<F>>,
+}
+
+impl<F: Fs> Own<F> {
+    /// `inlet` makes one whose handler sends what comes of a request.
+    pub(super) fn new(inlet: impl FnOnce(SyncSender<Message<F>>) -> Inlet) -> Self {
+        let (sender, queue) = sync_channel(QUEUE_MAX);
+        Self { inlet: inlet(sender), queue }
+    }
+
+    /// What comes of the next request, if there is one; an error at the end of the mount.
+    fn next(&mut self) -> io::Result<Option<Message<F>>> {
+        while self.inlet.take()? {
+            if let Ok(message) = self.queue.try_recv() {
+                return Ok(Some(message));
+            }
+            // It was answered at once.
+        }
+        Ok(None)
+    }
+}
+
 /// A way to the world for those who do not know its format.
 pub(super) trait Post: Send + Sync {
-    fn kernel(&self, notifier: Notifier);
     fn ask(&self, ask: Ask, reply: SyncSender<Reply>);
     fn lazy(&self, command: Command, reply: SyncSender<String>);
     fn end(&self);
 }
 
 impl<F: Fs> Post for SyncSender<Message<F>> {
-    fn kernel(&self, notifier: Notifier) {
-        let _ = self.send(Message::Kernel(notifier));
-    }
     fn ask(&self, ask: Ask, reply: SyncSender<Reply>) {
         let _ = self.send(Message::Ask(ask, reply));
     }
@@ -127,6 +151,12 @@ struct World<F: Mountable> {
     sender: SyncSender<Message<F>>,
     inbox: VecDeque<Message<F>>,
     notifier: Option<Notifier>,
+    /// Absent before the kernel is there and after it has gone.
+    own: Option<Own<F>>,
+    /// Whether there were messages since it last had nothing to do.
+    is_asked: bool,
+    /// How long it looks for more after an answer; it needs a processor for that.
+    linger: WallDuration,
     config: MountConfig,
     format: Format,
     /// Absent only at the end.
@@ -195,6 +225,12 @@ impl<F: Mountable> World<F> {
             sender,
             inbox: VecDeque::new(),
             notifier: None,
+            own: None,
+            is_asked: false,
+            linger: match std::thread::available_parallelism() {
+                Ok(processors) if processors.get() > 1 => config.spin,
+                _ => WallDuration::ZERO,
+            },
             config,
             format,
             held: Some(held),
@@ -218,7 +254,7 @@ impl<F: Mountable> World<F> {
         if ready.send(Ok(begun)).is_err() {
             return Ok(());
         }
-        while !world.turn() {}
+        while world.turn().is_continue() {}
         world.end()
     }
 
@@ -254,29 +290,63 @@ impl<F: Mountable> World<F> {
         self.stack.as_mut().expect("the power is on")
     }
 
-    /// Messages, what happens, and a wait until there is more of either; true at the end.
-    fn turn(&mut self) -> bool {
-        let mut is_first = true;
-        for _ in 0..TURNS_MAX {
+    /// Messages, what happens, and a wait until there is more of either; breaks at the end.
+    fn turn(&mut self) -> ControlFlow<()> {
+        self.is_asked |= self.take_all()?;
+        if self.is_idle() && !(std::mem::take(&mut self.is_asked) && self.linger()?) {
+            self.wait();
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Takes what was sent, and says whether there was something.
+    fn take_all(&mut self) -> ControlFlow<(), bool> {
+        for turn in 0..TURNS_MAX {
             let message = match self.inbox.pop_front() {
                 Some(message) => message,
                 None => match self.queue.try_recv() {
                     Ok(message) => message,
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return true,
+                    Err(TryRecvError::Empty) => return ControlFlow::Continue(turn > 0),
+                    Err(TryRecvError::Disconnected) => return ControlFlow::Break(()),
                 },
             };
-            if std::mem::take(&mut is_first) {
+            if turn == 0 {
                 self.catch_up();
             }
-            if self.take(message) {
-                return true;
+            self.take(message)?;
+        }
+        ControlFlow::Continue(true)
+    }
+
+    /// Who was answered asks again soon: for a while the world looks for requests by itself, so that nobody has to be woken for
+    /// them. True if there is more to do than to wait.
+    fn linger(&mut self) -> ControlFlow<(), bool> {
+        let Some(place) = self.own.as_ref().map(|own| own.inlet.place()) else {
+            return ControlFlow::Continue(false);
+        };
+        let clock = self.pace.clock;
+        let mut held = None;
+        let mut until = clock.wall() + self.linger;
+        while self.outstanding.get() == 0 && clock.wall() < until {
+            if let Ok(message) = self.queue.try_recv() {
+                self.inbox.push_back(message);
+                return ControlFlow::Continue(true);
+            }
+            match self.own.as_mut().map_or(Ok(None), Own::next) {
+                Ok(Some(message)) => {
+                    held = held.or_else(|| place.hold());
+                    self.catch_up();
+                    self.take(message)?;
+                    if !self.is_idle() {
+                        return ControlFlow::Continue(true);
+                    }
+                    until = clock.wall() + self.linger;
+                }
+                Ok(None) => std::hint::spin_loop(),
+                Err(_) => self.own = None,
             }
         }
-        if self.is_idle() {
-            self.wait();
-        }
-        false
+        ControlFlow::Continue(false)
     }
 
     /// Lets happen what has to by now; false if there is more.
@@ -295,7 +365,7 @@ impl<F: Mountable> World<F> {
         }
     }
 
-    fn take(&mut self, message: Message<F>) -> bool {
+    fn take(&mut self, message: Message<F>) -> ControlFlow<()> {
         match message {
             Message::Job(job) => {
                 if let Some(kept) = self.table.as_ref().and_then(|table| table.take_crash(Due::Next)) {
@@ -317,7 +387,10 @@ impl<F: Mountable> World<F> {
                     self.stack_mut().spawn(async move { table.forget(forgotten).await });
                 }
             }
-            Message::Kernel(notifier) => self.notifier = Some(notifier),
+            Message::Kernel(notifier, own) => {
+                self.notifier = Some(notifier);
+                self.own = Some(own);
+            }
             Message::Lazy(command, reply) => self.lazy(command, reply),
             Message::Ask(Ask::Cut(order), reply) => self.cut(&order, reply),
             Message::Ask(ask, reply) => {
@@ -332,9 +405,9 @@ impl<F: Mountable> World<F> {
                     *is_let_go = true;
                 }
             }
-            Message::End => return true,
+            Message::End => return ControlFlow::Break(()),
         }
-        false
+        ControlFlow::Continue(())
     }
 
     /// Lets things happen; true if nothing is left to do now.
@@ -349,14 +422,16 @@ impl<F: Mountable> World<F> {
         if self.config.speed == Speed::Max && self.outstanding.get() > 0 {
             let mut is_moving = true;
             for _ in 0..TURNS_MAX {
-                is_moving = self.outstanding.get() == 0 || self.stack_mut().turn();
                 if self.outstanding.get() == 0 || !is_moving {
                     break;
                 }
+                is_moving = self.stack_mut().turn();
             }
             let now = self.stack().now();
             self.pace.set(now);
-            return !is_moving;
+            if self.outstanding.get() > 0 {
+                return !is_moving;
+            }
         }
         self.advance()
     }

@@ -5,9 +5,9 @@
 //!           ◄ write ─ reply (words to bytes), notices ◄──────┘
 //! ```
 //!
-//! Place in the data flow: [`attach`] mounts and agrees with the kernel on what both can do; [`Session`]'s threads read requests
-//! and hand each to a [`Handler`] with a [`Reply`], which answers from any thread; [`Notifier`] tells the kernel what to
-//! forget. The layouts are those of `<linux/fuse.h>`, protocol 7.38, in the byte order of the machine.
+//! Place in the data flow: [`attach`] mounts and agrees with the kernel on what both can do; [`Session`]'s threads read requests, each
+//! by an [`Inlet`], and hand them to a [`Handler`] with a [`Reply`], which answers from any thread; [`Notifier`] tells the kernel
+//! what to forget. The layouts are those of `<linux/fuse.h>`, protocol 7.38, in the byte order of the machine.
 //!
 //! Invariants:
 //! 1. Each request is answered once: by its reply, with EINTR if it is interrupted in time, or with EIO when its reply is dropped.
@@ -25,7 +25,7 @@ mod session;
 pub(super) use mount::Mounting;
 pub(super) use reply::{Attributes, Entry, Listing, Notifier, OpenFlags, Reply, Statistics};
 pub(super) use request::{Op, Request, SetAttributes, When};
-pub(super) use session::{Features, Handler, Session, Wanted, attach};
+pub(super) use session::{Features, Handler, Inlet, Session, Wanted, attach};
 
 /// The kernel's number of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

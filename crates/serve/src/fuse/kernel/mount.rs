@@ -29,14 +29,16 @@ pub(crate) struct Mounting {
 }
 
 impl Mounting {
-    /// Mounts; gives the device by which the kernel asks.
+    /// Mounts; gives the device by which the kernel asks, which does not block.
     pub(super) fn mount(&self, at: &Path) -> io::Result<File> {
-        match self.mount_by_call(at) {
+        let device = match self.mount_by_call(at) {
             Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
                 self.mount_by_helper(at)
             }
             mounted => mounted,
-        }
+        }?;
+        rustix::io::ioctl_fionbio(&device, true)?;
+        Ok(device)
     }
 
     fn mount_by_call(&self, at: &Path) -> io::Result<File> {

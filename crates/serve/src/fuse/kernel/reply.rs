@@ -1,6 +1,7 @@
 //! Answers and notices to the kernel: words to bytes, and which requests are still to be answered.
 
 use super::NodeId;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,11 +29,22 @@ enum Stage {
 pub(super) struct Channel {
     pub(super) device: File,
     open: Mutex<BTreeMap<u64, Stage>>,
+    /// Held by him who waits for requests.
+    pub(super) waits: Mutex<()>,
 }
 
 impl Channel {
     pub(super) fn new(device: File) -> Arc<Self> {
-        Arc::new(Self { device, open: Mutex::default() })
+        Arc::new(Self { device, open: Mutex::default(), waits: Mutex::default() })
+    }
+
+    /// Waits until there is a request, or the mount has ended.
+    pub(super) fn wait(&self) -> io::Result<()> {
+        let _waits = self.waits.lock().expect("nobody panics with it");
+        match poll(&mut [PollFd::new(&self.device, PollFlags::IN)], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Stage>> {

@@ -1,4 +1,7 @@
-//! A mount from the first request to the last: what both sides can do, and the threads that read.
+//! A mount from the first request to the last: what both sides can do, and who reads.
+//!
+//! The device does not block. One of those who wait for requests waits for the device, the others for him, so that a request wakes
+//! one of them; who looks for requests without waiting may hold the place of him who waits, and then a request wakes nobody.
 
 use super::mount::Mounting;
 use super::reply::{Channel, Notifier, Reply, Words};
@@ -8,7 +11,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 
 /// The protocol that is spoken.
@@ -111,7 +114,8 @@ fn agree(channel: &Arc<Channel>, wanted: Wanted) -> io::Result<Attached> {
     let mut buffer = vec![0; wanted.write_bytes_max as usize + ROOM_BYTES];
     loop {
         let Some(bytes) = read(&channel.device, &mut buffer)? else {
-            return Err(io::Error::other("it is unmounted already"));
+            channel.wait()?;
+            continue;
         };
         let Ok(request) = Request::new(bytes, false) else { continue };
         let reply = channel.admit(request.unique);
@@ -152,18 +156,53 @@ fn greeting(readahead_bytes_max: u32, features: Features, wanted: Wanted) -> [u8
     words.bytes()
 }
 
-/// The next request; none at the end.
+/// The next request if there is one; the error at the end is [`Errno::NODEV`].
 fn read<'a>(mut device: &File, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     loop {
         match device.read(buffer) {
             Ok(count) => return Ok(Some(&buffer[..count])),
             Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::NODEV) => return Ok(None),
+                Some(Errno::AGAIN) => return Ok(None),
                 // A request that was interrupted while it was read; the next one will do.
-                Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Some(Errno::NOENT | Errno::INTR) => {}
                 _ => return Err(error),
             },
         }
+    }
+}
+
+/// Where requests come out of the device.
+pub(crate) struct Inlet {
+    channel: Arc<Channel>,
+    has_long_xattrs: bool,
+    buffer: Vec<u8>,
+    handler: Arc<dyn Handler>,
+}
+
+impl Inlet {
+    /// Hands the next request on; false if there is none now.
+    ///
+    /// # Errors
+    /// The mount has ended.
+    pub(crate) fn take(&mut self) -> io::Result<bool> {
+        let Some(bytes) = read(&self.channel.device, &mut self.buffer)? else { return Ok(false) };
+        dispatch(&self.channel, &*self.handler, Request::new(bytes, self.has_long_xattrs));
+        Ok(true)
+    }
+
+    /// The place of him who waits for the device.
+    pub(crate) fn place(&self) -> Place {
+        Place(Arc::clone(&self.channel))
+    }
+}
+
+/// See [`Inlet::place`].
+pub(crate) struct Place(Arc<Channel>);
+
+impl Place {
+    /// Takes it, unless somebody is there.
+    pub(crate) fn hold(&self) -> Option<MutexGuard<'_, ()>> {
+        self.0.waits.try_lock().ok()
     }
 }
 
@@ -179,20 +218,30 @@ impl Attached {
         Notifier(Arc::clone(&self.channel))
     }
 
+    /// A way for requests to `handler`.
+    pub(crate) fn inlet(&self, handler: Arc<dyn Handler>) -> Inlet {
+        Inlet {
+            channel: Arc::clone(&self.channel),
+            has_long_xattrs: self.has_long_xattrs,
+            buffer: vec![0; self.write_bytes_max as usize + ROOM_BYTES],
+            handler,
+        }
+    }
+
     /// Begins to read, in so many threads.
     ///
     /// # Errors
     /// There are no more threads.
     pub(crate) fn begin(self, handler: impl Handler, threads: usize) -> io::Result<Session> {
-        let handler = Arc::new(handler);
+        let handler: Arc<dyn Handler> = Arc::new(handler);
         let threads = (0..threads).map(|at| {
-            let (channel, handler) = (Arc::clone(&self.channel), Arc::clone(&handler));
-            let mut buffer = vec![0; self.write_bytes_max as usize + ROOM_BYTES];
-            let has_long_xattrs = self.has_long_xattrs;
+            let mut inlet = self.inlet(Arc::clone(&handler));
             std::thread::Builder::new().name(format!("requests-{at}")).spawn(move || {
                 // The kernel's errors at the end say no more than that it is the end.
-                while let Ok(Some(bytes)) = read(&channel.device, &mut buffer) {
-                    dispatch(&channel, &*handler, Request::new(bytes, has_long_xattrs));
+                while let Ok(is_taken) = inlet.take() {
+                    if !is_taken && inlet.channel.wait().is_err() {
+                        break;
+                    }
                 }
             })
         });
@@ -200,7 +249,7 @@ impl Attached {
     }
 }
 
-fn dispatch(channel: &Arc<Channel>, handler: &impl Handler, request: Result<Request<'_>, Malformed>) {
+fn dispatch(channel: &Arc<Channel>, handler: &dyn Handler, request: Result<Request<'_>, Malformed>) {
     match request {
         Ok(Request { unique, op: Op::Interrupt { unique: of }, .. }) => channel.interrupt(unique, of),
         Ok(Request { op: Op::Forget(forgotten), .. }) => handler.forget(forgotten),
