@@ -69,7 +69,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "SHELL COMMAND")]
     setup: Option<String>,
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
-    #[arg(long, value_name = "FORMAT", value_parser = FORMATS, default_value = "ext4")]
+    #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
     format: String,
     /// Size of its disk
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = volume_size)]
@@ -102,8 +102,6 @@ pub(crate) struct CheckArgs {
     command: Vec<OsString>,
 }
 
-/// Names of [`Format`]s.
-const FORMATS: [&str; 5] = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"];
 /// Calls that are shown before a cut.
 const CALLS_SHOWN: usize = 8;
 /// What is not synced is shown up to so many.
@@ -152,8 +150,7 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         let failed = |error| Failure::Usage(format!("--keep {}: cannot be made: {error}", path.display()));
         std::fs::create_dir_all(path).map_err(failed)?;
     }
-    let format = Format::ALL.iter().find(|(_, name)| *name == args.format);
-    let format = format.map(|(format, _)| *format).expect("clap lets no other pass");
+    let format = Format::named(&args.format).expect("clap lets no other pass");
     let bench = Bench::begin(args, format)?;
     let blocks = args.size.0 / BLOCK_BYTES as u64;
     let before =
