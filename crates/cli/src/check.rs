@@ -18,9 +18,6 @@ use clap::Args;
 use flashweir_core::{Bytes, Duration, Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::presets::preset;
-use flashweir_fs::ext4::Ext4Options;
-use flashweir_fs::f2fs::F2fsOptions;
-use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::{Ino, MountOptions};
 use flashweir_lab::crash::files::Format;
@@ -325,7 +322,7 @@ impl<'a> Bench<'a> {
             changes: changes.to_vec(),
             end: end.clone(),
         };
-        let format = mounted(self.format);
+        let format = mounted_as::Format::from(self.format);
         let config = MountConfig {
             directory: self.directory.clone(),
             flush: FlushMode::Flush,
@@ -474,23 +471,6 @@ fn device(format: Format, size: Bytes) -> DeviceConfig {
     let blocks = size.0 as f64 / (1.0 - config.ftl.over_provisioning) / block_bytes as f64;
     config.geometry.blocks_per_plane = (blocks / 2.0).ceil() as u32 + 16;
     config
-}
-
-/// How a mount is told of a format.
-fn mounted(format: Format) -> mounted_as::Format {
-    let commit_mode: CommitMode = format.commit_mode();
-    match format.is_ext4() {
-        true => mounted_as::Format::Ext4(Ext4Options {
-            journaling: format.journaling(),
-            commit_mode,
-            ..Ext4Options::default()
-        }),
-        false => mounted_as::Format::F2fs {
-            range_checkpoints: false,
-            fastboot: F2fsOptions::default().fastboot,
-            commit_mode,
-        },
-    }
 }
 
 /// Waits for the end of a process, and kills what it leaves running; nothing if it took too long, and then it is killed, too.

@@ -91,6 +91,20 @@ impl Format {
     }
 }
 
+/// How a mount is told of it.
+impl From<Format> for crate::files::Format {
+    fn from(format: Format) -> Self {
+        let commit_mode = format.commit_mode();
+        match format.is_ext4() {
+            true => {
+                let journaling = format.journaling();
+                Self::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() })
+            }
+            false => Self::F2fs { range_checkpoints: false, fastboot: false, commit_mode },
+        }
+    }
+}
+
 /// What a file system did, as far as somebody counts it here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Did {
