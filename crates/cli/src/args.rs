@@ -12,6 +12,7 @@ use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use flashweir_core::{Duration, Instant};
+use flashweir_lab::crash::files::Format as FileSystem;
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
 use flashweir_lab::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use std::path::PathBuf;
@@ -708,7 +709,7 @@ made small, and ends the command with exit code 1. On the simulated device (--on
 operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
     /// Which file system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
-    #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"], default_value = "f2fs")]
+    #[arg(long, value_name = "FORMAT", value_parser = FileSystem::NAMES, default_value = "f2fs")]
     pub(crate) format: String,
     /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, those in which blocks change owners, those with files without names and access lists, or those over files in many parts
     #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees"], default_value = "seq-1")]

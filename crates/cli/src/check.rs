@@ -18,9 +18,6 @@ use clap::Args;
 use flashweir_core::{Bytes, Duration, Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::presets::preset;
-use flashweir_fs::ext4::Ext4Options;
-use flashweir_fs::f2fs::F2fsOptions;
-use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::{Ino, MountOptions};
 use flashweir_lab::crash::files::Format;
@@ -69,7 +66,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "SHELL COMMAND")]
     setup: Option<String>,
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
-    #[arg(long, value_name = "FORMAT", value_parser = FORMATS, default_value = "ext4")]
+    #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
     format: String,
     /// Size of its disk
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = volume_size)]
@@ -102,8 +99,6 @@ pub(crate) struct CheckArgs {
     command: Vec<OsString>,
 }
 
-/// Names of [`Format`]s.
-const FORMATS: [&str; 5] = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"];
 /// Calls that are shown before a cut.
 const CALLS_SHOWN: usize = 8;
 /// What is not synced is shown up to so many.
@@ -152,8 +147,7 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         let failed = |error| Failure::Usage(format!("--keep {}: cannot be made: {error}", path.display()));
         std::fs::create_dir_all(path).map_err(failed)?;
     }
-    let format = Format::ALL.iter().find(|(_, name)| *name == args.format);
-    let format = format.map(|(format, _)| *format).expect("clap lets no other pass");
+    let format = Format::named(&args.format).expect("clap lets no other pass");
     let bench = Bench::begin(args, format)?;
     let blocks = args.size.0 / BLOCK_BYTES as u64;
     let before =
@@ -328,7 +322,7 @@ impl<'a> Bench<'a> {
             changes: changes.to_vec(),
             end: end.clone(),
         };
-        let format = mounted(self.format);
+        let format = mounted_as::Format::from(self.format);
         let config = MountConfig {
             directory: self.directory.clone(),
             flush: FlushMode::Flush,
@@ -477,23 +471,6 @@ fn device(format: Format, size: Bytes) -> DeviceConfig {
     let blocks = size.0 as f64 / (1.0 - config.ftl.over_provisioning) / block_bytes as f64;
     config.geometry.blocks_per_plane = (blocks / 2.0).ceil() as u32 + 16;
     config
-}
-
-/// How a mount is told of a format.
-fn mounted(format: Format) -> mounted_as::Format {
-    let commit_mode: CommitMode = format.commit_mode();
-    match format.is_ext4() {
-        true => mounted_as::Format::Ext4(Ext4Options {
-            journaling: format.journaling(),
-            commit_mode,
-            ..Ext4Options::default()
-        }),
-        false => mounted_as::Format::F2fs {
-            range_checkpoints: false,
-            fastboot: F2fsOptions::default().fastboot,
-            commit_mode,
-        },
-    }
 }
 
 /// Waits for the end of a process, and kills what it leaves running; nothing if it took too long, and then it is killed, too.

@@ -88,7 +88,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let (sequences, _) =
         sequences.ok_or_else(|| Failure::Usage(format!("--sequences: {}", args.sequences)))?;
     let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
-    let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
+    let format = Format::named(&args.format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
     if format.is_ext4() && *sequences == Sequences::Cleaning {
         let format = format.name();

@@ -34,7 +34,7 @@ rows have to be those after some number of whole transactions: no fewer than had
 no more than had begun.")]
 pub(crate) struct CrashSqliteArgs {
     /// Which file system; barriers need f2fs-dual or ext4-dual
-    #[arg(long, value_name = "FORMAT", value_parser = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"], default_value = "ext4")]
+    #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
     format: String,
     /// SQLite's journal_mode; several are explored one after the other
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "delete")]
@@ -156,7 +156,7 @@ fn base_config(args: &CrashSqliteArgs, format: Format, plan: Plan) -> Outcome<Cr
 }
 
 fn configs(args: &CrashSqliteArgs) -> Outcome<Vec<CrashConfig>> {
-    let format = Format::ALL.iter().find(|(_, name)| *name == args.format).map(|(format, _)| *format);
+    let format = Format::named(&args.format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
     let bug = |name: &str| PlantedBug::ALL.iter().find(|(_, known)| *known == name).map(|(bug, _)| *bug);
     let planted = args.planted.as_deref().and_then(bug);

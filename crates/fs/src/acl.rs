@@ -16,6 +16,7 @@
 
 use crate::format::{u16_at, u32_at};
 use crate::vfs::Errno;
+use crate::xattrs;
 
 /// The version of the form for programs.
 const WIRE_VERSION: u32 = 2;
@@ -52,11 +53,11 @@ impl AclKind {
         Self::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)
     }
 
-    /// The number of the attribute in both formats; its name there is empty.
-    pub(crate) const fn index(self) -> u8 {
+    /// The attribute in both formats: nothing is behind the prefix.
+    pub(crate) const fn on_disk(self) -> xattrs::Name<'static> {
         match self {
-            Self::Access => 2,
-            Self::Default => 3,
+            Self::Access => (2, b""),
+            Self::Default => (3, b""),
         }
     }
 }

@@ -14,3 +14,4 @@ pub mod memfs;
 pub mod order;
 pub mod port;
 pub mod vfs;
+pub mod xattrs;

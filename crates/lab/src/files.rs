@@ -196,13 +196,18 @@ pub trait Mountable: Fs + Sized {
     /// # Errors
     /// What the format says of the medium.
     #[expect(async_fn_in_trait, reason = "a stack has one thread: no future needs to be Send")]
-    async fn mount_on(port: Port, flush: FlushMode, format: &Format) -> Result<Self, FilesError>;
+    async fn mount_on(disk: Rc<dyn BlockPort>, flush: FlushMode, format: &Format)
+    -> Result<Self, FilesError>;
 }
 
 impl Mountable for F2fs {
     const NAME: &'static str = "F2FS";
 
-    async fn mount_on(port: Port, flush: FlushMode, format: &Format) -> Result<Self, FilesError> {
+    async fn mount_on(
+        disk: Rc<dyn BlockPort>,
+        flush: FlushMode,
+        format: &Format,
+    ) -> Result<Self, FilesError> {
         let fsync = match flush {
             FlushMode::RangeFlush => Flushing::RangeFlush,
             FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
@@ -215,7 +220,7 @@ impl Mountable for F2fs {
         };
         let checkpoint = if range_checkpoints { fsync } else { Flushing::Flush };
         let options = F2fsOptions { fsync, checkpoint, fastboot, commit_mode, ..F2fsOptions::default() };
-        Self::mount_with(Rc::new(port), options)
+        Self::mount_with(disk, options)
             .await
             .map_err(|error| FilesError::Volume { format: Self::NAME, error: error.to_string() })
     }
@@ -224,12 +229,16 @@ impl Mountable for F2fs {
 impl Mountable for Ext4 {
     const NAME: &'static str = "ext4";
 
-    async fn mount_on(port: Port, _flush: FlushMode, format: &Format) -> Result<Self, FilesError> {
+    async fn mount_on(
+        disk: Rc<dyn BlockPort>,
+        _flush: FlushMode,
+        format: &Format,
+    ) -> Result<Self, FilesError> {
         let options = match format {
             Format::Ext4(options) => options.clone(),
             Format::F2fs { .. } => Ext4Options::default(),
         };
-        Self::mount_with(Rc::new(port), options)
+        Self::mount_with(disk, options)
             .await
             .map_err(|error| FilesError::Volume { format: Self::NAME, error: error.to_string() })
     }
@@ -260,7 +269,7 @@ impl Volume for F2fs {
     async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
         let wrong = |error: f2fs::Error| FilesError::Volume { format: "F2FS", error: error.to_string() };
         f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.map_err(wrong)?;
-        Self::mount_on(port, setup.flush, &setup.format).await
+        Self::mount_on(Rc::new(port), setup.flush, &setup.format).await
     }
 
     fn counters(&self) -> F2fsMetrics {
@@ -278,7 +287,7 @@ impl Volume for Ext4 {
 
     async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
         make_ext4_volume(&port).await?;
-        Self::mount_on(port, setup.flush, &setup.format).await
+        Self::mount_on(Rc::new(port), setup.flush, &setup.format).await
     }
 
     fn counters(&self) -> Ext4Metrics {
@@ -302,7 +311,7 @@ async fn make_ext4_volume(port: &Port) -> Result<(), FilesError> {
 /// The same, mounted.
 pub(crate) async fn make_ext4(port: Port, options: Ext4Options) -> Result<Ext4, FilesError> {
     make_ext4_volume(&port).await?;
-    Ext4::mount_on(port, FlushMode::Flush, &Format::Ext4(options)).await
+    Ext4::mount_on(Rc::new(port), FlushMode::Flush, &Format::Ext4(options)).await
 }
 
 /// Moments between two reports of progress.

@@ -166,7 +166,7 @@ impl Tree for f2fs::Volume {
             content: 0,
             xattrs: xattrs
                 .into_iter()
-                .filter_map(|xattr| Some((xattr.full_name()?, xattr.value)))
+                .filter_map(|xattr| Some((xattr.full_name(&f2fs::layout::xattr::PREFIXES)?, xattr.value)))
                 .map(for_programs)
                 .collect(),
         })
@@ -251,7 +251,7 @@ impl Tree for ext4::Volume {
             content: 0,
             xattrs: xattrs
                 .into_iter()
-                .filter_map(|xattr| Some((xattr.full_name()?, xattr.value)))
+                .filter_map(|xattr| Some((xattr.full_name(&ext4::layout::xattr::PREFIXES)?, xattr.value)))
                 .map(for_programs)
                 .collect(),
         })

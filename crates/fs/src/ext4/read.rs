@@ -8,10 +8,11 @@ use super::layout::dirent::{self, Entry};
 use super::layout::extent::{Entries, Extent, Node};
 use super::layout::htree;
 use super::layout::inode::{BLOCK_ROOM_BYTES, Inode, flags};
-use super::layout::xattr::{self, Xattr, XattrBlock};
+use super::layout::xattr::{self, XattrBlock};
 use super::layout::{Addr, Geometry, Ino};
 use super::volume::Volume;
 use crate::format::{Kind, u32_at};
+use crate::xattrs::{Xattr, value};
 use std::sync::Arc;
 
 /// Addresses in the inode of a file without extents.
@@ -295,11 +296,9 @@ impl Volume {
 
     /// The contents that stand in the inode: in `i_block`, then in an extended attribute.
     fn inline_content(&self, inode: &Inode) -> Result<Vec<u8>> {
-        let (index, name) = xattr::INLINE_DATA;
         let xattrs = self.xattrs_in_inode(inode)?;
-        let rest = xattrs.into_iter().find(|xattr| xattr.index == index && xattr.name == name);
         let mut content = inode.block.to_vec();
-        content.extend(rest.map(|xattr| xattr.value).unwrap_or_default());
+        content.extend_from_slice(value(&xattrs, xattr::INLINE_DATA).unwrap_or_default());
         Ok(content)
     }
 

@@ -19,6 +19,7 @@ use super::volume::Volume;
 pub use crate::format::Problem;
 use crate::format::{PROBLEMS_MAX, unless_port};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
+use crate::xattrs::Xattr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -278,9 +279,8 @@ impl Checker {
         }
         match unless_port(xattr::decode(&room))? {
             Ok(xattrs) => {
-                for xattr in xattrs.iter().filter(|xattr| xattr.is_broken_acl()) {
-                    let name = xattr.full_name().unwrap_or_default();
-                    let what = format!("{} is no access control list", name.escape_ascii());
+                for kind in xattrs.iter().filter_map(Xattr::broken_acl) {
+                    let what = format!("{} is no access control list", kind.name());
                     self.problem("xattr", format!("inode {}: {what}", inode.nid));
                 }
             }

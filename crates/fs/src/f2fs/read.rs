@@ -6,10 +6,11 @@
 use super::error::{Error, Result, corrupt};
 use super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::layout::node::{self, Footer, Inode, Kind, NODE_WORDS, Path, advise, inline};
-use super::layout::xattr::{self, Xattr};
+use super::layout::xattr;
 use super::layout::{Addr, Geometry, Nid};
 use super::volume::Volume;
 use crate::port::{BLOCK_BYTES, bytes_of};
+use crate::xattrs::Xattr;
 use flashweir_core::Payload;
 use std::sync::Arc;
 

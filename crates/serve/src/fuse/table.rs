@@ -636,15 +636,16 @@ impl<F: Fs> Table<F> {
         clears_setgid: bool,
     ) -> Result<()> {
         let (ino, creds) = (self.ino(number)?, Creds::checked(0, 0));
+        let acl = AclKind::of_name(name);
         let call = |(): &()| {
-            let call = match AclKind::of_name(name) {
+            let call = match acl {
                 Some(kind) => Call::SetAcl { ino, kind, value: value.into(), clears_setgid },
                 None => Call::SetXattr { ino, name: name.into(), value: value.into(), mode },
             };
             (call, format!("setxattr {} {}", self.shown(number), String::from_utf8_lossy(name)))
         };
         let work = async {
-            match AclKind::of_name(name) {
+            match acl {
                 Some(kind) => self.vfs.set_acl_of(&creds, ino, kind, value, clears_setgid).await,
                 None => self.vfs.set_xattr_of(&creds, ino, name, value, mode).await,
             }

@@ -265,7 +265,9 @@ impl<F: Mountable> World<F> {
         let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
         let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
         let table: Option<Result<Table<F>, String>> = stack.block_on(async move {
-            let fs = F::mount_on(port.clone(), flush, &format).await.map_err(|error| error.to_string())?;
+            let fs = F::mount_on(Rc::new(port.clone()), flush, &format)
+                .await
+                .map_err(|error| error.to_string())?;
             let vfs = Vfs::mount(fs, handle, options).map_err(|error| error.to_string())?;
             vfs.set_civil(civil_time());
             let table =

@@ -23,6 +23,7 @@ use super::layout::{Addr, Geometry, Group, Ino, extent};
 use super::volume::Volume;
 use crate::format::{Kind, PROBLEMS_MAX, u16_at, u32_at, unless_port};
 use crate::port::BlockPort;
+use crate::xattrs::{Xattr, value};
 use map::{Blocks, Map};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -342,10 +343,9 @@ impl Checker {
         Ok(true)
     }
 
-    fn acls(&mut self, ino: Ino, xattrs: &[xattr::Xattr]) {
-        for xattr in xattrs.iter().filter(|xattr| xattr.is_broken_acl()) {
-            let name = xattr.full_name().unwrap_or_default();
-            self.problem("xattr", format!("inode {ino}: {} is no access control list", name.escape_ascii()));
+    fn acls(&mut self, ino: Ino, xattrs: &[Xattr]) {
+        for kind in xattrs.iter().filter_map(Xattr::broken_acl) {
+            self.problem("xattr", format!("inode {ino}: {} is no access control list", kind.name()));
         }
     }
 
@@ -418,13 +418,11 @@ impl Checker {
     }
 
     /// Inline contents, which need an attribute for what does not fit into `i_block`.
-    async fn inline(&mut self, inode: &Inode, xattrs: &[xattr::Xattr]) -> Result<()> {
+    async fn inline(&mut self, inode: &Inode, xattrs: &[Xattr]) -> Result<()> {
         if !inode.has(flags::INLINE_DATA) {
             return Ok(());
         }
-        let (index, name) = xattr::INLINE_DATA;
-        let rest = xattrs.iter().find(|xattr| xattr.index == index && xattr.name == name);
-        let rest = rest.map(|xattr| xattr.value.clone()).unwrap_or_default();
+        let rest = value(xattrs, xattr::INLINE_DATA).unwrap_or_default();
         let (ino, size, room) = (inode.ino, inode.size, inode.block.len() + rest.len());
         if !self.geometry.features.has(Feature::INLINE_DATA) {
             self.problem("inode", format!("inode {ino} has inline contents, the volume no inline_data"));
@@ -433,7 +431,7 @@ impl Checker {
             self.problem("inode-size", format!("inode {ino} has {size} bytes inline, room for {room}"));
         }
         if inode.kind() == Some(Kind::Directory) {
-            self.inline_directory(inode, &rest);
+            self.inline_directory(inode, rest);
         }
         Ok(())
     }

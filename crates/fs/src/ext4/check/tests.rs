@@ -6,7 +6,7 @@ use super::super::layout::group::GroupDesc;
 use super::super::layout::htree;
 use super::super::layout::inode::{Inode, flags};
 use super::super::layout::superblock::{BYTES, Superblock};
-use super::super::layout::xattr::{Xattr, XattrBlock};
+use super::super::layout::xattr::XattrBlock;
 use super::super::layout::{Addr, Geometry, Group, Ino};
 use super::super::{Before, Options, mkfs};
 use super::*;

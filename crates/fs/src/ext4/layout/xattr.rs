@@ -4,9 +4,9 @@
 use super::Addr;
 use super::checksum::crc32c;
 use super::superblock::Geometry;
-use crate::acl::{Acl, AclKind};
 use crate::ext4::error::{Error, Result, corrupt};
 use crate::format::{put, u16_at, u32_at};
+use crate::xattrs::{Name, Xattr};
 
 const MAGIC: u32 = 0xea02_0000;
 const INODE_HEADER_BYTES: usize = 4;
@@ -16,18 +16,8 @@ const CHECKSUM_AT: usize = 16;
 /// A block cannot have more references.
 pub const REFERENCES_MAX: u32 = 1024;
 
-/// One attribute.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Xattr {
-    /// The number of the prefix of its name.
-    pub index: u8,
-    /// The name behind the prefix.
-    pub name: Vec<u8>,
-    /// The value.
-    pub value: Vec<u8>,
-}
-
-const PREFIXES: [(u8, &str); 9] = [
+/// The prefixes of names.
+pub const PREFIXES: [(u8, &str); 9] = [
     (1, "user."),
     (2, "system.posix_acl_access"),
     (3, "system.posix_acl_default"),
@@ -40,35 +30,9 @@ const PREFIXES: [(u8, &str); 9] = [
 ];
 
 /// The name of the attribute that holds the rest of inline contents, with the prefix 7.
-pub const INLINE_DATA: (u8, &[u8]) = (7, b"data");
+pub const INLINE_DATA: Name<'_> = (7, b"data");
 
 impl Xattr {
-    /// Its whole name, as programs know it; `None` if the prefix is unknown.
-    pub fn full_name(&self) -> Option<Vec<u8>> {
-        let (_, prefix) = PREFIXES.iter().find(|(index, _)| *index == self.index)?;
-        Some([prefix.as_bytes(), &self.name].concat())
-    }
-
-    /// The number of the prefix, and the rest, of a whole name.
-    pub fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
-        PREFIXES.iter().find_map(|(index, prefix)| Some((*index, name.strip_prefix(prefix.as_bytes())?)))
-    }
-
-    /// The one that an access control list is.
-    pub(crate) fn of_acl(kind: AclKind, acl: &Acl) -> Self {
-        Self { index: kind.index(), name: Vec::new(), value: acl.to_disk() }
-    }
-
-    /// Whether it is an access control list.
-    pub(crate) fn is_acl(&self, kind: AclKind) -> bool {
-        self.index == kind.index() && self.name.is_empty()
-    }
-
-    /// Whether it has the name of an access control list and is none.
-    pub(crate) fn is_broken_acl(&self) -> bool {
-        AclKind::ALL.into_iter().any(|kind| self.is_acl(kind)) && Acl::from_disk(&self.value).is_none()
-    }
-
     /// Bytes of its entry.
     fn entry_bytes(&self) -> usize {
         (ENTRY_BYTES + self.name.len()).next_multiple_of(4)
@@ -322,15 +286,5 @@ mod tests {
         put(&mut endless, 6, &[0; 20]);
         endless[4] = 19;
         assert!(decode_in_inode(&endless).is_err());
-    }
-
-    #[test]
-    fn names_have_prefixes() {
-        assert_eq!(Xattr::split_name(b"user.colour"), Some((1, &b"colour"[..])));
-        assert_eq!(Xattr::split_name(b"system.posix_acl_access"), Some((2, &b""[..])));
-        assert_eq!(Xattr::split_name(b"system.data"), Some((7, &b"data"[..])));
-        assert_eq!(Xattr::split_name(b"nothing"), None);
-        let xattr = Xattr { index: 6, name: b"selinux".to_vec(), value: vec![] };
-        assert_eq!(xattr.full_name().unwrap(), b"security.selinux");
     }
 }

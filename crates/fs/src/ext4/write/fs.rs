@@ -3,7 +3,7 @@
 use super::super::layout::dirent::{Entry, NAME_BYTES_MAX};
 use super::super::layout::extent::{BLOCKS_MAX, Extent, Node as Tree, UNWRITTEN_BLOCKS_MAX};
 use super::super::layout::inode::flags;
-use super::super::layout::xattr::Xattr;
+use super::super::layout::xattr::PREFIXES;
 use super::super::layout::{self, Addr, Feature, Geometry};
 use super::names::Place;
 use super::state::{State, Step};
@@ -18,6 +18,7 @@ use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
     Result, SetAttr, StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
 };
+use crate::xattrs::{self, Xattr};
 use flashweir_core::{Duration, Order, Payload};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -185,7 +186,7 @@ impl State {
             }
             Kind::Fifo | Kind::Socket => (),
         }
-        let xattrs: Vec<Xattr> = new.acls.iter().map(|(kind, acl)| Xattr::of_acl(kind, acl)).collect();
+        let xattrs = xattrs::of_new(&new.acls);
         if !xattrs.is_empty() {
             self.set_xattrs(ino, &xattrs)?;
         }
@@ -475,19 +476,10 @@ impl Ext4 {
         now: Timestamp,
     ) -> Result<()> {
         let (ino, (name, value)) = (number(ino)?, new);
-        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let name = xattrs::split(name, &PREFIXES)?;
         self.change(|state| {
             let mut xattrs = state.xattrs(ino)?;
-            let there = xattrs.iter().position(|xattr| xattr.index == index && xattr.name == rest);
-            match (there, mode) {
-                (Some(_), XattrMode::Create) => return Err(Errno::EEXIST.into()),
-                (None, XattrMode::Replace) => return Err(Errno::ENODATA.into()),
-                _ => (),
-            }
-            let new = value.map(|value| Xattr { index, name: rest.to_vec(), value: value.to_vec() });
-            // One that is replaced keeps its place in the list.
-            let range = there.map_or(xattrs.len()..xattrs.len(), |there| there..there + 1);
-            xattrs.splice(range, new);
+            xattrs::change(&mut xattrs, name, value, mode)?;
             state.set_xattrs(ino, &xattrs)?;
             state.inode_mut(ino)?.ctime = time(now);
             state.tick(now);
@@ -772,18 +764,13 @@ impl Fs for Ext4 {
     }
 
     async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
-        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let name = xattrs::split(name, &PREFIXES)?;
         let xattrs = self.xattrs_of(ino).await?;
-        let found = xattrs.into_iter().find(|xattr| xattr.index == index && xattr.name == rest);
-        found.map(|xattr| xattr.value.into()).ok_or(Errno::ENODATA)
+        xattrs::value(&xattrs, name).map(Box::from).ok_or(Errno::ENODATA)
     }
 
     async fn listxattr(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
-        let xattrs = self.xattrs_of(ino).await?;
-        let names = xattrs.iter().filter_map(Xattr::full_name);
-        let mut names: Vec<Box<[u8]>> = names.map(Vec::into_boxed_slice).collect();
-        names.sort_unstable();
-        Ok(names)
+        Ok(xattrs::names(&self.xattrs_of(ino).await?, &PREFIXES))
     }
 
     async fn setxattr(

@@ -1,11 +1,12 @@
 //! Extended attributes: in the inode as far as they fit, the others in one block.
 
-use super::super::layout::xattr::{Xattr, XattrBlock, decode_in_inode, encode_in_inode};
+use super::super::layout::xattr::{XattrBlock, decode_in_inode, encode_in_inode};
 use super::super::layout::{Addr, Ino};
 use super::state::{State, Step};
 use crate::acl::{Acl, AclKind};
 use crate::port::BLOCK_BYTES;
 use crate::vfs::Errno;
+use crate::xattrs::{Xattr, acl, replace};
 
 impl State {
     fn xattr_block(&self, ino: Ino) -> Step<Option<XattrBlock>> {
@@ -25,21 +26,16 @@ impl State {
 
     /// An access control list.
     pub(super) fn acl(&self, ino: Ino, kind: AclKind) -> Step<Option<Acl>> {
-        let xattrs = self.xattrs(ino)?;
-        let value = xattrs.iter().find(|xattr| xattr.is_acl(kind)).map(|xattr| &xattr.value);
-        Ok(value.map(|value| Acl::from_disk(value).ok_or(Errno::EUCLEAN)).transpose()?)
+        Ok(acl(&self.xattrs(ino)?, kind)?)
     }
 
     /// Sets an access control list, or removes it.
     pub(super) fn put_acl(&mut self, ino: Ino, kind: AclKind, acl: Option<&Acl>) -> Step<()> {
         let mut xattrs = self.xattrs(ino)?;
-        let there = xattrs.iter().position(|xattr| xattr.is_acl(kind));
-        let new = acl.map(|acl| Xattr::of_acl(kind, acl));
-        if there.map(|at| &xattrs[at]) == new.as_ref() {
-            return Ok(());
+        match replace(&mut xattrs, kind.on_disk(), acl.map(Acl::to_disk)) {
+            true => self.set_xattrs(ino, &xattrs),
+            false => Ok(()),
         }
-        xattrs.splice(there.map_or(xattrs.len()..xattrs.len(), |at| at..at + 1), new);
-        self.set_xattrs(ino, &xattrs)
     }
 
     /// Permission bits become others: so does the list.

@@ -2,8 +2,8 @@
 //! node of their own.
 
 use super::bytes::{put, u16_at, u32_at};
-use crate::acl::{Acl, AclKind};
 use crate::f2fs::error::{Result, corrupt};
+use crate::xattrs::Xattr;
 
 const MAGIC: u32 = 0xf2f5_2011;
 const HEADER_BYTES: usize = 24;
@@ -11,18 +11,8 @@ const ENTRY_BYTES: usize = 4;
 /// Bytes of the node that holds what does not fit into the inode.
 pub const NODE_BYTES: usize = 4072;
 
-/// One attribute.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Xattr {
-    /// The number of the prefix of its name.
-    pub index: u8,
-    /// The name behind the prefix.
-    pub name: Vec<u8>,
-    /// The value.
-    pub value: Vec<u8>,
-}
-
-const PREFIXES: [(u8, &str); 9] = [
+/// The prefixes of names.
+pub const PREFIXES: [(u8, &str); 9] = [
     (1, "user."),
     (2, "system.posix_acl_access"),
     (3, "system.posix_acl_default"),
@@ -35,32 +25,6 @@ const PREFIXES: [(u8, &str); 9] = [
 ];
 
 impl Xattr {
-    /// Its whole name, as programs know it; `None` if the prefix is unknown.
-    pub fn full_name(&self) -> Option<Vec<u8>> {
-        let (_, prefix) = PREFIXES.iter().find(|(index, _)| *index == self.index)?;
-        Some([prefix.as_bytes(), &self.name].concat())
-    }
-
-    /// The number of the prefix, and the rest, of a whole name.
-    pub fn split_name(name: &[u8]) -> Option<(u8, &[u8])> {
-        PREFIXES.iter().find_map(|(index, prefix)| Some((*index, name.strip_prefix(prefix.as_bytes())?)))
-    }
-
-    /// The one that an access control list is.
-    pub(crate) fn of_acl(kind: AclKind, acl: &Acl) -> Self {
-        Self { index: kind.index(), name: Vec::new(), value: acl.to_disk() }
-    }
-
-    /// Whether it is an access control list.
-    pub(crate) fn is_acl(&self, kind: AclKind) -> bool {
-        self.index == kind.index() && self.name.is_empty()
-    }
-
-    /// Whether it has the name of an access control list and is none.
-    pub(crate) fn is_broken_acl(&self) -> bool {
-        AclKind::ALL.into_iter().any(|kind| self.is_acl(kind)) && Acl::from_disk(&self.value).is_none()
-    }
-
     fn bytes(&self) -> usize {
         (ENTRY_BYTES + self.name.len() + self.value.len()).next_multiple_of(4)
     }
@@ -136,14 +100,5 @@ mod tests {
         assert_eq!(encode(&xattrs, 200), None);
         assert_eq!(decode(&encode(&[], 200).unwrap()).unwrap(), []);
         assert!(decode(&room[..60]).unwrap_err().to_string().contains("extended attribute at byte"));
-    }
-
-    #[test]
-    fn names_have_prefixes() {
-        assert_eq!(Xattr::split_name(b"user.colour"), Some((1, &b"colour"[..])));
-        assert_eq!(Xattr::split_name(b"system.posix_acl_access"), Some((2, &b""[..])));
-        assert_eq!(Xattr::split_name(b"nothing"), None);
-        let xattr = Xattr { index: 6, name: b"selinux".to_vec(), value: vec![] };
-        assert_eq!(xattr.full_name().unwrap(), b"security.selinux");
     }
 }

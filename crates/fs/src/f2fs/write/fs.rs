@@ -3,7 +3,7 @@
 use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, Time, blocks_max, inline};
-use super::super::layout::xattr::{self, Xattr};
+use super::super::layout::xattr::{self, PREFIXES};
 use super::super::layout::{Addr, Geometry, Nid, SEGMENT_BLOCKS};
 use super::fsync::in_place_tag;
 use super::names::Place;
@@ -16,6 +16,7 @@ use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
     Result, SetAttr, StatFs, SyncKind, Ticket as VfsTicket, Timestamp, WriteCause, XattrMode,
 };
+use crate::xattrs::{self, Xattr};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order, Payload};
 
@@ -328,7 +329,7 @@ impl State {
 
 /// The attributes that a new inode begins with. They fit into a node of their own.
 fn xattrs_of_new(new: &NewNode) -> Step<Vec<Xattr>> {
-    let xattrs: Vec<Xattr> = new.acls.iter().map(|(kind, acl)| Xattr::of_acl(kind, acl)).collect();
+    let xattrs = xattrs::of_new(&new.acls);
     match xattr::encode(&xattrs, xattr::NODE_BYTES) {
         Some(_) => Ok(xattrs),
         None => Err(Errno::ENOSPC.into()),
@@ -367,19 +368,10 @@ impl F2fs {
         now: Timestamp,
     ) -> Result<()> {
         let (ino, (name, value)) = (nid(ino)?, new);
-        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let name = xattrs::split(name, &PREFIXES)?;
         self.change(|state| {
             let mut xattrs = state.xattrs(ino)?;
-            let there = xattrs.iter().position(|xattr| xattr.index == index && xattr.name == rest);
-            match (there, mode) {
-                (Some(_), XattrMode::Create) => return Err(Errno::EEXIST.into()),
-                (None, XattrMode::Replace) => return Err(Errno::ENODATA.into()),
-                _ => (),
-            }
-            let new = value.map(|value| Xattr { index, name: rest.to_vec(), value: value.to_vec() });
-            // One that is replaced keeps its place in the list.
-            let range = there.map_or(xattrs.len()..xattrs.len(), |there| there..there + 1);
-            xattrs.splice(range, new);
+            xattrs::change(&mut xattrs, name, value, mode)?;
             state.set_xattrs(ino, &xattrs)?;
             state.inode_mut(ino)?.ctime = time(now);
             Ok(())
@@ -762,18 +754,13 @@ impl Fs for F2fs {
     }
 
     async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
-        let (index, rest) = Xattr::split_name(name).ok_or(Errno::EOPNOTSUPP)?;
+        let name = xattrs::split(name, &PREFIXES)?;
         let xattrs = self.xattrs_of(ino).await?;
-        let found = xattrs.into_iter().find(|xattr| xattr.index == index && xattr.name == rest);
-        found.map(|xattr| xattr.value.into()).ok_or(Errno::ENODATA)
+        xattrs::value(&xattrs, name).map(Box::from).ok_or(Errno::ENODATA)
     }
 
     async fn listxattr(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
-        let xattrs = self.xattrs_of(ino).await?;
-        let names = xattrs.iter().filter_map(Xattr::full_name);
-        let mut names: Vec<Box<[u8]>> = names.map(Vec::into_boxed_slice).collect();
-        names.sort_unstable();
-        Ok(names)
+        Ok(xattrs::names(&self.xattrs_of(ino).await?, &PREFIXES))
     }
 
     async fn setxattr(

@@ -15,7 +15,7 @@ use super::super::layout::node::{self, Footer, Inode, Kind, Path};
 use super::super::layout::summary::{Owner, Summary};
 use super::super::layout::superblock::Superblock;
 use super::super::layout::tables::{NatEntry, SitEntry};
-use super::super::layout::xattr::{self, Xattr};
+use super::super::layout::xattr;
 use super::super::layout::{Addr, Geometry, Log, Nid, SegNo};
 use super::by_nid::{ByNid, DirtyNodes};
 use super::fsync::PlantedBug;
@@ -25,6 +25,7 @@ use super::space::{Marks, Space};
 use crate::acl::{Acl, AclKind};
 use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, PageRun};
+use crate::xattrs::{self, Xattr};
 use flashweir_core::command::Tag;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -503,21 +504,16 @@ impl State {
 
     /// An access control list.
     pub(super) fn acl(&self, ino: Nid, kind: AclKind) -> Step<Option<Acl>> {
-        let xattrs = self.xattrs(ino)?;
-        let value = xattrs.iter().find(|xattr| xattr.is_acl(kind)).map(|xattr| &xattr.value);
-        Ok(value.map(|value| Acl::from_disk(value).ok_or(Errno::EUCLEAN)).transpose()?)
+        Ok(xattrs::acl(&self.xattrs(ino)?, kind)?)
     }
 
     /// Sets an access control list, or removes it. When it fails nothing has changed.
     pub(super) fn put_acl(&mut self, ino: Nid, kind: AclKind, acl: Option<&Acl>) -> Step<()> {
         let mut xattrs = self.xattrs(ino)?;
-        let there = xattrs.iter().position(|xattr| xattr.is_acl(kind));
-        let new = acl.map(|acl| Xattr::of_acl(kind, acl));
-        if there.map(|at| &xattrs[at]) == new.as_ref() {
-            return Ok(());
+        match xattrs::replace(&mut xattrs, kind.on_disk(), acl.map(Acl::to_disk)) {
+            true => self.set_xattrs(ino, &xattrs),
+            false => Ok(()),
         }
-        xattrs.splice(there.map_or(xattrs.len()..xattrs.len(), |at| at..at + 1), new);
-        self.set_xattrs(ino, &xattrs)
     }
 
     /// Permission bits become others: so does the list.

@@ -42,6 +42,15 @@ impl Format {
         (Self::Ext4Dual, "ext4-dual"),
     ];
 
+    /// The names.
+    pub const NAMES: [&str; 5] =
+        [Self::ALL[0].1, Self::ALL[1].1, Self::ALL[2].1, Self::ALL[3].1, Self::ALL[4].1];
+
+    /// The one with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(format, _)| *format)
+    }
+
     /// Whether it is ext4, however mounted.
     pub fn is_ext4(self) -> bool {
         !matches!(self, Self::F2fs | Self::F2fsDual)
@@ -79,6 +88,20 @@ impl Format {
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
+    }
+}
+
+/// How a mount is told of it.
+impl From<Format> for crate::files::Format {
+    fn from(format: Format) -> Self {
+        let commit_mode = format.commit_mode();
+        match format.is_ext4() {
+            true => {
+                let journaling = format.journaling();
+                Self::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() })
+            }
+            false => Self::F2fs { range_checkpoints: false, fastboot: false, commit_mode },
+        }
     }
 }
 

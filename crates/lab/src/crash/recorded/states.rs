@@ -11,15 +11,16 @@ use crate::crash::files::Format;
 use crate::crash::files::explorer::{Effort, begin, positions, states_at};
 use crate::crash::files::tree::{Body, Tree};
 use crate::crash::files::volume::Disk as _;
+use crate::files::Mountable;
 use crate::model_port::ModelPort;
 use crate::stack::FlushMode;
 use flashweir_contract::Contents;
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Lpn, Payload, Stream};
-use flashweir_fs::ext4::{self, Ext4, Ext4Options};
-use flashweir_fs::f2fs::{self, F2fs, F2fsOptions};
+use flashweir_fs::ext4::{self, Ext4};
+use flashweir_fs::f2fs::{self, F2fs};
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{CacheConfig, Fs, MountOptions, Vfs};
+use flashweir_fs::vfs::{CacheConfig, MountOptions, Vfs};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -194,23 +195,8 @@ pub fn fresh(format: Format, blocks: u64) -> Result<Contents, String> {
 }
 
 /// A file system as [`Format`] says. Errors are for people.
-trait Playable: Fs + Sized {
-    async fn on(disk: Rc<dyn BlockPort>, format: Format) -> Result<Self, String>;
-}
-
-impl Playable for Ext4 {
-    async fn on(disk: Rc<dyn BlockPort>, format: Format) -> Result<Self, String> {
-        let (journaling, commit_mode) = (format.journaling(), format.commit_mode());
-        let options = Ext4Options { journaling, commit_mode, ..Ext4Options::default() };
-        Self::mount_with(disk, options).await.map_err(|error| error.to_string())
-    }
-}
-
-impl Playable for F2fs {
-    async fn on(disk: Rc<dyn BlockPort>, format: Format) -> Result<Self, String> {
-        let options = F2fsOptions { commit_mode: format.commit_mode(), ..F2fsOptions::default() };
-        Self::mount_with(disk, options).await.map_err(|error| error.to_string())
-    }
+async fn mount<F: Mountable>(disk: Rc<dyn BlockPort>, format: Format) -> Result<F, String> {
+    F::mount_on(disk, FlushMode::Flush, &format.into()).await.map_err(|error| error.to_string())
 }
 
 fn options() -> MountOptions {
@@ -231,14 +217,14 @@ struct Run {
     end: u32,
 }
 
-fn play<F: Playable>(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
+fn play<F: Mountable>(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
     let policy = format.device_kind().policy();
     let before = Arc::clone(&recording.before);
     let mut port = ModelPort::with_contents(policy, before, recording.blocks, FlushMode::Flush);
     let spans = Rc::new(RefCell::new(Vec::new()));
     let (noted, log, calls) = (Rc::clone(&spans), port.clone(), Arc::clone(recording));
     let played = port.run(move |disk, handle| async move {
-        let fs = F::on(disk, format).await.map_err(Wrong::Recovery)?;
+        let fs = mount::<F>(disk, format).await.map_err(Wrong::Recovery)?;
         let vfs = Vfs::mount(fs, handle.clone(), options());
         let vfs = vfs.map_err(|error| Wrong::Recovery(error.to_string()))?;
         begin(&vfs).await.map_err(|errno| Wrong::Recovery(format!("the first checkpoint: {errno:?}")))?;
@@ -273,9 +259,10 @@ impl Run {
 }
 
 /// What a mount that recovers a disk shows.
-fn recover<F: Playable>(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
+fn recover<F: Mountable>(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
     let recovered = port.run(move |disk, handle| async move {
-        let vfs = Vfs::mount(F::on(disk, format).await?, handle, options()).map_err(|e| e.to_string())?;
+        let fs = mount::<F>(disk, format).await?;
+        let vfs = Vfs::mount(fs, handle, options()).map_err(|error| error.to_string())?;
         let tree = Tree::read(&vfs, None, |ino, _| ino).await;
         let tree = tree.map_err(|wrong| format!("{}: {}", wrong.path, wrong.errno))?;
         vfs.unmount().await.map_err(|errno| format!("unmount: {errno}"))?;
@@ -313,7 +300,7 @@ fn digest(tree: &Tree) -> u64 {
 }
 
 /// What one course may leave.
-fn of_course<F: Playable>(
+fn of_course<F: Mountable>(
     recording: &Arc<Recording>,
     config: &Config,
     course: Course,
