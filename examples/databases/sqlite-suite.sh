@@ -8,7 +8,7 @@
 . "$(dirname "$0")/mount.sh"
 
 TESTS=${TESTS:-veryquick.test crash.test crash2.test crash3.test crash4.test crash5.test crash6.test crash7.test crash8.test \
-    walcrash.test walcrash2.test walcrash3.test walcrash4.test writecrash.test autovacuum_crash.test}
+    walcrash.test walcrash2.test walcrash3.test walcrash4.test writecrash.test}
 BESIDE=${BESIDE:-/var/tmp}
 LOGS=${LOGS:-$WORK/logs}
 SIZE=2GiB

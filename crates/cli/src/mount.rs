@@ -75,7 +75,7 @@ pub(crate) struct MountArgs {
     /// How fast virtual time passes: real, max, or a factor
     #[arg(long, value_name = "SPEED", default_value = "real")]
     speed: Speed,
-    /// Microseconds before a deadline in which the mount does not sleep
+    /// Microseconds before a deadline, and after an answer, in which the mount does not sleep
     #[arg(long, value_name = "µs", default_value_t = 150, value_parser = whole::<u64>(0, 1_000_000))]
     spin: u64,
     /// Socket for `weir cut` and `weir top` [default: DIR with .control behind it]

@@ -42,6 +42,12 @@ const TURNS_MAX: u32 = 256;
 /// The world looks around at least so often.
 const NAP: WallDuration = WallDuration::from_secs(1);
 
+/// The world looks for requests by itself for so long at most; who has to think longer does not mind that somebody is woken.
+const LINGER_MAX: WallDuration = WallDuration::from_micros(50);
+
+/// So many times it does not, at most, if nothing came of it.
+const SKIPS_MAX: u32 = 1024;
+
 /// How long requests that were begun may take before the cache is cleared, virtual time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -155,6 +161,8 @@ struct World<F: Mountable> {
     own: Option<Own<F>>,
     /// Whether there were messages since it last had nothing to do.
     is_asked: bool,
+    /// Whether it looks for more after an answer.
+    patience: Patience,
     /// How long it looks for more after an answer; it needs a processor for that.
     linger: WallDuration,
     config: MountConfig,
@@ -227,8 +235,9 @@ impl<F: Mountable> World<F> {
             notifier: None,
             own: None,
             is_asked: false,
+            patience: Patience::default(),
             linger: match std::thread::available_parallelism() {
-                Ok(processors) if processors.get() > 1 => config.spin,
+                Ok(processors) if processors.get() > 1 => config.spin.min(LINGER_MAX),
                 _ => WallDuration::ZERO,
             },
             config,
@@ -326,6 +335,9 @@ impl<F: Mountable> World<F> {
         let Some(place) = self.own.as_ref().map(|own| own.inlet.place()) else {
             return ControlFlow::Continue(false);
         };
+        if !self.patience.lasts() {
+            return ControlFlow::Continue(false);
+        }
         let clock = self.pace.clock;
         let mut held = None;
         let mut until = clock.wall() + self.linger;
@@ -336,6 +348,7 @@ impl<F: Mountable> World<F> {
             }
             match self.own.as_mut().map_or(Ok(None), Own::next) {
                 Ok(Some(message)) => {
+                    self.patience.is_rewarded();
                     held = held.or_else(|| place.hold());
                     self.catch_up();
                     self.take(message)?;
@@ -708,6 +721,38 @@ impl<F: Mountable> World<F> {
     }
 }
 
+/// Whether it pays to look for more after an answer. Where nothing comes, as whoever asks has to think, or has no processor
+/// while the world spins on his, it is done more and more seldom.
+#[derive(Debug, Default)]
+struct Patience {
+    /// So many times not.
+    skips: u32,
+    /// And so many times after the next one, if nothing comes of it.
+    next: u32,
+}
+
+impl Patience {
+    /// Whether to look this time.
+    fn lasts(&mut self) -> bool {
+        match self.skips.checked_sub(1) {
+            Some(skips) => {
+                self.skips = skips;
+                false
+            }
+            None => {
+                self.skips = self.next;
+                self.next = (2 * self.next).clamp(1, SKIPS_MAX);
+                true
+            }
+        }
+    }
+
+    /// Something came of it.
+    fn is_rewarded(&mut self) {
+        *self = Self::default();
+    }
+}
+
 /// One request that is not answered, as long as it is there.
 struct Running(Rc<Cell<u64>>);
 
@@ -721,5 +766,19 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_wears_out_and_comes_back() {
+        let mut patience = Patience::default();
+        let looks: Vec<u32> = (0..4000).filter(|_| patience.lasts()).collect();
+        assert_eq!(looks, [0, 1, 3, 6, 11, 20, 37, 70, 135, 264, 521, 1034, 2059, 3084]);
+        patience.is_rewarded();
+        assert!(patience.lasts());
     }
 }

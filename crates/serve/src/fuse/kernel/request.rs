@@ -388,12 +388,12 @@ impl SetAttributes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
     /// A request as the kernel writes it: the header, then words and names.
-    fn bytes(code: u32, body: &[&[u8]]) -> Vec<u8> {
+    pub(in super::super) fn bytes(code: u32, body: &[&[u8]]) -> Vec<u8> {
         let body = body.concat();
         let mut bytes = Vec::new();
         for word in [40 + body.len() as u32, code] {

@@ -270,3 +270,54 @@ impl Session {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::tests::bytes;
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Noted(Mutex<Vec<(u64, u64)>>);
+
+    impl Handler for Noted {
+        fn handle(&self, _request: Request<'_>, reply: Reply) {
+            reply.ok();
+        }
+        fn forget(&self, forgotten: Vec<(u64, u64)>) {
+            self.0.lock().unwrap().extend(forgotten);
+        }
+    }
+
+    #[test]
+    fn an_inlet_takes_what_is_there_and_does_not_wait() {
+        let (ours, kernel) = UnixDatagram::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let channel = Channel::new(File::from(OwnedFd::from(ours)));
+        let attached = Attached { channel, has_long_xattrs: true, write_bytes_max: 4096 };
+        let noted = Arc::new(Noted::default());
+        let mut inlet = attached.inlet(noted.clone());
+        assert!(!inlet.take().unwrap());
+        kernel.send(&bytes(2, &[&3_u64.to_ne_bytes()])).unwrap();
+        attached.channel.wait().unwrap();
+        assert!(inlet.take().unwrap());
+        assert!(!inlet.take().unwrap());
+        assert_eq!(*noted.0.lock().unwrap(), [(5, 3)]);
+    }
+
+    #[test]
+    fn one_waits_for_the_device() {
+        let (ours, _kernel) = UnixDatagram::pair().unwrap();
+        let channel = Channel::new(File::from(OwnedFd::from(ours)));
+        let attached = Attached { channel, has_long_xattrs: true, write_bytes_max: 4096 };
+        let inlet = attached.inlet(Arc::new(Noted::default()));
+        let (place, other) = (inlet.place(), inlet.place());
+        let held = place.hold();
+        assert!(held.is_some());
+        assert!(other.hold().is_none());
+        drop(held);
+        assert!(other.hold().is_some());
+    }
+}
