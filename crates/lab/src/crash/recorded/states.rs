@@ -8,7 +8,7 @@
 
 use super::calls::{Player, Step};
 use crate::crash::files::Format;
-use crate::crash::files::explorer::{Effort, begin, positions, states_at};
+use crate::crash::files::explorer::{Effort, begin, choose, positions, states_at};
 use crate::crash::files::tree::{Body, Tree};
 use crate::crash::files::volume::Disk as _;
 use crate::files::Mountable;
@@ -315,8 +315,6 @@ fn of_course<F: Mountable>(
     let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
     cuts.retain(|cut| ends.contains(cut) || mix(u64::from(*cut)).is_multiple_of(stride));
     let mut counts = Counts { courses: 1, cuts: cuts.len() as u64, ..Counts::default() };
-    // Images by rank: what everything leaves that was written, and nothing of it, come first.
-    let mut ranks: BTreeMap<u64, u64> = BTreeMap::new();
     let mut by_cut = Vec::new();
     for &cut in &cuts {
         if stop.load(Ordering::Relaxed) {
@@ -325,23 +323,14 @@ fn of_course<F: Mountable>(
         let mut states = states_at(port, cut, 0, &effort);
         states.truncate(STATES_AT_MAX);
         counts.allowed += states.len() as u64;
-        for (index, (image, _)) in states.iter().enumerate() {
-            let is_end = index == 0 || index + 1 == states.len();
-            let rank = if is_end { 0 } else { mix(image ^ config.seed).max(1) };
-            let known = ranks.entry(*image).or_insert(rank);
-            *known = rank.min(*known);
-        }
         by_cut.push((cut, states));
     }
-    let mut ranked: Vec<(u64, u64)> = ranks.into_iter().map(|(image, rank)| (rank, image)).collect();
-    ranked.sort_unstable();
-    ranked.truncate(config.states_max);
-    let chosen: BTreeSet<u64> = ranked.into_iter().map(|(_, image)| image).collect();
+    choose(&mut by_cut, config.seed, config.states_max);
     let mut digests: BTreeMap<u64, u64> = BTreeMap::new();
     let mut directories: BTreeMap<u64, Directory> = BTreeMap::new();
     for (cut, states) in by_cut {
         let moment = run.moment(recording, course, cut);
-        for (image, state) in states.into_iter().filter(|(image, _)| chosen.contains(image)) {
+        for (image, state) in states {
             if stop.load(Ordering::Relaxed) {
                 return Err(Wrong::Stopped);
             }
