@@ -7,7 +7,7 @@
 //! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
 
 use crate::args::{InfoOutput, ResultArgs, whole};
-use crate::crash_files::write_image;
+use crate::crash_files::{Blocks, write_image};
 use crate::error::{Failure, Outcome, say};
 use crate::files::time;
 use crate::filesystem::volume_size;
@@ -15,7 +15,7 @@ use crate::output::{check, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use clap::Args;
-use flashweir_core::{Bytes, Duration, Lpn, Payload};
+use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::presets::preset;
 use flashweir_fs::port::BLOCK_BYTES;
@@ -154,20 +154,19 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         fresh(format, blocks).map_err(|why| Failure::Usage(format!("--size {}: {why}", args.size)))?;
     let mut before = Arc::new(before);
     if let Some(setup) = &args.setup {
-        let (_, after) = bench.on_mount(&before, &[], None, |bench| bench.setup(setup, cancel))?;
-        before = Arc::new(after);
+        before = bench.changed(before, None, |bench| bench.setup(setup, cancel))?;
     }
     let path = bench.printed.clone();
     let recorder = Recorder::new(move || std::fs::metadata(&path).map_or(0, |found| found.len()));
-    let ((), end) = bench.on_mount(&before, &[], Some(recorder.clone()), |bench| bench.program(cancel))?;
+    let program = |bench: &Bench<'_>| bench.program(cancel);
+    let end = bench.changed(Arc::clone(&before), Some(recorder.clone()), program)?;
     let printed = std::fs::metadata(&bench.printed).map_err(Failure::run)?.len();
     let recording = Arc::new(Recording { before, blocks, steps: recorder.take(), printed });
     if recording.steps.is_empty() {
         let why = "COMMAND changed nothing in the directory: expected {} or $WEIR_DIR to be where it works";
         return Err(Failure::Usage(why.into()));
     }
-    let (said, _) = bench.on_mount(&Arc::new(end), &[], None, |bench| bench.verify(printed, cancel))?;
-    if let Some(said) = said {
+    if let Some(said) = bench.judged(end, printed, cancel)? {
         let what = "--verify says no to what COMMAND left, although the power did not fail";
         return Err(Failure::Usage(format!("{what}: {said}")));
     }
@@ -241,11 +240,10 @@ fn judge(
             format!("{index} of {} directories judged", chosen.len())
         });
         report.judged += 1;
+        let contents = Arc::new(directory.contents(&recording.before));
         // What was promised last is the hardest to keep; with less promised there may be too much.
         let asked = |moment: Moment| -> Outcome<Option<(Moment, String)>> {
-            let (changes, printed) = (&directory.changes, moment.printed);
-            let verify = |bench: &Bench<'_>| bench.verify(printed, cancel);
-            let (said, _) = bench.on_mount(&recording.before, changes, None, verify)?;
+            let said = bench.judged(Arc::clone(&contents), moment.printed, cancel)?;
             Ok(said.map(|said| (moment, said)))
         };
         let most = asked(directory.most)?;
@@ -258,7 +256,7 @@ fn judge(
             None => {
                 kinds.insert(kind, report.failures.len());
                 let number = report.failures.len() + 1;
-                report.failures.push(bench.failed(recording, directory, moment, said, number)?);
+                report.failures.push(bench.failed(recording, &contents, moment, said, number)?);
             }
         }
     }
@@ -305,22 +303,20 @@ impl<'a> Bench<'a> {
         Ok(Self { args, format, device: device(format, args.size), room, directory, printed, said })
     }
 
-    /// Mounts a disk with these contents, lets `work` be done there, and gives what the disk holds then.
+    /// Mounts a disk with these contents and lets `work` be done there; what the disk holds then comes to `end`.
     fn on_mount<T>(
         &self,
-        contents: &Arc<BTreeMap<Lpn, Payload>>,
-        changes: &[(Lpn, Payload)],
+        contents: Arc<Blocks>,
+        end: Option<Arc<Mutex<Blocks>>>,
         recorder: Option<Recorder>,
         work: impl FnOnce(&Self) -> Outcome<T>,
-    ) -> Outcome<(T, BTreeMap<Lpn, Payload>)> {
-        let end = changes.is_empty().then(Arc::<Mutex<BTreeMap<Lpn, Payload>>>::default);
+    ) -> Outcome<T> {
         let memory = Memory {
             name: "check".into(),
             device: Box::new(self.device.clone()),
             blocks: self.args.size.0 / BLOCK_BYTES as u64,
-            contents: Arc::clone(contents),
-            changes: changes.to_vec(),
-            end: end.clone(),
+            contents,
+            end,
         };
         let format = mounted_as::Format::from(self.format);
         let config = MountConfig {
@@ -342,9 +338,25 @@ impl<'a> Bench<'a> {
         let ended = Self::unmount(mounted);
         let done = done?;
         ended?;
-        let contents =
-            end.map(|end| std::mem::take(&mut *end.lock().unwrap_or_else(PoisonError::into_inner)));
-        Ok((done, contents.unwrap_or_default()))
+        Ok(done)
+    }
+
+    /// What a disk with these contents holds when `work` was done on a mount of it.
+    fn changed(
+        &self,
+        contents: Arc<Blocks>,
+        recorder: Option<Recorder>,
+        work: impl FnOnce(&Self) -> Outcome,
+    ) -> Outcome<Arc<Blocks>> {
+        let end = Arc::<Mutex<Blocks>>::default();
+        self.on_mount(contents, Some(Arc::clone(&end)), recorder, work)?;
+        let contents = std::mem::take(&mut *end.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Arc::new(contents))
+    }
+
+    /// See [`Self::verify`], on a mount of a disk with these contents.
+    fn judged(&self, contents: Arc<Blocks>, printed: u64, cancel: &AtomicBool) -> Outcome<Option<String>> {
+        self.on_mount(contents, None, None, |bench| bench.verify(printed, cancel))
     }
 
     fn unmount(mounted: Mounted) -> Outcome {
@@ -425,7 +437,7 @@ impl<'a> Bench<'a> {
     fn failed(
         &self,
         recording: &Recording,
-        directory: &Directory,
+        contents: &Blocks,
         moment: Moment,
         says: String,
         number: usize,
@@ -439,9 +451,7 @@ impl<'a> Bench<'a> {
         let calls = &recording.steps[begin..until];
         let kept = self.args.keep.as_ref().map(|keep| {
             let path = keep.join(format!("{number}.img"));
-            let mut contents = (*recording.before).clone();
-            contents.extend(directory.changes.iter().cloned());
-            write_image(&path, &contents, recording.blocks).map_err(Failure::Run)?;
+            write_image(&path, contents, recording.blocks).map_err(Failure::Run)?;
             std::fs::write(keep.join(format!("{number}.printed")), printed).map_err(Failure::run)?;
             Ok::<_, Failure>(path)
         });

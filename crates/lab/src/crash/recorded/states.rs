@@ -16,7 +16,7 @@ use crate::model_port::ModelPort;
 use crate::stack::FlushMode;
 use flashweir_contract::Contents;
 use flashweir_core::random::mix;
-use flashweir_core::{Duration, Lpn, Payload, Stream};
+use flashweir_core::{Duration, Payload, Stream};
 use flashweir_fs::ext4::{self, Ext4};
 use flashweir_fs::f2fs::{self, F2fs};
 use flashweir_fs::port::BlockPort;
@@ -143,7 +143,7 @@ pub struct Directory {
     /// What can be seen of it.
     pub digest: u64,
     /// What a disk that shows it holds otherwise than before the recording.
-    pub changes: Vec<(Lpn, Payload)>,
+    changes: Contents,
     /// The first moment of those at which least had been printed, and of those at which most had.
     pub least: Moment,
     /// See there.
@@ -346,11 +346,12 @@ fn of_course<F: Mountable>(
                 }
             };
             let changes = || {
-                let now = port.woken(&state).contents();
-                let changed = |(lpn, _): &(Lpn, Payload)| recording.before.get(lpn) != now.get(lpn);
-                let old = recording.before.keys().filter(|lpn| !now.contains_key(lpn));
-                let old: Vec<_> = old.map(|lpn| (*lpn, Payload::Zero)).collect();
-                now.clone().into_iter().chain(old).filter(changed).collect()
+                let mut now = port.woken(&state).contents();
+                for lpn in recording.before.keys() {
+                    now.entry(*lpn).or_insert(Payload::Zero);
+                }
+                now.retain(|lpn, content| recording.before.get(lpn) != Some(content));
+                now
             };
             let directory = directories.entry(seen).or_insert_with(|| Directory {
                 digest: seen,
@@ -365,6 +366,14 @@ fn of_course<F: Mountable>(
 }
 
 impl Directory {
+    /// What a disk that shows it holds, which held `before` before the recording.
+    pub fn contents(&self, before: &Contents) -> Contents {
+        let mut contents = before.clone();
+        contents.extend(self.changes.iter().map(|(lpn, content)| (*lpn, content.clone())));
+        contents.retain(|_, content| *content != Payload::Zero);
+        contents
+    }
+
     /// It may be seen at these moments, too.
     fn meet(&mut self, least: Moment, most: Moment) {
         if least.printed < self.least.printed {
