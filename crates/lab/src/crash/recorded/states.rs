@@ -25,8 +25,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory of the page cache.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -161,6 +160,15 @@ pub struct Counts {
     pub allowed: u64,
     /// Of them, different images that were recovered.
     pub recovered: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.courses += other.courses;
+        self.cuts += other.cuts;
+        self.allowed += other.allowed;
+        self.recovered += other.recovered;
+    }
 }
 
 /// Why nothing can be said.
@@ -300,13 +308,15 @@ fn digest(tree: &Tree) -> u64 {
 }
 
 /// What one course may leave.
+type OfCourse = Result<(Counts, BTreeMap<u64, Directory>), Wrong>;
+
+/// Explores one course. `go_on` is told of images that were recovered.
 fn of_course<F: Mountable>(
     recording: &Arc<Recording>,
     config: &Config,
     course: Course,
-    stop: &AtomicBool,
-    done: &AtomicU64,
-) -> Result<(Counts, BTreeMap<u64, Directory>), Wrong> {
+    go_on: &dyn Fn(u64) -> bool,
+) -> OfCourse {
     let run = play::<F>(recording, config.format, course)?;
     let (port, effort) = (&run.port, Effort { draws: 40, ..Effort::default() });
     let mut cuts = positions(&port.log(), run.end);
@@ -317,7 +327,7 @@ fn of_course<F: Mountable>(
     let mut counts = Counts { courses: 1, cuts: cuts.len() as u64, ..Counts::default() };
     let mut by_cut = Vec::new();
     for &cut in &cuts {
-        if stop.load(Ordering::Relaxed) {
+        if !go_on(0) {
             return Err(Wrong::Stopped);
         }
         let mut states = states_at(port, cut, 0, &effort);
@@ -331,16 +341,15 @@ fn of_course<F: Mountable>(
     for (cut, states) in by_cut {
         let moment = run.moment(recording, course, cut);
         for (image, state) in states {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Wrong::Stopped);
-            }
             let known = digests.get(&image).copied();
             let seen = match known {
                 Some(seen) => seen,
                 None => {
+                    if !go_on(1) {
+                        return Err(Wrong::Stopped);
+                    }
                     let seen = digest(&recover::<F>(&mut port.woken(&state), config.format)?);
                     counts.recovered += 1;
-                    done.fetch_add(1, Ordering::Relaxed);
                     digests.insert(image, seen);
                     seen
                 }
@@ -385,6 +394,27 @@ impl Directory {
     }
 }
 
+/// What the threads share.
+struct Shared<P> {
+    next: usize,
+    ended: BTreeMap<usize, OfCourse>,
+    recovered: u64,
+    stop: bool,
+    progress: P,
+}
+
+impl<P> Shared<P> {
+    /// The next course.
+    fn take(&mut self) -> usize {
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Each directory that a power cut may leave, in the order in which they are first seen: nothing else depends on the number of
 /// threads. `progress` is told the fraction that is done, and says whether to go on.
 ///
@@ -393,57 +423,45 @@ impl Directory {
 pub fn directories(
     recording: &Arc<Recording>,
     config: &Config,
-    mut progress: impl FnMut(f64) -> bool,
+    progress: impl FnMut(f64) -> bool + Send,
 ) -> Result<(Counts, Vec<Directory>), Wrong> {
     let courses = Course::all(config);
-    let (stop, done, next) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let expected = (courses.len() * config.states_max).max(1) as f64;
-    let work = |course| match config.format.is_ext4() {
-        true => of_course::<Ext4>(recording, config, course, &stop, &done),
-        false => of_course::<F2fs>(recording, config, course, &stop, &done),
+    let shared = Shared { next: 0, ended: BTreeMap::new(), recovered: 0, stop: false, progress };
+    let shared = Mutex::new(shared);
+    let go_on = |recovered: u64| {
+        let mut shared = lock(&shared);
+        shared.recovered += recovered;
+        let courses_ended = shared.ended.len() as f64 / courses.len() as f64;
+        let part = (shared.recovered as f64 / expected).max(courses_ended).min(1.0);
+        shared.stop |= !(shared.progress)(part);
+        !shared.stop
     };
-    let mut results = std::thread::scope(|scope| {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        for _ in 0..config.threads.clamp(1, courses.len()) {
-            let (sender, courses, next, work) = (sender.clone(), &courses, &next, &work);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed) as usize;
-                    let Some(course) = courses.get(index) else { break };
-                    if sender.send((index, work(*course))).is_err() {
-                        break;
-                    }
-                }
-            });
+    let work = || {
+        loop {
+            // The lock is given back before the course begins.
+            let index = lock(&shared).take();
+            let Some(course) = courses.get(index) else { break };
+            let ended = match config.format.is_ext4() {
+                true => of_course::<Ext4>(recording, config, *course, &go_on),
+                false => of_course::<F2fs>(recording, config, *course, &go_on),
+            };
+            lock(&shared).ended.insert(index, ended);
         }
-        drop(sender);
-        let mut results = BTreeMap::new();
-        while results.len() < courses.len() {
-            match receiver.recv_timeout(std::time::Duration::from_millis(100)) {
-                Ok((index, result)) => {
-                    results.insert(index, result);
-                }
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
-            }
-            let part = (done.load(Ordering::Relaxed) as f64 / expected)
-                .max(results.len() as f64 / courses.len() as f64);
-            if !progress(part.min(1.0)) {
-                stop.store(true, Ordering::Relaxed);
-            }
-        }
-        results
+    };
+    std::thread::scope(|scope| {
+        (1..config.threads.min(courses.len())).for_each(|_| {
+            scope.spawn(work);
+        });
+        work();
     });
+    let ended = shared.into_inner().unwrap_or_else(PoisonError::into_inner).ended;
     let mut counts = Counts::default();
     let mut all: Vec<Directory> = Vec::new();
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
-    for index in 0..courses.len() {
-        let Some(result) = results.remove(&index) else { return Err(Wrong::Stopped) };
+    for result in ended.into_values() {
         let (of_course, directories) = result?;
-        counts.courses += of_course.courses;
-        counts.cuts += of_course.cuts;
-        counts.allowed += of_course.allowed;
-        counts.recovered += of_course.recovered;
+        counts.add(&of_course);
         let mut directories: Vec<Directory> = directories.into_values().collect();
         directories.sort_by_key(|directory| (directory.most, directory.digest));
         for directory in directories {
