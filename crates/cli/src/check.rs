@@ -148,7 +148,7 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         std::fs::create_dir_all(path).map_err(failed)?;
     }
     let format = Format::named(&args.format).expect("clap lets no other pass");
-    let bench = Bench::begin(args, format)?;
+    let mut bench = Bench::begin(args, format)?;
     let blocks = args.size.0 / BLOCK_BYTES as u64;
     let before =
         fresh(format, blocks).map_err(|why| Failure::Usage(format!("--size {}: {why}", args.size)))?;
@@ -160,7 +160,8 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     let recorder = Recorder::new(move || std::fs::metadata(&path).map_or(0, |found| found.len()));
     let program = |bench: &Bench<'_>| bench.program(cancel);
     let end = bench.changed(Arc::clone(&before), Some(recorder.clone()), program)?;
-    let printed = std::fs::metadata(&bench.printed).map_err(Failure::run)?.len();
+    bench.text = std::fs::read(&bench.printed).map_err(Failure::run)?;
+    let printed = bench.text.len() as u64;
     let recording = Arc::new(Recording { before, blocks, steps: recorder.take(), printed });
     if recording.steps.is_empty() {
         let why = "COMMAND changed nothing in the directory: expected {} or $WEIR_DIR to be where it works";
@@ -272,6 +273,8 @@ struct Bench<'a> {
     room: PathBuf,
     directory: PathBuf,
     printed: PathBuf,
+    /// What the program had printed at its end.
+    text: Vec<u8>,
     said: PathBuf,
 }
 
@@ -300,7 +303,8 @@ impl<'a> Bench<'a> {
             std::fs::create_dir_all(made).map_err(failed)?;
         }
         let (printed, said) = (room.join("printed"), room.join("said"));
-        Ok(Self { args, format, device: device(format, args.size), room, directory, printed, said })
+        let device = device(format, args.size);
+        Ok(Self { args, format, device, room, directory, printed, text: Vec::new(), said })
     }
 
     /// Mounts a disk with these contents and lets `work` be done there; what the disk holds then comes to `end`.
@@ -410,11 +414,15 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// The first so many bytes of what was printed.
+    fn until(&self, printed: u64) -> &[u8] {
+        &self.text[..(printed as usize).min(self.text.len())]
+    }
+
     /// What the check says against the mounted directory when so much had been printed; nothing if it is good.
     fn verify(&self, printed: u64, cancel: &AtomicBool) -> Outcome<Option<String>> {
         let promised = self.room.join("promised");
-        let text = std::fs::read(&self.printed).map_err(Failure::run)?;
-        std::fs::write(&promised, &text[..(printed as usize).min(text.len())]).map_err(Failure::run)?;
+        std::fs::write(&promised, self.until(printed)).map_err(Failure::run)?;
         let said = File::create(&self.said).map_err(Failure::run)?;
         let mut command = self.shell(&self.args.verify);
         command.env("WEIR_PRINTED", &promised).stdin(File::open(&promised).map_err(Failure::run)?);
@@ -442,8 +450,7 @@ impl<'a> Bench<'a> {
         says: String,
         number: usize,
     ) -> Outcome<Failed> {
-        let text = std::fs::read(&self.printed).map_err(Failure::run)?;
-        let printed = &text[..(moment.printed as usize).min(text.len())];
+        let printed = self.until(moment.printed);
         let last = String::from_utf8_lossy(printed);
         let last = last.lines().next_back().unwrap_or_default().to_owned();
         let until = moment.ended + usize::from(moment.in_next);
