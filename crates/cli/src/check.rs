@@ -7,7 +7,7 @@
 //! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
 
 use crate::args::{InfoOutput, ResultArgs, whole};
-use crate::crash_files::write_image;
+use crate::crash_files::{Blocks, write_image};
 use crate::error::{Failure, Outcome, say};
 use crate::files::time;
 use crate::filesystem::volume_size;
@@ -15,7 +15,7 @@ use crate::output::{check, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use clap::Args;
-use flashweir_core::{Bytes, Duration, Lpn, Payload};
+use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::presets::preset;
 use flashweir_fs::port::BLOCK_BYTES;
@@ -148,26 +148,26 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         std::fs::create_dir_all(path).map_err(failed)?;
     }
     let format = Format::named(&args.format).expect("clap lets no other pass");
-    let bench = Bench::begin(args, format)?;
+    let mut bench = Bench::begin(args, format)?;
     let blocks = args.size.0 / BLOCK_BYTES as u64;
     let before =
         fresh(format, blocks).map_err(|why| Failure::Usage(format!("--size {}: {why}", args.size)))?;
     let mut before = Arc::new(before);
     if let Some(setup) = &args.setup {
-        let (_, after) = bench.on_mount(&before, &[], None, |bench| bench.setup(setup, cancel))?;
-        before = Arc::new(after);
+        before = bench.changed(before, None, |bench| bench.setup(setup, cancel))?;
     }
     let path = bench.printed.clone();
     let recorder = Recorder::new(move || std::fs::metadata(&path).map_or(0, |found| found.len()));
-    let ((), end) = bench.on_mount(&before, &[], Some(recorder.clone()), |bench| bench.program(cancel))?;
-    let printed = std::fs::metadata(&bench.printed).map_err(Failure::run)?.len();
+    let program = |bench: &Bench<'_>| bench.program(cancel);
+    let end = bench.changed(Arc::clone(&before), Some(recorder.clone()), program)?;
+    bench.text = std::fs::read(&bench.printed).map_err(Failure::run)?;
+    let printed = bench.text.len() as u64;
     let recording = Arc::new(Recording { before, blocks, steps: recorder.take(), printed });
     if recording.steps.is_empty() {
         let why = "COMMAND changed nothing in the directory: expected {} or $WEIR_DIR to be where it works";
         return Err(Failure::Usage(why.into()));
     }
-    let (said, _) = bench.on_mount(&Arc::new(end), &[], None, |bench| bench.verify(printed, cancel))?;
-    if let Some(said) = said {
+    if let Some(said) = bench.judged(end, printed, cancel)? {
         let what = "--verify says no to what COMMAND left, although the power did not fail";
         return Err(Failure::Usage(format!("{what}: {said}")));
     }
@@ -241,11 +241,10 @@ fn judge(
             format!("{index} of {} directories judged", chosen.len())
         });
         report.judged += 1;
+        let contents = Arc::new(directory.contents(&recording.before));
         // What was promised last is the hardest to keep; with less promised there may be too much.
         let asked = |moment: Moment| -> Outcome<Option<(Moment, String)>> {
-            let (changes, printed) = (&directory.changes, moment.printed);
-            let verify = |bench: &Bench<'_>| bench.verify(printed, cancel);
-            let (said, _) = bench.on_mount(&recording.before, changes, None, verify)?;
+            let said = bench.judged(Arc::clone(&contents), moment.printed, cancel)?;
             Ok(said.map(|said| (moment, said)))
         };
         let most = asked(directory.most)?;
@@ -258,7 +257,7 @@ fn judge(
             None => {
                 kinds.insert(kind, report.failures.len());
                 let number = report.failures.len() + 1;
-                report.failures.push(bench.failed(recording, directory, moment, said, number)?);
+                report.failures.push(bench.failed(recording, &contents, moment, said, number)?);
             }
         }
     }
@@ -274,6 +273,8 @@ struct Bench<'a> {
     room: PathBuf,
     directory: PathBuf,
     printed: PathBuf,
+    /// What the program had printed at its end.
+    text: Vec<u8>,
     said: PathBuf,
 }
 
@@ -302,25 +303,24 @@ impl<'a> Bench<'a> {
             std::fs::create_dir_all(made).map_err(failed)?;
         }
         let (printed, said) = (room.join("printed"), room.join("said"));
-        Ok(Self { args, format, device: device(format, args.size), room, directory, printed, said })
+        let device = device(format, args.size);
+        Ok(Self { args, format, device, room, directory, printed, text: Vec::new(), said })
     }
 
-    /// Mounts a disk with these contents, lets `work` be done there, and gives what the disk holds then.
+    /// Mounts a disk with these contents and lets `work` be done there; what the disk holds then comes to `end`.
     fn on_mount<T>(
         &self,
-        contents: &Arc<BTreeMap<Lpn, Payload>>,
-        changes: &[(Lpn, Payload)],
+        contents: Arc<Blocks>,
+        end: Option<Arc<Mutex<Blocks>>>,
         recorder: Option<Recorder>,
         work: impl FnOnce(&Self) -> Outcome<T>,
-    ) -> Outcome<(T, BTreeMap<Lpn, Payload>)> {
-        let end = changes.is_empty().then(Arc::<Mutex<BTreeMap<Lpn, Payload>>>::default);
+    ) -> Outcome<T> {
         let memory = Memory {
             name: "check".into(),
             device: Box::new(self.device.clone()),
             blocks: self.args.size.0 / BLOCK_BYTES as u64,
-            contents: Arc::clone(contents),
-            changes: changes.to_vec(),
-            end: end.clone(),
+            contents,
+            end,
         };
         let format = mounted_as::Format::from(self.format);
         let config = MountConfig {
@@ -342,9 +342,25 @@ impl<'a> Bench<'a> {
         let ended = Self::unmount(mounted);
         let done = done?;
         ended?;
-        let contents =
-            end.map(|end| std::mem::take(&mut *end.lock().unwrap_or_else(PoisonError::into_inner)));
-        Ok((done, contents.unwrap_or_default()))
+        Ok(done)
+    }
+
+    /// What a disk with these contents holds when `work` was done on a mount of it.
+    fn changed(
+        &self,
+        contents: Arc<Blocks>,
+        recorder: Option<Recorder>,
+        work: impl FnOnce(&Self) -> Outcome,
+    ) -> Outcome<Arc<Blocks>> {
+        let end = Arc::<Mutex<Blocks>>::default();
+        self.on_mount(contents, Some(Arc::clone(&end)), recorder, work)?;
+        let contents = std::mem::take(&mut *end.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Arc::new(contents))
+    }
+
+    /// See [`Self::verify`], on a mount of a disk with these contents.
+    fn judged(&self, contents: Arc<Blocks>, printed: u64, cancel: &AtomicBool) -> Outcome<Option<String>> {
+        self.on_mount(contents, None, None, |bench| bench.verify(printed, cancel))
     }
 
     fn unmount(mounted: Mounted) -> Outcome {
@@ -398,11 +414,15 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// The first so many bytes of what was printed.
+    fn until(&self, printed: u64) -> &[u8] {
+        &self.text[..(printed as usize).min(self.text.len())]
+    }
+
     /// What the check says against the mounted directory when so much had been printed; nothing if it is good.
     fn verify(&self, printed: u64, cancel: &AtomicBool) -> Outcome<Option<String>> {
         let promised = self.room.join("promised");
-        let text = std::fs::read(&self.printed).map_err(Failure::run)?;
-        std::fs::write(&promised, &text[..(printed as usize).min(text.len())]).map_err(Failure::run)?;
+        std::fs::write(&promised, self.until(printed)).map_err(Failure::run)?;
         let said = File::create(&self.said).map_err(Failure::run)?;
         let mut command = self.shell(&self.args.verify);
         command.env("WEIR_PRINTED", &promised).stdin(File::open(&promised).map_err(Failure::run)?);
@@ -425,13 +445,12 @@ impl<'a> Bench<'a> {
     fn failed(
         &self,
         recording: &Recording,
-        directory: &Directory,
+        contents: &Blocks,
         moment: Moment,
         says: String,
         number: usize,
     ) -> Outcome<Failed> {
-        let text = std::fs::read(&self.printed).map_err(Failure::run)?;
-        let printed = &text[..(moment.printed as usize).min(text.len())];
+        let printed = self.until(moment.printed);
         let last = String::from_utf8_lossy(printed);
         let last = last.lines().next_back().unwrap_or_default().to_owned();
         let until = moment.ended + usize::from(moment.in_next);
@@ -439,9 +458,7 @@ impl<'a> Bench<'a> {
         let calls = &recording.steps[begin..until];
         let kept = self.args.keep.as_ref().map(|keep| {
             let path = keep.join(format!("{number}.img"));
-            let mut contents = (*recording.before).clone();
-            contents.extend(directory.changes.iter().cloned());
-            write_image(&path, &contents, recording.blocks).map_err(Failure::Run)?;
+            write_image(&path, contents, recording.blocks).map_err(Failure::Run)?;
             std::fs::write(keep.join(format!("{number}.printed")), printed).map_err(Failure::run)?;
             Ok::<_, Failure>(path)
         });

@@ -6,7 +6,7 @@
 //! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are
 //! small everywhere are put together, not left out.
 
-use crate::args::{InfoOutput, PatternArg, PreconditionArg, positive, real, whole};
+use crate::args::{InfoOutput, PatternArg, PreconditionArg, ResultArgs, real, whole};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::output::{check, print_or_write};
@@ -79,27 +79,11 @@ pub(crate) struct ExplainArgs {
     /// For a job file: the order of the overwrites [default: random]
     #[arg(long, value_enum, help_heading = "State of the device")]
     pattern: Option<PatternArg>,
-    /// Worlds that run at once; results do not depend on it [default: one for each processor]
-    #[arg(long, short, value_name = "N", value_parser = positive())]
-    jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    output: InfoOutput,
+    #[command(flatten)]
+    results: ResultArgs,
     /// Short for --output json
     #[arg(long, help_heading = "Output")]
     json: bool,
-    /// Write to this file instead of stdout; it appears whole or not at all
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
-    out: Option<PathBuf>,
-    /// No progress, no warnings; errors are still said
-    #[arg(long, short, help_heading = "Output")]
-    quiet: bool,
 }
 
 /// A kind of request.
@@ -135,7 +119,7 @@ fn fraction(text: &str) -> Result<f64, String> {
 
 /// `weir explain`.
 pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.results.out {
         check(path)?;
     }
     let experiment = Experiment::new(scenario(args)?).map_err(Failure::usage)?;
@@ -146,13 +130,14 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
              one seed"
         )));
     }
-    if !args.quiet {
+    if !args.results.quiet {
         experiment.warnings().iter().for_each(|warning| say(format!("warning: {warning}")));
     }
     let only = args.kind.map(KindArg::kind);
-    let watch = Watch::new(&experiment, args.quiet);
+    let watch = Watch::new(&experiment, args.results.quiet);
     let wanted = |_| Wanted { perfetto: None, ledger: Some(Ledger::new(only, args.request)) };
-    let outcomes = experiment.run_traced(threads(args.jobs), cancel, &|report| watch.report(report), &wanted);
+    let outcomes =
+        experiment.run_traced(threads(args.results.jobs), cancel, &|report| watch.report(report), &wanted);
     watch.finish();
     let outcomes = outcomes.ok_or(Failure::Interrupted)?;
     let mut text = String::new();
@@ -183,12 +168,12 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
         text = serde_json::to_string_pretty(&json!({ "runs": runs })).map_err(Failure::run)?;
         text.push('\n');
     }
-    print_or_write(args.out.as_deref(), &text)
+    print_or_write(args.results.out.as_deref(), &text)
 }
 
 impl ExplainArgs {
     fn is_json(&self) -> bool {
-        self.json || self.output == InfoOutput::Json
+        self.json || self.results.output == InfoOutput::Json
     }
 }
 

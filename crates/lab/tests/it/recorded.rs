@@ -1,7 +1,5 @@
 //! Recordings of programs, cut: what they may leave, against what the calls promise.
 
-use flashweir_contract::Contents;
-use flashweir_core::{Lpn, Payload};
 use flashweir_fs::vfs::{Creds, Ino, Kind, RenameMode, SyncKind};
 use flashweir_lab::crash::files::Format;
 use flashweir_lab::crash::files::tree::{Body, Tree};
@@ -61,11 +59,9 @@ fn config(format: Format) -> Config {
 }
 
 fn tree_of(recording: &Recording, format: Format, directory: &Directory) -> Tree {
-    let mut contents: Contents = (*recording.before).clone();
-    contents.extend(directory.changes.iter().cloned());
-    contents.retain(|_: &Lpn, content| *content != Payload::Zero);
+    let contents = Arc::new(directory.contents(&recording.before));
     let policy = format.device_kind().policy();
-    let mut port = ModelPort::with_contents(policy, Arc::new(contents), BLOCKS, FlushMode::Flush);
+    let mut port = ModelPort::with_contents(policy, contents, BLOCKS, FlushMode::Flush);
     recover(&mut port, Setup::new(format, FlushMode::Flush, 2)).unwrap()
 }
 

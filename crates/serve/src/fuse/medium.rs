@@ -17,7 +17,6 @@ use flashweir_host::HostConfig;
 use flashweir_lab::stack::{FlushMode, Port, Stack};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,8 +50,6 @@ pub struct Memory {
     pub blocks: u64,
     /// What they hold.
     pub contents: Arc<Contents>,
-    /// What they hold otherwise.
-    pub changes: Vec<(Lpn, Payload)>,
     /// Where they come to at the end.
     pub end: Option<Arc<Mutex<Contents>>>,
 }
@@ -126,18 +123,13 @@ impl Medium {
 
 impl Memory {
     fn open(self, flush: FlushMode) -> Result<(Held, Stack), String> {
-        let Self { device, blocks, contents, changes, end, .. } = self;
+        let Self { device, blocks, contents, end, .. } = self;
         let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
         let mut stack = stack(Device::new(*device, options), flush);
-        let changed: BTreeSet<Lpn> = changes.iter().map(|(lpn, _)| *lpn).collect();
-        let kept = contents.iter().filter(|(lpn, _)| !changed.contains(lpn));
-        let all = kept.map(|(lpn, content)| (*lpn, content.clone())).chain(changes);
-        let mut all: Vec<(Lpn, Payload)> = all.filter(|(_, content)| *content != Payload::Zero).collect();
-        all.sort_unstable_by_key(|(lpn, _)| *lpn);
         let port = stack.port();
         let written = stack.block_on(async move {
-            for (Lpn(block), content) in all {
-                port.write(Write::new(Block(block), vec![content]))
+            for (Lpn(block), content) in contents.iter().filter(|(_, content)| **content != Payload::Zero) {
+                port.write(Write::new(Block(*block), vec![content.clone()]))
                     .completed()
                     .await
                     .map_err(|e| e.to_string())?;

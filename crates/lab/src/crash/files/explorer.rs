@@ -459,11 +459,35 @@ impl Effort {
     }
 }
 
-/// The states after a cut, by the hashes of their images. `before` is that of the image before the log began.
-pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort) -> Vec<(u64, CrashState)> {
+/// States by the hashes of their images.
+pub(crate) type States = Vec<(u64, CrashState)>;
+
+/// The states after a cut. `before` is the hash of the image before the log began.
+pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort) -> States {
     port.with_states(LogPos(cut), effort.exploration(before ^ u64::from(cut)), |log, states| {
         states.map(|state| (before.wrapping_add(change(log, &state)), state)).collect()
     })
+}
+
+/// Keeps so many of the images after all cuts: first what everything leaves that was written, and what nothing of it leaves,
+/// then drawn ones.
+pub(crate) fn choose(by_cut: &mut [(u32, States)], seed: u64, max: usize) {
+    let mut ranks: BTreeMap<u64, u64> = BTreeMap::new();
+    for (_, states) in &*by_cut {
+        for (index, (image, _)) in states.iter().enumerate() {
+            let is_end = index == 0 || index + 1 == states.len();
+            let rank = if is_end { 0 } else { mix(image ^ seed).max(1) };
+            let known = ranks.entry(*image).or_insert(rank);
+            *known = rank.min(*known);
+        }
+    }
+    let mut ranked: Vec<(u64, u64)> = ranks.into_iter().map(|(image, rank)| (rank, image)).collect();
+    ranked.sort_unstable();
+    ranked.truncate(max);
+    let chosen: BTreeSet<u64> = ranked.into_iter().map(|(_, image)| image).collect();
+    for (_, states) in by_cut {
+        states.retain(|(image, _)| chosen.contains(image));
+    }
 }
 
 /// The state after a cut whose image has this hash.
@@ -514,29 +538,15 @@ impl Explorer<'_> {
         let cuts = positions(&self.run.port.log(), self.run.end);
         let effort = &self.case.effort;
         let before = base_hash(self.case.base);
-        let mut by_cut = Vec::new();
-        // Of more images than are wanted, those with the lowest ranks; what everything leaves that was written comes first.
-        let mut ranks = BTreeMap::new();
-        for &cut in &cuts {
-            let states = states_at(&self.run.port, cut, before, effort);
-            self.counts.allowed += states.len() as u64;
-            for (index, (image, _)) in states.iter().enumerate() {
-                let is_end = index == 0 || index + 1 == states.len();
-                let rank = if is_end { 0 } else { mix(image ^ before).max(1) };
-                let known = ranks.entry(*image).or_insert(rank);
-                *known = rank.min(*known);
-            }
-            by_cut.push((cut, states));
-        }
+        let states = |&cut: &u32| (cut, states_at(&self.run.port, cut, before, effort));
+        let mut by_cut: Vec<(u32, States)> = cuts.iter().map(states).collect();
+        self.counts.allowed += by_cut.iter().map(|(_, states)| states.len() as u64).sum::<u64>();
         self.counts.cuts += cuts.len() as u64;
-        let mut ranked: Vec<(u64, u64)> = ranks.into_iter().map(|(image, rank)| (rank, image)).collect();
-        ranked.sort_unstable();
-        ranked.truncate(effort.states_max);
-        let chosen: BTreeSet<u64> = ranked.into_iter().map(|(_, image)| image).collect();
+        choose(&mut by_cut, before, effort.states_max);
         let mut trees: BTreeMap<u64, Tree> = BTreeMap::new();
         let mut judged = BTreeSet::new();
         for (cut, states) in by_cut {
-            for (image, state) in states.into_iter().filter(|(image, _)| chosen.contains(image)) {
+            for (image, state) in states {
                 let like = trees.first_key_value().map(|(_, tree)| tree.clone());
                 let tree = match trees.entry(image) {
                     Entry::Occupied(known) => known.into_mut(),

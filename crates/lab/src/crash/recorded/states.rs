@@ -8,7 +8,7 @@
 
 use super::calls::{Player, Step};
 use crate::crash::files::Format;
-use crate::crash::files::explorer::{Effort, begin, positions, states_at};
+use crate::crash::files::explorer::{Effort, begin, choose, positions, states_at};
 use crate::crash::files::tree::{Body, Tree};
 use crate::crash::files::volume::Disk as _;
 use crate::files::Mountable;
@@ -16,7 +16,7 @@ use crate::model_port::ModelPort;
 use crate::stack::FlushMode;
 use flashweir_contract::Contents;
 use flashweir_core::random::mix;
-use flashweir_core::{Duration, Lpn, Payload, Stream};
+use flashweir_core::{Duration, Payload, Stream};
 use flashweir_fs::ext4::{self, Ext4};
 use flashweir_fs::f2fs::{self, F2fs};
 use flashweir_fs::port::BlockPort;
@@ -25,8 +25,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory of the page cache.
 const CACHE_BYTES: u64 = 256 << 20;
@@ -143,7 +142,7 @@ pub struct Directory {
     /// What can be seen of it.
     pub digest: u64,
     /// What a disk that shows it holds otherwise than before the recording.
-    pub changes: Vec<(Lpn, Payload)>,
+    changes: Contents,
     /// The first moment of those at which least had been printed, and of those at which most had.
     pub least: Moment,
     /// See there.
@@ -161,6 +160,15 @@ pub struct Counts {
     pub allowed: u64,
     /// Of them, different images that were recovered.
     pub recovered: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.courses += other.courses;
+        self.cuts += other.cuts;
+        self.allowed += other.allowed;
+        self.recovered += other.recovered;
+    }
 }
 
 /// Why nothing can be said.
@@ -300,13 +308,15 @@ fn digest(tree: &Tree) -> u64 {
 }
 
 /// What one course may leave.
+type OfCourse = Result<(Counts, BTreeMap<u64, Directory>), Wrong>;
+
+/// Explores one course. `go_on` is told of images that were recovered.
 fn of_course<F: Mountable>(
     recording: &Arc<Recording>,
     config: &Config,
     course: Course,
-    stop: &AtomicBool,
-    done: &AtomicU64,
-) -> Result<(Counts, BTreeMap<u64, Directory>), Wrong> {
+    go_on: &dyn Fn(u64) -> bool,
+) -> OfCourse {
     let run = play::<F>(recording, config.format, course)?;
     let (port, effort) = (&run.port, Effort { draws: 40, ..Effort::default() });
     let mut cuts = positions(&port.log(), run.end);
@@ -315,53 +325,42 @@ fn of_course<F: Mountable>(
     let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
     cuts.retain(|cut| ends.contains(cut) || mix(u64::from(*cut)).is_multiple_of(stride));
     let mut counts = Counts { courses: 1, cuts: cuts.len() as u64, ..Counts::default() };
-    // Images by rank: what everything leaves that was written, and nothing of it, come first.
-    let mut ranks: BTreeMap<u64, u64> = BTreeMap::new();
     let mut by_cut = Vec::new();
     for &cut in &cuts {
-        if stop.load(Ordering::Relaxed) {
+        if !go_on(0) {
             return Err(Wrong::Stopped);
         }
         let mut states = states_at(port, cut, 0, &effort);
         states.truncate(STATES_AT_MAX);
         counts.allowed += states.len() as u64;
-        for (index, (image, _)) in states.iter().enumerate() {
-            let is_end = index == 0 || index + 1 == states.len();
-            let rank = if is_end { 0 } else { mix(image ^ config.seed).max(1) };
-            let known = ranks.entry(*image).or_insert(rank);
-            *known = rank.min(*known);
-        }
         by_cut.push((cut, states));
     }
-    let mut ranked: Vec<(u64, u64)> = ranks.into_iter().map(|(image, rank)| (rank, image)).collect();
-    ranked.sort_unstable();
-    ranked.truncate(config.states_max);
-    let chosen: BTreeSet<u64> = ranked.into_iter().map(|(_, image)| image).collect();
+    choose(&mut by_cut, config.seed, config.states_max);
     let mut digests: BTreeMap<u64, u64> = BTreeMap::new();
     let mut directories: BTreeMap<u64, Directory> = BTreeMap::new();
     for (cut, states) in by_cut {
         let moment = run.moment(recording, course, cut);
-        for (image, state) in states.into_iter().filter(|(image, _)| chosen.contains(image)) {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Wrong::Stopped);
-            }
+        for (image, state) in states {
             let known = digests.get(&image).copied();
             let seen = match known {
                 Some(seen) => seen,
                 None => {
+                    if !go_on(1) {
+                        return Err(Wrong::Stopped);
+                    }
                     let seen = digest(&recover::<F>(&mut port.woken(&state), config.format)?);
                     counts.recovered += 1;
-                    done.fetch_add(1, Ordering::Relaxed);
                     digests.insert(image, seen);
                     seen
                 }
             };
             let changes = || {
-                let now = port.woken(&state).contents();
-                let changed = |(lpn, _): &(Lpn, Payload)| recording.before.get(lpn) != now.get(lpn);
-                let old = recording.before.keys().filter(|lpn| !now.contains_key(lpn));
-                let old: Vec<_> = old.map(|lpn| (*lpn, Payload::Zero)).collect();
-                now.clone().into_iter().chain(old).filter(changed).collect()
+                let mut now = port.woken(&state).contents();
+                for lpn in recording.before.keys() {
+                    now.entry(*lpn).or_insert(Payload::Zero);
+                }
+                now.retain(|lpn, content| recording.before.get(lpn) != Some(content));
+                now
             };
             let directory = directories.entry(seen).or_insert_with(|| Directory {
                 digest: seen,
@@ -376,6 +375,14 @@ fn of_course<F: Mountable>(
 }
 
 impl Directory {
+    /// What a disk that shows it holds, which held `before` before the recording.
+    pub fn contents(&self, before: &Contents) -> Contents {
+        let mut contents = before.clone();
+        contents.extend(self.changes.iter().map(|(lpn, content)| (*lpn, content.clone())));
+        contents.retain(|_, content| *content != Payload::Zero);
+        contents
+    }
+
     /// It may be seen at these moments, too.
     fn meet(&mut self, least: Moment, most: Moment) {
         if least.printed < self.least.printed {
@@ -387,6 +394,27 @@ impl Directory {
     }
 }
 
+/// What the threads share.
+struct Shared<P> {
+    next: usize,
+    ended: BTreeMap<usize, OfCourse>,
+    recovered: u64,
+    stop: bool,
+    progress: P,
+}
+
+impl<P> Shared<P> {
+    /// The next course.
+    fn take(&mut self) -> usize {
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Each directory that a power cut may leave, in the order in which they are first seen: nothing else depends on the number of
 /// threads. `progress` is told the fraction that is done, and says whether to go on.
 ///
@@ -395,57 +423,45 @@ impl Directory {
 pub fn directories(
     recording: &Arc<Recording>,
     config: &Config,
-    mut progress: impl FnMut(f64) -> bool,
+    progress: impl FnMut(f64) -> bool + Send,
 ) -> Result<(Counts, Vec<Directory>), Wrong> {
     let courses = Course::all(config);
-    let (stop, done, next) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let expected = (courses.len() * config.states_max).max(1) as f64;
-    let work = |course| match config.format.is_ext4() {
-        true => of_course::<Ext4>(recording, config, course, &stop, &done),
-        false => of_course::<F2fs>(recording, config, course, &stop, &done),
+    let shared = Shared { next: 0, ended: BTreeMap::new(), recovered: 0, stop: false, progress };
+    let shared = Mutex::new(shared);
+    let go_on = |recovered: u64| {
+        let mut shared = lock(&shared);
+        shared.recovered += recovered;
+        let courses_ended = shared.ended.len() as f64 / courses.len() as f64;
+        let part = (shared.recovered as f64 / expected).max(courses_ended).min(1.0);
+        shared.stop |= !(shared.progress)(part);
+        !shared.stop
     };
-    let mut results = std::thread::scope(|scope| {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        for _ in 0..config.threads.clamp(1, courses.len()) {
-            let (sender, courses, next, work) = (sender.clone(), &courses, &next, &work);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed) as usize;
-                    let Some(course) = courses.get(index) else { break };
-                    if sender.send((index, work(*course))).is_err() {
-                        break;
-                    }
-                }
-            });
+    let work = || {
+        loop {
+            // The lock is given back before the course begins.
+            let index = lock(&shared).take();
+            let Some(course) = courses.get(index) else { break };
+            let ended = match config.format.is_ext4() {
+                true => of_course::<Ext4>(recording, config, *course, &go_on),
+                false => of_course::<F2fs>(recording, config, *course, &go_on),
+            };
+            lock(&shared).ended.insert(index, ended);
         }
-        drop(sender);
-        let mut results = BTreeMap::new();
-        while results.len() < courses.len() {
-            match receiver.recv_timeout(std::time::Duration::from_millis(100)) {
-                Ok((index, result)) => {
-                    results.insert(index, result);
-                }
-                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
-                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
-            }
-            let part = (done.load(Ordering::Relaxed) as f64 / expected)
-                .max(results.len() as f64 / courses.len() as f64);
-            if !progress(part.min(1.0)) {
-                stop.store(true, Ordering::Relaxed);
-            }
-        }
-        results
+    };
+    std::thread::scope(|scope| {
+        (1..config.threads.min(courses.len())).for_each(|_| {
+            scope.spawn(work);
+        });
+        work();
     });
+    let ended = shared.into_inner().unwrap_or_else(PoisonError::into_inner).ended;
     let mut counts = Counts::default();
     let mut all: Vec<Directory> = Vec::new();
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
-    for index in 0..courses.len() {
-        let Some(result) = results.remove(&index) else { return Err(Wrong::Stopped) };
+    for result in ended.into_values() {
         let (of_course, directories) = result?;
-        counts.courses += of_course.courses;
-        counts.cuts += of_course.cuts;
-        counts.allowed += of_course.allowed;
-        counts.recovered += of_course.recovered;
+        counts.add(&of_course);
         let mut directories: Vec<Directory> = directories.into_values().collect();
         directories.sort_by_key(|directory| (directory.most, directory.digest));
         for directory in directories {
