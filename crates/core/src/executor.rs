@@ -83,7 +83,9 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
+        // Two steps instead of a swap, which costs more: wakes from several threads at once may at worst cause one poll too many.
+        if !self.queued.load(Ordering::Acquire) {
+            self.queued.store(true, Ordering::Release);
             self.ready.push(self.task);
         }
     }

@@ -169,10 +169,10 @@ pub trait BlockPort: fmt::Debug {
 struct State {
     reached: Option<Moment>,
     answer: Option<Answer>,
-    /// Of the first who waits, who is most often the only one.
-    waker: Option<Waker>,
+    /// Of the first who waits, who is most often the only one, and for what.
+    waker: Option<(Moment, Waker)>,
     /// Of the others, in the order in which they came.
-    wakers: Vec<Waker>,
+    wakers: Vec<(Moment, Waker)>,
 }
 
 /// The file system's end of a request.
@@ -209,10 +209,10 @@ impl Ticket {
             if state.reached >= Some(moment) {
                 return Poll::Ready(());
             }
-            let waker = context.waker().clone();
             match &state.waker {
-                None => state.waker = Some(waker),
-                Some(_) => state.wakers.push(waker),
+                None => state.waker = Some((moment, context.waker().clone())),
+                Some((of, waker)) if *of == moment && waker.will_wake(context.waker()) => {}
+                Some(_) => state.wakers.push((moment, context.waker().clone())),
             }
             Poll::Pending
         })
@@ -258,14 +258,17 @@ impl Progress {
         self.reach(Moment::Completed);
     }
 
+    /// Wakes those who wait for this moment. Who waits for a later one sleeps on: to poll him is to go through a call of all
+    /// layers.
     fn reach(&self, moment: Moment) {
         let (first, others) = {
             let mut state = self.state.borrow_mut();
             debug_assert!(state.reached <= Some(moment), "moments come in their order");
             state.reached = Some(moment);
-            (state.waker.take(), std::mem::take(&mut state.wakers))
+            let first = state.waker.take_if(|(of, _)| *of <= moment);
+            (first, state.wakers.extract_if(.., |(of, _)| *of <= moment).collect::<Vec<_>>())
         };
-        first.into_iter().chain(others).for_each(Waker::wake);
+        first.into_iter().chain(others).for_each(|(_, waker)| waker.wake());
     }
 }
 
@@ -316,6 +319,26 @@ mod tests {
         progress.complete(Err(DeviceError::ReadOnly.into()));
         executor.run_ready(Instant::from_nanos(2));
         assert_eq!(notes.borrow()[2], "Err(Device(ReadOnly))");
+        assert!(executor.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_later_moment_sleeps_on() {
+        let mut executor = Executor::new();
+        let (progress, ticket) = Ticket::new();
+        let ticket = Rc::new(ticket);
+        for moment in [Moment::Completed, Moment::Transferred, Moment::Completed] {
+            let ticket = Rc::clone(&ticket);
+            executor.spawn(async move { ticket.reached(moment).await });
+        }
+        let mut polls = || executor.run_ready(Instant::ZERO);
+        assert_eq!(polls(), 3);
+        progress.dispatched();
+        assert_eq!(polls(), 0);
+        progress.transferred();
+        assert_eq!(polls(), 1);
+        progress.complete(Ok(Box::default()));
+        assert_eq!(polls(), 2);
         assert!(executor.is_empty());
     }
 

@@ -155,6 +155,8 @@ pub struct BlockLayer {
     metrics: HostMetrics,
     depths: Option<Vec<DepthSample>>,
     conflicts: Vec<u32>,
+    /// Room for the parts of a request, of those that were answered.
+    parts: Vec<Vec<Part>>,
     #[cfg(test)]
     pub(crate) planted: Option<Planted>,
 }
@@ -182,6 +184,7 @@ impl BlockLayer {
             metrics: HostMetrics::default(),
             depths: None,
             conflicts: Vec::new(),
+            parts: Vec::new(),
             #[cfg(test)]
             planted: None,
         }
@@ -308,7 +311,8 @@ impl BlockLayer {
             }
             member = Some((stream, number));
         }
-        self.enter(self.new_request(now, command, submitter, member));
+        let request = self.new_request(now, command, submitter, member);
+        self.enter(request);
         if let Some((stream, _)) = member
             && self.is_legacy()
         {
@@ -317,7 +321,7 @@ impl BlockLayer {
     }
 
     fn new_request(
-        &self,
+        &mut self,
         now: Instant,
         command: Command,
         submitter: u16,
@@ -333,7 +337,8 @@ impl BlockLayer {
         let (ns, tags, fua) = (command.ns, command.tags, command.fua);
         let class = placed.map(|(kind, form, _, _)| Class { kind, ns, owner, epoch, tags, fua, form });
         let (lba, blocks) = placed.map_or((0, 0), |(_, _, lba, blocks)| (lba, blocks));
-        let parts = vec![Part { token: command.id.0, seq: self.submissions, lba, blocks }];
+        let mut parts = self.parts.pop().unwrap_or_default();
+        parts.push(Part { token: command.id.0, seq: self.submissions, lba, blocks });
         Request {
             command,
             class,
@@ -705,7 +710,7 @@ impl BlockLayer {
         if self.config.dispatch == Dispatch::MultiQueue {
             self.release(id.0 as u32);
         }
-        let request = self.requests[id.0 as usize].take().expect("a command is answered once");
+        let mut request = self.requests[id.0 as usize].take().expect("a command is answered once");
         self.free.push(id.0 as u32);
         self.in_flight -= 1;
         let lane = &mut self.lanes[usize::from(request.lane)];
@@ -740,6 +745,8 @@ impl BlockLayer {
                 }
             }
         }
+        request.parts.clear();
+        self.parts.push(request.parts);
         if let (Some((stream, _)), true) = (ordered, self.is_legacy()) {
             self.advance(now, stream, effects);
         }

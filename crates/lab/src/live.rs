@@ -195,6 +195,11 @@ impl Live {
         self.arrived.get_or_insert_default();
     }
 
+    /// Whether [`Self::take_arrived`] has something to tell.
+    pub fn has_arrived(&self) -> bool {
+        self.arrived.as_ref().is_some_and(|arrived| !arrived.is_empty())
+    }
+
     /// Moves the tokens of commands whose data the device has taken since the last call to `out`.
     pub fn take_arrived(&mut self, out: &mut Vec<u64>) {
         if let Some(arrived) = &mut self.arrived {

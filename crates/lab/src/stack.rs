@@ -194,6 +194,9 @@ impl Shared {
     /// The same with a block layer: it learns what the device did and says what goes there next, until neither has
     /// anything to say at this instant.
     fn deliver_through_host(&mut self) {
+        if self.has_no_news() {
+            return;
+        }
         let (Some(mut host), Some(mut live)) = (self.host.take(), self.live.take()) else { return };
         self.carry_out(&mut host, &mut live);
         if std::mem::take(&mut host.is_plugged) {
@@ -219,6 +222,14 @@ impl Shared {
             host.finished = finished;
         }
         (self.host, self.live) = (Some(host), Some(live));
+    }
+
+    /// Whether neither the tasks nor the device nor time have anything new for the block layer.
+    fn has_no_news(&self) -> bool {
+        let is_calm = |host: &Host| !host.is_plugged && host.effects.is_empty();
+        self.finished.is_empty()
+            && self.host.as_ref().is_none_or(|host| is_calm(host))
+            && self.live.as_ref().is_none_or(|live| !live.has_arrived())
     }
 
     /// Does what a block layer asks for.

@@ -7,7 +7,7 @@
 //!    or to be linked if it is `linkable`.
 
 use super::Errno;
-use super::pages::OwnerId;
+use super::pages::{OwnerId, Slot};
 use super::sync::{Event, RangeLocks, RwLock};
 use super::types::{Attr, Ino, mode};
 use flashweir_core::Instant;
@@ -39,7 +39,7 @@ pub(crate) struct Inode {
     /// Background write-back has failed and waits until then.
     pub(crate) retry_at: Cell<Instant>,
     /// What is left of the round of background write-back, last page first.
-    pub(crate) round: RefCell<Vec<u64>>,
+    pub(crate) round: RefCell<Vec<(u64, Slot)>>,
     /// A page came or went, or a batch has ended.
     pub(crate) changed: Event,
     batches: RefCell<Vec<Batch>>,

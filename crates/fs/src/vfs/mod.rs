@@ -43,6 +43,7 @@ pub use cost::{CostPreset, HostCosts};
 pub use errno::Errno;
 pub use file::{Access, File, OpenFlags, Seek};
 pub use fs::Fs;
+pub(crate) use mount::Pool;
 pub use mount::Vfs;
 pub use nodes::Kept;
 pub use process::{Follow, Process};

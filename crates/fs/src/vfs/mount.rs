@@ -128,10 +128,11 @@ impl<F: Fs> Drop for InodeRef<F> {
 }
 
 /// Vectors that are used again, so that a batch of pages allocates nothing.
+#[derive(Debug)]
 pub(crate) struct Pool<T>(RefCell<Vec<Vec<T>>>);
 
 impl<T> Pool<T> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(RefCell::new(Vec::new()))
     }
     pub(crate) fn take(&self) -> Vec<T> {

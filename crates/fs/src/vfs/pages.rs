@@ -260,6 +260,13 @@ impl Pages {
         }
     }
 
+    /// The same for a page that was there when it was found last, and most often still is.
+    #[inline]
+    pub(crate) fn find_again(&self, owner: OwnerId, (index, slot): (u64, Slot)) -> Option<Slot> {
+        let page = &self.pages[slot.0 as usize];
+        if page.index == index && page.owner == owner.0 { Some(slot) } else { self.find(owner, index) }
+    }
+
     fn enter(&mut self, entry: u64) {
         let mut place = self.home(entry);
         while self.table[place] != 0 {
@@ -387,6 +394,7 @@ impl Pages {
         }
         self.present -= 1;
         self.leave(at);
+        self.pages[at as usize].owner = NONE;
         self.free.push(at);
     }
 
@@ -509,24 +517,24 @@ impl Pages {
         true
     }
 
-    /// Appends the numbers of the owner's dirty pages within `first..end`, without those that became dirty after
-    /// `until` and those that are being written, and sorts them.
+    /// Appends the numbers of the owner's dirty pages within `first..end` and where they are, without those that became
+    /// dirty after `until` and those that are being written, and sorts them.
     pub(crate) fn dirty_indices(
         &self,
         owner: OwnerId,
         (first, end): (u64, u64),
         until: Instant,
-        indices: &mut Vec<u64>,
+        indices: &mut Vec<(u64, Slot)>,
     ) {
         let mut at = self.owners[owner.0 as usize].dirty.head;
         while at != NONE {
             let page = &self.pages[at as usize];
             if page.dirtied <= until && (first..end).contains(&page.index) {
-                indices.push(page.index);
+                indices.push((page.index, Slot(at)));
             }
             at = page.next;
         }
-        indices.sort_unstable();
+        indices.sort_unstable_by_key(|(index, _)| *index);
     }
 
     /// Appends the numbers of the owner's pages within `first..end` that are dirty or being written, and sorts them.
@@ -628,10 +636,15 @@ mod tests {
         let mut pages = Pages::new(usize::MAX);
         let owners: Vec<OwnerId> = (0..5).map(|ino| pages.add_owner(Ino(ino))).collect();
         let mut model: BTreeMap<(usize, u64), u64> = BTreeMap::new();
+        let mut known: BTreeMap<(usize, u64), Slot> = BTreeMap::new();
         for step in 0..40_000u64 {
             let who = random.below(5) as usize;
             let index = random.below(40) + if random.chance(0.3) { random.below(1 << 40) } else { 0 };
             let found = pages.find(owners[who], index);
+            if let Some(slot) = known.get(&(who, index)) {
+                assert_eq!(pages.find_again(owners[who], (index, *slot)), found);
+            }
+            known.extend(found.map(|slot| ((who, index), slot)));
             assert_eq!(found.map(|slot| pages.payload(slot).identity()), model.get(&(who, index)).copied());
             let grows = step % 2_000 < 1_200;
             match (found, random.below(4)) {

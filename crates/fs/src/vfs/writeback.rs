@@ -186,11 +186,15 @@ impl<F: Fs> Vfs<F> {
     // Writing.
 
     /// Marks the pages of `indices` that are dirty as being written and collects them.
-    fn begin_batch<'a>(&'a self, inode: &'a Rc<Inode>, indices: impl Iterator<Item = u64>) -> Batch<'a, F> {
+    fn begin_batch<'a>(
+        &'a self,
+        inode: &'a Rc<Inode>,
+        indices: impl Iterator<Item = (u64, Slot)>,
+    ) -> Batch<'a, F> {
         let (mut batch, mut slots) = (self.0.batches.take(), self.0.slots.take());
         let mut pages = self.0.pages.borrow_mut();
-        for index in indices {
-            let Some(slot) = pages.find(inode.owner, index) else { continue };
+        for (index, found) in indices {
+            let Some(slot) = pages.find_again(inode.owner, (index, found)) else { continue };
             if pages.state(slot) == super::pages::State::Dirty {
                 pages.begin_write(slot);
                 batch.push(DirtyPage { index, payload: pages.payload(slot).clone() });
@@ -204,7 +208,7 @@ impl<F: Fs> Vfs<F> {
     async fn write_batch(
         &self,
         inode: &Rc<Inode>,
-        indices: impl Iterator<Item = u64>,
+        indices: impl Iterator<Item = (u64, Slot)>,
         cause: WriteCause,
     ) -> Result<usize> {
         let mut batch = self.begin_batch(inode, indices);
@@ -314,7 +318,7 @@ impl<F: Fs> Vfs<F> {
     }
 
     /// Takes the next batch of the inode's round. Returns whether a new round began.
-    fn plan_batch(&self, inode: &Inode, until: Instant, next: &mut Vec<u64>) -> bool {
+    fn plan_batch(&self, inode: &Inode, until: Instant, next: &mut Vec<(u64, Slot)>) -> bool {
         let mut round = inode.round.borrow_mut();
         let is_new = round.is_empty();
         if is_new {

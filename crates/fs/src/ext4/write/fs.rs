@@ -872,7 +872,7 @@ impl Fs for Ext4 {
         if self.options.journaling == Journaling::Journal {
             return self.journal_pages(ino, pages, cause).await;
         }
-        let (mut at, mut result, mut tickets) = (0, Ok(()), Vec::new());
+        let (mut at, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
         while at < pages.len() && result.is_ok() {
             let first = pages[at].index;
             let count = row(&pages[at..]);
@@ -907,6 +907,7 @@ impl Fs for Ext4 {
             at += count as usize;
         }
         let ended = self.end_data(&mut tickets).await;
+        self.tickets.give_back(tickets);
         result.and(ended)
     }
 

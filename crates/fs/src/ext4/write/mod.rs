@@ -10,6 +10,7 @@
 //! Deliberately absent: writing to files that are not mapped by extents, a journal on another disk.
 //! Blocks of metadata that were read stay in memory.
 
+mod by_addr;
 mod fs;
 mod journal;
 mod map;
@@ -29,8 +30,8 @@ use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
 use crate::order::{CommitMode, Dispatched, errno_of, is_kept};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, Write, bytes_of};
-use crate::vfs::{Errno, Event};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
+use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
 use journal::Journal;
 pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
@@ -80,6 +81,8 @@ pub struct Ext4 {
     failed: Cell<bool>,
     /// Something may have changed for who waits: a write or a commit has ended.
     changes: Event,
+    /// Room for the writes of a call.
+    tickets: Pool<(u64, Ticket)>,
 }
 
 /// What was done at the mount to a volume that was not unmounted.
@@ -170,6 +173,7 @@ impl Ext4 {
             data: RefCell::default(),
             failed: Cell::new(false),
             changes: Event::default(),
+            tickets: Pool::new(),
         };
         fs.begin().await?;
         fs.recovered.orphans = fs.free_orphans().await?;

@@ -17,6 +17,7 @@ use super::super::layout::extent::Extent;
 use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
 use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, extent, superblock};
 use super::super::{Inode, Result as FormatResult};
+use super::by_addr::ByAddr;
 use super::map::{Span, root_of};
 use super::options::{Ext4Metrics, PlantedBug};
 use crate::format::{Kind, put};
@@ -207,7 +208,7 @@ pub(super) struct State {
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
     pub(super) groups: Vec<GroupState>,
-    pub(super) buffers: BTreeMap<Addr, Buffer>,
+    pub(super) buffers: ByAddr<Buffer>,
     pub(super) nodes: BTreeMap<Ino, Box<Node>>,
     /// Files with pages that have room set aside.
     pub(super) claims: BTreeMap<Ino, Claim>,
@@ -246,7 +247,7 @@ impl State {
             geometry: superblock.geometry(),
             superblock,
             groups: descs.into_iter().map(group).collect(),
-            buffers: BTreeMap::new(),
+            buffers: ByAddr::default(),
             nodes: BTreeMap::new(),
             claims: BTreeMap::new(),
             orphans: Vec::new(),
@@ -339,7 +340,7 @@ impl State {
 
     /// A block was read. What is in memory already is newer.
     pub(super) fn loaded(&mut self, addr: Addr, bytes: Box<BlockBytes>) {
-        self.buffers.entry(addr).or_insert(Buffer::new(bytes, 0, false));
+        self.buffers.insert_new(addr, Buffer::new(bytes, 0, false));
     }
 
     pub(super) fn block(&self, addr: Addr) -> Step<&BlockBytes> {
