@@ -34,22 +34,27 @@ const OPERATION: Duration = Duration::from_millis(12);
 
 /// fsx 0.3.2 forgets to unmap a page here and there, on any file system; it ends itself before there are 65,530, which is all that
 /// Linux gives to a process, and before they make each truncation slow.
-const OPERATIONS_MAX: u64 = 100_000;
+const OPERATIONS_MAX: u64 = 20_000;
 
 /// What a read of a map is told where there is no page.
 const SIGBUS: i32 = 7;
 
-/// One run of fsx to its end.
-fn run(place: &Place, config: &str, operations: u64, seed: u64, file: &str) -> Result<(), String> {
+/// One run of fsx to its end; false if it ended by itself before.
+fn run(place: &Place, config: &str, operations: u64, seed: u64, file: &str) -> Result<bool, String> {
     let suite = suite("fsx", "0.3.2")?;
     let (count, seed, dir) = (operations.to_string(), seed.to_string(), place.dir().display().to_string());
     let line = [&suite, "-q", "-f", config, "-N", &count, "-S", &seed, "-P", &dir, file];
     let mut program = Program::start(place, &line)?;
     let status = program.wait(OPERATION * u32::try_from(operations).unwrap_or(u32::MAX))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("fsx ended with {status}: {}", program.output().trim()))
+    let said = program.output();
+    let last = said.lines().rfind(|line| line.contains("fsx] "));
+    let is_empty =
+        last.is_some_and(|last| last.contains(" POSIX_FALLOCATE ") && last.contains(" 0x0 bytes)"));
+    match status.success() {
+        true => Ok(true),
+        // Now and then it asks for no bytes at all, which POSIX calls invalid, and takes the answer for an end.
+        false if is_empty && said.contains("does not support posix_fallocate") => Ok(false),
+        false => Err(format!("fsx ended with {status}: {}", said.trim())),
     }
 }
 
@@ -61,10 +66,15 @@ pub(super) fn judge(place: &Place) -> Finding {
     for (format, options) in runs {
         let image = image(place, format)?;
         let mount = Mount::new(place, &image, &format!("--speed max --cache 512KiB {options}"))?;
-        for (seed, first) in (seed..).zip((0..operations).step_by(OPERATIONS_MAX as usize)) {
-            let count = OPERATIONS_MAX.min(operations - first);
-            run(place, &config, count, seed, &mount.path("file"))
+        let mut left = operations;
+        for seed in seed.. {
+            let count = OPERATIONS_MAX.min(left);
+            let is_done = run(place, &config, count, seed, &mount.path("file"))
                 .map_err(|error| format!("{format} {options}, seed {seed}: {error}"))?;
+            left -= if is_done { count } else { 0 };
+            if left == 0 {
+                break;
+            }
         }
         mount.unmount()?;
         is_good(place, format, &image)?;
