@@ -279,7 +279,7 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
         Request::Write(Write { block, payloads, tags, order, fua }) => {
             let (lba, blocks) = range(block, payloads.len());
             let data = if whole_units {
-                Data::Units(payloads.into())
+                Data::Units(payloads)
             } else {
                 Data::Bytes(
                     payloads.iter().flat_map(|payload| bytes_of(payload).to_vec()).collect::<Vec<_>>().into(),

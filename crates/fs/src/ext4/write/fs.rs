@@ -18,7 +18,7 @@ use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
     Result, SetAttr, StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
 };
-use flashweir_core::{Duration, Order, Payload};
+use flashweir_core::{Contents, Duration, Order, Payload};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Names of one inode.
@@ -910,7 +910,8 @@ impl Fs for Ext4 {
                     break;
                 }
             };
-            let payloads = pages[at..at + count as usize].iter().map(|page| page.payload.clone()).collect();
+            let placed = &pages[at..at + count as usize];
+            let payloads: Contents = placed.iter().map(|page| page.payload.clone()).collect();
             let order = self.data_order(Order::Within);
             let write = Write { order, ..Write::new(Block(addr.0), payloads) };
             tickets.push((number, self.port.write(write)));
