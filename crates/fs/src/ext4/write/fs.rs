@@ -12,7 +12,7 @@ use crate::acl::{Acl, AclKind};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
 use crate::order::{answer, errno_of};
-use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
+use crate::port::{BLOCK_BYTES, Block, Moment, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
@@ -573,8 +573,12 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Waits for writes of data.
+    /// Waits for writes of data, for the last one first: when that has ended most others have, so who waits is woken a few
+    /// times and not for each.
     async fn end_data(&self, tickets: &mut Vec<(u64, Ticket)>) -> Result<()> {
+        for (_, ticket) in tickets.iter().rev() {
+            ticket.reached(Moment::Completed).await;
+        }
         let mut result = Ok(());
         for (number, ticket) in tickets.drain(..) {
             result = result.and(answer(ticket).await);
