@@ -9,6 +9,7 @@
 use crate::random::mix;
 use crate::units::{Lba, Lpn, Ppa};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The host's name for a command; unique among those in flight.
@@ -135,7 +136,67 @@ pub enum Data {
     /// Real bytes, as long as the range.
     Bytes(Arc<[u8]>),
     /// The contents of the mapping units of a range of whole ones, in order; for hosts that move contents and no bytes.
-    Units(Arc<[Payload]>),
+    Units(Contents),
+}
+
+/// The contents of mapping units in a row, of which there is most often one: that one is kept here, so it costs no
+/// allocation. A clone shares the others.
+#[derive(Clone)]
+pub enum Contents {
+    /// Of one unit.
+    One(Payload),
+    /// Of any number.
+    Many(Arc<Vec<Payload>>),
+}
+
+impl Contents {
+    /// One unit more.
+    pub fn push(&mut self, payload: Payload) {
+        match self {
+            Self::One(first) => *self = vec![std::mem::take(first), payload].into(),
+            Self::Many(payloads) => Arc::make_mut(payloads).push(payload),
+        }
+    }
+}
+
+impl Deref for Contents {
+    type Target = [Payload];
+
+    #[inline]
+    fn deref(&self) -> &[Payload] {
+        match self {
+            Self::One(payload) => std::slice::from_ref(payload),
+            Self::Many(payloads) => payloads,
+        }
+    }
+}
+
+impl From<Vec<Payload>> for Contents {
+    fn from(payloads: Vec<Payload>) -> Self {
+        Self::Many(Arc::new(payloads))
+    }
+}
+
+impl FromIterator<Payload> for Contents {
+    fn from_iter<I: IntoIterator<Item = Payload>>(payloads: I) -> Self {
+        let mut payloads = payloads.into_iter();
+        match (payloads.next(), payloads.next()) {
+            (Some(only), None) => Self::One(only),
+            (first, second) => first.into_iter().chain(second).chain(payloads).collect::<Vec<_>>().into(),
+        }
+    }
+}
+
+impl PartialEq for Contents {
+    fn eq(&self, other: &Self) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl fmt::Debug for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
 }
 
 /// The content of one mapping unit.
@@ -312,6 +373,20 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn contents_are_equal_however_they_are_kept() {
+        let of = |count: u64| (0..count).map(Payload::Tag);
+        for count in 0..4 {
+            let mut grown: Contents = of(count.min(1)).collect();
+            of(count).skip(1).for_each(|payload| grown.push(payload));
+            let collected: Contents = of(count).collect();
+            let whole = Contents::from(of(count).collect::<Vec<_>>());
+            assert_eq!((&grown, &collected), (&whole, &grown));
+            assert!(whole.iter().cloned().eq(of(count)), "{whole:?}");
+            assert_ne!(whole, of(count + 1).collect());
+        }
+    }
 
     #[test]
     fn patterns_differ_by_operation_and_unit() {

@@ -19,7 +19,7 @@ pub mod time;
 pub mod units;
 
 pub use agenda::Agenda;
-pub use command::{Command, CommandId, Completion, Data, DeviceError, Done, Op, Order, Payload};
+pub use command::{Command, CommandId, Completion, Contents, Data, DeviceError, Done, Op, Order, Payload};
 pub use divisor::Divisor;
 pub use executor::Executor;
 pub use index::IndexVec;

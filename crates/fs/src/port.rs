@@ -19,7 +19,7 @@ mod image;
 pub use image::{Image, block_on};
 
 use flashweir_core::command::{StreamId, Tag};
-use flashweir_core::{DeviceError, Order, Payload};
+use flashweir_core::{Contents, DeviceError, Order, Payload};
 use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
@@ -63,7 +63,7 @@ pub struct Write {
     /// The first block.
     pub block: Block,
     /// One content for each block.
-    pub payloads: Vec<Payload>,
+    pub payloads: Contents,
     /// Owners of these blocks, for range flushes; 0 is none.
     pub tags: [Tag; 2],
     /// Its part in the order of a stream.
@@ -74,8 +74,8 @@ pub struct Write {
 
 impl Write {
     /// An orderless write without owners of one or more blocks.
-    pub fn new(block: Block, payloads: Vec<Payload>) -> Self {
-        Self { block, payloads, tags: [Tag(0); 2], order: None, fua: false }
+    pub fn new(block: Block, payloads: impl Into<Contents>) -> Self {
+        Self { block, payloads: payloads.into(), tags: [Tag(0); 2], order: None, fua: false }
     }
 }
 

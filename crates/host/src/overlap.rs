@@ -2,7 +2,7 @@
 //!
 //! Invariant: a range is in here from the submission of its request until the device has taken it.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 /// Namespace, first block, number of the submission.
 type Key = (u16, u64, u64);
@@ -14,11 +14,11 @@ struct Range {
     request: u32,
 }
 
-/// Ranges of waiting requests, by their first blocks: for those that must not pass each other, and for those that can be
-/// merged.
+/// Ranges of waiting requests, in the order of their keys: for those that must not pass each other, and for those that can be
+/// merged. Few wait at a time, or they come and go at the ends, so they move little.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlaps {
-    ranges: BTreeMap<Key, Range>,
+    ranges: VecDeque<(Key, Range)>,
     /// No range since the last time of none is longer: how far before a block one that touches it can begin.
     longest: u64,
 }
@@ -29,15 +29,29 @@ impl Overlaps {
             return;
         }
         self.longest = self.longest.max(blocks);
-        let range = self.ranges.entry(key).or_insert(Range { blocks, changes, request });
+        let at = match self.find(key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.ranges.insert(at, (key, Range { blocks, changes, request }));
+                return;
+            }
+        };
+        let range = &mut self.ranges[at].1;
         // Two ranges of one SHARE may begin at the same block.
         range.blocks = range.blocks.max(blocks);
         range.changes |= changes;
         range.request = request;
     }
 
+    /// Where a key is, or should be.
+    fn find(&self, key: Key) -> Result<usize, usize> {
+        self.ranges.binary_search_by_key(&key, |&(key, _)| key)
+    }
+
     pub(crate) fn remove(&mut self, key: Key) {
-        self.ranges.remove(&key);
+        if let Ok(at) = self.find(key) {
+            self.ranges.remove(at);
+        }
         if self.ranges.is_empty() {
             self.longest = 0;
         }
@@ -63,7 +77,9 @@ impl Overlaps {
         let from = (ns, first.saturating_sub(self.longest), 0);
         let end = first + blocks;
         let (mut before, mut behind) = (None, None);
-        for (&(_, begins, _), range) in self.ranges.range(from..(ns, end + 1, 0)).rev() {
+        let from = self.ranges.partition_point(|&(key, _)| key < from);
+        let to = self.ranges.partition_point(|&(key, _)| key < (ns, end + 1, 0));
+        for ((_, begins, _), range) in self.ranges.range(from..to).rev().copied() {
             let ends = begins + range.blocks;
             if begins == end {
                 behind = behind.or_else(|| fits(range.request, true).then_some(range.request));

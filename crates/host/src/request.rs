@@ -4,7 +4,7 @@
 //! submission and gets its own answer.
 
 use flashweir_core::command::{StreamId, Tag};
-use flashweir_core::{Command, Data, Done, Instant, Lba, Op, Order, Payload};
+use flashweir_core::{Command, Data, Done, Instant, Lba, Op, Order};
 
 /// What can be merged with its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,7 +161,7 @@ fn concatenated(mut data: Vec<Data>) -> Data {
                 Data::Units(units) => &units[..],
                 _ => unreachable!("forms of a class are alike"),
             });
-            Data::Units(all.cloned().collect::<Vec<Payload>>().into())
+            Data::Units(all.cloned().collect())
         }
     }
 }
@@ -209,6 +209,7 @@ pub(crate) fn share_of(done: &Done, whole_lba: u64, part: &Part, unit_blocks: u6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flashweir_core::Payload;
     use std::sync::Arc;
 
     #[test]
@@ -229,10 +230,10 @@ mod tests {
 
     #[test]
     fn data_of_one_form_are_joined() {
-        let units = |tag| Data::Units(Arc::from([Payload::Tag(tag)]));
+        let units = |tag| Data::Units([Payload::Tag(tag)].into_iter().collect());
         assert_eq!(
             concatenated(vec![units(1), units(2)]),
-            Data::Units(Arc::from([Payload::Tag(1), Payload::Tag(2)]))
+            Data::Units(vec![Payload::Tag(1), Payload::Tag(2)].into())
         );
         let bytes = |byte| Data::Bytes(Arc::from([byte; 2]));
         assert_eq!(concatenated(vec![bytes(1), bytes(2)]), Data::Bytes(Arc::from([1, 1, 2, 2])));

@@ -69,8 +69,7 @@ struct Pending {
 struct Host {
     layer: BlockLayer,
     effects: Vec<Effect>,
-    /// Empty in between: room for effects and completions that come while others are looked at.
-    doing: Vec<Effect>,
+    /// Empty in between: room for completions that come while others are looked at.
     finished: Vec<Finished>,
     /// When it wants to be called.
     wakes: BTreeSet<Instant>,
@@ -83,7 +82,6 @@ impl Host {
         Self {
             layer: BlockLayer::new(config, unit_bytes as u64 / LBA_BYTES),
             effects: Vec::new(),
-            doing: Vec::new(),
             finished: Vec::new(),
             wakes: BTreeSet::new(),
             is_plugged: false,
@@ -235,23 +233,23 @@ impl Shared {
     /// Does what a block layer asks for.
     fn carry_out(&mut self, host: &mut Host, live: &mut Live) {
         let now = self.now;
-        while !host.effects.is_empty() {
-            let mut effects = std::mem::replace(&mut host.effects, std::mem::take(&mut host.doing));
-            for effect in effects.drain(..) {
-                match effect {
-                    Effect::Offer(offer) if live.has_room(offer.command.queue) => {
-                        live.submit_command(now, offer.command, &mut self.finished);
-                        host.input(now, Input::Accepted);
-                    }
-                    Effect::Offer(_) => host.input(now, Input::Busy),
-                    Effect::Dispatched(token) => self.progress(token).dispatched(),
-                    Effect::Transferred(token) => self.progress(token).transferred(),
-                    Effect::Completed { token, result } => self.complete(token, result),
-                    Effect::At(at) => drop(host.wakes.insert(at)),
+        let mut done = 0;
+        // What is done may have effects of its own, which come behind the others.
+        while let Some(effect) = host.effects.get_mut(done) {
+            done += 1;
+            match std::mem::replace(effect, Effect::At(now)) {
+                Effect::Offer(offer) if live.has_room(offer.command.queue) => {
+                    live.submit_command(now, offer.command, &mut self.finished);
+                    host.input(now, Input::Accepted);
                 }
+                Effect::Offer(_) => host.input(now, Input::Busy),
+                Effect::Dispatched(token) => self.progress(token).dispatched(),
+                Effect::Transferred(token) => self.progress(token).transferred(),
+                Effect::Completed { token, result } => self.complete(token, result),
+                Effect::At(at) => drop(host.wakes.insert(at)),
             }
-            host.doing = effects;
         }
+        host.effects.clear();
     }
 }
 
@@ -279,7 +277,7 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
         Request::Write(Write { block, payloads, tags, order, fua }) => {
             let (lba, blocks) = range(block, payloads.len());
             let data = if whole_units {
-                Data::Units(payloads.into())
+                Data::Units(payloads)
             } else {
                 Data::Bytes(
                     payloads.iter().flat_map(|payload| bytes_of(payload).to_vec()).collect::<Vec<_>>().into(),

@@ -97,7 +97,7 @@ impl Image {
             }
             Request::Write(write) => {
                 self.check(write.block, write.payloads.len() as u64)?;
-                self.write_blocks(write.block, write.payloads)
+                self.write_blocks(write.block, &write.payloads)
             }
             Request::Flush | Request::RangeFlush(_) => self.flush_file(),
             Request::Barrier(_) => Ok(Box::default()),
@@ -142,11 +142,11 @@ impl Image {
         }
     }
 
-    fn write_blocks(&self, block: Block, payloads: Vec<Payload>) -> Answer {
+    fn write_blocks(&self, block: Block, payloads: &[Payload]) -> Answer {
         match &self.store {
             Store::Memory(store) => {
                 let mut store = store.borrow_mut();
-                for (block, payload) in (block.0..).zip(payloads) {
+                for (block, payload) in (block.0..).zip(payloads.iter().cloned()) {
                     match payload {
                         Payload::Zero => drop(store.remove(&block)),
                         other => drop(store.insert(block, other)),
@@ -156,7 +156,7 @@ impl Image {
             Store::File { file, name } => {
                 let first = block.0 * BLOCK_BYTES as u64;
                 let mut bytes = Vec::with_capacity(payloads.len() * BLOCK_BYTES);
-                for payload in &payloads {
+                for payload in payloads {
                     bytes.extend_from_slice(&bytes_of(payload));
                 }
                 file.write_all_at(&bytes, first).map_err(|error| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 const NOW: Instant = Instant::ZERO;
 
 fn write(token: u64, unit: u64) -> Command {
-    let data = Data::Units(Arc::from([Payload::Tag(token)]));
+    let data = Data::Units([Payload::Tag(token)].into_iter().collect());
     Command::new(token, Op::Write { lba: Lba(unit * 8), blocks: 8, data })
 }
 
@@ -33,7 +33,7 @@ fn layer() -> BlockLayer {
 fn neighbours_become_one_command_and_each_is_answered() {
     let mut layer = layer();
     let offers = commands(&mut layer, vec![write(1, 5), write(2, 6), write(3, 4), write(4, 8)]);
-    let expected = Data::Units(Arc::from([3, 1, 2].map(Payload::Tag)));
+    let expected = Data::Units([3, 1, 2].map(Payload::Tag).into_iter().collect());
     assert_eq!(offers.len(), 2);
     assert_eq!(offers[0].command.op, Op::Write { lba: Lba(32), blocks: 24, data: expected });
     let metrics = layer.metrics();

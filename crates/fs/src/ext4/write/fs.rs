@@ -12,14 +12,14 @@ use crate::acl::{Acl, AclKind};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
 use crate::order::{answer, errno_of};
-use crate::port::{BLOCK_BYTES, Block, Ticket, Write};
+use crate::port::{BLOCK_BYTES, Block, Moment, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
     Result, SetAttr, StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
 };
 use crate::xattrs::{self, Xattr};
-use flashweir_core::{Duration, Order, Payload};
+use flashweir_core::{Contents, Duration, Order, Payload};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Names of one inode.
@@ -565,8 +565,12 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Waits for writes of data.
+    /// Waits for writes of data, for the last one first: when that has ended most others have, so who waits is woken a few
+    /// times and not for each.
     async fn end_data(&self, tickets: &mut Vec<(u64, Ticket)>) -> Result<()> {
+        for (_, ticket) in tickets.iter().rev() {
+            ticket.reached(Moment::Completed).await;
+        }
         let mut result = Ok(());
         for (number, ticket) in tickets.drain(..) {
             result = result.and(answer(ticket).await);
@@ -897,7 +901,8 @@ impl Fs for Ext4 {
                     break;
                 }
             };
-            let payloads = pages[at..at + count as usize].iter().map(|page| page.payload.clone()).collect();
+            let placed = &pages[at..at + count as usize];
+            let payloads: Contents = placed.iter().map(|page| page.payload.clone()).collect();
             let order = self.data_order(Order::Within);
             let write = Write { order, ..Write::new(Block(addr.0), payloads) };
             tickets.push((number, self.port.write(write)));

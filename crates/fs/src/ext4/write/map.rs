@@ -164,15 +164,15 @@ impl State {
         block: u64,
         mut pass: impl FnMut(Addr, &Rc<Node>, &Place, usize),
     ) -> Step<(Addr, &Rc<Node>, Place)> {
-        let seed = self.inode(ino)?.seed(&self.geometry);
-        let (mut addr, mut node) = (Addr::NULL, self.extent_root(ino)?);
+        let (root, seed) = self.extent_root(ino)?;
+        let (mut addr, mut node) = (Addr::NULL, root);
         let mut place = node.root_place();
         while let Entries::Index(below) = &node.entries {
             let child = below.partition_point(|child| u64::from(child.first) <= block).saturating_sub(1);
             let next = below.get(child).ok_or(Errno::EUCLEAN)?.child;
             pass(addr, node, &place, child);
             place = node.child_place(child, &place);
-            (addr, node) = (next, self.extent_node(next, &place, seed)?);
+            (addr, node) = (next, self.extent_node(next, &place, *seed)?);
         }
         Ok((addr, node, place))
     }
@@ -349,18 +349,17 @@ impl State {
 
     /// Whether a file has a tree of more than one node.
     pub(super) fn is_tall(&self, ino: Ino) -> bool {
-        self.extent_root(ino).is_ok_and(|root| root.depth > 0)
+        self.extent_root(ino).is_ok_and(|(root, _)| root.depth > 0)
     }
 
     /// Takes levels away that the tree of a file does not need.
     pub(super) fn flatten(&mut self, ino: Ino) -> Step<()> {
         loop {
-            let seed = self.inode(ino)?.seed(&self.geometry);
-            let root = self.extent_root(ino)?;
+            let (root, seed) = self.extent_root(ino)?;
             let Entries::Index(below) = &root.entries else { return Ok(()) };
             let [only] = below[..] else { return Ok(()) };
             let place = root.child_place(0, &root.root_place());
-            let child = Rc::clone(self.extent_node(only.child, &place, seed)?);
+            let child = Rc::clone(self.extent_node(only.child, &place, *seed)?);
             if child.len() > ROOT_ENTRIES.into() {
                 return Ok(());
             }
@@ -374,7 +373,7 @@ impl State {
     pub(super) fn insert_extent(&mut self, ino: Ino, new: Extent) -> Step<()> {
         self.change_extents(ino, new.first.into(), |leaf| {
             let at = leaf.partition_point(|extent| extent.first < new.first);
-            Ok((at..at, vec![new]))
+            Ok((at..at, [None, Some(new), None]))
         })
     }
 
@@ -394,7 +393,7 @@ impl State {
                 addr: Addr(old.addr.0 + (first - u64::from(old.first))),
                 is_unwritten: false,
             };
-            Ok((at..at + 1, before.into_iter().chain([new]).chain(behind).collect()))
+            Ok((at..at + 1, [before, Some(new), behind]))
         })
     }
 
@@ -404,20 +403,21 @@ impl State {
         &mut self,
         ino: Ino,
         block: u64,
-        change: impl FnOnce(&[Extent]) -> Step<(Range<usize>, Vec<Extent>)>,
+        change: impl FnOnce(&[Extent]) -> Step<(Range<usize>, [Option<Extent>; 3])>,
     ) -> Step<()> {
         let (addr, leaf, place) = self.descend(ino, block, |_, _, _, _| ())?;
         if !leaf.fits(&place) {
             return Err(Errno::EUCLEAN.into());
         }
         let (max, extents) = (usize::from(leaf.max), extents_of(leaf));
-        let (range, mut new) = change(extents)?;
-        let last = range.start + new.len() - 1;
+        let (range, changed) = change(extents)?;
+        let changed = changed.into_iter().flatten();
+        let last = range.start + changed.clone().count() - 1;
         // With the neighbours, as these may be merged.
         let (from, to) = (range.start.saturating_sub(1), extents.len().min(range.end + 1));
         let (before, behind) = (&extents[from..range.start], &extents[range.end..to]);
-        new.splice(0..0, before.iter().copied());
-        new.extend_from_slice(behind);
+        let mut new = Vec::with_capacity(5);
+        new.extend(before.iter().copied().chain(changed).chain(behind.iter().copied()));
         let count = new.len();
         merge_around(&mut new, before.len(), count - 1 - behind.len());
         let is_larger = extents.len() - (to - from) + new.len() > max;

@@ -38,7 +38,7 @@ pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
 use order::Flight;
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// Blocks that one operation changes at most; the transaction has room for them.
@@ -58,8 +58,8 @@ pub struct Ext4 {
     /// Blocks that are for no files.
     overhead: u64,
     recovered: AtMount,
-    /// Writes of data that have not ended, by number, and the next number.
-    writing: RefCell<BTreeSet<u64>>,
+    /// Numbers of the writes of data that have not ended, ascending, and the next number.
+    writing: RefCell<VecDeque<u64>>,
     writes: Cell<u64>,
     is_committing: Cell<bool>,
     /// Changes of several operations that are to be in one transaction, and whether the running one waits for their end.
@@ -322,12 +322,15 @@ impl Ext4 {
     fn begin_write(&self) -> u64 {
         let number = self.writes.get();
         self.writes.set(number + 1);
-        self.writing.borrow_mut().insert(number);
+        self.writing.borrow_mut().push_back(number);
         number
     }
 
     fn end_write(&self, number: u64) {
-        self.writing.borrow_mut().remove(&number);
+        let mut writing = self.writing.borrow_mut();
+        let at = writing.binary_search(&number).expect("a write ends once");
+        writing.remove(at);
+        drop(writing);
         self.changes.notify();
     }
 }

@@ -23,7 +23,7 @@ use super::{CommitMode, Ext4, Journaling, PlantedBug};
 use crate::order::{Dispatched, STREAM};
 use crate::port::{Block, Ticket, Write};
 use crate::vfs::{Barrier, DirtyPage, Errno};
-use flashweir_core::Order;
+use flashweir_core::{Contents, Order};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -94,7 +94,7 @@ impl Ext4 {
             at += count as usize;
             let is_last = at == pages.len() && kind == Barrier::Data;
             let order = self.data_order(if is_last { Order::Barrier } else { Order::Within });
-            let payloads = rest[..count as usize].iter().map(|page| page.payload.clone()).collect();
+            let payloads: Contents = rest[..count as usize].iter().map(|page| page.payload.clone()).collect();
             tickets.push(self.port.write(Write { order, ..Write::new(Block(addr.0), payloads) }));
             // A commit need not wait for them.
             self.end_write(number);

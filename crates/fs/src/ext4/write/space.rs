@@ -209,7 +209,7 @@ impl State {
     /// may be split once; those that come from a split are half full, and each half takes that many more.
     fn tree_claim(&self, ino: Ino, pages: u64) -> Step<u64> {
         let inode = self.inode(ino)?;
-        let depth = self.extent_root(ino)?.depth;
+        let depth = self.extent_root(ino)?.0.depth;
         let per_block = u64::from(block_entries(self.geometry.block_bytes));
         let blocks = inode.sectors(&self.geometry) / 8;
         let leaves = match depth {
@@ -264,11 +264,7 @@ impl State {
         let Some(claim) = self.claims.get_mut(&ino) else { return };
         let mut ended = 0;
         for (set, blocks) in [(&mut claim.pages, 1), (&mut claim.unwritten, 0)] {
-            let gone: Vec<u64> = set.range(first..end).copied().collect();
-            ended += blocks * gone.len() as u64;
-            for page in gone {
-                set.remove(&page);
-            }
+            ended += set.extract_if(first..end, |_| true).count() as u64 * blocks;
         }
         let is_empty = claim.pages.is_empty() && claim.unwritten.is_empty();
         let tree = if is_empty { claim.tree } else { self.counts.taken_for_tree.min(claim.tree) };

@@ -86,8 +86,9 @@ impl Buffer {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) inode: Inode,
-    /// The root of its extent tree; none after a change until somebody asks.
-    root: OnceCell<Rc<extent::Node>>,
+    /// The root of its extent tree, and the seed of the checksums of the other nodes; none after a change until somebody
+    /// asks.
+    root: OnceCell<(Rc<extent::Node>, u32)>,
     /// Bytes, with what is only in memory.
     pub(super) size: u64,
     /// Where the last page ends that was written: up to there the disk may know the size.
@@ -364,14 +365,15 @@ impl State {
         Ok(&mut buffer.bytes)
     }
 
-    /// The root of the extent tree of a file. Errors: the inode is not in memory; it has no such tree.
-    pub(super) fn extent_root(&self, ino: Ino) -> Step<&Rc<extent::Node>> {
+    /// The root of the extent tree of a file, and the seed of the checksums of the other nodes. Errors: the inode is not in
+    /// memory; it has no such tree.
+    pub(super) fn extent_root(&self, ino: Ino) -> Step<&(Rc<extent::Node>, u32)> {
         let node = self.node(ino)?;
         if let Some(root) = node.root.get() {
             return Ok(root);
         }
         let root = Rc::new(root_of(&node.inode, &self.geometry)?);
-        Ok(node.root.get_or_init(|| root))
+        Ok(node.root.get_or_init(|| (root, node.inode.seed(&self.geometry))))
     }
 
     /// Another node of it. Errors: it is not in memory; it is not one, or not one of this inode at this place. Where an
@@ -585,7 +587,11 @@ impl State {
         Ok(self.inode(ino)?.kind().ok_or(Errno::EUCLEAN)?)
     }
 
+    /// The running transaction has an inode, and the block of the table with it.
     fn note_inode(&mut self, ino: Ino) -> Step<()> {
+        if self.running.inodes.contains(&ino) {
+            return Ok(());
+        }
         let (addr, _) = self.inode_place(ino)?;
         self.running.inodes.insert(ino);
         self.running.blocks.insert(addr);

@@ -95,7 +95,7 @@ impl Ext4 {
             && !self.is_dual()
             && !planted(PlantedBug::UnorderedData)
         {
-            self.changes.until(|| self.writing.borrow().first().is_none_or(|&first| first >= before)).await;
+            self.changes.until(|| self.writing.borrow().front().is_none_or(|&first| first >= before)).await;
         }
         let now = self.state.borrow().clock;
         if planted(PlantedBug::EarlyDiscard) {

@@ -18,7 +18,7 @@ use crate::vfs::{
 };
 use crate::xattrs::{self, Xattr};
 use flashweir_core::command::Tag;
-use flashweir_core::{Duration, Order, Payload};
+use flashweir_core::{Contents, Duration, Order, Payload};
 
 /// Blocks that an operation on names takes at most: nodes, blocks of directories, an inode.
 const NAMES_BLOCKS: u64 = 12;
@@ -525,7 +525,7 @@ impl F2fs {
                     run.payloads.push(page.payload.clone());
                 }
                 _ => {
-                    let mut next = crate::port::Write::new(block, vec![page.payload.clone()]);
+                    let mut next = crate::port::Write::new(block, Contents::One(page.payload.clone()));
                     next.tags = [Tag(u64::from(ino.0)), second_tag];
                     tickets.extend(write.replace(next).map(|run| self.submit_data(run, Order::Within)));
                 }

@@ -26,6 +26,7 @@ use crate::acl::{Acl, AclKind};
 use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, PageRun};
 use crate::xattrs::{self, Xattr};
+use flashweir_core::Contents;
 use flashweir_core::command::Tag;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -219,13 +220,13 @@ impl State {
 
     /// A write of metadata for the caller to submit. `ino` is the inode to which it belongs, 0 for what belongs to all.
     pub(super) fn write(&mut self, addr: Addr, block: &BlockBytes, ino: u32) {
-        let mut write = Write::new(Geometry::block(addr), vec![payload_of(block)]);
+        let mut write = Write::new(Geometry::block(addr), Contents::One(payload_of(block)));
         write.tags = [METADATA, Tag(u64::from(ino))];
         match self.outbox.last_mut() {
             Some(last)
                 if last.tags == write.tags && last.block.0 + last.payloads.len() as u64 == write.block.0 =>
             {
-                last.payloads.append(&mut write.payloads);
+                write.payloads.iter().for_each(|payload| last.payloads.push(payload.clone()));
             }
             _ => self.outbox.push(write),
         }
