@@ -6,19 +6,13 @@
 //! Deliberately absent: cancellation. A timer that may become void carries a generation that its owner
 //! compares when it fires.
 
+use crate::keys::{Key, Keys};
 use crate::time::Instant;
 
-/// Children of a node. Four keys are one cache line, and the heap is half as deep as a binary one.
-const ARITY: usize = 4;
-/// Bits of a key that say where its event is kept; the order of scheduling stands above them.
-const PLACE_BITS: u32 = 24;
-
-/// A queue of future events, keyed `(Instant, Seq)`.
+/// A queue of future events, in the order of their instants and, within one, of scheduling.
 #[derive(Clone, Debug)]
 pub struct Agenda<E> {
-    /// A heap with the earliest key first: time in the upper half; below it the order of scheduling, which makes
-    /// keys differ, and the place of the event, which does not take part in any comparison that matters.
-    heap: Vec<u128>,
+    keys: Keys,
     events: Vec<Option<E>>,
     free: Vec<u32>,
     scheduled: u64,
@@ -27,7 +21,7 @@ pub struct Agenda<E> {
 
 impl<E> Default for Agenda<E> {
     fn default() -> Self {
-        Self { heap: Vec::new(), events: Vec::new(), free: Vec::new(), scheduled: 0, now: Instant::ZERO }
+        Self { keys: Keys::default(), events: Vec::new(), free: Vec::new(), scheduled: 0, now: Instant::ZERO }
     }
 }
 
@@ -38,7 +32,8 @@ impl<E> Agenda<E> {
         self.now
     }
 
-    /// Schedules `event` at `at`; panics if that is in the past (a bug of ours).
+    /// Schedules `event` at `at`; panics if that is in the past (a bug of ours), if more than 2^20 events wait, or at the
+    /// 2^44-th of a run.
     #[inline]
     pub fn at(&mut self, at: Instant, event: E) {
         assert!(at >= self.now, "scheduled {at:?} in the past of {:?}", self.now);
@@ -48,93 +43,44 @@ impl<E> Agenda<E> {
                 place
             }
             None => {
-                assert!(self.events.len() < 1 << PLACE_BITS, "no more than 2^{PLACE_BITS} events wait");
                 self.events.push(Some(event));
                 self.events.len() as u32 - 1
             }
         };
-        let order = self.scheduled << PLACE_BITS | u64::from(place);
+        self.keys.push(Key::new(at, self.scheduled, place));
         self.scheduled += 1;
-        assert!(self.scheduled < 1 << (64 - PLACE_BITS), "a run schedules fewer than 2^40 events");
-        self.heap.push(u128::from(at.as_nanos()) << 64 | u128::from(order));
-        self.rise(self.heap.len() - 1);
     }
 
     /// Takes the next event and moves time to it.
     #[inline]
     pub fn pop(&mut self) -> Option<(Instant, E)> {
-        let last = self.heap.pop()?;
-        let key = match self.heap.first_mut() {
-            Some(first) => {
-                let key = std::mem::replace(first, last);
-                self.sink();
-                key
-            }
-            None => last,
-        };
-        self.now = Instant::from_nanos((key >> 64) as u64);
-        let place = (key as u64 & ((1 << PLACE_BITS) - 1)) as u32;
-        self.free.push(place);
-        let event = self.events[place as usize].take().expect("a key names one event");
+        let key = self.keys.pop()?;
+        self.now = key.at();
+        self.free.push(key.place() as u32);
+        let event = self.events[key.place()].take().expect("a key names one event");
         Some((self.now, event))
     }
 
-    /// Moves the key at `at` up to its place.
-    #[inline]
-    fn rise(&mut self, mut at: usize) {
-        let heap = &mut self.heap[..];
-        let key = heap[at];
-        while at > 0 {
-            let parent = (at - 1) / ARITY;
-            if heap[parent] <= key {
-                break;
-            }
-            heap[at] = heap[parent];
-            at = parent;
-        }
-        heap[at] = key;
-    }
-
-    /// Moves the first key down to its place.
-    #[inline]
-    fn sink(&mut self) {
-        let heap = &mut self.heap[..];
-        let (key, mut at) = (heap[0], 0);
-        loop {
-            let first = at * ARITY + 1;
-            let children = match heap.get(first..first + ARITY) {
-                Some(children) => children,
-                None if first < heap.len() => &heap[first..],
-                None => break,
-            };
-            let (mut least, mut child) = (children[0], first);
-            for (i, other) in children.iter().enumerate().skip(1) {
-                if *other < least {
-                    (least, child) = (*other, first + i);
-                }
-            }
-            if key <= least {
-                break;
-            }
-            heap[at] = least;
-            at = child;
-        }
-        heap[at] = key;
-    }
-
     /// When the next event happens.
+    #[inline]
     pub fn peek(&self) -> Option<Instant> {
-        self.heap.first().map(|key| Instant::from_nanos((key >> 64) as u64))
+        self.keys.first().map(Key::at)
+    }
+
+    /// What happens next, unless something earlier is scheduled.
+    #[inline]
+    pub fn peek_event(&self) -> Option<&E> {
+        self.events[self.keys.first()?.place()].as_ref()
     }
 
     /// Number of events that wait.
     pub fn len(&self) -> usize {
-        self.heap.len()
+        self.keys.len()
     }
 
     /// Whether nothing will happen any more.
     pub fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+        self.len() == 0
     }
 
     /// How many events were ever scheduled.

@@ -11,10 +11,10 @@
 //! Deliberately absent: a clock, threads, I/O. A waker may be called from another thread, since the
 //! standard type allows that, but nothing here waits for it.
 
+use crate::keys::{Key, Keys};
 use crate::time::Instant;
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -38,7 +38,7 @@ pub struct TaskId {
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Tasks that were woken, in order.
+/// Tasks that were woken and that the executor has not taken over yet, in order.
 #[derive(Default)]
 struct ReadyQueue {
     tasks: Mutex<VecDeque<TaskId>>,
@@ -53,14 +53,13 @@ impl ReadyQueue {
         self.has_some.store(true, Ordering::Release);
     }
 
-    fn pop(&self) -> Option<TaskId> {
-        if !self.has_some() {
-            return None;
+    /// Hands all of them over in the place of `done`, which is empty.
+    fn take(&self, done: &mut VecDeque<TaskId>) {
+        if self.has_some() {
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            mem::swap(&mut *tasks, done);
+            self.has_some.store(false, Ordering::Release);
         }
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        let task = tasks.pop_front();
-        self.has_some.store(!tasks.is_empty(), Ordering::Release);
-        task
     }
 
     #[inline]
@@ -107,14 +106,11 @@ struct Task {
     running: Option<Running>,
 }
 
-/// When a timer fires, its place among those of the same instant, and where its waker is kept.
-type TimerKey = (Instant, u64, u32);
-
 /// Wakers and when they are due. A timer that was taken out leaves its key behind, until that is the first one or most
 /// keys are such.
 #[derive(Default)]
 struct Timers {
-    keys: BinaryHeap<Reverse<TimerKey>>,
+    keys: Keys,
     /// Each with the number of its timer: a place is used again.
     wakers: Vec<Option<(u64, Waker)>>,
     free: Vec<u32>,
@@ -123,7 +119,7 @@ struct Timers {
 }
 
 impl Timers {
-    fn insert(&mut self, at: Instant, waker: Waker) -> TimerKey {
+    fn insert(&mut self, at: Instant, waker: Waker) -> Key {
         let place = self.free.pop().unwrap_or(self.wakers.len() as u32);
         self.set += 1;
         self.live += 1;
@@ -132,27 +128,27 @@ impl Timers {
             Some(free) => *free = waker,
             None => self.wakers.push(waker),
         }
-        let key = (at, self.set, place);
-        self.keys.push(Reverse(key));
+        let key = Key::new(at, self.set, place);
+        self.keys.push(key);
         key
     }
 
     /// Where the waker of a timer is, unless that has fired.
-    fn entry(&mut self, (_, number, place): TimerKey) -> Option<&mut Option<(u64, Waker)>> {
-        let entry = self.wakers.get_mut(place as usize)?;
-        entry.as_ref().is_some_and(|(of, _)| *of == number).then_some(entry)
+    fn entry(&mut self, key: Key) -> Option<&mut Option<(u64, Waker)>> {
+        let entry = self.wakers.get_mut(key.place())?;
+        entry.as_ref().is_some_and(|(of, _)| *of == key.order()).then_some(entry)
     }
 
     /// Takes out a timer, unless it has fired.
-    fn remove(&mut self, key: TimerKey) -> Option<Waker> {
+    fn remove(&mut self, key: Key) -> Option<Waker> {
         let (_, waker) = self.entry(key)?.take()?;
         self.live -= 1;
         if self.keys.len() > 2 * self.live + 64 {
             let (wakers, free) = (&self.wakers, &mut self.free);
-            self.keys.retain(|&Reverse((.., place))| {
-                let is_live = wakers[place as usize].is_some();
+            self.keys.retain(|key| {
+                let is_live = wakers[key.place()].is_some();
                 if !is_live {
-                    free.push(place);
+                    free.push(key.place() as u32);
                 }
                 is_live
             });
@@ -162,26 +158,29 @@ impl Timers {
     }
 
     /// The first key is always that of a timer that will fire.
+    #[inline]
     fn drop_void(&mut self) {
-        while let Some(&Reverse((.., place))) = self.keys.peek()
-            && self.wakers[place as usize].is_none()
+        while let Some(key) = self.keys.first()
+            && self.wakers[key.place()].is_none()
         {
             self.keys.pop();
-            self.free.push(place);
+            self.free.push(key.place() as u32);
         }
     }
 
+    #[inline]
     fn next(&self) -> Option<Instant> {
-        self.keys.peek().map(|&Reverse((at, ..))| at)
+        self.keys.first().map(Key::at)
     }
 
     /// The next timer that is due.
+    #[inline]
     fn pop_due(&mut self, now: Instant) -> Option<Waker> {
-        let &Reverse((.., place)) = self.keys.peek().filter(|key| key.0.0 <= now)?;
+        let key = self.keys.first().filter(|key| key.at() <= now)?;
         self.keys.pop();
-        self.free.push(place);
+        self.free.push(key.place() as u32);
         self.live -= 1;
-        let (_, waker) = self.wakers[place as usize].take()?;
+        let (_, waker) = self.wakers[key.place()].take()?;
         self.drop_void();
         Some(waker)
     }
@@ -195,6 +194,8 @@ struct Shared {
     alive: usize,
     spawned: u64,
     timers: Timers,
+    /// Tasks to be polled, before those that wait in the queue.
+    ready: VecDeque<TaskId>,
 }
 
 impl Shared {
@@ -243,8 +244,13 @@ impl Core {
 
     /// Polls one task; false if none is ready.
     fn poll_next(&self) -> bool {
-        let Some(task) = self.ready.pop() else { return false };
-        let running = self.shared.borrow_mut().task_mut(task).and_then(|kept| kept.running.take());
+        let mut shared = self.shared.borrow_mut();
+        if shared.ready.is_empty() {
+            self.ready.take(&mut shared.ready);
+        }
+        let Some(task) = shared.ready.pop_front() else { return false };
+        let running = shared.task_mut(task).and_then(|kept| kept.running.take());
+        drop(shared);
         let Some(mut running) = running else { return true };
         running.mark.queued.store(false, Ordering::Release);
         // The cell is not borrowed here: the task may spawn, sleep, send and drop at will.
@@ -319,7 +325,7 @@ impl Executor {
 
     /// Whether a task waits to be polled.
     pub fn has_ready(&self) -> bool {
-        self.core.ready.has_some()
+        self.core.ready.has_some() || !self.core.shared.borrow().ready.is_empty()
     }
 
     /// Whether `task` has neither returned nor been dropped.
@@ -365,7 +371,9 @@ impl Executor {
             mem::replace(&mut shared.timers, Timers { set, ..Timers::default() })
         };
         drop(timers);
-        while self.core.ready.pop().is_some() {}
+        let mut woken = VecDeque::new();
+        self.core.ready.take(&mut woken);
+        self.core.shared.borrow_mut().ready.clear();
     }
 }
 
@@ -424,7 +432,7 @@ impl fmt::Debug for Handle {
 pub struct Sleep {
     shared: Rc<RefCell<Shared>>,
     at: Instant,
-    key: Option<TimerKey>,
+    key: Option<Key>,
 }
 
 impl Future for Sleep {

@@ -11,6 +11,7 @@ pub mod command;
 pub mod divisor;
 pub mod executor;
 pub mod index;
+mod keys;
 pub mod link;
 pub mod metrics;
 pub mod random;
@@ -27,3 +28,13 @@ pub use link::{Link, LinkConfig};
 pub use random::Stream;
 pub use time::{Duration, Instant};
 pub use units::{Bytes, Lba, Lpn, Ppa};
+
+/// Asks the processor to bring something into its caches that is looked at soon. Changes no answer; on others than x86-64
+/// nothing happens.
+#[inline]
+pub fn prefetch<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    safe_arch::prefetch_t0(place);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}

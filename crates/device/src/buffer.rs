@@ -130,6 +130,12 @@ impl Buffer {
         &mut self.slots[slot as usize]
     }
 
+    /// Begins to fetch a slot from memory.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: u32) {
+        flashweir_core::prefetch(&self.slots[slot as usize]);
+    }
+
     /// The slot that a map word names; panics if the word is stale (a bug of ours).
     #[inline]
     pub(crate) fn named(&self, slot: u32, generation: u32) -> &Slot {

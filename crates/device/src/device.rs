@@ -17,7 +17,7 @@ use crate::collect::Collection;
 use crate::config::{BufferMode, DeviceConfig, Metadata, PersistPolicy};
 use crate::geometry::{Geometry, StationId};
 use crate::log::MapLog;
-use crate::media::{Media, StoreError};
+use crate::media::{Media, StoreError, UnitImage};
 use crate::metrics::DeviceMetrics;
 use crate::nand::{Job, Machine, NandEvent, OpId};
 use crate::order::Streams;
@@ -137,6 +137,8 @@ pub struct Device {
     /// Pages of word lines that are not complete, by plane and frontier.
     pub(crate) open_wordlines: Vec<[Vec<u32>; 2]>,
     finished: Vec<OpId>,
+    /// Room for what a page write puts on the medium.
+    pub(crate) images: Vec<UnitImage>,
     starts_later: bool,
     to_start: Vec<StationId>,
 }
@@ -229,6 +231,7 @@ impl Device {
             planted: options.planted,
             open_wordlines: vec![[Vec::new(), Vec::new()]; planes],
             finished: Vec::new(),
+            images: Vec::new(),
             starts_later: false,
             to_start: Vec::new(),
             space,
@@ -295,6 +298,20 @@ impl Device {
     #[inline]
     pub fn prefetch(&self, lpn: Lpn) {
         self.map.prefetch(lpn);
+    }
+
+    /// The same for an event that comes next, if nothing else comes before.
+    #[inline]
+    pub fn prefetch_for(&self, event: Event) {
+        let Event::Nand(NandEvent::Array { station, .. }) = event else { return };
+        for op in self.nand.working(station) {
+            if let Job::UserPage(page) = self.nand.op(op).job {
+                for unit in &self.space.pages[page as usize].units {
+                    self.map.prefetch(unit.lpn);
+                    self.buffer.prefetch(unit.slot);
+                }
+            }
+        }
     }
 
     /// Whether a logical page holds anything.

@@ -227,6 +227,8 @@ pub struct Interrupted {
 pub struct Machine {
     stations: IndexVec<StationId, Station>,
     channels: IndexVec<ChannelId, Channel>,
+    /// A bit for each station whose array does nothing, one station of each channel after the other.
+    resting: Vec<u64>,
     ops: Vec<Op>,
     free_ops: Vec<u32>,
     per_channel: Divisor,
@@ -284,6 +286,9 @@ impl Machine {
         Self {
             stations: IndexVec::from_fn(geometry.stations() as usize, station),
             channels: IndexVec::from_fn(geometry.channels() as usize, channel),
+            resting: (0..geometry.stations().div_ceil(64))
+                .map(|word| u64::MAX >> 64u32.saturating_sub(geometry.stations() - 64 * word))
+                .collect(),
             ops: Vec::new(),
             free_ops: Vec::new(),
             per_channel: Divisor::new(u64::from(geometry.stations_per_channel())),
@@ -405,13 +410,35 @@ impl Machine {
         }
     }
 
-    /// All idle stations may have work: the shared queue has grown.
-    pub fn wake_idle(&mut self) -> Option<StationId> {
-        let idle =
-            self.stations.enumerate().find(|(_, s)| matches!(s.phase, Phase::Idle) && s.suspended.is_none());
-        let station = idle?.0;
-        self.wake(station);
-        Some(station)
+    /// The bit of a station in [`Self::resting`].
+    #[inline]
+    fn nth(&self, station: StationId) -> u32 {
+        let (channel, nth) = self.per_channel.div_rem_u32(station.0);
+        nth * self.channels.len() as u32 + channel
+    }
+
+    /// The array of a station, or its output, has ended.
+    fn rest(&mut self, station: StationId) {
+        let nth = self.nth(station);
+        self.stations[station].phase = Phase::Idle;
+        self.resting[nth as usize / 64] |= 1 << (nth % 64);
+    }
+
+    /// The array of a station begins.
+    fn work(&mut self, station: StationId, phase: Phase) {
+        let nth = self.nth(station);
+        self.stations[station].phase = phase;
+        self.resting[nth as usize / 64] &= !(1 << (nth % 64));
+    }
+
+    /// Stations whose array does nothing, with their number when one of each channel is counted after the other: from number
+    /// `turn` on, and going round.
+    pub fn resting(&self, turn: u32) -> impl Iterator<Item = (u32, StationId)> + '_ {
+        let channels = self.channels.len() as u32;
+        let station = move |nth| StationId(nth % channels * self.per_channel.get() as u32 + nth / channels);
+        let all = self.stations.len() as u32;
+        let bits = set_bits(&self.resting, turn, all).chain(set_bits(&self.resting, 0, turn));
+        bits.map(move |nth| (nth, station(nth)))
     }
 
     /// Whether the station does nothing and has nothing to do.
@@ -441,6 +468,16 @@ impl Machine {
         let station = &self.stations[station];
         let works = matches!(station.phase, Phase::Array { kind, .. } if kind != OpKind::Read);
         works || station.suspended.is_some()
+    }
+
+    /// What the array of a station does.
+    #[inline]
+    pub fn working(&self, station: StationId) -> impl Iterator<Item = OpId> + use<> {
+        let batch = match self.stations[station].phase {
+            Phase::Array { batch, .. } => batch,
+            _ => Batch { ops: [0; PLANES_MAX], len: 0 },
+        };
+        batch.iter()
     }
 
     /// Number of operations in the machine.
@@ -526,7 +563,7 @@ impl Machine {
                 if let Phase::Output { left } = &mut self.stations[station_id].phase {
                     *left -= 1;
                     if *left == 0 {
-                        self.stations[station_id].phase = Phase::Idle;
+                        self.rest(station_id);
                         self.wake(station_id);
                     }
                 }
@@ -544,13 +581,13 @@ impl Machine {
                 self.channels[channel].outputs.extend(batch.iter());
             }
             Phase::Array { batch, .. } => {
-                station.phase = Phase::Idle;
                 station.suspensions = 0;
                 finished.extend(batch.iter());
+                self.rest(station_id);
                 self.wake(station_id);
             }
             Phase::Suspending => {
-                station.phase = Phase::Idle;
+                self.rest(station_id);
                 self.wake(station_id);
             }
             Phase::Idle | Phase::Output { .. } => unreachable!("an array event belongs to a working array"),
@@ -638,8 +675,8 @@ impl Machine {
         let array = batch.iter().map(|op| self.array_time(op)).max().unwrap_or_default();
         let since = now + bus;
         let until = since + array;
+        self.work(id, Phase::Array { kind: first.kind, batch, since, until });
         let station = &mut self.stations[id];
-        station.phase = Phase::Array { kind: first.kind, batch, since, until };
         station.generation = station.generation.wrapping_add(1);
         station.busy += bus + array;
         let generation = station.generation;
@@ -896,9 +933,9 @@ impl Machine {
         id: StationId,
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) -> Option<Duration> {
+        let Suspended { kind, batch, left } = self.stations[id].suspended.take()?;
+        self.work(id, Phase::Array { kind, batch, since: now, until: now + left });
         let station = &mut self.stations[id];
-        let Suspended { kind, batch, left } = station.suspended.take()?;
-        station.phase = Phase::Array { kind, batch, since: now, until: now + left };
         station.generation = station.generation.wrapping_add(1);
         station.busy += left;
         self.trace.record(|| Traced::Resumed { station: id, until: now + left });
@@ -936,6 +973,22 @@ fn next_bit(bits: u64, turn: u32) -> Option<u32> {
     }
     let from = bits >> turn << turn;
     Some(if from != 0 { from.trailing_zeros() } else { bits.trailing_zeros() })
+}
+
+/// The set bits from `at` on and below `end`.
+fn set_bits(words: &[u64], mut at: u32, end: u32) -> impl Iterator<Item = u32> + '_ {
+    std::iter::from_fn(move || {
+        while at < end {
+            let rest = words[at as usize / 64] >> (at % 64);
+            if rest != 0 {
+                let bit = at + rest.trailing_zeros();
+                at = bit + 1;
+                return (bit < end).then_some(bit);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
+    })
 }
 
 /// First page of the word line of `page`.

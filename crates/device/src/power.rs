@@ -65,7 +65,9 @@ impl Device {
             }
             (OpKind::Program, Torn::Done) => match op.job {
                 Job::UserPage(page) | Job::GcPage(page) => {
-                    media.program(op.at, opened, self.page_images(page).into_iter());
+                    let mut images = Vec::new();
+                    self.page_images(page, &mut images);
+                    media.program(op.at, opened, images.into_iter());
                 }
                 Job::MetaPage(i) => {
                     let (group, image) = self.log.image(i);

@@ -472,18 +472,12 @@ impl Device {
 
     /// Wakes the next idle station, channel by channel, for work from the shared queue.
     fn start_idle_station(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        let (channels, ways) = (self.geometry.channels(), self.geometry.stations_per_channel());
-        let all = channels * ways;
-        for i in 0..all {
-            let nth = (self.station_turn + i) % all;
-            let station = StationId(nth % channels * ways + nth / channels);
-            if self.nand.is_idle(station) && self.has_room(station) {
-                self.nand.wake(station);
-                self.start(now, station, effects);
-                self.station_turn = (nth + 1) % all;
-                return;
-            }
-        }
+        let is_fit = |station| self.nand.is_idle(station) && self.has_room(station);
+        let found = self.nand.resting(self.station_turn).find(|&(_, station)| is_fit(station));
+        let Some((nth, station)) = found else { return };
+        self.nand.wake(station);
+        self.start(now, station, effects);
+        self.station_turn = (nth + 1) % self.geometry.stations();
     }
 
     /// Whether a plane of the station takes host data.
@@ -549,8 +543,10 @@ impl Device {
         self.metrics.filler_units += u64::from(self.geometry.units_per_page) - units;
         self.metrics.pages_programmed += 1;
         if self.media.tracks_contents() || self.orders.is_used() {
-            let images = self.page_images(page);
-            self.media.program(at, opened, images.into_iter());
+            let mut images = std::mem::take(&mut self.images);
+            self.page_images(page, &mut images);
+            self.media.program(at, opened, images.drain(..));
+            self.images = images;
         } else {
             let image = |unit: &PageUnit| UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq);
             self.media.program(at, opened, write.units.iter().map(image));
@@ -565,8 +561,8 @@ impl Device {
         }
     }
 
-    /// What the page write `page` puts on the medium.
-    pub(crate) fn page_images(&self, page: u32) -> Vec<UnitImage> {
+    /// Appends what the page write `page` puts on the medium.
+    pub(crate) fn page_images(&self, page: u32, images: &mut Vec<UnitImage>) {
         let write = &self.space.pages[page as usize];
         let image = |unit: &PageUnit| {
             let payload = match write.frontier {
@@ -580,7 +576,7 @@ impl Device {
                 payload,
             }
         };
-        write.units.iter().map(image).collect()
+        images.extend(write.units.iter().map(image));
     }
 
     /// After a program: closes the block if it is full, and makes durable what its word line held.

@@ -21,6 +21,7 @@ pub use image::{Image, block_on};
 use flashweir_core::command::{StreamId, Tag};
 use flashweir_core::{Contents, DeviceError, Order, Payload};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -237,7 +238,16 @@ impl Ticket {
     /// Waits for the answer. Errors: what the device said.
     pub async fn completed(self) -> Answer {
         self.reached(Moment::Completed).await;
-        self.state.borrow_mut().answer.take().expect("only this takes the answer, and it takes the ticket")
+        self.into_answer()
+    }
+
+    /// The answer of a request that has reached [`Moment::Completed`]; panics before (a bug of ours).
+    pub(crate) fn into_answer(self) -> Answer {
+        self.state
+            .borrow_mut()
+            .answer
+            .take()
+            .expect("it is complete, and who takes the answer takes the ticket")
     }
 }
 
@@ -254,6 +264,10 @@ impl Progress {
 
     /// The device has answered.
     pub fn complete(self, answer: Answer) {
+        self.answered(answer);
+    }
+
+    fn answered(&self, answer: Answer) {
         self.state.borrow_mut().answer = Some(answer);
         self.reach(Moment::Completed);
     }
@@ -261,14 +275,60 @@ impl Progress {
     /// Wakes those who wait for this moment. Who waits for a later one sleeps on: to poll him is to go through a call of all
     /// layers.
     fn reach(&self, moment: Moment) {
-        let (first, others) = {
-            let mut state = self.state.borrow_mut();
-            debug_assert!(state.reached <= Some(moment), "moments come in their order");
-            state.reached = Some(moment);
-            let first = state.waker.take_if(|(of, _)| *of <= moment);
-            (first, state.wakers.extract_if(.., |(of, _)| *of <= moment).collect::<Vec<_>>())
-        };
-        first.into_iter().chain(others).for_each(|(_, waker)| waker.wake());
+        let mut state = self.state.borrow_mut();
+        debug_assert!(state.reached <= Some(moment), "moments come in their order");
+        state.reached = Some(moment);
+        let first = state.waker.take_if(|(of, _)| *of <= moment);
+        let has_others = !state.wakers.is_empty();
+        drop(state);
+        if let Some((_, waker)) = first {
+            waker.wake();
+        }
+        if has_others {
+            self.wake_others(moment);
+        }
+    }
+
+    #[cold]
+    fn wake_others(&self, moment: Moment) {
+        let mut state = self.state.borrow_mut();
+        let others: Vec<_> = state.wakers.extract_if(.., |(of, _)| *of <= moment).collect();
+        drop(state);
+        others.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+/// Makes tickets for one port, whose memory is used again when their owners have dropped them.
+#[derive(Debug, Default)]
+pub struct Tickets {
+    /// Of requests that were answered; the ticket of the first one is the likeliest to be gone.
+    answered: VecDeque<Progress>,
+}
+
+/// Answered requests that are kept.
+const ANSWERED_MAX: usize = 4096;
+
+impl Tickets {
+    /// As [`Ticket::new`].
+    pub fn ticket(&mut self) -> (Progress, Ticket) {
+        match self.answered.pop_front() {
+            Some(Progress { state }) if Rc::strong_count(&state) == 1 => {
+                {
+                    let mut state = state.borrow_mut();
+                    (state.reached, state.answer) = (None, None);
+                }
+                (Progress { state: Rc::clone(&state) }, Ticket { state })
+            }
+            _ => Ticket::new(),
+        }
+    }
+
+    /// As [`Progress::complete`].
+    pub fn complete(&mut self, progress: Progress, answer: Answer) {
+        progress.answered(answer);
+        if self.answered.len() < ANSWERED_MAX {
+            self.answered.push_back(progress);
+        }
     }
 }
 
@@ -340,6 +400,32 @@ mod tests {
         progress.complete(Ok(Box::default()));
         assert_eq!(polls(), 2);
         assert!(executor.is_empty());
+    }
+
+    #[test]
+    fn a_ticket_that_is_used_again_is_as_new() {
+        let mut tickets = Tickets::default();
+        let mut executor = Executor::new();
+        let mut kept: Vec<Ticket> = Vec::new();
+        for round in 0..20 {
+            let (progress, ticket) = tickets.ticket();
+            assert!(kept.iter().all(|kept| !Rc::ptr_eq(&kept.state, &ticket.state)), "somebody has it");
+            assert!(!ticket.is_complete());
+            let waits = executor.spawn(async move { ticket.completed().await.map(drop).unwrap() });
+            executor.run_ready(Instant::ZERO);
+            progress.dispatched();
+            assert!(executor.is_alive(waits) && !executor.has_ready());
+            tickets.complete(progress, Ok(Box::default()));
+            executor.run_ready(Instant::ZERO);
+            assert!(!executor.is_alive(waits));
+            // Some answers are never read, and some tickets are kept.
+            let (progress, unread) = tickets.ticket();
+            tickets.complete(progress, Err(DeviceError::ReadOnly.into()));
+            if round % 2 == 0 {
+                kept.push(unread);
+            }
+        }
+        assert!(tickets.answered.len() < 20, "none was used again");
     }
 
     #[test]

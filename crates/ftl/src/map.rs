@@ -94,10 +94,7 @@ impl Map {
     pub fn prefetch(&self, lpn: Lpn) {
         let at = lpn.0 as usize;
         if let Some(Some(chunk)) = self.chunks.get(at / CHUNK_WORDS) {
-            #[cfg(target_arch = "x86_64")]
-            safe_arch::prefetch_t0(&chunk[at % CHUNK_WORDS]);
-            #[cfg(not(target_arch = "x86_64"))]
-            std::hint::black_box(chunk[at % CHUNK_WORDS]);
+            flashweir_core::prefetch(&chunk[at % CHUNK_WORDS]);
         }
     }
 

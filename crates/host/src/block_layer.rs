@@ -523,6 +523,9 @@ impl BlockLayer {
     // ---- on the way out ----
 
     fn offer_next(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if self.queued == 0 {
+            return;
+        }
         for lane in (self.turn..self.lanes.len()).chain(0..self.turn) {
             if let Some(id) = self.pick(now, lane, effects) {
                 self.turn = (lane + 1) % self.lanes.len();

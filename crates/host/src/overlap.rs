@@ -32,7 +32,11 @@ impl Overlaps {
         let at = match self.find(key) {
             Ok(at) => at,
             Err(at) => {
-                self.ranges.insert(at, (key, Range { blocks, changes, request }));
+                let range = (key, Range { blocks, changes, request });
+                match at == self.ranges.len() {
+                    true => self.ranges.push_back(range),
+                    false => self.ranges.insert(at, range),
+                }
                 return;
             }
         };
@@ -43,14 +47,22 @@ impl Overlaps {
         range.request = request;
     }
 
-    /// Where a key is, or should be.
+    /// Where a key is, or should be. Most come and leave in the order of their blocks.
     fn find(&self, key: Key) -> Result<usize, usize> {
+        if self.ranges.front().is_some_and(|&(first, _)| first == key) {
+            return Ok(0);
+        }
+        if self.ranges.back().is_none_or(|&(last, _)| last < key) {
+            return Err(self.ranges.len());
+        }
         self.ranges.binary_search_by_key(&key, |&(key, _)| key)
     }
 
     pub(crate) fn remove(&mut self, key: Key) {
-        if let Ok(at) = self.find(key) {
-            self.ranges.remove(at);
+        match self.find(key) {
+            Ok(0) => drop(self.ranges.pop_front()),
+            Ok(at) => drop(self.ranges.remove(at)),
+            Err(_) => {}
         }
         if self.ranges.is_empty() {
             self.longest = 0;
@@ -76,6 +88,9 @@ impl Overlaps {
     ) -> Option<u32> {
         let from = (ns, first.saturating_sub(self.longest), 0);
         let end = first + blocks;
+        if self.ranges.back().is_none_or(|&(last, _)| last < from) {
+            return None;
+        }
         let (mut before, mut behind) = (None, None);
         let from = self.ranges.partition_point(|&(key, _)| key < from);
         let to = self.ranges.partition_point(|&(key, _)| key < (ns, end + 1, 0));

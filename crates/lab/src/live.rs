@@ -217,6 +217,9 @@ impl Live {
     /// Lets the next thing happen; false if there is none.
     pub fn step(&mut self, finished: &mut Vec<Finished>) -> bool {
         let Some((now, moment)) = self.agenda.pop() else { return false };
+        if let Some(&Moment::Device(event)) = self.agenda.peek_event() {
+            self.device.prefetch_for(event);
+        }
         match moment {
             Moment::Device(event) => {
                 self.note(now, 1);

@@ -18,8 +18,8 @@ use flashweir_core::{
 };
 use flashweir_device::{Device, DeviceOptions, RecoveryReport};
 use flashweir_fs::port::{
-    Answer, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection, Ticket, Write,
-    bytes_of,
+    Answer, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection, Ticket, Tickets,
+    Write, bytes_of,
 };
 use flashweir_host::{BlockLayer, Dispatch, Effect, HostConfig, Input};
 use std::cell::RefCell;
@@ -101,6 +101,7 @@ struct Shared {
     unit_bytes: usize,
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
+    tickets: Tickets,
     finished: Vec<Finished>,
     arrived: Vec<u64>,
     host: Option<Box<Host>>,
@@ -128,7 +129,7 @@ impl Shared {
         let Some(command) = command(request, self.mode, self.unit_bytes == BLOCK_BYTES) else {
             return Ticket::done(Ok(Box::default()));
         };
-        let (progress, ticket) = Ticket::new();
+        let (progress, ticket) = self.tickets.ticket();
         if self.host.is_none() {
             progress.dispatched();
         }
@@ -182,7 +183,7 @@ impl Shared {
     fn complete(&mut self, token: u64, result: Result<Done, DeviceError>) {
         let pending = self.pending[token as usize].take().expect("a request finishes once");
         self.free.push(token as u32);
-        pending.progress.complete(answer(result, pending.range, self.unit_bytes));
+        self.tickets.complete(pending.progress, answer(result, pending.range, self.unit_bytes));
     }
 
     fn progress(&self, token: u64) -> &Progress {
@@ -386,6 +387,7 @@ impl Stack {
             mode,
             pending: Vec::new(),
             free: Vec::new(),
+            tickets: Tickets::default(),
             finished: Vec::new(),
         };
         Self { executor: Executor::new(), shared: Rc::new(RefCell::new(shared)) }

@@ -264,6 +264,10 @@ impl Server {
             sockets.push(path.to_owned());
             Ok(listener)
         };
+        // First, so that it is there for whoever finds that the server listens.
+        if let Some(path) = &config.control {
+            listeners.push(Listener::Control(unix(path)?));
+        }
         for endpoint in &config.endpoints {
             listeners.push(match endpoint {
                 Endpoint::Unix(path) => Listener::Unix(unix(path)?),
@@ -273,9 +277,6 @@ impl Server {
                     Listener::Tcp(listener)
                 }
             });
-        }
-        if let Some(path) = &config.control {
-            listeners.push(Listener::Control(unix(path)?));
         }
         for (place, listener) in (0..).zip(&listeners) {
             let added = epoll::add(&epoll, listener, Source::Listener(place).pack(), EventFlags::IN);

@@ -308,10 +308,12 @@ impl<F: Fs> File<F> {
         }
         let vfs = self.vfs();
         let source = source.truncated(source.len().min(TRANSFER_BYTES_MAX));
+        let (first, end) = pages_of(offset, source.len());
+        vfs.0.fs.prefetch(self.inode.ino, first);
         if self.flags.direct {
             vfs.charge_call(0, 0).await;
         } else {
-            let (first, end) = pages_of(offset, source.len());
+            vfs.0.pages.borrow().prefetch_place(self.inode.owner, first);
             vfs.charge_call(source.len(), end - first).await;
         }
         vfs.count(|count| count.writes += 1);

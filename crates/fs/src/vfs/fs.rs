@@ -174,6 +174,9 @@ pub trait Fs: 'static {
     /// Only notes it in memory.
     fn wrote(&self, ino: Ino, end: u64, now: Timestamp);
 
+    /// Page `index` will be written soon: what that looks at may be fetched into the processor's caches.
+    fn prefetch(&self, _ino: Ino, _index: u64) {}
+
     /// The file was read at `now`; only notes it in memory, by rules of the file system's own.
     fn accessed(&self, _ino: Ino, _now: Timestamp) {}
 

@@ -13,13 +13,16 @@ use super::pages::{OwnerId, Pages, Slot};
 use super::sync::{Event, RwLock};
 use super::types::*;
 use super::{DirtyPage, Errno, Fs};
-use flashweir_core::executor::Handle;
+use flashweir_core::executor::{Handle, Sleep};
 use flashweir_core::{Duration, Instant, Payload};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::future::Future;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 
 /// A mounted file system; a clone is the same one.
 ///
@@ -144,6 +147,21 @@ impl<T> Pool<T> {
     }
 }
 
+/// Time that passes on a CPU of the host, booked when it is asked for. Each call of an application waits for one or two of
+/// these, so it is no future of futures.
+#[derive(Debug)]
+#[must_use = "time passes while it is awaited"]
+pub(crate) struct Charge(Option<Sleep>);
+
+impl Future for Charge {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().map_or(Poll::Ready(()), |sleep| Pin::new(sleep).poll(context))
+    }
+}
+
 impl<F: Fs> Vfs<F> {
     /// Mounts `fs`: from here on only this may use it. Background write-back becomes a task of the executor of
     /// `handle`; it sets no timer while nothing is dirty.
@@ -263,11 +281,9 @@ impl<F: Fs> Vfs<F> {
     }
 
     #[inline]
-    async fn charge(&self, span: Duration) {
-        if span != Duration::ZERO {
-            let done = self.0.cpus.borrow_mut().book(self.now(), span);
-            self.0.handle.sleep_until(done).await;
-        }
+    fn charge(&self, span: Duration) -> Charge {
+        let book = || self.0.cpus.borrow_mut().book(self.now(), span);
+        Charge((span != Duration::ZERO).then(|| self.0.handle.sleep_until(book())))
     }
 
     /// An application works for `span` on one of the CPUs that the calls of all have in common.
@@ -277,21 +293,19 @@ impl<F: Fs> Vfs<F> {
 
     /// Lets the time pass that a call takes which copies `bytes` and touches `pages`.
     #[inline]
-    pub(crate) async fn charge_call(&self, bytes: u64, pages: u64) {
-        self.charge(self.0.options.costs.of_call(bytes, pages)).await;
+    pub(crate) fn charge_call(&self, bytes: u64, pages: u64) -> Charge {
+        self.charge(self.0.options.costs.of_call(bytes, pages))
     }
 
     /// The same for names of a path.
-    pub(crate) async fn charge_components(&self, components: u64) {
-        self.charge(self.0.options.costs.path_component * components).await;
+    pub(crate) fn charge_components(&self, components: u64) -> Charge {
+        self.charge(self.0.options.costs.path_component * components)
     }
 
     /// Lets the time pass that waiting costs, if the call had to wait since `start`.
     #[inline]
-    pub(crate) async fn charge_wait(&self, start: Instant) {
-        if self.now() != start {
-            self.charge(self.0.options.costs.of_wait()).await;
-        }
+    pub(crate) fn charge_wait(&self, start: Instant) -> Charge {
+        if self.now() == start { Charge(None) } else { self.charge(self.0.options.costs.of_wait()) }
     }
 
     #[inline]

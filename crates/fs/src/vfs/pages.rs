@@ -4,30 +4,32 @@
 //! system and waits for nothing.
 //!
 //! Invariants:
-//! 1. A page is in one state. `Clean` pages are in the list from which pages are evicted, `Dirty` ones in the list of
-//!    their owner, oldest first; pages under I/O are in neither, so they are never evicted.
+//! 1. A page is in one state. `Clean` pages are in the list from which pages are evicted, `Dirty` ones have an entry with their
+//!    owner; pages under I/O have neither, so they are never evicted.
 //! 2. A page under write-back has been handed out as it was: its payload is shared, never changed in place, so a writer
 //!    replaces it here and waits for nobody (the device sees a stable page by copy, not by lock). The page is then
 //!    `Redirtied` and becomes `Dirty` when the write ends, whatever became of the write.
 //! 3. A page whose write failed is dirty again.
 //! 4. There are at most `capacity` pages, unless more than that are dirty or under I/O.
 //!
-//! A page is 64 bytes and found through one open-addressed table, in which sixteen neighbours share a place: random
-//! access costs about two cache misses, sequential access fewer. A tree would keep pages in order, but order is
-//! asked for once a batch, and a sort of its indices is cheaper than an ordered insert of each page.
+//! A page is 64 bytes and found through one open-addressed table, in which four neighbours share a place: random
+//! access costs about two cache misses, sequential access fewer, and what can be foreseen is fetched ahead. A tree would
+//! keep pages in order, but order is asked for once a batch, and a sort of its indices is cheaper than an ordered insert
+//! of each page. What an owner has as a whole is asked for when it ends: then the range of its pages is looked through, or
+//! all pages, whichever is shorter, so that no page has to know others of its owner.
 //!
 //! Deliberately absent: an exact order of last use. A page that was used gets a second chance (the clock algorithm),
 //! so that a hit writes one bit.
 
 use super::types::Ino;
 use flashweir_core::random::mix;
-use flashweir_core::{Instant, Payload};
+use flashweir_core::{Instant, Payload, prefetch};
 
 /// No page.
 const NONE: u32 = u32::MAX;
 
-/// Neighbours that share a place in the table.
-const BLOCK: u64 = 16;
+/// Neighbours that share a place in the table: half a cache line. With more of them a search passes too many others.
+const BLOCK: u64 = 4;
 
 /// The pages of one inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +55,25 @@ pub(crate) enum State {
 }
 
 #[derive(Debug)]
+#[repr(align(64))]
 struct Page {
     payload: Payload,
     index: u64,
+    /// When it was written to first since it was handed out last.
     dirtied: Instant,
     owner: u32,
+    /// Neighbours in the list of clean pages.
     prev: u32,
     next: u32,
-    owner_prev: u32,
-    owner_next: u32,
+    /// Where its owner notes that it is dirty.
+    note: u32,
     state: State,
     used: bool,
     /// On the disk there is something else than zeros behind the end of the file.
     has_stale_tail: bool,
 }
 
+/// The pages that may be evicted, the one that was not used for longest first.
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,
@@ -87,16 +93,6 @@ impl List {
         self.tail = at;
     }
 
-    fn push_front(&mut self, pages: &mut [Page], at: u32) {
-        pages[at as usize].prev = NONE;
-        pages[at as usize].next = self.head;
-        match self.head {
-            NONE => self.tail = at,
-            head => pages[head as usize].prev = at,
-        }
-        self.head = at;
-    }
-
     fn remove(&mut self, pages: &mut [Page], at: u32) {
         let (prev, next) = (pages[at as usize].prev, pages[at as usize].next);
         match prev {
@@ -110,14 +106,67 @@ impl List {
     }
 }
 
+/// A note that a page is dirty, with what is asked of all of them at once; or a free place.
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    /// Of a free place, the next free one.
+    index: u64,
+    dirtied: Instant,
+    /// [`NONE`] is a free place.
+    page: u32,
+}
+
+/// The dirty pages of an owner, in no particular order.
+#[derive(Debug, Default)]
+struct Dirty {
+    notes: Vec<Note>,
+    free: Option<u32>,
+    count: u32,
+}
+
+impl Dirty {
+    fn add(&mut self, page: &mut Page, at: u32) {
+        let note = Note { index: page.index, dirtied: page.dirtied, page: at };
+        self.count += 1;
+        page.note = match self.free {
+            Some(place) => {
+                let free = std::mem::replace(&mut self.notes[place as usize], note);
+                self.free = u32::try_from(free.index).ok();
+                place
+            }
+            None => {
+                self.notes.push(note);
+                self.notes.len() as u32 - 1
+            }
+        };
+    }
+
+    fn remove(&mut self, place: u32) {
+        self.count -= 1;
+        if self.count == 0 {
+            self.notes.clear();
+            self.free = None;
+            return;
+        }
+        let next = self.free.replace(place).map_or(u64::MAX, u64::from);
+        self.notes[place as usize] = Note { index: next, dirtied: Instant::ZERO, page: NONE };
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Note> {
+        self.notes.iter().filter(|note| note.page != NONE)
+    }
+}
+
 #[derive(Debug)]
 struct Owner {
     ino: Ino,
-    first: u32,
-    dirty: List,
+    dirty: Dirty,
     pages: u32,
+    /// All its pages are before this one.
+    end: u64,
     /// Dirty or being written.
     unclean: u32,
+    redirtied: u32,
 }
 
 /// All pages in memory.
@@ -180,7 +229,7 @@ impl Pages {
     // Owners.
 
     pub(crate) fn add_owner(&mut self, ino: Ino) -> OwnerId {
-        let owner = Owner { ino, first: NONE, dirty: List::EMPTY, pages: 0, unclean: 0 };
+        let owner = Owner { ino, dirty: Dirty::default(), pages: 0, end: 0, unclean: 0, redirtied: 0 };
         match self.owners_free.pop() {
             Some(id) => {
                 self.owners[id as usize] = owner;
@@ -214,14 +263,12 @@ impl Pages {
     /// Whether this owner has pages that are dirty and not being written.
     #[inline]
     pub(crate) fn has_dirty(&self, owner: OwnerId) -> bool {
-        self.owners[owner.0 as usize].dirty.head != NONE
+        self.owners[owner.0 as usize].dirty.count > 0
     }
 
     /// Whether this owner has pages that are being written and have changed since.
     pub(crate) fn has_redirtied(&self, owner: OwnerId) -> bool {
-        let mut slots = Vec::new();
-        self.slots(owner, (0, u64::MAX), &mut slots);
-        slots.into_iter().any(|slot| self.state(slot) == State::Redirtied)
+        self.owners[owner.0 as usize].redirtied > 0
     }
 
     // The table.
@@ -321,7 +368,6 @@ impl Pages {
         if (self.present + 1) * 2 > self.table.len() {
             self.grow();
         }
-        let first = self.owners[owner.0 as usize].first;
         let page = Page {
             payload,
             index,
@@ -329,8 +375,7 @@ impl Pages {
             owner: owner.0,
             prev: NONE,
             next: NONE,
-            owner_prev: NONE,
-            owner_next: first,
+            note: NONE,
             state,
             used: false,
             has_stale_tail: false,
@@ -345,18 +390,15 @@ impl Pages {
                 (self.pages.len() - 1) as u32
             }
         };
-        if first != NONE {
-            self.pages[first as usize].owner_prev = at;
-        }
         let page_owner = owner.0;
         let owner = &mut self.owners[owner.0 as usize];
-        owner.first = at;
         owner.pages += 1;
+        owner.end = owner.end.max(index + 1);
         self.present += 1;
         match state {
             State::Clean => self.clean.push_back(&mut self.pages, at),
             State::Dirty => {
-                owner.dirty.push_back(&mut self.pages, at);
+                owner.dirty.add(&mut self.pages[at as usize], at);
                 owner.unclean += 1;
                 self.unclean += 1;
             }
@@ -373,24 +415,19 @@ impl Pages {
         let page = &mut self.pages[at as usize];
         page.payload = Payload::Zero;
         let owner = &mut self.owners[page.owner as usize];
-        let (prev, next) = (page.owner_prev, page.owner_next);
         owner.pages -= 1;
+        if owner.pages == 0 {
+            owner.end = 0;
+        }
         match page.state {
             State::Clean => self.clean.remove(&mut self.pages, at),
             State::Dirty => {
                 owner.unclean -= 1;
                 self.unclean -= 1;
-                owner.dirty.remove(&mut self.pages, at);
+                owner.dirty.remove(page.note);
             }
             State::Reading => {}
             State::Writing | State::Redirtied => unreachable!("a page that is being written is removed"),
-        }
-        match prev {
-            NONE => owner.first = next,
-            prev => self.pages[prev as usize].owner_next = next,
-        }
-        if next != NONE {
-            self.pages[next as usize].owner_prev = prev;
         }
         self.present -= 1;
         self.leave(at);
@@ -412,12 +449,36 @@ impl Pages {
             }
             let owner = self.pages[at as usize].owner as usize;
             self.remove(Slot(at));
+            self.prefetch_next_to_evict();
             self.evictions += 1;
             if self.owners[owner].pages == 0 {
                 self.emptied.push(self.owners[owner].ino);
             }
             return true;
         }
+    }
+
+    /// What the next eviction looks at comes into the caches: of the page after the next one the page itself, by which its
+    /// place in the table is found the time after.
+    fn prefetch_next_to_evict(&self) {
+        if let Some(page) = self.pages.get(self.clean.head as usize) {
+            prefetch(&self.table[self.home(Self::mark(page.owner, page.index))]);
+            self.prefetch(Slot(page.next));
+        }
+    }
+
+    /// A page will be looked at soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, slot: Slot) {
+        if let Some(page) = self.pages.get(slot.0 as usize) {
+            prefetch(page);
+        }
+    }
+
+    /// A page will be looked for soon.
+    #[inline]
+    pub(crate) fn prefetch_place(&self, owner: OwnerId, index: u64) {
+        prefetch(&self.table[self.home(Self::mark(owner.0, index))]);
     }
 
     #[inline]
@@ -467,6 +528,7 @@ impl Pages {
             State::Writing => {
                 page.state = State::Redirtied;
                 page.dirtied = now;
+                self.owners[page.owner as usize].redirtied += 1;
             }
             State::Clean => {
                 page.state = State::Dirty;
@@ -474,8 +536,8 @@ impl Pages {
                 let owner = &mut self.owners[page.owner as usize];
                 owner.unclean += 1;
                 self.unclean += 1;
+                owner.dirty.add(page, slot.0);
                 self.clean.remove(&mut self.pages, slot.0);
-                owner.dirty.push_back(&mut self.pages, slot.0);
             }
             State::Reading => unreachable!("a page that is being read has no content to change"),
         }
@@ -486,7 +548,7 @@ impl Pages {
         let page = &mut self.pages[slot.0 as usize];
         debug_assert_eq!(page.state, State::Dirty);
         page.state = State::Writing;
-        self.owners[page.owner as usize].dirty.remove(&mut self.pages, slot.0);
+        self.owners[page.owner as usize].dirty.remove(page.note);
     }
 
     /// The write has ended. Returns whether the page is dirty now.
@@ -504,11 +566,12 @@ impl Pages {
             }
             State::Writing => {
                 page.state = State::Dirty;
-                owner.dirty.push_front(&mut self.pages, at);
+                owner.dirty.add(page, at);
             }
             State::Redirtied => {
                 page.state = State::Dirty;
-                owner.dirty.push_back(&mut self.pages, at);
+                owner.redirtied -= 1;
+                owner.dirty.add(page, at);
             }
             State::Clean | State::Dirty | State::Reading => {
                 unreachable!("no write of this page is under way")
@@ -526,14 +589,9 @@ impl Pages {
         until: Instant,
         indices: &mut Vec<(u64, Slot)>,
     ) {
-        let mut at = self.owners[owner.0 as usize].dirty.head;
-        while at != NONE {
-            let page = &self.pages[at as usize];
-            if page.dirtied <= until && (first..end).contains(&page.index) {
-                indices.push((page.index, Slot(at)));
-            }
-            at = page.next;
-        }
+        let wanted = self.owners[owner.0 as usize].dirty.iter();
+        let wanted = wanted.filter(|note| note.dirtied <= until && (first..end).contains(&note.index));
+        indices.extend(wanted.map(|note| (note.index, Slot(note.page))));
         indices.sort_unstable_by_key(|(index, _)| *index);
     }
 
@@ -560,19 +618,14 @@ impl Pages {
 
     /// Appends the pages of the owner within `first..end`, in no particular order.
     pub(crate) fn slots(&self, owner: OwnerId, (first, end): (u64, u64), slots: &mut Vec<Slot>) {
-        let count = u64::from(self.pages_of(owner));
-        if end.saturating_sub(first) <= count {
+        let end = end.min(self.owners[owner.0 as usize].end);
+        if end.saturating_sub(first) <= self.pages.len() as u64 {
             slots.extend((first..end).filter_map(|index| self.find(owner, index)));
             return;
         }
-        let mut at = self.owners[owner.0 as usize].first;
-        while at != NONE {
-            let page = &self.pages[at as usize];
-            if (first..end).contains(&page.index) {
-                slots.push(Slot(at));
-            }
-            at = page.owner_next;
-        }
+        let is_wanted = |page: &Page| page.owner == owner.0 && (first..end).contains(&page.index);
+        let slots_of_all = (0..).map(Slot).zip(&self.pages);
+        slots.extend(slots_of_all.filter(|(_, page)| is_wanted(page)).map(|(slot, _)| slot));
     }
 
     /// Checks every invariant by counting anew; for tests.
@@ -587,29 +640,33 @@ impl Pages {
             assert_eq!(self.find(OwnerId(page.owner), page.index), Some(Slot(at)));
         }
         assert_eq!(entries.count(), self.present);
-        let walk = |list: List, state: State| {
-            let (mut at, mut before, mut length) = (list.head, NONE, 0);
-            while at != NONE {
-                let page = &self.pages[at as usize];
-                assert_eq!((page.state, page.prev), (state, before));
-                (before, at, length) = (at, page.next, length + 1);
-            }
-            assert_eq!(list.tail, before);
-            length
-        };
-        assert_eq!(walk(self.clean, State::Clean), by_state[State::Clean as usize]);
-        let (mut dirty, mut unclean, mut pages) = (0, 0, 0);
+        let (mut at, mut before, mut clean) = (self.clean.head, NONE, 0);
+        while at != NONE {
+            let page = &self.pages[at as usize];
+            assert_eq!((page.state, page.prev), (State::Clean, before));
+            (before, at, clean) = (at, page.next, clean + 1);
+        }
+        assert_eq!((self.clean.tail, clean), (before, by_state[State::Clean as usize]));
+        let (mut dirty, mut unclean, mut redirtied, mut pages) = (0, 0, 0, 0);
         for (id, owner) in self.owners.iter().enumerate() {
             if self.owners_free.contains(&(id as u32)) {
                 continue;
             }
-            dirty += walk(owner.dirty, State::Dirty);
+            for (place, note) in owner.dirty.notes.iter().enumerate().filter(|(_, note)| note.page != NONE) {
+                let page = &self.pages[note.page as usize];
+                let seen = (page.owner, page.state, page.index, page.dirtied, page.note);
+                assert_eq!(seen, (id as u32, State::Dirty, note.index, note.dirtied, place as u32));
+            }
+            assert_eq!(owner.dirty.iter().count(), owner.dirty.count as usize);
+            dirty += owner.dirty.count as usize;
             unclean += owner.unclean as usize;
+            redirtied += owner.redirtied as usize;
             let mut slots = Vec::new();
             self.slots(OwnerId(id as u32), (0, u64::MAX), &mut slots);
             assert_eq!(slots.len(), owner.pages as usize);
             pages += slots.len();
         }
+        assert_eq!(redirtied, by_state[State::Redirtied as usize]);
         let writing = by_state[State::Writing as usize] + by_state[State::Redirtied as usize];
         assert_eq!((dirty, pages), (by_state[State::Dirty as usize], self.present));
         assert_eq!((unclean, self.unclean), (dirty + writing, dirty + writing));
@@ -626,7 +683,7 @@ mod tests {
 
     #[test]
     fn a_page_is_one_cache_line() {
-        assert_eq!(size_of::<Page>(), 64);
+        assert_eq!((size_of::<Page>(), align_of::<Page>()), (64, 64));
     }
 
     /// Random changes against a map, with a table that grows, chains that wrap, and every state.

@@ -22,6 +22,8 @@ use flashweir_core::Instant;
 use flashweir_core::executor::Handle;
 use std::rc::{Rc, Weak};
 
+/// Pages of a batch by which fetching them goes ahead of looking at them.
+const AHEAD: usize = 8;
 /// All pages of a file.
 pub(crate) const WHOLE: (u64, u64) = (0, u64::MAX);
 
@@ -99,7 +101,8 @@ impl<F: Fs> Drop for Batch<'_, F> {
     fn drop(&mut self) {
         let mut pages = self.vfs.0.pages.borrow_mut();
         let mut is_dirty = false;
-        for slot in &self.slots {
+        for (at, slot) in self.slots.iter().enumerate() {
+            self.slots.get(at + AHEAD).inspect(|slot| pages.prefetch(**slot));
             is_dirty |= pages.end_write(*slot, self.written);
         }
         drop(pages);
@@ -186,14 +189,11 @@ impl<F: Fs> Vfs<F> {
     // Writing.
 
     /// Marks the pages of `indices` that are dirty as being written and collects them.
-    fn begin_batch<'a>(
-        &'a self,
-        inode: &'a Rc<Inode>,
-        indices: impl Iterator<Item = (u64, Slot)>,
-    ) -> Batch<'a, F> {
+    fn begin_batch<'a>(&'a self, inode: &'a Rc<Inode>, indices: &[(u64, Slot)]) -> Batch<'a, F> {
         let (mut batch, mut slots) = (self.0.batches.take(), self.0.slots.take());
         let mut pages = self.0.pages.borrow_mut();
-        for (index, found) in indices {
+        for (at, &(index, found)) in indices.iter().enumerate() {
+            indices.get(at + AHEAD).inspect(|(_, slot)| pages.prefetch(*slot));
             let Some(slot) = pages.find_again(inode.owner, (index, found)) else { continue };
             if pages.state(slot) == super::pages::State::Dirty {
                 pages.begin_write(slot);
@@ -208,7 +208,7 @@ impl<F: Fs> Vfs<F> {
     async fn write_batch(
         &self,
         inode: &Rc<Inode>,
-        indices: impl Iterator<Item = (u64, Slot)>,
+        indices: &[(u64, Slot)],
         cause: WriteCause,
     ) -> Result<usize> {
         let mut batch = self.begin_batch(inode, indices);
@@ -255,7 +255,7 @@ impl<F: Fs> Vfs<F> {
             indices.clear();
             self.0.pages.borrow().dirty_indices(inode.owner, range, now, &mut indices);
             for batch in indices.chunks(batch_pages) {
-                self.write_batch(inode, batch.iter().copied(), cause).await?;
+                self.write_batch(inode, batch, cause).await?;
             }
             if self.0.pages.borrow().unclean_of(inode.owner) == 0 {
                 break;
@@ -309,7 +309,7 @@ impl<F: Fs> Vfs<F> {
         let mut next = Vec::new();
         loop {
             let is_new = self.plan_batch(inode, until, &mut next);
-            let written = self.write_batch(inode, next.iter().copied(), WriteCause::Background).await?;
+            let written = self.write_batch(inode, &next, WriteCause::Background).await?;
             if written > 0 || is_new {
                 return Ok(written);
             }
@@ -404,7 +404,7 @@ impl<F: Fs> Vfs<F> {
         }
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
-        self.begin_batch(inode, indices.into_iter())
+        self.begin_batch(inode, &indices)
     }
 
     /// Hands the dirty pages of the inode to the file system in order, and leaves the answer to a task.

@@ -11,7 +11,7 @@ use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::acl::{Acl, AclKind};
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
-use crate::order::{answer, errno_of};
+use crate::order::errno_of;
 use crate::port::{BLOCK_BYTES, Block, Moment, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
@@ -573,7 +573,8 @@ impl Ext4 {
         }
         let mut result = Ok(());
         for (number, ticket) in tickets.drain(..) {
-            result = result.and(answer(ticket).await);
+            let answer = ticket.into_answer().map(drop);
+            result = result.and(answer.map_err(|error| errno_of(&error)));
             self.end_write(number);
         }
         result
@@ -856,6 +857,12 @@ impl Fs for Ext4 {
     async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()> {
         let ino = number(ino)?;
         self.change(|state| state.reserve(ino, range)).await
+    }
+
+    fn prefetch(&self, ino: Ino, index: u64) {
+        if let Ok(ino) = number(ino) {
+            self.state.borrow().spans.prefetch(ino, index);
+        }
     }
 
     fn wrote(&self, ino: Ino, end: u64, now: Timestamp) {

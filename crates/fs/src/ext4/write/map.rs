@@ -93,14 +93,32 @@ fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
     (follows && blocks <= u32::from(max)).then_some(Extent { blocks: blocks as u16, ..*left })
 }
 
-/// Merges what can be around the extents from `from` to `to`.
-fn merge_around(extents: &mut Vec<Extent>, from: usize, to: usize) {
-    for at in (from.saturating_sub(1)..=to).rev() {
-        if let [left, right, ..] = extents[at.min(extents.len())..]
-            && let Some(both) = merged(&left, &right)
-        {
-            extents.splice(at..at + 2, [both]);
+/// Extents that take the place of others: what changes, at most three, and its neighbours.
+#[derive(Debug)]
+struct Few {
+    extents: [Extent; 5],
+    /// Those before are not in use.
+    first: usize,
+}
+
+impl Few {
+    /// These, merged where they can be.
+    fn merged(extents: impl DoubleEndedIterator<Item = Extent>) -> Self {
+        let mut few = Self { extents: Default::default(), first: 5 };
+        for extent in extents.rev() {
+            match few.get().first().and_then(|behind| merged(&extent, behind)) {
+                Some(both) => few.extents[few.first] = both,
+                None => {
+                    few.first -= 1;
+                    few.extents[few.first] = extent;
+                }
+            }
         }
+        few
+    }
+
+    fn get(&self) -> &[Extent] {
+        &self.extents[self.first..]
     }
 }
 
@@ -201,15 +219,11 @@ impl State {
         if block >= Geometry::FILE_BLOCKS_MAX {
             return Err(Errno::EFBIG.into());
         }
-        if let Some((of, span)) = self.last_span.get()
-            && of == ino
-            && span.first <= block
-            && block < span.end
-        {
+        if let Some(span) = self.spans.get(ino, block) {
             return Ok(span);
         }
         let span = self.find_span(ino, block)?;
-        self.last_span.set(Some((ino, span)));
+        self.spans.insert(ino, block, span);
         Ok(span)
     }
 
@@ -416,18 +430,16 @@ impl State {
         // With the neighbours, as these may be merged.
         let (from, to) = (range.start.saturating_sub(1), extents.len().min(range.end + 1));
         let (before, behind) = (&extents[from..range.start], &extents[range.end..to]);
-        let mut new = Vec::with_capacity(5);
-        new.extend(before.iter().copied().chain(changed).chain(behind.iter().copied()));
-        let count = new.len();
-        merge_around(&mut new, before.len(), count - 1 - behind.len());
+        let new = Few::merged(before.iter().copied().chain(changed).chain(behind.iter().copied()));
+        let new = new.get();
         let is_larger = extents.len() - (to - from) + new.len() > max;
         let is_moved = from == 0 && extents.first().is_none_or(|first| first.first != new[0].first);
         self.note_tree(ino);
         if addr != Addr::NULL && !is_larger && !is_moved {
-            return self.replace_extents((ino, place), addr, from..to, &new);
+            return self.replace_extents((ino, place), addr, from..to, new);
         }
         let mut way = self.way(ino, block)?;
-        extents_mut(&mut way.last_mut().expect("there is a root").node).splice(from..to, new);
+        extents_mut(&mut way.last_mut().expect("there is a root").node).splice(from..to, new.iter().copied());
         self.write_way(ino, way, last)
     }
 

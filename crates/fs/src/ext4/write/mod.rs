@@ -19,6 +19,7 @@ mod options;
 mod order;
 mod orphan;
 mod space;
+mod spans;
 mod state;
 mod sync;
 mod xattr;

@@ -264,7 +264,11 @@ impl State {
         let Some(claim) = self.claims.get_mut(&ino) else { return };
         let mut ended = 0;
         for (set, blocks) in [(&mut claim.pages, 1), (&mut claim.unwritten, 0)] {
-            ended += set.extract_if(first..end, |_| true).count() as u64 * blocks;
+            let count = match end - first {
+                1 => set.remove(&first).into(),
+                _ => set.extract_if(first..end, |_| true).count() as u64,
+            };
+            ended += count * blocks;
         }
         let is_empty = claim.pages.is_empty() && claim.unwritten.is_empty();
         let tree = if is_empty { claim.tree } else { self.counts.taken_for_tree.min(claim.tree) };

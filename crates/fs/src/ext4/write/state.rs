@@ -18,13 +18,14 @@ use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap
 use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, extent, superblock};
 use super::super::{Inode, Result as FormatResult};
 use super::by_addr::ByAddr;
-use super::map::{Span, root_of};
+use super::map::root_of;
 use super::options::{Ext4Metrics, PlantedBug};
+use super::spans::Spans;
 use crate::format::{Kind, put};
 use crate::port::{BLOCK_BYTES, BlockBytes, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::Payload;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -171,6 +172,9 @@ pub(super) struct Counts {
     freed: usize,
 }
 
+/// Extents that are replaced at once where they are: one and its neighbours.
+const EXTENTS_MAX: usize = 3;
+
 #[derive(Debug)]
 enum Undo {
     Buffer(Addr, Option<Buffer>),
@@ -179,12 +183,13 @@ enum Undo {
         node: OnceCell<(u32, Rc<extent::Node>)>,
         was_behind: bool,
     },
-    /// `new` extents of a leaf from `at` on were these.
+    /// `new` extents of a leaf from `at` on were the first `count` of these.
     Extents {
         addr: Addr,
         at: usize,
         new: usize,
-        old: Vec<Extent>,
+        old: [Extent; EXTENTS_MAX],
+        count: usize,
         was_behind: bool,
     },
     Clean(Addr),
@@ -232,8 +237,9 @@ pub(super) struct State {
     undo: Vec<Undo>,
     before: Counts,
     op: u64,
-    /// The part of a file that was looked up last, and the leaf that maps it; none after a change of a tree.
-    pub(super) last_span: Cell<Option<(Ino, Span)>>,
+    /// Parts of files that were looked up.
+    pub(super) spans: Spans,
+    /// The leaf that maps the part of a file that was looked for last; none after a change of a tree.
     pub(super) last_leaf: RefCell<Option<(Ino, extent::Place, Rc<extent::Node>)>>,
 }
 
@@ -264,7 +270,7 @@ impl State {
             undo: Vec::new(),
             before: Counts::default(),
             op: 1,
-            last_span: Cell::default(),
+            spans: Spans::default(),
             last_leaf: RefCell::default(),
         }
     }
@@ -302,10 +308,13 @@ impl State {
                     let buffer = self.buffers.get_mut(&addr).expect("a node that was changed is in memory");
                     (buffer.node, buffer.is_behind) = (node, was_behind);
                 }
-                Undo::Extents { addr, at, new, old, was_behind } => {
+                Undo::Extents { addr, at, new, old, count, was_behind } => {
                     self.last_leaf.take();
                     let buffer = self.buffers.get_mut(&addr).expect("a node that was changed is in memory");
-                    buffer.extents_mut().expect("it is a leaf").splice(at..at + new, old);
+                    buffer
+                        .extents_mut()
+                        .expect("it is a leaf")
+                        .splice(at..at + new, old.into_iter().take(count));
                     buffer.is_behind = was_behind;
                 }
                 Undo::Clean(addr) => drop(self.running.blocks.insert(addr)),
@@ -414,7 +423,7 @@ impl State {
         Ok(())
     }
 
-    /// Replaces extents of a leaf, which was looked at, where they are.
+    /// Replaces extents of a leaf, which was looked at, where they are: [`EXTENTS_MAX`] of them at most.
     pub(super) fn replace_extents(
         &mut self,
         (ino, place): (Ino, extent::Place),
@@ -425,17 +434,22 @@ impl State {
         self.forget_lookups();
         let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
         let extents = buffer.extents_mut().ok_or(Errno::EUCLEAN)?;
-        let (at, count) = (range.start, new.len());
-        let old = extents.splice(range, new.iter().copied()).collect();
+        let (at, count) = (range.start, range.len());
+        let mut old = [Extent::default(); EXTENTS_MAX];
+        old[..count].copy_from_slice(&extents[range.clone()]);
+        match count == new.len() {
+            true => extents[range].copy_from_slice(new),
+            false => drop(extents.splice(range, new.iter().copied())),
+        }
         let was_behind = std::mem::replace(&mut buffer.is_behind, true);
         self.last_leaf.replace(buffer.node.get().map(|(_, leaf)| (ino, place, Rc::clone(leaf))));
-        self.undo.push(Undo::Extents { addr, at, new: count, old, was_behind });
+        self.undo.push(Undo::Extents { addr, at, new: new.len(), old, count, was_behind });
         self.running.blocks.insert(addr);
         Ok(())
     }
 
     fn forget_lookups(&mut self) {
-        self.last_span.take();
+        self.spans.forget();
         self.last_leaf.take();
     }
 
