@@ -14,6 +14,8 @@ use flashweir_lab::workload::fio::parse_job_file_on_files;
 const DIRECT: &str = "[writes]\nrw=randwrite\nbs=4k\nsize=2g\ndirect=1\nioengine=libaio\niodepth=32\n";
 /// The same into the page cache, whose write-back is the device's load.
 const BUFFERED: &str = "[writes]\nrw=randwrite\nbs=4k\nsize=2g\n";
+/// One after the other, which write-back makes into large requests.
+const SEQUENTIAL: &str = "[writes]\nrw=write\nbs=4k\nsize=2g\n";
 
 type Values = Vec<(&'static str, f64)>;
 
@@ -31,6 +33,10 @@ pub(crate) fn ext4_direct() -> Result<Values, String> {
 
 pub(crate) fn ext4_buffered() -> Result<Values, String> {
     writes(BUFFERED, Format::Ext4(Ext4Options::default()))
+}
+
+pub(crate) fn ext4_sequential() -> Result<Values, String> {
+    writes(SEQUENTIAL, Format::Ext4(Ext4Options::default()))
 }
 
 /// The stack is that of `weir files`.

@@ -21,7 +21,7 @@ use std::process::ExitCode;
 type Bench = fn() -> Result<Vec<(&'static str, f64)>, String>;
 
 /// Name, what one run does, whether it is repeated (a peak of memory is reached once).
-const BENCHES: [(&str, Bench, bool); 11] = [
+const BENCHES: [(&str, Bench, bool); 12] = [
     ("qd32-read", requests::read, true),
     ("qd32-write", requests::write, true),
     ("waf-only", writes::uniform, true),
@@ -31,6 +31,7 @@ const BENCHES: [(&str, Bench, bool); 11] = [
     ("stack-buffered", files::buffered, true),
     ("ext4-direct", files::ext4_direct, true),
     ("ext4-buffered", files::ext4_buffered, true),
+    ("ext4-sequential", files::ext4_sequential, true),
     ("block-layer", block_layer::requests, true),
     ("nbd-session", nbd::session, true),
 ];

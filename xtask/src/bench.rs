@@ -17,7 +17,7 @@ enum Bar {
 }
 
 /// Name of the bench, the value that it prints, its unit, the bar.
-const BARS: [(&str, &str, &str, Bar); 11] = [
+const BARS: [(&str, &str, &str, Bar); 12] = [
     ("qd32-read", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("qd32-write", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("waf-only", "flash_writes_per_cpu_s", "flash writes/CPU s", Bar::AtLeast(10e6)),
@@ -27,6 +27,7 @@ const BARS: [(&str, &str, &str, Bar); 11] = [
     ("stack-buffered", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
     ("ext4-direct", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
     ("ext4-buffered", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
+    ("ext4-sequential", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
     ("block-layer", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(500e3)),
     ("nbd-session", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(1e6)),
 ];

@@ -133,7 +133,11 @@ impl Buffer {
     /// Begins to fetch a slot from memory.
     #[inline]
     pub(crate) fn prefetch(&self, slot: u32) {
-        flashweir_core::prefetch(&self.slots[slot as usize]);
+        let slot = &self.slots[slot as usize];
+        // It has parts in three lines.
+        flashweir_core::prefetch(slot);
+        flashweir_core::prefetch(&slot.superseded);
+        flashweir_core::prefetch(&slot.next);
     }
 
     /// The slot that a map word names; panics if the word is stale (a bug of ours).

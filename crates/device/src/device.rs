@@ -305,11 +305,14 @@ impl Device {
     pub fn prefetch_for(&self, event: Event) {
         let Event::Nand(NandEvent::Array { station, .. }) = event else { return };
         for op in self.nand.working(station) {
-            if let Job::UserPage(page) = self.nand.op(op).job {
+            let op = self.nand.op(op);
+            if let Job::UserPage(page) = op.job {
                 for unit in &self.space.pages[page as usize].units {
                     self.map.prefetch(unit.lpn);
                     self.buffer.prefetch(unit.slot);
                 }
+                self.space.blocks.prefetch(self.geometry.ppa(op.at, 0));
+                self.media.prefetch(op.at.block);
             }
         }
     }

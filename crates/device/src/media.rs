@@ -433,6 +433,16 @@ impl Media {
         })
     }
 
+    /// Begins to fetch what a program of the next page of a block looks at.
+    #[inline]
+    pub(crate) fn prefetch(&self, block: BlockId) {
+        if let Some(media) = &self.blocks[block.index()] {
+            flashweir_core::prefetch(&media.owners);
+            flashweir_core::prefetch(&media.payloads);
+            flashweir_core::prefetch(&media.erase_torn);
+        }
+    }
+
     fn block_mut(&mut self, block: BlockId) -> &mut BlockMedia {
         Arc::make_mut(self.blocks[block.index()].get_or_insert_with(Arc::default))
     }

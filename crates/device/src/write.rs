@@ -517,6 +517,11 @@ impl Device {
     pub(crate) fn page_done(&mut self, now: Instant, op: &NandOp, page: u32, effects: &mut Vec<Effect>) {
         if self.space.pages[page as usize].frontier == Frontier::User {
             self.space.queued_pages -= 1;
+            for unit in &self.space.pages[page as usize].units {
+                if let MapWord::Direct(old) = self.buffer.slot(unit.slot).under {
+                    self.space.blocks.prefetch(old);
+                }
+            }
         }
         self.space.program_ended(op.plane, self.space.pages[page as usize].frontier);
         if self.random.chance(self.config.faults.program_fail) {

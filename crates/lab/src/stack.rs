@@ -254,6 +254,15 @@ impl Shared {
     }
 }
 
+/// The earlier of two instants that may never come.
+#[inline]
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 /// What a read asks for; `None` for other requests.
 pub(crate) fn read_range(request: &Request) -> Option<(Block, u32)> {
     match *request {
@@ -433,7 +442,7 @@ impl Stack {
         let shared = self.shared.borrow();
         let is_ready = self.executor.has_ready() || shared.is_plugged();
         let device = shared.live.as_ref().and_then(|live| live.next());
-        let next = [device, self.executor.next_timer(), shared.next_wake()].into_iter().flatten().min();
+        let next = earlier(device, earlier(self.executor.next_timer(), shared.next_wake()));
         if is_ready { Some(shared.now) } else { next.map(|next| next.max(shared.now)) }
     }
 
@@ -459,28 +468,26 @@ impl Stack {
             let shared = &mut *shared;
             let wake = shared.next_wake();
             let live = shared.live.as_mut().expect("the power is on");
-            let is_first = |at: Instant, others: [Option<Instant>; 2]| {
-                others.into_iter().flatten().all(|other| at <= other)
-            };
-            match (live.next(), self.executor.next_timer(), wake) {
-                (None, None, None) => return false,
-                (Some(device), timer, wake) if is_first(device, [timer, wake]) => {
-                    live.step(&mut shared.finished);
-                    shared.now = shared.now.max(live.now());
-                }
-                (_, Some(timer), wake) if is_first(timer, [wake, None]) => shared.now = timer,
-                (_, _, wake) => {
-                    let host = shared.host.as_mut().expect("only a block layer wants to be woken");
-                    shared.now = wake.expect("neither the device nor a task is first");
-                    host.wakes.pop_first();
-                    host.input(shared.now, Input::Wake);
-                }
+            let (device, timer) = (live.next(), self.executor.next_timer());
+            // At one instant the device comes first, then the tasks.
+            let Some(first) = earlier(device, earlier(timer, wake)) else { return false };
+            if device == Some(first) {
+                live.step(&mut shared.finished);
+                shared.now = shared.now.max(live.now());
+            } else if timer == Some(first) {
+                shared.now = first;
+            } else {
+                let host = shared.host.as_mut().expect("only a block layer wants to be woken");
+                shared.now = first;
+                host.wakes.pop_first();
+                host.input(shared.now, Input::Wake);
             }
             shared.deliver();
             shared.now
         };
-        self.executor.run_ready(now);
-        self.shared.borrow_mut().deliver();
+        if self.executor.run_ready(now) > 0 {
+            self.shared.borrow_mut().deliver();
+        }
         true
     }
 
