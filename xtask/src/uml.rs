@@ -3,7 +3,7 @@
 //! Its root is this machine's, read-only; disks are files. `/run` is its own.
 
 use crate::serve::place::Place;
-use crate::serve::program::run;
+use crate::serve::program::{LIMIT, Program, run};
 
 /// Boots with these files as `/dev/ubda`, `/dev/ubdb` and so on, runs a command of the shell, and powers off without any
 /// unmount that the command does not do. Gives what it printed; fails if the command does.
@@ -28,9 +28,13 @@ sleep 5
     let mut line = vec!["linux.uml", "mem=256M", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"];
     line.extend(["con=null", "con0=fd:0,fd:1", "con1=null", "quiet", "selinux=0", &init]);
     line.extend(disks.iter().map(String::as_str));
-    let said = run(place, &line)?;
-    match said.lines().any(|line| line.trim_end() == "RESULT good") {
+    let mut linux = Program::start(place, &line)?;
+    let status = linux.wait(LIMIT)?;
+    let said = linux.output();
+    let good = said.lines().skip_while(|line| line.trim_end() != "RESULT good");
+    // Now and then the program is aborted when the kernel in it is down: that says nothing of what was done before.
+    match good.skip(1).any(|line| line.contains("reboot: Power down")) {
         true => Ok(said),
-        false => Err(format!("User-Mode Linux, at `{work}`: {}", said.trim())),
+        false => Err(format!("User-Mode Linux, at `{work}`, ended with {status}: {}", said.trim())),
     }
 }

@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Longest that a tool may take; on a machine with other work each takes a few seconds.
-const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// How often a program is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
