@@ -299,10 +299,10 @@ impl Executor {
             let mut shared = self.core.shared.borrow_mut();
             assert!(now >= shared.now, "run at {now:?} in the past of {:?}", shared.now);
             shared.now = now;
-            let is_due = shared.timers.next().is_some_and(|next| next <= now);
-            if !is_due && shared.ready.is_empty() && !self.core.ready.has_some() {
-                return 0;
-            }
+        }
+        let is_due = self.next_timer().is_some_and(|next| next <= now);
+        if !is_due && !self.has_ready() {
+            return 0;
         }
         self.fire_due(now);
         let mut polls = 0;

@@ -156,7 +156,7 @@ impl Blocks {
     #[inline]
     pub fn prefetch(&self, ppa: Ppa) {
         flashweir_core::prefetch(&self.valid_bits[(ppa.0 / 64) as usize]);
-        flashweir_core::prefetch(&self.keys[(ppa.0 / u64::from(self.units_per_block)) as usize]);
+        flashweir_core::prefetch(&self.keys[self.block(ppa).index()]);
     }
 
     /// Marks a unit valid; panics if it is already.

@@ -234,8 +234,7 @@ pub struct Server {
     clients: Vec<Option<Client>>,
     controllers: Vec<Option<Controller>>,
     generation: u32,
-    /// Unix sockets to be removed at the end.
-    sockets: Vec<PathBuf>,
+    sockets: Sockets,
     /// Clients that have something left to do without an event.
     runnable: Vec<u32>,
     touched: Vec<u32>,
@@ -258,10 +257,10 @@ impl Server {
     pub fn bind(config: ServerConfig, nbd: Config, mut disks: Vec<Disk>) -> Result<Self, ServeError> {
         assert_eq!(nbd.exports().len(), disks.len(), "each export is one disk");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll"))?;
-        let (mut listeners, mut sockets) = (Vec::new(), Vec::new());
+        let (mut listeners, mut sockets) = (Vec::new(), Sockets::default());
         let mut unix = |path: &Path| {
             let listener = bind_unix(path)?;
-            sockets.push(path.to_owned());
+            sockets.0.push(path.to_owned());
             Ok(listener)
         };
         // First, so that it is there for whoever finds that the server listens.
@@ -702,7 +701,7 @@ impl Server {
             touch(client, &mut self.touched);
         }
         self.listeners.clear();
-        self.sockets.drain(..).for_each(remove);
+        self.sockets.remove();
         let deadline = self.clock.wall() + self.config.patience.min(WallDuration::from_secs(5));
         while self.clients.iter().any(Option::is_some) && self.clock.wall() < deadline {
             self.turn()?;
@@ -725,15 +724,23 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.sockets.drain(..).for_each(remove);
+/// Unix sockets that go when the server ends, or when it cannot begin.
+#[derive(Debug, Default)]
+struct Sockets(Vec<PathBuf>);
+
+impl Sockets {
+    fn remove(&mut self) {
+        for path in self.0.drain(..) {
+            // If it is gone already, so much the better.
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
-fn remove(path: PathBuf) {
-    // If it is gone already, so much the better.
-    let _ = std::fs::remove_file(path);
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.remove();
+    }
 }
 
 /// The client is looked at again at the end of the turn.

@@ -4,10 +4,13 @@
 use crate::running::{PATIENCE, Running, Setup, UNIT, ask};
 use flashweir_core::random::Stream;
 use flashweir_device::config::BufferMode;
-use flashweir_serve::Speed;
+use flashweir_device::presets::preset;
+use flashweir_device::{Device, DeviceOptions};
 use flashweir_serve::client::{Client, ClientError};
 use flashweir_serve::control::{self, Reply};
 use flashweir_serve::nbd::wire::{Errno, OPTION_MAGIC, command, command_flag, option};
+use flashweir_serve::nbd::{Config, Export, Limits, TlsMode};
+use flashweir_serve::{Disk, Endpoint, Server, ServerConfig, Speed};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -493,4 +496,33 @@ fn after_a_cut_with_eio_requests_fail_until_the_power_is_back_and_the_next_flush
         assert_eq!(errno(&mut server.connect("disk"), command::FLUSH, 0, 0, 0, &[]), None);
         good.end();
     }
+}
+
+/// The second of its sockets is another program's: the first one goes again, and the control socket with it.
+#[test]
+fn a_server_that_cannot_begin_leaves_no_socket() {
+    let dir = std::env::temp_dir().join(format!("weir-it-begin-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let config = ServerConfig {
+        endpoints: vec![Endpoint::Unix(dir.join("disk.sock")), Endpoint::Tcp(address)],
+        control: Some(dir.join("control")),
+        speed: Speed::Max,
+        keys: None,
+        connections_max: 1,
+        patience: PATIENCE,
+        spin: Duration::ZERO,
+    };
+    let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+    let device = Device::new(preset("mobile-ufs").unwrap(), options);
+    let (name, description, size) =
+        ("disk".to_owned(), String::new(), device.geometry().capacity_lbas() * 512);
+    let export = Export { name, description, size, read_only: false, preferred_block: UNIT as u32 };
+    let nbd = Config::new(vec![export], TlsMode::Off, Limits::default()).unwrap();
+    let disks = vec![Disk::new("disk", device, options)];
+    let refused = Server::bind(config, nbd, disks).unwrap_err().to_string();
+    assert!(refused.contains(&address.to_string()), "{refused}");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    std::fs::remove_dir(&dir).unwrap();
 }
