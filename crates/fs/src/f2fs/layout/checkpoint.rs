@@ -189,6 +189,9 @@ pub struct Epoch {
 }
 
 impl Epoch {
+    /// Of no checkpoint: versions begin at 1. A node with this stamp is in no chain.
+    pub const NONE: Self = Self { stamp: 0, mask: u64::MAX };
+
     /// Of a checkpoint whose block has this checksum.
     pub fn of(checkpoint: &Checkpoint, crc: u32) -> Self {
         let has_crc = checkpoint.flags.has(Flags::CRC_RECOVERY);

@@ -7,10 +7,15 @@
 //! 1. Until that checkpoint is complete, no block of the chain and none that it refers to is written. So a cut in the middle
 //!    leaves everything to the next mount, which does the same again.
 //! 2. Nodes are taken by their contents and not by their places: they are changed in memory like those of any operation.
-//! 3. An image can be hostile: a chain ends ([`chain`](super::super::chain)), an inode, a name or an address that contradicts
+//! 3. The nodes that this checkpoint writes belong to no chain ([`Epoch::NONE`]). They go to where the chain broke off, and what
+//!    was behind the break may still be there: nodes with the mark of an fsync that was never acknowledged. With the stamp of the
+//!    old checkpoint they would close the gap, and if the power goes before the new checkpoint is complete, the next mount
+//!    would take the far side for synced.
+//! 4. An image can be hostile: a chain ends ([`chain`](super::super::chain)), an inode, a name or an address that contradicts
 //!    the volume is an error, and what is not found is not invented.
 
 use super::super::chain::{Link, Synced, synced};
+use super::super::layout::checkpoint::Epoch;
 use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, Footer, Inode, Kind, NODE_WORDS, advise, inline};
 use super::super::layout::summary::Owner;
@@ -83,8 +88,12 @@ impl F2fs {
             orphans: orphans.len() as u64,
         });
         if !chain.is_empty() || !self.volume.is_clean() {
-            // Stamps that are on the disk must not be in use any more; see `fsync`.
-            self.state.borrow_mut().changed = true;
+            {
+                let mut state = self.state.borrow_mut();
+                // Stamps that are on the disk must not be in use any more; see `fsync`.
+                state.changed = true;
+                state.epoch = Epoch::NONE;
+            }
             let written = self.checkpoint().await;
             written.map_err(|errno| {
                 Error::Corrupt(format!("recovery cannot write its checkpoint: {errno:?}"))
@@ -599,6 +608,11 @@ mod tests {
 
         /// Writes a chain behind whose last node `next` follows, and mounts.
         fn mount(&self, chain: &[Hostile], next: Addr) -> std::result::Result<F2fs, String> {
+            self.write(chain, next);
+            mounted(&self.image).map_err(|error| error.to_string())
+        }
+
+        fn write(&self, chain: &[Hostile], next: Addr) {
             for (at, node) in chain.iter().enumerate() {
                 let next = if at + 1 == chain.len() { next } else { self.at(at + 1) };
                 let block = match node.clone() {
@@ -615,7 +629,6 @@ mod tests {
                 let write = Write::new(Block(self.at(at).0.into()), vec![payload_of(&block)]);
                 block_on(self.image.write(write).completed()).unwrap();
             }
-            mounted(&self.image).map_err(|error| error.to_string())
         }
 
         /// The volume is mounted and good, and its files are as the checkpoint has them.
@@ -652,6 +665,36 @@ mod tests {
         let cut = Cut::new();
         let end = cut.volume.geometry().main_segments * 512 + cut.volume.geometry().main_block(SegNo(0), 0).0;
         cut.takes(&[same(&cut)], Addr(end), 1);
+    }
+
+    #[test]
+    fn regression_recovery_does_not_close_the_gap_of_a_broken_chain() {
+        // What an fsync wrote was acknowledged; of the next one, which wrote attributes and the inode, only the inode is there.
+        let cut = Cut::new();
+        let synced = cut.inode(&cut.kept, |inode| inode.size = 4 * PAGE - 1);
+        let lost = cut.node(cut.kept.nid, Footer::XATTR_OFFSET, &[]);
+        let beyond = cut.inode(&cut.kept, |inode| {
+            (inode.size, inode.xattr_nid) = (3 * PAGE, Nid(90));
+        });
+        cut.write(&[synced, lost, beyond], Addr(0));
+        let zeros = Write::new(Block(cut.at(1).0.into()), vec![Payload::Zero]);
+        block_on(cut.image.write(zeros).completed()).unwrap();
+        let before = cut.image.to_bytes().unwrap();
+        let size = |fs: &F2fs| run(fs.lookup(fs.root(), b"kept")).size;
+        let fs = mounted(&cut.image).unwrap();
+        assert_eq!((fs.recovered().nodes, size(&fs)), (1, 4 * PAGE - 1));
+        drop(fs);
+        // Recovery wrote a node into the gap; the power goes before its checkpoint is complete.
+        let mut after = cut.image.to_bytes().unwrap();
+        let gap = cut.at(1).0 as usize * BLOCK_BYTES;
+        assert_ne!(after[gap..][..BLOCK_BYTES], [0; BLOCK_BYTES]);
+        let packs = [0, 2].map(|pack| cut.volume.geometry().checkpoint_pack(pack).0 as usize * BLOCK_BYTES);
+        after[packs[0]..packs[1]].copy_from_slice(&before[packs[0]..packs[1]]);
+        let image = Rc::new(Image::from_bytes(&after));
+        let fs = mounted(&image).unwrap();
+        assert_eq!((fs.recovered().nodes, size(&fs)), (1, 4 * PAGE - 1));
+        run(fs.sync());
+        good(&image);
     }
 
     #[test]
