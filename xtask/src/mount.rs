@@ -7,11 +7,13 @@
 //! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
 
 mod check;
+mod coherence;
 mod fsx;
 mod interrupts;
 mod lazyfs;
 mod nameless;
 mod project;
+mod room;
 
 use crate::f2fs;
 use crate::host::{root, target_dir};
@@ -29,12 +31,23 @@ use std::time::Duration;
 pub(crate) const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 13] = [
+const ALL: [Judge; 16] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
     ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
-    ("interrupts", "a signal ends the wait for a sync, and nothing acknowledged is lost", interrupts::judge),
+    ("room", "an image for which there is no room is refused, or saved elsewhere", room::judge),
+    ("without-root", "mount, cut and check need no root", room::without_root),
+    (
+        "interrupts",
+        "no signal but SIGKILL is seen by a call, and nothing acknowledged is lost",
+        interrupts::judge,
+    ),
+    (
+        "coherence",
+        "direct writes, blocks, set-ID bits and limits as on a local file system",
+        coherence::judge,
+    ),
     ("nameless", "O_TMPFILE, access lists, data and holes, before and after power cuts", nameless::judge),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
     (
@@ -103,6 +116,16 @@ impl<'a> Mount<'a> {
     }
 }
 
+/// A program in C from beside this file.
+fn compiled(place: &Place, name: &str, options: &[&str]) -> Finding {
+    let (program_path, source) =
+        (place.path(name), root().join("xtask/src/mount").join(name).with_extension("c"));
+    let source = source.display().to_string();
+    let line = ["cc", "-Wall", "-Wextra", "-Werror", "-o", &program_path, &source];
+    program(place, &[&line[..], options].concat())?;
+    Ok(program_path)
+}
+
 /// A new image of 512 MiB.
 fn image(place: &Place, format: &str) -> Finding {
     let image = place.path(&format!("{format}.img"));
@@ -146,7 +169,7 @@ fn programs(place: &Place) -> Finding {
     let mounts = [
         ("ext4", "--speed max"),
         ("ext4", "--speed 20 --journal-mode journal --device sata-mlc"),
-        ("ext4", "--speed max --commit dual --device barrier-850 --write-through"),
+        ("ext4", "--speed max --commit dual --device barrier-850 --write-back"),
         ("f2fs", "--speed max"),
         ("f2fs", "--speed real --cache 1MiB"),
         ("f2fs", "--speed max --commit dual --device barrier-850"),
@@ -422,7 +445,7 @@ fn pjdfstest(place: &Place) -> Finding {
     let mut said = String::new();
     for format in FORMATS {
         let image = image(place, format)?;
-        let mount = Mount::new(place, &image, "--speed max")?;
+        let mount = Mount::new(place, &image, "--speed max --allow-other")?;
         let output = program(place, &[&suite, "-c", &config, "-p", &mount.dir, "-s", &other])?;
         let line =
             ["sh", "-c", first_on_path, &no_helpers, &suite, "-c", &remounts, "-p", &mount.dir, "erofs"];

@@ -4,11 +4,12 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Package, a program that it brings, and what it is used for here.
-const PACKAGES: [(&str, &str, &str); 18] = [
+const PACKAGES: [(&str, &str, &str); 19] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
     ("openssl", "openssl", "certificates for TLS"),
+    ("fuse3", "fusermount3", "mounts for users that are not root"),
     ("mount", "losetup", "mounts what is served"),
     ("e2fsprogs", "mkfs.ext4", "makes and checks ext4"),
     ("xfsprogs", "mkfs.xfs", "makes and checks XFS"),

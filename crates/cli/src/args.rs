@@ -5,7 +5,7 @@ use crate::crash_sqlite::CrashSqliteArgs;
 use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
 use crate::filesystem::{FsckArgs, MkfsCommand};
-use crate::mount::MountArgs;
+use crate::mount::{MountArgs, SaveArgs};
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::sqlite::SqliteArgs;
 use crate::top::TopArgs;
@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Cut the power of a disk that is being served, or of a mount
     Cut(CutArgs),
+    /// Have a mount write its image elsewhere, which has ended and found no room for it
+    Save(SaveArgs),
     /// Watch a running server
     Top(TopArgs),
     /// Run a recording of `weir serve` again in virtual time

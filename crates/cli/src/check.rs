@@ -335,7 +335,8 @@ impl<'a> Bench<'a> {
             write_through: true,
             recorder,
             lazyfs: None,
-            say: Box::new(say),
+            say: Arc::new(say),
+            allow_other: false,
         };
         let mounted = mount(config, Medium::Memory(memory)).map_err(Failure::run)?;
         let done = work(self);

@@ -75,6 +75,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Mount(args) => mount::command(args, cancel),
         Command::Check(args) => in_crash_laboratory(|| check::command(args, cancel)),
         Command::Cut(args) => serve::cut(args),
+        Command::Save(args) => mount::save(args),
         Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),
         Command::Crash(args) => in_crash_laboratory(|| crash::command(args, cancel)),

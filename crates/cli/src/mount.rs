@@ -8,8 +8,10 @@ use crate::output::print;
 use clap::Args;
 use flashweir_fs::vfs::{CacheConfig, MountOptions};
 use flashweir_serve::Speed;
+use flashweir_serve::control::{self, Ask, Reply};
 use flashweir_serve::fuse::{FormatKind, LazyFs, Medium, MountConfig, MountError, mount};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration as WallDuration;
 
@@ -24,7 +26,8 @@ use std::time::Duration as WallDuration;
 
 ext4 and F2FS are recognised. A VOLUME (`weir volume create`) has its device and is on the host's disk at each moment. An \
 IMAGE is read into a fresh device and written back when the mount has ended, as a new file that takes its place: until \
-then the file is as before, and a mount that is killed leaves it so.
+then the file is as before. Whatever kills the command or this machine takes everything since the mount, synced or not; a \
+volume keeps what was synced.
 
 The command stays until the directory is unmounted and ends when everything is written; only then is the image or volume \
 as the programs left it. docs/mount.md says what the kernel caches, what a power cut does to open files, and what is not \
@@ -56,11 +59,21 @@ pub(crate) struct MountArgs {
     /// Memory of the page cache below the kernel's
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = cache)]
     cache: CacheConfig,
-    /// The kernel hands on each write at once, instead of keeping it until a sync or some seconds later
+    /// The kernel keeps what is written until a sync, or for some seconds: many small writes are faster, and what does not fit
+    /// is not refused by write() but lost, with an error at fsync
+    #[arg(long, conflicts_with_all = ["write_through", "lazyfs"])]
+    write_back: bool,
+    /// The kernel hands on each write at once; so it is by default
     #[arg(long)]
     write_through: bool,
-    /// Take commands of LazyFS from this FIFO: clear-cache, crash, torn-op, torn-seq; implies --write-through, and nothing is
-    /// written back but by syncs
+    /// Let other users in; unless you are root, this needs user_allow_other in /etc/fuse.conf
+    #[arg(long)]
+    allow_other: bool,
+    /// Reserve no room beside an image for what is written back at the end
+    #[arg(long)]
+    no_reserve: bool,
+    /// Take commands of LazyFS from this FIFO: clear-cache, crash, torn-op, torn-seq; nothing is written back but by
+    /// syncs
     #[arg(long, value_name = "FIFO")]
     lazyfs: Option<PathBuf>,
     /// FIFO that is told when the cache was cleared
@@ -122,14 +135,15 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
         speed: args.speed,
         spin: WallDuration::from_micros(args.spin),
         control: Some(control.clone()),
-        write_through: args.write_through || args.lazyfs.is_some(),
+        write_through: !args.write_back,
         recorder: None,
         lazyfs: args.lazyfs.clone().map(|fifo| LazyFs {
             fifo,
             completed: args.lazyfs_completed.clone(),
             root: args.lazyfs_root.clone(),
         }),
-        say: Box::new(say),
+        say: Arc::new(say),
+        allow_other: args.allow_other,
     };
     let mounted = mount(config, medium).map_err(failure)?;
     if !args.quiet {
@@ -142,6 +156,13 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
             args.directory.display(),
             control.display()
         ))?;
+        if !args.medium.is_dir() && !args.read_only {
+            print(&format!(
+                "{} is written when the mount ends: kill -9 would lose everything until then, synced or not. A volume keeps what \
+                 was synced: weir volume create --help\n",
+                args.medium.display()
+            ))?;
+        }
     }
     let busy = || {
         say(format!("{} is in use; the mount ends when the last file is closed", args.directory.display()))
@@ -165,7 +186,8 @@ fn medium(args: &MountArgs) -> Outcome<Medium> {
     if !args.medium.is_dir() {
         let device = args.device.clone().unwrap_or_else(|| "consumer-tlc-nvme".to_owned());
         let device = Box::new(resolve(&[device], &args.set)?.remove(0));
-        return Ok(Medium::Image { path: args.medium.clone(), device, seed: args.seed });
+        let reserve = !args.read_only && !args.no_reserve;
+        return Ok(Medium::Image { path: args.medium.clone(), device, seed: args.seed, reserve });
     }
     let given = [("--device", args.device.is_some()), ("--set", !args.set.is_empty())];
     if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
@@ -175,4 +197,29 @@ fn medium(args: &MountArgs) -> Outcome<Medium> {
         )));
     }
     Ok(Medium::Volume(args.medium.clone()))
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  weir save mnt.control /elsewhere/disk.img
+
+A mount that has ended and cannot write its image, as the disk below is full, says so, keeps its device in memory and tries \
+again every few seconds. This command has it write the image to another place, and the mount ends.")]
+pub(crate) struct SaveArgs {
+    /// The control socket of the mount
+    #[arg(value_name = "SOCKET")]
+    socket: PathBuf,
+    /// The image, a new file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// `weir save`.
+pub(crate) fn save(args: &SaveArgs) -> Outcome {
+    // The mount may be in another directory.
+    let file = std::path::absolute(&args.file).map_err(Failure::usage)?;
+    match control::ask(&args.socket, &Ask::Save(file)).map_err(Failure::run)? {
+        Reply::Saved => print(&format!("everything is in {}\n", args.file.display())),
+        _ => Err(Failure::Run("the mount answered something else".into())),
+    }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Longest line of a client, bytes.
@@ -25,6 +25,8 @@ pub enum Ask {
     Status,
     /// End the server in order.
     Stop,
+    /// Write the image of a mount that has ended, and could not be written where it was, to this new file.
+    Save(PathBuf),
 }
 
 /// How the power is cut.
@@ -149,6 +151,8 @@ pub enum Reply {
     Status(Status),
     /// It ends.
     Stopping,
+    /// The image was written.
+    Saved,
     /// It could not.
     Error(String),
 }

@@ -622,6 +622,9 @@ impl Server {
                 Reply::Stopping
             }
             Ask::Cut(order) => self.cut(&order, now)?,
+            Ask::Save(_) => {
+                Reply::Error("this is a server of disks: expected the control socket of a mount".into())
+            }
         })
     }
 

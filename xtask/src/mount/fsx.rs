@@ -62,7 +62,7 @@ pub(super) fn judge(place: &Place) -> Finding {
     let operations = count_or("FLASHWEIR_FSX_OPERATIONS", 10_000)?;
     let config = place.write("fsx.toml", ALL_OPERATIONS.as_bytes())?;
     let seed = place.seed();
-    let runs = [("ext4", ""), ("ext4", "--write-through"), ("f2fs", ""), ("f2fs", "--write-through")];
+    let runs = [("ext4", ""), ("ext4", "--write-back"), ("f2fs", ""), ("f2fs", "--write-back")];
     for (format, options) in runs {
         let image = image(place, format)?;
         let mount = Mount::new(place, &image, &format!("--speed max --cache 512KiB {options}"))?;

@@ -1,7 +1,6 @@
-//! Signals to processes that wait for a sync on a slow device.
+//! Signals to programs that wait for a mount.
 
-use super::{FORMATS, Mount, image, is_good, synced};
-use crate::host::root;
+use super::{FORMATS, Mount, compiled, image, is_good, synced};
 use crate::judges::Finding;
 use crate::serve::place::Place;
 use crate::serve::program::run as program;
@@ -9,21 +8,23 @@ use crate::serve::program::run as program;
 /// A device that takes seconds for what others do in milliseconds.
 const SLOW: &str = "--speed 0.004";
 
-/// Who waits gets his signal at once, with EINTR or as his end; and what was acknowledged before and afterwards survives.
+/// No call is interrupted by a signal that its program handles; whoever is killed is gone while the device still works; and what was
+/// acknowledged survives.
 pub(super) fn judge(place: &Place) -> Finding {
-    let (waits, source) = (place.path("interrupts"), root().join("xtask/src/mount/interrupts.c"));
-    let source = source.display().to_string();
-    program(place, &["cc", "-Wall", "-Wextra", "-Werror", "-o", &waits, &source])?;
+    let waits = compiled(place, "interrupts", &[])?;
+    let mut said = String::new();
     for format in FORMATS {
         let image = image(place, format)?;
-        // The files are made at full speed.
         let mount = Mount::new(place, &image, "--speed max")?;
+        said =
+            program(place, &[&waits, &mount.dir, "storm"]).map_err(|error| format!("{format}: {error}"))?;
+        // The files of the other half are made at full speed.
         for name in ["long", "alarm", "killed"] {
             drop(synced(&mount, name, b"-")?);
         }
         mount.unmount()?;
         let mount = Mount::new(place, &image, SLOW)?;
-        program(place, &[&waits, &mount.dir]).map_err(|error| format!("{format}: {error}"))?;
+        program(place, &[&waits, &mount.dir, "slow"]).map_err(|error| format!("{format}: {error}"))?;
         mount.cut(place.seed())?;
         for (name, kib) in [("long", 16 << 10), ("alarm", 64)] {
             let found = std::fs::read(mount.path(name)).map_err(|error| format!("{name}: {error}"))?;
@@ -35,5 +36,5 @@ pub(super) fn judge(place: &Place) -> Finding {
         mount.unmount()?;
         is_good(place, format, &image)?;
     }
-    Ok("EINTR and a kill in both formats, before a sync that was begun earlier was through".into())
+    Ok(format!("{} on each format; a killed sync is gone before one that was begun earlier", said.trim()))
 }

@@ -1,7 +1,6 @@
 //! Files without a name, access control lists, data and holes.
 
-use super::{FORMATS, Mount, image, is_good};
-use crate::host::root;
+use super::{FORMATS, Mount, compiled, image, is_good};
 use crate::judges::Finding;
 use crate::serve::place::Place;
 use crate::serve::program::run as program;
@@ -36,15 +35,11 @@ sync file less dir dir/below dir/below/file .
 const SHOWN: &str = r#"cd "$1"; getfacl -np file less dir dir/below dir/below/file; cat linked"#;
 
 pub(super) fn judge(place: &Place) -> Finding {
-    let (check, source) = (place.path("nameless"), root().join("xtask/src/mount/nameless.c"));
-    let source = source.display().to_string();
-    program(place, &["cc", "-Wall", "-Wextra", "-Werror", "-o", &check, &source])?;
-    for (format, options) in
-        FORMATS.into_iter().flat_map(|format| [(format, ""), (format, "--write-through")])
-    {
+    let check = compiled(place, "nameless", &[])?;
+    for (format, options) in FORMATS.into_iter().flat_map(|format| [(format, ""), (format, "--write-back")]) {
         let named = |error: String| format!("{format} {options}: {error}");
         let image = image(place, format)?;
-        let options = format!("--speed max {options}");
+        let options = format!("--speed max --allow-other {options}");
         let mount = Mount::new(place, &image, &options)?;
         program(place, &[&check, &mount.dir]).map_err(named)?;
         program(place, &["sh", "-c", LISTS, "sh", &mount.dir]).map_err(named)?;

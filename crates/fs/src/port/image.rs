@@ -78,6 +78,11 @@ impl Image {
         Ok(Self { blocks, store: Store::File { file, name } })
     }
 
+    /// A file that is open for reading and writing; `name` is for errors.
+    pub fn of_file(file: File, name: String, blocks: u64) -> Self {
+        Self { blocks, store: Store::File { file, name } }
+    }
+
     /// The whole content. For small images.
     pub fn to_bytes(&self) -> Result<Vec<u8>, PortError> {
         let mut bytes = Vec::new();

@@ -250,6 +250,12 @@ impl<F: Fs> Vfs<F> {
         self.0.pages.borrow().unclean() as u64
     }
 
+    /// Whether nothing of a file waits to be written or is being written. Until then its blocks may become more without a call.
+    pub fn is_settled(&self, ino: Ino) -> bool {
+        let owner = self.0.inodes.borrow().get(&ino).map(|inode| inode.owner);
+        owner.is_none_or(|owner| self.0.pages.borrow().unclean_of(owner) == 0)
+    }
+
     /// Pages in memory.
     pub fn cached_pages(&self) -> u64 {
         self.0.pages.borrow().present() as u64

@@ -241,6 +241,31 @@ fn a_full_volume_goes_on() {
 
 /// Names come and go, and pages of a large file are overwritten, in a volume so small that it is cleaned all the time.
 #[test]
+fn regression_a_full_volume_takes_another_name() {
+    let image = volume(64);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let user = vfs.process(Creds::ROOT);
+        user.mkdir("/dir", 0o700).await.unwrap();
+        let file = user.create("/full").await.unwrap();
+        let mut at = 0;
+        let refused = loop {
+            match file.pwrite(at, Source::pattern(1, 4096)).await {
+                Ok(written) => at += written,
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!(refused, Errno::ENOSPC);
+        user.rename("/full", "/moved", RenameMode::Replace).await.unwrap();
+        user.rename("/moved", "/dir/moved", RenameMode::NoReplace).await.unwrap();
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    assert_eq!(good(&image), (2, 1));
+}
+
+#[test]
 fn random_changes_while_cleaning() {
     let image = volume(64);
     let mut model = Model::new();

@@ -61,7 +61,7 @@ impl Reader {
     pub(super) fn begin(
         config: &LazyFs,
         post: Arc<dyn Post>,
-        mut say: Box<dyn FnMut(String) + Send>,
+        say: Arc<dyn Fn(String) + Send + Sync>,
     ) -> Result<Self, String> {
         let named = |path: &Path| {
             let path = path.display().to_string();
@@ -96,7 +96,7 @@ impl Reader {
                     }
                     let text = String::from_utf8_lossy(&line).into_owned();
                     line.clear();
-                    carry_out(&text, &*post, completed.as_deref(), &mut *say);
+                    carry_out(&text, &*post, completed.as_deref(), &*say);
                 }
             }
         });
@@ -104,7 +104,7 @@ impl Reader {
     }
 }
 
-fn carry_out(line: &str, post: &dyn Post, completed: Option<&Path>, say: &mut dyn FnMut(String)) {
+fn carry_out(line: &str, post: &dyn Post, completed: Option<&Path>, say: &dyn Fn(String)) {
     let command = match Command::parse(line) {
         Ok(Command::Help) => return say(COMMANDS.join("\n")),
         Ok(command) => command,

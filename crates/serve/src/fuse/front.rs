@@ -3,15 +3,16 @@
 //! Place in the data flow: the threads of [`super::kernel`] call [`Front`]; nothing is decided here but what the bits of a request
 //! mean. A job that never runs, or whose task is dropped, answers EIO by dropping its reply.
 //!
-//! A request that is interrupted before its task has begun is not begun. A sync that has begun goes on, but who waits for it may
-//! leave: he was not told that anything is durable. Everything else is finished once it has begun, in the device's time.
+//! Everything that has begun is finished, in the device's time. If the thread that waits is killed meanwhile, it leaves without its
+//! answer, and what it would have been given (a name that it knows, an open file) is taken back here.
 
 use super::kernel::{
     Attributes, Entry, Features, Handler, Listing, NodeId, Notifier, Op, OpenFlags, Reply, Request,
-    SetAttributes, Statistics, Wanted, When,
+    SetAttributes, Stale, Statistics, Wanted, When,
 };
 use super::lazyfs::Operation;
-use super::table::{How, Table};
+use super::stale::Teller;
+use super::table::{From, How, Table};
 use super::world::{Job, Message};
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, Seek, SetAttr, SetTime, SyncKind,
@@ -28,8 +29,8 @@ use std::time::Duration;
 /// For how long the kernel may believe names: nobody else changes them, and a power cut takes them back.
 const NAMES_TTL: Duration = Duration::from_secs(3600);
 
-/// For how long it may believe attributes; the blocks that a file takes change behind its back.
-const ATTRS_TTL: Duration = Duration::from_secs(1);
+/// For how long it may believe names of a listing, which nobody has asked for.
+const LISTED_TTL: Duration = Duration::from_secs(1);
 
 /// Bytes of one write at most.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -69,6 +70,7 @@ pub(super) struct Front<F: Fs> {
     /// For what comes of it later.
     pub(super) later: SyncSender<Message<F>>,
     pub(super) notifier: Notifier,
+    pub(super) teller: Teller,
 }
 
 fn errno(errno: vfs::Errno) -> Errno {
@@ -148,20 +150,47 @@ fn entry_of<F: Fs>(table: &Table<F>, attr: &Attr) -> Entry {
         attributes: attributes_of(table.number(attr.ino), attr),
         generation: table.generation(attr),
         name_valid: NAMES_TTL,
-        attributes_valid: ATTRS_TTL,
+        attributes_valid: table.lifetime(attr),
     }
 }
 
-fn reply_entry<F: Fs>(table: &Table<F>, reply: Reply, result: vfs::Result<Attr>) {
+async fn reply_entry<F: Fs>(table: &Table<F>, reply: Reply, result: vfs::Result<Attr>) {
     match table.vouch(result) {
-        Ok(attr) => reply.entry(&entry_of(table, &attr)),
+        Ok(attr) => {
+            if !reply.entry(&entry_of(table, &attr)) {
+                table.forget(vec![(table.number(attr.ino).0, 1)]).await;
+            }
+        }
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+async fn reply_opened<F: Fs>(table: &Table<F>, reply: Reply, opened: vfs::Result<u64>, flags: OpenFlags) {
+    match opened {
+        Ok(handle) => {
+            if !reply.opened(handle, flags) {
+                table.release(handle).await;
+            }
+        }
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+async fn reply_created<F: Fs>(table: &Table<F>, reply: Reply, made: vfs::Result<(Attr, u64)>) {
+    match table.vouch(made) {
+        Ok((attr, handle)) => {
+            if !reply.created(&entry_of(table, &attr), handle, FILE_FLAGS) {
+                table.release(handle).await;
+                table.forget(vec![(table.number(attr.ino).0, 1)]).await;
+            }
+        }
         Err(error) => reply.error(errno(error)),
     }
 }
 
 fn reply_attributes<F: Fs>(table: &Table<F>, reply: Reply, node: NodeId, result: vfs::Result<Attr>) {
     match table.vouch(result) {
-        Ok(attr) => reply.attributes(&attributes_of(node, &attr), ATTRS_TTL),
+        Ok(attr) => reply.attributes(&attributes_of(node, &attr), table.lifetime(&attr)),
         Err(error) => reply.error(errno(error)),
     }
 }
@@ -191,7 +220,8 @@ impl<F: Fs> Front<F> {
     {
         self.send(Box::new(move |table| {
             Box::pin(async move {
-                if reply.begin() {
+                // A thread that was killed before its turn wants nothing any more.
+                if reply.is_awaited() {
                     job(table, reply).await;
                 }
             })
@@ -232,7 +262,7 @@ impl<F: Fs> Front<F> {
         let name = name.to_owned();
         self.submit(reply, move |table, reply| async move {
             let made = table.make(&creds, dir, &name, kind, permissions(mode)).await;
-            reply_entry(&table, reply, made);
+            reply_entry(&table, reply, made).await;
         });
     }
 
@@ -242,7 +272,7 @@ impl<F: Fs> Front<F> {
             let paths = || (String::from_utf8_lossy(&target).into_owned(), Some(table.path_in(dir, &name)));
             let work = table.symlink(&creds, dir, &name, &target);
             let made = table.around(Operation::Symlink, paths, work).await;
-            reply_entry(&table, reply, made);
+            reply_entry(&table, reply, made).await;
         });
     }
 
@@ -287,17 +317,15 @@ impl<F: Fs> Front<F> {
             let paths = || (table.path(of), Some(table.path_in(dir, &name)));
             let work = table.link(&creds, of, dir, &name);
             let linked = table.around(Operation::Link, paths, work).await;
-            reply_entry(&table, reply, linked);
+            reply_entry(&table, reply, linked).await;
         });
     }
 
     fn open(&self, node: NodeId, flags: u32, reply: Reply) {
         self.submit(reply, move |table, reply| async move {
             let work = table.open(node, how(flags));
-            match table.around(Operation::Open, || (table.path(node), None), work).await {
-                Ok(handle) => reply.opened(handle, FILE_FLAGS),
-                Err(error) => reply.error(errno(error)),
-            }
+            let opened = table.around(Operation::Open, || (table.path(node), None), work).await;
+            reply_opened(&table, reply, opened, FILE_FLAGS).await;
         });
     }
 
@@ -308,10 +336,7 @@ impl<F: Fs> Front<F> {
             let as_asked = (has(flags, OFlags::EXCL), how(flags));
             let work = table.create(&creds, dir, &name, permissions(mode), as_asked);
             let made = table.around(Operation::Create, paths, work).await;
-            match table.vouch(made) {
-                Ok((attr, handle)) => reply.created(&entry_of(&table, &attr), handle, FILE_FLAGS),
-                Err(error) => reply.error(errno(error)),
-            }
+            reply_created(&table, reply, made).await;
         });
     }
 
@@ -319,10 +344,7 @@ impl<F: Fs> Front<F> {
         self.submit(reply, move |table, reply| async move {
             let as_asked = (has(flags, OFlags::EXCL), how(flags));
             let made = table.make_nameless(&creds, dir, permissions(mode), as_asked).await;
-            match table.vouch(made) {
-                Ok((attr, handle)) => reply.created(&entry_of(&table, &attr), handle, FILE_FLAGS),
-                Err(error) => reply.error(errno(error)),
-            }
+            reply_created(&table, reply, made).await;
         });
     }
 
@@ -335,7 +357,7 @@ impl<F: Fs> Front<F> {
             _ => return reply.error(Errno::INVAL),
         };
         let (queue, later) = (self.later.clone(), self.later.clone());
-        let front = Self { queue, later, notifier: self.notifier.clone() };
+        let front = Self { queue, later, notifier: self.notifier.clone(), teller: self.teller.clone() };
         std::thread::spawn(move || {
             // What it does not know any more it does not keep.
             let _ = front.notifier.forget_pages(node);
@@ -364,24 +386,25 @@ impl<F: Fs> Front<F> {
         node: NodeId,
         handle: u64,
         (offset, data): (u64, &[u8]),
-        (direct, ends_set_id): (bool, bool),
+        (from, ends_set_id): (From, bool),
         reply: Reply,
     ) {
-        let data = data.to_owned();
+        let (data, teller) = (data.to_owned(), self.teller.clone());
         self.submit(reply, move |table, reply| async move {
             if table.write_fault(node, offset, &data).await {
                 return reply.count(data.len() as u32);
             }
-            let work = async {
-                if ends_set_id {
-                    table.end_set_id(node).await?;
-                }
-                table.write(handle, offset, &data, direct).await
-            };
+            let work = table.write(handle, offset, &data, from, ends_set_id);
             let result = table.around(Operation::Write, || (table.path(node), None), work).await;
-            match table.vouch(result) {
-                Ok(written) => reply.count(written),
-                Err(error) => reply.error(errno(error)),
+            match (table.vouch(result), from) {
+                (Ok((written, None)), _) => reply.count(written),
+                // Whoever forgets pages waits for this answer; a sync waits for the notice.
+                (Ok((written, Some(stale))), From::Pages) => {
+                    teller.tell(node, stale, || ());
+                    reply.count(written);
+                }
+                (Ok((written, Some(stale))), _) => teller.tell(node, stale, move || reply.count(written)),
+                (Err(error), _) => reply.error(errno(error)),
             }
         });
     }
@@ -395,23 +418,24 @@ impl<F: Fs> Front<F> {
 
     fn sync(&self, node: NodeId, handle: u64, of_data: bool, reply: Reply) {
         let kind = if of_data { SyncKind::Data } else { SyncKind::All };
-        self.send(Box::new(move |table| {
-            Box::pin(async move {
-                if reply.begin_promise() {
-                    let work = table.sync(handle, kind);
-                    let result = table.around(Operation::Fsync, || (table.path(node), None), work).await;
-                    reply_empty(&table, reply, result);
-                }
-            })
-        }));
+        let teller = self.teller.clone();
+        self.submit(reply, move |table, reply| async move {
+            let work = table.sync(handle, kind);
+            let result = table.around(Operation::Fsync, || (table.path(node), None), work).await;
+            match table.is_being_told(node) && result.is_ok() {
+                false => reply_empty(&table, reply, result),
+                true => match table.vouch(result) {
+                    Ok(()) => teller.tell(node, Stale::Attributes, move || reply.ok()),
+                    Err(error) => reply.error(errno(error)),
+                },
+            }
+        });
     }
 
     fn open_directory(&self, node: NodeId, reply: Reply) {
         self.submit(reply, move |table, reply| async move {
-            match table.open(node, How { writes: false, direct: false }).await {
-                Ok(handle) => reply.opened(handle, OpenFlags::default()),
-                Err(error) => reply.error(errno(error)),
-            }
+            let opened = table.open(node, How { writes: false, direct: false }).await;
+            reply_opened(&table, reply, opened, OpenFlags::default()).await;
         });
     }
 
@@ -425,7 +449,8 @@ impl<F: Fs> Front<F> {
             let dots = [(dir, "."), (above, "..")];
             for (at, (node, name)) in (0..).zip(dots).skip(offset as usize) {
                 if !listing.add(node, at + 1, type_of(Kind::Directory).0, name.as_bytes()) {
-                    return listing.send(reply);
+                    listing.send(reply);
+                    return;
                 }
             }
             let skipped = (offset as usize).saturating_sub(dots.len());
@@ -461,20 +486,25 @@ impl<F: Fs> Front<F> {
                 // The kernel takes no more than the number from these.
                 let entry = Entry { attributes: attributes_of(node, &own), ..Entry::default() };
                 if !listing.add_entry(&entry, at + 1, name.as_bytes()) {
-                    return listing.send(reply);
+                    listing.send(reply);
+                    return;
                 }
             }
             let skipped = (offset as usize).saturating_sub(dots.len());
+            let mut all_told = Vec::new();
             for (at, entry) in (3..).zip(entries.iter()).skip(skipped) {
                 let Some(attr) = table.entry(dir, entry).await else { continue };
                 // Nobody has asked for its name yet.
-                let told = Entry { name_valid: ATTRS_TTL, ..entry_of(&table, &attr) };
+                let told = Entry { name_valid: LISTED_TTL, ..entry_of(&table, &attr) };
                 if !listing.add_entry(&told, at, &entry.name) {
                     table.forget(vec![(told.attributes.node, 1)]).await;
                     break;
                 }
+                all_told.push((told.attributes.node, 1));
             }
-            listing.send(reply);
+            if !listing.send(reply) {
+                table.forget(all_told).await;
+            }
         });
     }
 
@@ -531,7 +561,9 @@ impl<F: Fs> Front<F> {
         });
     }
 
-    fn allocate(&self, handle: u64, offset: u64, bytes: u64, mode: u32, reply: Reply) {
+    /// Linux leaves it to the file system to end set-ID bits, and does not say whether the caller may keep them (CAP_FSETID): root
+    /// may, nobody else.
+    fn allocate(&self, uid: u32, node: NodeId, handle: u64, range: (u64, u64), mode: u32, reply: Reply) {
         let mode = FallocateFlags::from_bits_retain(mode);
         let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let how = match mode - FallocateFlags::KEEP_SIZE {
@@ -540,9 +572,14 @@ impl<F: Fs> Front<F> {
             FallocateFlags::ZERO_RANGE => Room::Zeros { keep_size },
             _ => return reply.error(Errno::OPNOTSUPP),
         };
+        let teller = self.teller.clone();
         self.submit(reply, move |table, reply| async move {
-            let result = table.allocate(handle, offset, bytes, how).await;
-            reply_empty(&table, reply, result);
+            let result = table.allocate(handle, range, how, uid != 0).await;
+            match table.vouch(result) {
+                Ok(None) => reply.ok(),
+                Ok(Some(stale)) => teller.tell(node, stale, move || reply.ok()),
+                Err(error) => reply.error(errno(error)),
+            }
         });
     }
 
@@ -575,14 +612,12 @@ impl<F: Fs> Handler for Front<F> {
                 let name = name.to_owned();
                 self.submit(reply, move |table, reply| async move {
                     let found = table.lookup(node, &name).await;
-                    reply_entry(&table, reply, found);
+                    reply_entry(&table, reply, found).await;
                 });
             }
             Op::GetAttributes => self.submit(reply, move |table, reply| async move {
-                match table.attr(node).await {
-                    Ok(attr) => reply.attributes(&attributes_of(node, &attr), ATTRS_TTL),
-                    Err(error) => reply.error(errno(error)),
-                }
+                let attr = table.attr(node).await;
+                reply_attributes(&table, reply, node, attr);
             }),
             Op::SetAttributes(set) => self.set_attributes(node, set, reply),
             Op::ReadLink => self.submit(reply, move |table, reply| async move {
@@ -617,8 +652,12 @@ impl<F: Fs> Handler for Front<F> {
                 self.read(node, handle, offset, bytes.min(WRITE_BYTES_MAX), flags, reply);
             }
             Op::Write { handle, offset, data, flags, is_cached, ends_set_id } => {
-                let direct = has(flags, OFlags::DIRECT) && !is_cached;
-                self.write(node, handle, (offset, data), (direct, ends_set_id), reply);
+                let from = match (is_cached, has(flags, OFlags::DIRECT)) {
+                    (true, _) => From::Pages,
+                    (false, true) => From::Direct,
+                    (false, false) => From::Program,
+                };
+                self.write(node, handle, (offset, data), (from, ends_set_id), reply);
             }
             Op::Release { handle } => self.release(handle, reply),
             Op::Sync { handle, of_data } => self.sync(node, handle, of_data, reply),
@@ -639,7 +678,9 @@ impl<F: Fs> Handler for Front<F> {
                 reply_value(reply, bytes, table.xattr_names(node).await);
             }),
             Op::RemoveXattr { name } => self.remove_xattr(node, name, reply),
-            Op::Allocate { handle, offset, bytes, mode } => self.allocate(handle, offset, bytes, mode, reply),
+            Op::Allocate { handle, offset, bytes, mode } => {
+                self.allocate(uid, node, handle, (offset, bytes), mode, reply);
+            }
             Op::Ioctl { handle, command } => self.ioctl(handle, command, reply),
             Op::Destroy => reply.ok(),
             // Closing a descriptor makes nothing durable. The kernel does not ask again for what is not there.

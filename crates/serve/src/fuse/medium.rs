@@ -1,11 +1,11 @@
 //! Where the device of a mount comes from, and what becomes of its contents at the end.
 //!
 //! A volume's medium is on the host's disk at each moment. An image is read into a fresh device before the mount and
-//! written back at the end, into a file beside it that then takes its place: whoever looks at the image sees the state of
-//! before the mount or that of its end.
+//! written back at the end, into room beside it that was reserved before ([`super::keep`]).
 //!
 //! Invariant: a file or directory is in one mount at a time; its lock is held until the end.
 
+use super::keep::Room;
 use crate::volume::Volume;
 use flashweir_contract::Contents;
 use flashweir_core::{Lpn, Payload};
@@ -32,6 +32,8 @@ pub enum Medium {
         device: Box<DeviceConfig>,
         /// Seed of the device's randomness.
         seed: u64,
+        /// Reserve room for what is written back.
+        reserve: bool,
     },
     /// A volume in a directory ([`crate::volume`]), with its device.
     Volume(PathBuf),
@@ -69,9 +71,28 @@ const CHUNK_BLOCKS: u32 = 256;
 /// A medium in use.
 #[derive(Debug)]
 pub(super) enum Held {
-    Image { path: PathBuf, lock: File, blocks: u64, options: DeviceOptions },
+    Image(OpenImage),
     Volume(Box<Volume>),
     Memory { blocks: u64, options: DeviceOptions, end: Option<Arc<Mutex<Contents>>> },
+}
+
+/// An image whose contents are on a device.
+#[derive(Debug)]
+pub(super) struct OpenImage {
+    path: PathBuf,
+    lock: File,
+    blocks: u64,
+    options: DeviceOptions,
+    /// For the first try to write it back.
+    room: Option<Room>,
+}
+
+/// Why a medium could not be kept.
+#[derive(Debug)]
+pub(super) struct Unkept {
+    pub(super) why: String,
+    /// An image, and the device that has its contents.
+    pub(super) image: Option<Box<(OpenImage, Stack)>>,
 }
 
 impl Medium {
@@ -92,7 +113,7 @@ impl Medium {
                     Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
                 Ok((Held::Volume(Box::new(volume)), stack(device, flush)))
             }
-            Self::Image { path, device, seed } => {
+            Self::Image { path, device, seed, reserve } => {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());
                 let path = path.canonicalize().map_err(named)?;
                 let lock = File::options().read(true).write(true).open(&path).map_err(named)?;
@@ -115,7 +136,8 @@ impl Medium {
                 let ranges = data_of(&lock, blocks).map_err(|errno| named(errno.into()))?;
                 let copied = stack.block_on(async move { copy(&image, &port, &ranges).await });
                 copied.unwrap_or_else(|| Err("the device does not answer".into()))?;
-                Ok((Held::Image { path, lock, blocks, options }, stack))
+                let room = reserve.then(|| Room::reserve(&path, blocks)).transpose()?;
+                Ok((Held::Image(OpenImage { path, lock, blocks, options, room }), stack))
             }
         }
     }
@@ -259,50 +281,66 @@ impl Held {
     /// Seed of the device and what it keeps.
     pub(super) fn options(&self) -> DeviceOptions {
         match self {
-            Self::Image { options, .. } | Self::Memory { options, .. } => *options,
+            Self::Image(OpenImage { options, .. }) | Self::Memory { options, .. } => *options,
             Self::Volume(volume) => volume.options(),
         }
     }
 
-    /// Keeps what is on the device, whose file system is not mounted any more. An image from which was only read stays as it is.
-    pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), String> {
+    /// Keeps what is on the device, whose file system is not mounted any more. An image from which was only read stays as it is;
+    /// one that cannot be written comes back with the reason, and nothing is lost as long as its device is there.
+    pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), Unkept> {
+        let lost = |why: String| Unkept { why, image: None };
         match self {
-            Self::Image { .. } | Self::Memory { .. } if is_read_only => Ok(()),
+            Self::Image(..) | Self::Memory { .. } if is_read_only => Ok(()),
             Self::Memory { blocks, end, .. } => {
                 let Some(end) = end else { return Ok(()) };
-                let contents = contents_of(&mut stack, blocks)?;
+                let contents = contents_of(&mut stack, blocks).map_err(lost)?;
                 *end.lock().unwrap_or_else(PoisonError::into_inner) = contents;
                 Ok(())
             }
-            Self::Volume(volume) => volume.close(&stack.shut_down()).map_err(|error| error.to_string()),
-            Self::Image { path, lock, blocks, .. } => {
-                let named = |error: std::io::Error| format!("{}: {error}", path.display());
-                let metadata = lock.metadata().map_err(named)?;
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let beside = path.with_file_name(format!(".{name}.{}.weir", std::process::id()));
-                let written = write_back(&mut stack, &beside, blocks)
-                    .and_then(|()| {
-                        std::fs::set_permissions(&beside, metadata.permissions()).map_err(named)?;
-                        File::open(&beside).and_then(|file| file.sync_all()).map_err(named)?;
-                        std::fs::rename(&beside, &path).map_err(named)
-                    })
-                    .and_then(|()| {
-                        let directory = path.parent().unwrap_or(Path::new("."));
-                        File::open(directory).and_then(|file| file.sync_all()).map_err(named)
-                    });
-                if written.is_err() {
-                    let _ = std::fs::remove_file(&beside);
-                }
-                drop(lock);
-                written
-            }
+            Self::Volume(volume) => volume.close(&stack.shut_down()).map_err(|error| lost(error.to_string())),
+            Self::Image(mut image) => match image.write_back(&mut stack) {
+                Ok(()) => Ok(()),
+                Err(why) => Err(Unkept { why, image: Some(Box::new((image, stack))) }),
+            },
         }
     }
 }
 
-fn write_back(stack: &mut Stack, path: &Path, blocks: u64) -> Result<(), String> {
-    let image = Image::create(path, blocks).map_err(|error| error.to_string())?;
-    let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, blocks)));
-    let copied = stack.block_on(async move { copy(&port, &image, &ranges).await });
-    copied.unwrap_or_else(|| Err("the device does not answer".into()))
+impl OpenImage {
+    /// Writes the image anew, in the place of what it was.
+    pub(super) fn write_back(&mut self, stack: &mut Stack) -> Result<(), String> {
+        let room = match self.room.take() {
+            Some(room) => room,
+            // It may need less than all of it.
+            None => Room::reserve(&self.path, self.blocks)
+                .or_else(|_| Room::new(&self.path, self.blocks))
+                .map_err(|error| format!("{}: {error}", self.path.display()))?,
+        };
+        self.write(stack, room, &self.path)
+    }
+
+    /// Writes the image to a file that is not there yet.
+    pub(super) fn write_to(&self, stack: &mut Stack, path: &Path) -> Result<(), String> {
+        if path.symlink_metadata().is_ok() {
+            return Err(format!("{}: it exists, expected a new file", path.display()));
+        }
+        let room = Room::new(path, self.blocks).map_err(|error| format!("{}: {error}", path.display()))?;
+        self.write(stack, room, path)
+    }
+
+    fn write(&self, stack: &mut Stack, room: Room, path: &Path) -> Result<(), String> {
+        let named = |error: std::io::Error| format!("{}: {error}", path.display());
+        let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, self.blocks)));
+        let holes_end = ranges.iter().map(|(first, _)| *first).chain([self.blocks]);
+        let holes_first = [0].into_iter().chain(ranges.iter().map(|(_, end)| *end));
+        let holes: Vec<(u64, u64)> = holes_first.zip(holes_end).collect();
+        let file = room.file().try_clone().map_err(named)?;
+        let image = Image::of_file(file, path.display().to_string(), self.blocks);
+        let copied = stack.block_on(async move { copy(&port, &image, &ranges).await });
+        copied.unwrap_or_else(|| Err("the device does not answer".into()))?;
+        room.punch(holes);
+        let permissions = self.lock.metadata().map_err(named)?.permissions();
+        room.take_place(path, Some(permissions)).map_err(named)
+    }
 }

@@ -24,11 +24,13 @@ mod control;
 mod faults;
 mod fifo;
 mod front;
+mod keep;
 mod kernel;
 mod lazyfs;
 mod medium;
 mod recorder;
 mod session;
+mod stale;
 mod table;
 mod world;
 

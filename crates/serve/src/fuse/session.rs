@@ -7,6 +7,7 @@ use super::front::{Front, wanted};
 use super::kernel::{Mounting, Session, attach};
 use super::medium::{FormatKind, Medium};
 use super::recorder::Recorder;
+use super::stale::Teller;
 use super::world::{self, Message, Own, Post};
 use crate::clock::Speed;
 use flashweir_fs::vfs::{Fs, MountOptions};
@@ -53,7 +54,9 @@ pub struct MountConfig {
     /// Where test rigs for LazyFS write, and who is told what came of it.
     pub lazyfs: Option<LazyFs>,
     /// See there.
-    pub say: Box<dyn FnMut(String) + Send>,
+    pub say: Arc<dyn Fn(String) + Send + Sync>,
+    /// Other users than the one who mounts may use it; anybody but root needs `user_allow_other` in `/etc/fuse.conf` for that.
+    pub allow_other: bool,
 }
 
 impl MountConfig {
@@ -115,17 +118,21 @@ impl Ready {
         let start: Start = Box::new(move |directory, how| {
             let attached = attach(directory, how, wanted(writes_back))?;
             let notifier = attached.notifier();
-            let own = Own::new(|own| {
-                let front = Front { queue: own, later: queue.clone(), notifier: notifier.clone() };
-                attached.inlet(Arc::new(front))
-            });
+            let teller = Teller::begin(&notifier).inspect_err(|_| {
+                release(directory);
+            })?;
+            let front = |queue: SyncSender<Message<F>>, later| Front {
+                queue,
+                later,
+                notifier: notifier.clone(),
+                teller: teller.clone(),
+            };
+            let own = Own::new(|own| attached.inlet(Arc::new(front(own, queue.clone()))));
             // The world is there until it is told of the end.
             let _ = queue.send(Message::Kernel(notifier.clone(), own));
-            attached.begin(Front { queue: queue.clone(), later: queue, notifier }, THREADS).inspect_err(
-                |_| {
-                    release(directory);
-                },
-            )
+            attached.begin(front(queue.clone(), queue), THREADS).inspect_err(|_| {
+                release(directory);
+            })
         });
         Self { post, start, format, device, bytes }
     }
@@ -157,7 +164,7 @@ impl fmt::Debug for Mounted {
 ///
 /// # Errors
 /// There is no file system of ours, it is used by somebody else, or the kernel refuses.
-pub fn mount(mut config: MountConfig, medium: Medium) -> Result<Mounted, MountError> {
+pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError> {
     let wrong = |path: &Path, why: String| MountError::Wrong(format!("{}: {why}", path.display()));
     let directory =
         config.directory.canonicalize().map_err(|error| wrong(&config.directory, error.to_string()))?;
@@ -171,7 +178,7 @@ pub fn mount(mut config: MountConfig, medium: Medium) -> Result<Mounted, MountEr
     let path = medium.path().to_owned();
     let is_read_only = config.mount.read_only;
     let lazyfs = config.lazyfs.clone();
-    let say = std::mem::replace(&mut config.say, Box::new(|_| ()));
+    let (say, allow_other) = (Arc::clone(&config.say), config.allow_other);
     let (sender, ready) = channel();
     let world = std::thread::Builder::new()
         .name("world".into())
@@ -179,7 +186,8 @@ pub fn mount(mut config: MountConfig, medium: Medium) -> Result<Mounted, MountEr
         .map_err(|error| MountError::Failed(error.to_string()))?;
     let ready = ready.recv().unwrap_or_else(|_| Err("the world ended before it began".into()));
     let Ready { post, start, format, device, bytes } = ready.map_err(MountError::Wrong)?;
-    let how = Mounting { source: path.display().to_string(), kind: "weir", read_only: is_read_only };
+    let source = path.display().to_string();
+    let how = Mounting { source, kind: "weir", read_only: is_read_only, allow_other };
     match start(&directory, &how) {
         Ok(session) => {
             let control = listener.map(|listener| listener.serve(Arc::clone(&post)));

@@ -7,7 +7,7 @@
 //! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so none is told twice or left out.
 
 use super::faults::Due;
-use super::kernel::NodeId;
+use super::kernel::{NodeId, Stale};
 use super::lazyfs::Faults;
 use super::recorder::Recorder;
 use flashweir_fs::vfs::{
@@ -20,6 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// An entry of the kernel's cache of names: the directory, by the kernel's number, and the name.
 pub(super) type Name = (u64, Box<[u8]>);
@@ -38,7 +39,31 @@ pub(super) struct Node<F: Fs> {
     pub(super) told: Told,
     /// Absent if a power cut took the inode.
     kept: Option<Kept<F>>,
+    keeps: Keeps,
 }
+
+impl<F: Fs> Node<F> {
+    fn new(told: Told, kept: Option<Kept<F>>) -> Self {
+        Self { told, kept, keeps: Keeps::default() }
+    }
+}
+
+/// What the kernel may keep of an inode.
+#[derive(Clone, Copy, Debug, Default)]
+struct Keeps {
+    /// Pages that it has read, or has written to us out of its cache. Of a page that a program has just filled it is not known
+    /// yet, but the kernel writes it to us before it begins a direct write to the file.
+    pages: bool,
+    /// Attributes, for as long as it likes.
+    attributes: bool,
+    /// It is being told that they are stale.
+    is_being_told: bool,
+    /// Files that are open without O_DIRECT.
+    buffered_files: u32,
+}
+
+/// For how long the kernel may believe attributes that change only by its own requests: it forgets them by itself then, or is told.
+const ATTRS_TTL: Duration = Duration::from_secs(3600);
 
 /// A file that a program has open.
 pub(super) struct Open<F: Fs> {
@@ -48,6 +73,17 @@ pub(super) struct Open<F: Fs> {
     /// The same past the page cache, if it was opened with O_DIRECT.
     direct: Option<File<F>>,
     listing: RefCell<Rc<[DirEntry]>>,
+}
+
+/// Where the bytes of a write come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    /// From a program, which waits; the kernel puts them into its pages, too.
+    Program,
+    /// From a program that wrote with O_DIRECT.
+    Direct,
+    /// Out of the kernel's pages.
+    Pages,
 }
 
 /// How a program opens a file.
@@ -106,11 +142,11 @@ impl<F: Fs> Table<F> {
                 true => table.vfs.keep(Ino(number)).await.ok(),
                 false => None,
             };
-            table.nodes.borrow_mut().insert(number, Node { told, kept });
+            table.nodes.borrow_mut().insert(number, Node::new(told, kept));
         }
         let root = table.vfs.keep(table.vfs.root()).await?;
         let told = Told { lookups: 1, ..Told::default() };
-        table.nodes.borrow_mut().insert(NodeId::ROOT.0, Node { told, kept: Some(root) });
+        table.nodes.borrow_mut().insert(NodeId::ROOT.0, Node::new(told, Some(root)));
         Ok(table)
     }
 
@@ -191,6 +227,51 @@ impl<F: Fs> Table<F> {
         if ino == self.vfs.root() { NodeId::ROOT } else { NodeId(ino.0) }
     }
 
+    // What the kernel keeps of inodes.
+
+    fn keeps<T>(&self, number: NodeId, change: impl FnOnce(&mut Keeps) -> T) -> Option<T> {
+        self.nodes.borrow_mut().get_mut(&number.0).map(|node| change(&mut node.keeps))
+    }
+
+    /// For how long the kernel may believe attributes that it is told now: not at all while pages of the file wait to be written,
+    /// as its blocks become more then and nobody asks.
+    pub(super) fn lifetime(&self, attr: &Attr) -> Duration {
+        let is_settled = self.vfs.is_settled(attr.ino);
+        self.keeps(self.number(attr.ino), |keeps| keeps.attributes = is_settled);
+        if is_settled { ATTRS_TTL } else { Duration::ZERO }
+    }
+
+    /// The kernel has read pages, or has written some out of its cache; the latter makes attributes stale that it believes.
+    fn keeps_pages(&self, number: NodeId, has_written: bool) -> Option<Stale> {
+        self.keeps(number, |keeps| {
+            keeps.pages = true;
+            let is_stale = has_written && std::mem::take(&mut keeps.attributes);
+            keeps.is_being_told |= is_stale;
+            is_stale.then_some(Stale::Attributes)
+        })?
+    }
+
+    /// What the kernel has to be told before a write is answered.
+    fn stale_after(&self, number: NodeId, direct: Option<(u64, u64)>, ended_set_id: bool) -> Option<Stale> {
+        let pages = self.keeps(number, |keeps| match direct {
+            Some((offset, bytes)) if keeps.pages && bytes > 0 => Some(match keeps.buffered_files {
+                // Nobody reads them any more.
+                0 => {
+                    keeps.pages = false;
+                    Stale::Pages
+                }
+                _ => Stale::Range { offset, bytes },
+            }),
+            _ => None,
+        });
+        pages.flatten().or(ended_set_id.then_some(Stale::Attributes))
+    }
+
+    /// Whether the kernel is being told of an inode: then whoever waits for a sync waits for that, too.
+    pub(super) fn is_being_told(&self, number: NodeId) -> bool {
+        self.keeps(number, |keeps| std::mem::take(&mut keeps.is_being_told)).unwrap_or(false)
+    }
+
     /// The generation that the kernel is told. It is another one after each cut: whoever had the inode open loses it.
     pub(super) fn generation(&self, attr: &Attr) -> u64 {
         u64::from(attr.generation.wrapping_add(self.cuts.wrapping_mul(0x9e37_79b9)))
@@ -219,7 +300,7 @@ impl<F: Fs> Table<F> {
                         generation: attr.generation,
                         names: [(dir.0, name.into())].into_iter().collect(),
                     };
-                    nodes.insert(number, Node { told, kept });
+                    nodes.insert(number, Node::new(told, kept));
                     None
                 }
                 Some(node) => {
@@ -300,14 +381,17 @@ impl<F: Fs> Table<F> {
 
     /// Takes from a mode what lends the rights of owner and group; that of the group stays where the group may not execute, since
     /// it means something else there.
-    pub(super) async fn end_set_id(&self, number: NodeId) -> Result<()> {
+    ///
+    /// Says whether there was something to take.
+    pub(super) async fn end_set_id(&self, number: NodeId) -> Result<bool> {
         let attr = self.attr(number).await?;
         let mode = without_set_id(attr.mode);
-        if mode != attr.mode && attr.kind != Kind::Directory {
+        let ends = mode != attr.mode && attr.kind != Kind::Directory;
+        if ends {
             let changes = SetAttr { mode: Some(mode), ..SetAttr::default() };
             self.set_attr(number, changes, SetTime::Omit, SetTime::Omit).await?;
         }
-        Ok(())
+        Ok(ends)
     }
 
     pub(super) async fn target(&self, number: NodeId) -> Result<Box<[u8]>> {
@@ -433,6 +517,9 @@ impl<F: Fs> Table<F> {
         let handle = self.next_file.get();
         self.next_file.set(handle + 1);
         let open = Open { number, how, file, direct, listing: RefCell::new(Rc::default()) };
+        if !open.how.direct {
+            self.keeps(number, |keeps| keeps.buffered_files += 1);
+        }
         self.files.borrow_mut().insert(handle, Rc::new(open));
         Ok(handle)
     }
@@ -505,7 +592,7 @@ impl<F: Fs> Table<F> {
             {
                 let mut nodes = self.nodes.borrow_mut();
                 // What the kernel was told of the number before a cut it still has to forget.
-                let gone = || Node { told: Told::default(), kept: None };
+                let gone = || Node::new(Told::default(), None);
                 let node = nodes.entry(number.0).or_insert_with(gone);
                 node.told.lookups += 1;
                 node.told.generation = attr.generation;
@@ -532,6 +619,9 @@ impl<F: Fs> Table<F> {
     }
 
     async fn close(&self, open: Open<F>) {
+        if !open.how.direct {
+            self.keeps(open.number, |keeps| keeps.buffered_files = keeps.buffered_files.saturating_sub(1));
+        }
         // An inode that cannot be freed now is freed by recovery.
         if let Some(direct) = open.direct {
             let _ = direct.close().await;
@@ -548,22 +638,45 @@ impl<F: Fs> Table<F> {
         direct: bool,
     ) -> Result<usize> {
         let open = self.file(handle)?;
+        if !direct {
+            self.keeps_pages(open.number, false);
+        }
         let file = open.direct.as_ref().filter(|_| direct).unwrap_or(&open.file);
         file.pread(offset, Sink::bytes(bytes)).await.map(|read| read as usize)
     }
 
-    /// Writes; likewise.
-    pub(super) async fn write(&self, handle: u64, offset: u64, bytes: &[u8], direct: bool) -> Result<u32> {
+    /// Writes; says how much, and what the kernel has to be told then.
+    pub(super) async fn write(
+        &self,
+        handle: u64,
+        offset: u64,
+        bytes: &[u8],
+        from: From,
+        ends_set_id: bool,
+    ) -> Result<(u32, Option<Stale>)> {
         let open = self.file(handle)?;
-        let file = open.direct.as_ref().filter(|_| direct).unwrap_or(&open.file);
+        let ended_set_id = ends_set_id && self.end_set_id(open.number).await?;
+        let direct = open.direct.as_ref().filter(|_| from == From::Direct);
+        let file = direct.unwrap_or(&open.file);
         let call = |written: &u64| {
-            let direct = direct && open.direct.is_some();
             let (bytes, ino) = (bytes[..*written as usize].into(), open.file.ino());
             let shown = format!("write {} at {offset}, {written} bytes", self.shown(open.number));
-            (Call::Write { ino, offset, bytes, direct }, shown)
+            (Call::Write { ino, offset, bytes, direct: direct.is_some() }, shown)
         };
-        let written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await?;
-        Ok(written as u32)
+        let written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
+        let stale = match from {
+            From::Pages => self.keeps_pages(open.number, true),
+            // The kernel fills the pages that it has of the file as it writes.
+            From::Program => {
+                self.keeps_pages(open.number, false);
+                self.stale_after(open.number, None, ended_set_id)
+            }
+            From::Direct => {
+                let range = written.as_ref().map_or(0, |written| *written);
+                self.stale_after(open.number, Some((offset, range)), ended_set_id)
+            }
+        };
+        written.map(|written| (written as u32, stale))
     }
 
     pub(super) async fn sync(&self, handle: u64, kind: SyncKind) -> Result<()> {
@@ -584,13 +697,23 @@ impl<F: Fs> Table<F> {
         self.noted(open.file.barrier(kind), call).await
     }
 
-    pub(super) async fn allocate(&self, handle: u64, offset: u64, len: u64, room: Room) -> Result<()> {
+    /// Reserves, punches or zeroes; says what the kernel has to be told then. `ends_set_id`: by somebody who may not keep the
+    /// set-ID bits of a file that it changes.
+    pub(super) async fn allocate(
+        &self,
+        handle: u64,
+        (offset, len): (u64, u64),
+        room: Room,
+        ends_set_id: bool,
+    ) -> Result<Option<Stale>> {
         let open = self.file(handle)?;
+        let ended_set_id = ends_set_id && self.end_set_id(open.number).await?;
         let call = |(): &()| {
             let shown = format!("fallocate {} at {offset}, {len} bytes", self.shown(open.number));
             (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
         };
-        self.noted(room.make(&open.file, offset, len), call).await
+        self.noted(room.make(&open.file, offset, len), call).await?;
+        Ok(self.stale_after(open.number, None, ended_set_id))
     }
 
     /// The listing of an open directory, taken anew `from_start`.
@@ -733,7 +856,7 @@ mod tests {
             let (attr, file) = table.create(&CALLER, ROOT, b"file", 0o600, (true, WRITES)).await.unwrap();
             let number = table.number(attr.ino);
             table.lookup(ROOT, b"file").await.unwrap();
-            table.write(file, 0, b"content", false).await.unwrap();
+            table.write(file, 0, b"content", From::Program, false).await.unwrap();
             table.remove(&CALLER, ROOT, b"file", false).await.unwrap();
             assert_eq!(table.lookup(ROOT, b"file").await, Err(Errno::ENOENT));
             table.release(file).await;

@@ -9,7 +9,7 @@
 use super::faults::Due;
 use super::kernel::{Inlet, NodeId, Notifier};
 use super::lazyfs::{COMMANDS, Command, Kept};
-use super::medium::{FormatKind, Held, Medium, make, recognise};
+use super::medium::{FormatKind, Held, Medium, OpenImage, Unkept, make, recognise};
 use super::session::{MountConfig, Ready};
 use super::table::{Name, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
@@ -47,6 +47,9 @@ const LINGER_MAX: WallDuration = WallDuration::from_micros(50);
 
 /// So many times it does not, at most, if nothing came of it.
 const SKIPS_MAX: u32 = 1024;
+
+/// How often it is tried again to write an image.
+const SAVE_PAUSE: WallDuration = WallDuration::from_secs(5);
 
 /// How long requests that were begun may take before the cache is cleared, virtual time.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -411,6 +414,9 @@ impl<F: Mountable> World<F> {
             Message::Ask(ask, reply) => {
                 let answer = match ask {
                     Ask::Status => Reply::Status(self.status()),
+                    Ask::Save(_) => {
+                        Reply::Error("it is mounted: its image is written when the mount ends".into())
+                    }
                     _ => Reply::Error("a mount is ended by umount or Ctrl-C".into()),
                 };
                 let _ = reply.try_send(answer);
@@ -651,7 +657,7 @@ impl<F: Mountable> World<F> {
             eprintln!("weir: after the crash: {why}");
         }
         if let (Some(stack), Some(held)) = (self.stack.take(), self.held.take())
-            && let Err(why) = held.close(stack, false)
+            && let Err(Unkept { why, .. }) = held.close(stack, false)
         {
             eprintln!("weir: after the crash: {why}");
         }
@@ -717,7 +723,48 @@ impl<F: Mountable> World<F> {
             None => Ok(()),
         };
         let held = self.held.take().expect("it is not the end yet");
-        unmounted.and(held.close(stack, self.config.mount.read_only))
+        let kept = match held.close(stack, self.config.mount.read_only) {
+            Ok(()) => Ok(()),
+            Err(Unkept { why, image: None }) => Err(why),
+            Err(Unkept { why, image: Some(image) }) => {
+                let (image, stack) = *image;
+                self.save(image, stack, &why);
+                Ok(())
+            }
+        };
+        unmounted.and(kept)
+    }
+
+    /// The image cannot be written: nothing is lost while the device is in memory, so it is tried until there is room, or
+    /// somebody names another place.
+    fn save(&self, mut image: OpenImage, mut stack: Stack, why: &str) {
+        let control = self.config.control.as_ref().map(|path| path.display().to_string());
+        let way_out = match &control {
+            Some(control) => format!("make room there, or name another place by `weir save {control} FILE`"),
+            None => "make room there".into(),
+        };
+        (self.config.say)(format!("{why}\nnothing is lost yet, the device is still in memory: {way_out}"));
+        loop {
+            match self.queue.recv_timeout(SAVE_PAUSE) {
+                Ok(Message::Ask(Ask::Save(path), reply)) => match image.write_to(&mut stack, &path) {
+                    Ok(()) => {
+                        let _ = reply.try_send(Reply::Saved);
+                        return (self.config.say)(format!("everything is in {}", path.display()));
+                    }
+                    Err(why) => drop(reply.try_send(Reply::Error(why))),
+                },
+                Ok(Message::Ask(_, reply)) => {
+                    let why = format!("the mount has ended, and its image waits to be written: {way_out}");
+                    let _ = reply.try_send(Reply::Error(why));
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    if image.write_back(&mut stack).is_ok() {
+                        return (self.config.say)("the image is written".into());
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Place {
 pub(super) struct Room {
     place: Place,
     level: u32,
-    is_new: bool,
+    pub(super) is_new: bool,
 }
 
 impl State {

@@ -10,7 +10,8 @@
 //! what to forget. The layouts are those of `<linux/fuse.h>`, protocol 7.38, in the byte order of the machine.
 //!
 //! Invariants:
-//! 1. Each request is answered once: by its reply, with EINTR if it is interrupted in time, or with EIO when its reply is dropped.
+//! 1. Each request is answered once: by its reply, with EINTR if the thread that waits is killed first, or with EIO when its reply
+//!    is dropped. Any other signal changes nothing, as on a local file system.
 //! 2. No bytes from the device make anything panic; what is malformed is answered with EIO.
 //! 3. An interruption may come before its request is known, by another thread: then the kernel is asked to say it again.
 //!
@@ -23,7 +24,7 @@ mod request;
 mod session;
 
 pub(super) use mount::Mounting;
-pub(super) use reply::{Attributes, Entry, Listing, Notifier, OpenFlags, Reply, Statistics};
+pub(super) use reply::{Attributes, Entry, Listing, Notifier, OpenFlags, Reply, Stale, Statistics};
 pub(super) use request::{Op, Request, SetAttributes, When};
 pub(super) use session::{Features, Handler, Inlet, Session, Wanted, attach};
 

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 /// What mounts for those who may not.
 const HELPER: &str = "fusermount3";
 
-/// How something is to be mounted. The kernel checks rights by modes, for all users.
+/// How something is to be mounted. The kernel checks rights by modes.
 #[derive(Clone, Debug)]
 pub(crate) struct Mounting {
     /// What the table of mounts calls it.
@@ -26,6 +26,8 @@ pub(crate) struct Mounting {
     /// Of its kind, `fuse.` before it.
     pub(crate) kind: &'static str,
     pub(crate) read_only: bool,
+    /// Not only whoever mounts may use it.
+    pub(crate) allow_other: bool,
 }
 
 impl Mounting {
@@ -41,6 +43,10 @@ impl Mounting {
         Ok(device)
     }
 
+    fn others(&self) -> &'static str {
+        if self.allow_other { ",allow_other" } else { "" }
+    }
+
     fn mount_by_call(&self, at: &Path) -> io::Result<File> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("/dev/fuse: {error}"));
         let device = match rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -50,8 +56,9 @@ impl Mounting {
         let mode = std::fs::metadata(at)?.mode() & 0o170_000;
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let options = format!(
-            "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions,allow_other",
-            device.as_raw_fd()
+            "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions{}",
+            device.as_raw_fd(),
+            self.others()
         );
         let options = CString::new(options).expect("there is no zero in it");
         let mut flags = MountFlags::empty();
@@ -71,7 +78,8 @@ impl Mounting {
         let (ours, theirs) = UnixStream::pair()?;
         // Commas and backslashes part options.
         let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
-        let mut options = format!("fsname={source},subtype={},default_permissions,allow_other", self.kind);
+        let mut options =
+            format!("fsname={source},subtype={},default_permissions{}", self.kind, self.others());
         if self.read_only {
             options += ",ro";
         }

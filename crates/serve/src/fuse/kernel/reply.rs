@@ -6,36 +6,56 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
+
+/// How often threads are looked at that were interrupted and wait.
+const KILLED_LOOK: Duration = Duration::from_millis(100);
+
+/// How often it is looked for the end otherwise.
+const IDLE_LOOK: Duration = Duration::from_secs(5);
+
+/// Of a mask of signals.
+const SIGKILL_BIT: u64 = 1 << 8;
+
+/// What `/proc` says of a thread that has just ended.
+const ESRCH: i32 = 3;
 
 // Codes of notices.
 const FORGET_PAGES: i32 = 2;
 const FORGET_NAME: i32 = 3;
 
-/// How far a request has come.
+/// A request that was read and not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Nobody has begun with it.
-    Waits,
-    /// Somebody works on it, and it cannot be taken back.
-    Works,
-    /// Somebody works on it, and goes on if nobody waits any more.
-    Promises,
+struct Asked {
+    /// The thread that waits; 0 if it is of another PID namespace, or the kernel's own.
+    thread: u32,
+    /// It has got a signal. The kernel says so once, whatever signals follow.
+    is_interrupted: bool,
 }
 
 /// The device, and the requests that were read from it and not answered.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) device: File,
-    open: Mutex<BTreeMap<u64, Stage>>,
-    /// Held by him who waits for requests.
+    open: Mutex<BTreeMap<u64, Asked>>,
+    /// A request was interrupted, or the mount has ended.
+    interrupted: Condvar,
+    has_ended: AtomicBool,
+    /// Held by whoever waits for requests.
     pub(super) waits: Mutex<()>,
 }
 
 impl Channel {
     pub(super) fn new(device: File) -> Arc<Self> {
-        Arc::new(Self { device, open: Mutex::default(), waits: Mutex::default() })
+        Arc::new(Self {
+            device,
+            open: Mutex::default(),
+            interrupted: Condvar::new(),
+            has_ended: AtomicBool::new(false),
+            waits: Mutex::default(),
+        })
     }
 
     /// Waits until there is a request, or the mount has ended.
@@ -47,32 +67,62 @@ impl Channel {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Stage>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Asked>> {
         self.open.lock().expect("nobody panics with it")
     }
 
-    /// A request was read.
-    pub(super) fn admit(self: &Arc<Self>, unique: u64) -> Reply {
-        self.open().insert(unique, Stage::Waits);
+    /// A thread's request was read.
+    pub(super) fn admit(self: &Arc<Self>, unique: u64, thread: u32) -> Reply {
+        self.open().insert(unique, Asked { thread, is_interrupted: false });
         Reply { channel: Arc::clone(self), unique: Some(unique) }
     }
 
-    /// The kernel says that nobody needs the answer to `of`, if it can still be without.
+    /// The kernel says that the thread behind `of` has got a signal. Only a thread that is being killed is let go
+    /// ([`Self::release_killed`]): any other one would see EINTR from calls that no local file system interrupts.
     pub(super) fn interrupt(&self, unique: u64, of: u64) {
-        let stage = {
-            let mut open = self.open();
-            let stage = open.get(&of).copied();
-            if matches!(stage, Some(Stage::Waits | Stage::Promises)) {
-                open.remove(&of);
+        let is_known = match self.open().get_mut(&of) {
+            Some(asked) => {
+                asked.is_interrupted = true;
+                true
             }
-            stage
+            None => false,
         };
-        match stage {
-            Some(Stage::Waits | Stage::Promises) => self.write(of, -Errno::INTR.raw_os_error(), &[]),
-            Some(Stage::Works) => {}
+        match is_known {
+            true => self.interrupted.notify_all(),
             // Another thread is about to admit it, or it has been answered: then the kernel does not know it any more.
-            None => self.write(unique, -Errno::AGAIN.raw_os_error(), &[]),
+            false => self.write(unique, -Errno::AGAIN.raw_os_error(), &[]),
         }
+    }
+
+    /// Answers the interrupted requests of threads that are being killed, so that they can end while the work goes on.
+    /// `is_killed` says which are.
+    fn release_killed(&self, is_killed: impl Fn(u32) -> bool) {
+        let mut open = self.open();
+        let is_of_killed = |asked: &Asked| asked.is_interrupted && is_killed(asked.thread);
+        let killed: Vec<u64> =
+            open.iter().filter(|(_, asked)| is_of_killed(asked)).map(|(unique, _)| *unique).collect();
+        for unique in killed {
+            open.remove(&unique);
+            self.write(unique, -Errno::INTR.raw_os_error(), &[]);
+        }
+    }
+
+    /// Lets threads go that are killed while they wait, until the mount has ended. A thread may be killed long after the one
+    /// signal of which the kernel tells, so whoever was interrupted is looked at again and again.
+    pub(super) fn watch_killed(&self) {
+        while !self.has_ended.load(Ordering::Relaxed) {
+            let open = self.open();
+            let is_quiet = !open.values().any(|asked| asked.is_interrupted);
+            let pause = if is_quiet { IDLE_LOOK } else { KILLED_LOOK };
+            drop(self.interrupted.wait_timeout(open, pause));
+            self.release_killed(is_killed);
+        }
+    }
+
+    /// Nothing is asked any more.
+    pub(super) fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+        self.interrupted.notify_all();
     }
 
     /// Writes an answer, or a notice, whose number is 0. The kernel does not want those that come after the end.
@@ -95,6 +145,26 @@ impl Channel {
     }
 }
 
+/// Whether a thread is being killed, or is gone. Linux gives SIGKILL to every thread of a process that ends, whatever ends it.
+fn is_killed(thread: u32) -> bool {
+    if thread == 0 {
+        return false;
+    }
+    match std::fs::read_to_string(format!("/proc/{thread}/status")) {
+        Ok(status) => has_sigkill(&status),
+        Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH),
+    }
+}
+
+/// Whether SIGKILL is pending, by the text of `/proc/PID/status`.
+fn has_sigkill(status: &str) -> bool {
+    let pending = status.lines().filter_map(|line| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    pending.fold(0, |all, mask| all | mask) & SIGKILL_BIT != 0
+}
+
 /// What one request is answered by.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -104,32 +174,20 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// The work begins, and cannot be taken back. False if the request was interrupted before.
-    pub(crate) fn begin(&self) -> bool {
-        self.come_to(Stage::Works)
-    }
-
-    /// Likewise, but who asked may leave, and the work goes on without him.
-    pub(crate) fn begin_promise(&self) -> bool {
-        self.come_to(Stage::Promises)
-    }
-
-    fn come_to(&self, stage: Stage) -> bool {
+    /// Whether somebody still waits for the answer: work that has not begun for a thread that was killed need not begin.
+    pub(crate) fn is_awaited(&self) -> bool {
         let unique = self.unique.expect("it is not answered");
-        match self.channel.open().get_mut(&unique) {
-            Some(at) => {
-                *at = stage;
+        self.channel.open().contains_key(&unique)
+    }
+
+    /// Says whether the answer went to somebody.
+    fn send(&mut self, code: i32, body: &[&[u8]]) -> bool {
+        match self.unique.take() {
+            Some(unique) if self.channel.open().remove(&unique).is_some() => {
+                self.channel.write(unique, code, body);
                 true
             }
-            None => false,
-        }
-    }
-
-    fn send(&mut self, code: i32, body: &[&[u8]]) {
-        if let Some(unique) = self.unique.take()
-            && self.channel.open().remove(&unique).is_some()
-        {
-            self.channel.write(unique, code, body);
+            _ => false,
         }
     }
 
@@ -148,8 +206,9 @@ impl Reply {
         self.send(0, &[bytes]);
     }
 
-    pub(crate) fn entry(self, entry: &Entry) {
-        self.bytes(&entry.encode());
+    /// False if nobody waits any more: then the kernel was not told of it.
+    pub(crate) fn entry(mut self, entry: &Entry) -> bool {
+        self.send(0, &[&entry.encode()])
     }
 
     pub(crate) fn attributes(self, attributes: &Attributes, valid: Duration) {
@@ -159,12 +218,14 @@ impl Reply {
         self.bytes(&words.bytes());
     }
 
-    pub(crate) fn opened(self, handle: u64, flags: OpenFlags) {
-        self.bytes(&opened(handle, flags));
+    /// False if nobody waits any more: then nobody closes it.
+    pub(crate) fn opened(mut self, handle: u64, flags: OpenFlags) -> bool {
+        self.send(0, &[&opened(handle, flags)])
     }
 
-    pub(crate) fn created(mut self, entry: &Entry, handle: u64, flags: OpenFlags) {
-        self.send(0, &[&entry.encode(), &opened(handle, flags)]);
+    /// False if nobody waits any more.
+    pub(crate) fn created(mut self, entry: &Entry, handle: u64, flags: OpenFlags) -> bool {
+        self.send(0, &[&entry.encode(), &opened(handle, flags)])
     }
 
     /// So many bytes were written, or are there to be read.
@@ -325,8 +386,9 @@ impl Listing {
         true
     }
 
-    pub(crate) fn send(&self, reply: Reply) {
-        reply.bytes(&self.bytes);
+    /// False if nobody waits any more.
+    pub(crate) fn send(&self, mut reply: Reply) -> bool {
+        reply.send(0, &[&self.bytes])
     }
 }
 
@@ -364,6 +426,17 @@ impl<const N: usize> Words<N> {
     }
 }
 
+/// What the kernel keeps of an inode and is not so any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    /// Its attributes.
+    Attributes,
+    /// These and the pages of a range, which is not empty.
+    Range { offset: u64, bytes: u64 },
+    /// These and all pages.
+    Pages,
+}
+
 /// Tells the kernel what is not so any more. It may wait for answers before it takes a notice.
 #[derive(Clone, Debug)]
 pub(crate) struct Notifier(pub(super) Arc<Channel>);
@@ -374,9 +447,22 @@ impl Notifier {
     /// # Errors
     /// The kernel does not know it.
     pub(crate) fn forget_pages(&self, node: NodeId) -> io::Result<()> {
+        self.forget_inode(node, Stale::Pages)
+    }
+
+    /// What is `stale` of an inode.
+    ///
+    /// # Errors
+    /// The kernel does not know it.
+    pub(crate) fn forget_inode(&self, node: NodeId, stale: Stale) -> io::Result<()> {
         let mut words = Words::<24>::new();
-        // From its beginning to its end.
-        words.u64(node.0).u64(0).u64(0);
+        let (offset, bytes) = match stale {
+            Stale::Attributes => (-1_i64 as u64, 0),
+            Stale::Range { offset, bytes } => (offset, bytes),
+            // From its beginning to its end.
+            Stale::Pages => (0, 0),
+        };
+        words.u64(node.0).u64(offset).u64(bytes);
         self.0.write_checked(0, FORGET_PAGES, &[&words.bytes()])
     }
 
@@ -421,10 +507,10 @@ mod tests {
     #[test]
     fn a_request_is_answered_once() {
         let (channel, mut kernel) = channel();
-        channel.admit(2).ok();
-        channel.admit(4).error(Errno::NOENT);
-        channel.admit(6).bytes(b"what is there");
-        drop(channel.admit(8));
+        channel.admit(2, 7).ok();
+        channel.admit(4, 7).error(Errno::NOENT);
+        channel.admit(6, 7).bytes(b"what is there");
+        drop(channel.admit(8, 7));
         assert_eq!(kernel.next(), Some((2, 0, vec![])));
         assert_eq!(kernel.next(), Some((4, -2, vec![])));
         assert_eq!(kernel.next(), Some((6, 0, b"what is there".to_vec())));
@@ -434,36 +520,34 @@ mod tests {
     }
 
     #[test]
-    fn an_interruption_answers_what_nobody_has_begun() {
+    fn an_ordinary_signal_changes_no_answer() {
         let (channel, mut kernel) = channel();
-        let reply = channel.admit(2);
+        let reply = channel.admit(2, 7);
         channel.interrupt(3, 2);
-        assert_eq!(kernel.next(), Some((2, -4, vec![])));
-        assert!(!reply.begin());
-        reply.ok();
-        assert_eq!(kernel.next(), None, "it has been answered");
-    }
-
-    #[test]
-    fn an_interruption_leaves_what_was_begun() {
-        let (channel, mut kernel) = channel();
-        let reply = channel.admit(2);
-        assert!(reply.begin());
-        channel.interrupt(3, 2);
+        channel.release_killed(|_| false);
         assert_eq!(kernel.next(), None);
+        assert!(reply.is_awaited());
         reply.ok();
         assert_eq!(kernel.next(), Some((2, 0, vec![])));
     }
 
     #[test]
-    fn who_waits_for_a_sync_may_leave() {
+    fn who_is_killed_need_not_wait() {
         let (channel, mut kernel) = channel();
-        let reply = channel.admit(2);
-        assert!(reply.begin_promise());
+        let (killed, other, calm) = (channel.admit(2, 7), channel.admit(4, 8), channel.admit(6, 7));
         channel.interrupt(3, 2);
+        channel.interrupt(5, 4);
+        channel.release_killed(|thread| thread == 7);
         assert_eq!(kernel.next(), Some((2, -4, vec![])));
-        reply.ok();
+        assert_eq!(kernel.next(), None, "one is not killed, the other was not interrupted");
+        assert!(!killed.is_awaited());
+        assert!(!killed.opened(1, OpenFlags::default()), "nobody closes it");
         assert_eq!(kernel.next(), None, "it has been answered");
+        // Killed some time after its only interruption.
+        channel.release_killed(|thread| thread == 8);
+        assert_eq!(kernel.next(), Some((4, -4, vec![])));
+        drop((other, calm));
+        assert_eq!(kernel.next(), Some((6, -5, vec![])));
     }
 
     #[test]
@@ -471,11 +555,27 @@ mod tests {
         let (channel, mut kernel) = channel();
         channel.interrupt(3, 2);
         assert_eq!(kernel.next(), Some((3, -11, vec![])));
-        let reply = channel.admit(2);
+        let reply = channel.admit(2, 7);
         channel.interrupt(3, 2);
+        channel.release_killed(|_| true);
         assert_eq!(kernel.next(), Some((2, -4, vec![])));
         drop(reply);
         assert_eq!(kernel.next(), None);
+    }
+
+    #[test]
+    fn a_thread_is_killed_if_sigkill_is_pending_or_it_is_gone() {
+        let status =
+            |own: &str, of_all: &str| format!("Name:\tx\nSigPnd:\t{own}\nShdPnd:\t{of_all}\nSigBlk:\t0\n");
+        assert!(!has_sigkill(&status("0000000000000000", "0000000000004000")));
+        assert!(has_sigkill(&status("0000000000000100", "0000000000000000")));
+        assert!(has_sigkill(&status("0000000000000000", "0000000000000100")));
+        assert!(!is_killed(std::process::id()));
+        assert!(!is_killed(0));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let gone = child.id();
+        child.wait().unwrap();
+        assert!(is_killed(gone));
     }
 
     fn numbers(bytes: &[u8]) -> Vec<u64> {
@@ -512,23 +612,23 @@ mod tests {
     fn answers_are_laid_out_as_the_header_of_linux_says() {
         let (channel, mut kernel) = channel();
         let mut body = || numbers(&kernel.next().unwrap().2);
-        channel.admit(2).attributes(&FILE, Duration::new(3, 4));
+        channel.admit(2, 7).attributes(&FILE, Duration::new(3, 4));
         assert_eq!(body(), [&[3, pair(4, 0)][..], &file_numbers()].concat());
         let (name_valid, attributes_valid) = (Duration::new(5, 6), Duration::new(7, 8));
         let entry = Entry { attributes: FILE, generation: 9, name_valid, attributes_valid };
         let entry_numbers = [&[11, 9, 5, 7, pair(6, 8)][..], &file_numbers()].concat();
-        channel.admit(2).entry(&entry);
+        channel.admit(2, 7).entry(&entry);
         assert_eq!(body(), entry_numbers);
         let flags = OpenFlags::KEEP_PAGES.and(OpenFlags::PARALLEL_WRITES);
-        channel.admit(2).created(&entry, 10, flags);
+        channel.admit(2, 7).created(&entry, 10, flags);
         assert_eq!(body(), [&entry_numbers[..], &[10, pair(0b100_0010, 0)]].concat());
-        channel.admit(2).opened(10, OpenFlags::default());
+        channel.admit(2, 7).opened(10, OpenFlags::default());
         assert_eq!(body(), [10, 0]);
-        channel.admit(2).count(77);
+        channel.admit(2, 7).count(77);
         assert_eq!(body(), [pair(77, 0)]);
-        channel.admit(2).place(4096);
+        channel.admit(2, 7).place(4096);
         assert_eq!(body(), [4096]);
-        channel.admit(2).ioctl(-1);
+        channel.admit(2, 7).ioctl(-1);
         assert_eq!(body(), [pair(u32::MAX, 0), 0]);
         let of = Statistics {
             blocks: 1,
@@ -539,7 +639,7 @@ mod tests {
             block_bytes: 6,
             name_bytes_max: 7,
         };
-        channel.admit(2).statistics(&of);
+        channel.admit(2, 7).statistics(&of);
         assert_eq!(body(), [1, 2, 3, 4, 5, pair(6, 7), pair(6, 0), 0, 0, 0]);
     }
 
@@ -550,7 +650,7 @@ mod tests {
         assert!(listing.add(NodeId(2), 1, 0o040_000, b"."));
         assert!(listing.add(NodeId(3), 2, 0o100_000, b"eight by"));
         assert!(!listing.add(NodeId(4), 3, 0o100_000, b""), "it needs 24 bytes, and there are 7");
-        listing.send(channel.admit(2));
+        listing.send(channel.admit(2, 7));
         let body = kernel.next().unwrap().2;
         assert_eq!(numbers(&body[..24]), [2, 1, pair(1, 4)]);
         assert_eq!(body[24..32], *b".\0\0\0\0\0\0\0");
@@ -559,7 +659,7 @@ mod tests {
         let mut listing = Listing::new(160);
         assert!(listing.add_entry(&Entry { attributes: FILE, ..Entry::default() }, 1, b"file"));
         assert!(!listing.add_entry(&Entry::default(), 2, b"file"));
-        listing.send(channel.admit(2));
+        listing.send(channel.admit(2, 7));
         let body = kernel.next().unwrap().2;
         assert_eq!(numbers(&body[128..152]), [11, 1, pair(4, 8)]);
     }
@@ -569,9 +669,13 @@ mod tests {
         let (channel, mut kernel) = channel();
         let notifier = Notifier(channel);
         notifier.forget_pages(NodeId(5)).unwrap();
+        notifier.forget_inode(NodeId(6), Stale::Attributes).unwrap();
+        notifier.forget_inode(NodeId(6), Stale::Range { offset: 4096, bytes: 512 }).unwrap();
         notifier.forget_name(NodeId(5), b"name").unwrap();
         let (unique, code, body) = kernel.next().unwrap();
         assert_eq!((unique, code, numbers(&body)), (0, 2, vec![5, 0, 0]));
+        assert_eq!(numbers(&kernel.next().unwrap().2), [6, u64::MAX, 0]);
+        assert_eq!(numbers(&kernel.next().unwrap().2), [6, 4096, 512]);
         let (unique, code, body) = kernel.next().unwrap();
         assert_eq!((unique, code, numbers(&body[..16])), (0, 3, vec![5, pair(4, 0)]));
         assert_eq!(body[16..], *b"name\0");

@@ -13,6 +13,8 @@ pub(crate) struct Request<'a> {
     pub(crate) node: NodeId,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// Who waits for the answer; 0 if it is of another PID namespace, or the kernel's own.
+    pub(crate) thread: u32,
     pub(crate) op: Op<'a>,
 }
 
@@ -244,14 +246,14 @@ impl<'a> Request<'a> {
         let Some((len, code, unique)) = unique else { return Err(Malformed(None)) };
         let rest = || {
             let node = NodeId(left.u64()?);
-            let (uid, gid, _pid) = (left.u32()?, left.u32()?, left.u32()?);
+            let (uid, gid, thread) = (left.u32()?, left.u32()?, left.u32()?);
             // How many extensions of eight bytes follow; nothing that was agreed has any.
             left.u32()?;
             if len as usize != bytes.len() {
                 return None;
             }
             let op = Op::new(code, node, left, long_xattrs)?;
-            Some(Self { unique, node, uid, gid, op })
+            Some(Self { unique, node, uid, gid, thread, op })
         };
         rest().ok_or(Malformed(Some(unique)))
     }

@@ -118,7 +118,7 @@ fn agree(channel: &Arc<Channel>, wanted: Wanted) -> io::Result<Attached> {
             continue;
         };
         let Ok(request) = Request::new(bytes, false) else { continue };
-        let reply = channel.admit(request.unique);
+        let reply = channel.admit(request.unique, request.thread);
         let Op::Init { major, minor, readahead_bytes_max, features } = request.op else {
             reply.error(Errno::IO);
             continue;
@@ -209,7 +209,10 @@ impl Place {
 /// Threads that read requests.
 #[derive(Debug)]
 pub(crate) struct Session {
+    channel: Arc<Channel>,
     threads: Vec<JoinHandle<()>>,
+    /// Lets threads go that are killed.
+    watch: JoinHandle<()>,
 }
 
 impl Attached {
@@ -245,7 +248,10 @@ impl Attached {
                 }
             })
         });
-        Ok(Session { threads: threads.collect::<io::Result<_>>()? })
+        let (threads, channel) = (threads.collect::<io::Result<_>>()?, Arc::clone(&self.channel));
+        let watch =
+            std::thread::Builder::new().name("killed".into()).spawn(move || channel.watch_killed())?;
+        Ok(Session { channel: self.channel, threads, watch })
     }
 }
 
@@ -254,10 +260,10 @@ fn dispatch(channel: &Arc<Channel>, handler: &dyn Handler, request: Result<Reque
         Ok(Request { unique, op: Op::Interrupt { unique: of }, .. }) => channel.interrupt(unique, of),
         Ok(Request { op: Op::Forget(forgotten), .. }) => handler.forget(forgotten),
         Ok(request) => {
-            let reply = channel.admit(request.unique);
+            let reply = channel.admit(request.unique, request.thread);
             handler.handle(request, reply);
         }
-        Err(Malformed(Some(unique))) => channel.admit(unique).error(Errno::IO),
+        Err(Malformed(Some(unique))) => channel.admit(unique, 0).error(Errno::IO),
         Err(Malformed(None)) => {}
     }
 }
@@ -268,6 +274,8 @@ impl Session {
         for thread in self.threads {
             let _ = thread.join();
         }
+        self.channel.end();
+        let _ = self.watch.join();
     }
 }
 

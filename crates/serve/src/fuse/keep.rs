@@ -1,0 +1,178 @@
+//! Room for an image that is written when its mount has ended.
+//!
+//! Place in the data flow: [`super::medium`] reserves it before the mount and fills it at the end. The room is a file without a name
+//! in the image's directory, so a process that is killed leaves nothing behind; once it is whole and on the host's disk, it takes the
+//! place of the image. Whoever looks sees the image of before the mount, or all of it.
+//!
+//! Invariant: what cannot be written is not given up. The device stays in memory, and its contents can still go elsewhere.
+
+use flashweir_fs::port::BLOCK_BYTES;
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat, openat, statvfs};
+use rustix::io::Errno;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+/// Room for an image.
+#[derive(Debug)]
+pub(super) struct Room {
+    file: File,
+    /// Where the file is, if the host's file system has none without a name.
+    named: Option<PathBuf>,
+}
+
+/// The directory of a file.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A name beside a file that nobody else uses.
+fn beside(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.weir", std::process::id()))
+}
+
+impl Room {
+    /// Room for `blocks` beside `path`. Host file systems that reserve nothing give what is there later.
+    ///
+    /// # Errors
+    /// There is too little of it, or nothing can be written there.
+    pub(super) fn reserve(path: &Path, blocks: u64) -> Result<Self, String> {
+        let room = Self::new(path, blocks).map_err(|error| format!("{}: {error}", path.display()))?;
+        match fallocate(&room.file, FallocateFlags::empty(), 0, blocks * BLOCK_BYTES as u64) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(room),
+            Err(Errno::NOSPC | Errno::DQUOT) => Err(too_little(path, blocks)),
+            Err(errno) => Err(format!("{}: {}", path.display(), io::Error::from(errno))),
+        }
+    }
+
+    /// A file for an image, of which no room is reserved.
+    pub(super) fn new(path: &Path, blocks: u64) -> io::Result<Self> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let nameless = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let room = match openat(CWD, directory_of(path), nameless, mode) {
+            Ok(file) => Self { file: file.into(), named: None },
+            // Kernels and file systems that have no such files.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+                let name = beside(path);
+                let file = File::options().read(true).write(true).create(true).truncate(true).open(&name)?;
+                Self { file, named: Some(name) }
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        room.file.set_len(blocks * BLOCK_BYTES as u64)?;
+        Ok(room)
+    }
+
+    /// The file.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives ranges of blocks back, first and end, in which nothing was written.
+    pub(super) fn punch(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        for (first, end) in ranges.into_iter().filter(|(first, end)| first < end) {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
+            // Zeros that take room are as good.
+            let _ = fallocate(&self.file, how, bytes(first), bytes(end - first));
+        }
+    }
+
+    /// Makes it durable, and the file of that name.
+    pub(super) fn take_place(mut self, path: &Path, permissions: Option<Permissions>) -> io::Result<()> {
+        if let Some(permissions) = permissions {
+            self.file.set_permissions(permissions)?;
+        }
+        self.file.sync_all()?;
+        let name = match &self.named {
+            Some(name) => name.clone(),
+            None => {
+                let name = beside(path);
+                let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                linkat(CWD, own, CWD, &name, AtFlags::SYMLINK_FOLLOW)?;
+                self.named = Some(name.clone());
+                name
+            }
+        };
+        std::fs::rename(&name, path)?;
+        self.named = None;
+        File::open(directory_of(path))?.sync_all()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(name) = &self.named {
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+fn too_little(path: &Path, blocks: u64) -> String {
+    let directory = directory_of(path);
+    let free = statvfs(directory).map_or(0, |of| of.f_bavail * of.f_frsize);
+    format!(
+        "{}: it is written anew when the mount ends, for which {} may need {} bytes, and has {free} free: expected more room, \
+         a volume (weir volume create), or --no-reserve",
+        path.display(),
+        directory.display(),
+        blocks * BLOCK_BYTES as u64
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    struct Dir(PathBuf);
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn dir(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("weir-keep-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+
+    fn names(dir: &Dir) -> Vec<String> {
+        let entries = std::fs::read_dir(&dir.0).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn room_takes_the_place_of_an_image_when_it_is_whole() {
+        let dir = dir("whole");
+        let path = dir.0.join("disk.img");
+        std::fs::write(&path, "before").unwrap();
+        let room = Room::reserve(&path, 2).unwrap();
+        room.file().write_all(b"after").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"before");
+        room.punch([(1, 2), (2, 2)]);
+        room.take_place(&path, None).unwrap();
+        let mut found = Vec::new();
+        File::open(&path).unwrap().read_to_end(&mut found).unwrap();
+        assert_eq!((found.len(), &found[..5]), (2 * BLOCK_BYTES, &b"after"[..]));
+        assert_eq!(names(&dir), ["disk.img"]);
+    }
+
+    #[test]
+    fn room_that_is_given_up_leaves_nothing() {
+        let dir = dir("given-up");
+        drop(Room::reserve(&dir.0.join("disk.img"), 2).unwrap());
+        assert_eq!(names(&dir), Vec::<String>::new());
+    }
+
+    #[test]
+    fn room_that_is_not_there_is_refused_with_the_numbers() {
+        let dir = dir("too-little");
+        let why = Room::reserve(&dir.0.join("disk.img"), 1 << 40).unwrap_err();
+        assert!(why.contains("disk.img") && why.contains("--no-reserve"), "{why}");
+    }
+}
