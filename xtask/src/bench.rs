@@ -3,7 +3,7 @@
 //! A bar is a ratio of counts to CPU seconds, or a number of bytes; wall-clock time is judged nowhere.
 
 use crate::ci::cargo;
-use crate::host::{commit, machine, out_dir, seed, target_dir};
+use crate::host::{commit, machine, out_dir, published, seed};
 use crate::steps::take;
 use crate::{bench_mount, bench_nbd};
 use serde_json::{Value, json};
@@ -48,8 +48,8 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         }
     }
     let seed = seed()?;
-    take(cargo(seed).args(["build", "--locked", "--release", "--quiet", "-p", "flashweir-benches"]))?;
-    let program = target_dir().join("release").join("flashweir-benches");
+    take(cargo(seed).args(["build", "--locked", "--profile", "dist", "--quiet", "-p", "flashweir-benches"]))?;
+    let program = published("flashweir-benches");
     let wanted = |name: &str| names.is_empty() || names.contains(&name);
     let mut table = Table::default();
     println!("{}", machine());
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         table.add(name, value, unit, *bar, answer);
     }
     if served.into_iter().chain([LATENCY]).any(wanted) {
-        take(cargo(seed).args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]))?;
+        take(cargo(seed).args(["build", "--locked", "--profile", "dist", "--quiet", "--bin", "weir"]))?;
     }
     for (name, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
         let (ours, theirs) = bench_nbd::speed(rw, depth)?;

@@ -8,7 +8,7 @@
 //! is one of FUSE, as before ours.
 
 use crate::bench_nbd::fio_iops;
-use crate::host::{on_path, target_dir};
+use crate::host::{on_path, published};
 use crate::steps::take;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -78,7 +78,7 @@ impl Rig {
 
     /// Ours: ext4 on a device as fast as possible.
     fn ours(&mut self) -> Result<PathBuf, String> {
-        let (weir, at) = (target_dir().join("release").join("weir"), self.make("ours")?);
+        let (weir, at) = (published("weir"), self.make("ours")?);
         let image = self.dir.join("memory").join("ours.img");
         take(Command::new(&weir).args(["mkfs", "ext4"]).arg(&image).args(["--size", "1GiB"]))?;
         let mut command = Command::new(&weir);

@@ -3,7 +3,7 @@
 //! Both servers hold their disk in memory and are asked by fio through the same kind of socket, in turns, so that what
 //! the machine does meanwhile hits both. The median of the turns counts.
 
-use crate::host::{on_path, target_dir};
+use crate::host::{on_path, published};
 use crate::steps::take;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -93,7 +93,7 @@ pub(crate) fn fio_iops(target: &[&str], rw: &str, depth: u32, seconds: u32) -> R
 }
 
 fn weir(arguments: &[&str], socket: &Path) -> Result<Server, String> {
-    let mut command = Command::new(target_dir().join("release").join("weir"));
+    let mut command = Command::new(published("weir"));
     command.arg("serve").args(arguments).arg("--json").arg("--unix").arg(socket);
     Server::start(command, socket)
 }

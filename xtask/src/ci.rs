@@ -1,4 +1,7 @@
-//! `cargo xtask ci`: every step that a change must pass.
+//! `cargo xtask check` and `cargo xtask ci`: every step that a change must pass.
+//!
+//! `check` needs the Rust toolchain and nothing else: no root, no `/dev/fuse`, no package. `ci` is the same, then what needs more: a
+//! built `weir`, outside programs and file systems that judge it.
 //!
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
@@ -23,6 +26,15 @@ const MUTANT_STATES: u32 = 2_000_000;
 /// The step that builds what later ones run.
 pub(crate) const BUILD: &str = "build weir";
 
+/// Runs what needs neither root nor any program but those of the toolchain; says whether nothing failed.
+pub(crate) fn check() -> Result<bool, String> {
+    let seed = seed()?;
+    println!("seed {seed} (again: FLASHWEIR_SEED={seed} cargo xtask check)");
+    let mut steps = Steps::default();
+    checks(&mut steps, seed);
+    Ok(steps.summary())
+}
+
 /// Runs all steps; says whether none failed.
 pub(crate) fn run() -> Result<bool, String> {
     let seed = seed()?;
@@ -33,6 +45,16 @@ pub(crate) fn run() -> Result<bool, String> {
         Ok(note) => Verdict::Passed(note),
         Err(why) => Verdict::Failed(why),
     });
+    checks(&mut steps, seed);
+    steps.step("licences and sources of dependencies", || deny(seed));
+    let built = steps.step(BUILD, || show(&mut weir_builds(seed)));
+    if built {
+        with_weir(&mut steps, seed, &out)?;
+    }
+    Ok(steps.summary())
+}
+
+fn checks(steps: &mut Steps, seed: u64) {
     steps.step("format", || show(cargo(seed).args(["fmt", "--all", "--check"])));
     steps.step("clippy", || {
         let what = ["clippy", "--locked", "--workspace", "--all-targets", "--quiet"];
@@ -47,12 +69,6 @@ pub(crate) fn run() -> Result<bool, String> {
     steps.step("documentation tests", || {
         show(cargo(seed).args(["test", "--locked", "--workspace", "--doc", "--quiet"]))
     });
-    steps.step("licences and sources of dependencies", || deny(seed));
-    let built = steps.step(BUILD, || show(&mut weir_builds(seed)));
-    if built {
-        with_weir(&mut steps, seed, &out)?;
-    }
-    Ok(steps.summary())
 }
 
 fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
@@ -103,7 +119,7 @@ pub(crate) fn cargo(seed: u64) -> Command {
 /// Builds `weir` and the examples with which judges work, all at once: cargo then agrees with itself about features.
 pub(crate) fn weir_builds(seed: u64) -> Command {
     let mut command = cargo(seed);
-    command.args(["build", "--locked", "--profile", "ci", "--quiet", "--bin", "weir"]);
+    command.args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]);
     command.args(["--example", "live_cuts", "--example", "tree"]);
     command
 }

@@ -18,9 +18,14 @@ pub(crate) fn target_dir() -> PathBuf {
     }
 }
 
-/// What was built in the profile `ci`, by its path there.
+/// What was built in the profile `release`, by its path there.
 pub(crate) fn built(name: &str) -> PathBuf {
-    target_dir().join("ci").join(name)
+    target_dir().join("release").join(name)
+}
+
+/// What was built in the profile `dist`, by its path there.
+pub(crate) fn published(name: &str) -> PathBuf {
+    target_dir().join("dist").join(name)
 }
 
 /// A directory for what this tool leaves behind.

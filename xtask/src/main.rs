@@ -1,4 +1,4 @@
-//! The project's one tool: `cargo xtask ci`, `cargo xtask bench`, `cargo xtask evidence`.
+//! The project's one tool: `cargo xtask check`, `cargo xtask ci`, `cargo xtask bench`, `cargo xtask evidence`.
 //!
 //! Place: outside of the simulator; it starts cargo and `weir` and judges what they answer.
 //!
@@ -28,13 +28,15 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask <command>
 
-  ci                       everything that CI runs, one summary at the end
+  check                    format, lints, documentation, tests: the toolchain is enough, root is not needed
+  ci                       everything that CI runs, one summary at the end: `check`, and what needs root, /dev/fuse and
+                           Debian packages, which it installs and names
   serve-judges [NAME...]   outside tools and file systems against a running `weir serve`; without a name: all
   f2fs-judges [NAME...]    the F2FS format before its own tools and the Linux kernel; without a name: all
   ext4-judges [NAME...]    the ext4 format before its own tools and the Linux kernel; without a name: all
   mount-judges [NAME...]   programs, test suites and power cuts on `weir mount`; without a name: all
   bench [--check] [--runs N] [NAME...]
-                           speed and memory bars in release; --check fails where a bar is missed
+                           speed and memory bars, profile dist; --check fails where a bar is missed
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
 
 environment:
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
+        ["check"] => ci::check(),
         ["ci"] => ci::run(),
         ["serve-judges", rest @ ..] => serve::JUDGES.run(rest),
         ["f2fs-judges", rest @ ..] => f2fs::JUDGES.run(rest),

@@ -26,7 +26,7 @@ const PACKAGES: [(&str, &str, &str); 19] = [
     ("rocksdb-tools", "db_bench", "a database on a mount"),
 ];
 
-/// Installs what is missing; says what it did.
+/// Installs what is missing, each with what it is for; says what it did.
 pub(crate) fn install_missing() -> Result<String, String> {
     let missing: Vec<&str> = PACKAGES.iter().filter(|p| !on_path(p.1)).map(|p| p.0).collect();
     if missing.is_empty() {
@@ -34,6 +34,9 @@ pub(crate) fn install_missing() -> Result<String, String> {
     }
     if !on_path("apt-get") {
         return Err(format!("please install {}; this is not a Debian system", missing.join(", ")));
+    }
+    for (package, _, purpose) in PACKAGES.iter().filter(|package| missing.contains(&package.0)) {
+        println!("   installs {package}: {purpose}");
     }
     let apt = |args: &[&str]| {
         let mut command = if is_root() { Command::new("apt-get") } else { Command::new("sudo") };

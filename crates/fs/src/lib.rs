@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acl;
+mod any;
 pub mod ext4;
 pub mod f2fs;
 pub mod format;
@@ -15,3 +16,5 @@ pub mod order;
 pub mod port;
 pub mod vfs;
 pub mod xattrs;
+
+pub use any::{AnyFs, Boxed};

@@ -22,11 +22,12 @@ use flashweir_core::metrics::Metric;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
-use flashweir_fs::ext4::{self, Before, Ext4, Ext4Metrics, Ext4Options};
-use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing};
+use flashweir_fs::AnyFs;
+use flashweir_fs::ext4::{self, Before, Ext4Metrics, Ext4Options};
+use flashweir_fs::f2fs::{self, F2fsMetrics, F2fsOptions, Flushing};
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{ConfigError, Creds, Errno, Fs, MountOptions, Process, Vfs, VfsMetrics};
+use flashweir_fs::vfs::{ConfigError, Creds, Errno, MountOptions, Process, Vfs, VfsMetrics};
 use flashweir_host::HostConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -186,132 +187,88 @@ impl fmt::Display for FilesError {
 
 impl std::error::Error for FilesError {}
 
-/// A file system that is mounted from what is on a device.
-pub trait Mountable: Fs + Sized {
-    /// Its name.
-    const NAME: &'static str;
-
-    /// Mounts it, with recovery, as its format says; options of another format are its defaults.
-    ///
-    /// # Errors
-    /// What the format says of the medium.
-    #[expect(async_fn_in_trait, reason = "a stack has one thread: no future needs to be Send")]
-    async fn mount_on(disk: Rc<dyn BlockPort>, flush: FlushMode, format: &Format)
-    -> Result<Self, FilesError>;
-}
-
-impl Mountable for F2fs {
-    const NAME: &'static str = "F2FS";
-
-    async fn mount_on(
-        disk: Rc<dyn BlockPort>,
-        flush: FlushMode,
-        format: &Format,
-    ) -> Result<Self, FilesError> {
-        let fsync = match flush {
-            FlushMode::RangeFlush => Flushing::RangeFlush,
-            FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
-        };
-        let (range_checkpoints, fastboot, commit_mode) = match *format {
-            Format::F2fs { range_checkpoints, fastboot, commit_mode } => {
-                (range_checkpoints, fastboot, commit_mode)
-            }
-            Format::Ext4(_) => (false, false, CommitMode::Legacy),
-        };
-        let checkpoint = if range_checkpoints { fsync } else { Flushing::Flush };
-        let options = F2fsOptions { fsync, checkpoint, fastboot, commit_mode, ..F2fsOptions::default() };
-        Self::mount_with(disk, options)
-            .await
-            .map_err(|error| FilesError::Volume { format: Self::NAME, error: error.to_string() })
+impl Format {
+    /// Name of the file system.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::F2fs { .. } => "F2FS",
+            Self::Ext4(_) => "ext4",
+        }
     }
 }
 
-impl Mountable for Ext4 {
-    const NAME: &'static str = "ext4";
-
-    async fn mount_on(
-        disk: Rc<dyn BlockPort>,
-        _flush: FlushMode,
-        format: &Format,
-    ) -> Result<Self, FilesError> {
-        let options = match format {
-            Format::Ext4(options) => options.clone(),
-            Format::F2fs { .. } => Ext4Options::default(),
-        };
-        Self::mount_with(disk, options)
-            .await
-            .map_err(|error| FilesError::Volume { format: Self::NAME, error: error.to_string() })
+/// Mounts a file system from what is on a device, with recovery, as the format says.
+///
+/// # Errors
+/// What the format says of the medium.
+pub async fn mount_on(
+    disk: Rc<dyn BlockPort>,
+    flush: FlushMode,
+    format: &Format,
+) -> Result<AnyFs, FilesError> {
+    let error = |error: String| FilesError::Volume { format: format.name(), error };
+    match format {
+        Format::F2fs { range_checkpoints, fastboot, commit_mode } => {
+            let fsync = match flush {
+                FlushMode::RangeFlush => Flushing::RangeFlush,
+                FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
+            };
+            let checkpoint = if *range_checkpoints { fsync } else { Flushing::Flush };
+            let (fastboot, commit_mode) = (*fastboot, *commit_mode);
+            let options = F2fsOptions { fsync, checkpoint, fastboot, commit_mode, ..F2fsOptions::default() };
+            AnyFs::f2fs(disk, options).await.map_err(|why| error(why.to_string()))
+        }
+        Format::Ext4(options) => {
+            AnyFs::ext4(disk, options.clone()).await.map_err(|why| error(why.to_string()))
+        }
     }
 }
 
-/// A file system that a setup can ask for.
-#[expect(async_fn_in_trait, reason = "a stack has one thread: no future needs to be Send")]
-pub trait Volume: Mountable {
-    /// What it counts.
-    type Metrics: Clone;
-    /// Its name before its counters.
-    const PREFIX: &'static str;
-
-    /// Makes a volume as the setup says, and mounts it.
-    async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError>;
-
-    /// What it counted since the mount.
-    fn counters(&self) -> Self::Metrics;
-
-    /// What it counted between two moments.
-    fn counted(later: &Self::Metrics, earlier: &Self::Metrics) -> Vec<Metric>;
+/// Makes a volume on an empty device, and mounts it.
+///
+/// # Errors
+/// What the format says of the medium.
+pub async fn make(port: Port, flush: FlushMode, format: &Format) -> Result<AnyFs, FilesError> {
+    let error = |error: String| FilesError::Volume { format: format.name(), error };
+    match format {
+        Format::F2fs { .. } => {
+            let volume = f2fs::Options::new(port.capacity_blocks());
+            f2fs::mkfs(&port, &volume).await.map(drop).map_err(|why| error(why.to_string()))?;
+        }
+        Format::Ext4(_) => {
+            let volume =
+                ext4::Options { before: Before::Zeros, ..ext4::Options::new(port.capacity_blocks()) };
+            ext4::mkfs(&port, &volume).await.map(drop).map_err(|why| error(why.to_string()))?;
+        }
+    }
+    mount_on(Rc::new(port), flush, format).await
 }
 
-impl Volume for F2fs {
-    type Metrics = F2fsMetrics;
-    const PREFIX: &'static str = "f2fs";
-
-    async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
-        let wrong = |error: f2fs::Error| FilesError::Volume { format: "F2FS", error: error.to_string() };
-        f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.map_err(wrong)?;
-        Self::mount_on(Rc::new(port), setup.flush, &setup.format).await
-    }
-
-    fn counters(&self) -> F2fsMetrics {
-        self.metrics()
-    }
-
-    fn counted(later: &F2fsMetrics, earlier: &F2fsMetrics) -> Vec<Metric> {
-        later.since(earlier).list().to_vec()
-    }
+/// What a file system counted.
+#[derive(Clone, Debug)]
+enum FsCounters {
+    F2fs(F2fsMetrics),
+    Ext4(Ext4Metrics),
+    Mem,
 }
 
-impl Volume for Ext4 {
-    type Metrics = Ext4Metrics;
-    const PREFIX: &'static str = "ext4";
-
-    async fn make(setup: &Setup, port: Port) -> Result<Self, FilesError> {
-        make_ext4_volume(&port).await?;
-        Self::mount_on(Rc::new(port), setup.flush, &setup.format).await
+impl FsCounters {
+    fn of(fs: &AnyFs) -> Self {
+        match fs {
+            AnyFs::F2fs(fs) => Self::F2fs(fs.metrics()),
+            AnyFs::Ext4(fs) => Self::Ext4(fs.metrics()),
+            AnyFs::Mem(_) => Self::Mem,
+        }
     }
 
-    fn counters(&self) -> Ext4Metrics {
-        self.metrics()
+    /// What it counted since, with the name that goes before its counters.
+    fn since(&self, earlier: &Self) -> (&'static str, Vec<Metric>) {
+        match (self, earlier) {
+            (Self::F2fs(later), Self::F2fs(earlier)) => ("f2fs", later.since(earlier).list().to_vec()),
+            (Self::Ext4(later), Self::Ext4(earlier)) => ("ext4", later.since(earlier).list().to_vec()),
+            _ => ("memory", Vec::new()),
+        }
     }
-
-    fn counted(later: &Ext4Metrics, earlier: &Ext4Metrics) -> Vec<Metric> {
-        later.since(earlier).list().to_vec()
-    }
-}
-
-/// An ext4 volume on an empty device.
-async fn make_ext4_volume(port: &Port) -> Result<(), FilesError> {
-    let volume = ext4::Options { before: Before::Zeros, ..ext4::Options::new(port.capacity_blocks()) };
-    ext4::mkfs(port, &volume)
-        .await
-        .map(drop)
-        .map_err(|error| FilesError::Volume { format: Ext4::NAME, error: error.to_string() })
-}
-
-/// The same, mounted.
-pub(crate) async fn make_ext4(port: Port, options: Ext4Options) -> Result<Ext4, FilesError> {
-    make_ext4_volume(&port).await?;
-    Ext4::mount_on(Rc::new(port), FlushMode::Flush, &Format::Ext4(options)).await
 }
 
 /// Moments between two reports of progress.
@@ -326,23 +283,13 @@ pub fn run(
     setup: &Setup,
     progress: &mut dyn FnMut(Option<f64>) -> bool,
 ) -> Result<Option<FilesResult>, FilesError> {
-    match setup.format {
-        Format::F2fs { .. } => run_on::<F2fs>(setup, progress),
-        Format::Ext4(_) => run_on::<Ext4>(setup, progress),
-    }
-}
-
-fn run_on<F: Volume>(
-    setup: &Setup,
-    progress: &mut dyn FnMut(Option<f64>) -> bool,
-) -> Result<Option<FilesResult>, FilesError> {
     let options = DeviceOptions { seed: setup.seed, track_contents: true, planted: None };
     let device = Device::new(setup.device.clone(), options);
     let mut stack = match setup.block_layer {
         None => Stack::new(device, setup.flush),
         Some(ref host) => Stack::with_block_layer(device, setup.flush, host.clone()),
     };
-    let preparing = stack.spawn_for(prepare::<F>(setup.clone(), stack.port(), stack.handle()));
+    let preparing = stack.spawn_for(prepare(setup.clone(), stack.port(), stack.handle()));
     while !preparing.is_set() {
         go_on(&mut stack, || preparing.is_set())?;
         if !progress(None) {
@@ -375,7 +322,7 @@ fn run_on<F: Volume>(
     let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
-    let mut metrics = later.since::<F>(&earlier);
+    let mut metrics = later.since(&earlier);
     metrics.insert("trace_hash".into(), stack.trace_hash());
     Ok(Some(FilesResult {
         device: setup.device.name.clone(),
@@ -413,34 +360,34 @@ fn go_on(stack: &mut Stack, is_done: impl Fn() -> bool) -> Result<(), FilesError
 
 /// Counters at an instant.
 #[derive(Clone, Debug)]
-pub struct Counters<M> {
+pub struct Counters {
     /// The instant.
     pub at: Instant,
     /// Of the device.
     pub device: DeviceMetrics,
     vfs: VfsMetrics,
-    fs: M,
+    fs: FsCounters,
 }
 
-impl<M> Counters<M> {
-    async fn at<F: Volume<Metrics = M>>(at: Instant, port: Port, vfs: Vfs<F>, handle: Handle) -> Self {
+impl Counters {
+    async fn at(at: Instant, port: Port, vfs: Vfs<AnyFs>, handle: Handle) -> Self {
         handle.sleep_until(at).await;
         Self::now(&port, &vfs, at)
     }
 
     /// Those of now, which is `at`.
-    pub fn now<F: Volume<Metrics = M>>(port: &Port, vfs: &Vfs<F>, at: Instant) -> Self {
+    pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
         let device = port.with_device(|device| *device.metrics());
-        Self { at, device, vfs: vfs.metrics(), fs: vfs.fs().counters() }
+        Self { at, device, vfs: vfs.metrics(), fs: FsCounters::of(vfs.fs()) }
     }
 
     /// What was counted since, by name.
-    pub fn since<F: Volume<Metrics = M>>(&self, earlier: &Self) -> BTreeMap<String, u64> {
+    pub fn since(&self, earlier: &Self) -> BTreeMap<String, u64> {
         let mut metrics = BTreeMap::new();
         let lists = [
             ("device", self.device.since(&earlier.device).list().to_vec()),
             ("vfs", self.vfs.since(&earlier.vfs).list().to_vec()),
-            (F::PREFIX, F::counted(&self.fs, &earlier.fs)),
+            self.fs.since(&earlier.fs),
         ];
         for (prefix, list) in lists {
             metrics.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
@@ -450,21 +397,17 @@ impl<M> Counters<M> {
 }
 
 /// A workload whose files are there.
-enum Ready<F: Fs> {
+enum Ready {
     Fio(Vec<FileJob>),
-    Filebench(String, Filebench<F>),
-    Tpcc(String, Tpcc<F>),
-    LinkBench(String, LinkBench<F>),
-    Insert(String, Insert<F>),
+    Filebench(String, Filebench<AnyFs>),
+    Tpcc(String, Tpcc<AnyFs>),
+    LinkBench(String, LinkBench<AnyFs>),
+    Insert(String, Insert<AnyFs>),
 }
 
 /// Makes and mounts the volume, and makes the files of all workloads.
-async fn prepare<F: Volume>(
-    setup: Setup,
-    port: Port,
-    handle: Handle,
-) -> Result<(Vfs<F>, Vec<Ready<F>>), FilesError> {
-    let fs = F::make(&setup, port).await?;
+async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>, Vec<Ready>), FilesError> {
+    let fs = make(port, setup.flush, &setup.format).await?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let process = vfs.process(Creds::ROOT);
     let oltp_run = |name: &str, run: RunOptions| RunOptions {
@@ -532,14 +475,19 @@ async fn prepare<F: Volume>(
 }
 
 /// A directory for a database.
-async fn make_dir<F: Fs>(process: &Process<F>, name: &str) -> Result<String, OltpError> {
+async fn make_dir(process: &Process<AnyFs>, name: &str) -> Result<String, OltpError> {
     let dir = format!("/{name}");
     let made = process.mkdir(&dir, 0o755).await;
     made.map_err(|errno| OltpError::Directory { path: dir.clone(), errno }).map(|_| dir)
 }
 
-impl<F: Fs> Ready<F> {
-    async fn run(self, setup: Setup, vfs: Vfs<F>, handle: Handle) -> Result<Vec<WorkloadResult>, FilesError> {
+impl Ready {
+    async fn run(
+        self,
+        setup: Setup,
+        vfs: Vfs<AnyFs>,
+        handle: Handle,
+    ) -> Result<Vec<WorkloadResult>, FilesError> {
         match self {
             Self::Fio(jobs) => {
                 let process = vfs.process(Creds::ROOT);

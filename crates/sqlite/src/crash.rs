@@ -22,12 +22,9 @@ use crate::workload::{
 use flashweir_core::Duration;
 use flashweir_core::random::{Stream, mix};
 use flashweir_device::Device;
-use flashweir_fs::ext4::Ext4;
-use flashweir_fs::f2fs::F2fs;
 use flashweir_fs::vfs::Creds;
 use flashweir_lab::crash::files::Format;
 use flashweir_lab::crash::files::cuts::{Cuts, awake, image_of, medium};
-use flashweir_lab::crash::files::format::Tested;
 use flashweir_lab::crash::files::volume::{Base, Setup, mount};
 use flashweir_lab::stack::{FlushMode, Stack};
 use serde::{Deserialize, Serialize};
@@ -292,16 +289,13 @@ impl Case {
 
     fn explore(&self) -> (Counts, Option<Violation>) {
         let mut counts = Counts { cases: 1, transactions: self.options.transactions, ..Counts::default() };
-        let violation = match self.base.format {
-            Format::F2fs | Format::F2fsDual => self.explore_on::<F2fs>(&mut counts),
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => self.explore_on::<Ext4>(&mut counts),
-        };
-        let violation = violation.err().map(|(cut, what)| Violation { what, seed: self.seed, cut });
+        let violation =
+            self.judge(&mut counts).err().map(|(cut, what)| Violation { what, seed: self.seed, cut });
         (counts, violation)
     }
 
-    fn explore_on<F: Tested>(&self, counts: &mut Counts) -> Result<(), (Option<u32>, String)> {
-        let (history, cuts, end) = caught(|| self.drive::<F>()).map_err(|what| (None, what))?;
+    fn judge(&self, counts: &mut Counts) -> Result<(), (Option<u32>, String)> {
+        let (history, cuts, end) = caught(|| self.drive()).map_err(|what| (None, what))?;
         (counts.cuts, counts.allowed) = (cuts.situations(), cuts.allowed());
         let mut states = BTreeMap::new();
         let mut changes = Changes::new(&self.options, self.seed);
@@ -320,8 +314,7 @@ impl Case {
                 Some(there) => *there,
                 None => {
                     let is_used = mix(image).is_multiple_of(EXERCISE_EVERY);
-                    let (found, there) =
-                        caught(|| self.open::<F>(device, &states, is_used)).map_err(wrong)?;
+                    let (found, there) = caught(|| self.open(device, &states, is_used)).map_err(wrong)?;
                     counts.opened += 1;
                     counts.exercised += u64::from(is_used);
                     counts.recovered += u64::from(found.is_recovered);
@@ -350,14 +343,14 @@ impl Case {
     }
 
     /// Does the transactions. Gives what happened when, the cuts, and the last turn.
-    fn drive<F: Tested>(&self) -> Result<(History, Cuts, u32), String> {
+    fn drive(&self) -> Result<(History, Cuts, u32), String> {
         let device = awake(&self.base, None, medium(&self.base));
         let mut stack = Stack::with_digest(device, self.mode);
         let (port, handle, setup) = (Rc::new(stack.port()), stack.handle(), self.setup());
         let host = HostOptions { plan: self.plan, seed: self.seed, epoch_seconds: 0 };
         let (plan, options, seed) = (self.plan, self.options, self.seed);
         let guest = stack.block_on(async move {
-            let vfs = mount::<F>(port, handle.clone(), setup).await?;
+            let vfs = mount(port, handle.clone(), setup).await?;
             let guest = Guest::new(vfs.process(Creds::ROOT), handle, host);
             let made = guest.run(move |_| workload::prepare(&plan, &options, seed)).await;
             made.map_err(|error| error.to_string())?;
@@ -396,7 +389,7 @@ impl Case {
 
     /// Mounts the volume of a device, lets SQLite look at the database, and perhaps use it. Gives what is there, and after how many
     /// transactions that was so.
-    fn open<F: Tested>(
+    fn open(
         &self,
         device: Device,
         states: &BTreeMap<Rows, u64>,
@@ -408,7 +401,7 @@ impl Case {
         let host = HostOptions { plan, seed: self.seed ^ 1 << 32, epoch_seconds: 0 };
         let (options, seed) = (self.options, self.seed);
         let guest = stack.block_on(async move {
-            let vfs = mount::<F>(port, handle.clone(), setup).await?;
+            let vfs = mount(port, handle.clone(), setup).await?;
             Ok::<_, String>(Guest::new(vfs.process(Creds::ROOT), handle, host))
         });
         let guest = guest.ok_or("the mount waits for ever")?.map_err(|what| format!("mount: {what}"))?;

@@ -13,11 +13,9 @@ use flashweir_core::Duration;
 use flashweir_core::executor::Handle;
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
-use flashweir_fs::ext4::Ext4;
-use flashweir_fs::f2fs::F2fs;
 use flashweir_fs::vfs::{Creds, MountOptions, Vfs};
 use flashweir_host::HostConfig;
-use flashweir_lab::files::{self, Counters, FilesError, Format, Volume};
+use flashweir_lab::files::{self, Counters, FilesError, Format};
 use flashweir_lab::results::{DeviceTotals, WorkloadResult};
 use flashweir_lab::stack::{FlushMode, Port, Stack};
 use serde::{Deserialize, Serialize};
@@ -141,28 +139,10 @@ const MOMENTS: u32 = 1 << 14;
 /// # Errors
 /// See [`RunError`].
 pub fn run(setup: &Setup, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<SqliteResult>, RunError> {
-    match setup.format {
-        Format::F2fs { .. } => run_on::<F2fs>(setup, goes_on),
-        Format::Ext4(_) => run_on::<Ext4>(setup, goes_on),
-    }
-}
-
-/// What the measured part of a run gives.
-struct Done<M> {
-    measured: Measured,
-    phases: Phases,
-    earlier: Counters<M>,
-    later: Counters<M>,
-}
-
-fn run_on<F: Volume>(
-    setup: &Setup,
-    goes_on: &mut dyn FnMut() -> bool,
-) -> Result<Option<SqliteResult>, RunError> {
     let options = DeviceOptions { seed: setup.seed, track_contents: true, planted: None };
     let device = Device::new(setup.device.clone(), options);
     let mut stack = Stack::with_block_layer(device, setup.flush, HostConfig::default());
-    let running = stack.spawn_for(task::<F>(setup.clone(), stack.port(), stack.handle()));
+    let running = stack.spawn_for(task(setup.clone(), stack.port(), stack.handle()));
     while !running.is_set() {
         for _ in 0..MOMENTS {
             if running.is_set() {
@@ -177,7 +157,7 @@ fn run_on<F: Volume>(
         }
     }
     let Done { measured, phases, earlier, later } = running.take().ok_or(FilesError::Stuck)??;
-    let mut metrics = later.since::<F>(&earlier);
+    let mut metrics = later.since(&earlier);
     metrics.insert("trace_hash".into(), stack.trace_hash());
     let mut phases: Vec<PhaseResult> = phases
         .into_iter()
@@ -215,6 +195,14 @@ fn run_on<F: Volume>(
     }))
 }
 
+/// What the measured part of a run gives.
+struct Done {
+    measured: Measured,
+    phases: Phases,
+    earlier: Counters,
+    later: Counters,
+}
+
 /// The file system and its mode, for people.
 fn name_of(format: &Format) -> String {
     use flashweir_fs::ext4::Journaling;
@@ -237,21 +225,8 @@ fn name_of(format: &Format) -> String {
     }
 }
 
-async fn task<F: Volume>(setup: Setup, port: Port, handle: Handle) -> Result<Done<F::Metrics>, RunError> {
-    let volume = files::Setup {
-        device: setup.device,
-        flush: setup.flush,
-        format: setup.format,
-        block_layer: Some(HostConfig::default()),
-        mount: setup.mount.clone(),
-        workloads: Vec::new(),
-        seed: setup.seed,
-        interval: setup.interval,
-        ramp: Duration::ZERO,
-        runtime: None,
-        is_direct: false,
-    };
-    let fs = F::make(&volume, port.clone()).await?;
+async fn task(setup: Setup, port: Port, handle: Handle) -> Result<Done, RunError> {
+    let fs = files::make(port.clone(), setup.flush, &setup.format).await?;
     let epoch_seconds = setup.mount.epoch_seconds;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let (plan, options, seed) = (setup.plan, setup.workload, setup.seed);

@@ -14,6 +14,7 @@ use super::layout::inode::{self, Inode};
 use super::layout::journal::JournalSuperblock;
 use super::layout::superblock::{self, BYTES, Feature, Features, state};
 use super::layout::{Addr, Geometry, Group, Ino, Superblock, dirent};
+use crate::any::Boxed;
 use crate::format::{Kind, Time, set_slot_bit};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Write, bytes_of};
 use flashweir_core::Payload;
@@ -466,7 +467,11 @@ fn plan_journal(
 }
 
 /// Makes an empty volume. Errors: options that make none, and the port's.
-pub async fn mkfs(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
+pub fn mkfs<'a>(port: &'a dyn BlockPort, options: &'a Options) -> Boxed<'a, Result<Superblock>> {
+    Box::pin(make(port, options))
+}
+
+async fn make(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
     let plan = plan(options)?;
     if options.blocks > port.capacity_blocks() {
         let (wanted, has) = (options.blocks, port.capacity_blocks());

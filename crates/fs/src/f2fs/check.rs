@@ -16,6 +16,7 @@ use super::layout::summary::Owner;
 use super::layout::tables::{NatEntry, SitEntry};
 use super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock, xattr};
 use super::volume::Volume;
+use crate::any::Boxed;
 pub use crate::format::Problem;
 use crate::format::{PROBLEMS_MAX, unless_port};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
@@ -69,7 +70,11 @@ impl Report {
 }
 
 /// Checks a volume. Errors: it cannot be mounted, or the port fails.
-pub async fn check(port: Rc<dyn BlockPort>) -> Result<Report> {
+pub fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Report>> {
+    Box::pin(look(port))
+}
+
+async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
     let volume = Volume::mount(port).await?;
     let mut checker = Checker {
         nat: volume.nat_entries().await?,

@@ -14,6 +14,7 @@ use super::layout::summary::{Owner, Summary, encode_compact};
 use super::layout::superblock::{BITMAP_BYTES_MAX, Features, LABEL_UNITS, NAT_PER_BLOCK, SIT_PER_BLOCK};
 use super::layout::tables::{NatEntry, SitEntry, encode_sit_journal};
 use super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock};
+use crate::any::Boxed;
 use crate::port::{BLOCK_BYTES, Block, BlockBytes, BlockPort, Write, bytes_of, payload_of};
 use flashweir_core::Payload;
 
@@ -213,7 +214,11 @@ fn plan(options: &Options) -> Result<(Superblock, Overprovision)> {
 }
 
 /// Makes an empty volume. Errors: options that make none, and the port's.
-pub async fn mkfs(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
+pub fn mkfs<'a>(port: &'a dyn BlockPort, options: &'a Options) -> Boxed<'a, Result<Superblock>> {
+    Box::pin(make(port, options))
+}
+
+async fn make(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
     let (superblock, overprovision) = plan(options)?;
     if options.blocks > port.capacity_blocks() {
         let (wanted, has) = (options.blocks, port.capacity_blocks());

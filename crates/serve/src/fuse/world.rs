@@ -9,7 +9,7 @@
 use super::faults::Due;
 use super::kernel::{Inlet, NodeId, Notifier};
 use super::lazyfs::{COMMANDS, Command, Kept};
-use super::medium::{FormatKind, Held, Medium, OpenImage, Unkept, make, recognise};
+use super::medium::{Held, Medium, OpenImage, Unkept, make, recognise};
 use super::session::{MountConfig, Ready};
 use super::table::{Name, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
@@ -17,10 +17,9 @@ use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
 use flashweir_core::{Duration, Instant};
 use flashweir_device::DeviceOptions;
 use flashweir_device::config::Metadata;
-use flashweir_fs::ext4::Ext4;
-use flashweir_fs::f2fs::F2fs;
+use flashweir_fs::AnyFs;
 use flashweir_fs::vfs::{Fs, Vfs};
-use flashweir_lab::files::{Format, Mountable};
+use flashweir_lab::files::{Format, mount_on};
 use flashweir_lab::live::Tear;
 use flashweir_lab::stack::Stack;
 use std::cell::Cell;
@@ -155,13 +154,13 @@ enum Power {
     Lost(String),
 }
 
-struct World<F: Mountable> {
-    queue: Receiver<Message<F>>,
-    sender: SyncSender<Message<F>>,
-    inbox: VecDeque<Message<F>>,
+struct World {
+    queue: Receiver<Message<AnyFs>>,
+    sender: SyncSender<Message<AnyFs>>,
+    inbox: VecDeque<Message<AnyFs>>,
     notifier: Option<Notifier>,
     /// Absent before the kernel is there and after it has gone.
-    own: Option<Own<F>>,
+    own: Option<Own<AnyFs>>,
     /// Whether there were messages since it last had nothing to do.
     is_asked: bool,
     /// Whether it looks for more after an answer.
@@ -174,7 +173,7 @@ struct World<F: Mountable> {
     held: Option<Held>,
     /// Absent only while its power is being cut.
     stack: Option<Stack>,
-    table: Option<Rc<Table<F>>>,
+    table: Option<Rc<Table<AnyFs>>>,
     power: Power,
     pace: Pace,
     /// Requests that have not been answered.
@@ -204,9 +203,9 @@ pub(super) fn run(
         });
         let kind = kind.unwrap_or_else(|| Err("the device does not answer".into())).map_err(named)?;
         let format = stack.with_device(|device| (config.choose)(kind, device.config())).map_err(named)?;
-        Ok((held, stack, kind, format))
+        Ok((held, stack, format))
     })();
-    let (held, stack, kind, format) = match begun {
+    let (held, stack, format) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             let _ = ready.send(Err(error));
@@ -214,13 +213,10 @@ pub(super) fn run(
         }
     };
     config.mount.epoch_seconds = civil_time().seconds;
-    match kind {
-        FormatKind::F2fs => World::<F2fs>::live(config, held, stack, format, &path, ready),
-        FormatKind::Ext4 => World::<Ext4>::live(config, held, stack, format, &path, ready),
-    }
+    World::live(config, held, stack, format, &path, ready)
 }
 
-impl<F: Mountable> World<F> {
+impl World {
     fn live(
         config: MountConfig,
         held: Held,
@@ -261,7 +257,8 @@ impl<F: Mountable> World<F> {
             let geometry = device.geometry();
             (device.config().name.clone(), geometry.user_units * geometry.unit_bytes)
         });
-        let begun = Ready::new(world.sender.clone(), F::NAME, device, bytes, !world.config.write_through);
+        let begun =
+            Ready::new(world.sender.clone(), world.format.name(), device, bytes, !world.config.write_through);
         world.pace.set(world.stack().now());
         if ready.send(Ok(begun)).is_err() {
             return Ok(());
@@ -276,10 +273,9 @@ impl<F: Mountable> World<F> {
         let (port, handle) = (stack.port(), stack.handle());
         let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
         let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
-        let table: Option<Result<Table<F>, String>> = stack.block_on(async move {
-            let fs = F::mount_on(Rc::new(port.clone()), flush, &format)
-                .await
-                .map_err(|error| error.to_string())?;
+        let table: Option<Result<Table<AnyFs>, String>> = stack.block_on(async move {
+            let fs =
+                mount_on(Rc::new(port.clone()), flush, &format).await.map_err(|error| error.to_string())?;
             let vfs = Vfs::mount(fs, handle, options).map_err(|error| error.to_string())?;
             vfs.set_civil(civil_time());
             let table =
@@ -383,7 +379,7 @@ impl<F: Mountable> World<F> {
         }
     }
 
-    fn take(&mut self, message: Message<F>) -> ControlFlow<()> {
+    fn take(&mut self, message: Message<AnyFs>) -> ControlFlow<()> {
         match message {
             Message::Job(job) => {
                 if let Some(kept) = self.table.as_ref().and_then(|table| table.take_crash(Due::Next)) {

@@ -21,6 +21,7 @@ use super::layout::superblock::{Feature, state};
 use super::layout::xattr::{self, XattrBlock};
 use super::layout::{Addr, Geometry, Group, Ino, extent};
 use super::volume::Volume;
+use crate::any::Boxed;
 use crate::format::{Kind, PROBLEMS_MAX, u16_at, u32_at, unless_port};
 use crate::port::BlockPort;
 use crate::xattrs::{Xattr, value};
@@ -82,7 +83,11 @@ impl Report {
 }
 
 /// Checks a volume. Errors: there is none that could be looked at, or the port fails.
-pub async fn check(port: Rc<dyn BlockPort>) -> Result<Report> {
+pub fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Report>> {
+    Box::pin(look(port))
+}
+
+async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
     let (volume, problems) = Volume::open_broken(port).await?;
     let geometry = *volume.geometry();
     if geometry.blocks_count > BLOCKS_MAX {

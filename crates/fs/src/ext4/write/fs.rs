@@ -9,6 +9,7 @@ use super::names::Place;
 use super::state::{State, Step};
 use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::acl::{Acl, AclKind};
+use crate::any::Boxed;
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
 use crate::order::errno_of;
@@ -881,7 +882,9 @@ impl Fs for Ext4 {
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         let ino = number(ino)?;
         if self.options.journaling == Journaling::Journal {
-            return self.journal_pages(ino, pages, cause).await;
+            // Data that are journalled go the longer way, which the others need not hold.
+            let journalled: Boxed<'_, _> = Box::pin(self.journal_pages(ino, pages, cause));
+            return journalled.await;
         }
         let (mut at, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
         while at < pages.len() && result.is_ok() {

@@ -30,6 +30,7 @@ use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
+use crate::any::Boxed;
 use crate::order::{CommitMode, Dispatched, errno_of, is_kept};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event, Pool};
@@ -110,7 +111,11 @@ impl Ext4 {
 
     /// Mounts a volume for writing. Of one that was not unmounted the journal is replayed first; inodes that had lost their
     /// names are freed. Errors: those of [`Volume::mount`]; the volume can only be read, or has to be checked.
-    pub async fn mount_with(port: Rc<dyn BlockPort>, options: Ext4Options) -> Result<Self> {
+    pub fn mount_with(port: Rc<dyn BlockPort>, options: Ext4Options) -> Boxed<'static, Result<Self>> {
+        Box::pin(Self::open(port, options))
+    }
+
+    async fn open(port: Rc<dyn BlockPort>, options: Ext4Options) -> Result<Self> {
         let trusts_old = options.planted == Some(PlantedBug::TrustedOldCommits);
         let mut volume = Volume::mount_trusting(Rc::clone(&port), trusts_old).await?;
         check_writable(&volume)?;
@@ -294,27 +299,32 @@ impl Ext4 {
         }
     }
 
-    /// Brings a block of metadata into memory, unless it came meanwhile.
-    async fn load(&self, addr: Addr) -> Result<()> {
-        let geometry = self.state.borrow().geometry;
-        if !geometry.is_data(addr, 1) {
-            return corrupt(format!("a block of metadata is at {addr}, outside of the volume"));
-        }
-        let answer = self.port.read(Block(addr.0), 1).completed().await?;
-        self.state.borrow_mut().loaded(addr, block_of(&bytes_of(&answer[0]))?);
-        Ok(())
+    /// Brings a block of metadata into memory, unless it came meanwhile. In a box, since operations seldom stop and each of them would
+    /// hold what this takes.
+    fn load(&self, addr: Addr) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            let geometry = self.state.borrow().geometry;
+            if !geometry.is_data(addr, 1) {
+                return corrupt(format!("a block of metadata is at {addr}, outside of the volume"));
+            }
+            let answer = self.port.read(Block(addr.0), 1).completed().await?;
+            self.state.borrow_mut().loaded(addr, block_of(&bytes_of(&answer[0]))?);
+            Ok(())
+        })
     }
 
-    async fn load_inode(&self, ino: Ino) -> std::result::Result<(), Errno> {
-        loop {
-            let step = self.state.borrow_mut().loaded_inode(ino);
-            match step {
-                Ok(()) => return Ok(()),
-                Err(Stop::Failed(errno)) => return Err(errno),
-                Err(Stop::Block(addr)) => self.load(addr).await.map_err(|error| errno(&error))?,
-                Err(Stop::Inode(_)) => return Err(Errno::EUCLEAN),
+    fn load_inode(&self, ino: Ino) -> Boxed<'_, std::result::Result<(), Errno>> {
+        Box::pin(async move {
+            loop {
+                let step = self.state.borrow_mut().loaded_inode(ino);
+                match step {
+                    Ok(()) => return Ok(()),
+                    Err(Stop::Failed(errno)) => return Err(errno),
+                    Err(Stop::Block(addr)) => self.load(addr).await.map_err(|error| errno(&error))?,
+                    Err(Stop::Inode(_)) => return Err(Errno::EUCLEAN),
+                }
             }
-        }
+        })
     }
 
     // Writes of data.

@@ -10,6 +10,7 @@ use super::super::layout::{Addr, Ino};
 use super::journal::Closed;
 use super::state::Stop;
 use super::{Ext4, Journaling, PlantedBug, errno};
+use crate::any::Boxed;
 use crate::order::answer;
 use crate::port::{Block, Request};
 use crate::vfs::{Errno, SyncKind, Timestamp};
@@ -25,8 +26,9 @@ impl Ext4 {
     }
 
     /// Ends the running transaction: there is room for changes, and what it frees can be used again.
-    pub(super) async fn turn_over(&self) -> Result<()> {
-        self.dispatch_until(self.newest()).await
+    /// In a box, since each change would hold what this takes, and seldom needs it.
+    pub(super) fn turn_over(&self) -> Boxed<'_, Result<()>> {
+        Box::pin(async move { self.dispatch_until(self.newest()).await })
     }
 
     /// The last transaction that has changes.

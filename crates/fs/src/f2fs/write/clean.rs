@@ -20,6 +20,7 @@ use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::space::Choice;
 use super::state::{State, Step, Stop};
 use super::{F2fs, Scope};
+use crate::any::Boxed;
 use crate::order::{answers, errno_of};
 use crate::port::{BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
@@ -147,27 +148,30 @@ impl F2fs {
         state.is_short(0) && !state.is_hopeless()
     }
 
-    async fn gain_room(&self) -> std::result::Result<(), Errno> {
-        if self.state.borrow().has_emptied() {
-            self.checkpoint_of(Scope::Metadata).await?;
-        }
-        let (mut freed, mut looked_at) = (0, 0);
-        let sections = self.state.borrow().sections();
-        while self.state.borrow().is_short(freed) && looked_at < sections {
-            let Some(victim) = self.state.borrow().victim(Choice::Greedy) else { break };
-            self.clean(victim, Reason::Foreground).await?;
-            (freed, looked_at) = (freed + 1, looked_at + 1);
-            // A section for each log is what a checkpoint may open.
-            if self.state.borrow().space.free.sections() < Log::ALL.len() as u32 {
+    /// In a box, since whoever changes something would hold what this takes, and seldom needs it.
+    fn gain_room(&self) -> Boxed<'_, std::result::Result<(), Errno>> {
+        Box::pin(async move {
+            if self.state.borrow().has_emptied() {
                 self.checkpoint_of(Scope::Metadata).await?;
-                freed = 0;
             }
-        }
-        if freed > 0 {
-            self.checkpoint_of(Scope::Metadata).await?;
-        }
-        self.state.borrow_mut().note_hope();
-        Ok(())
+            let (mut freed, mut looked_at) = (0, 0);
+            let sections = self.state.borrow().sections();
+            while self.state.borrow().is_short(freed) && looked_at < sections {
+                let Some(victim) = self.state.borrow().victim(Choice::Greedy) else { break };
+                self.clean(victim, Reason::Foreground).await?;
+                (freed, looked_at) = (freed + 1, looked_at + 1);
+                // A section for each log is what a checkpoint may open.
+                if self.state.borrow().space.free.sections() < Log::ALL.len() as u32 {
+                    self.checkpoint_of(Scope::Metadata).await?;
+                    freed = 0;
+                }
+            }
+            if freed > 0 {
+                self.checkpoint_of(Scope::Metadata).await?;
+            }
+            self.state.borrow_mut().note_hope();
+            Ok(())
+        })
     }
 
     /// Moves out of a section what is valid in it.

@@ -28,6 +28,7 @@ use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
+use crate::any::Boxed;
 use crate::order::{CommitMode, answer, answers, errno_of, is_kept};
 use crate::port::{BlockPort, Ticket, Write};
 use crate::vfs::{Errno, Event};
@@ -141,7 +142,11 @@ impl F2fs {
     /// Mounts a volume for writing. Of one that was not unmounted, what fsync wrote since its last checkpoint is recovered
     /// first; inodes that had lost their names are freed. Errors: those of [`Volume::mount`], what was written by fsync
     /// contradicts the volume, and the disk cannot do what the options ask for.
-    pub async fn mount_with(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Result<Self> {
+    pub fn mount_with(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Boxed<'static, Result<Self>> {
+        Box::pin(Self::open(port, options))
+    }
+
+    async fn open(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Result<Self> {
         let volume = Volume::mount(Rc::clone(&port)).await?;
         let flags = volume.checkpoint().flags;
         if flags.has(Flags::ERROR) || flags.has(Flags::FSCK) {
@@ -341,12 +346,15 @@ impl F2fs {
         }
     }
 
-    /// Brings into memory what an operation stopped for. Whatever came in meanwhile stays: it is newer.
-    async fn load(&self, stop: Stop) -> Result<()> {
-        let number = self.begin_read();
-        let loaded = self.load_block(stop).await;
-        self.end_read(number);
-        loaded
+    /// Brings into memory what an operation stopped for. Whatever came in meanwhile stays: it is newer. In a box, since operations seldom
+    /// stop and each of them would hold what this takes.
+    fn load(&self, stop: Stop) -> Boxed<'_, Result<()>> {
+        Box::pin(async move {
+            let number = self.begin_read();
+            let loaded = self.load_block(stop).await;
+            self.end_read(number);
+            loaded
+        })
     }
 
     async fn load_block(&self, stop: Stop) -> Result<()> {

@@ -10,7 +10,7 @@
 //!
 //! Invariant: the answer is a function of the case.
 
-use super::format::{Did, Format, Tested};
+use super::format::{Did, Format};
 use super::ops::{Made, Op, Ops, PlaceHash, Runner};
 use super::oracle::{History, Step, Violation};
 use super::token::{Bug, On};
@@ -25,10 +25,9 @@ use flashweir_contract::{Contents, CrashState, Exploration, Kind, Log, LogPos};
 use flashweir_core::Stream;
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_fs::ext4::Ext4;
-use flashweir_fs::f2fs::F2fs;
+use flashweir_fs::AnyFs;
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{Creds, Errno, Follow, Fs, SetTime, Vfs};
+use flashweir_fs::vfs::{Creds, Errno, Follow, SetTime, Vfs};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
@@ -330,28 +329,11 @@ impl Noted {
         handle: Handle,
         position: Rc<dyn Fn() -> u64>,
     ) -> Pin<Box<dyn Future<Output = Result<u64, String>>>> {
-        match case.base.format {
-            Format::F2fs | Format::F2fsDual => {
-                Box::pin(self.sequence_on::<F2fs>(case, port, handle, position))
-            }
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => {
-                Box::pin(self.sequence_on::<Ext4>(case, port, handle, position))
-            }
-        }
-    }
-
-    fn sequence_on<F: Tested>(
-        &self,
-        case: &Case<'_>,
-        port: Rc<dyn BlockPort>,
-        handle: Handle,
-        position: Rc<dyn Fn() -> u64>,
-    ) -> impl Future<Output = Result<u64, String>> + use<F> {
         let (ops, setup) = (case.ops.clone(), case.setup());
         let (expected, noted) = (Rc::clone(&self.expected), Rc::clone(&self.history));
         let (did, ended_at) = (Rc::clone(&self.did), Rc::clone(&self.end));
-        async move {
-            let vfs = mount::<F>(port, handle.clone(), setup).await?;
+        Box::pin(async move {
+            let vfs = mount(port, handle.clone(), setup).await?;
             begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
             let mut runner = Runner::new(&vfs, handle);
             for (index, (op, (made, tree))) in ops.0.iter().zip(&*expected).enumerate() {
@@ -385,7 +367,7 @@ impl Noted {
             }
             runner.wait().await.map_err(|errno| format!("the last sync: {errno:?}"))?;
             let end = position();
-            did.set(vfs.fs().did());
+            did.set(Did::of(vfs.fs()));
             ended_at.set(Some(end));
             let found = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
             let history = noted.borrow();
@@ -394,13 +376,13 @@ impl Noted {
                 Some(difference) => Err(difference),
                 None => Ok(end),
             }
-        }
+        })
     }
 }
 
 /// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
 /// can be what they are. What it changes nobody looks at.
-pub(crate) async fn begin<F: Fs>(vfs: &Vfs<F>) -> Result<(), Errno> {
+pub(crate) async fn begin(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
     let root = vfs.process(Creds::ROOT);
     root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
     vfs.sync_all().await

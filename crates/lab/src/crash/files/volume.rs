@@ -8,7 +8,7 @@
 //!
 //! Invariant: a base is a function of its seed.
 
-use super::format::{Format, Tested};
+use super::format::{self, Format};
 use super::ops::{Op, Ops, Pairs, Runner};
 use super::token::Bug;
 use super::tree::{Tree, Unreadable};
@@ -18,11 +18,10 @@ use flashweir_contract::{Contents, DeviceKind};
 use flashweir_core::executor::Handle;
 use flashweir_core::{Executor, Instant, Stream};
 use flashweir_device::Media;
-use flashweir_fs::ext4::Ext4;
-use flashweir_fs::f2fs::F2fs;
+use flashweir_fs::AnyFs;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Fs, MountOptions, Vfs};
+use flashweir_fs::vfs::{CacheConfig, Creds, Errno, MountOptions, Vfs};
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
@@ -131,17 +130,13 @@ impl Setup {
 }
 
 /// Mounts the file system on a port, which recovers it.
-pub async fn mount<F: Tested>(
-    port: Rc<dyn BlockPort>,
-    handle: Handle,
-    setup: Setup,
-) -> Result<Vfs<F>, String> {
-    Vfs::mount(F::mount(port, setup).await?, handle, options()).map_err(|error| error.to_string())
+pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Result<Vfs<AnyFs>, String> {
+    Vfs::mount(format::mount(port, setup).await?, handle, options()).map_err(|error| error.to_string())
 }
 
 /// A reference in memory, with what was prepared.
-pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<MemFs>, Vfs<MemFs>), String> {
-    let vfs = Vfs::mount(MemFs::new(MemFsConfig::default()), handle.clone(), options());
+pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<AnyFs>, Vfs<AnyFs>), String> {
+    let vfs = Vfs::mount(MemFs::new(MemFsConfig::default()).into(), handle.clone(), options());
     let vfs = vfs.map_err(|error| error.to_string())?;
     let mut runner = Runner::new(&vfs, handle);
     if filled != Filled::default() {
@@ -167,7 +162,7 @@ pub struct Filled {
     pub holes: u64,
 }
 
-impl<F: Fs> Runner<F> {
+impl Runner<AnyFs> {
     async fn filling(&mut self, number: u64, op: Op) -> Result<(), String> {
         let said = |errno: Errno| format!("{op} before the first case: {errno:?}");
         self.apply(PREPARED_NUMBERS + 0x2000 + number as usize, &op).await.map(drop).map_err(said)
@@ -194,7 +189,7 @@ impl<F: Fs> Runner<F> {
 }
 
 /// Fills a volume until little is free, deletes some, and fills it again.
-async fn fill_volume<F: Fs>(vfs: &Vfs<F>, runner: &mut Runner<F>) -> Result<Filled, String> {
+async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>) -> Result<Filled, String> {
     let said = |errno: Errno| format!("filling the volume: {errno:?}");
     let mut filled = Filled::default();
     runner.begin_filling().await?;
@@ -217,7 +212,7 @@ pub fn forever(ino: u64, generation: u32) -> u64 {
     ino << 32 | u64::from(generation)
 }
 
-async fn prepare<F: Fs>(runner: &mut Runner<F>) -> Result<(), String> {
+async fn prepare(runner: &mut Runner<AnyFs>) -> Result<(), String> {
     let Ops(ops) = PREPARED.parse()?;
     for (index, op) in ops.iter().enumerate() {
         let said = |errno: Errno| format!("{op} before the first case: {errno:?}");
@@ -253,20 +248,13 @@ pub struct Base {
 impl Base {
     /// Makes, ages and prepares a volume.
     pub fn make(format: Format, seed: u64) -> Result<Self, String> {
-        match format {
-            Format::F2fs | Format::F2fsDual => Self::make_of::<F2fs>(format, seed),
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => Self::make_of::<Ext4>(format, seed),
-        }
-    }
-
-    fn make_of<F: Tested>(format: Format, seed: u64) -> Result<Self, String> {
         let never = || "the preparation waits for ever".to_owned();
         let port = ModelPort::new(DeviceKind::D1.policy(), BLOCKS, FlushMode::Flush);
         let mut clock = Clock::default();
         let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
         let made = clock.run(async move {
-            F::format(&*disk, seed).await?;
-            let fs = F::mount_to_age(Rc::clone(&disk)).await?;
+            format::make(&*disk, format, seed).await?;
+            let fs = format::mount_to_age(Rc::clone(&disk), format).await?;
             let vfs = Vfs::mount(fs, handle.clone(), options()).map_err(|error| error.to_string())?;
             let said = |errno: Errno| format!("ageing the volume: {errno:?}");
             age(&vfs, &handle, seed).await.map_err(said)?;
@@ -276,7 +264,7 @@ impl Base {
                 Err(errno) => return Err(said(errno)),
             }
             let stat = vfs.statfs().await.map_err(said)?;
-            let empty = F::used_pages(&disk).await?;
+            let empty = format::used_pages(&disk, format).await?;
             let mut runner = Runner::new(&vfs, handle.clone());
             let filled =
                 if seed & FULL != 0 { fill_volume(&vfs, &mut runner).await? } else { Filled::default() };
@@ -317,7 +305,7 @@ impl Base {
 }
 
 /// Files that come and go, some of them made durable one by one.
-async fn age<F: Fs>(vfs: &Vfs<F>, handle: &Handle, seed: u64) -> Result<(), Errno> {
+async fn age(vfs: &Vfs<AnyFs>, handle: &Handle, seed: u64) -> Result<(), Errno> {
     let mut random = Stream::new(seed, "ageing of a volume");
     let mut runner = Runner::new(vfs, handle.clone());
     let mut number = PREPARED_NUMBERS + 100;
@@ -372,19 +360,12 @@ impl Damage {
 /// Recovers the volume on a port by mounting it; gives what it shows. It is unmounted again, and must be good before and
 /// after.
 pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
-    match setup.format {
-        Format::F2fs | Format::F2fsDual => recover_as::<F2fs>(on, setup),
-        Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => recover_as::<Ext4>(on, setup),
-    }
-}
-
-fn recover_as<F: Tested>(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
     let recovered = on.run(|disk, handle| async move {
-        let vfs = mount::<F>(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
+        let vfs = mount(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
         let read = |Unreadable { path, errno }| Damage::Read(format!("{path}: {errno:?}"));
         let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(read)?;
         vfs.unmount().await.map_err(|errno| Damage::Use(format!("unmount: {errno:?}")))?;
-        F::used_pages(&disk).await.map_err(Damage::Check)?;
+        format::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
         Ok(tree)
     });
     recovered.unwrap_or(Err(Damage::Wedged))
@@ -392,26 +373,14 @@ fn recover_as<F: Tested>(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damag
 
 /// Checks the volume on a port as it is, without recovery.
 pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
-    let checked = on.run(move |disk, _| async move {
-        match format {
-            Format::F2fs | Format::F2fsDual => F2fs::used_pages(&disk).await,
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => Ext4::used_pages(&disk).await,
-        }
-    });
+    let checked = on.run(move |disk, _| async move { format::used_pages(&disk, format).await });
     checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
 }
 
 /// Shows that a recovered volume can be used: something is written, everything is deleted, and all room is free again.
 pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
-    match setup.format {
-        Format::F2fs | Format::F2fsDual => exercise_as::<F2fs>(on, pages, setup),
-        Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => exercise_as::<Ext4>(on, pages, setup),
-    }
-}
-
-fn exercise_as<F: Tested>(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
     let done = on.run(move |disk, handle| async move {
-        let vfs = mount::<F>(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;
+        let vfs = mount(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;
         let failed = |what: &'static str| move |errno: Errno| Damage::Use(format!("{what}: {errno:?}"));
         let mut runner = Runner::new(&vfs, handle);
         for (index, word) in
@@ -424,7 +393,7 @@ fn exercise_as<F: Tested>(on: &mut impl Disk, pages: u64, setup: Setup) -> Resul
         vfs.sync_all().await.map_err(failed("sync"))?;
         let free = vfs.statfs().await.map_err(failed("statfs"))?.pages_free;
         vfs.unmount().await.map_err(failed("unmount"))?;
-        let used = F::used_pages(&disk).await.map_err(Damage::Check)?;
+        let used = format::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
         match free + used == pages {
             true => Ok(()),
             false => Err(Damage::Use(format!("{free} pages are free and {used} in use, of {pages}"))),
@@ -434,7 +403,7 @@ fn exercise_as<F: Tested>(on: &mut impl Disk, pages: u64, setup: Setup) -> Resul
 }
 
 /// Deletes everything in a directory.
-async fn empty<F: Fs>(vfs: &Vfs<F>, dir: String) -> Result<(), Errno> {
+async fn empty(vfs: &Vfs<AnyFs>, dir: String) -> Result<(), Errno> {
     let process = vfs.process(Creds::ROOT);
     let mut todo = vec![dir];
     while let Some(dir) = todo.last().cloned() {

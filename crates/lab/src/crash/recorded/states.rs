@@ -11,16 +11,15 @@ use crate::crash::files::Format;
 use crate::crash::files::explorer::{Effort, begin, choose, positions, states_at};
 use crate::crash::files::tree::{Body, Tree};
 use crate::crash::files::volume::Disk as _;
-use crate::files::Mountable;
+use crate::files::mount_on;
 use crate::model_port::ModelPort;
 use crate::stack::FlushMode;
 use flashweir_contract::Contents;
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Payload, Stream};
-use flashweir_fs::ext4::{self, Ext4};
-use flashweir_fs::f2fs::{self, F2fs};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, MountOptions, Vfs};
+use flashweir_fs::{AnyFs, ext4, f2fs};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -203,8 +202,8 @@ pub fn fresh(format: Format, blocks: u64) -> Result<Contents, String> {
 }
 
 /// A file system as [`Format`] says. Errors are for people.
-async fn mount<F: Mountable>(disk: Rc<dyn BlockPort>, format: Format) -> Result<F, String> {
-    F::mount_on(disk, FlushMode::Flush, &format.into()).await.map_err(|error| error.to_string())
+async fn mount(disk: Rc<dyn BlockPort>, format: Format) -> Result<AnyFs, String> {
+    mount_on(disk, FlushMode::Flush, &format.into()).await.map_err(|error| error.to_string())
 }
 
 fn options() -> MountOptions {
@@ -225,14 +224,14 @@ struct Run {
     end: u32,
 }
 
-fn play<F: Mountable>(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
+fn play(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
     let policy = format.device_kind().policy();
     let before = Arc::clone(&recording.before);
     let mut port = ModelPort::with_contents(policy, before, recording.blocks, FlushMode::Flush);
     let spans = Rc::new(RefCell::new(Vec::new()));
     let (noted, log, calls) = (Rc::clone(&spans), port.clone(), Arc::clone(recording));
     let played = port.run(move |disk, handle| async move {
-        let fs = mount::<F>(disk, format).await.map_err(Wrong::Recovery)?;
+        let fs = mount(disk, format).await.map_err(Wrong::Recovery)?;
         let vfs = Vfs::mount(fs, handle.clone(), options());
         let vfs = vfs.map_err(|error| Wrong::Recovery(error.to_string()))?;
         begin(&vfs).await.map_err(|errno| Wrong::Recovery(format!("the first checkpoint: {errno:?}")))?;
@@ -267,9 +266,9 @@ impl Run {
 }
 
 /// What a mount that recovers a disk shows.
-fn recover<F: Mountable>(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
+fn recover(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
     let recovered = port.run(move |disk, handle| async move {
-        let fs = mount::<F>(disk, format).await?;
+        let fs = mount(disk, format).await?;
         let vfs = Vfs::mount(fs, handle, options()).map_err(|error| error.to_string())?;
         let tree = Tree::read(&vfs, None, |ino, _| ino).await;
         let tree = tree.map_err(|wrong| format!("{}: {}", wrong.path, wrong.errno))?;
@@ -311,13 +310,13 @@ fn digest(tree: &Tree) -> u64 {
 type OfCourse = Result<(Counts, BTreeMap<u64, Directory>), Wrong>;
 
 /// Explores one course. `go_on` is told of images that were recovered.
-fn of_course<F: Mountable>(
+fn of_course(
     recording: &Arc<Recording>,
     config: &Config,
     course: Course,
     go_on: &dyn Fn(u64) -> bool,
 ) -> OfCourse {
-    let run = play::<F>(recording, config.format, course)?;
+    let run = play(recording, config.format, course)?;
     let (port, effort) = (&run.port, Effort { draws: 40, ..Effort::default() });
     let mut cuts = positions(&port.log(), run.end);
     // Of many positions those at the ends of calls, and some of the others.
@@ -348,7 +347,7 @@ fn of_course<F: Mountable>(
                     if !go_on(1) {
                         return Err(Wrong::Stopped);
                     }
-                    let seen = digest(&recover::<F>(&mut port.woken(&state), config.format)?);
+                    let seen = digest(&recover(&mut port.woken(&state), config.format)?);
                     counts.recovered += 1;
                     digests.insert(image, seen);
                     seen
@@ -442,10 +441,7 @@ pub fn directories(
             // The lock is given back before the course begins.
             let index = lock(&shared).take();
             let Some(course) = courses.get(index) else { break };
-            let ended = match config.format.is_ext4() {
-                true => of_course::<Ext4>(recording, config, *course, &go_on),
-                false => of_course::<F2fs>(recording, config, *course, &go_on),
-            };
+            let ended = of_course(recording, config, *course, &go_on);
             lock(&shared).ended.insert(index, ended);
         }
     };

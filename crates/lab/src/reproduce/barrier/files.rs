@@ -1,12 +1,13 @@
 //! Studies of the barrier paper on files: ext4 that waits beside ext4 that orders (BarrierFS), on its three devices.
 
 use super::super::{Scale, Study};
-use crate::files::make_ext4;
+use crate::files::{Format, make};
 use crate::stack::{FlushMode, Stack};
 use flashweir_core::random::Stream;
 use flashweir_core::{Duration, Instant, executor::Handle};
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
-use flashweir_fs::ext4::{CommitMode, Ext4, Ext4Options};
+use flashweir_fs::AnyFs;
+use flashweir_fs::ext4::{CommitMode, Ext4Options};
 use flashweir_fs::vfs::{
     Barrier, Creds, Errno, File, HostCosts, MountOptions, Process, Source, SyncKind, Vfs,
 };
@@ -135,9 +136,9 @@ enum Job {
 /// A thread and its files.
 struct Thread {
     /// What is appended to, or the journal.
-    file: File<Ext4>,
+    file: File<AnyFs>,
     /// The database.
-    db: File<Ext4>,
+    db: File<AnyFs>,
     job: Job,
     random: Stream,
     handle: Handle,
@@ -149,7 +150,7 @@ type Result<T> = std::result::Result<T, Errno>;
 
 impl Thread {
     async fn prepare(
-        process: &Process<Ext4>,
+        process: &Process<AnyFs>,
         job: Job,
         number: u64,
         seed: u64,
@@ -218,7 +219,8 @@ fn run(
     let (port, handle) = (stack.port(), stack.handle());
     let costs = HostCosts::preset(costs).expect("it comes with the program");
     let prepared = stack.block_on(async move {
-        let fs = make_ext4(port, options).await.expect("the device has room for a volume");
+        let made = make(port, FlushMode::Flush, &Format::Ext4(options)).await;
+        let fs = made.expect("the device has room for a volume");
         let mount = MountOptions { costs, ..MountOptions::default() };
         let vfs = Vfs::mount(fs, handle.clone(), mount).expect("the options are the usual ones");
         let (process, mut all) = (vfs.process(Creds::ROOT), Vec::new());
@@ -266,10 +268,11 @@ fn run(
 }
 
 /// Goes on until an instant; gives the counters of the device and the transactions committed.
-fn at(stack: &mut Stack, vfs: &Vfs<Ext4>, instant: Instant) -> (DeviceMetrics, u64) {
+fn at(stack: &mut Stack, vfs: &Vfs<AnyFs>, instant: Instant) -> (DeviceMetrics, u64) {
     let handle = stack.handle();
     stack.block_on(async move { handle.sleep_until(instant).await }).expect("time goes on");
-    (stack.with_device(|device| *device.metrics()), vfs.fs().metrics().commits)
+    let AnyFs::Ext4(fs) = vfs.fs() else { unreachable!("the volume is made as ext4") };
+    (stack.with_device(|device| *device.metrics()), fs.metrics().commits)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! The summary of a trace, in one pass over it.
 //!
-//! Memory: one bit to two bytes for each 4 KiB page that the trace reads or writes, nothing per request.
+//! Memory: that of the two sets of pages of 4 KiB that the trace reads and writes ([`super::pages`]), nothing per request.
 
+use super::pages::PageSet;
 use super::reader::open;
 use super::{Format, ReadOptions, Reader, TraceError};
 use crate::workload::Kind;
 use flashweir_core::{Bytes, Duration, units::LBA_BYTES};
-use roaring::RoaringTreemap;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -67,7 +67,7 @@ impl TraceInfo {
         let options = ReadOptions { sort: true, ..options.clone() };
         let mut reader = Reader::new(file, input, &options)?;
         let mut info = Self::empty(file, reader.format());
-        let (mut touched, mut written) = (RoaringTreemap::new(), RoaringTreemap::new());
+        let (mut touched, mut written) = (PageSet::default(), PageSet::default());
         let (mut earliest, mut latest) = (Duration::MAX, Duration::ZERO);
         for entry in &mut reader {
             let record = entry?.record;
@@ -85,12 +85,12 @@ impl TraceInfo {
                 Kind::Read => {
                     info.reads += 1;
                     info.read_bytes += bytes;
-                    touched.insert_range(pages);
+                    touched.insert(pages);
                 }
                 Kind::Write | Kind::WriteZeroes => {
                     info.writes += 1;
                     info.write_bytes += bytes;
-                    written.insert_range(pages);
+                    written.insert(pages);
                 }
                 Kind::Trim => {
                     info.trims += 1;

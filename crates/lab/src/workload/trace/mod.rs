@@ -24,6 +24,7 @@ mod fio;
 mod info;
 mod mqsim;
 mod msr;
+mod pages;
 mod print;
 mod reader;
 mod replay;

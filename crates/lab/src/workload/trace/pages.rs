@@ -1,0 +1,75 @@
+//! The set of pages that a trace touches.
+//!
+//! Place: `info` puts each request in and asks for counts at the end.
+//!
+//! Memory: sixty-four pages are a number and a word of bits in a tree, so dense pages cost two to three bits each and one far from all
+//! others some 20 bytes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Pages in a word.
+const WORD: u64 = 64;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PageSet(BTreeMap<u64, u64>);
+
+impl PageSet {
+    /// Puts all pages of a range in.
+    pub(super) fn insert(&mut self, pages: Range<u64>) {
+        if pages.is_empty() {
+            return;
+        }
+        let last = pages.end - 1;
+        for word in pages.start / WORD..=last / WORD {
+            let from = if word == pages.start / WORD { pages.start % WORD } else { 0 };
+            let to = if word == last / WORD { last % WORD } else { WORD - 1 };
+            *self.0.entry(word).or_default() |= (u64::MAX >> (WORD - 1 - (to - from))) << from;
+        }
+    }
+
+    /// How many pages are in it.
+    pub(super) fn len(&self) -> u64 {
+        self.0.values().map(|bits| u64::from(bits.count_ones())).sum()
+    }
+
+    /// How many pages are in one of the two, or in both.
+    pub(super) fn union_len(&self, other: &Self) -> u64 {
+        let common = self.0.iter().filter_map(|(word, bits)| Some(bits & other.0.get(word)?));
+        let common: u64 = common.map(|bits| u64::from(bits.count_ones())).sum();
+        self.len() + other.len() - common
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PageSet;
+    use flashweir_core::random::Stream;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn counts_are_those_of_a_set_of_numbers() {
+        let mut random = Stream::new(7, "pages");
+        let (mut sets, mut models) = ([(); 2].map(|()| PageSet::default()), [(); 2].map(|()| BTreeSet::new()));
+        for turn in 0..4_000 {
+            let from = random.below(20_000) + if random.chance(0.1) { u64::MAX / 2 } else { 0 };
+            let pages = from..from + random.below(200);
+            sets[turn % 2].insert(pages.clone());
+            models[turn % 2].extend(pages);
+        }
+        for (set, model) in sets.iter().zip(&models) {
+            assert_eq!(set.len(), model.len() as u64);
+        }
+        assert_eq!(sets[0].union_len(&sets[1]), models[0].union(&models[1]).count() as u64);
+    }
+
+    #[test]
+    fn a_range_ends_before_its_end_also_at_words() {
+        for (pages, count) in [(0..0, 0), (63..64, 1), (0..64, 64), (63..65, 2), (64..192, 128), (1..191, 190)] {
+            let mut set = PageSet::default();
+            set.insert(pages);
+            assert_eq!(set.len(), count);
+        }
+    }
+}
