@@ -21,7 +21,7 @@ use flashweir_core::executor::Handle;
 use flashweir_core::metrics::Metric;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::config::DeviceConfig;
-use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
 use flashweir_fs::ext4::{self, Before, Ext4, Ext4Metrics, Ext4Options};
 use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing};
 use flashweir_fs::order::CommitMode;
@@ -418,6 +418,7 @@ pub struct Counters<M> {
     pub at: Instant,
     /// Of the device.
     pub device: DeviceMetrics,
+    nand: NandMetrics,
     vfs: VfsMetrics,
     fs: M,
 }
@@ -430,8 +431,8 @@ impl<M> Counters<M> {
 
     /// Those of now, which is `at`.
     pub fn now<F: Volume<Metrics = M>>(port: &Port, vfs: &Vfs<F>, at: Instant) -> Self {
-        let device = port.with_device(|device| *device.metrics());
-        Self { at, device, vfs: vfs.metrics(), fs: vfs.fs().counters() }
+        let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand().metrics()));
+        Self { at, device, nand, vfs: vfs.metrics(), fs: vfs.fs().counters() }
     }
 
     /// What was counted since, by name.
@@ -439,6 +440,7 @@ impl<M> Counters<M> {
         let mut metrics = BTreeMap::new();
         let lists = [
             ("device", self.device.since(&earlier.device).list().to_vec()),
+            ("nand", self.nand.since(&earlier.nand).list().to_vec()),
             ("vfs", self.vfs.since(&earlier.vfs).list().to_vec()),
             (F::PREFIX, F::counted(&self.fs, &earlier.fs)),
         ];
