@@ -275,6 +275,32 @@ impl Space {
         }
     }
 
+    /// The page that a frontier would take next, whatever collection's pace.
+    #[inline]
+    fn room(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
+        let free = self.blocks.free_count(plane);
+        match self.frontiers[plane.index()][self.stream(frontier)] {
+            // A frontier that collection shares is its last resort when no block is free.
+            Some(_) if !self.hot_cold && frontier == Frontier::User && free == 0 => None,
+            Some(open) => Some(open.next_page),
+            None => {
+                let keep = if frontier == Frontier::User { self.reserve } else { 0 };
+                (free > keep).then_some(0)
+            }
+        }
+    }
+
+    /// The page that a plane would take next while another one of its die may write. Planes earn at different moments what
+    /// they may write; so that they can write together, one may owe a page to its collection.
+    #[inline]
+    fn room_beside(&self, plane: PlaneId) -> Option<u32> {
+        let debt_max = i64::from(self.units_per_page) * UNIT_CREDIT;
+        if self.pace[plane.index()].is_some_and(|credit| credit <= -debt_max) {
+            return None;
+        }
+        self.room(plane, Frontier::User)
+    }
+
     /// The first page of the shared queue goes to `plane`.
     fn pull_to(&mut self, plane: PlaneId) -> Option<Op> {
         let page = self.pop_shared()?;
@@ -282,8 +308,8 @@ impl Space {
         Some(self.op(page))
     }
 
-    /// Of the planes of a die that take host data, the one whose frontier has to go furthest to reach the others; `plane`,
-    /// which takes them, if all stand at the same page. Only pages with one number make a multi-plane program, so a plane
+    /// Of the planes of a die that take host data, the one whose frontier has to go furthest to reach the others; `plane`, one
+    /// that takes them, if all stand at the same page. Only pages with one number make a multi-plane program, so a plane
     /// that has fallen behind (a page came alone, a block failed, collection held it up) gets the next page.
     #[inline]
     fn furthest_behind(&self, plane: PlaneId) -> PlaneId {
@@ -293,12 +319,12 @@ impl Space {
         }
         let die = plane.0 - plane.0 % per_die;
         let others = || (die..die + per_die).map(PlaneId);
-        let Some(own) = self.offer(plane, Frontier::User) else { return plane };
-        if others().all(|other| self.offer(other, Frontier::User).is_none_or(|page| page == own)) {
+        let Some(own) = self.room(plane, Frontier::User) else { return plane };
+        if others().all(|other| self.room_beside(other).is_none_or(|page| page == own)) {
             return plane;
         }
         // Blocks follow one another, so the pages lie on a circle: the widest gap before a page shows who comes last.
-        let offers = || others().filter_map(|other| Some((other, self.offer(other, Frontier::User)?)));
+        let offers = || others().filter_map(|other| Some((other, self.room_beside(other)?)));
         let gap_before = |page: u32| {
             let gaps = offers().map(|(_, other)| (page + pages - other - 1) % pages + 1);
             gaps.min().unwrap_or(pages)
@@ -352,16 +378,7 @@ impl Binder for Space {
         if frontier == Frontier::User && self.pace[plane.index()].is_some_and(|credit| credit <= 0) {
             return None;
         }
-        let free = self.blocks.free_count(plane);
-        match self.frontiers[plane.index()][self.stream(frontier)] {
-            // A frontier that collection shares is its last resort when no block is free.
-            Some(_) if !self.hot_cold && frontier == Frontier::User && free == 0 => None,
-            Some(open) => Some(open.next_page),
-            None => {
-                let keep = if frontier == Frontier::User { self.reserve } else { 0 };
-                (free > keep).then_some(0)
-            }
-        }
+        self.room(plane, frontier)
     }
 
     #[inline]
@@ -410,7 +427,7 @@ impl Binder for Space {
 
     #[inline]
     fn pull_beside(&mut self, plane: PlaneId, page: u32) -> Option<Op> {
-        if self.offer(plane, Frontier::User) != Some(page) {
+        if self.room_beside(plane) != Some(page) {
             return None;
         }
         self.pull_to(plane)
