@@ -661,9 +661,9 @@ pub(crate) struct CrashArgs {
     /// A tiny device, as in tiny-d1; may be given often [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
-    /// Distinct states to recover; with --mutants at most so many for each bug
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = whole::<u64>(1, u64::MAX))]
-    pub(crate) states: u64,
+    /// Distinct states to recover [default: 100000]; with --mutants and --planted at most so many for each bug [default: 1000000]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) states: Option<u64>,
     /// Seed of the first world
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,

@@ -4,24 +4,26 @@ use crate::args::ImportCommand;
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::output::{Files, print};
 use flashweir_device::config::DeviceConfig;
-use flashweir_lab::mqsim::{Caching, ImportedWorkload, import_device_with, import_workload};
+use flashweir_lab::mqsim::{
+    Caching, ImportedWorkload, import_device_with, import_workload, is_preconditioned,
+};
 use std::fmt::Write as _;
 use std::path::Path;
 
 /// `weir import`.
 pub(crate) fn command(command: &ImportCommand) -> Outcome {
     let ImportCommand::Mqsim { config, workload, out_dir, quiet } = command;
-    let (mut device, mut warnings) = device(config, Caching::Off)?;
+    let (mut device, mut warnings, preconditioned) = device(config, Caching::Off)?;
     let mut imported = None;
     if let Some(path) = workload {
         let name = path.display().to_string();
         let xml = std::fs::read_to_string(path).map_err(|error| unreadable(&name, &error))?;
         let wrong = |error| Failure::Usage(format!("{name}: {error}"));
-        let (first, _) = import_workload(&xml, &device).map_err(wrong)?;
+        let (first, _) = import_workload(&xml, &device, preconditioned).map_err(wrong)?;
         if first.caching != Caching::Off {
-            (device, warnings) = self::device(config, first.caching)?;
+            (device, warnings, _) = self::device(config, first.caching)?;
         }
-        let (workload, more) = import_workload(&xml, &device).map_err(wrong)?;
+        let (workload, more) = import_workload(&xml, &device, preconditioned).map_err(wrong)?;
         warnings.extend(more.into_iter().map(|warning| format!("{name}: {warning}")));
         imported = Some(workload);
     }
@@ -37,15 +39,18 @@ pub(crate) fn command(command: &ImportCommand) -> Outcome {
     }
 }
 
-fn device(config: &Path, caching: Caching) -> Outcome<(DeviceConfig, Vec<String>)> {
+/// The device, warnings, and whether MQSim would precondition it.
+fn device(config: &Path, caching: Caching) -> Outcome<(DeviceConfig, Vec<String>, bool)> {
     let name = config.display().to_string();
     let xml = std::fs::read_to_string(config).map_err(|error| unreadable(&name, &error))?;
-    let (mut device, warnings) =
-        import_device_with(&xml, caching).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
+    let wrong = |error| Failure::Usage(format!("{name}: {error}"));
+    let (mut device, warnings) = import_device_with(&xml, caching).map_err(wrong)?;
+    let preconditioned = is_preconditioned(&xml).map_err(wrong)?;
     if let Some(stem) = config.file_stem() {
         device.name = stem.to_string_lossy().into_owned();
     }
-    Ok((device, warnings.into_iter().map(|warning| format!("{name}: {warning}")).collect()))
+    let warnings = warnings.into_iter().map(|warning| format!("{name}: {warning}")).collect();
+    Ok((device, warnings, preconditioned))
 }
 
 fn device_file(config: &Path, device: &DeviceConfig) -> Outcome<String> {
@@ -66,11 +71,12 @@ fn write(directory: &Path, device: String, workload: Option<&ImportedWorkload>) 
         if let Some(job) = &scenario.fio {
             let path = directory.join(format!("scenario-{}.fio", number + 1));
             let _ = writeln!(said, "{}", path.display());
-            let _ = writeln!(commands, "  weir fio {} --device {}", path.display(), device_path.display());
+            let command = scenario.command(&path.display().to_string(), &device_path.display().to_string());
+            let _ = writeln!(commands, "  {command}");
             files.add(path, job.as_str());
         }
-        for replay in &scenario.replays {
-            let _ = writeln!(commands, "  {}", replay.command(&device_path.display().to_string()));
+        for command in scenario.replay_commands(&device_path.display().to_string()) {
+            let _ = writeln!(commands, "  {command}");
         }
     }
     files.write()?;

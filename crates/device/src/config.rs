@@ -590,6 +590,30 @@ impl DeviceConfig {
         Ok(())
     }
 
+    /// What is wrong with collection once so much of the capacity (0 to 1) holds data: it keeps more blocks of a plane free
+    /// than are left, so it never stops, whatever victims are full of. `None` if the spare blocks suffice.
+    pub fn collection_never_stops(&self, fill: f64) -> Option<String> {
+        let geometry = Geometry::new(self);
+        let spare = geometry.spare_blocks_per_plane_min();
+        let data =
+            geometry.user_units as f64 / f64::from(geometry.planes()) / f64::from(geometry.units_per_block());
+        let (blocks, wanted) = (geometry.blocks_per_plane, self.ftl.gc.start_below_blocks);
+        let left = spare + data * (1.0 - fill);
+        if left >= f64::from(wanted) {
+            return None;
+        }
+        let fill_max = ((spare + data - f64::from(wanted)) / data).max(0.0);
+        Some(format!(
+            "ftl.gc.start_below_blocks = {wanted} of {blocks}: with {:.0} % of the capacity written, {:.1} blocks of each \
+             plane hold data and {left:.1} are left, so collection never stops and moves nearly full blocks; expected \
+             at most {:.0}, more ftl.over_provisioning, or at most {:.0} % written",
+            fill * 100.0,
+            data * fill,
+            left.floor().max(0.0),
+            (fill_max * 100.0).floor(),
+        ))
+    }
+
     /// Whether everything that completed survives a power cut without a flush.
     pub fn completion_is_durable(&self) -> bool {
         match self.buffer.mode {

@@ -35,7 +35,7 @@ pub use device::{Device, DeviceOptions, Effect, Event};
 pub use fastforward::FastForward;
 pub use geometry::Geometry;
 pub use media::{Media, Torn};
-pub use metrics::DeviceMetrics;
+pub use metrics::{DeviceMetrics, NandMetrics};
 pub use planted::PlantedBug;
 pub use power::{Recovery, RecoveryReport};
 pub use read::UNREADABLE;

@@ -82,6 +82,27 @@ flashweir_core::metrics! {
     }
 }
 
+flashweir_core::metrics! {
+    /// Counters of the NAND machine of one device since it was made.
+    pub struct NandMetrics {
+        /// Commands to several planes of a die at once, of all kinds.
+        multi_plane_commands,
+        /// Interruptions of programs and erases by reads.
+        suspends,
+        /// Commands that program host data, to one plane or to several.
+        host_programs,
+        /// Commands that program host data in several planes of a die at once.
+        host_multi_plane_programs,
+    }
+}
+
+impl NandMetrics {
+    /// Part of the commands with host data that programmed several planes at once; `None` if there was none.
+    pub fn multi_plane_share(&self) -> Option<f64> {
+        (self.host_programs > 0).then(|| self.host_multi_plane_programs as f64 / self.host_programs as f64)
+    }
+}
+
 impl DeviceMetrics {
     /// Versions that range flushes waited for, for each one that they selected; `None` if they selected none. 1 is
     /// perfect; above it, what nobody asked for had to become durable too (spec 6.2: entanglement).

@@ -13,6 +13,7 @@
 
 use crate::config::{Cell, PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
+use crate::metrics::NandMetrics;
 use crate::trace::{Traced, Tracer};
 use flashweir_core::{Divisor, Duration, IndexVec, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
@@ -127,6 +128,8 @@ pub trait Binder {
     fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr;
     /// Work from the shared queue for one of the planes of a station that would otherwise idle.
     fn pull(&mut self, planes: std::ops::Range<u32>) -> Option<Op>;
+    /// Work from the shared queue for this plane, if its next page has this number: it joins a command of its die.
+    fn pull_beside(&mut self, plane: PlaneId, page: u32) -> Option<Op>;
     /// Bytes to move for a page write, as far as it has been filled now; it is not filled further.
     fn seal(&mut self, job: Job) -> u32;
 }
@@ -243,10 +246,7 @@ pub struct Machine {
     multi_plane: bool,
     preemptible: bool,
     suspend: Option<SuspendConfig>,
-    /// Multi-plane commands so far.
-    pub multi_plane_commands: u64,
-    /// Interruptions so far.
-    pub suspends: u64,
+    metrics: NandMetrics,
     /// Last transfer length that was asked for, and its time.
     transfer_memo: (u64, Duration),
     /// What it does and when, if anybody wants to know.
@@ -303,11 +303,15 @@ impl Machine {
             multi_plane: timing.multi_plane,
             preemptible,
             suspend: timing.suspend.clone(),
-            multi_plane_commands: 0,
-            suspends: 0,
+            metrics: NandMetrics::default(),
             transfer_memo: (0, Duration::ZERO),
             trace: Tracer::default(),
         }
+    }
+
+    /// What was counted so far.
+    pub fn metrics(&self) -> &NandMetrics {
+        &self.metrics
     }
 
     /// The operation `id`.
@@ -680,8 +684,11 @@ impl Machine {
         station.generation = station.generation.wrapping_add(1);
         station.busy += bus + array;
         let generation = station.generation;
-        if batch.len > 1 {
-            self.multi_plane_commands += 1;
+        let several = u64::from(batch.len > 1);
+        self.metrics.multi_plane_commands += several;
+        if first.class == Class::Write {
+            self.metrics.host_programs += 1;
+            self.metrics.host_multi_plane_programs += several;
         }
         if self.trace.is_on() {
             self.trace_issue(&batch, bus, array);
@@ -768,10 +775,22 @@ impl Machine {
         }
         let planes = self.planes_per_station.get() as u32;
         let planes = id.0 * planes..(id.0 + 1) * planes;
-        let op = binder.pull(planes)?;
-        let op = self.insert(op);
+        let first = binder.pull(planes)?;
+        let op = self.insert(first);
         self.bind(op, binder);
-        Some(self.single(op))
+        let mut batch = self.single(op);
+        if self.multi_plane {
+            let page = self.op(op).at.page;
+            let per_die = self.planes_per_die.get() as u32;
+            let die = first.plane.0 - self.planes_per_die.div_rem_u32(first.plane.0).1;
+            for plane in (die..die + per_die).map(PlaneId).filter(|&plane| plane != first.plane) {
+                let Some(op) = binder.pull_beside(plane, page) else { continue };
+                let op = self.insert(op);
+                self.bind(op, binder);
+                batch.push(op);
+            }
+        }
+        Some(batch)
     }
 
     /// The first erase whose block no queued read still needs.
@@ -920,7 +939,7 @@ impl Machine {
         station.suspensions += 1;
         station.phase = Phase::Suspending;
         station.generation = station.generation.wrapping_add(1);
-        self.suspends += 1;
+        self.metrics.suspends += 1;
         let at = now + suspend.latency;
         self.trace.record(|| Traced::Suspended { station: id, until: at });
         schedule(at, NandEvent::Array { station: id, generation: self.stations[id].generation });

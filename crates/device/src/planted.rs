@@ -73,7 +73,13 @@ impl PlantedBug {
         let order = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
         let protected =
             config.buffer.mode == BufferMode::PowerLossProtected && config.completion_is_durable();
+        // Where a write completes in the buffer, and a FLUSH has something to do.
+        let volatile = config.buffer.mode != BufferMode::WriteThrough && !protected;
         match self {
+            Self::LostTrim | Self::EarlyFlush | Self::FuaCoversNothing => {
+                order == PersistPolicy::None && volatile
+            }
+            Self::PairedPageIgnored => order == PersistPolicy::None && config.faults.paired_page_loss,
             Self::EarlyRangeFlush | Self::TagsReplaced | Self::RangeForgetsTrims => {
                 config.buffer.range_flush == RangeFlushSupport::Selective && !protected
             }

@@ -88,6 +88,7 @@ pub(crate) struct Space {
     pub(crate) queued_pages: usize,
     /// The plane of each station that gets the next page of the shared queue.
     turns: Vec<u32>,
+    planes_per_die: u32,
     pages_per_block: u32,
     units_per_page: u32,
     unit_bytes: u32,
@@ -119,6 +120,7 @@ impl Space {
             to_release: Vec::new(),
             queued_pages: 0,
             turns: vec![0; geometry.stations() as usize],
+            planes_per_die: geometry.planes_per_die(),
             pages_per_block: geometry.pages_per_block,
             units_per_page: geometry.units_per_page,
             unit_bytes: geometry.unit_bytes as u32,
@@ -273,6 +275,64 @@ impl Space {
         }
     }
 
+    /// The page that a frontier would take next, whatever collection's pace.
+    #[inline]
+    fn room(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
+        let free = self.blocks.free_count(plane);
+        match self.frontiers[plane.index()][self.stream(frontier)] {
+            // A frontier that collection shares is its last resort when no block is free.
+            Some(_) if !self.hot_cold && frontier == Frontier::User && free == 0 => None,
+            Some(open) => Some(open.next_page),
+            None => {
+                let keep = if frontier == Frontier::User { self.reserve } else { 0 };
+                (free > keep).then_some(0)
+            }
+        }
+    }
+
+    /// The page that a plane would take next while another one of its die may write. Planes earn at different moments what
+    /// they may write; so that they can write together, one may owe a page to its collection.
+    #[inline]
+    fn room_beside(&self, plane: PlaneId) -> Option<u32> {
+        let debt_max = i64::from(self.units_per_page) * UNIT_CREDIT;
+        if self.pace[plane.index()].is_some_and(|credit| credit <= -debt_max) {
+            return None;
+        }
+        self.room(plane, Frontier::User)
+    }
+
+    /// The first page of the shared queue goes to `plane`.
+    fn pull_to(&mut self, plane: PlaneId) -> Option<Op> {
+        let page = self.pop_shared()?;
+        self.pages[page as usize].plane = plane;
+        Some(self.op(page))
+    }
+
+    /// Of the planes of a die that take host data, the one whose frontier has to go furthest to reach the others; `plane`, one
+    /// that takes them, if all stand at the same page. Only pages with one number make a multi-plane program, so a plane
+    /// that has fallen behind (a page came alone, a block failed, collection held it up) gets the next page.
+    #[inline]
+    fn furthest_behind(&self, plane: PlaneId) -> PlaneId {
+        let (per_die, pages) = (self.planes_per_die, self.pages_per_block);
+        if per_die == 1 {
+            return plane;
+        }
+        let die = plane.0 - plane.0 % per_die;
+        let others = || (die..die + per_die).map(PlaneId);
+        let Some(own) = self.room(plane, Frontier::User) else { return plane };
+        if others().all(|other| self.room_beside(other).is_none_or(|page| page == own)) {
+            return plane;
+        }
+        // Blocks follow one another, so the pages lie on a circle: the widest gap before a page shows who comes last.
+        let offers = || others().filter_map(|other| Some((other, self.room_beside(other)?)));
+        let gap_before = |page: u32| {
+            let gaps = offers().map(|(_, other)| (page + pages - other - 1) % pages + 1);
+            gaps.min().unwrap_or(pages)
+        };
+        let last = offers().max_by_key(|&(other, page)| (gap_before(page), std::cmp::Reverse(other)));
+        last.map_or(plane, |(last, _)| last)
+    }
+
     fn pop_shared(&mut self) -> Option<u32> {
         let page = self.shared.iter().map(|(head, _)| *head).find(|head| *head != NONE)?;
         self.unlink_shared(page);
@@ -318,16 +378,7 @@ impl Binder for Space {
         if frontier == Frontier::User && self.pace[plane.index()].is_some_and(|credit| credit <= 0) {
             return None;
         }
-        let free = self.blocks.free_count(plane);
-        match self.frontiers[plane.index()][self.stream(frontier)] {
-            // A frontier that collection shares is its last resort when no block is free.
-            Some(_) if !self.hot_cold && frontier == Frontier::User && free == 0 => None,
-            Some(open) => Some(open.next_page),
-            None => {
-                let keep = if frontier == Frontier::User { self.reserve } else { 0 };
-                (free > keep).then_some(0)
-            }
-        }
+        self.room(plane, frontier)
     }
 
     #[inline]
@@ -371,9 +422,15 @@ impl Binder for Space {
         let plane = (0..count)
             .map(|i| PlaneId(first + (start + i) % count))
             .find(|&plane| self.offer(plane, Frontier::User).is_some())?;
-        let page = self.pop_shared()?;
-        self.pages[page as usize].plane = plane;
-        Some(self.op(page))
+        self.pull_to(self.furthest_behind(plane))
+    }
+
+    #[inline]
+    fn pull_beside(&mut self, plane: PlaneId, page: u32) -> Option<Op> {
+        if self.room_beside(plane) != Some(page) {
+            return None;
+        }
+        self.pull_to(plane)
     }
 
     #[inline]

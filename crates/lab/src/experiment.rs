@@ -14,6 +14,7 @@ mod options;
 #[cfg(test)]
 mod tests;
 
+use crate::precondition::Mode;
 use crate::results::RunResult;
 use crate::scenario::{Run, Scenario, Source};
 use crate::timeline::{Findings, Ledger, Perfetto, Timeline};
@@ -163,6 +164,12 @@ impl Experiment {
     /// The first workload that does not fit on a device, or the first trace that cannot be read.
     pub fn new(scenario: Scenario) -> Result<Self, ExperimentError> {
         let mut warnings = Vec::new();
+        let state = &scenario.precondition;
+        let fill = if state.mode == Mode::None { 0.0 } else { state.fill };
+        for device in &scenario.devices {
+            let problem = device.collection_never_stops(fill);
+            warnings.extend(problem.map(|problem| format!("{}: {problem}", device.name)));
+        }
         let mut plans = Vec::new();
         for workload in &scenario.workloads {
             plans.push(plan(&workload.source, &scenario.devices, &mut warnings)?);

@@ -21,7 +21,7 @@ use flashweir_core::executor::Handle;
 use flashweir_core::metrics::Metric;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::config::DeviceConfig;
-use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
 use flashweir_fs::AnyFs;
 use flashweir_fs::ext4::{self, Before, Ext4Metrics, Ext4Options};
 use flashweir_fs::f2fs::{self, F2fsMetrics, F2fsOptions, Flushing};
@@ -365,6 +365,7 @@ pub struct Counters {
     pub at: Instant,
     /// Of the device.
     pub device: DeviceMetrics,
+    nand: NandMetrics,
     vfs: VfsMetrics,
     fs: FsCounters,
 }
@@ -377,8 +378,8 @@ impl Counters {
 
     /// Those of now, which is `at`.
     pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
-        let device = port.with_device(|device| *device.metrics());
-        Self { at, device, vfs: vfs.metrics(), fs: FsCounters::of(vfs.fs()) }
+        let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand().metrics()));
+        Self { at, device, nand, vfs: vfs.metrics(), fs: FsCounters::of(vfs.fs()) }
     }
 
     /// What was counted since, by name.
@@ -386,6 +387,7 @@ impl Counters {
         let mut metrics = BTreeMap::new();
         let lists = [
             ("device", self.device.since(&earlier.device).list().to_vec()),
+            ("nand", self.nand.since(&earlier.nand).list().to_vec()),
             ("vfs", self.vfs.since(&earlier.vfs).list().to_vec()),
             self.fs.since(&earlier.fs),
         ];

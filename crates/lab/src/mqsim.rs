@@ -9,6 +9,7 @@
 //! Deliberately absent: MQSim's address generator (the requests are alike in distribution, not in sequence),
 //! its cached map, and flows confined to some of the planes.
 
+use crate::precondition::{Mode, Pattern, Precondition};
 use crate::spelling::nearest;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, LinkConfig};
@@ -32,7 +33,7 @@ pub enum Caching {
 }
 
 /// The workloads of an MQSim workload file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ImportedWorkload {
     /// What MQSim would run one after the other.
     pub scenarios: Vec<ImportedScenario>,
@@ -41,12 +42,49 @@ pub struct ImportedWorkload {
 }
 
 /// One `IO_Scenario`: its flows run at the same time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ImportedScenario {
     /// A fio job file with one job for each synthetic flow, if there are any.
     pub fio: Option<String>,
     /// The traces to replay.
     pub replays: Vec<ImportedReplay>,
+    /// The state of MQSim's device when the flows begin.
+    pub precondition: Precondition,
+}
+
+impl ImportedScenario {
+    /// The options of `weir fio` and `weir replay` for the state of the device.
+    pub fn state(&self) -> String {
+        state_options(&self.precondition)
+    }
+
+    /// A command line that runs the flows, whose jobs are in the file `job`, on `device`.
+    pub fn command(&self, job: &str, device: &str) -> String {
+        format!("weir fio {job} --device {device} {}", self.state())
+    }
+
+    /// Command lines that replay the traces on `device`, a preset or a device file. Addresses wrap as they do in MQSim.
+    pub fn replay_commands(&self, device: &str) -> Vec<String> {
+        let line = |replay: &ImportedReplay| {
+            let ImportedReplay { file, repeat } = replay;
+            let repeat = if *repeat > 1 { format!(" --repeat {repeat}") } else { String::new() };
+            let state = self.state();
+            format!("weir replay {file} --device {device} --format mqsim --fit wrap{repeat} {state}")
+        };
+        self.replays.iter().map(line).collect()
+    }
+}
+
+fn state_options(state: &Precondition) -> String {
+    if state.mode == Mode::None {
+        return "--precondition none".into();
+    }
+    let mut options = format!("--fill {}", state.fill);
+    if state.overwrite > 0.0 {
+        let pattern = if state.pattern == Pattern::Random { "random" } else { "sequential" };
+        let _ = write!(options, " --overwrite {} --pattern {pattern}", state.overwrite);
+    }
+    options
 }
 
 /// A flow that replays a trace in MQSim's format.
@@ -56,18 +94,6 @@ pub struct ImportedReplay {
     pub file: String,
     /// How often the whole trace is replayed.
     pub repeat: u32,
-}
-
-impl ImportedReplay {
-    /// A command line that replays the trace on `device`, a preset or a device file. Addresses wrap as they
-    /// do in MQSim.
-    pub fn command(&self, device: &str) -> String {
-        let mut line = format!("weir replay {} --device {device} --format mqsim --fit wrap", self.file);
-        if self.repeat > 1 {
-            let _ = write!(line, " --repeat {}", self.repeat);
-        }
-        line
-    }
 }
 
 /// Imports a device with its cache off.
@@ -91,6 +117,8 @@ pub fn import_device_with(xml: &str, caching: Caching) -> Result<(DeviceConfig, 
     let mut device = Keys::of(device_node, &["Flash_Parameter_Set"])?;
     let mut flash = Keys::of(child(device_node, "Flash_Parameter_Set")?, &[])?;
     check_kind(&mut device)?;
+    // It is the workload's: see [`is_preconditioned`].
+    device.flag("Enabled_Preconditioning")?;
     let geometry = geometry(&mut device, &mut flash)?;
     let config = DeviceConfig {
         name: "mqsim-import".into(),
@@ -107,7 +135,18 @@ pub fn import_device_with(xml: &str, caching: Caching) -> Result<(DeviceConfig, 
         keys.finish(known, &mut warnings)?;
     }
     config.validate().map_err(|error| format!("the imported device is not valid: {error}"))?;
+    warnings.extend(config.collection_never_stops(1.0));
     Ok((config, warnings))
+}
+
+/// Whether MQSim brings the device of this file into a steady state before the flows begin.
+///
+/// # Errors
+/// The key is missing, or neither true nor false.
+pub fn is_preconditioned(xml: &str) -> Result<bool, String> {
+    let document = parse(xml, "Execution_Parameter_Set")?;
+    let device = child(document.root_element(), "Device_Parameter_Set")?;
+    Keys::of(device, &["Flash_Parameter_Set"])?.flag("Enabled_Preconditioning")
 }
 
 /// Keys that are not modelled: name, the value that means what happens here anyway (no warning then), reason.
@@ -119,9 +158,8 @@ const HOST_IGNORED: [Ignored; 3] = [
     ("ResponseTime_Logging_Period_Length", "", "results always have a time line"),
 ];
 
-const DEVICE_IGNORED: [Ignored; 16] = [
+const DEVICE_IGNORED: [Ignored; 15] = [
     ("Seed", "", "randomness comes from the seed of the run"),
-    ("Enabled_Preconditioning", "false", "choose a precondition in the scenario"),
     ("Queue_Fetch_Size", "", "the device takes commands as they come"),
     ("Caching_Mechanism", "", "the buffer has one mechanism"),
     ("Data_Cache_Sharing_Mode", "", "the buffer is shared"),
@@ -147,9 +185,8 @@ const FLASH_IGNORED: [Ignored; 6] = [
     ("Page_Metadata_Capacity", "", "spare bytes do not cost time, in MQSim too"),
 ];
 
-const FLOW_IGNORED: [Ignored; 3] = [
+const FLOW_IGNORED: [Ignored; 2] = [
     ("Priority_Class", "HIGH", "all flows have the same priority"),
-    ("Initial_Occupancy_Percentage", "0", "choose a precondition in the scenario"),
     ("Seed", "", "randomness comes from the seed of the run"),
 ];
 
@@ -335,7 +372,11 @@ fn link(host: &mut Keys<'_>, device: &mut Keys<'_>) -> Result<LinkConfig, String
 ///
 /// # Errors
 /// The first key that is missing or whose value has no counterpart.
-pub fn import_workload(xml: &str, device: &DeviceConfig) -> Result<(ImportedWorkload, Vec<String>), String> {
+pub fn import_workload(
+    xml: &str,
+    device: &DeviceConfig,
+    preconditioned: bool,
+) -> Result<(ImportedWorkload, Vec<String>), String> {
     const FLOWS: [&str; 2] = ["IO_Flow_Parameter_Set_Synthetic", "IO_Flow_Parameter_Set_Trace_Based"];
     let document = parse(xml, "MQSim_IO_Scenarios")?;
     let mut warnings = Vec::new();
@@ -352,6 +393,7 @@ pub fn import_workload(xml: &str, device: &DeviceConfig) -> Result<(ImportedWork
         }
         let capacity = Geometry::new(device).capacity_lbas();
         let share = Share { device, blocks: capacity / flows.len().max(1) as u64 };
+        let mut state = State::new(preconditioned, flows.len());
         let mut fio = String::new();
         let mut replays = Vec::new();
         for (index, flow) in flows.iter().enumerate() {
@@ -365,6 +407,7 @@ pub fn import_workload(xml: &str, device: &DeviceConfig) -> Result<(ImportedWork
             }
             caching = Some(mode);
             share.check_planes(&mut keys, &mut warnings)?;
+            state.add(index, &mut keys, &mut warnings)?;
             if flow.has_tag_name(FLOWS[0]) {
                 fio.push_str(&share.job(index, &mut keys, &mut warnings)?);
             } else {
@@ -375,9 +418,15 @@ pub fn import_workload(xml: &str, device: &DeviceConfig) -> Result<(ImportedWork
         if flows.is_empty() {
             return Err(format!("IO_Scenario has no flow: expected {} (line {})", FLOWS[0], line(scenario)));
         }
-        let fio = (!fio.is_empty())
-            .then(|| format!("; From scenario {} of an MQSim workload file.\n{fio}", scenarios.len() + 1));
-        scenarios.push(ImportedScenario { fio, replays });
+        let precondition = state.precondition();
+        let fio = (!fio.is_empty()).then(|| {
+            format!(
+                "; From scenario {} of an MQSim workload file, whose device begins as with {}.\n{fio}",
+                scenarios.len() + 1,
+                state_options(&precondition)
+            )
+        });
+        scenarios.push(ImportedScenario { fio, replays, precondition });
     }
     let caching = caching.ok_or("MQSim_IO_Scenarios has no scenario: expected IO_Scenario")?;
     Ok((ImportedWorkload { scenarios, caching }, warnings))
@@ -401,6 +450,67 @@ fn replay(keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<ImportedRep
         ));
     }
     Ok(ImportedReplay { file, repeat })
+}
+
+/// The state of MQSim's device before the flows of a scenario, in parts of the capacity.
+#[derive(Debug)]
+struct State {
+    preconditioned: bool,
+    flows: usize,
+    /// What has to be written before, from the beginning on.
+    fill: f64,
+    /// A flow writes, and not only in order.
+    writes: bool,
+    writes_at_random: bool,
+}
+
+impl State {
+    /// Writes on top of what is there, in multiples of it, until the device collects as it will from then on.
+    const OVERWRITE: f64 = 2.0;
+
+    fn new(preconditioned: bool, flows: usize) -> Self {
+        Self { preconditioned, flows, fill: 0.0, writes: false, writes_at_random: false }
+    }
+
+    /// Takes a flow into account, which has one of so many equal parts of the addresses.
+    fn add(&mut self, index: usize, keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<(), String> {
+        let occupied = keys.whole("Initial_Occupancy_Percentage", 0, 100)?;
+        let (reads, part, random) = match keys.peek("Read_Percentage") {
+            Some(reads) => {
+                let part = keys.peek("Working_Set_Percentage").and_then(|part| part.parse().ok());
+                (reads != "0", part.unwrap_or(100), keys.peek("Address_Distribution") != Some("STREAMING"))
+            }
+            // A trace reads and writes where it likes.
+            None => (true, 100, true),
+        };
+        let writes = keys.peek("Read_Percentage") != Some("100");
+        self.writes |= writes;
+        self.writes_at_random |= writes && random;
+        if !self.preconditioned && occupied > 0 {
+            warnings.push(format!(
+                "Initial_Occupancy_Percentage = {occupied} has no effect, in MQSim too: Enabled_Preconditioning is false"
+            ));
+        }
+        let filled = match (self.preconditioned, reads) {
+            (true, _) => occupied,
+            // MQSim gives a page that was never written a place when it is first read.
+            (false, true) => part,
+            (false, false) => return Ok(()),
+        };
+        let end = (index as f64 + f64::from(filled) / 100.0) / self.flows as f64;
+        if filled > 0 {
+            self.fill = self.fill.max(end);
+        }
+        Ok(())
+    }
+
+    fn precondition(&self) -> Precondition {
+        let mode = if self.fill > 0.0 { Mode::Instant } else { Mode::None };
+        let overwrite = if self.preconditioned && self.writes { Self::OVERWRITE } else { 0.0 };
+        let pattern = if self.writes_at_random { Pattern::Random } else { Pattern::Sequential };
+        // As the command line shows it.
+        Precondition { mode, fill: (self.fill * 1e4).round() / 1e4, overwrite, pattern }
+    }
 }
 
 /// The part of a device that one flow has.
@@ -564,6 +674,11 @@ impl<'a> Keys<'a> {
     fn skip(&mut self, key: &str) {
         self.asked.push(key.to_owned());
         self.values.retain(|value| value.key != key);
+    }
+
+    /// The value of a key that is not taken out yet.
+    fn peek(&self, key: &str) -> Option<&'a str> {
+        self.values.iter().find(|value| value.key == key).map(|value| value.value)
     }
 
     fn text(&mut self, key: &str) -> Result<Value<'a>, String> {

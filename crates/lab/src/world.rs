@@ -11,7 +11,7 @@ use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::{Kind, Request, Step, Workload};
 use flashweir_core::random::mix;
 use flashweir_core::{Agenda, Command, Data, Duration, Instant, Link, Lpn, Op};
-use flashweir_device::{Device, DeviceMetrics, Effect, Event};
+use flashweir_device::{Device, DeviceMetrics, Effect, Event, NandMetrics};
 use std::collections::{BTreeMap, VecDeque};
 
 /// One job of a world.
@@ -96,6 +96,7 @@ pub struct World {
     first_error: Option<String>,
     hash: u64,
     baseline: DeviceMetrics,
+    nand_baseline: NandMetrics,
     timeline: Option<Box<Timeline>>,
     sampler: Option<Box<Sampler>>,
     /// When the next sample is due.
@@ -132,6 +133,7 @@ impl World {
             first_error: None,
             hash: 0,
             baseline: *device.metrics(),
+            nand_baseline: *device.nand().metrics(),
             timeline: None,
             sampler: None,
             sample_at: NEVER,
@@ -451,11 +453,12 @@ impl World {
             ..RunResult::default()
         };
         result.add_metrics("device", &metrics.list());
+        let nand = self.device.nand().metrics().since(&self.nand_baseline);
+        result.add_metrics("nand", &nand.list());
+        if let Some(share) = nand.multi_plane_share() {
+            result.metrics.insert("nand.host_multi_plane_share".into(), MetricValue::Ratio(share));
+        }
         let count = |value| MetricValue::Count(value);
-        result
-            .metrics
-            .insert("nand.multi_plane_commands".into(), count(self.device.nand().multi_plane_commands));
-        result.metrics.insert("nand.suspends".into(), count(self.device.nand().suspends));
         let span = now.as_nanos().max(1) as f64;
         let share = |times: Vec<Duration>| {
             let sum: u64 = times.iter().map(|time| time.as_nanos()).sum();

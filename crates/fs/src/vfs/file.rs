@@ -259,7 +259,10 @@ impl<F: Fs> File<F> {
         if is_direct {
             vfs.charge_call(0, 0).await;
         } else {
-            vfs.charge_call(sink.len(), end - first).await;
+            // What there is to copy, whatever room the caller has for it.
+            let got = sink.len().min(self.inode.size.get().saturating_sub(offset));
+            let (first, end) = pages_of(offset, got);
+            vfs.charge_call(got, end - first).await;
         }
         let start = vfs.now();
         let result = if sink.is_empty() {

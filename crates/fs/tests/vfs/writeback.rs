@@ -400,6 +400,13 @@ fn calls_cost_what_the_model_says() {
         assert_eq!(took(), costs.of_call(0, 0) + MS + costs.of_wait());
         file.pread(0, Sink::nowhere(PAGE)).await.unwrap();
         assert_eq!(took(), costs.of_call(PAGE, 1), "a hit waits for nothing");
+        // A read into a large buffer was charged for all of it, whatever the file held.
+        assert_eq!(file.pread(0, Sink::nowhere(1 << 20)).await.unwrap(), PAGE);
+        assert_eq!(took(), costs.of_call(PAGE, 1), "a read costs what it got");
+        assert_eq!(file.pread(PAGE - 10, Sink::nowhere(1 << 20)).await.unwrap(), 10);
+        assert_eq!(took(), costs.of_call(10, 1));
+        assert_eq!(file.pread(PAGE, Sink::nowhere(1 << 20)).await.unwrap(), 0);
+        assert_eq!(took(), costs.of_call(0, 0), "at the end there is nothing to copy");
         let direct = vfs.process(Creds::ROOT).open("/f", OpenFlags::READ.direct(), 0).await.unwrap();
         took();
         direct.pread(0, Sink::nowhere(PAGE)).await.unwrap();

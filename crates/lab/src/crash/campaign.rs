@@ -37,8 +37,8 @@ impl CrashConfig {
     /// The same until `bug` is found; unless devices are given, on those that it concerns.
     pub fn with_planted(&self, bug: PlantedBug) -> Self {
         let mut config = Self { planted: Some(bug), violations_max: 1, minimise: false, ..self.clone() };
-        // More worlds in place of more cuts inside recoveries.
-        config.effort.nested_draws = config.effort.nested_draws.min(1);
+        // A bug shows in many states of a few worlds, so many worlds find it sooner than many states of one.
+        config.effort = config.effort.shallow();
         if config.devices.is_empty() {
             let concerned = |name: &&str| tiny(name).is_some_and(|device| bug.concerns(&device));
             config.devices = names().filter(concerned).map(str::to_owned).collect();
@@ -203,7 +203,9 @@ impl<P: FnMut(CrashProgress) -> bool> Shared<P> {
 pub struct Mutant {
     /// Name of the bug.
     pub bug: String,
-    /// Distinct media until it was found, or until the budget was spent.
+    /// Worlds until it was found, or until the budget was spent; each has histories of its own.
+    pub worlds: u64,
+    /// Distinct media until then.
     pub distinct: u64,
     /// The violation that gave it away.
     pub killed_by: Option<ViolationReport>,
@@ -233,6 +235,7 @@ pub fn mutation_score(
         let report = explore(&config.with_planted(bug), |_| true)?;
         let mutant = Mutant {
             bug: name.into(),
+            worlds: report.worlds,
             distinct: report.totals.distinct,
             killed_by: report.violations.into_iter().next(),
         };

@@ -59,7 +59,7 @@ const PLAIN: Shape = Shape {
 
 /// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 26] = [
+const SHAPES: [Shape; 27] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -76,6 +76,9 @@ const SHAPES: [Shape; 26] = [
         parallel: [2, 1, 2], blocks_per_plane: 10, ..PLAIN },
     Shape { name: "tiny-d1-dynamic", allocation: Allocation::Dynamic, parallel: [2, 1, 2],
         blocks_per_plane: 10, buffer_units: 16, ..PLAIN },
+    // Programs of two planes that share word lines, on frontiers that drift apart as collection uses them too.
+    Shape { name: "tiny-d1-dynamic-mlc", allocation: Allocation::Dynamic, cell: Cell::Mlc, parallel: [1, 2, 2],
+        blocks_per_plane: 12, buffer_units: 16, hot_cold: false, ..PLAIN },
     Shape { name: "tiny-d1-mixed", hot_cold: false, parallel: [1, 1, 2], cell: Cell::Mlc, high_water: 0.9,
         unit_bytes: 1024, ..PLAIN },
     Shape { name: "tiny-d1-failing", program_fail: 0.004, blocks_per_plane: 16,

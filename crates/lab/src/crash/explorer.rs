@@ -39,13 +39,32 @@ pub struct Effort {
     pub nested_depth: u32,
     /// Cuts drawn from each recovery; one recovery in 64 gets every cut.
     pub nested_draws: u32,
+    /// One recovery in so many is cut at all.
+    pub nested_every: u32,
+    /// One event in so many is cut, drawn by the world's seed.
+    pub events_every: u32,
     /// One new medium in so many shows that the device works on; 0 is none.
     pub exercise_every: u32,
 }
 
+impl Effort {
+    /// Few states of each world, some 1,400 of a tiny device: for the states of one world that is looked at everywhere there
+    /// are ten to twenty histories, and what is wrong depends on the history more than on the moment.
+    pub fn shallow(self) -> Self {
+        Self { nested_draws: 1, nested_every: 8, events_every: 6, ..self }
+    }
+}
+
 impl Default for Effort {
     fn default() -> Self {
-        Self { boots: 4, nested_depth: 3, nested_draws: 3, exercise_every: 512 }
+        Self {
+            boots: 4,
+            nested_depth: 3,
+            nested_draws: 3,
+            nested_every: 1,
+            events_every: 1,
+            exercise_every: 512,
+        }
     }
 }
 
@@ -343,6 +362,10 @@ impl<'a> Boot<'a> {
 
     /// Cuts the power now, in every way.
     fn visit(&mut self, sim: &Sim) -> Result<(), Found> {
+        let every = u64::from(self.spec.effort.events_every);
+        if every > 1 && self.random.below(every) != 0 {
+            return Ok(());
+        }
         let position = sim.log().position();
         let cells = sim.device().interrupted(sim.cut_instant());
         let saves = self.spec.kind() == DeviceKind::D2;
@@ -460,6 +483,10 @@ impl<'a> Boot<'a> {
     /// Cuts of a recovery of `steps` steps, in ascending order; one after the last step asks whether
     /// recovering twice is the same.
     fn nested_cuts(&mut self, steps: u32, depth: u32) -> Vec<NestedCut> {
+        let nested_every = u64::from(self.spec.effort.nested_every);
+        if depth == 0 && nested_every > 1 && self.random.below(nested_every) != 0 {
+            return Vec::new();
+        }
         let every = depth == 0 && self.random.below(NESTED_ALL) == 0;
         let mut cuts = Vec::new();
         if every {

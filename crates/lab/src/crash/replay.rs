@@ -162,6 +162,9 @@ fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
     let needs_exercise = matches!(found.fault, Fault::Runtime(_)) && !found.torn.is_empty();
     let effort = Effort {
         nested_depth: found.nested.len() as u32,
+        // Of a shorter history all is looked at, however few states of it were.
+        nested_every: 1,
+        events_every: 1,
         exercise_every: if needs_exercise { 4 } else { 0 },
         ..spec.effort
     };

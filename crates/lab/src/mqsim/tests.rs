@@ -3,16 +3,10 @@ use crate::workload::fio::{Direction, Mix, Sizes, parse_job_file};
 use flashweir_device::presets::preset;
 use std::path::Path;
 
-/// A file of the comparison data, which does not come with the source; `None` says so.
-fn data(name: &str) -> Option<String> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/mqsim")).join(name);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Some(text),
-        Err(_) => {
-            println!("skipped: {} is absent", path.display());
-            None
-        }
-    }
+/// A file of the comparison data.
+fn data(name: &str) -> String {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/mqsim")).join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 const DEVICE: &str = include_str!("device.xml");
@@ -29,8 +23,7 @@ fn the_stock_files_become_the_presets() {
     for (file, name) in
         [("ssd-small-ideal.xml", "mqsim-small-ideal"), ("ssdconfig-default.xml", "mqsim-default")]
     {
-        let Some(xml) = data(file) else { return };
-        let (config, warnings) = import_device(&xml).unwrap();
+        let (config, warnings) = import_device(&data(file)).unwrap();
         let preset = preset(name).unwrap();
         assert_eq!(named(config, &preset), preset);
         let map = warnings.iter().any(|w| w.starts_with("Ideal_Mapping_Table = false is not modelled"));
@@ -152,7 +145,7 @@ fn small() -> DeviceConfig {
 
 /// The job file of the only scenario of `xml`.
 fn job(xml: &str) -> (String, Vec<String>) {
-    let (mut workload, warnings) = import_workload(xml, &small()).unwrap();
+    let (mut workload, warnings) = import_workload(xml, &small(), false).unwrap();
     (workload.scenarios.remove(0).fio.unwrap(), warnings)
 }
 
@@ -161,13 +154,13 @@ fn a_closed_loop_becomes_a_job() {
     let (text, warnings) = job(FLOW);
     assert_eq!(
         text,
-        "; From scenario 1 of an MQSim workload file.\n[flow0]\nrw=randread\nbs=8192\nsize=7988576256\n\
+        "; From scenario 1 of an MQSim workload file, whose device begins as with --fill 0.5.\n[flow0]\nrw=randread\nbs=8192\nsize=7988576256\n\
          ; MQSim draws addresses with replacement.\nnorandommap\niodepth=32\nruntime=10\ntime_based\n"
     );
     assert_eq!(
         warnings,
         [
-            "Initial_Occupancy_Percentage = 75 is not modelled: choose a precondition in the scenario",
+            "Initial_Occupancy_Percentage = 75 has no effect, in MQSim too: Enabled_Preconditioning is false",
             "Seed = 798 is not modelled: randomness comes from the seed of the run",
         ]
     );
@@ -178,6 +171,42 @@ fn a_closed_loop_becomes_a_job() {
     assert_eq!((&spec.sizes[0], spec.random_map), (&Sizes::Fixed(16), false));
     assert_eq!(spec.limits.runtime, Some(Duration::from_secs(10)));
     assert_eq!(file.warnings, [""; 0]);
+}
+
+#[test]
+fn the_state_of_the_device_is_that_of_mqsim() {
+    let with =
+        |changes: &[(&str, &str)]| changes.iter().fold(FLOW.to_owned(), |xml, (a, b)| xml.replace(a, b));
+    let writes = ("<Read_Percentage>100<", "<Read_Percentage>0<");
+    let streams = (">RANDOM_UNIFORM<", ">STREAMING<");
+    for (changes, preconditioned, state) in [
+        // Reads find what MQSim places when it is first read.
+        (&[][..], false, "--fill 0.5"),
+        (&[writes], false, "--precondition none"),
+        (&[], true, "--fill 0.75"),
+        (&[writes], true, "--fill 0.75 --overwrite 2 --pattern random"),
+        (&[writes, streams], true, "--fill 0.75 --overwrite 2 --pattern sequential"),
+        (&[writes, ("Occupancy_Percentage>75<", "Occupancy_Percentage>0<")], true, "--precondition none"),
+    ] {
+        let (workload, _) = import_workload(&with(changes), &small(), preconditioned).unwrap();
+        assert_eq!(workload.scenarios[0].state(), state, "{changes:?}");
+        let command = workload.scenarios[0].command("job.fio", "device.toml");
+        assert_eq!(command, format!("weir fio job.fio --device device.toml {state}"));
+    }
+    assert!(!is_preconditioned(DEVICE).unwrap());
+    let on = DEVICE.replace("Preconditioning>false<", "Preconditioning>true<");
+    assert!(is_preconditioned(&on).unwrap());
+}
+
+#[test]
+fn a_device_that_keeps_more_free_than_it_has_to_spare_is_warned_about() {
+    let (config, warnings) = import_device(DEVICE).unwrap();
+    let problem = "ftl.gc.start_below_blocks = 10 of 64: with 100 % of the capacity written, 59.5 blocks of each plane \
+                   hold data and 4.5 are left, so collection never stops and moves nearly full blocks; expected at \
+                   most 4, more ftl.over_provisioning, or at most 90 % written";
+    assert_eq!(warnings.last().map(String::as_str), Some(problem));
+    assert_eq!(config.collection_never_stops(0.9), None);
+    assert!(config.collection_never_stops(0.92).is_some());
 }
 
 #[test]
@@ -230,13 +259,15 @@ fn a_trace_becomes_a_command() {
     let xml = format!("{head}{rest}{tail}")
         .replace("Set_Synthetic", "Set_Trace_Based")
         .replace("TURNED_OFF", "WRITE_CACHE");
-    let (workload, warnings) = import_workload(&xml, &small()).unwrap();
+    let (workload, warnings) = import_workload(&xml, &small(), false).unwrap();
     assert_eq!((workload.caching, &workload.scenarios[0].fio), (Caching::Write, &None));
     assert_eq!(
-        workload.scenarios[0].replays[0].command("mqsim-default"),
-        "weir replay traces/tpcc-small.trace --device mqsim-default --format mqsim --fit wrap --repeat 2"
+        workload.scenarios[0].replay_commands("mqsim-default"),
+        [
+            "weir replay traces/tpcc-small.trace --device mqsim-default --format mqsim --fit wrap --repeat 2 --fill 1"
+        ]
     );
-    assert!(warnings[0].starts_with("Percentage_To_Be_Executed = 50 is not modelled"), "{warnings:?}");
+    assert!(warnings[1].starts_with("Percentage_To_Be_Executed = 50 is not modelled"), "{warnings:?}");
 }
 
 #[test]
@@ -274,6 +305,6 @@ fn bad_workloads_are_refused_with_key_value_and_line() {
     ] {
         let xml = FLOW.replace(old, new);
         assert_ne!(xml, FLOW, "{old}");
-        assert_eq!(import_workload(&xml, &small()).unwrap_err(), message);
+        assert_eq!(import_workload(&xml, &small(), false).unwrap_err(), message);
     }
 }

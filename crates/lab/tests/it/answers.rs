@@ -5,7 +5,7 @@ use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::BufferMode;
 use flashweir_device::presets::preset;
-use flashweir_lab::mqsim::{Caching, import_device_with};
+use flashweir_lab::mqsim::{Caching, import_device, import_device_with, import_workload, is_preconditioned};
 use flashweir_lab::precondition::prefill;
 use flashweir_lab::results::{JobResult, KindResult};
 use flashweir_lab::workload::Kind;
@@ -47,6 +47,31 @@ fn mqsim_depth_32_within_5_percent() {
     let job = &write.jobs[0];
     close("write QD32 IOPS", job.iops(only(job, Kind::Write)), 24_528.0, 0.05);
     close("write QD32 mean ns", only(job, Kind::Write).clat.summary.mean_ns, 1_304_760.0, 0.05);
+}
+
+/// The command that was printed for an imported workload began on a full device, of which MQSim's files say nothing: 102
+/// writes in a second, where MQSim has 24,528.
+#[test]
+fn regression_what_is_imported_from_mqsim_gives_its_answers() {
+    let data = |name: &str| {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/mqsim/");
+        std::fs::read_to_string(format!("{path}{name}.xml")).unwrap()
+    };
+    let xml = data("ssd-small-ideal");
+    let (config, _) = import_device(&xml).unwrap();
+    for (name, kind, iops, band) in [
+        ("r8k-qd1", Kind::Read, 1e9 / 102_442.0, 0.01),
+        ("w8k-qd1", Kind::Write, 1e9 / 777_501.0, 0.01),
+        ("r8k-qd32", Kind::Read, 141_500.0, 0.05),
+        ("w8k-qd32", Kind::Write, 24_528.0, 0.05),
+    ] {
+        let flow = data(name).replace(">10000000000<", ">2000000000<");
+        let (workload, _) = import_workload(&flow, &config, is_preconditioned(&xml).unwrap()).unwrap();
+        let scenario = &workload.scenarios[0];
+        let (device, _) = scenario.precondition.apply(device(&config, 1), 1, |_| true);
+        let (run, _) = run_fio(device, 1, scenario.fio.as_ref().unwrap());
+        close(&format!("imported {name} IOPS"), run.jobs[0].iops(only(&run.jobs[0], kind)), iops, band);
+    }
 }
 
 #[test]

@@ -95,14 +95,8 @@ fn a_report_does_not_depend_on_the_number_of_threads() {
 /// A third of them, another one with each seed; `weir crash --mutants` looks for all.
 #[test]
 fn planted_bugs_are_found() {
-    let config = CrashConfig {
-        seed: seed(),
-        states: 1_000_000,
-        jobs: 2,
-        minimise: false,
-        effort: Effort { nested_draws: 1, exercise_every: 2_048, ..Effort::default() },
-        ..CrashConfig::default()
-    };
+    let config =
+        CrashConfig { seed: seed(), states: 1_000_000, jobs: 2, minimise: false, ..CrashConfig::default() };
     for (bug, name) in PlantedBug::ALL.into_iter().skip(seed() as usize % 3).step_by(3) {
         let report = explore(&config.with_planted(bug), |_| true).unwrap();
         let by =

@@ -7,6 +7,7 @@ mod database;
 mod file_crash;
 mod fsync;
 mod ordered_stack;
+mod planes;
 mod recorded;
 mod support;
 mod timeline;
