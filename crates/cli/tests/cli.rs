@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 204] = [
+const BAD: [(&str, &str); 207] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -148,6 +148,9 @@ const BAD: [(&str, &str); 204] = [
     ("fio job.fio --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
     ("fio job.fio --device sata-mlc --seed -1", "--seed cannot be `-1`: expected a whole number of 0 or more"),
     ("fio job.fio --device sata-mlc --fill -0.5", "--fill cannot be -0.5: expected a number from 0 to 1"),
+    ("serve zeros.img", "zeros.img is an image and no device: expected a preset, a device file or a volume; weir mount zeros.img DIR mounts its file system"),
+    ("serve sata-mlc --fill 0.5", "--fill is about a device that was written to: expected --precondition instant or age-by-writing, too"),
+    ("fio job.fio --device sata-mlc --report good.toml/x.html", "good.toml/x.html cannot be written: there is no directory good.toml"),
     ("completions tcsh", "--SHELL cannot be `tcsh`: expected bash, elvish, fish, powershell or zsh"),
     ("replay none.trace --device sata-mlc", "none.trace: cannot be read: No such file or directory (os error 2)"),
     ("replay field.trace --device sata-mlc", "field.trace:2: `eight` is not an address: expected a whole number"),
