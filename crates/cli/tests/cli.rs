@@ -522,6 +522,27 @@ fn files_appear_whole_and_alone() {
 }
 
 #[test]
+fn results_come_before_files_that_cannot_be_written() {
+    let place = Place::new("unwritable");
+    let fio = "fio job.fio --device sata-mlc";
+    let waf = "waf --device amf --set geometry.channels=1 --set geometry.chips_per_channel=1 --policy greedy \
+               --over-provisioning 0.3 --settle 0 --measure 0.1";
+    // That device takes nothing in, and only says so when it is written to.
+    for line in [
+        format!("{fio} --csv /dev/full"),
+        format!("{fio} --report /dev/full"),
+        format!("{fio} --csv /dev/full --report good.html"),
+        format!("{waf} --report /dev/full"),
+    ] {
+        let output = place.say(&line);
+        assert_eq!(output.status.code(), Some(1), "{line}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).lines().count() > 2, "{line}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains("/dev/full cannot be written: No space left"), "{line}");
+    }
+    assert!(place.names().contains(&"good.html".to_owned()), "one file costs no other");
+}
+
+#[test]
 fn time_lines_of_all_runs_are_in_one_file() {
     let place = Place::new("perfetto");
     let before = place.names();
