@@ -11,6 +11,7 @@ mod bench;
 mod bench_mount;
 mod bench_nbd;
 mod ci;
+mod dist;
 mod evidence;
 mod ext4;
 mod f2fs;
@@ -37,6 +38,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   mount-judges [NAME...]   programs, test suites and power cuts on `weir mount`; without a name: all
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars, profile dist; --check fails where a bar is missed
+  dist [--uncommitted]     an archive to publish: program, completions, manual, licences, and its SHA-256
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
 
 environment:
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         ["mount-judges", rest @ ..] => mount::JUDGES.run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
+        ["dist", rest @ ..] => dist::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(true)

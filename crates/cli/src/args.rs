@@ -5,23 +5,27 @@ use crate::crash_sqlite::CrashSqliteArgs;
 use crate::explain::ExplainArgs;
 use crate::files::FilesArgs;
 use crate::filesystem::{FsckArgs, MkfsCommand};
+use crate::manual::{CompletionsArgs, ManArgs};
 use crate::mount::{MountArgs, SaveArgs};
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::sqlite::SqliteArgs;
 use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use flashweir_core::{Duration, Instant};
 use flashweir_lab::crash::files::Format as FileSystem;
 use flashweir_lab::precondition::{Mode, Pattern, Precondition};
 use flashweir_lab::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use std::path::PathBuf;
 
+/// Version and commit, as in `0.1.0 (abc1234 2026-11-23)`; see `build.rs`.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("WEIR_COMMIT"));
+
 /// A simulator of flash storage: devices, workloads and power cuts in virtual time.
 #[derive(Debug, Parser)]
 #[command(
     name = "weir",
-    version,
+    version = VERSION,
     max_term_width = 100,
     after_help = "Examples:
   weir device list                                     the devices that come with the program
@@ -47,6 +51,20 @@ Exit codes: 0 done, 1 a run failed, 2 the command line or a file is wrong, 130 s
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What the command line says.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&of_any_sign(Self::command()).try_get_matches()?)
+    }
+}
+
+/// The same command line, where `--seed -1` has a value that is out of range and is no unknown option `-1`.
+fn of_any_sign(command: clap::Command) -> clap::Command {
+    let takes = |arg: &clap::Arg| arg.get_long().is_some() && arg.get_action().takes_values();
+    let command = command.mut_args(|arg| if takes(&arg) { arg.allow_negative_numbers(true) } else { arg });
+    command.mut_subcommands(of_any_sign)
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,6 +118,10 @@ pub(crate) enum Command {
     Rerun(RerunArgs),
     /// Cut the power of tiny devices at every moment and judge what is left
     Crash(CrashArgs),
+    /// Print what a shell needs to complete commands and options
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write those of all commands
+    Man(ManArgs),
 }
 
 /// What every command has that runs something.

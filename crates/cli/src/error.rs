@@ -60,6 +60,31 @@ impl Failure {
     }
 }
 
+/// What failed of several things that are done whatever becomes of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Option<Failure>);
+
+impl Failures {
+    /// Notes how one of them ended; of several failures the last is left for the caller to say.
+    pub(crate) fn note(&mut self, outcome: Outcome) {
+        let Err(failure) = outcome else { return };
+        match self.0.replace(failure) {
+            None => {}
+            // A reader that has gone is no failure beside another.
+            Some(Failure::BrokenPipe) => {}
+            Some(earlier) if matches!(self.0, Some(Failure::BrokenPipe)) => self.0 = Some(earlier),
+            Some(earlier) => {
+                earlier.report();
+            }
+        }
+    }
+
+    /// The failure that nobody was told of.
+    pub(crate) fn outcome(self) -> Outcome {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
 /// A line on stderr. If nobody reads it, there is nobody to tell.
 pub(crate) fn say(line: impl fmt::Display) {
     use std::io::Write as _;

@@ -19,6 +19,7 @@ mod files;
 mod filesystem;
 mod import;
 mod kernel;
+mod manual;
 mod mount;
 mod output;
 mod perfetto;
@@ -36,7 +37,6 @@ mod volume;
 mod waf;
 
 use args::{Cli, Command};
-use clap::Parser as _;
 use error::{Failure, Outcome, say};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     install_panic_hook();
-    let outcome = match Cli::try_parse() {
+    let outcome = match Cli::read() {
         Ok(cli) => install_cancel().and_then(|cancel| dispatch(&cli.command, &cancel)),
         Err(error) => usage::explain(&error),
     };
@@ -78,6 +78,8 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Save(args) => mount::save(args),
         Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::man(args),
         Command::Crash(args) => in_crash_laboratory(|| crash::command(args, cancel)),
     }
 }
@@ -108,7 +110,7 @@ fn bug(payload: &(dyn std::any::Any + Send), place: &str) -> String {
     let case = files.map_or(case, |case| format!("; weir crash files --replay '{case}'"));
     format!(
         "this is a bug of the simulator, please report this line: version {}{place}: {message}: weir {}{case}",
-        env!("CARGO_PKG_VERSION"),
+        args::VERSION,
         arguments.join(" ")
     )
 }

@@ -37,13 +37,18 @@ pub(crate) fn check(path: &Path) -> Outcome {
     if path.is_dir() {
         return Err(Failure::Usage(format!("{shown} is a directory: expected the name of a file to write")));
     }
-    match directory(path) {
-        parent if parent.is_dir() => Ok(()),
-        parent => Err(Failure::Usage(format!(
-            "{shown} cannot be written: there is no directory {}",
-            parent.display()
-        ))),
+    let parent = directory(path);
+    if !parent.is_dir() {
+        let parent = parent.display();
+        return Err(Failure::Usage(format!("{shown} cannot be written: there is no directory {parent}")));
     }
+    if path.exists() && !path.is_file() {
+        return Ok(());
+    }
+    // What a run of hours ends with is tried before it begins.
+    let trial = temporary(path, "trial");
+    let made = std::fs::File::create(&trial).and_then(|_| std::fs::remove_file(&trial));
+    made.map_err(|error| Failure::Usage(format!("{shown} cannot be written: {error}")))
 }
 
 fn directory(path: &Path) -> &Path {

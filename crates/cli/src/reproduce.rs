@@ -2,7 +2,7 @@
 
 use crate::args::{InfoOutput, ReproduceArgs};
 use crate::devices::table;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Failures, Outcome};
 use crate::output::{check, print, write};
 use crate::pool::Pool;
 use crate::report;
@@ -63,18 +63,21 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
         measured.push(Measured { study: name, what, missing, parameter, rows });
     }
     let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured)).collect();
-    if let Some(path) = &args.report {
-        write(path, page(&paper, scale, &studies, &measured, &judged))?;
-    }
-    match args.output {
-        InfoOutput::Table => print(&lines(&paper, scale, &studies, &measured, &judged)),
+    let text = match args.output {
+        InfoOutput::Table => lines(&paper, scale, &studies, &measured, &judged),
         InfoOutput::Json => {
             let all = serde_json::json!({
                 "paper": paper.paper, "scale": scale, "seeds": seeds, "claims": judged, "studies": measured,
             });
-            print(&format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?))
+            serde_json::to_string_pretty(&all).map_err(Failure::run)? + "\n"
         }
+    };
+    let mut failed = Failures::default();
+    failed.note(print(&text));
+    if let Some(path) = &args.report {
+        failed.note(write(path, page(&paper, scale, &studies, &measured, &judged)));
     }
+    failed.outcome()
 }
 
 /// The studies of these names, or all.

@@ -2,8 +2,8 @@
 
 use crate::args::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
 use crate::devices::resolve;
-use crate::error::{Failure, Outcome, say, unreadable};
-use crate::output::{Files, check, print};
+use crate::error::{Failure, Failures, Outcome, say, unreadable};
+use crate::output::{check, print_or_write, write};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
 use crate::report;
@@ -128,33 +128,27 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
     let outcomes = experiment.run_traced(threads, cancel, &observe, &|cell| timeline.wanted(cell));
     let cost = watch.finish();
     let (outcomes, findings): (Vec<_>, Vec<_>) = outcomes.ok_or(Failure::Interrupted)?.into_iter().unzip();
-    timeline.finish(findings.iter().flatten(), common.quiet)?;
     let results: Vec<RunResult> = outcomes.iter().map(|outcome| outcome.result.clone()).collect();
     let text = show(&experiment, &results, shape)?;
-    let mut files = Files::default();
+    // The results come first, and a file that cannot be written costs no other.
+    let mut failed = Failures::default();
+    failed.note(print_or_write(common.out.as_deref(), &text));
     if let Some(path) = &common.csv {
         let mut csv = Vec::new();
-        write_csv(&results, &mut csv).map_err(Failure::run)?;
-        files.add(path, csv);
+        let made = write_csv(&results, &mut csv).map_err(Failure::run);
+        failed.note(made.and_then(|()| write(path, csv)));
     }
     if let Some(path) = &common.report {
         let notes = vec![state(experiment.scenario())];
-        files.add(path, report::of_scenario(experiment.scenario(), notes, &results)?);
+        let made = report::of_scenario(experiment.scenario(), notes, &results);
+        failed.note(made.and_then(|page| write(path, page)));
     }
-    match &common.out {
-        Some(path) => {
-            files.add(path, text);
-            files.write()?;
-        }
-        None => {
-            files.write()?;
-            print(&text)?;
-        }
-    }
+    failed.note(timeline.finish(findings.iter().flatten(), common.quiet));
     if !common.quiet {
         say(speed(&outcomes, cost));
     }
-    failures(&experiment, &outcomes)
+    failed.note(failures(&experiment, &outcomes));
+    failed.outcome()
 }
 
 /// How many worlds run at once.

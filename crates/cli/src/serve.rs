@@ -17,7 +17,7 @@ use flashweir_serve::recording::{self, Header};
 use flashweir_serve::volume::{Volume, VolumeError};
 use flashweir_serve::{Disk, Endpoint, ServeError, Server, ServerConfig, Speed};
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -89,12 +89,12 @@ pub(crate) struct ServeArgs {
     /// How a device in memory gets its state
     #[arg(long, value_enum, default_value_t = PreconditionArg::None, help_heading = "State of the device")]
     precondition: PreconditionArg,
-    /// Fraction of the capacity that is written once, in order
-    #[arg(long, value_name = "0..1", default_value_t = 1.0, help_heading = "State of the device")]
-    fill: f64,
-    /// How often that part is then overwritten, at random
-    #[arg(long, value_name = "TIMES", default_value_t = 0.0, help_heading = "State of the device")]
-    overwrite: f64,
+    /// Fraction of the capacity that is written once, in order [default: 1]
+    #[arg(long, value_name = "0..1", help_heading = "State of the device")]
+    fill: Option<f64>,
+    /// How often that part is then overwritten, at random [default: 0]
+    #[arg(long, value_name = "TIMES", help_heading = "State of the device")]
+    overwrite: Option<f64>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -251,8 +251,8 @@ pub(crate) fn control_of(path: &Path) -> PathBuf {
 
 fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
     let mode = args.precondition.mode();
-    let precondition =
-        Precondition { mode, fill: args.fill, overwrite: args.overwrite, pattern: Pattern::Random };
+    let (fill, overwrite) = (args.fill.unwrap_or(1.0), args.overwrite.unwrap_or(0.0));
+    let precondition = Precondition { mode, fill, overwrite, pattern: Pattern::Random };
     precondition.validate().map_err(|error| Failure::Usage(error.replace("precondition.", "--")))?;
     if args.record.is_some() && args.exports.len() > 1 {
         return Err(Failure::Usage("--record records one export; serve the others by another server".into()));
@@ -268,6 +268,17 @@ fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
             disks.push(on_volume(args, name, path)?);
             continue;
         }
+        if is_image(path) {
+            return Err(Failure::Usage(format!(
+                "{target} is an image and no device: expected a preset, a device file or a volume; weir mount {target} DIR \
+                 mounts its file system"
+            )));
+        }
+        if let (PreconditionArg::None, Some(option)) = (args.precondition, state_option(args)) {
+            return Err(Failure::Usage(format!(
+                "{option} is about a device that was written to: expected --precondition instant or age-by-writing, too"
+            )));
+        }
         let config = resolve(&[target.to_owned()], &args.set)?.remove(0);
         let name = name.map_or_else(|| config.name.clone(), str::to_owned);
         disks.push(in_memory(args, &name, config, precondition)?);
@@ -276,6 +287,19 @@ fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
 }
 
 /// A volume brings its device, its state and its seed with it.
+/// What was asked of a device's state beside how it gets there.
+fn state_option(args: &ServeArgs) -> Option<&'static str> {
+    let options = [("--fill", args.fill), ("--overwrite", args.overwrite)];
+    options.into_iter().find(|(_, value)| value.is_some()).map(|(option, _)| option)
+}
+
+/// Whether a file is no text, by its beginning.
+fn is_image(path: &Path) -> bool {
+    let mut begin = Vec::new();
+    let file = std::fs::File::open(path).ok().filter(|_| path.is_file());
+    file.is_some_and(|file| file.take(4096).read_to_end(&mut begin).is_ok() && begin.contains(&0))
+}
+
 fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<Disk> {
     let shown = directory.display();
     let refuse = |option: &str| {
@@ -286,6 +310,9 @@ fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<
     }
     if args.precondition != PreconditionArg::None {
         return refuse("--precondition");
+    }
+    if let Some(option) = state_option(args) {
+        return refuse(option);
     }
     if args.record.is_some() {
         return Err(Failure::Usage(format!(

@@ -2,7 +2,7 @@
 
 use crate::args::{InfoOutput, WafArgs};
 use crate::devices::{resolve, table};
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Failures, Outcome};
 use crate::output::{check, print, write};
 use crate::pool::Pool;
 use crate::report;
@@ -59,16 +59,17 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
     let measured = pool.all(configs.len(), name, |at, step| measure(&configs[at], args, step));
     let measured = measured.ok_or(Failure::Interrupted)?;
     let (points, runs): (Vec<_>, Vec<_>) = measured.into_iter().unzip();
+    let text = match args.output {
+        InfoOutput::Table => lines(&points),
+        InfoOutput::Json => serde_json::to_string_pretty(&points).map_err(Failure::run)? + "\n",
+    };
+    let mut failed = Failures::default();
+    failed.note(print(&text));
     if let Some(path) = &args.report {
-        write(path, page(args, &configs, &points, &runs.into_iter().flatten().collect::<Vec<_>>())?)?;
+        let runs: Vec<_> = runs.into_iter().flatten().collect();
+        failed.note(page(args, &configs, &points, &runs).and_then(|page| write(path, page)));
     }
-    match args.output {
-        InfoOutput::Table => print(&lines(&points)),
-        InfoOutput::Json => {
-            let text = serde_json::to_string_pretty(&points).map_err(Failure::run)?;
-            print(&format!("{text}\n"))
-        }
-    }
+    failed.outcome()
 }
 
 /// A device for each policy and over-provisioning.

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 201] = [
+const BAD: [(&str, &str); 207] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -146,6 +146,12 @@ const BAD: [(&str, &str); 201] = [
     ("fio job.fio --device sata-mlc --fill 1.5", "--fill = 1.5: expected 0 to 1"),
     ("fio job.fio --device sata-mlc --precondition instnat", "--precondition cannot be `instnat`: expected none, instant or age-by-writing; did you mean `instant`?"),
     ("fio job.fio --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
+    ("fio job.fio --device sata-mlc --seed -1", "--seed cannot be `-1`: expected a whole number of 0 or more"),
+    ("fio job.fio --device sata-mlc --fill -0.5", "--fill cannot be -0.5: expected a number from 0 to 1"),
+    ("serve zeros.img", "zeros.img is an image and no device: expected a preset, a device file or a volume; weir mount zeros.img DIR mounts its file system"),
+    ("serve sata-mlc --fill 0.5", "--fill is about a device that was written to: expected --precondition instant or age-by-writing, too"),
+    ("fio job.fio --device sata-mlc --report good.toml/x.html", "good.toml/x.html cannot be written: there is no directory good.toml"),
+    ("completions tcsh", "--SHELL cannot be `tcsh`: expected bash, elvish, fish, powershell or zsh"),
     ("replay none.trace --device sata-mlc", "none.trace: cannot be read: No such file or directory (os error 2)"),
     ("replay field.trace --device sata-mlc", "field.trace:2: `eight` is not an address: expected a whole number"),
     ("replay columns.trace --device sata-mlc", "columns.trace:2: 3 fields: expected `time_ns device lba size type`"),
@@ -356,7 +362,33 @@ fn every_help_page_teaches_within_100_columns() {
         let wide = good(&output).lines().find(|line| line.chars().count() > 100);
         assert_eq!(wide, None, "{page}");
     }
-    assert!(good(&place.say("--version")).starts_with("weir 0."));
+    let version = place.say("--version");
+    let version = good(&version).trim_end();
+    assert!(version.starts_with(concat!("weir ", env!("CARGO_PKG_VERSION"))), "{version}");
+    // Hash and day of the commit, where there is one.
+    if let Some((_, commit)) = version.split_once(" (") {
+        let (hash, day) = commit.strip_suffix(')').unwrap().split_once(' ').unwrap();
+        assert!(hash.len() >= 7 && hash.chars().all(|digit| digit.is_ascii_hexdigit()), "{version}");
+        assert!(day.len() == 10 && day.split('-').count() == 3, "{version}");
+    }
+}
+
+#[test]
+fn shells_and_the_manual_know_every_command() {
+    let place = Place::new("manual");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.say(&format!("completions {shell}"));
+        for word in ["replay", "perfetto-window", "mkfs"] {
+            assert!(good(&script).contains(word), "{shell}: {word}");
+        }
+    }
+    let page = place.say("man");
+    assert!(good(&page).starts_with(".") && good(&page).contains("Time is virtual"), "{}", good(&page));
+    assert_eq!(good(&place.say("man --out-dir pages/man1")), "");
+    for (page, option) in [("weir.1", "help"), ("weir-fio.1", "csv"), ("weir-mkfs-ext4.1", "size")] {
+        let text = std::fs::read_to_string(place.0.join("pages/man1").join(page)).unwrap();
+        assert!(text.contains(option), "{page}");
+    }
 }
 
 #[test]
@@ -487,6 +519,27 @@ fn files_appear_whole_and_alone() {
         first,
         "a failure leaves what was there"
     );
+}
+
+#[test]
+fn results_come_before_files_that_cannot_be_written() {
+    let place = Place::new("unwritable");
+    let fio = "fio job.fio --device sata-mlc";
+    let waf = "waf --device amf --set geometry.channels=1 --set geometry.chips_per_channel=1 --policy greedy \
+               --over-provisioning 0.3 --settle 0 --measure 0.1";
+    // That device takes nothing in, and only says so when it is written to.
+    for line in [
+        format!("{fio} --csv /dev/full"),
+        format!("{fio} --report /dev/full"),
+        format!("{fio} --csv /dev/full --report good.html"),
+        format!("{waf} --report /dev/full"),
+    ] {
+        let output = place.say(&line);
+        assert_eq!(output.status.code(), Some(1), "{line}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).lines().count() > 2, "{line}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains("/dev/full cannot be written: No space left"), "{line}");
+    }
+    assert!(place.names().contains(&"good.html".to_owned()), "one file costs no other");
 }
 
 #[test]

@@ -51,7 +51,8 @@ mod tests {
     #[test]
     fn counts_are_those_of_a_set_of_numbers() {
         let mut random = Stream::new(7, "pages");
-        let (mut sets, mut models) = ([(); 2].map(|()| PageSet::default()), [(); 2].map(|()| BTreeSet::new()));
+        let (mut sets, mut models) =
+            ([(); 2].map(|()| PageSet::default()), [(); 2].map(|()| BTreeSet::new()));
         for turn in 0..4_000 {
             let from = random.below(20_000) + if random.chance(0.1) { u64::MAX / 2 } else { 0 };
             let pages = from..from + random.below(200);
@@ -66,7 +67,9 @@ mod tests {
 
     #[test]
     fn a_range_ends_before_its_end_also_at_words() {
-        for (pages, count) in [(0..0, 0), (63..64, 1), (0..64, 64), (63..65, 2), (64..192, 128), (1..191, 190)] {
+        for (pages, count) in
+            [(0..0, 0), (63..64, 1), (0..64, 64), (63..65, 2), (64..192, 128), (1..191, 190)]
+        {
             let mut set = PageSet::default();
             set.insert(pages);
             assert_eq!(set.len(), count);
