@@ -7,7 +7,7 @@
  * file systems, EIO after a power cut.
  *
  * What the kernel still keeps of the file is handed on first, which is waited for; this is no flush of the device. It
- * needs Linux 6.16 or later, or --write-through, or a file that was opened with O_DIRECT.
+ * needs Linux 6.16 or later, or a mount without --write-back, or a file that was opened with O_DIRECT.
  */
 #ifndef FLASHWEIR_H
 #define FLASHWEIR_H

@@ -4,6 +4,7 @@
 //! which was stopped goes on where it was; with another commit or seed it begins anew.
 
 use crate::ci::{cargo, weir, weir_builds};
+use crate::file_pairs;
 use crate::host::{commit, machine, root, seed};
 use crate::live_cuts;
 use crate::steps::take;
@@ -17,6 +18,8 @@ enum Kind {
     CrashStates { devices: &'static [&'static str], chunk: u64, wanted: u64 },
     /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
     FileCuts { campaigns: &'static [&'static str], wanted: u64 },
+    /// Sequences of every pair of format, family and device.
+    FilePairs,
     /// Cuts below SQLite, so many of each kind of promise.
     SqliteCuts { campaigns: &'static [&'static str], wanted: u64 },
     /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
@@ -27,11 +30,12 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 9] = [
+const ALL: [(&str, Kind); 10] = [
     ("crash-d0-d1-d2", Kind::CrashStates { devices: &[], chunk: 500_000, wanted: 1_000_000 }),
     ("crash-d3", Kind::CrashStates { devices: D3, chunk: 500_000, wanted: 1_000_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
     ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
+    ("file-pairs", Kind::FilePairs),
     ("sqlite-cuts", Kind::SqliteCuts { campaigns: &SQLITE_CUTS, wanted: 10_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
@@ -54,6 +58,10 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         good &= match *kind {
             Kind::CrashStates { devices, chunk, wanted } => file.crash_states(devices, chunk, wanted)?,
             Kind::FileCuts { campaigns, wanted } => file.file_cuts(campaigns, wanted)?,
+            Kind::FilePairs => {
+                let pairs = file_pairs::of_evidence();
+                file.file_cuts(&pairs.iter().map(String::as_str).collect::<Vec<_>>(), 0)?
+            }
             Kind::SqliteCuts { campaigns, wanted } => file.sqlite_cuts(campaigns, wanted)?,
             Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
             Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,

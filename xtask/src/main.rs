@@ -15,6 +15,7 @@ mod dist;
 mod evidence;
 mod ext4;
 mod f2fs;
+mod file_pairs;
 mod host;
 mod judges;
 mod live_cuts;

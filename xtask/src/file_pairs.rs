@@ -1,0 +1,52 @@
+//! Every pair of format, family of sequences and device that `weir crash files` knows, so that none is left out by oversight.
+//!
+//! F2FS with blocks that change owners (`reuse`) on a late device once held a violation, and was in no run of CI and in no evidence.
+
+use std::fmt::Write as _;
+
+const FORMATS: [&str; 5] = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"];
+
+const DEVICES: [&str; 3] = ["model", "late", "device"];
+
+/// Families, with the sequences of each in CI: on a device whose states are cheap, and on the simulated one.
+const FAMILIES: [(&str, [u64; 2]); 7] = [
+    ("seq-1", [24, 6]),
+    ("seq-2", [4, 3]),
+    ("random", [2, 1]),
+    ("reuse", [4, 2]),
+    ("nameless", [3, 2]),
+    ("trees", [3, 2]),
+    ("cleaning", [1, 1]),
+];
+
+/// Sequences of the evidence for each one of CI.
+const EVIDENCE: u64 = 12;
+
+/// Options of a command for each pair; F2FS, which has two ways to flush, has both on the model device. `cleaning` is of F2FS.
+fn pairs(times: u64, states_each: u64) -> Vec<String> {
+    let mut all = Vec::new();
+    for format in FORMATS {
+        for (family, counts) in FAMILIES.iter().filter(|(family, _)| *family != "cleaning" || format.starts_with("f2fs")) {
+            for on in DEVICES {
+                let count = counts[usize::from(on == "device")] * times;
+                let mut pair = format!("--format {format} --sequences {family} --on {on}");
+                let _ = write!(pair, " --count {count} --states-each {states_each}");
+                if format == "f2fs" && on != "device" {
+                    all.push(format!("{pair} --flush flush"));
+                }
+                all.push(pair);
+            }
+        }
+    }
+    all
+}
+
+/// The share of CI.
+pub(crate) fn of_ci() -> Vec<String> {
+    pairs(1, 40)
+}
+
+/// The full counts.
+pub(crate) fn of_evidence() -> Vec<String> {
+    pairs(EVIDENCE, 120).into_iter().map(|pair| pair + " --fsck-every 200").collect()
+}
