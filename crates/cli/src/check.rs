@@ -57,7 +57,7 @@ anything else is not.
 What COMMAND prints is its promise: --verify reads from its standard input what had been printed when the power went. A \
 program that says `stored k1` after its fsync is held to that. Output has to be flushed (setvbuf, flush=True).
 
-Exit codes: 0 everything is good, 1 something is not. docs/check.md says what is tried, and what is not.")]
+Exit codes: 0 everything is good, 1 something is not, 2 nothing could be judged. docs/check.md says what is tried, and what is not.")]
 pub(crate) struct CheckArgs {
     /// Judges a directory after a power cut, by its exit code; {} is the directory, standard input what had been printed
     #[arg(long, value_name = "SHELL COMMAND")]
@@ -113,12 +113,14 @@ struct Report {
     calls: usize,
     printed_bytes: u64,
     courses: u64,
+    positions: u64,
     cuts: u64,
     states: u64,
     recovered: u64,
+    states_left_out: u64,
     directories: usize,
     judged: usize,
-    left_out: usize,
+    directories_left_out: usize,
     failures: Vec<Failed>,
 }
 
@@ -225,16 +227,18 @@ fn judge(
         calls: recording.steps.len(),
         printed_bytes: recording.printed,
         courses: counts.courses,
+        positions: counts.positions,
         cuts: counts.cuts,
         states: counts.allowed,
         recovered: counts.recovered,
+        states_left_out: counts.left_out,
         directories: found.len(),
         judged: 0,
-        left_out: 0,
+        directories_left_out: 0,
         failures: Vec::new(),
     };
     let chosen: Vec<&Directory> = found.iter().step_by(stride).collect();
-    report.left_out = found.len() - chosen.len();
+    report.directories_left_out = found.len() - chosen.len();
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for (index, directory) in chosen.iter().enumerate() {
         bar.set(0.5 + index as f64 / chosen.len() as f64 / 2.0, || {
@@ -411,7 +415,8 @@ impl<'a> Bench<'a> {
         let child = command.spawn().map_err(wrong)?;
         match ended(child, None, cancel)? {
             Some(status) if status.success() => Ok(()),
-            status => Err(Failure::Run(format!("COMMAND failed: {}", shown(status)))),
+            // No bug was found: nothing could be looked at.
+            status => Err(Failure::Usage(format!("COMMAND failed, expected exit code 0: {}", shown(status)))),
         }
     }
 
@@ -574,16 +579,21 @@ impl Report {
             thousands(self.printed_bytes),
             self.format
         );
+        let positions = match self.positions == self.cuts {
+            true => thousands(self.cuts),
+            false => format!("{} of {}", thousands(self.cuts), thousands(self.positions)),
+        };
         let _ = writeln!(
             text,
-            "cut: {} courses of time, {} positions, {} states of the disk, {} recovered; different directories: {}",
+            "cut: {} courses of time, {positions} positions, {} states of the disk; images recovered: {}, left out (--states): {}; \
+             different directories: {}",
             self.courses,
-            thousands(self.cuts),
             thousands(self.states),
             thousands(self.recovered),
+            thousands(self.states_left_out),
             thousands(self.directories as u64)
         );
-        let left_out = match self.left_out {
+        let left_out = match self.directories_left_out {
             0 => String::new(),
             left => format!(", left out (--checks): {}", thousands(left as u64)),
         };

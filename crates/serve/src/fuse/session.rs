@@ -29,6 +29,9 @@ const THREADS: usize = 4;
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How often it is looked whether a busy directory is free after all.
+const BUSY_LOOKS: u32 = 10;
+
 /// How something is mounted.
 pub struct MountConfig {
     /// Where.
@@ -243,9 +246,18 @@ impl Mounted {
     }
 }
 
-/// Unmounts; false if somebody has something open, and it disappears when he closes it.
+/// Unmounts; false if somebody has something open, and it disappears when that is closed. A process that has just ended may
+/// still have its files open for a moment.
 fn release(directory: &Path) -> bool {
-    match unmount(directory, UnmountFlags::empty()) {
+    let mut tried = unmount(directory, UnmountFlags::empty());
+    for _ in 0..BUSY_LOOKS {
+        if tried != Err(Errno::BUSY) {
+            break;
+        }
+        std::thread::sleep(LOOK);
+        tried = unmount(directory, UnmountFlags::empty());
+    }
+    match tried {
         Err(Errno::BUSY) => {
             let _ = unmount(directory, UnmountFlags::DETACH);
             false

@@ -153,19 +153,26 @@ pub struct Directory {
 pub struct Counts {
     /// Courses of time.
     pub courses: u64,
-    /// Positions at which the power was cut.
+    /// Positions of the disk's log at which the power could be cut.
+    pub positions: u64,
+    /// Of them, those at which it was.
     pub cuts: u64,
-    /// States that are allowed there and that were looked at.
+    /// States that the disk may be in there, of those that were drawn.
     pub allowed: u64,
-    /// Of them, different images that were recovered.
+    /// Images among them that nobody recovered, as there were more than [`Config::states_max`]. One that is allowed at several
+    /// positions counts once.
+    pub left_out: u64,
+    /// Different images that were recovered.
     pub recovered: u64,
 }
 
 impl Counts {
     fn add(&mut self, other: &Self) {
         self.courses += other.courses;
+        self.positions += other.positions;
         self.cuts += other.cuts;
         self.allowed += other.allowed;
+        self.left_out += other.left_out;
         self.recovered += other.recovered;
     }
 }
@@ -322,16 +329,18 @@ fn of_course(
     // Of many positions those at the ends of calls, and some of the others.
     let ends: BTreeSet<u32> = run.spans.iter().flat_map(|span| [span.begun, span.ended]).collect();
     let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
+    let positions = cuts.len() as u64;
     cuts.retain(|cut| ends.contains(cut) || mix(u64::from(*cut)).is_multiple_of(stride));
-    let mut counts = Counts { courses: 1, cuts: cuts.len() as u64, ..Counts::default() };
-    let mut by_cut = Vec::new();
+    let mut counts = Counts { courses: 1, positions, cuts: cuts.len() as u64, ..Counts::default() };
+    let (mut by_cut, mut images) = (Vec::new(), BTreeSet::new());
     for &cut in &cuts {
         if !go_on(0) {
             return Err(Wrong::Stopped);
         }
         let mut states = states_at(port, cut, 0, &effort);
-        states.truncate(STATES_AT_MAX);
         counts.allowed += states.len() as u64;
+        images.extend(states.iter().map(|(image, _)| *image));
+        states.truncate(STATES_AT_MAX);
         by_cut.push((cut, states));
     }
     choose(&mut by_cut, config.seed, config.states_max);
@@ -370,6 +379,7 @@ fn of_course(
             directory.meet(moment, moment);
         }
     }
+    counts.left_out = images.len() as u64 - counts.recovered;
     Ok((counts, directories))
 }
 
