@@ -151,7 +151,7 @@ const BAD: [(&str, &str); 207] = [
     ("serve zeros.img", "zeros.img is an image and no device: expected a preset, a device file or a volume; weir mount zeros.img DIR mounts its file system"),
     ("serve sata-mlc --fill 0.5", "--fill is about a device that was written to: expected --precondition instant or age-by-writing, too"),
     ("fio job.fio --device sata-mlc --report good.toml/x.html", "good.toml/x.html cannot be written: there is no directory good.toml"),
-    ("completions tcsh", "--SHELL cannot be `tcsh`: expected bash, elvish, fish, powershell or zsh"),
+    ("completions tcsh", "<SHELL> cannot be `tcsh`: expected bash, elvish, fish, powershell or zsh; did you mean `zsh`?"),
     ("replay none.trace --device sata-mlc", "none.trace: cannot be read: No such file or directory (os error 2)"),
     ("replay field.trace --device sata-mlc", "field.trace:2: `eight` is not an address: expected a whole number"),
     ("replay columns.trace --device sata-mlc", "columns.trace:2: 3 fields: expected `time_ns device lba size type`"),
