@@ -147,11 +147,11 @@ const BAD: [(&str, &str); 207] = [
     ("fio job.fio --device sata-mlc --precondition instnat", "--precondition cannot be `instnat`: expected none, instant or age-by-writing; did you mean `instant`?"),
     ("fio job.fio --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
     ("fio job.fio --device sata-mlc --seed -1", "--seed cannot be `-1`: expected a whole number of 0 or more"),
-    ("fio job.fio --device sata-mlc --fill -0.5", "--fill cannot be -0.5: expected a number from 0 to 1"),
+    ("fio job.fio --device sata-mlc --fill -0.5", "--fill = -0.5: expected 0 to 1"),
     ("serve zeros.img", "zeros.img is an image and no device: expected a preset, a device file or a volume; weir mount zeros.img DIR mounts its file system"),
     ("serve sata-mlc --fill 0.5", "--fill is about a device that was written to: expected --precondition instant or age-by-writing, too"),
     ("fio job.fio --device sata-mlc --report good.toml/x.html", "good.toml/x.html cannot be written: there is no directory good.toml"),
-    ("completions tcsh", "--SHELL cannot be `tcsh`: expected bash, elvish, fish, powershell or zsh"),
+    ("completions tcsh", "<SHELL> cannot be `tcsh`: expected bash, elvish, fish, powershell or zsh; did you mean `zsh`?"),
     ("replay none.trace --device sata-mlc", "none.trace: cannot be read: No such file or directory (os error 2)"),
     ("replay field.trace --device sata-mlc", "field.trace:2: `eight` is not an address: expected a whole number"),
     ("replay columns.trace --device sata-mlc", "columns.trace:2: 3 fields: expected `time_ns device lba size type`"),
@@ -536,7 +536,7 @@ fn results_come_before_files_that_cannot_be_written() {
     ] {
         let output = place.say(&line);
         assert_eq!(output.status.code(), Some(1), "{line}: {}", text(&output.stderr));
-        assert!(text(&output.stdout).lines().count() > 2, "{line}: {}", text(&output.stdout));
+        assert!(text(&output.stdout).lines().count() > 1, "{line}: {}", text(&output.stdout));
         assert!(text(&output.stderr).contains("/dev/full cannot be written: No space left"), "{line}");
     }
     assert!(place.names().contains(&"good.html".to_owned()), "one file costs no other");
