@@ -4,4 +4,5 @@ mod conservation;
 mod fastforward;
 mod harness;
 mod order;
+mod planes;
 mod range_flush;
