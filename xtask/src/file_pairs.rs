@@ -26,7 +26,9 @@ const EVIDENCE: u64 = 12;
 fn pairs(times: u64, states_each: u64) -> Vec<String> {
     let mut all = Vec::new();
     for format in FORMATS {
-        for (family, counts) in FAMILIES.iter().filter(|(family, _)| *family != "cleaning" || format.starts_with("f2fs")) {
+        for (family, counts) in
+            FAMILIES.iter().filter(|(family, _)| *family != "cleaning" || format.starts_with("f2fs"))
+        {
             for on in DEVICES {
                 let count = counts[usize::from(on == "device")] * times;
                 let mut pair = format!("--format {format} --sequences {family} --on {on}");

@@ -4,7 +4,7 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Package, a program that it brings, and what it is used for here.
-const PACKAGES: [(&str, &str, &str); 19] = [
+const PACKAGES: [(&str, &str, &str); 20] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
@@ -22,6 +22,7 @@ const PACKAGES: [(&str, &str, &str); 19] = [
     ("make", "make", "builds a project on a mount"),
     ("mariadb-server", "mariadbd", "a database on a mount"),
     ("sysbench", "sysbench", "works on that database"),
+    ("redis-server", "redis-server", "the first example of weir check"),
     ("acl", "setfacl", "access control lists on a mount"),
     ("rocksdb-tools", "db_bench", "a database on a mount"),
 ];

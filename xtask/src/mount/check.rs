@@ -42,6 +42,25 @@ pub(super) fn judge(place: &Place) -> Finding {
     program(place, &["cc", "-Wall", "-Werror", "-o", &missing, &source])?;
     program(place, &["cc", "-Wall", "-Werror", "-DSYNC", "-o", &right, &source])?;
     let (load, rows) = (place.write("load.sh", LOAD.as_bytes())?, place.write("rows.sh", ROWS.as_bytes())?);
+    let redis = root().join("examples/check/redis.sh").display().to_string();
+    let line = [
+        &weir,
+        "check",
+        "--quiet",
+        "--verify",
+        &format!("{redis} check {{}}"),
+        "--",
+        &redis,
+        "fill",
+        "{}",
+        "5",
+    ];
+    let said = run_failing(place, &line)?;
+    if !said.contains("Redis does not start: Bad file format")
+        || said.contains("was acknowledged and is gone")
+    {
+        return Err(format!("README's Redis: {said}"));
+    }
     let kept = place.make_dir("kept")?;
     for format in FORMATS {
         let checked = |verify: &str, options: &[&str], command: &[&str], is_right: bool| {
@@ -72,5 +91,5 @@ pub(super) fn judge(place: &Place) -> Finding {
             program(place, &["sh", "-c", BY_LINUX, "sh", &image, &at, &missing, &printed])?;
         }
     }
-    Ok("a store without a sync and SQLite with less than EXTRA are found, with them nothing is".into())
+    Ok("a store without a sync, Redis as in the README, and SQLite with less than EXTRA are found, with them nothing is".into())
 }
