@@ -3,7 +3,7 @@
 use crate::args::{CrashArgs, CrashCommand, InfoOutput};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
-use crate::output::{check, print, print_or_write};
+use crate::output::{check, print, print_or_write, stopped};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use crate::{crash_files, crash_sqlite};
@@ -110,10 +110,6 @@ fn watched(
         });
         !cancel.load(Ordering::Relaxed)
     });
-    if cancel.load(Ordering::Relaxed) {
-        bar.clear();
-        return Err(Failure::Interrupted);
-    }
     report.map_err(Failure::usage)
 }
 
@@ -133,6 +129,11 @@ fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outc
             text
         }
     };
+    if cancel.load(Ordering::Relaxed) {
+        // What was found until then counts; that nothing was found says less than it would at the end.
+        print(&text)?;
+        return Err(Failure::Interrupted);
+    }
     print_or_write(args.results.out.as_deref(), &text)?;
     speed(args, report.totals.distinct, begun);
     match report.violations.len() {
@@ -149,6 +150,9 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
         let report = watched(&config.with_planted(bug), &mut bar, cancel, &|worlds, _| {
             format!("{name}: {worlds} worlds")
         })?;
+        if cancel.load(Ordering::Relaxed) {
+            break;
+        }
         score.mutants.push(Mutant {
             bug: name.to_owned(),
             worlds: report.worlds,
@@ -169,6 +173,9 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
             format!("{}\nmutation score {killed} / {all}\n", table(&rows, 2))
         }
     };
+    if cancel.load(Ordering::Relaxed) {
+        return stopped(all, PlantedBug::ALL.len(), 0, || Ok(text));
+    }
     print_or_write(args.results.out.as_deref(), &text)?;
     speed(args, score.mutants.iter().map(|mutant| mutant.distinct).sum(), begun);
     match all - killed {

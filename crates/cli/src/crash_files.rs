@@ -62,14 +62,16 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
         !cancel.load(Ordering::Relaxed)
     });
     bar.clear();
-    if cancel.load(Ordering::Relaxed) {
-        return Err(Failure::Interrupted);
-    }
     let report = report.map_err(Failure::usage)?;
     let text = match args.results.output {
         InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
         InfoOutput::Table => shown(&report),
     };
+    if cancel.load(Ordering::Relaxed) {
+        // What was found until then counts; that nothing was found says less than it would at the end.
+        print(&text)?;
+        return Err(Failure::Interrupted);
+    }
     print_or_write(args.results.out.as_deref(), &text)?;
     if !args.results.quiet {
         let (seconds, images) = (begun.elapsed().as_secs_f64().max(1e-9), report.totals.recovered);

@@ -52,7 +52,7 @@ impl Failure {
                 1
             }
             Self::Interrupted => {
-                say("stopped; nothing was written");
+                say("stopped; no file was written");
                 130
             }
             Self::BrokenPipe => 0,

@@ -139,7 +139,10 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
     let outcomes =
         experiment.run_traced(threads(args.results.jobs), cancel, &|report| watch.report(report), &wanted);
     watch.finish();
-    let outcomes = outcomes.ok_or(Failure::Interrupted)?;
+    let outcomes: Vec<_> = outcomes.into_iter().collect::<Option<_>>().ok_or(Failure::Interrupted)?;
+    if outcomes.iter().any(|(outcome, _)| outcome.stopped) {
+        return Err(Failure::Interrupted);
+    }
     let mut text = String::new();
     let mut runs = Vec::new();
     for (cell, (outcome, findings)) in outcomes.iter().enumerate() {

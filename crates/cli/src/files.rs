@@ -3,7 +3,7 @@
 use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome, say, unreadable};
-use crate::output::{check, print_or_write};
+use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::{stem, thousands};
 use clap::{Args, ValueEnum};
@@ -296,16 +296,19 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     let results = pool.all(setups.len(), name, |at, step| {
         files::run(&setups[at], &mut |fraction| step(fraction.unwrap_or(0.0))).transpose()
     });
-    let results = results.ok_or(Failure::Interrupted)?;
-    let results: Vec<FilesResult> = results.into_iter().collect::<Result<_, _>>().map_err(Failure::run)?;
-    let text = match args.results.output {
-        InfoOutput::Table => results.iter().map(lines).collect::<Vec<_>>().join("\n"),
+    let results: Vec<FilesResult> =
+        results.into_iter().flatten().collect::<Result<_, _>>().map_err(Failure::run)?;
+    let text = || match args.results.output {
+        InfoOutput::Table => Ok(results.iter().map(lines).collect::<Vec<_>>().join("\n")),
         InfoOutput::Json => {
             let all = serde_json::json!({ "runs": results });
-            format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?)
+            Ok(format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?))
         }
     };
-    print_or_write(args.results.out.as_deref(), &text)
+    if results.len() < setups.len() {
+        return stopped(results.len(), setups.len(), 0, text);
+    }
+    print_or_write(args.results.out.as_deref(), &text()?)
 }
 
 /// A workload and its name.
@@ -385,7 +388,7 @@ fn lines(result: &FilesResult) -> String {
         seconds(result.measured_ns),
         seconds(result.prepared_ns)
     );
-    text.push_str(&call_table(&result.workloads));
+    text.push_str(&call_table(&result.workloads, width()));
     for workload in &result.workloads {
         if let Some(why) = &workload.ended_early {
             let _ = writeln!(text, "{} ended early: {why}", workload.name);

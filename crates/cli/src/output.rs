@@ -3,8 +3,9 @@
 //! Invariant: a file is written beside its place and then renamed, so that a reader never sees half of it, and a
 //! failure leaves what was there before.
 
-use crate::error::{Failure, Outcome};
-use std::io::{ErrorKind, Write as _};
+use crate::error::{Failure, Outcome, say};
+use flashweir_lab::results::TERMINAL_WIDTH;
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Prints to standard output.
@@ -14,6 +15,26 @@ pub(crate) fn print(text: &str) -> Outcome {
         ErrorKind::BrokenPipe => Failure::BrokenPipe,
         _ => Failure::Run(format!("standard output cannot be written: {error}")),
     })
+}
+
+/// Columns that a table for eyes may have; whoever reads a pipe wants whole names.
+pub(crate) fn width() -> Option<usize> {
+    std::io::stdout().is_terminal().then_some(TERMINAL_WIDTH)
+}
+
+/// The user has stopped what is not through: prints what there is of it, on standard output, since files appear whole.
+pub(crate) fn stopped(
+    through: usize,
+    all: usize,
+    in_part: usize,
+    text: impl FnOnce() -> Outcome<String>,
+) -> Outcome {
+    if through + in_part > 0 {
+        let more = if in_part == 0 { String::new() } else { format!(", {in_part} in part") };
+        say(format!("stopped: {through} of {all} runs are through{more}"));
+        print(&text()?)?;
+    }
+    Err(Failure::Interrupted)
 }
 
 /// Prints to standard output, or writes to a file where one is named.

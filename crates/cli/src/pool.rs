@@ -20,13 +20,13 @@ pub(crate) struct Pool<'a> {
 
 impl Pool<'_> {
     /// Does `count` pieces, of which `name` gives the name. `work` gets the number of a piece, and what it tells the
-    /// fraction of it that is done, to be told whether to go on; it gives `None` if it did not. So does this if any did.
+    /// fraction of it that is done, to be told whether to go on; it gives `None` if it did not.
     pub(crate) fn all<T: Send>(
         &self,
         count: usize,
         name: impl Fn(usize) -> String + Sync,
         work: impl Fn(usize, &mut dyn FnMut(f64) -> bool) -> Option<T> + Sync,
-    ) -> Option<Vec<T>> {
+    ) -> Vec<Option<T>> {
         let watch = Mutex::new((Bar::new(self.quiet), vec![0.0; count]));
         let results: Vec<Mutex<Option<T>>> = (0..count).map(|_| Mutex::default()).collect();
         let next = AtomicUsize::new(0);

@@ -24,17 +24,31 @@ pub(crate) struct Bar {
     /// Whether the user is to see anything at all.
     wanted: bool,
     shown: bool,
+    /// Whether it has left its beginning.
+    moves: bool,
     begun: Instant,
+}
+
+fn style(has_rest: bool) -> ProgressStyle {
+    let template = match has_rest {
+        true => "{bar:16} {percent:>3} %  {elapsed}, {eta} left  {msg}",
+        false => "{bar:16} {percent:>3} %  {elapsed}  {msg}",
+    };
+    ProgressStyle::with_template(template).expect("the templates are fixed").progress_chars("█▌░")
 }
 
 impl Bar {
     /// A bar that has not appeared.
     pub(crate) fn new(quiet: bool) -> Self {
-        let style = ProgressStyle::with_template("{bar:16} {percent:>3} %  {elapsed}, {eta} left  {msg}")
-            .expect("the template is fixed")
-            .progress_chars("█▌░");
-        let bar = ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden()).with_style(style);
-        Self { bar, wanted: !quiet && std::io::stderr().is_terminal(), shown: false, begun: Instant::now() }
+        let bar =
+            ProgressBar::with_draw_target(Some(STEPS), ProgressDrawTarget::hidden()).with_style(style(false));
+        Self {
+            bar,
+            wanted: !quiet && std::io::stderr().is_terminal(),
+            shown: false,
+            moves: false,
+            begun: Instant::now(),
+        }
     }
 
     /// Moves the bar; `message` is asked for only if somebody sees it.
@@ -50,7 +64,12 @@ impl Bar {
         let message = message();
         let short: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
         self.bar.set_message(if short.len() < message.len() { format!("{short}…") } else { short });
-        self.bar.set_position((fraction.clamp(0.0, 1.0) * STEPS as f64) as u64);
+        let position = (fraction.clamp(0.0, 1.0) * STEPS as f64) as u64;
+        // As long as nothing is through, nobody knows how much is left.
+        if position > 0 && !std::mem::replace(&mut self.moves, true) {
+            self.bar.set_style(style(true));
+        }
+        self.bar.set_position(position);
     }
 
     /// Takes the bar away.

@@ -102,7 +102,8 @@ fn judge<'a>(claim: &'a Claim, measured: &[Measured]) -> Judged<'a> {
 fn measure(study: &Study, scale: Scale, seeds: u32, pool: Pool<'_>) -> Option<Vec<Row>> {
     let runs = study.runs(scale, seeds);
     let name = |_| format!("study `{}`", study.name);
-    let results = pool.all(runs.len(), name, |at, _| Some(study.run(runs[at], scale)))?;
+    let results = pool.all(runs.len(), name, |at, _| Some(study.run(runs[at], scale)));
+    let results: Vec<_> = results.into_iter().collect::<Option<_>>()?;
     Some(study.rows(scale, seeds, &results))
 }
 

@@ -3,7 +3,7 @@
 use crate::args::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
 use crate::devices::resolve;
 use crate::error::{Failure, Failures, Outcome, say, unreadable};
-use crate::output::{check, print_or_write, write};
+use crate::output::{check, print_or_write, stopped, width, write};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
 use crate::report;
@@ -127,8 +127,14 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
     let observe = |report| watch.report(report);
     let outcomes = experiment.run_traced(threads, cancel, &observe, &|cell| timeline.wanted(cell));
     let cost = watch.finish();
-    let (outcomes, findings): (Vec<_>, Vec<_>) = outcomes.ok_or(Failure::Interrupted)?.into_iter().unzip();
+    let cells = outcomes.len();
+    let (outcomes, findings): (Vec<_>, Vec<_>) = outcomes.into_iter().flatten().unzip();
     let results: Vec<RunResult> = outcomes.iter().map(|outcome| outcome.result.clone()).collect();
+    let in_part = outcomes.iter().filter(|outcome| outcome.stopped).count();
+    if results.len() < cells || in_part > 0 {
+        let through = results.len() - in_part;
+        return stopped(through, cells, in_part, || show(&experiment, &results, shape));
+    }
     let text = show(&experiment, &results, shape)?;
     // The results come first, and a file that cannot be written costs no other.
     let mut failed = Failures::default();
@@ -180,7 +186,8 @@ fn show(experiment: &Experiment, results: &[RunResult], shape: Shape) -> Outcome
 /// What was asked, what the jobs saw, what the devices did.
 fn tables(scenario: &Scenario, results: &[RunResult]) -> String {
     let name = &scenario.name;
-    format!("{name}\n{}\n\n{}\n{}", state(scenario), job_table(results), device_table(results))
+    let width = width();
+    format!("{name}\n{}\n\n{}\n{}", state(scenario), job_table(results, width), device_table(results, width))
 }
 
 /// What the devices were before, and how often everything was repeated.

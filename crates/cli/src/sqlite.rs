@@ -4,7 +4,7 @@ use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
 use crate::files::{CommitArg, FlushArg, FormatArg, JournalModeArg, cache, time};
-use crate::output::{check, print_or_write};
+use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::thousands;
 use clap::{Args, ValueEnum};
@@ -267,18 +267,21 @@ pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
     };
     let results = pool.all(setups.len(), name, |at, step| run(&setups[at], &mut || step(0.0)).transpose());
     let results: Vec<SqliteResult> =
-        results.ok_or(Failure::Interrupted)?.into_iter().collect::<Result<_, _>>().map_err(Failure::run)?;
-    let text = match args.results.output {
+        results.into_iter().flatten().collect::<Result<_, _>>().map_err(Failure::run)?;
+    let text = || match args.results.output {
         InfoOutput::Table => {
             let all: Vec<String> = results.iter().map(lines).collect();
-            all.join("\n") + &summary(&results)
+            Ok(all.join("\n") + &summary(&results))
         }
         InfoOutput::Json => {
             let all = serde_json::json!({ "runs": results });
-            format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?)
+            Ok(format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?))
         }
     };
-    print_or_write(args.results.out.as_deref(), &text)
+    if results.len() < setups.len() {
+        return stopped(results.len(), setups.len(), 0, text);
+    }
+    print_or_write(args.results.out.as_deref(), &text()?)
 }
 
 /// What a run measured, for people.
@@ -298,7 +301,7 @@ fn lines(result: &SqliteResult) -> String {
         thousands(count),
         result.workload.span_ns() as f64 / 1e9,
     );
-    text.push_str(&call_table(std::slice::from_ref(&result.workload)));
+    text.push_str(&call_table(std::slice::from_ref(&result.workload), width()));
     let mut rows =
         vec![["SQLite's calls", "", "per transaction", "mean µs", "max µs", "share"].map(str::to_owned)];
     rows.extend(result.phases.iter().map(|phase| {

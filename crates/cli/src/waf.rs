@@ -3,7 +3,7 @@
 use crate::args::{InfoOutput, WafArgs};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Failures, Outcome};
-use crate::output::{check, print, write};
+use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
 use flashweir_core::random::Stream;
@@ -19,6 +19,8 @@ use std::sync::atomic::AtomicBool;
 
 /// Writes between two looks at the clock and at Ctrl-C.
 const STEP: u64 = 1 << 16;
+/// The write amplification of a device that has settled is the same in both halves of the measurement, up to this share.
+const DRIFT_MAX: f64 = 0.02;
 /// Spare factors to measure where none is given.
 const SPARES: [f64; 3] = [0.1, 0.2, 0.3];
 
@@ -31,6 +33,10 @@ struct Point {
     /// User units over the units of the blocks that can hold data.
     utilisation: f64,
     measured: f64,
+    /// The second half of what was measured over the first, less one.
+    drift: f64,
+    /// Whether that is within [`DRIFT_MAX`].
+    settled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     closed_form: Option<f64>,
 }
@@ -57,12 +63,15 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
     };
     let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
     let measured = pool.all(configs.len(), name, |at, step| measure(&configs[at], args, step));
-    let measured = measured.ok_or(Failure::Interrupted)?;
-    let (points, runs): (Vec<_>, Vec<_>) = measured.into_iter().unzip();
-    let text = match args.output {
-        InfoOutput::Table => lines(&points),
-        InfoOutput::Json => serde_json::to_string_pretty(&points).map_err(Failure::run)? + "\n",
+    let (points, runs): (Vec<Point>, Vec<_>) = measured.into_iter().flatten().unzip();
+    let text = || match args.output {
+        InfoOutput::Table => Ok(lines(&points)),
+        InfoOutput::Json => Ok(serde_json::to_string_pretty(&points).map_err(Failure::run)? + "\n"),
     };
+    if points.len() < configs.len() {
+        return stopped(points.len(), configs.len(), 0, text);
+    }
+    let text = text()?;
     let mut failed = Failures::default();
     failed.note(print(&text));
     if let Some(path) = &args.report {
@@ -153,17 +162,27 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
     };
     let mut uniform = |_| random.below(units);
     let settled = write(&mut device, 0, units, &mut |i| i) && write(&mut device, units, settle, &mut uniform);
-    let before = *device.metrics();
-    if !settled || !write(&mut device, units + settle, count, &mut uniform) {
+    let (before, half) = (*device.metrics(), count / 2);
+    if !settled || !write(&mut device, units + settle, half, &mut uniform) {
+        return None;
+    }
+    let middle = *device.metrics();
+    if !write(&mut device, units + settle + half, count - half, &mut uniform) {
         return None;
     }
     let metrics = device.metrics().since(&before);
+    let waf_of =
+        |metrics: &DeviceMetrics| programmed(metrics) as f64 / metrics.host_units_written.max(1) as f64;
+    let (first, second) = (waf_of(&middle.since(&before)), waf_of(&device.metrics().since(&middle)));
+    let drift = if first > 0.0 { second / first - 1.0 } else { 0.0 };
     let point = Point {
         device: config.name.clone(),
         policy: config.ftl.gc.policy,
         over_provisioning: config.ftl.over_provisioning,
         utilisation: utilisation(config),
-        measured: programmed(&metrics) as f64 / metrics.host_units_written as f64,
+        measured: waf_of(&metrics),
+        drift,
+        settled: drift.abs() <= DRIFT_MAX,
         closed_form: closed_form(config),
     };
     let run = sampler.map(|sampler| {
@@ -290,5 +309,15 @@ fn lines(points: &[Point]) -> String {
             theory(&|theory| format!("{:+.1} %", (point.measured / theory - 1.0) * 100.0)),
         ]);
     }
-    table(&rows, 2)
+    let mut text = table(&rows, 2);
+    for point in points.iter().filter(|point| !point.settled) {
+        text.push_str(&format!(
+            "{}, over-provisioning {:.3}: not settled, the second half of the measurement is {:+.1} % against the first: expected a \
+             larger --settle\n",
+            policy_name(point.policy),
+            point.over_provisioning,
+            100.0 * point.drift
+        ));
+    }
+    text
 }

@@ -108,6 +108,8 @@ pub struct Outcome {
     pub errors: u64,
     /// The first of these errors.
     pub first_error: Option<String>,
+    /// The run was stopped before its end: it measured less than was asked for.
+    pub stopped: bool,
 }
 
 /// What is to be found out about the requests of a cell.
@@ -119,8 +121,11 @@ pub struct Wanted {
     pub ledger: Option<Ledger>,
 }
 
-/// Where a worker puts what became of a cell.
-type Slot = Mutex<Option<(Outcome, Option<Findings>)>>;
+/// What became of a cell, if anything did.
+pub type Slotted = Option<(Outcome, Option<Findings>)>;
+
+/// Where a worker leaves it.
+type Slot = Mutex<Slotted>;
 
 /// A scenario whose workloads were read and found to fit on its devices.
 #[derive(Debug)]
@@ -209,26 +214,27 @@ impl Experiment {
         }
     }
 
-    /// Runs all cells on `threads` threads, and gives their outcomes in order; `None` if `cancel` was set before
-    /// the last one had ended.
+    /// Runs all cells on `threads` threads, and gives their outcomes in order; `None` if `cancel` was set before the last one
+    /// had begun to be measured.
     pub fn run(
         &self,
         threads: usize,
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
     ) -> Option<Vec<Outcome>> {
-        let outcomes = self.run_traced(threads, cancel, observe, &|_| Wanted::default())?;
-        Some(outcomes.into_iter().map(|(outcome, _)| outcome).collect())
+        let outcomes = self.run_traced(threads, cancel, observe, &|_| Wanted::default());
+        outcomes.into_iter().map(|outcome| Some(outcome?.0)).collect()
     }
 
-    /// As [`Self::run`], and follows the requests of each cell as `wanted` says of it.
+    /// As [`Self::run`], and follows the requests of each cell as `wanted` says of it. A cell of which nothing was measured
+    /// when `cancel` was set is `None`.
     pub fn run_traced(
         &self,
         threads: usize,
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
         wanted: &(dyn Fn(usize) -> Wanted + Sync),
-    ) -> Option<Vec<(Outcome, Option<Findings>)>> {
+    ) -> Vec<Slotted> {
         let board = Board::new(&self.cells);
         let outcomes: Vec<Slot> = self.cells.iter().map(|_| Mutex::default()).collect();
         std::thread::scope(|scope| {
@@ -236,8 +242,7 @@ impl Experiment {
                 scope.spawn(|| self.work(&board, &outcomes, cancel, observe, wanted));
             }
         });
-        let outcomes = outcomes.into_iter().map(|slot| slot.into_inner().expect("no worker panicked"));
-        outcomes.collect()
+        outcomes.into_iter().map(|slot| slot.into_inner().expect("no worker panicked")).collect()
     }
 
     /// What one thread does.
@@ -260,8 +265,8 @@ impl Experiment {
                 }
                 Task::Run { cell, device } => {
                     let outcome = self.run_cell(cell, *device, cancel, observe, wanted(cell));
-                    let finished = outcome.is_some();
-                    *outcomes[cell].lock().expect("a cell has one worker") = outcome;
+                    let finished = !outcome.0.stopped;
+                    *outcomes[cell].lock().expect("a cell has one worker") = Some(outcome);
                     finished
                 }
             };
@@ -289,7 +294,7 @@ impl Experiment {
         (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(device))
     }
 
-    /// Runs a cell; `None` if cancelled.
+    /// Runs a cell to its end, or until it is cancelled.
     fn run_cell(
         &self,
         cell: usize,
@@ -297,7 +302,7 @@ impl Experiment {
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
         Wanted { perfetto, ledger }: Wanted,
-    ) -> Option<(Outcome, Option<Findings>)> {
+    ) -> (Outcome, Option<Findings>) {
         let run = self.cells[cell];
         let plan = &self.plans[run.workload][run.device];
         let (jobs, extent) = (plan.jobs(run.seed), plan.extent());
@@ -314,9 +319,6 @@ impl Experiment {
             report(Stage::Running, extent.fraction(progress));
             !cancel.load(Ordering::Relaxed)
         });
-        if !finished {
-            return None;
-        }
         let findings = world.end_trace();
         let requests = world.requests();
         let (errors, first_error) = world.errors();
@@ -324,7 +326,7 @@ impl Experiment {
         let device = &self.scenario.devices[run.device].name;
         let (result, _) = world.finish(device, &self.scenario.workloads[run.workload].name, run.seed);
         report(Stage::Done, Some(1.0));
-        Some((Outcome { result, requests, errors, first_error }, findings))
+        (Outcome { result, requests, errors, first_error, stopped: !finished }, findings)
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: several devices or volumes in one stack, and unmounting: what a run leaves behind is dropped.
 
-use crate::results::{DeviceTotals, WorkloadResult};
+use crate::results::{DeviceTotals, TraceHash, WorkloadResult};
 use crate::stack::{FlushMode, Port, Slot, Stack};
 use crate::workload::filebench::{self, Filebench, Model, RunError};
 use crate::workload::fio::FileJob;
@@ -126,8 +126,10 @@ pub struct FilesResult {
     pub workloads: Vec<WorkloadResult>,
     /// What the device did in the measured time.
     pub totals: DeviceTotals,
-    /// Counters of device, vfs and file system in the measured time, by name, and the hash of everything that the device did.
+    /// Counters of device, vfs and file system in the measured time, by name.
     pub metrics: BTreeMap<String, u64>,
+    /// Of everything that the device did.
+    pub trace_hash: TraceHash,
 }
 
 impl FilesResult {
@@ -322,8 +324,7 @@ pub fn run(
     let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
-    let mut metrics = later.since(&earlier);
-    metrics.insert("trace_hash".into(), stack.trace_hash());
+    let metrics = later.since(&earlier);
     Ok(Some(FilesResult {
         device: setup.device.name.clone(),
         flush: setup.flush.name().to_owned(),
@@ -342,6 +343,7 @@ pub fn run(
         workloads,
         totals: DeviceTotals::of(&device, setup.device.geometry.unit_bytes.0),
         metrics,
+        trace_hash: TraceHash(stack.trace_hash()),
     }))
 }
 

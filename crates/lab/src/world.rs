@@ -6,7 +6,7 @@
 //! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the
 //! world panics; nothing happens after the last job has ended but what the device owes.
 
-use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult, Sampler, Snapshot};
+use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::{Kind, Request, Step, Workload};
 use flashweir_core::random::mix;
@@ -469,7 +469,7 @@ impl World {
         result.metrics.insert("nand.station_utilisation".into(), share(stations));
         result.metrics.insert("nand.channel_utilisation".into(), share(channels));
         result.metrics.insert("host.errors".into(), count(self.errors));
-        result.metrics.insert("trace_hash".into(), count(self.hash));
+        result.trace_hash = TraceHash(self.hash);
         if let Some(sampler) = self.sampler {
             result.course = Some(Box::new(sampler.finish(now.as_nanos(), &self.device)));
         }

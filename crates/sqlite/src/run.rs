@@ -16,7 +16,7 @@ use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::vfs::{Creds, MountOptions, Vfs};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{self, Counters, FilesError, Format};
-use flashweir_lab::results::{DeviceTotals, WorkloadResult};
+use flashweir_lab::results::{DeviceTotals, TraceHash, WorkloadResult};
 use flashweir_lab::stack::{FlushMode, Port, Stack};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -83,8 +83,10 @@ pub struct SqliteResult {
     pub phases: Vec<PhaseResult>,
     /// What the device did in the measured time.
     pub totals: DeviceTotals,
-    /// Counters of device, vfs and file system in the measured time, and the hash of everything that the device did.
+    /// Counters of device, vfs and file system in the measured time.
     pub metrics: BTreeMap<String, u64>,
+    /// Of everything that the device did.
+    pub trace_hash: TraceHash,
 }
 
 impl SqliteResult {
@@ -157,8 +159,7 @@ pub fn run(setup: &Setup, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<Sq
         }
     }
     let Done { measured, phases, earlier, later } = running.take().ok_or(FilesError::Stuck)??;
-    let mut metrics = later.since(&earlier);
-    metrics.insert("trace_hash".into(), stack.trace_hash());
+    let metrics = later.since(&earlier);
     let mut phases: Vec<PhaseResult> = phases
         .into_iter()
         .map(|(phase, stats)| PhaseResult {
@@ -192,6 +193,7 @@ pub fn run(setup: &Setup, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<Sq
         phases,
         totals: DeviceTotals::of(&device, setup.device.geometry.unit_bytes.0),
         metrics,
+        trace_hash: TraceHash(stack.trace_hash()),
     }))
 }
 

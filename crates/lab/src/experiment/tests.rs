@@ -90,7 +90,10 @@ fn cancelling_ends_the_run_without_results() {
             cancel.store(true, Ordering::Relaxed);
         }
     };
-    assert_eq!(experiment.run(2, &cancel, &observe), None);
+    let outcomes = experiment.run_traced(2, &cancel, &observe, &|_| Wanted::default());
+    // What was measured until then is there, and says that it is not all.
+    let begun: Vec<bool> = outcomes.iter().flatten().map(|(outcome, _)| outcome.stopped).collect();
+    assert!(!begun.is_empty() && begun.iter().all(|&stopped| stopped), "{begun:?}");
     let at_once = AtomicBool::new(true);
     assert_eq!(experiment.run(2, &at_once, &|_| ()), None);
 }

@@ -162,7 +162,7 @@ impl WorkloadResult {
 }
 
 /// A row for each call of each workload, and one for each total.
-pub fn call_table(results: &[WorkloadResult]) -> String {
+pub fn call_table(results: &[WorkloadResult], width: Option<usize>) -> String {
     let columns = [
         ("ops", 0),
         ("ops/s", 1),
@@ -193,5 +193,5 @@ pub fn call_table(results: &[WorkloadResult]) -> String {
             table.rows.push(Row::of_values([&result.name, &call.name], values));
         }
     }
-    table.text()
+    table.text(width)
 }

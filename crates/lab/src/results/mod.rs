@@ -30,12 +30,12 @@ pub use recorder::Recorder;
 pub(crate) use run::KINDS;
 pub use run::{
     DEPTH_LEVELS, DeviceTotals, Interval, IntervalRow, JobResult, KindResult, MetricValue, RunResult,
-    kind_name,
+    TraceHash, kind_name,
 };
 pub use sampler::{COLUMNS_MAX, Sampler, Snapshot};
 pub use stats::{
     Drift, Estimate, STEADY_WINDOWS, Shortfall, Steadiness, batch_means, estimate, mser5, shortfalls, steady,
     student_t_95,
 };
+pub use table::{BELOW_ONE, TERMINAL_WIDTH, device_table, job_table};
 pub(crate) use table::{Table, device_rows, groups, job_rows};
-pub use table::{device_table, job_table};

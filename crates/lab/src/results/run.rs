@@ -8,8 +8,10 @@ use super::distribution::{Distribution, Summary};
 use crate::workload::Kind;
 use flashweir_core::metrics::Metric;
 use flashweir_device::DeviceMetrics;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Number of queue-depth levels: 1, 2, 4, 8, 16, 32 and 64 or more.
 pub const DEPTH_LEVELS: usize = 7;
@@ -58,6 +60,9 @@ pub struct RunResult {
     pub totals: DeviceTotals,
     /// What this device counted besides, by name.
     pub metrics: BTreeMap<String, MetricValue>,
+    /// Of everything that the device did.
+    #[serde(default)]
+    pub trace_hash: TraceHash,
     /// The course of the run, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub course: Option<Box<Course>>,
@@ -71,6 +76,31 @@ impl RunResult {
             let before = self.metrics.insert(name, MetricValue::Count(metric.value));
             assert!(before.is_none(), "metric `{prefix}.{}` is added once", metric.name);
         }
+    }
+}
+
+/// A hash of events: runs that have the same one did the same. In files it is a string of 16 hexadecimal digits, since tools that
+/// read JSON keep no more than 53 bits of a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceHash(pub u64);
+
+impl fmt::Display for TraceHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for TraceHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TraceHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let number = u64::from_str_radix(&text, 16);
+        number.map(Self).map_err(|_| D::Error::custom(format!("`{text}`: expected 16 hexadecimal digits")))
     }
 }
 

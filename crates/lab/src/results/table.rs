@@ -1,4 +1,4 @@
-//! Tables for people: what the jobs saw and what the devices did, at most 120 columns wide.
+//! Tables for people: what the jobs saw and what the devices did, on a terminal at most [`TERMINAL_WIDTH`] columns wide.
 //!
 //! Runs of one device and one workload are repeats with different seeds: a cell is then the mean over the
 //! seeds with the half width of its 95 % confidence interval below it.
@@ -13,8 +13,8 @@ use crate::workload::Kind;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Widest line.
-const WIDTH_MAX: usize = 120;
+/// Columns of a table on a terminal.
+pub const TERMINAL_WIDTH: usize = 120;
 const GAP: &str = "  ";
 /// A name is not shortened below this.
 const NAME_WIDTH_MIN: usize = 4;
@@ -22,14 +22,15 @@ const NAME_WIDTH_MIN: usize = 4;
 const NOTE_NAME_WIDTH: usize = 14;
 
 /// Latency, IOPS and bandwidth: a row per device, workload, job and kind of request. Latencies count from
-/// when a request should have started. Below the table stands what a run was too short for.
-pub fn job_table(runs: &[RunResult]) -> String {
+/// when a request should have started. Below the table stands what a run was too short for. Names are shortened where a line
+/// would be wider than `width` columns.
+pub fn job_table(runs: &[RunResult], width: Option<usize>) -> String {
     let (table, notes) = job_rows(runs);
-    let mut text = table.text();
+    let mut text = table.text(width);
     if !notes.is_empty() {
         text.push_str("\nToo short to trust:\n");
         for note in notes {
-            let _ = writeln!(text, "{GAP}{}", note.text(NOTE_NAME_WIDTH));
+            let _ = writeln!(text, "{GAP}{}", note.text(width.map_or(usize::MAX, |_| NOTE_NAME_WIDTH)));
         }
     }
     text
@@ -97,10 +98,17 @@ pub(crate) fn job_rows(runs: &[RunResult]) -> (Table, Vec<Note>) {
     (table, notes)
 }
 
-/// What the devices did: a row per device and workload.
-pub fn device_table(runs: &[RunResult]) -> String {
-    device_rows(runs).text()
+/// What the devices did: a row per device and workload; a WAF below 1 is explained below. `width` as in [`job_table`].
+pub fn device_table(runs: &[RunResult], width: Option<usize>) -> String {
+    let mut text = device_rows(runs).text(width);
+    if runs.iter().any(|run| run.totals.waf().is_some_and(|waf| waf < 1.0)) {
+        text.push_str(BELOW_ONE);
+    }
+    text
 }
+
+/// Below a table with a WAF below 1.
+pub const BELOW_ONE: &str = "\nA WAF below 1: the rest of what the host wrote is in the buffer, or was overwritten or trimmed there.\n";
 
 /// The rows of [`device_table`].
 pub(crate) fn device_rows(runs: &[RunResult]) -> Table {
@@ -218,12 +226,12 @@ impl Table {
     }
 
     /// Heading, and per row a line of values and, where there are repeats, a line of half widths.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn text(&self, width: Option<usize>) -> String {
         let columns = self.columns();
         let widths: Vec<usize> =
             columns.iter().map(|c| c.iter().map(|s| s.chars().count()).max().unwrap_or(0)).collect();
         let numbers: usize = widths.iter().map(|w| w + GAP.len()).sum();
-        let name_widths = self.name_widths(WIDTH_MAX.saturating_sub(numbers));
+        let name_widths = self.name_widths(width.unwrap_or(usize::MAX).saturating_sub(numbers));
         let mut text = String::new();
         for line in 0..=2 * self.rows.len() {
             let row = line.checked_sub(1).map(|i| &self.rows[i / 2]);
@@ -318,13 +326,13 @@ mod tests {
 
     fn expect(got: &str, expected: &str) {
         assert_eq!(got, expected.trim_start_matches('\n'), "\n{got}");
-        assert!(got.lines().all(|line| line.chars().count() <= WIDTH_MAX));
+        assert!(got.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH));
     }
 
     #[test]
     fn one_seed() {
         expect(
-            &job_table(&[run(1)]),
+            &job_table(&[run(1)], Some(TERMINAL_WIDTH)),
             "
 device  workload  job   kind      IOPS  MB/s  mean µs  p50 µs  p99 µs  p99.9 µs  max µs
 mlc     mixed     oltp  read   1,000.0  4.10    130.9   130.9   180.0     180.9   180.9
@@ -338,7 +346,7 @@ Too short to trust:
 ",
         );
         expect(
-            &device_table(&[run(1)]),
+            &device_table(&[run(1)], Some(TERMINAL_WIDTH)),
             "
 device  workload    WAF  erases  GC units moved  flushes  host written MB  NAND written MB
 mlc     mixed     1.410   1,234             410      100             4.10             5.78
@@ -354,7 +362,7 @@ mlc     mixed     1.410   1,234             410      100             4.10       
         other.totals.host_written_bytes = 0;
         let runs = [run(1), run(2), run(3), run(4), run(4), other];
         expect(
-            &job_table(&runs),
+            &job_table(&runs, Some(TERMINAL_WIDTH)),
             "
 device                workload             job   kind      IOPS   MB/s  mean µs  p50 µs  p99 µs  p99.9 µs  max µs  seeds
 mlc                   mixed                oltp  read   1,000.0   4.10    132.4   132.5   181.5     182.4   182.4      4
@@ -377,7 +385,7 @@ Too short to trust:
 ",
         );
         expect(
-            &device_table(&runs),
+            &device_table(&runs, Some(TERMINAL_WIDTH)),
             "
 device              workload               WAF  erases  GC units moved  flushes  host written MB  NAND written MB  seeds
 mlc                 mixed                1.425   1,234             425      100             4.10             5.84      4
@@ -396,10 +404,26 @@ a device with a r…  a workload with a…       -   1,234             490      
             (kind.requests, kind.bytes) = (1 << 32, 1 << 44);
             kind.lat.summary.max_ns = 3_600_000_000_000;
         }
-        for text in [job_table(&[result.clone()]), device_table(&[result])] {
-            assert!(text.lines().all(|line| line.chars().count() <= WIDTH_MAX), "\n{text}");
+        let width = Some(TERMINAL_WIDTH);
+        for text in [job_table(&[result.clone()], width), device_table(&[result.clone()], width)] {
+            assert!(text.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "\n{text}");
         }
-        assert_eq!(job_table(&[]).lines().count(), 1);
+        assert_eq!(job_table(&[], width).lines().count(), 1);
+        // In a pipe nothing is cut.
+        for text in [job_table(&[result.clone()], None), device_table(&[result], None)] {
+            assert!(
+                text.contains(&"d".repeat(80)) && text.contains(&"w".repeat(80)) && !text.contains('…'),
+                "\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_waf_below_one_is_explained() {
+        let mut result = run(1);
+        assert!(!device_table(&[result.clone()], None).contains("below 1"));
+        result.totals.nand_written_bytes = result.totals.host_written_bytes / 2;
+        assert!(device_table(&[result], None).contains("A WAF below 1: the rest"));
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(crate) fn run(seed: u64) -> RunResult {
     let options =
         BTreeMap::from([("bs".to_owned(), "4k".to_owned()), ("rw".to_owned(), "randrw".to_owned())]);
     let mut result = RunResult {
+        trace_hash: crate::results::TraceHash(seed),
         device: "mlc".to_owned(),
         workload: "mixed".to_owned(),
         seed,

@@ -1,6 +1,6 @@
 //! The file systems that are tested, and what differs between them.
 //!
-//! Place in the data flow: [`super::volume`] makes, recovers and checks volumes of any [`Tested`] one; which one it is says a
+//! Place in the data flow: [`super::volume`] makes, recovers and checks volumes of any of them; which one it is says a
 //! [`Format`].
 
 use super::token::Bug;

@@ -75,7 +75,7 @@ fn varmail_does_what_its_file_says_and_the_same_for_the_same_seed() {
     assert!((7_400.0..9_000.0).contains(&mean), "{mean}");
     // Two pages take the disk 40 µs; four threads share it.
     assert!(fsyncs.latency.summary.mean_ns > 40_000.0, "{fsyncs:?}");
-    let table = call_table(&[result]);
+    let table = call_table(&[result], None);
     assert!(table.contains("fsync-changed") && table.contains("total"), "{table}");
 }
 

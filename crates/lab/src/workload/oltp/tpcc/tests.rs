@@ -54,7 +54,7 @@ fn the_mix_has_its_shares_and_leaves_consistent_tables() {
     let (result, faults, metrics, [orders, payments]) = run(options(1));
     assert_eq!(faults, [""; 0]);
     let total = result.sum(&[]).calls;
-    assert!(total > 2000, "{}", call_table(&[result]));
+    assert!(total > 2000, "{}", call_table(&[result], None));
     for (kind, share) in [("new-order", 45), ("payment", 43), ("order-status", 4), ("delivery", 4)] {
         let calls = result.call(kind).unwrap().calls;
         let expected = total * share / 100;
