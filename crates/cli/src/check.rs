@@ -10,7 +10,7 @@ use crate::args::{InfoOutput, ResultArgs, whole};
 use crate::crash_files::{Blocks, write_image};
 use crate::error::{Failure, Outcome, say};
 use crate::files::time;
-use crate::filesystem::volume_size;
+use crate::filesystem::{caller, volume_size};
 use crate::output::{check, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
@@ -152,8 +152,8 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     let format = Format::named(&args.format).expect("clap lets no other pass");
     let mut bench = Bench::begin(args, format)?;
     let blocks = args.size.0 / BLOCK_BYTES as u64;
-    let before =
-        fresh(format, blocks).map_err(|why| Failure::Usage(format!("--size {}: {why}", args.size)))?;
+    let before = fresh(format, blocks, caller())
+        .map_err(|why| Failure::Usage(format!("--size {}: {why}", args.size)))?;
     let mut before = Arc::new(before);
     if let Some(setup) = &args.setup {
         before = bench.changed(before, None, |bench| bench.setup(setup, cancel))?;

@@ -190,6 +190,11 @@ pub(crate) fn mkfs(command: &MkfsCommand) -> Outcome {
     }
 }
 
+/// Whoever makes a file system owns its root directory, and can use it without being root.
+pub(crate) fn caller() -> (u32, u32) {
+    (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
+}
+
 fn mkfs_f2fs(args: &F2fsArgs) -> Outcome {
     let volume = &args.volume;
     volume.check_name()?;
@@ -200,6 +205,7 @@ fn mkfs_f2fs(args: &F2fsArgs) -> Outcome {
         segments_per_section: args.segments_per_section,
         sections_per_zone: args.sections_per_zone,
         time: volume.time(),
+        root_owner: caller(),
         ..f2fs::Options::new(volume.blocks())
     };
     for name in &args.feature {
@@ -226,6 +232,7 @@ fn mkfs_ext4(args: &Ext4Args) -> Outcome {
             .journal_size
             .map(|size| u32::try_from(size.0 / BLOCK_BYTES as u64).unwrap_or(u32::MAX)),
         before: ext4::Before::Zeros,
+        root_owner: caller(),
         ..ext4::Options::new(volume.blocks())
     };
     for name in &args.feature {

@@ -50,7 +50,11 @@ pub(crate) fn load(file: &Path, overrides: &[String]) -> Outcome<Scenario> {
 /// `weir fio`.
 pub(crate) fn fio(args: &FioArgs, cancel: &AtomicBool) -> Outcome {
     let file = args.job_file.display().to_string();
-    let text = std::fs::read_to_string(&args.job_file).map_err(|error| unreadable(&file, &error))?;
+    let text = match args.job_file.as_os_str() == "-" {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(&args.job_file),
+    };
+    let text = text.map_err(|error| unreadable(&file, &error))?;
     let name = stem(&args.job_file);
     on_devices(&args.device, name, Source::Fio { file, text }, cancel)
 }
@@ -64,7 +68,10 @@ pub(crate) fn replay(args: &ReplayArgs, cancel: &AtomicBool) -> Outcome {
 
 /// What a workload is called by the name of its file.
 pub(crate) fn stem(path: &Path) -> String {
-    path.file_stem().map_or("workload".into(), |stem| stem.to_string_lossy().into_owned())
+    match path.file_stem() {
+        Some(stem) if stem != "-" => stem.to_string_lossy().into_owned(),
+        _ => "workload".into(),
+    }
 }
 
 /// Runs one workload on the devices of the command line.

@@ -654,8 +654,8 @@ fn an_interrupt_ends_the_run_shows_what_is_there_and_writes_no_file() {
         .unwrap();
     let before = place.names();
     let output = Command::new("timeout")
-        .args(["--preserve-status", "--signal=INT", "2", env!("CARGO_BIN_EXE_weir"), "fio", "long.fio"])
-        .args(["--device", "barrier-ufs", "--out", "out.json"])
+        .args(["--preserve-status", "--signal=INT", "4", env!("CARGO_BIN_EXE_weir"), "fio", "long.fio"])
+        .args(["--device", "barrier-ufs", "--precondition", "none", "--out", "out.json"])
         .current_dir(&place.0)
         .output()
         .unwrap();

@@ -81,6 +81,8 @@ pub struct Options {
     pub features: Features,
     /// What the disk holds before.
     pub before: Before,
+    /// User and group that own the root directory.
+    pub root_owner: (u32, u32),
 }
 
 impl Options {
@@ -112,6 +114,7 @@ impl Options {
                 Feature::METADATA_CSUM,
             ]),
             before: Before::default(),
+            root_owner: (0, 0),
         }
     }
 
@@ -579,7 +582,8 @@ impl Maker<'_> {
         let run = |addr, blocks| Entries::Leaf(vec![Extent { first: 0, blocks, addr, is_unwritten: false }]);
         let (root_at, lost_at) = (self.plan.root, self.plan.lost_and_found);
         let directory = Kind::Directory.mode_bits();
-        let root = self.new_inode(Ino::ROOT, directory | 0o755, 3, 1, run(root_at, 1));
+        let mut root = self.new_inode(Ino::ROOT, directory | 0o755, 3, 1, run(root_at, 1));
+        (root.uid, root.gid) = self.options.root_owner;
         let lost_blocks = LOST_AND_FOUND_BLOCKS;
         let lost = self.new_inode(
             LOST_AND_FOUND,

@@ -49,6 +49,8 @@ pub struct Options {
     pub features: Features,
     /// The time that the root directory bears.
     pub time: Time,
+    /// User and group that own it.
+    pub root_owner: (u32, u32),
 }
 
 impl Options {
@@ -63,6 +65,7 @@ impl Options {
             sections_per_zone: 1,
             features: Features(0),
             time: Time::default(),
+            root_owner: (0, 0),
         }
     }
 
@@ -314,6 +317,7 @@ fn root_inode(options: &Options, version: u64, data: Addr, next: Addr) -> BlockB
     let mut root = Inode::new(Nid::ROOT, Kind::Directory.mode_bits() | 0o755, options.features);
     root.inline &= !inline::DENTRY;
     root.links = 2;
+    (root.uid, root.gid) = options.root_owner;
     root.size = BLOCK_BYTES as u64;
     root.blocks = 2;
     root.depth = 1;

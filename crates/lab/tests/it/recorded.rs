@@ -13,7 +13,7 @@ const CALLER: Creds = Creds::checked(0, 0);
 
 /// A recording of calls, each with what had been printed before it.
 fn recording(format: Format, calls: Vec<(u64, Call)>) -> Arc<Recording> {
-    let before = Arc::new(fresh(format, BLOCKS).unwrap());
+    let before = Arc::new(fresh(format, BLOCKS, (0, 0)).unwrap());
     let step = |(printed, call): (u64, Call)| Step { shown: format!("{call:?}"), call, printed };
     Arc::new(Recording { before, blocks: BLOCKS, steps: calls.into_iter().map(step).collect(), printed: 100 })
 }

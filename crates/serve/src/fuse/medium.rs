@@ -260,15 +260,17 @@ pub(super) async fn recognise(port: &Port) -> Result<Option<FormatKind>, String>
 /// Makes a file system that fills the device.
 pub(super) async fn make(port: &Port, kind: FormatKind) -> Result<(), String> {
     let blocks = port.capacity_blocks();
+    // Whoever mounts can use it without being root.
+    let root_owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     match kind {
         FormatKind::F2fs => {
-            f2fs::mkfs(port, &f2fs::Options::new(blocks))
+            f2fs::mkfs(port, &f2fs::Options { root_owner, ..f2fs::Options::new(blocks) })
                 .await
                 .map(drop)
                 .map_err(|error| error.to_string())?;
         }
         FormatKind::Ext4 => {
-            ext4::mkfs(port, &ext4::Options::new(blocks))
+            ext4::mkfs(port, &ext4::Options { root_owner, ..ext4::Options::new(blocks) })
                 .await
                 .map(drop)
                 .map_err(|error| error.to_string())?;

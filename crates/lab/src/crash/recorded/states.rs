@@ -188,19 +188,21 @@ pub enum Wrong {
     Stopped,
 }
 
-/// The contents of a fresh file system on a disk of so many blocks. Errors are for people.
+/// The contents of a fresh file system on a disk of so many blocks, whose root belongs to a user and group. Errors are for people.
 ///
 /// # Errors
 /// There is no room for one.
-pub fn fresh(format: Format, blocks: u64) -> Result<Contents, String> {
+pub fn fresh(format: Format, blocks: u64, root_owner: (u32, u32)) -> Result<Contents, String> {
     let mut port = ModelPort::new(format.device_kind().policy(), blocks, FlushMode::Flush);
     let made = port.run(move |disk, _| async move {
         match format.is_ext4() {
             true => {
-                ext4::mkfs(&*disk, &ext4::Options::new(blocks)).await.map(drop).map_err(|e| e.to_string())
+                let options = ext4::Options { root_owner, ..ext4::Options::new(blocks) };
+                ext4::mkfs(&*disk, &options).await.map(drop).map_err(|e| e.to_string())
             }
             false => {
-                f2fs::mkfs(&*disk, &f2fs::Options::new(blocks)).await.map(drop).map_err(|e| e.to_string())
+                let options = f2fs::Options { root_owner, ..f2fs::Options::new(blocks) };
+                f2fs::mkfs(&*disk, &options).await.map(drop).map_err(|e| e.to_string())
             }
         }
     });

@@ -2,8 +2,8 @@
 //!
 //! Memory: that of the two sets of pages of 4 KiB that the trace reads and writes ([`super::pages`]), nothing per request.
 
+use super::input::open;
 use super::pages::PageSet;
-use super::reader::open;
 use super::{Format, ReadOptions, Reader, TraceError};
 use crate::workload::Kind;
 use flashweir_core::{Bytes, Duration, units::LBA_BYTES};

@@ -22,6 +22,7 @@ mod disksim;
 mod error;
 mod fio;
 mod info;
+mod input;
 mod mqsim;
 mod msr;
 mod pages;

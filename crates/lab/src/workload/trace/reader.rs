@@ -8,6 +8,7 @@
 use super::blkparse::Blkparse;
 use super::error::shorten;
 use super::fio::Fio;
+use super::input::open;
 use super::msr::Msr;
 use super::text::Lines;
 use super::{Action, Devices, Format, Parser, Problem, ReadOptions, Record, TraceError, detect};
@@ -365,13 +366,4 @@ impl Trace {
         }
         warnings
     }
-}
-
-/// Opens a trace for reading.
-pub(super) fn open(path: &Path) -> Result<std::io::BufReader<std::fs::File>, TraceError> {
-    let file = std::fs::File::open(path);
-    let failed = |error: std::io::Error| {
-        Problem::Read { message: error.to_string() }.at(&path.display().to_string(), 0)
-    };
-    Ok(std::io::BufReader::with_capacity(1 << 18, file.map_err(failed)?))
 }
