@@ -65,6 +65,9 @@ struct Keeps {
 /// For how long the kernel may believe attributes that change only by its own requests: it forgets them by itself then, or is told.
 const ATTRS_TTL: Duration = Duration::from_secs(3600);
 
+/// The same of a file whose pages wait to be written, where the kernel keeps writes: it looks at attributes before each.
+const UNSETTLED_TTL: Duration = Duration::from_secs(1);
+
 /// A file that a program has open.
 pub(super) struct Open<F: Fs> {
     number: NodeId,
@@ -107,6 +110,8 @@ pub(super) struct Table<F: Fs> {
     pub(super) crash: Cell<Option<Due>>,
     /// Where changes are noted, if somebody wants them.
     recorder: Option<Recorder>,
+    /// For how long the kernel may believe attributes of a file whose pages wait to be written.
+    unsettled_ttl: Duration,
 }
 
 /// A file that a program has open, for the table after a cut.
@@ -135,6 +140,7 @@ impl<F: Fs> Table<F> {
             faults: RefCell::default(),
             crash: Cell::default(),
             recorder: None,
+            unsettled_ttl: Duration::ZERO,
         };
         for (number, told) in told.into_iter().filter(|(number, _)| *number != NodeId::ROOT.0) {
             let is_same = |attr: Attr| attr.generation == told.generation;
@@ -148,6 +154,12 @@ impl<F: Fs> Table<F> {
         let told = Told { lookups: 1, ..Told::default() };
         table.nodes.borrow_mut().insert(NodeId::ROOT.0, Node::new(told, Some(root)));
         Ok(table)
+    }
+
+    /// The same, for a kernel that keeps what programs write.
+    pub(super) fn with_write_back(self, writes_back: bool) -> Self {
+        let unsettled_ttl = if writes_back { UNSETTLED_TTL } else { Duration::ZERO };
+        Self { unsettled_ttl, ..self }
     }
 
     /// The same, which notes what changes.
@@ -233,12 +245,12 @@ impl<F: Fs> Table<F> {
         self.nodes.borrow_mut().get_mut(&number.0).map(|node| change(&mut node.keeps))
     }
 
-    /// For how long the kernel may believe attributes that it is told now: not at all while pages of the file wait to be written,
+    /// For how long the kernel may believe attributes that it is told now: not for long while pages of the file wait to be written,
     /// as its blocks become more then and nobody asks.
     pub(super) fn lifetime(&self, attr: &Attr) -> Duration {
-        let is_settled = self.vfs.is_settled(attr.ino);
-        self.keeps(self.number(attr.ino), |keeps| keeps.attributes = is_settled);
-        if is_settled { ATTRS_TTL } else { Duration::ZERO }
+        let lifetime = if self.vfs.is_settled(attr.ino) { ATTRS_TTL } else { self.unsettled_ttl };
+        self.keeps(self.number(attr.ino), |keeps| keeps.attributes = lifetime > Duration::ZERO);
+        lifetime
     }
 
     /// The kernel has read pages, or has written some out of its cache; the latter makes attributes stale that it believes.

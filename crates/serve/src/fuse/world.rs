@@ -273,6 +273,7 @@ impl World {
         let (port, handle) = (stack.port(), stack.handle());
         let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
         let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
+        let writes_back = !self.config.write_through;
         let table: Option<Result<Table<AnyFs>, String>> = stack.block_on(async move {
             let fs =
                 mount_on(Rc::new(port.clone()), flush, &format).await.map_err(|error| error.to_string())?;
@@ -280,7 +281,7 @@ impl World {
             vfs.set_civil(civil_time());
             let table =
                 Table::new(vfs, port, told, next_file, cuts).await.map_err(|error| error.to_string())?;
-            Ok(table.recorded(recorder))
+            Ok(table.recorded(recorder).with_write_back(writes_back))
         });
         let table = table.unwrap_or_else(|| Err("the device does not answer".into()))?;
         self.table = Some(Rc::new(table));
