@@ -422,7 +422,7 @@ impl<F: Fs> Front<F> {
         self.submit(reply, move |table, reply| async move {
             let work = table.sync(handle, kind);
             let result = table.around(Operation::Fsync, || (table.path(node), None), work).await;
-            match table.is_being_told(node) && result.is_ok() {
+            match result.is_ok() && table.is_being_told(node) {
                 false => reply_empty(&table, reply, result),
                 true => match table.vouch(result) {
                     Ok(()) => teller.tell(node, Stale::Attributes, move || reply.ok()),

@@ -133,10 +133,11 @@ impl Medium {
                         path.display()
                     ));
                 }
+                // Before the image is read: where there is no room, nobody waits for that.
+                let room = reserve.then(|| Room::reserve(&path, blocks)).transpose()?;
                 let ranges = data_of(&lock, blocks).map_err(|errno| named(errno.into()))?;
                 let copied = stack.block_on(async move { copy(&image, &port, &ranges).await });
                 copied.unwrap_or_else(|| Err("the device does not answer".into()))?;
-                let room = reserve.then(|| Room::reserve(&path, blocks)).transpose()?;
                 Ok((Held::Image(OpenImage { path, lock, blocks, options, room }), stack))
             }
         }
