@@ -5,7 +5,7 @@
 use crate::ci::cargo;
 use crate::host::{commit, machine, out_dir, published, seed};
 use crate::steps::take;
-use crate::{bench_mount, bench_nbd};
+use crate::{bench_metadata, bench_mount, bench_nbd};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -36,7 +36,8 @@ const BARS: [(&str, &str, &str, Bar); 12] = [
 pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     let served: Vec<&str> =
         bench_nbd::SPEEDS.iter().chain(&bench_mount::SPEEDS).map(|speed| speed.0).collect();
-    let known: Vec<&str> = BARS.iter().map(|bar| bar.0).chain(served.clone()).chain([LATENCY]).collect();
+    let known: Vec<&str> =
+        BARS.iter().map(|bar| bar.0).chain(served.clone()).chain([LATENCY, METADATA]).collect();
     let (mut check, mut runs, mut names) = (false, "5", Vec::new());
     let mut rest = args.iter();
     while let Some(&arg) = rest.next() {
@@ -61,7 +62,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         let value = answer[*key].as_f64().ok_or_else(|| format!("{name}: no {key} in {text}"))?;
         table.add(name, value, unit, *bar, answer);
     }
-    if served.into_iter().chain([LATENCY]).any(wanted) {
+    if served.into_iter().chain([LATENCY, METADATA]).any(wanted) {
         take(cargo(seed).args(["build", "--locked", "--profile", "dist", "--quiet", "--bin", "weir"]))?;
     }
     for (name, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
@@ -79,6 +80,20 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         let answer = json!({ "model_p50_ns": model, "server_p50_ns": server, "late_p50_p99_ns": late });
         table.add(LATENCY, server / model, "of the model's p50", Bar::AtMost(1.05), answer);
     }
+    if wanted(METADATA) {
+        let measured = bench_metadata::speed()?;
+        for (format, rates) in [("ext4", &measured.ext4), ("f2fs", &measured.f2fs)] {
+            for operation in bench_metadata::OPERATIONS {
+                let (name, answer) = (format!("{operation}-{format}"), measured.answer(operation));
+                let (rival, unit, bar) = match operation {
+                    // The kernel answers it from its cache.
+                    "stat" => (&measured.ext4_loop, "of Linux's ext4", 0.8),
+                    _ => (&measured.passthrough, "of passthrough_ll", 1.0),
+                };
+                table.add(&name, rates[operation] / rival[operation], unit, Bar::AtLeast(bar), answer);
+            }
+        }
+    }
     let Table { results, missed } = table;
     let file = out_dir()?.join("bench.json");
     let report = json!({ "commit": commit(), "machine": machine(), "runs": runs, "results": results });
@@ -89,6 +104,9 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
 
 /// The bar of the latency in real time.
 const LATENCY: &str = "nbd-latency";
+
+/// The bars of names and attributes on a mount.
+const METADATA: &str = "mount-metadata";
 
 #[derive(Default)]
 struct Table {

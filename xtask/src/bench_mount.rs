@@ -38,7 +38,8 @@ pub(crate) struct Speed {
 }
 
 /// Directories with the three file systems; they are gone with the value.
-struct Rig {
+#[derive(Debug)]
+pub(crate) struct Rig {
     dir: PathBuf,
     /// What is mounted, in order.
     mounted: Vec<PathBuf>,
@@ -46,7 +47,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, String> {
         let dir = std::env::temp_dir().join(format!("weir-bench-{}-mount", std::process::id()));
         let mut rig = Self { dir, mounted: Vec::new(), servers: Vec::new() };
         let memory = rig.make("memory")?;
@@ -55,14 +56,14 @@ impl Rig {
         Ok(rig)
     }
 
-    fn make(&self, name: &str) -> Result<PathBuf, String> {
+    pub(crate) fn make(&self, name: &str) -> Result<PathBuf, String> {
         let dir = self.dir.join(name);
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         Ok(dir)
     }
 
     /// Starts a server of FUSE and waits until it has mounted.
-    fn serve(&mut self, mut command: Command, at: PathBuf) -> Result<PathBuf, String> {
+    pub(crate) fn serve(&mut self, mut command: Command, at: PathBuf) -> Result<PathBuf, String> {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.servers.push(child.map_err(|error| format!("{command:?}: {error}"))?);
         let begun = Instant::now();
@@ -76,11 +77,11 @@ impl Rig {
         Ok(at)
     }
 
-    /// Ours: ext4 on a device as fast as possible.
-    fn ours(&mut self) -> Result<PathBuf, String> {
-        let (weir, at) = (published("weir"), self.make("ours")?);
-        let image = self.dir.join("memory").join("ours.img");
-        take(Command::new(&weir).args(["mkfs", "ext4"]).arg(&image).args(["--size", "1GiB"]))?;
+    /// Ours, on a device as fast as possible.
+    pub(crate) fn ours(&mut self, format: &str) -> Result<PathBuf, String> {
+        let (weir, at) = (published("weir"), self.make(&format!("ours-{format}"))?);
+        let image = self.dir.join("memory").join(format!("{format}.img"));
+        take(Command::new(&weir).args(["mkfs", format]).arg(&image).args(["--size", "1GiB"]))?;
         let mut command = Command::new(&weir);
         command.arg("mount").arg(&image).arg(&at).args(["--speed", "max"]);
         self.serve(command, at)
@@ -93,7 +94,7 @@ impl Rig {
         self.serve(command, at)
     }
 
-    fn ext4_loop(&mut self) -> Result<PathBuf, String> {
+    pub(crate) fn ext4_loop(&mut self) -> Result<PathBuf, String> {
         let (image, at) = (self.dir.join("memory").join("loop.img"), self.make("loop")?);
         take(Command::new("truncate").args(["-s", "1G"]).arg(&image))?;
         take(Command::new("mkfs.ext4").arg("-q").arg(&image))?;
@@ -130,7 +131,7 @@ pub(crate) fn speed(rw: &str, depth: u32) -> Result<Speed, String> {
         }
     }
     let mut rig = Rig::new()?;
-    let dirs = [rig.ours()?, rig.bindfs()?, rig.ext4_loop()?];
+    let dirs = [rig.ours("ext4")?, rig.bindfs()?, rig.ext4_loop()?];
     for dir in &dirs {
         // All of the file is there before it is asked for.
         let (file, count) = (format!("of={}", dir.join("file").display()), format!("count={FILE_MIB}"));

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bench_metadata;
 mod bench_mount;
 mod bench_nbd;
 mod ci;

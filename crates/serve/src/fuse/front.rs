@@ -13,7 +13,7 @@ use super::kernel::{
 use super::lazyfs::Operation;
 use super::stale::Teller;
 use super::table::{From, How, Table};
-use super::world::{Job, Message};
+use super::world::{Job, Message, Turn};
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, Seek, SetAttr, SetTime, SyncKind,
     Timestamp, XattrMode,
@@ -218,19 +218,27 @@ impl<F: Fs> Front<F> {
     where
         T: Future<Output = ()> + 'static,
     {
-        self.send(Box::new(move |table| {
+        self.submit_as(Turn::Own, reply, job);
+    }
+
+    fn submit_as<T>(
+        &self,
+        turn: Turn,
+        reply: Reply,
+        job: impl FnOnce(Rc<Table<F>>, Reply) -> T + Send + 'static,
+    ) where
+        T: Future<Output = ()> + 'static,
+    {
+        let job: Job<F> = Box::new(move |table| {
             Box::pin(async move {
                 // A thread that was killed before its turn wants nothing any more.
                 if reply.is_awaited() {
                     job(table, reply).await;
                 }
             })
-        }));
-    }
-
-    fn send(&self, job: Job<F>) {
+        });
         // After the end of the world the job is dropped, which answers.
-        let _ = self.queue.send(Message::Job(job));
+        let _ = self.queue.send(Message::Job(turn, job));
     }
 
     fn set_attributes(&self, node: NodeId, set: SetAttributes, reply: Reply) {
@@ -410,7 +418,7 @@ impl<F: Fs> Front<F> {
     }
 
     fn release(&self, handle: u64, reply: Reply) {
-        self.submit(reply, move |table, reply| async move {
+        self.submit_as(Turn::Tidies, reply, move |table, reply| async move {
             table.release(handle).await;
             reply.ok();
         });
@@ -610,12 +618,12 @@ impl<F: Fs> Handler for Front<F> {
         match op {
             Op::Lookup { name } => {
                 let name = name.to_owned();
-                self.submit(reply, move |table, reply| async move {
+                self.submit_as(Turn::Looks, reply, move |table, reply| async move {
                     let found = table.lookup(node, &name).await;
                     reply_entry(&table, reply, found).await;
                 });
             }
-            Op::GetAttributes => self.submit(reply, move |table, reply| async move {
+            Op::GetAttributes => self.submit_as(Turn::Looks, reply, move |table, reply| async move {
                 let attr = table.attr(node).await;
                 reply_attributes(&table, reply, node, attr);
             }),

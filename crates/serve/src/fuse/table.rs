@@ -101,6 +101,8 @@ pub(super) struct Table<F: Fs> {
     vfs: Vfs<F>,
     port: Port,
     pub(super) nodes: RefCell<BTreeMap<u64, Node<F>>>,
+    /// The inode of each name that the kernel was told of since the last cut: the names of all [`Told`].
+    named: RefCell<BTreeMap<Name, u64>>,
     files: RefCell<BTreeMap<u64, Rc<Open<F>>>>,
     next_file: Cell<u64>,
     /// Power cuts so far: what was told before one of them is of another generation.
@@ -134,6 +136,7 @@ impl<F: Fs> Table<F> {
             vfs,
             port,
             nodes: RefCell::default(),
+            named: RefCell::default(),
             files: RefCell::default(),
             next_file: Cell::new(next_file),
             cuts,
@@ -307,18 +310,13 @@ impl<F: Fs> Table<F> {
             match nodes.get_mut(&number) {
                 None if kept.is_none() => return Err(Errno::ENOENT),
                 None => {
-                    let told = Told {
-                        lookups: 1,
-                        generation: attr.generation,
-                        names: [(dir.0, name.into())].into_iter().collect(),
-                    };
+                    let told = Told { lookups: 1, generation: attr.generation, ..Told::default() };
                     nodes.insert(number, Node::new(told, kept));
                     None
                 }
                 Some(node) => {
                     node.told.lookups += 1;
                     node.told.generation = attr.generation;
-                    node.told.names.insert((dir.0, name.into()));
                     match (&node.kept, kept) {
                         (None, kept) => {
                             node.kept = kept;
@@ -329,6 +327,7 @@ impl<F: Fs> Table<F> {
                 }
             }
         };
+        self.name(NodeId(number), (dir.0, name.into()));
         match spare {
             Some(spare) => spare.end().await.map(|()| attr),
             None => Ok(attr),
@@ -345,7 +344,13 @@ impl<F: Fs> Table<F> {
                 if node.told.lookups > 0 || number == NodeId::ROOT.0 {
                     continue;
                 }
-                nodes.remove(&number).and_then(|node| node.kept)
+                nodes.remove(&number).and_then(|node| {
+                    let mut named = self.named.borrow_mut();
+                    for name in &node.told.names {
+                        named.remove(name);
+                    }
+                    node.kept
+                })
             };
             if let Some(kept) = kept {
                 let forget = |(): &()| (Call::Forget { ino: Ino(number) }, "forget".into());
@@ -355,10 +360,27 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    fn unname(&self, ino: Ino, name: &Name) {
-        if let Some(node) = self.nodes.borrow_mut().get_mut(&self.number(ino).0) {
+    /// The kernel knows an inode under a name.
+    fn name(&self, number: NodeId, name: Name) {
+        let before = self.named.borrow_mut().insert(name.clone(), number.0);
+        let mut nodes = self.nodes.borrow_mut();
+        if let Some(other) =
+            before.filter(|&before| before != number.0).and_then(|other| nodes.get_mut(&other))
+        {
+            other.told.names.remove(&name);
+        }
+        if let Some(node) = nodes.get_mut(&number.0) {
+            node.told.names.insert(name);
+        }
+    }
+
+    /// A name is gone; gives the inode that the kernel knew by it.
+    fn unname(&self, name: &Name) -> Option<NodeId> {
+        let number = self.named.borrow_mut().remove(name)?;
+        if let Some(node) = self.nodes.borrow_mut().get_mut(&number) {
             node.told.names.remove(name);
         }
+        Some(NodeId(number))
     }
 
     pub(super) async fn lookup(&self, dir: NodeId, name: &[u8]) -> Result<Attr> {
@@ -460,16 +482,13 @@ impl<F: Fs> Table<F> {
 
     pub(super) async fn remove(&self, creds: &Creds, dir: NodeId, name: &[u8], of_dir: bool) -> Result<()> {
         let parent = self.ino(dir)?;
-        let found = self.vfs.lookup_name(parent, name).await;
         let call = |(): &()| {
             let what = if of_dir { "rmdir" } else { "unlink" };
             let call = Call::Remove { creds: creds.clone(), dir: parent, name: name.into(), of_dir };
             (call, format!("{what} {}", self.shown_in(dir, name)))
         };
         self.noted(self.vfs.remove_name(creds, parent, name, of_dir), call).await?;
-        if let Ok(attr) = found {
-            self.unname(attr.ino, &(dir.0, name.into()));
-        }
+        self.unname(&(dir.0, name.into()));
         Ok(())
     }
 
@@ -481,8 +500,6 @@ impl<F: Fs> Table<F> {
         mode: RenameMode,
     ) -> Result<()> {
         let (from_dir, to_dir) = (self.ino(from.0)?, self.ino(to.0)?);
-        let moved = self.vfs.lookup_name(from_dir, from.1).await.ok();
-        let met = self.vfs.lookup_name(to_dir, to.1).await.ok();
         let call = |(): &()| {
             let (old, new) = ((from_dir, from.1.into()), (to_dir, to.1.into()));
             let call = Call::Rename { creds: creds.clone(), from: old, to: new, mode };
@@ -490,20 +507,12 @@ impl<F: Fs> Table<F> {
         };
         self.noted(self.vfs.rename_name(creds, (from_dir, from.1), (to_dir, to.1), mode), call).await?;
         let (old, new): (Name, Name) = ((from.0.0, from.1.into()), (to.0.0, to.1.into()));
-        let name = |attr: &Attr, name: &Name| {
-            if let Some(node) = self.nodes.borrow_mut().get_mut(&self.number(attr.ino).0) {
-                node.told.names.insert(name.clone());
-            }
-        };
-        if let Some(met) = met {
-            self.unname(met.ino, &new);
-            if mode == RenameMode::Exchange {
-                name(&met, &old);
-            }
-        }
+        let (moved, met) = (self.unname(&old), self.unname(&new));
         if let Some(moved) = moved {
-            self.unname(moved.ino, &old);
-            name(&moved, &new);
+            self.name(moved, new);
+        }
+        if let Some(met) = met.filter(|_| mode == RenameMode::Exchange) {
+            self.name(met, old);
         }
         Ok(())
     }

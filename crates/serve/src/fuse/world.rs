@@ -47,6 +47,9 @@ const LINGER_MAX: WallDuration = WallDuration::from_micros(50);
 /// So many times it does not, at most, if nothing came of it.
 const SKIPS_MAX: u32 = 1024;
 
+/// Messages that tidy up and wait at most.
+const UNTIDY_MAX: usize = 64;
+
 /// How often it is tried again to write an image.
 const SAVE_PAUSE: WallDuration = WallDuration::from_secs(5);
 
@@ -56,11 +59,22 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// What a request becomes.
 pub(super) type Job<F> = Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
+/// What a request may overtake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nothing: it is done in its order.
+    Own,
+    /// What only tidies up: somebody waits for the answer, and nothing changes by it.
+    Looks,
+    /// Nobody waits for it: it is done when nobody else asks, but before the next request that may change something.
+    Tidies,
+}
+
 /// What other threads tell the world.
 pub(super) enum Message<F: Fs> {
     /// A request.
-    Job(Job<F>),
-    /// The kernel has forgotten inodes: number, and how often it had been told of it.
+    Job(Turn, Job<F>),
+    /// The kernel has forgotten inodes: number, and how often it had been told of it. It tidies up.
     Forget(Vec<(u64, u64)>),
     /// The kernel listens here, and asks there.
     Kernel(Notifier, Own<F>),
@@ -158,6 +172,8 @@ struct World {
     queue: Receiver<Message<AnyFs>>,
     sender: SyncSender<Message<AnyFs>>,
     inbox: VecDeque<Message<AnyFs>>,
+    /// What tidies up, in its order; see [`Turn::Tidies`].
+    untidy: VecDeque<Message<AnyFs>>,
     notifier: Option<Notifier>,
     /// Absent before the kernel is there and after it has gone.
     own: Option<Own<AnyFs>>,
@@ -231,6 +247,7 @@ impl World {
             queue,
             sender,
             inbox: VecDeque::new(),
+            untidy: VecDeque::new(),
             notifier: None,
             own: None,
             is_asked: false,
@@ -305,7 +322,10 @@ impl World {
     fn turn(&mut self) -> ControlFlow<()> {
         self.is_asked |= self.take_all()?;
         if self.is_idle() && !(std::mem::take(&mut self.is_asked) && self.linger()?) {
-            self.wait();
+            match self.untidy.is_empty() {
+                true => self.wait(),
+                false => self.tidy()?,
+            }
         }
         ControlFlow::Continue(())
     }
@@ -357,7 +377,15 @@ impl World {
                     }
                     until = clock.wall() + self.linger;
                 }
-                Ok(None) => std::hint::spin_loop(),
+                Ok(None) => match self.untidy.pop_front() {
+                    Some(message) => {
+                        self.begin(message)?;
+                        if !self.is_idle() {
+                            return ControlFlow::Continue(true);
+                        }
+                    }
+                    None => std::hint::spin_loop(),
+                },
                 Err(_) => self.own = None,
             }
         }
@@ -380,9 +408,30 @@ impl World {
         }
     }
 
+    /// Begins what a message asks for, as soon as it may be.
     fn take(&mut self, message: Message<AnyFs>) -> ControlFlow<()> {
         match message {
-            Message::Job(job) => {
+            Message::Job(Turn::Tidies, _) | Message::Forget(_) if self.untidy.len() < UNTIDY_MAX => {
+                self.untidy.push_back(message);
+                return ControlFlow::Continue(());
+            }
+            Message::Job(Turn::Looks, _) => {}
+            _ => self.tidy()?,
+        }
+        self.begin(message)
+    }
+
+    /// Begins all that tidies up.
+    fn tidy(&mut self) -> ControlFlow<()> {
+        while let Some(message) = self.untidy.pop_front() {
+            self.begin(message)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn begin(&mut self, message: Message<AnyFs>) -> ControlFlow<()> {
+        match message {
+            Message::Job(_, job) => {
                 if let Some(kept) = self.table.as_ref().and_then(|table| table.take_crash(Due::Next)) {
                     self.crash(kept);
                 }

@@ -60,15 +60,7 @@ impl State {
     pub(super) fn find(&mut self, dir: Nid, name: &[u8]) -> Step<Option<(Place, Entry)>> {
         let inode = self.checked_dir(dir)?;
         let hash = dentry::hash(name);
-        let find = |slots: Slots, room: &[u8]| -> Step<Option<(usize, Entry)>> {
-            for entry in slots.entries(room) {
-                let (slot, entry) = entry.map_err(|_| Errno::EUCLEAN)?;
-                if entry.hash == hash && entry.name == name {
-                    return Ok(Some((slot, entry)));
-                }
-            }
-            Ok(None)
-        };
+        let find = |slots: Slots, room: &[u8]| slots.find(room, hash, name).map_err(|_| Errno::EUCLEAN);
         if inode.has_inline(inline::DENTRY) {
             let room = inode.inline_bytes();
             let found = find(Slots::in_room(room.len()), room)?;
