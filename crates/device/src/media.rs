@@ -121,12 +121,16 @@ struct BlockMedia {
 }
 
 impl BlockMedia {
-    /// Owner and version of the next of `capacity` units.
+    /// What the out-of-band area says of the next of `capacity` units.
     #[inline]
-    fn push(&mut self, capacity: u32, owner: u64, seq: u64) {
+    fn push(&mut self, capacity: u32, owner: u64, seq: u64, member: Option<Member>) {
         if self.written == 0 {
             self.owners.reserve_exact(capacity as usize);
             self.seqs.reserve_exact(capacity as usize);
+        }
+        if member.is_some() {
+            self.members.resize(self.written as usize, None);
+            self.members.push(member);
         }
         self.owners.push(owner);
         self.seqs.push(seq);
@@ -333,18 +337,23 @@ impl Media {
         }
     }
 
-    /// Takes over the next page of a block from a store, by owners and sequence numbers of its units.
-    pub fn restore_page(&mut self, at: PageAddr, opened: u64, units: impl Iterator<Item = (Owner, u64)>) {
+    /// Takes over the next page of a block from a store, by owner, sequence number and place in an epoch of its units.
+    pub fn restore_page(
+        &mut self,
+        at: PageAddr,
+        opened: u64,
+        units: impl Iterator<Item = (Owner, u64, Option<Member>)>,
+    ) {
         self.begin(at, opened);
         let capacity = self.units_per_block;
         let media = self.block_mut(at.block);
-        units.for_each(|(owner, seq)| media.push(capacity, owner.pack(), seq));
+        units.for_each(|(owner, seq, member)| media.push(capacity, owner.pack(), seq, member));
     }
 
     /// Takes over the next page of a block, which cannot be read, and the pages from `lost_from` on with it.
     pub fn restore_spoilt(&mut self, at: PageAddr, opened: u64, lost_from: u32) {
         self.damaged = true;
-        self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0)));
+        self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0, None)));
         let media = self.block_mut(at.block);
         media.unreadable_pages.retain(|page| *page < lost_from);
         media.unreadable_pages.extend(lost_from..=at.page);
@@ -478,11 +487,7 @@ impl Media {
         let media = self.block_mut(block);
         let owner = unit.owner.pack();
         let offset = u64::from(media.written);
-        if unit.member.is_some() {
-            media.members.resize(media.written as usize, None);
-            media.members.push(unit.member);
-        }
-        media.push(capacity, owner, unit.seq);
+        media.push(capacity, owner, unit.seq, unit.member);
         if track && stored {
             self.store(block, unit);
         } else if track {
@@ -529,7 +534,7 @@ impl Media {
             Some(backing) => {
                 let erases = self.wear[at.block.index()].erases;
                 backing.tell(|store| store.spoil(at, erases, opened, wordline_from));
-                self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0)));
+                self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0, None)));
             }
         }
         let media = self.block_mut(at.block);
