@@ -20,6 +20,7 @@ mod filesystem;
 mod import;
 mod kernel;
 mod manual;
+mod memory;
 mod mount;
 mod output;
 mod perfetto;

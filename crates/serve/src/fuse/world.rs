@@ -14,6 +14,7 @@ use super::session::{MountConfig, Ready};
 use super::table::{Name, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
+use crate::memory::GiveBack;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::DeviceOptions;
 use flashweir_device::config::Metadata;
@@ -168,6 +169,7 @@ struct World {
     /// How long it looks for more after an answer; it needs a processor for that.
     linger: WallDuration,
     config: MountConfig,
+    give_back: GiveBack,
     format: Format,
     /// Absent only at the end.
     held: Option<Held>,
@@ -240,6 +242,7 @@ impl World {
                 _ => WallDuration::ZERO,
             },
             config,
+            give_back: GiveBack::default(),
             format,
             held: Some(held),
             stack: Some(stack),
@@ -456,6 +459,12 @@ impl World {
 
     /// Waits for a message or for the next thing that happens. Close before something that somebody waits for it does not sleep.
     fn wait(&mut self) {
+        if let (Power::On, Some(stack)) = (&self.power, &self.stack) {
+            let (watch, give_back) = (&mut self.give_back, self.config.give_back);
+            if let Some(line) = stack.with_device(|device| watch.look(device, give_back)) {
+                (self.config.say)(line);
+            }
+        }
         let clock = self.pace.clock;
         let span = match &self.power {
             Power::On => {
