@@ -1,4 +1,7 @@
 //! Memory of contents: its bound, and giving back to the system what was freed.
+//!
+//! Invariant: one call of C, and no other unsafe code in this crate.
+#![allow(unsafe_code)]
 
 use flashweir_core::Bytes;
 
