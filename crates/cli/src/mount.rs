@@ -267,3 +267,25 @@ pub(crate) fn save(args: &SaveArgs) -> Outcome {
         _ => Err(Failure::Run("the mount answered something else".into())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing told the device of an ext4 mount what was removed, so its contents stayed in memory for good.
+    #[test]
+    fn ext4_discards_unless_its_device_would_wait() {
+        let of = |commit_mode, asked| match with_discard(
+            Format::Ext4(Ext4Options { commit_mode, ..Ext4Options::default() }),
+            asked,
+        ) {
+            Ok(Format::Ext4(options)) => options.discard,
+            _ => panic!("it is ext4"),
+        };
+        assert!(of(CommitMode::Legacy, None) && of(CommitMode::DualMode, Some(Switch::On)));
+        assert!(!of(CommitMode::DualMode, None) && !of(CommitMode::Legacy, Some(Switch::Off)));
+        let refused = with_discard(Format::default(), Some(Switch::Off)).map(drop).unwrap_err();
+        assert_eq!(refused.line(), "--discard off needs ext4, and it is f2fs");
+        assert!(with_discard(Format::default(), Some(Switch::On)).is_ok());
+    }
+}

@@ -926,6 +926,17 @@ fn an_old_volume_is_named_looked_at_and_upgraded() {
     let info: serde_json::Value = serde_json::from_str(good(&place.say("volume info v --json"))).unwrap();
     assert_eq!((&info["format"], &info["firmware"]), (&2.into(), &"page-mapped".into()));
     assert!(good(&place.say("volume check v")).starts_with("no problems: "));
+    for line in ["serve v --tcp 127.0.0.1:0 --memory 1GiB", "mount v . --memory 1GiB"] {
+        let refused = place.say(line);
+        assert_eq!(refused.status.code(), Some(2), "{line}");
+        assert!(text(&refused.stderr).ends_with("on the volume v is on the host's disk\n"), "{line}");
+    }
+    let small = place.say("serve sata-mlc --memory 4KiB");
+    assert!(
+        text(&small.stderr).contains("expected a size from 1MiB on, such as 1GiB"),
+        "{}",
+        text(&small.stderr)
+    );
     let missing = place.say("volume upgrade w");
     assert_eq!(
         (missing.status.code(), text(&missing.stderr)),
