@@ -297,7 +297,7 @@ impl F2fs {
     /// One turn of cleaning in the background, if it is time for one, and a checkpoint, if there was something for it and none was
     /// made for `interval`. Says when to come back.
     pub(super) async fn checkpoint_in_background(&self, now: Timestamp, interval: Duration) -> Duration {
-        let seconds = |span: Duration| (span.as_nanos() as u64).div_ceil(1_000_000_000).max(1);
+        let seconds = |span: Duration| span.as_nanos().div_ceil(1_000_000_000).max(1);
         let now_s = now.seconds.max(0) as u64;
         let (mut clean_s, mut looked_s, mut begun) = self.turns.get();
         if now_s >= clean_s {
