@@ -341,6 +341,7 @@ impl<'a> Bench<'a> {
             lazyfs: None,
             say: Arc::new(say),
             allow_other: false,
+            give_back: Some(crate::memory::give_back),
         };
         let mounted = mount(config, Medium::Memory(memory)).map_err(Failure::run)?;
         let done = work(self);

@@ -5,7 +5,7 @@
 //!
 //! Invariants: an error is one line on stderr and an exit code; files appear whole or not at all; a reader that
 //! goes away ends the program quietly; no panic reaches a user as one.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod args;
 mod check;
@@ -20,6 +20,7 @@ mod filesystem;
 mod import;
 mod kernel;
 mod manual;
+mod memory;
 mod mount;
 mod output;
 mod perfetto;

@@ -5,8 +5,12 @@ use crate::devices::{resolve, size};
 use crate::error::{Failure, Outcome, say};
 use crate::files::{FlushArg, FormatArg, FormatOptions, cache};
 use crate::output::print;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use flashweir_core::Bytes;
+use flashweir_fs::ext4::Ext4Options;
+use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, MountOptions};
+use flashweir_lab::files::Format;
 use flashweir_serve::Speed;
 use flashweir_serve::control::{self, Ask, Reply};
 use flashweir_serve::fuse::{FormatKind, LazyFs, Medium, MountConfig, MountError, mount};
@@ -14,6 +18,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration as WallDuration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -66,6 +76,14 @@ pub(crate) struct MountArgs {
     /// The kernel hands on each write at once; so it is by default
     #[arg(long)]
     write_through: bool,
+    /// Memory for what is on an image's device; the rest is in a file without a name beside the image, which goes with the
+    /// command [default: all of it in memory]
+    #[arg(long, value_name = "SIZE", value_parser = crate::memory::bound)]
+    memory: Option<Bytes>,
+    /// ext4 tells the device which blocks are free, so that they take no memory; F2FS does so in any case
+    /// [default: on; off with --commit dual, whose device would wait]
+    #[arg(long, value_name = "SWITCH", value_enum)]
+    discard: Option<Switch>,
     /// Let other users in; unless you are root, this needs user_allow_other in /etc/fuse.conf
     #[arg(long)]
     allow_other: bool,
@@ -107,6 +125,7 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
     let medium = medium(args)?;
     let control = args.control.clone().unwrap_or_else(|| crate::serve::control_of(&plain(&args.directory)));
     let (options, flush, order_only) = (args.options.clone(), args.flush, args.order_only);
+    let discard = args.discard;
     let config = MountConfig {
         directory: args.directory.clone(),
         flush: args.flush.mode(),
@@ -117,6 +136,7 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
             };
             let chosen = options.format(format, order_only, &[flush]);
             let chosen = chosen.and_then(|format| options.check_device(device, &[flush]).map(|()| format));
+            let chosen = chosen.and_then(|format| with_discard(format, discard));
             chosen.map_err(|failure| failure.line())
         }),
         make: args.mkfs.map(|format| match format {
@@ -144,6 +164,7 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
         }),
         say: Arc::new(say),
         allow_other: args.allow_other,
+        give_back: Some(crate::memory::give_back),
     };
     let mounted = mount(config, medium).map_err(failure)?;
     if !args.quiet {
@@ -177,6 +198,21 @@ fn failure(error: MountError) -> Failure {
     }
 }
 
+/// What becomes of freed blocks.
+fn with_discard(format: Format, asked: Option<Switch>) -> Outcome<Format> {
+    match (format, asked) {
+        (Format::Ext4(options), asked) => {
+            let is_dual = options.commit_mode == CommitMode::DualMode;
+            let discard = asked.map_or(!is_dual, |switch| switch == Switch::On);
+            Ok(Format::Ext4(Ext4Options { discard, ..options }))
+        }
+        (Format::F2fs { .. }, Some(Switch::Off)) => {
+            Err(Failure::Usage("--discard off needs ext4, and it is f2fs".into()))
+        }
+        (format, _) => Ok(format),
+    }
+}
+
 /// A directory without the slash at its end, behind which a name can be put.
 fn plain(directory: &Path) -> PathBuf {
     directory.components().collect()
@@ -187,7 +223,15 @@ fn medium(args: &MountArgs) -> Outcome<Medium> {
         let device = args.device.clone().unwrap_or_else(|| "consumer-tlc-nvme".to_owned());
         let device = Box::new(resolve(&[device], &args.set)?.remove(0));
         let reserve = !args.read_only && !args.no_reserve;
-        return Ok(Medium::Image { path: args.medium.clone(), device, seed: args.seed, reserve });
+        let memory_bytes = args.memory.map(|memory| memory.0);
+        let (path, seed) = (args.medium.clone(), args.seed);
+        return Ok(Medium::Image { path, device, seed, reserve, memory_bytes });
+    }
+    if args.memory.is_some() {
+        return Err(Failure::Usage(format!(
+            "--memory is for images: what is on the volume {} is on the host's disk",
+            args.medium.display()
+        )));
     }
     let given = [("--device", args.device.is_some()), ("--set", !args.set.is_empty())];
     if let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
@@ -221,5 +265,27 @@ pub(crate) fn save(args: &SaveArgs) -> Outcome {
     match control::ask(&args.socket, &Ask::Save(file)).map_err(Failure::run)? {
         Reply::Saved => print(&format!("everything is in {}\n", args.file.display())),
         _ => Err(Failure::Run("the mount answered something else".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing told the device of an ext4 mount what was removed, so its contents stayed in memory for good.
+    #[test]
+    fn ext4_discards_unless_its_device_would_wait() {
+        let of = |commit_mode, asked| match with_discard(
+            Format::Ext4(Ext4Options { commit_mode, ..Ext4Options::default() }),
+            asked,
+        ) {
+            Ok(Format::Ext4(options)) => options.discard,
+            _ => panic!("it is ext4"),
+        };
+        assert!(of(CommitMode::Legacy, None) && of(CommitMode::DualMode, Some(Switch::On)));
+        assert!(!of(CommitMode::DualMode, None) && !of(CommitMode::Legacy, Some(Switch::Off)));
+        let refused = with_discard(Format::default(), Some(Switch::Off)).map(drop).unwrap_err();
+        assert_eq!(refused.line(), "--discard off needs ext4, and it is f2fs");
+        assert!(with_discard(Format::default(), Some(Switch::On)).is_ok());
     }
 }

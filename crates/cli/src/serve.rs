@@ -7,6 +7,7 @@ use crate::output::{check, print};
 use crate::perfetto::TimelineFile;
 use crate::top;
 use clap::Args;
+use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
@@ -14,8 +15,8 @@ use flashweir_lab::precondition::{Pattern, Precondition};
 use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
 use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
 use flashweir_serve::recording::{self, Header};
-use flashweir_serve::volume::{Volume, VolumeError};
-use flashweir_serve::{Disk, Endpoint, ServeError, Server, ServerConfig, Speed};
+use flashweir_serve::volume::Volume;
+use flashweir_serve::{Disk, Endpoint, MemoryBound, ServeError, Server, ServerConfig, Speed};
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Read as _};
 use std::net::{IpAddr, SocketAddr};
@@ -80,6 +81,10 @@ pub(crate) struct ServeArgs {
     /// Microseconds before a deadline, and after a request, in which the server does not sleep
     #[arg(long, value_name = "µs", default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     spin: u32,
+    /// Memory for what is on a device in memory; the rest is in a file without a name in $TMPDIR, which goes with the server
+    /// [default: all of it in memory]
+    #[arg(long, value_name = "SIZE", value_parser = crate::memory::bound)]
+    memory: Option<Bytes>,
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -196,6 +201,8 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
         connections_max: args.connections as usize,
         patience: WallDuration::from_secs(args.patience.into()),
         spin: WallDuration::from_micros(args.spin.into()),
+        give_back: Some(crate::memory::give_back),
+        say,
     };
     let mut server = Server::bind(config, nbd, disks).map_err(Failure::run)?;
     let top = args.top && std::io::stdout().is_terminal();
@@ -314,15 +321,18 @@ fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<
     if let Some(option) = state_option(args) {
         return refuse(option);
     }
+    if args.memory.is_some() {
+        return Err(Failure::Usage(format!(
+            "--memory is for devices in memory: what is on the volume {shown} is on the host's disk"
+        )));
+    }
     if args.record.is_some() {
         return Err(Failure::Usage(format!(
             "--record needs a device in memory: a recording begins with a fresh device, which the volume {shown} is not"
         )));
     }
-    let (volume, device, report) = Volume::open(directory, &mut |_| {}).map_err(|error| match error {
-        VolumeError::Missing(_) | VolumeError::NotAVolume(_) => Failure::usage(error),
-        error => Failure::run(error),
-    })?;
+    let (volume, device, report) =
+        Volume::open(directory, &mut |_| {}).map_err(|error| crate::volume::failure(&error))?;
     if !volume.was_clean() && !args.quiet {
         say(format!(
             "{shown} was not closed; its device recovered: {} pages read, {} written, {} units found",
@@ -345,7 +355,11 @@ fn in_memory(
 ) -> Outcome<Disk> {
     let options = DeviceOptions { seed: args.seed, track_contents: true, planted: None };
     let device = Device::new(config.clone(), options);
-    let (device, _) = precondition.apply(device, args.seed, |_| true);
+    let (mut device, _) = precondition.apply(device, args.seed, |_| true);
+    if let Some(memory) = args.memory {
+        let bound = MemoryBound { bytes: memory.0, directory: std::env::temp_dir() };
+        bound.apply(&mut device).map_err(Failure::Run)?;
+    }
     let mut disk = Disk::new(name, device, options);
     if let Some(path) = &args.record {
         check(path)?;

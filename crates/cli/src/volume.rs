@@ -24,6 +24,8 @@ pub(crate) enum VolumeCommand {
     Info(LookArgs),
     /// Read everything in a volume and try a recovery, without changing it; exit code 1 if something is wrong
     Check(LookArgs),
+    /// Bring a volume of an older version of weir to the present format
+    Upgrade(UpgradeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -74,6 +76,23 @@ pub(crate) struct LookArgs {
     quiet: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  weir volume upgrade disk && weir serve disk
+
+Contents stay where they are; the out-of-band areas are written anew beside the old ones, which takes room on the host for that long \
+(it is refused where there is none), and then the new ones count at once. Whatever ends the command (Ctrl-C, kill -9, a full \
+disk), the volume is the old one, and the upgrade can be run again, or the new one. A volume that was not closed is \
+upgraded as it is, and its device recovers at the next opening. One that is damaged, or in use, is refused.")]
+pub(crate) struct UpgradeArgs {
+    /// The directory
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// No progress; errors are still said
+    #[arg(long, short)]
+    quiet: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LookOutput {
     /// Lines for people
@@ -96,6 +115,7 @@ pub(crate) fn command(command: &VolumeCommand, cancel: &AtomicBool) -> Outcome {
             let info = look(args, cancel, volume::info)?;
             print(&if args.is_json() { pretty(&info_json(args, &info)) } else { info_lines(args, &info) })
         }
+        VolumeCommand::Upgrade(args) => upgrade(args, cancel),
         VolumeCommand::Check(args) => {
             let checked = look(args, cancel, volume::check)?;
             print(&if args.is_json() { pretty(&check_json(args, &checked)) } else { check_lines(&checked) })?;
@@ -125,8 +145,12 @@ pub(crate) fn failure(error: &VolumeError) -> Failure {
         | VolumeError::Homeless(_)
         | VolumeError::NotADirectory(_)
         | VolumeError::Newer { .. }
+        | VolumeError::Older { .. }
+        | VolumeError::Unknown { .. }
         | VolumeError::Unsuitable(_) => Failure::usage(error),
+        VolumeError::Stopped(_) => Failure::Interrupted,
         VolumeError::InUse { .. }
+        | VolumeError::NoRoom { .. }
         | VolumeError::Damaged { .. }
         | VolumeError::Io { .. }
         | VolumeError::Unflushed(_) => Failure::run(error),
@@ -143,6 +167,29 @@ fn create(args: &CreateArgs) -> Outcome {
     Volume::create(&args.directory, &config, args.seed).map_err(|error| failure(&error))?;
     let shown = args.directory.display();
     print(&format!("{shown}: {} of {}; weir serve {shown}\n", size(user_bytes(&config)), config.name))
+}
+
+fn upgrade(args: &UpgradeArgs, cancel: &AtomicBool) -> Outcome {
+    let shown = args.directory.display();
+    let mut bar = Bar::new(args.quiet);
+    let upgraded = volume::upgrade(&args.directory, cancel, &mut |fraction| {
+        bar.set(fraction, || shown.to_string());
+    });
+    bar.clear();
+    let upgraded = upgraded.map_err(|error| failure(&error))?;
+    if upgraded.from == volume::FORMAT {
+        return print(&format!("{shown} has format {} already\n", volume::FORMAT));
+    }
+    let next = match upgraded.recovers {
+        true => "; it was not closed, and its device recovers when it is opened",
+        false => "",
+    };
+    print(&format!(
+        "{shown}: format {} became {}, {} pages{next}\n",
+        upgraded.from,
+        volume::FORMAT,
+        upgraded.pages
+    ))
 }
 
 /// Reads a volume with a bar. Nothing is written, so Ctrl-C ends it at once.
@@ -193,6 +240,7 @@ fn info_lines(args: &LookArgs, info: &Info) -> String {
         ("device", format!("{}, seed {}", info.config.name, info.seed)),
         ("capacity", format!("{} ({capacity} bytes)", size(capacity))),
         ("kind", format!("{kind}, {buffer}: {durable}")),
+        ("format", format(info)),
         ("state", state(info)),
         ("opened", format!("{} times", info.opens)),
     ];
@@ -225,6 +273,11 @@ fn info_lines(args: &LookArgs, info: &Info) -> String {
     text
 }
 
+fn format(info: &Info) -> String {
+    let old = if info.format < volume::FORMAT { ", an old one: weir volume upgrade" } else { "" };
+    format!("{}, firmware {}{old}", info.format, info.firmware)
+}
+
 fn state(info: &Info) -> String {
     match (info.in_use, info.clean) {
         (true, _) => match info.process {
@@ -250,6 +303,8 @@ fn info_json(args: &LookArgs, info: &Info) -> Value {
     });
     json!({
         "volume": args.directory.display().to_string(),
+        "format": info.format,
+        "firmware": info.firmware,
         "device": info.config.name,
         "seed": info.seed,
         "capacity_bytes": user_bytes(&info.config),

@@ -835,6 +835,7 @@ fn a_volume_is_made_looked_at_and_checked() {
         "device       sata-mlc, seed 7\n",
         "capacity     1.0 GiB (1073741824 bytes)\n",
         "kind         D1, write-back: a write is durable after a FLUSH\n",
+        "format       2, firmware page-mapped\n",
         "state        closed\n",
         "used         0.0 MiB written and not deallocated (0.0 %)\n",
     ] {
@@ -880,10 +881,67 @@ fn a_damaged_volume_is_exit_code_1_with_a_list() {
     assert_eq!((info.status.code(), text(&info.stderr)), (Some(1), "weir: v: state: wrong checksum\n"));
     flip("state", 3);
     let description = std::fs::read_to_string(place.0.join("v/volume.toml")).unwrap();
-    std::fs::write(place.0.join("v/volume.toml"), description.replace("format = 1", "format = 2")).unwrap();
+    std::fs::write(place.0.join("v/volume.toml"), description.replace("format = 2", "format = 3")).unwrap();
     let newer = place.say("volume check v");
-    let said = "weir: v: the volume has format 2, and this program knows formats up to 1\n";
+    let said = "weir: v: the volume has format 3, and this program knows formats up to 2\n";
     assert_eq!((newer.status.code(), text(&newer.stderr)), (Some(2), said));
+}
+
+/// A volume of format 1 that was killed in the middle of a write, from the fixtures of the volumes' own tests.
+fn unpack_old_volume(place: &Place, name: &str) {
+    use std::io::Read as _;
+    let packed = include_bytes!("../../serve/src/volume/fixtures/page-torn.gz");
+    let (mut whole, directory) = (Vec::new(), place.0.join(name));
+    flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut whole).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    let mut rest = &whole[..];
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let (file, len) = text(&rest[..end]).split_once(' ').unwrap();
+        let (content, after) = rest[end + 1..].split_at(len.parse().unwrap());
+        std::fs::write(directory.join(file), content).unwrap();
+        rest = after;
+    }
+    std::fs::remove_file(directory.join("expected")).unwrap();
+}
+
+#[test]
+fn an_old_volume_is_named_looked_at_and_upgraded() {
+    let place = Place::new("upgrade");
+    unpack_old_volume(&place, "v");
+    let said = "weir: v: the volume has format 1, and this program writes format 2: weir volume upgrade v\n";
+    for line in ["serve v --tcp 127.0.0.1:0", "mount v ."] {
+        let refused = place.say(line);
+        assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(2), said), "{line}");
+    }
+    let info = place.say("volume info v");
+    let format = "format       1, firmware page-mapped, an old one: weir volume upgrade\n";
+    assert!(good(&info).contains(format), "{}", text(&info.stdout));
+    good(&place.say("volume check v"));
+    let done = place.say("volume upgrade v");
+    let recovers = "it was not closed, and its device recovers when it is opened";
+    let (before, after) = good(&done).split_once(" pages; ").unwrap();
+    assert!(before.starts_with("v: format 1 became 2, "), "{before}");
+    assert_eq!(after, format!("{recovers}\n"));
+    assert_eq!(good(&place.say("volume upgrade v")), "v has format 2 already\n");
+    let info: serde_json::Value = serde_json::from_str(good(&place.say("volume info v --json"))).unwrap();
+    assert_eq!((&info["format"], &info["firmware"]), (&2.into(), &"page-mapped".into()));
+    assert!(good(&place.say("volume check v")).starts_with("no problems: "));
+    for line in ["serve v --tcp 127.0.0.1:0 --memory 1GiB", "mount v . --memory 1GiB"] {
+        let refused = place.say(line);
+        assert_eq!(refused.status.code(), Some(2), "{line}");
+        assert!(text(&refused.stderr).ends_with("on the volume v is on the host's disk\n"), "{line}");
+    }
+    let small = place.say("serve sata-mlc --memory 4KiB");
+    assert!(
+        text(&small.stderr).contains("expected a size from 1MiB on, such as 1GiB"),
+        "{}",
+        text(&small.stderr)
+    );
+    let missing = place.say("volume upgrade w");
+    assert_eq!(
+        (missing.status.code(), text(&missing.stderr)),
+        (Some(2), "weir: w: there is no such directory\n")
+    );
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::collect::Collection;
 use crate::config::{BufferMode, DeviceConfig, Metadata, PersistPolicy};
 use crate::geometry::{Geometry, StationId};
 use crate::log::MapLog;
-use crate::media::{Media, StoreError, UnitImage};
+use crate::media::{Media, Overflow, StoreError, UnitImage};
 use crate::metrics::DeviceMetrics;
 use crate::nand::{Job, Machine, NandEvent, OpId};
 use crate::order::Streams;
@@ -31,6 +31,7 @@ use flashweir_core::random::Stream;
 use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lpn, Payload};
 use flashweir_ftl::{BlockId, Map, PlaneId};
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
 
 /// A moment that the device asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,6 +344,11 @@ impl Device {
             (sum, count) = (sum + u64::from(erases), count + 1);
         }
         (u64::from(least), sum as f64 / count.max(1) as f64, u64::from(most))
+    }
+
+    /// Bounds the memory of contents; see [`Media::bound_memory`].
+    pub fn bound_memory(&mut self, memory_bytes: u64, overflow: Arc<Mutex<dyn Overflow>>) {
+        self.media.bound_memory(memory_bytes, overflow);
     }
 
     /// Contents are not hashed any more; see [`Media::forgo_digest`].

@@ -134,9 +134,6 @@ impl Device {
         if ordered && self.config.order.policy == PersistPolicy::None {
             return Err(DeviceError::NotSupported("ordered commands"));
         }
-        if ordered && self.media.is_stored() {
-            return Err(DeviceError::NotSupported("ordered commands on a volume"));
-        }
         if (ordered || command.op == Op::Barrier) && command.stream.is_none() {
             return Err(DeviceError::InvalidField("an order needs a stream"));
         }

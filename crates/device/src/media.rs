@@ -11,6 +11,9 @@
 //! contents live there instead of in memory; what only decides (owners, versions, wear) is in memory either way.
 //! After the first error of the store it is told nothing more, so what it holds is a state that the medium was in.
 //!
+//! Where an [`Overflow`] is attached instead, contents are in memory up to a bound, and what comes then goes there; it holds
+//! nothing that outlives the process.
+//!
 //! Deliberately absent: time. The operation's begin and end are moments of [`crate::nand`].
 
 use crate::config::DeviceConfig;
@@ -115,23 +118,38 @@ struct BlockMedia {
     /// Members of epochs, by unit; shorter than the units where the last ones are none.
     members: Vec<Option<Member>>,
     payloads: Vec<Payload>,
+    /// Bytes of each unit whose content is in the overflow, else 0; shorter than the units where the last ones are not.
+    overflown: Vec<u32>,
     unreadable_pages: Vec<u32>,
     /// An erase was interrupted: nothing can be read.
     erase_torn: bool,
 }
 
 impl BlockMedia {
-    /// Owner and version of the next of `capacity` units.
+    /// What the out-of-band area says of the next of `capacity` units.
     #[inline]
-    fn push(&mut self, capacity: u32, owner: u64, seq: u64) {
+    fn push(&mut self, capacity: u32, owner: u64, seq: u64, member: Option<Member>) {
         if self.written == 0 {
             self.owners.reserve_exact(capacity as usize);
             self.seqs.reserve_exact(capacity as usize);
+        }
+        if member.is_some() {
+            self.members.resize(self.written as usize, None);
+            self.members.push(member);
         }
         self.owners.push(owner);
         self.seqs.push(seq);
         self.written += 1;
         assert!(self.written <= capacity, "a block takes {capacity} units");
+    }
+}
+
+/// Bytes of memory that a content has for itself.
+#[inline]
+fn own_bytes(payload: &Payload) -> u64 {
+    match payload {
+        Payload::Bytes(bytes) => bytes.len() as u64,
+        Payload::Zero | Payload::Tag(_) => 0,
     }
 }
 
@@ -233,6 +251,53 @@ pub trait Store: fmt::Debug + Send {
 /// A store that several clones of a medium share: the one from before a cut, and the one after.
 pub type SharedStore = Arc<Mutex<dyn Store>>;
 
+/// Where contents are for which there is no memory. The content of a physical unit has one place; nothing is read that was not
+/// written, and nothing that was released.
+pub trait Overflow: fmt::Debug + Send {
+    /// Keeps the content of a unit.
+    fn write(&mut self, at: Ppa, bytes: &[u8]) -> Stored;
+
+    /// Reads it back, as long as it was.
+    fn read(&mut self, at: Ppa, bytes: &mut [u8]) -> Stored;
+
+    /// Nobody will ask for the contents of these units.
+    fn release(&mut self, first: Ppa, count: u64);
+}
+
+/// A bound for contents in memory, and what takes the others. Clones of a medium share the overflow, and only one of them may be
+/// changed from then on.
+#[derive(Clone, Debug)]
+struct Bound {
+    memory_bytes: u64,
+    overflow: Arc<Mutex<dyn Overflow>>,
+    /// The first error; from then on what does not fit stays in memory.
+    failure: Arc<OnceLock<StoreError>>,
+    overflown_bytes: u64,
+}
+
+impl Bound {
+    fn lock(&self) -> MutexGuard<'_, dyn Overflow + 'static> {
+        self.overflow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the overflow has taken a content.
+    fn take(&mut self, held_bytes: u64, at: Ppa, bytes: &[u8]) -> bool {
+        if held_bytes + bytes.len() as u64 <= self.memory_bytes || self.failure.get().is_some() {
+            return false;
+        }
+        let taken = self.lock().write(at, bytes).map_err(|error| self.failure.set(error)).is_ok();
+        self.overflown_bytes += if taken { bytes.len() as u64 } else { 0 };
+        taken
+    }
+
+    fn read(&self, at: Ppa, len: u32) -> Option<Payload> {
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len as usize).collect();
+        let buffer = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        let read = self.lock().read(at, buffer).map_err(|error| self.failure.set(error));
+        read.ok().map(|()| Payload::Bytes(bytes))
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Backing {
     store: SharedStore,
@@ -274,6 +339,9 @@ pub struct Media {
     units_per_block: u32,
     track_contents: bool,
     backing: Option<Box<Backing>>,
+    /// Bytes of contents that have memory of their own.
+    held_bytes: u64,
+    bound: Option<Box<Bound>>,
 }
 
 impl Media {
@@ -297,7 +365,29 @@ impl Media {
             units_per_block: geometry.units_per_block(),
             track_contents,
             backing: None,
+            held_bytes: 0,
+            bound: None,
         }
+    }
+
+    /// Keeps `memory_bytes` of contents in memory from now on, and what is written when those are full in `overflow`. Nobody
+    /// compares this medium with another ([`Self::forgo_digest`]).
+    pub fn bound_memory(&mut self, memory_bytes: u64, overflow: Arc<Mutex<dyn Overflow>>) {
+        assert!(self.track_contents && self.backing.is_none(), "there are contents in memory");
+        self.forgo_digest();
+        let failure = Arc::default();
+        self.bound = Some(Box::new(Bound { memory_bytes, overflow, failure, overflown_bytes: 0 }));
+    }
+
+    /// Bytes of contents in memory, and in the overflow.
+    #[inline]
+    pub fn held_bytes(&self) -> (u64, u64) {
+        (self.held_bytes, self.bound.as_ref().map_or(0, |bound| bound.overflown_bytes))
+    }
+
+    /// The first error of the overflow. From then on all contents stay in memory, and those that it had may be lost.
+    pub fn overflow_error(&self) -> Option<&StoreError> {
+        self.bound.as_ref().and_then(|bound| bound.failure.get())
     }
 
     /// Keeps contents in `store` from now on, and tells it each change. What is on the medium is there already.
@@ -321,7 +411,7 @@ impl Media {
 
     /// A copy without contents and without the store, to see what changes would lead to.
     pub(crate) fn sketch(&self) -> Self {
-        Self { track_contents: false, backing: None, ..self.clone() }
+        Self { track_contents: false, backing: None, bound: None, ..self.clone() }
     }
 
     /// Takes over what a store knows of a block that has no pages yet; the store is attached afterwards.
@@ -333,18 +423,23 @@ impl Media {
         }
     }
 
-    /// Takes over the next page of a block from a store, by owners and sequence numbers of its units.
-    pub fn restore_page(&mut self, at: PageAddr, opened: u64, units: impl Iterator<Item = (Owner, u64)>) {
+    /// Takes over the next page of a block from a store, by owner, sequence number and place in an epoch of its units.
+    pub fn restore_page(
+        &mut self,
+        at: PageAddr,
+        opened: u64,
+        units: impl Iterator<Item = (Owner, u64, Option<Member>)>,
+    ) {
         self.begin(at, opened);
         let capacity = self.units_per_block;
         let media = self.block_mut(at.block);
-        units.for_each(|(owner, seq)| media.push(capacity, owner.pack(), seq));
+        units.for_each(|(owner, seq, member)| media.push(capacity, owner.pack(), seq, member));
     }
 
     /// Takes over the next page of a block, which cannot be read, and the pages from `lost_from` on with it.
     pub fn restore_spoilt(&mut self, at: PageAddr, opened: u64, lost_from: u32) {
         self.damaged = true;
-        self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0)));
+        self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0, None)));
         let media = self.block_mut(at.block);
         media.unreadable_pages.retain(|page| *page < lost_from);
         media.unreadable_pages.extend(lost_from..=at.page);
@@ -402,9 +497,14 @@ impl Media {
         if !self.holds_bytes[block] {
             return;
         }
-        let media = self.blocks[block].as_mut().and_then(Arc::get_mut);
-        if let Some(payload) = media.and_then(|media| media.payloads.get_mut(unit as usize)) {
+        let Some(media) = self.blocks[block].as_mut().and_then(Arc::get_mut) else { return };
+        if let Some(payload) = media.payloads.get_mut(unit as usize) {
+            self.held_bytes -= own_bytes(payload);
             *payload = Payload::Zero;
+        }
+        if let (Some(bound), Some(len @ 1..)) = (&mut self.bound, media.overflown.get_mut(unit as usize)) {
+            bound.overflown_bytes -= u64::from(std::mem::take(len));
+            bound.lock().release(ppa, 1);
         }
     }
 
@@ -475,14 +575,10 @@ impl Media {
         let (track, stored, capacity) = (self.track_contents, self.backing.is_some(), self.units_per_block);
         let digests = self.digests;
         let at = u64::from(block.0) * u64::from(capacity);
-        let media = self.block_mut(block);
+        let media = Arc::make_mut(self.blocks[block.index()].get_or_insert_with(Arc::default));
         let owner = unit.owner.pack();
         let offset = u64::from(media.written);
-        if unit.member.is_some() {
-            media.members.resize(media.written as usize, None);
-            media.members.push(unit.member);
-        }
-        media.push(capacity, owner, unit.seq);
+        media.push(capacity, owner, unit.seq, unit.member);
         if track && stored {
             self.store(block, unit);
         } else if track {
@@ -490,9 +586,20 @@ impl Media {
                 let digest = Self::unit_digest(at + offset, owner, unit.seq, &unit.payload);
                 digest ^ Self::member_digest(unit.member)
             });
-            let has_bytes = matches!(unit.payload, Payload::Bytes(_));
+            let bytes = own_bytes(&unit.payload);
+            if bytes > 0 {
+                self.holds_bytes[block.index()] = true;
+                if let (Some(bound), Payload::Bytes(content)) = (&mut self.bound, &unit.payload)
+                    && bound.take(self.held_bytes, Ppa(at + offset), content)
+                {
+                    media.overflown.resize(offset as usize, 0);
+                    media.overflown.push(content.len() as u32);
+                    media.payloads.push(Payload::Zero);
+                    return;
+                }
+            }
+            self.held_bytes += bytes;
             media.payloads.push(unit.payload);
-            self.holds_bytes[block.index()] |= has_bytes;
             self.digest = self.digest.wrapping_add(digest.unwrap_or(0));
         }
     }
@@ -529,7 +636,7 @@ impl Media {
             Some(backing) => {
                 let erases = self.wear[at.block.index()].erases;
                 backing.tell(|store| store.spoil(at, erases, opened, wordline_from));
-                self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0)));
+                self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0, None)));
             }
         }
         let media = self.block_mut(at.block);
@@ -568,7 +675,9 @@ impl Media {
     }
 
     fn forget(&mut self, block: BlockId) {
-        self.holds_bytes[block.index()] = false;
+        if std::mem::take(&mut self.holds_bytes[block.index()]) {
+            self.forget_bytes(block);
+        }
         if self.digests && self.backing.is_none() {
             self.digest = self.digest.wrapping_sub(self.block_digest(block));
         }
@@ -580,11 +689,23 @@ impl Media {
                     media.seqs.clear();
                     media.members.clear();
                     media.payloads.clear();
+                    media.overflown.clear();
                     media.unreadable_pages.clear();
                     media.erase_torn = false;
                 }
                 None => self.blocks[block.index()] = None,
             }
+        }
+    }
+
+    /// Contents of a block that is being erased take no room any more.
+    fn forget_bytes(&mut self, block: BlockId) {
+        let Some(media) = &self.blocks[block.index()] else { return };
+        self.held_bytes -= media.payloads.iter().map(own_bytes).sum::<u64>();
+        if let (Some(bound), false) = (&mut self.bound, media.overflown.is_empty()) {
+            bound.overflown_bytes -= media.overflown.iter().map(|len| u64::from(*len)).sum::<u64>();
+            let units = u64::from(self.units_per_block);
+            bound.lock().release(Ppa(u64::from(block.0) * units), units);
         }
     }
 
@@ -679,6 +800,9 @@ impl Media {
             return backing.lock().read(at, unit % self.units_per_page, self.wear[block].erases);
         }
         let media = self.blocks[block].as_ref()?;
+        if let (Some(bound), Some(len @ 1..)) = (&self.bound, media.overflown.get(unit as usize)) {
+            return bound.read(ppa, *len);
+        }
         Some(media.payloads.get(unit as usize).cloned().unwrap_or_default())
     }
 
@@ -735,6 +859,7 @@ impl Media {
                     + media.seqs.capacity() * 8
                     + media.members.capacity() * size_of::<Option<Member>>()
                     + media.payloads.capacity() * size_of::<Payload>()
+                    + media.overflown.capacity() * size_of::<u32>()
             })
             .sum();
         (blocks + self.blocks.len() * 8 + self.wear.len() * size_of::<Wear>()) as u64

@@ -208,6 +208,19 @@ pub async fn mount_on(
     flush: FlushMode,
     format: &Format,
 ) -> Result<AnyFs, FilesError> {
+    mount_with(disk, flush, format, None).await
+}
+
+/// The same; F2FS makes a checkpoint after `checkpoint_interval` if there is something for one, as ext4 commits after five seconds.
+///
+/// # Errors
+/// What the format says of the medium.
+pub async fn mount_with(
+    disk: Rc<dyn BlockPort>,
+    flush: FlushMode,
+    format: &Format,
+    checkpoint_interval: Option<Duration>,
+) -> Result<AnyFs, FilesError> {
     let error = |error: String| FilesError::Volume { format: format.name(), error };
     match format {
         Format::F2fs { range_checkpoints, fastboot, commit_mode } => {
@@ -217,7 +230,14 @@ pub async fn mount_on(
             };
             let checkpoint = if *range_checkpoints { fsync } else { Flushing::Flush };
             let (fastboot, commit_mode) = (*fastboot, *commit_mode);
-            let options = F2fsOptions { fsync, checkpoint, fastboot, commit_mode, ..F2fsOptions::default() };
+            let options = F2fsOptions {
+                fsync,
+                checkpoint,
+                fastboot,
+                commit_mode,
+                checkpoint_interval,
+                ..F2fsOptions::default()
+            };
             AnyFs::f2fs(disk, options).await.map_err(|why| error(why.to_string()))
         }
         Format::Ext4(options) => {

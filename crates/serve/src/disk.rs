@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: sockets and clocks. Time is an argument.
 
+use crate::memory::GiveBack;
 use crate::nbd::{Command, Errno, Extent, Request, Token};
 use crate::recording::{Header, Recorder};
 use crate::stats::{Kind, Stats};
@@ -123,6 +124,7 @@ pub struct Disk {
     versions: Option<Versions>,
     volume: Option<Volume>,
     cuts: u64,
+    give_back: GiveBack,
 }
 
 impl Disk {
@@ -145,6 +147,7 @@ impl Disk {
             versions: None,
             volume: None,
             cuts: 0,
+            give_back: GiveBack::default(),
         }
     }
 
@@ -168,6 +171,12 @@ impl Disk {
     pub fn record(&mut self, path: &Path, header: &Header) -> io::Result<()> {
         self.recorder = Some(Recorder::create(path, header)?);
         Ok(())
+    }
+
+    /// Has memory given back that contents do not need any more; gives what users have to know.
+    pub(crate) fn look_at_memory(&mut self, give_back: Option<fn()>) -> Option<String> {
+        let device = self.live.as_ref()?.device();
+        self.give_back.look(device, give_back)
     }
 
     /// Its name: that of its export.

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod control;
 mod disk;
 pub mod fuse;
+mod memory;
 pub mod nbd;
 pub mod recording;
 mod server;
@@ -19,4 +20,5 @@ pub mod volume;
 
 pub use clock::{Clock, Speed};
 pub use disk::{Disk, DiskError, OnCut};
+pub use memory::MemoryBound;
 pub use server::{Endpoint, ServeError, Server, ServerConfig};

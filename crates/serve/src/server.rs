@@ -54,6 +54,10 @@ pub struct ServerConfig {
     pub patience: WallDuration,
     /// How long before a deadline the server stops sleeping, and how long it looks for requests before it sleeps.
     pub spin: WallDuration,
+    /// Has the process give freed memory back to the system.
+    pub give_back: Option<fn()>,
+    /// Who is told what users have to know.
+    pub say: fn(String),
 }
 
 /// Why a server cannot run.
@@ -383,6 +387,9 @@ impl Server {
     fn advance(&mut self, now: Instant) -> Result<(), ServeError> {
         for disk in &mut self.disks {
             disk.advance(now, &mut self.answers).map_err(failed(disk.name()))?;
+            if let Some(line) = disk.look_at_memory(self.config.give_back) {
+                (self.config.say)(line);
+            }
         }
         Ok(())
     }

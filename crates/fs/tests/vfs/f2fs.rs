@@ -359,6 +359,43 @@ fn cleaning_in_the_background() {
     assert!((7 * 30..3600).contains(&elapsed_s), "{elapsed_s} s until the last section was cleaned");
 }
 
+/// Blocks of a removed file were discarded at the next checkpoint, and nothing made one: the device kept them until somebody synced.
+#[test]
+fn what_was_removed_is_discarded_after_a_while() {
+    let discarded = |checkpoint_interval: Option<flashweir_core::Duration>| {
+        let image = volume(64);
+        let options = F2fsOptions { checkpoint_interval, ..F2fsOptions::default() };
+        let fs = block_on(F2fs::mount_with(Rc::clone(&image) as _, options)).unwrap();
+        let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+        let vfs = bed.vfs.clone();
+        bed.run({
+            let vfs = vfs.clone();
+            async move {
+                let root = vfs.process(Creds::ROOT);
+                let file = root.create("/file").await.unwrap();
+                for at in 0..2000 {
+                    file.pwrite(at * 4096, Source::bytes(&page(at, 0))).await.unwrap();
+                }
+                file.sync(SyncKind::All).await.unwrap();
+                file.close().await.unwrap();
+                vfs.sync_all().await.unwrap();
+                root.unlink("/file").await.unwrap();
+            }
+        });
+        let before = vfs.fs().metrics();
+        bed.pass(flashweir_core::Duration::from_secs(200));
+        let after = vfs.fs().metrics();
+        bed.pass(flashweir_core::Duration::from_secs(2000));
+        assert_eq!(vfs.fs().metrics().checkpoints, after.checkpoints, "there is nothing for another one");
+        bed.run(async move { vfs.unmount().await.unwrap() });
+        good(&image);
+        (after.discarded_blocks - before.discarded_blocks, after.checkpoints - before.checkpoints)
+    };
+    assert_eq!(discarded(None), (0, 0));
+    let (blocks, checkpoints) = discarded(Some(flashweir_core::Duration::from_secs(60)));
+    assert!(blocks >= 2000 && checkpoints == 1, "{blocks} blocks, {checkpoints} checkpoints");
+}
+
 /// What is written where it is, and by which rule; a page that has no block gets one.
 #[test]
 fn in_place_or_not() {

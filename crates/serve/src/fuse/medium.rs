@@ -6,6 +6,7 @@
 //! Invariant: a file or directory is in one mount at a time; its lock is held until the end.
 
 use super::keep::Room;
+use crate::memory::MemoryBound;
 use crate::volume::Volume;
 use flashweir_contract::Contents;
 use flashweir_core::{Lpn, Payload};
@@ -34,6 +35,8 @@ pub enum Medium {
         seed: u64,
         /// Reserve room for what is written back.
         reserve: bool,
+        /// Bytes of contents in memory; others are in a file without a name beside the image. `None` is all.
+        memory_bytes: Option<u64>,
     },
     /// A volume in a directory ([`crate::volume`]), with its device.
     Volume(PathBuf),
@@ -113,7 +116,7 @@ impl Medium {
                     Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
                 Ok((Held::Volume(Box::new(volume)), stack(device, flush)))
             }
-            Self::Image { path, device, seed, reserve } => {
+            Self::Image { path, device, seed, reserve, memory_bytes } => {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());
                 let path = path.canonicalize().map_err(named)?;
                 let lock = File::options().read(true).write(true).open(&path).map_err(named)?;
@@ -124,7 +127,12 @@ impl Medium {
                 }
                 let image = Image::open(&path, false).map_err(|error| error.to_string())?;
                 let options = DeviceOptions { seed, track_contents: true, planted: None };
-                let mut stack = stack(Device::new(*device, options), flush);
+                let mut device = Device::new(*device, options);
+                if let Some(bytes) = memory_bytes {
+                    let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+                    MemoryBound { bytes, directory }.apply(&mut device)?;
+                }
+                let mut stack = stack(device, flush);
                 let (port, blocks) = (stack.port(), image.capacity_blocks());
                 if port.capacity_blocks() < blocks {
                     let (has, needs) = (port.capacity_blocks() * BLOCK_BYTES as u64, bytes);

@@ -60,6 +60,8 @@ pub struct MountConfig {
     pub say: Arc<dyn Fn(String) + Send + Sync>,
     /// Other users than the one who mounts may use it; anybody but root needs `user_allow_other` in `/etc/fuse.conf` for that.
     pub allow_other: bool,
+    /// Has the process give freed memory back to the system.
+    pub give_back: Option<fn()>,
 }
 
 impl MountConfig {

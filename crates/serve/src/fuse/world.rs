@@ -14,12 +14,13 @@ use super::session::{MountConfig, Ready};
 use super::table::{Name, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
+use crate::memory::GiveBack;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::DeviceOptions;
 use flashweir_device::config::Metadata;
 use flashweir_fs::AnyFs;
 use flashweir_fs::vfs::{Fs, Vfs};
-use flashweir_lab::files::{Format, mount_on};
+use flashweir_lab::files::{Format, mount_with};
 use flashweir_lab::live::Tear;
 use flashweir_lab::stack::Stack;
 use std::cell::Cell;
@@ -168,6 +169,9 @@ enum Power {
     Lost(String),
 }
 
+/// How long F2FS puts off a checkpoint that nobody asks for, as Linux does.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+
 struct World {
     queue: Receiver<Message<AnyFs>>,
     sender: SyncSender<Message<AnyFs>>,
@@ -184,6 +188,7 @@ struct World {
     /// How long it looks for more after an answer; it needs a processor for that.
     linger: WallDuration,
     config: MountConfig,
+    give_back: GiveBack,
     format: Format,
     /// Absent only at the end.
     held: Option<Held>,
@@ -257,6 +262,7 @@ impl World {
                 _ => WallDuration::ZERO,
             },
             config,
+            give_back: GiveBack::default(),
             format,
             held: Some(held),
             stack: Some(stack),
@@ -291,9 +297,12 @@ impl World {
         let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
         let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
         let writes_back = !self.config.write_through;
+        // A test rig for LazyFS wants nothing on the device that was not synced.
+        let interval = self.config.lazyfs.is_none().then_some(CHECKPOINT_INTERVAL);
         let table: Option<Result<Table<AnyFs>, String>> = stack.block_on(async move {
-            let fs =
-                mount_on(Rc::new(port.clone()), flush, &format).await.map_err(|error| error.to_string())?;
+            let fs = mount_with(Rc::new(port.clone()), flush, &format, interval)
+                .await
+                .map_err(|error| error.to_string())?;
             let vfs = Vfs::mount(fs, handle, options).map_err(|error| error.to_string())?;
             vfs.set_civil(civil_time());
             let table =
@@ -505,6 +514,12 @@ impl World {
 
     /// Waits for a message or for the next thing that happens. Close before something that somebody waits for it does not sleep.
     fn wait(&mut self) {
+        if let (Power::On, Some(stack)) = (&self.power, &self.stack) {
+            let (watch, give_back) = (&mut self.give_back, self.config.give_back);
+            if let Some(line) = stack.with_device(|device| watch.look(device, give_back)) {
+                (self.config.say)(line);
+            }
+        }
         let clock = self.pace.clock;
         let span = match &self.power {
             Power::On => {

@@ -2,26 +2,70 @@
 //!
 //! Invariants: each record carries its own place, so that a misdirected one is noticed; a record whose checksum is
 //! wrong is told apart by its last bytes, which are written last: old ones mean that a write was interrupted, new ones
-//! that the record was damaged afterwards.
+//! that the record was damaged afterwards. Bytes without a meaning are zero, and a record in which they are not is no
+//! record: they belong to what a newer program writes, which `volume.toml` names.
 
+use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::media::{BlockHealth, Owner, Saved};
-use flashweir_ftl::recovery::TrimRecord;
+use flashweir_ftl::recovery::{Member, TrimRecord};
 use std::sync::Arc;
 
-/// Version of the format.
-pub(crate) const VERSION: u32 = 1;
+/// Version of the format that is written.
+pub(crate) const VERSION: u32 = 2;
+/// Version of the journal's records, which both formats have.
+const JOURNAL_VERSION: u64 = 1;
+
+/// How the pages' records are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Read, and never written.
+    One,
+    /// What volumes are made with.
+    Two,
+}
+
+impl Format {
+    /// The format with this version, if there is one.
+    pub(crate) const fn of(version: u64) -> Option<Self> {
+        match version {
+            1 => Some(Self::One),
+            2 => Some(Self::Two),
+            _ => None,
+        }
+    }
+
+    /// Its version.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::Two => VERSION,
+        }
+    }
+
+    /// Bytes that a unit has in its page's record.
+    const fn unit_bytes(self) -> usize {
+        match self {
+            Self::One => 32,
+            Self::Two => 64,
+        }
+    }
+}
+
 /// Bytes of one of the two slots of a block.
 pub(crate) const SLOT_BYTES: usize = 32;
 /// Bytes of the fixed part of a journal record.
 pub(crate) const JOURNAL_BYTES: usize = 48;
 
 const PAGE_HEADER_BYTES: usize = 40;
-const UNIT_BYTES: usize = 32;
 const TRAILER_BYTES: usize = 8;
 const BLOCK_MAGIC: [u8; 4] = *b"FWVB";
 const PAGE_MAGIC: [u8; 4] = *b"FWVP";
 const JOURNAL_MAGIC: [u8; 4] = *b"FWVJ";
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes[at..at + 2].try_into().map_or(0, u16::from_le_bytes)
+}
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes)
@@ -121,6 +165,7 @@ fn torn_slot(change: u32, health: BlockHealth, other: &[u8]) -> Option<(u32, Blo
 pub(crate) struct UnitRecord {
     pub(crate) owner: Owner,
     pub(crate) seq: u64,
+    pub(crate) member: Option<Member>,
     pub(crate) content: ContentRecord,
 }
 
@@ -170,30 +215,18 @@ pub(crate) enum PageContent {
 }
 
 /// Bytes of the out-of-band area of a page of `units` units.
-pub(crate) fn page_record_bytes(units: u32) -> usize {
-    PAGE_HEADER_BYTES + units as usize * UNIT_BYTES + TRAILER_BYTES
+pub(crate) fn page_record_bytes(format: Format, units: u32) -> usize {
+    PAGE_HEADER_BYTES + units as usize * format.unit_bytes() + TRAILER_BYTES
 }
 
-const KIND_LPN: u64 = 1;
-const KIND_META: u64 = 3;
-const OWNER_VALUE: u64 = (1 << 62) - 1;
+// Kinds of owner, as in the out-of-band area of a device of flash. Shared pages (2), segments (3) and what a host
+// keeps on an open channel (4) have their places; this program has no firmware that writes them.
+const OWNER_FILLER: u8 = 0;
+const OWNER_LPN: u8 = 1;
+const OWNER_META: u8 = 7;
 
-fn encode_owner(owner: Owner) -> u64 {
-    match owner {
-        Owner::Pad => 0,
-        Owner::Lpn(lpn) => KIND_LPN << 62 | lpn.0,
-        Owner::Meta => KIND_META << 62,
-    }
-}
-
-fn decode_owner(word: u64) -> Option<Owner> {
-    match (word >> 62, word & OWNER_VALUE) {
-        (0, 0) => Some(Owner::Pad),
-        (KIND_LPN, lpn) => Some(Owner::Lpn(Lpn(lpn))),
-        (KIND_META, 0) => Some(Owner::Meta),
-        _ => None,
-    }
-}
+const FLAG_MEMBER: u16 = 1 << 0;
+const FLAG_ORDERLESS: u16 = 1 << 1;
 
 /// Writes the record of a page into `out`, which has its length.
 pub(crate) fn encode_page(record: &PageRecord, out: &mut [u8]) {
@@ -210,18 +243,8 @@ pub(crate) fn encode_page(record: &PageRecord, out: &mut [u8]) {
         PageContent::Units(units) => {
             out[28] = 1;
             out[29] = units.len() as u8;
-            for (unit, at) in units.iter().zip((PAGE_HEADER_BYTES..).step_by(UNIT_BYTES)) {
-                let (tag, kind, crc) = match unit.content {
-                    ContentRecord::Zero => (0, 0, 0),
-                    ContentRecord::Tag(tag) => (tag, 1 << 30, 0),
-                    ContentRecord::Bytes { len, crc } => (0, 2 << 30 | len, crc),
-                };
-                put(out, at, encode_owner(unit.owner).to_le_bytes());
-                put(out, at + 8, unit.seq.to_le_bytes());
-                put(out, at + 16, u64::to_le_bytes(tag));
-                put(out, at + 24, u32::to_le_bytes(kind));
-                put(out, at + 28, crc.to_le_bytes());
-            }
+            let places = out[PAGE_HEADER_BYTES..].chunks_exact_mut(Format::Two.unit_bytes());
+            units.iter().zip(places).for_each(|(unit, place)| encode_unit(unit, place));
         }
     }
     let end = out.len() - TRAILER_BYTES;
@@ -230,30 +253,68 @@ pub(crate) fn encode_page(record: &PageRecord, out: &mut [u8]) {
     put(out, 4, crc.to_le_bytes());
 }
 
+fn encode_unit(unit: &UnitRecord, out: &mut [u8]) {
+    let (kind, number) = match unit.owner {
+        Owner::Pad => (OWNER_FILLER, 0),
+        Owner::Lpn(lpn) => (OWNER_LPN, lpn.0),
+        Owner::Meta => (OWNER_META, 0),
+    };
+    let (content, len, value) = match unit.content {
+        ContentRecord::Zero => (0, 0, 0),
+        ContentRecord::Tag(tag) => (1, 0, tag),
+        ContentRecord::Bytes { len, crc } => (2, len, u64::from(crc)),
+    };
+    out[0] = kind;
+    out[1] = content;
+    put(out, 4, u32::to_le_bytes(len));
+    put(out, 8, u64::to_le_bytes(value));
+    put(out, 16, u64::to_le_bytes(number));
+    put(out, 24, unit.seq.to_le_bytes());
+    if let Some(member) = unit.member {
+        let flags = FLAG_MEMBER | if member.orderless { FLAG_ORDERLESS } else { 0 };
+        put(out, 2, flags.to_le_bytes());
+        put(out, 32, u32::from(member.stream.0).to_le_bytes());
+        put(out, 36, member.epoch.to_le_bytes());
+        put(out, 40, member.previous.to_le_bytes());
+        out[42] = member.distance;
+    }
+}
+
 /// Reads the record of page `page` of a block that has seen `erases` erases.
-pub(crate) fn decode_page(bytes: &[u8], page: u64, erases: u32, units: u32) -> Found<PageRecord> {
+pub(crate) fn decode_page(
+    format: Format,
+    bytes: &[u8],
+    page: u64,
+    erases: u32,
+    units: u32,
+) -> Found<PageRecord> {
     if is_blank(bytes) {
         return Found::Blank;
     }
-    match decode_whole_page(bytes, page, units) {
+    match decode_whole_page(format, bytes, page, units) {
         Some(record) => Found::Whole(record),
         None if u64_at(bytes, bytes.len() - TRAILER_BYTES) == u64::from(erases) + 1 => Found::Damaged,
         None => Found::Torn,
     }
 }
 
-fn decode_whole_page(bytes: &[u8], page: u64, units: u32) -> Option<PageRecord> {
+fn decode_whole_page(format: Format, bytes: &[u8], page: u64, units: u32) -> Option<PageRecord> {
     let end = bytes.len() - TRAILER_BYTES;
     let whole = bytes[..4] == PAGE_MAGIC
         && crc32c::crc32c(&bytes[8..end]) == u32_at(bytes, 4)
         && u64_at(bytes, 8) == page;
-    if !whole {
+    let reserved = [&bytes[30..32], &bytes[36..40]];
+    if !whole || format == Format::Two && !reserved.into_iter().all(is_blank) {
         return None;
     }
     let state = match (bytes[28], bytes[29]) {
         (1, count) if u32::from(count) == units => {
-            let at = (PAGE_HEADER_BYTES..).step_by(UNIT_BYTES).take(units as usize);
-            PageContent::Units(at.map(|at| decode_unit(bytes, at)).collect::<Option<_>>()?)
+            let places = bytes[PAGE_HEADER_BYTES..end].chunks_exact(format.unit_bytes());
+            let decode = match format {
+                Format::One => decode_old_unit,
+                Format::Two => decode_unit,
+            };
+            PageContent::Units(places.map(decode).collect::<Option<_>>()?)
         }
         (2, 0) => PageContent::Unreadable { lost_from: u32_at(bytes, 32) },
         _ => return None,
@@ -261,15 +322,54 @@ fn decode_whole_page(bytes: &[u8], page: u64, units: u32) -> Option<PageRecord> 
     Some(PageRecord { page, opened: u64_at(bytes, 16), erases: u32_at(bytes, 24), state })
 }
 
-fn decode_unit(bytes: &[u8], at: usize) -> Option<UnitRecord> {
-    let kind = u32_at(bytes, at + 24);
-    let content = match (kind >> 30, kind & ((1 << 30) - 1)) {
-        (0, 0) => ContentRecord::Zero,
-        (1, 0) => ContentRecord::Tag(u64_at(bytes, at + 16)),
-        (2, len) => ContentRecord::Bytes { len, crc: u32_at(bytes, at + 28) },
+fn decode_unit(bytes: &[u8]) -> Option<UnitRecord> {
+    let (len, value) = (u32_at(bytes, 4), u64_at(bytes, 8));
+    let content = match bytes[1] {
+        0 if len == 0 && value == 0 => ContentRecord::Zero,
+        1 if len == 0 => ContentRecord::Tag(value),
+        2 => ContentRecord::Bytes { len, crc: u32::try_from(value).ok()? },
         _ => return None,
     };
-    Some(UnitRecord { owner: decode_owner(u64_at(bytes, at))?, seq: u64_at(bytes, at + 8), content })
+    let owner = match (bytes[0], u64_at(bytes, 16)) {
+        (OWNER_FILLER, 0) => Owner::Pad,
+        (OWNER_LPN, lpn) => Owner::Lpn(Lpn(lpn)),
+        (OWNER_META, 0) => Owner::Meta,
+        _ => return None,
+    };
+    let flags = u16_at(bytes, 2);
+    let member = match flags {
+        0 if is_blank(&bytes[32..43]) => None,
+        flags if flags & FLAG_MEMBER != 0 && flags & !(FLAG_MEMBER | FLAG_ORDERLESS) == 0 => Some(Member {
+            stream: StreamId(u16::try_from(u32_at(bytes, 32)).ok()?),
+            epoch: u32_at(bytes, 36),
+            previous: u16_at(bytes, 40),
+            distance: bytes[42],
+            orderless: flags & FLAG_ORDERLESS != 0,
+        }),
+        _ => return None,
+    };
+    let unit = UnitRecord { owner, seq: u64_at(bytes, 24), member, content };
+    is_blank(&bytes[43..64]).then_some(unit)
+}
+
+/// A unit of format 1, which has no place for members of epochs.
+fn decode_old_unit(bytes: &[u8]) -> Option<UnitRecord> {
+    const OWNER_VALUE: u64 = (1 << 62) - 1;
+    let kind = u32_at(bytes, 24);
+    let content = match (kind >> 30, kind & ((1 << 30) - 1)) {
+        (0, 0) => ContentRecord::Zero,
+        (1, 0) => ContentRecord::Tag(u64_at(bytes, 16)),
+        (2, len) => ContentRecord::Bytes { len, crc: u32_at(bytes, 28) },
+        _ => return None,
+    };
+    let word = u64_at(bytes, 0);
+    let owner = match (word >> 62, word & OWNER_VALUE) {
+        (0, 0) => Owner::Pad,
+        (1, lpn) => Owner::Lpn(Lpn(lpn)),
+        (3, 0) => Owner::Meta,
+        _ => return None,
+    };
+    Some(UnitRecord { owner, seq: u64_at(bytes, 8), member: None, content })
 }
 
 /// One record of the capacitor's journal.
@@ -286,7 +386,7 @@ pub(crate) enum JournalRecord {
 /// Appends a record of the journal with number `epoch`.
 pub(crate) fn encode_journal(epoch: u64, record: &JournalRecord, out: &mut Vec<u8>) {
     let (kind, lpn, seq, value, bytes): (u8, u64, u64, u64, &[u8]) = match record {
-        JournalRecord::Begin => (1, 0, 0, u64::from(VERSION), &[]),
+        JournalRecord::Begin => (1, 0, 0, JOURNAL_VERSION, &[]),
         JournalRecord::Complete => (2, 0, 0, 0, &[]),
         JournalRecord::Saved(Saved::Trim(trim)) => (3, trim.lpn.0, trim.seq, trim.count, &[]),
         JournalRecord::Saved(Saved::Unit(lpn, seq, payload)) => match payload {
@@ -327,7 +427,7 @@ pub(crate) fn decode_journal(bytes: &[u8], epoch: Option<u64>) -> Found<(u64, Jo
     let (lpn, seq, value) = (Lpn(u64_at(header, 24)), u64_at(header, 32), u64_at(header, 40));
     let unit = |payload| JournalRecord::Saved(Saved::Unit(lpn, seq, payload));
     let record = match (header[16], len) {
-        (1, 0) if value == u64::from(VERSION) => JournalRecord::Begin,
+        (1, 0) if value == JOURNAL_VERSION => JournalRecord::Begin,
         (2, 0) => JournalRecord::Complete,
         (3, 0) => JournalRecord::Saved(Saved::Trim(TrimRecord { lpn, count: value, seq })),
         (4, 0) => unit(Payload::Zero),
@@ -359,17 +459,24 @@ mod tests {
     }
 
     fn page() -> PageRecord {
-        let unit = |owner, content| UnitRecord { owner, seq: 1 << 50, content };
+        let unit = |owner, member, content| UnitRecord { owner, seq: 1 << 50, member, content };
+        let member = Member {
+            stream: StreamId(u16::MAX),
+            epoch: 1 << 31,
+            previous: 0x1234,
+            distance: 0xfe,
+            orderless: true,
+        };
         let units = vec![
-            unit(Owner::Lpn(Lpn(77)), ContentRecord::Bytes { len: 4096, crc: 5 }),
-            unit(Owner::Meta, ContentRecord::Tag(u64::MAX)),
-            unit(Owner::Pad, ContentRecord::Zero),
+            unit(Owner::Lpn(Lpn(77)), Some(member), ContentRecord::Bytes { len: 4096, crc: 5 }),
+            unit(Owner::Meta, None, ContentRecord::Tag(u64::MAX)),
+            unit(Owner::Pad, None, ContentRecord::Zero),
         ];
         PageRecord { page: 9, opened: 1 << 40, erases: 3, state: PageContent::Units(units) }
     }
 
     fn page_bytes(record: &PageRecord) -> Vec<u8> {
-        let mut bytes = vec![0xff; page_record_bytes(3)];
+        let mut bytes = vec![0xff; page_record_bytes(Format::Two, 3)];
         encode_page(record, &mut bytes);
         bytes
     }
@@ -460,13 +567,13 @@ mod tests {
     fn a_page_is_read_back_and_an_interrupted_one_is_known() {
         for record in [page(), PageRecord { state: PageContent::Unreadable { lost_from: 2 }, ..page() }] {
             let bytes = page_bytes(&record);
-            assert_eq!(decode_page(&bytes, 9, 3, 3), Found::Whole(record.clone()));
+            assert_eq!(decode_page(Format::Two, &bytes, 9, 3, 3), Found::Whole(record.clone()));
             let older = page_bytes(&PageRecord { erases: 2, opened: 5, ..page() });
             for before in [vec![0; bytes.len()], older] {
                 for written in 1..bytes.len() {
                     let mut torn = before.clone();
                     torn[..written].copy_from_slice(&bytes[..written]);
-                    match decode_page(&torn, 9, 3, 3) {
+                    match decode_page(Format::Two, &torn, 9, 3, 3) {
                         Found::Torn => {}
                         Found::Whole(found) => assert!(found == record || torn == before, "{written}"),
                         found => panic!("{written}: {found:?}"),
@@ -482,11 +589,37 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            let found = decode_page(&damaged, 9, 3, 3);
+            let found = decode_page(Format::Two, &damaged, 9, 3, 3);
             let trailer = bit / 8 >= bytes.len() - TRAILER_BYTES;
             assert_eq!(found, if trailer { Found::Whole(page()) } else { Found::Damaged }, "bit {bit}");
         }
-        assert_eq!(decode_page(&bytes, 8, 3, 3), Found::Damaged, "it is another page's");
+        assert_eq!(decode_page(Format::Two, &bytes, 8, 3, 3), Found::Damaged, "it is another page's");
+    }
+
+    /// What a newer program puts there is not dropped in silence.
+    #[test]
+    fn bytes_without_a_meaning_are_zero() {
+        let bytes = page_bytes(&page());
+        let second = PAGE_HEADER_BYTES + Format::Two.unit_bytes();
+        let unit_reserved = (43..64).map(|at| second + at);
+        let of_no_member = [2, 32, 36, 40, 42].map(|at| second + at);
+        for at in [30, 31, 36, 39].into_iter().chain(unit_reserved).chain(of_no_member) {
+            let mut other = bytes.clone();
+            other[at] = 4;
+            let end = other.len() - TRAILER_BYTES;
+            let crc = crc32c::crc32c(&other[8..end]);
+            put(&mut other, 4, crc.to_le_bytes());
+            assert_eq!(decode_page(Format::Two, &other, 9, 3, 3), Found::Damaged, "byte {at}");
+        }
+        // Owners for which there is no firmware here.
+        for kind in 2..=8u8 {
+            let mut other = bytes.clone();
+            other[PAGE_HEADER_BYTES] = kind;
+            let end = other.len() - TRAILER_BYTES;
+            let crc = crc32c::crc32c(&other[8..end]);
+            put(&mut other, 4, crc.to_le_bytes());
+            assert_eq!(decode_page(Format::Two, &other, 9, 3, 3), Found::Damaged, "owner {kind}");
+        }
     }
 
     fn journal() -> Vec<JournalRecord> {
@@ -535,8 +668,10 @@ mod tests {
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode_journal(&bytes, None);
             let mut padded = bytes;
-            padded.resize(page_record_bytes(3), 1);
-            let _ = decode_page(&padded, 0, 0, 3);
+            for format in [Format::One, Format::Two] {
+                padded.resize(page_record_bytes(format, 3), 1);
+                let _ = decode_page(format, &padded, 0, 0, 3);
+            }
             let _ = decode_block(&padded[..2 * SLOT_BYTES], 0);
         }
     }

@@ -6,6 +6,7 @@
 //! Deliberately absent: waiting for the host's disk, except in `sync`. What a crash of the host itself leaves is found
 //! by the checksums and is not repaired.
 
+use super::format::Format;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,8 +18,8 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Part {
     /// Two slots for each block.
     Blocks,
-    /// Out-of-band area of each page.
-    Oob,
+    /// Out-of-band area of each page. Each format has a name of its own for it, so that both can be there.
+    Oob(Format),
     /// Content of each page.
     Data,
     /// The capacitor's journals, of which one counts.
@@ -26,13 +27,16 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Blocks, Self::Oob, Self::Data, Self::Journal(0), Self::Journal(1)];
+    /// All files of a volume.
+    pub(crate) const fn all(format: Format) -> [Self; 5] {
+        [Self::Blocks, Self::Oob(format), Self::Data, Self::Journal(0), Self::Journal(1)]
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Blocks => "blocks",
-            Self::Oob => "oob",
+            Self::Oob(Format::One) => "oob",
+            Self::Oob(Format::Two) => "oob-2",
             Self::Data => "data",
             Self::Journal(0) => "capacitor-0",
             Self::Journal(_) => "capacitor-1",
@@ -42,7 +46,7 @@ impl Part {
     fn index(self) -> usize {
         match self {
             Self::Blocks => 0,
-            Self::Oob => 1,
+            Self::Oob(_) => 1,
             Self::Data => 2,
             Self::Journal(which) => 3 + which,
         }
@@ -85,12 +89,12 @@ pub(crate) struct HostFiles {
 
 impl HostFiles {
     /// Opens the files of a volume, which are there.
-    pub(crate) fn open(directory: &Path, write: bool) -> Result<Self, (Part, io::Error)> {
+    pub(crate) fn open(directory: &Path, format: Format, write: bool) -> Result<Self, (Part, io::Error)> {
         let open = |part: Part| {
             let file = OpenOptions::new().read(true).write(write).open(directory.join(part.name()));
             file.map_err(|error| (part, error))
         };
-        let files = Part::ALL.into_iter().map(open).collect::<Result<_, _>>()?;
+        let files = Part::all(format).into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { directory: directory.to_owned(), files })
     }
 
@@ -101,7 +105,7 @@ impl HostFiles {
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
             file.and_then(|file| file.set_len(len).map(|()| file)).map_err(|error| (part, error))
         };
-        let files = Part::ALL.into_iter().zip(lens).map(create).collect::<Result<_, _>>()?;
+        let files = Part::all(Format::Two).into_iter().zip(lens).map(create).collect::<Result<_, _>>()?;
         Ok(Self { directory: directory.to_owned(), files })
     }
 

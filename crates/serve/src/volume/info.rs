@@ -5,7 +5,7 @@
 use super::host::{HostFiles, Part, bytes_taken};
 use super::load::{Problem, page_name};
 use super::store::{FileStore, Layout};
-use super::{Opened, Read, VolumeError, describe, description, read_state};
+use super::{Described, Opened, Read, VolumeError, describe, description, read_state};
 use flashweir_core::index::Idx as _;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_device::geometry::PageAddr;
@@ -21,6 +21,10 @@ use std::sync::{Arc, Mutex};
 /// What a volume is.
 #[derive(Debug)]
 pub struct Info {
+    /// Version of its format.
+    pub format: u32,
+    /// What runs on its medium.
+    pub firmware: String,
     /// The device.
     pub config: DeviceConfig,
     /// Seed of its own randomness.
@@ -79,17 +83,28 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
     let opened = match Opened::of(directory) {
         Ok(opened) => opened,
         Err(VolumeError::InUse { process, .. }) => {
-            let (config, seed) = describe(directory, &description(directory)?)?;
+            let Described { config, seed, format, firmware } = describe(directory, &description(directory)?)?;
             let state = read_state(directory)?;
             let (host_bytes, opens) = (host_bytes()?, state.opens);
             let (in_use, clean, content) = (true, state.clean, None);
-            return Ok(Info { config, seed, clean, opens, in_use, process, host_bytes, content });
+            return Ok(Info {
+                format: format.number(),
+                firmware,
+                config,
+                seed,
+                clean,
+                opens,
+                in_use,
+                process,
+                host_bytes,
+                content,
+            });
         }
         Err(error) => return Err(error),
     };
     let files = opened.files(false)?;
     let Read { loaded, save, .. } = opened.read(&files, progress)?;
-    let layout = Layout::new(&Geometry::new(&opened.config));
+    let layout = opened.layout();
     let blocks = || (0..layout.blocks).map(BlockId);
     let erases = || blocks().map(|block| u64::from(loaded.media.erases(block)));
     let mut content = Content {
@@ -104,6 +119,8 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
         content.mapped_bytes = Some(mapped_bytes(&device));
     }
     Ok(Info {
+        format: opened.format.number(),
+        firmware: opened.firmware,
         seed: opened.options.seed,
         clean: opened.state.clean,
         opens: opened.state.opens,
@@ -121,7 +138,7 @@ pub fn check(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Checked,
     let files = opened.files(false)?;
     let Read { mut loaded, save, .. } = opened.read(&files, &mut |done| progress(done * 0.1))?;
     let geometry = Geometry::new(&opened.config);
-    let layout = Layout::new(&geometry);
+    let layout = opened.layout();
     let mut pages = 0;
     for block in (0..layout.blocks).map(BlockId) {
         progress(0.1 + 0.8 * f64::from(block.0) / f64::from(layout.blocks));
@@ -146,7 +163,7 @@ pub fn check(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Checked,
         for unit in (0..geometry.user_units).filter(|unit| is_lost(&device, Lpn(*unit))) {
             let what = "recovery finds it where it cannot be read".to_owned();
             let place = format!("unit {unit} of the host");
-            loaded.problems.push(Problem { file: Part::Oob.name(), place, what });
+            loaded.problems.push(Problem { file: layout.oob().name(), place, what });
         }
     }
     progress(1.0);
@@ -170,8 +187,7 @@ fn try_recovery(
     mut media: Media,
     save: Option<SaveArea>,
 ) -> (Device, Vec<Problem>) {
-    let geometry = Geometry::new(&opened.config);
-    let layout = Layout::new(&geometry);
+    let layout = opened.layout();
     let overlay = Overlay { files, layout, pages: BTreeMap::new(), damage: Vec::new() };
     let overlay = Arc::new(Mutex::new(overlay));
     media.attach(overlay.clone());

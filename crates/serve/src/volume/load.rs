@@ -38,6 +38,8 @@ const PROBLEMS_MAX: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) media: Media,
+    /// Where its files' records are.
+    layout: Layout,
     /// Changes that each block has seen.
     pub(crate) changes: Vec<u32>,
     pub(crate) problems: Vec<Problem>,
@@ -78,8 +80,14 @@ pub(crate) fn load(
     clean: bool,
     progress: &mut dyn FnMut(f64),
 ) -> io::Result<Loaded> {
-    let mut loaded =
-        Loaded { media, changes: Vec::new(), problems: Vec::new(), torn: Vec::new(), blocks_used: 0 };
+    let mut loaded = Loaded {
+        media,
+        layout: *layout,
+        changes: Vec::new(),
+        problems: Vec::new(),
+        torn: Vec::new(),
+        blocks_used: 0,
+    };
     let mut slots = vec![0; layout.blocks as usize * 2 * SLOT_BYTES];
     host.read_at(Part::Blocks, 0, &mut slots)?;
     let mut records = vec![0; layout.record_bytes() * layout.pages_per_block as usize];
@@ -96,7 +104,7 @@ pub(crate) fn load(
         }
         loaded.media.restore_block(block, health);
         records.fill(0);
-        host.read_at(Part::Oob, u64::from(block.0) * records.len() as u64, &mut records)?;
+        host.read_at(layout.oob(), u64::from(block.0) * records.len() as u64, &mut records)?;
         let pages = decode_pages(&records, layout, block, health.erases);
         take_pages(&mut loaded, block, pages, health.erases);
     }
@@ -105,14 +113,14 @@ pub(crate) fn load(
         for torn in loaded.torn.clone() {
             match torn {
                 Torn::Block(block, _) => loaded.problem(Part::Blocks, format!("block {}", block.0), when),
-                Torn::Page(at, ..) => loaded.problem(Part::Oob, page_name(at), when),
+                Torn::Page(at, ..) => loaded.problem(loaded.layout.oob(), page_name(at), when),
             }
         }
     }
     Ok(loaded)
 }
 
-fn decode_pages<'a>(
+pub(crate) fn decode_pages<'a>(
     records: &'a [u8],
     layout: &'a Layout,
     block: BlockId,
@@ -120,7 +128,7 @@ fn decode_pages<'a>(
 ) -> impl Iterator<Item = (PageAddr, Found<PageRecord>)> + use<'a> {
     records.chunks(layout.record_bytes()).zip(0..).map(move |(bytes, page)| {
         let at = PageAddr { block, page };
-        (at, decode_page(bytes, layout.page(at), erases, layout.units_per_page))
+        (at, decode_page(layout.format, bytes, layout.page(at), erases, layout.units_per_page))
     })
 }
 
@@ -138,17 +146,17 @@ fn take_pages(
         match found {
             Found::Whole(record) if record.erases == erases => {
                 if ended || is_torn {
-                    loaded.problem(Part::Oob, page_name(at), "written where none can have been");
+                    loaded.problem(loaded.layout.oob(), page_name(at), "written where none can have been");
                     continue;
                 }
                 opened = record.opened;
                 take_page(loaded, at, record);
             }
             Found::Whole(record) if record.erases < erases => ended = true,
-            Found::Whole(_) => loaded.problem(Part::Oob, page_name(at), "newer than its block"),
+            Found::Whole(_) => loaded.problem(loaded.layout.oob(), page_name(at), "newer than its block"),
             Found::Blank => ended = true,
             Found::Torn if ended || is_torn => {
-                loaded.problem(Part::Oob, page_name(at), "interrupted where none can have been");
+                loaded.problem(loaded.layout.oob(), page_name(at), "interrupted where none can have been");
             }
             Found::Torn => {
                 loaded.torn.push(Torn::Page(at, erases, opened));
@@ -156,7 +164,7 @@ fn take_pages(
                 ended = true;
             }
             Found::Damaged => {
-                loaded.problem(Part::Oob, page_name(at), "wrong checksum");
+                loaded.problem(loaded.layout.oob(), page_name(at), "wrong checksum");
                 if !ended && !is_torn {
                     loaded.media.restore_spoilt(at, opened, at.page);
                 }
@@ -169,7 +177,7 @@ fn take_pages(
 fn take_page(loaded: &mut Loaded, at: PageAddr, record: PageRecord) {
     match record.state {
         PageContent::Units(units) => {
-            let units = units.iter().map(|unit| (unit.owner, unit.seq));
+            let units = units.iter().map(|unit| (unit.owner, unit.seq, unit.member));
             loaded.media.restore_page(at, record.opened, units);
         }
         PageContent::Unreadable { lost_from } if lost_from <= at.page => {
@@ -177,7 +185,7 @@ fn take_page(loaded: &mut Loaded, at: PageAddr, record: PageRecord) {
         }
         PageContent::Unreadable { .. } => {
             loaded.media.restore_spoilt(at, record.opened, at.page);
-            loaded.problem(Part::Oob, page_name(at), "a word line that begins after its page");
+            loaded.problem(loaded.layout.oob(), page_name(at), "a word line that begins after its page");
         }
     }
 }

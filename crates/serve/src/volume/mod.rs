@@ -16,11 +16,13 @@ mod load;
 mod store;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 
 use flashweir_core::Bytes;
 use flashweir_device::config::Metadata;
 use flashweir_device::media::{BlockHealth, Media, SaveArea, Store as _};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, Geometry, Recovery, RecoveryReport};
+use format::Format;
 use host::{Host, HostFiles, Part, STATE};
 pub use info::{Checked, Content, Info, check, info};
 pub use load::Problem;
@@ -32,6 +34,10 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{FileStore, JournalEnd, Layout};
+pub use upgrade::{Upgraded, upgrade};
+
+/// Version of the format that volumes have.
+pub const FORMAT: u32 = format::VERSION;
 
 /// The file that makes a directory a volume.
 const DESCRIPTION: &str = "volume.toml";
@@ -53,6 +59,14 @@ pub enum VolumeError {
     NotADirectory(PathBuf),
     /// The volume was made by a newer version of the program.
     Newer { directory: PathBuf, version: u64 },
+    /// The volume has an older format, which is read and not written.
+    Older { directory: PathBuf, version: u64 },
+    /// The volume has something on its medium that this program does not know.
+    Unknown { directory: PathBuf, what: String },
+    /// There is too little room on the host's disk to upgrade the volume.
+    NoRoom { directory: PathBuf, needed: Bytes, free: Bytes },
+    /// The upgrade was told to stop. The volume is as before.
+    Stopped(PathBuf),
     /// Another process has it open.
     InUse { directory: PathBuf, process: Option<u32> },
     /// Files are not what they were.
@@ -89,6 +103,19 @@ impl fmt::Display for VolumeError {
                 directory.display(),
                 format::VERSION
             ),
+            Self::Older { directory, version } => write!(
+                f,
+                "{0}: the volume has format {version}, and this program writes format {1}: weir volume upgrade {0}",
+                directory.display(),
+                format::VERSION
+            ),
+            Self::Unknown { directory, what } => write!(f, "{}: {what}", directory.display()),
+            Self::NoRoom { directory, needed, free } => write!(
+                f,
+                "{}: the upgrade needs {needed} on the host's disk beside what is there, and {free} are free",
+                directory.display()
+            ),
+            Self::Stopped(path) => write!(f, "{}: stopped; the volume is as before", path.display()),
             Self::InUse { directory, process } => {
                 let by = process.map_or(String::new(), |process| format!(" {process}"));
                 write!(f, "{} is in use by process{by}", directory.display())
@@ -117,7 +144,51 @@ struct Description {
     format: u32,
     /// In words, because TOML has no number that holds all seeds.
     seed: String,
+    /// What runs on the medium. Format 1 does not say it: there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    firmware: Option<String>,
+    /// What a program has to know beyond format and firmware.
+    #[serde(default)]
+    needs: Vec<String>,
     device: DeviceConfig,
+}
+
+/// What can be read in each description from format 2 on, whatever else stands there.
+#[derive(Debug, Deserialize)]
+struct Heading {
+    firmware: String,
+    #[serde(default)]
+    needs: Vec<String>,
+}
+
+/// The page-mapped FTL, the firmware of this program.
+const FIRMWARE: &str = "page-mapped";
+
+impl Description {
+    /// The text of the file that describes a volume of the present format.
+    fn text(config: &DeviceConfig, seed: u64) -> Result<String, VolumeError> {
+        let description = Self {
+            format: format::VERSION,
+            seed: seed.to_string(),
+            firmware: Some(FIRMWARE.to_owned()),
+            needs: Vec::new(),
+            device: config.clone(),
+        };
+        let text = toml::to_string(&description).map_err(|error| {
+            VolumeError::Unsuitable(format!("the device cannot be written down: {error}"))
+        })?;
+        let heading =
+            "# A volume of weir. It is checked against the last line, so that no edit goes unnoticed.\n";
+        Ok(format::seal(&format!("{heading}{text}")))
+    }
+}
+
+/// What a description says.
+struct Described {
+    config: DeviceConfig,
+    seed: u64,
+    format: Format,
+    firmware: String,
 }
 
 /// `state`.
@@ -141,6 +212,8 @@ impl State {
 struct Opened {
     directory: PathBuf,
     lock: File,
+    format: Format,
+    firmware: String,
     config: DeviceConfig,
     options: DeviceOptions,
     state: State,
@@ -182,12 +255,8 @@ impl Volume {
     fn fill(directory: &Path, config: &DeviceConfig, seed: u64) -> Result<(), VolumeError> {
         let io = |what: String| move |error| VolumeError::Io { directory: directory.to_owned(), what, error };
         let stored = |error: flashweir_device::media::StoreError| io(error.what)(error.error);
-        let description =
-            Description { format: format::VERSION, seed: seed.to_string(), device: config.clone() };
-        let text = toml::to_string(&description).map_err(|error| {
-            VolumeError::Unsuitable(format!("the device cannot be written down: {error}"))
-        })?;
-        let layout = Layout::new(&Geometry::new(config));
+        let text = Description::text(config, seed)?;
+        let layout = Layout::new(&Geometry::new(config), Format::Two);
         let host = HostFiles::create(directory, layout.lens())
             .map_err(|(part, error)| io(format!("{} cannot be made", part.name()))(error))?;
         let device = Device::new(config.clone(), options(seed));
@@ -205,10 +274,7 @@ impl Volume {
         host.replace_state(&State { clean: true, opens: 0 }.text())
             .map_err(io(format!("{STATE} cannot be written")))?;
         File::create(directory.join(LOCK)).map_err(io(format!("{LOCK} cannot be made")))?;
-        let heading =
-            "# A volume of weir. It is checked against the last line, so that no edit goes unnoticed.\n";
-        host::replace(directory, DESCRIPTION, &format::seal(&format!("{heading}{text}")))
-            .map_err(io(format!("{DESCRIPTION} cannot be written")))
+        host::replace(directory, DESCRIPTION, &text).map_err(io(format!("{DESCRIPTION} cannot be written")))
     }
 
     /// Opens a volume: rebuilds the medium from its files and runs the device's recovery to its end. `progress` gets
@@ -226,11 +292,12 @@ impl Volume {
         host: impl FnOnce(HostFiles) -> Box<dyn Host>,
     ) -> Result<(Self, Device, RecoveryReport), VolumeError> {
         let mut opened = Opened::of(directory)?;
+        opened.is_of_this_format()?;
         opened.claim()?;
         let files = opened.files(true)?;
         let Read { loaded, save, journal } = opened.read(&files, progress)?;
         opened.refuse(loaded.problems)?;
-        let layout = Layout::new(&Geometry::new(&opened.config));
+        let layout = opened.layout();
         let capacity = opened.config.buffer.capacity.0;
         let store = FileStore::new(host(files), layout, loaded.changes, journal, capacity);
         let store = Arc::new(Mutex::new(store));
@@ -258,6 +325,8 @@ impl Volume {
             .host()
             .replace_state(&state.text())
             .map_err(self.opened.io(format!("{STATE} cannot be written")))?;
+        // What an upgrade left that ended between its last two steps.
+        upgrade::remove_old(&self.opened.directory);
         torn.iter()
             .try_for_each(|torn| store.heal(*torn))
             .map_err(|error| self.opened.io(error.what)(error.error))
@@ -343,7 +412,7 @@ fn suits(config: &DeviceConfig) -> Result<(), VolumeError> {
 
 /// Removes what a volume that could not be made has left.
 fn remove(directory: &Path, new: bool) {
-    let names = Part::ALL.map(Part::name).into_iter().chain([STATE, LOCK, DESCRIPTION]);
+    let names = Part::all(Format::Two).map(Part::name).into_iter().chain([STATE, LOCK, DESCRIPTION]);
     for name in names {
         let _ = std::fs::remove_file(directory.join(name));
     }
@@ -375,9 +444,22 @@ impl Opened {
             }
             Err(TryLockError::Error(error)) => return Err(io(format!("{LOCK} cannot be locked"))(error)),
         }
-        let (config, seed) = describe(directory, &text)?;
+        let Described { config, seed, format, firmware } = describe(directory, &text)?;
         let state = read_state(directory)?;
-        Ok(Self { directory: directory.to_owned(), lock, config, options: options(seed), state })
+        let (directory, options) = (directory.to_owned(), options(seed));
+        Ok(Self { directory, lock, format, firmware, config, options, state })
+    }
+
+    /// An error if it has to be upgraded first.
+    fn is_of_this_format(&self) -> Result<(), VolumeError> {
+        match self.format {
+            Format::Two => Ok(()),
+            Format::One => Err(VolumeError::Older { directory: self.directory.clone(), version: 1 }),
+        }
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::new(&Geometry::new(&self.config), self.format)
     }
 
     /// Says in the lock who has it.
@@ -392,10 +474,10 @@ impl Opened {
     }
 
     fn files(&self, write: bool) -> Result<HostFiles, VolumeError> {
-        let files = HostFiles::open(&self.directory, write)
+        let files = HostFiles::open(&self.directory, self.format, write)
             .map_err(|(part, error)| self.io(format!("{} cannot be opened", part.name()))(error))?;
-        let lens = Layout::new(&Geometry::new(&self.config)).lens();
-        for (part, expected) in Part::ALL.into_iter().zip(lens).take(3) {
+        let lens = self.layout().lens();
+        for (part, expected) in Part::all(self.format).into_iter().zip(lens).take(3) {
             let len = files.len(part).map_err(self.io(format!("{} cannot be read", part.name())))?;
             if len != expected {
                 let what = format!("{len} bytes: expected {expected}");
@@ -408,7 +490,7 @@ impl Opened {
 
     /// Reads everything but contents.
     fn read(&self, host: &dyn Host, progress: &mut dyn FnMut(f64)) -> Result<Read, VolumeError> {
-        let layout = Layout::new(&Geometry::new(&self.config));
+        let layout = self.layout();
         let media = Media::new(&self.config, true, &[]);
         let clean = self.state.clean;
         let mut loaded =
@@ -457,19 +539,41 @@ fn damaged(directory: &Path, file: &'static str, what: &str) -> VolumeError {
     VolumeError::Damaged { directory: directory.to_owned(), problem, more: 0 }
 }
 
-/// Device and seed of a description. Its version is looked at first, since that says what the rest means.
-fn describe(directory: &Path, text: &str) -> Result<(DeviceConfig, u64), VolumeError> {
+/// What a description says. Its version is looked at first, then what runs on the medium: each says what the rest means.
+fn describe(directory: &Path, text: &str) -> Result<Described, VolumeError> {
     let version = text.lines().find_map(|line| line.strip_prefix("format = ")?.trim().parse::<u64>().ok());
     if let Some(version) = version.filter(|version| *version > u64::from(format::VERSION)) {
         return Err(VolumeError::Newer { directory: directory.to_owned(), version });
     }
     let damaged = |what: &str| damaged(directory, DESCRIPTION, what);
     let text = format::unseal(text).ok_or_else(|| damaged("wrong checksum"))?;
+    let format = version.and_then(Format::of).ok_or_else(|| damaged("no format"))?;
+    if format == Format::Two {
+        let heading: Heading = toml::from_str(text).map_err(|error| damaged(error.message()))?;
+        knows(&heading).map_err(|what| VolumeError::Unknown { directory: directory.to_owned(), what })?;
+    }
     let description: Description = toml::from_str(text).map_err(|error| damaged(error.message()))?;
     description.device.validate().map_err(|reason| damaged(&reason))?;
     let seed = description.seed.parse().map_err(|_| damaged("the seed is not a number"))?;
     suits(&description.device)?;
-    Ok((description.device, seed))
+    let firmware = description.firmware.unwrap_or_else(|| FIRMWARE.to_owned());
+    Ok(Described { config: description.device, seed, format, firmware })
+}
+
+/// Whether this program can run what is on the medium; what it cannot, in words.
+fn knows(heading: &Heading) -> Result<(), String> {
+    if heading.firmware != FIRMWARE {
+        return Err(format!(
+            "the volume holds the firmware {:?}, and this program knows {FIRMWARE:?}: it takes a newer one",
+            heading.firmware
+        ));
+    }
+    match heading.needs.first() {
+        Some(need) => {
+            Err(format!("the volume needs {need:?}, which this program does not know: it takes a newer one"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn read_state(directory: &Path) -> Result<State, VolumeError> {

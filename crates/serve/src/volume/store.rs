@@ -4,8 +4,8 @@
 //! a record is written once between two erases of its block; an erase is one write of a slot that was not in use.
 
 use super::format::{
-    ContentRecord, Found, JournalRecord, PageContent, PageRecord, SLOT_BYTES, UnitRecord, decode_page,
-    encode_journal, encode_page, encode_slot, page_record_bytes,
+    ContentRecord, Format, Found, JournalRecord, PageContent, PageRecord, SLOT_BYTES, UnitRecord,
+    decode_page, encode_journal, encode_page, encode_slot, page_record_bytes,
 };
 use super::host::{Host, Part};
 use super::load::Torn;
@@ -20,6 +20,7 @@ use std::sync::Arc;
 /// Where things are in the files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
+    pub(crate) format: Format,
     pub(crate) blocks: u32,
     pub(crate) pages_per_block: u32,
     pub(crate) units_per_page: u32,
@@ -27,8 +28,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
+    pub(crate) fn new(geometry: &Geometry, format: Format) -> Self {
         Self {
+            format,
             blocks: geometry.blocks(),
             pages_per_block: geometry.pages_per_block,
             units_per_page: geometry.units_per_page,
@@ -41,7 +43,12 @@ impl Layout {
     }
 
     pub(crate) fn record_bytes(&self) -> usize {
-        page_record_bytes(self.units_per_page)
+        page_record_bytes(self.format, self.units_per_page)
+    }
+
+    /// The file of the pages' records.
+    pub(crate) fn oob(&self) -> Part {
+        Part::Oob(self.format)
     }
 
     pub(crate) fn page(&self, at: PageAddr) -> u64 {
@@ -52,7 +59,7 @@ impl Layout {
         u64::from(block.0) * 2 * SLOT_BYTES as u64
     }
 
-    /// Lengths of all files of a new volume.
+    /// Lengths of all files of a volume as it is made.
     pub(crate) fn lens(&self) -> [u64; 5] {
         let pages = u64::from(self.blocks) * u64::from(self.pages_per_block);
         let slots = u64::from(self.blocks) * 2 * SLOT_BYTES as u64;
@@ -70,8 +77,8 @@ impl Layout {
         let failed = |part: Part, error: io::Error| format!("{}: {error}", part.name());
         let mut bytes = vec![0; self.record_bytes()];
         let offset = self.page(at) * bytes.len() as u64;
-        host.read_at(Part::Oob, offset, &mut bytes).map_err(|error| failed(Part::Oob, error))?;
-        let record = match decode_page(&bytes, self.page(at), erases, self.units_per_page) {
+        host.read_at(self.oob(), offset, &mut bytes).map_err(|error| failed(self.oob(), error))?;
+        let record = match decode_page(self.format, &bytes, self.page(at), erases, self.units_per_page) {
             Found::Whole(record) if record.erases == erases => record,
             _ => return Err("oob: not the record that was there".into()),
         };
@@ -133,6 +140,7 @@ impl FileStore {
         journal: JournalEnd,
         buffer_bytes: u64,
     ) -> Self {
+        assert_eq!(layout.format, Format::Two, "older formats are read only");
         let record = vec![0; layout.record_bytes()];
         let journal_bytes_max = (4 * buffer_bytes).max(16 << 10);
         let (bytes, damage) = (Vec::new(), Vec::new());
@@ -178,7 +186,7 @@ impl FileStore {
         encode_page(record, &mut self.record);
         let offset = record.page * self.record.len() as u64;
         debug_assert_eq!(self.layout.page(at), record.page);
-        write(&mut *self.host, Part::Oob, offset, &self.record)
+        write(&mut *self.host, self.layout.oob(), offset, &self.record)
     }
 }
 
@@ -197,7 +205,7 @@ impl Store for FileStore {
         self.bytes.clear();
         for (unit, at) in page.units.iter().zip((first..).step_by(self.layout.unit_bytes as usize)) {
             let content = ContentRecord::of(&unit.payload);
-            units.push(UnitRecord { owner: unit.owner, seq: unit.seq, content });
+            units.push(UnitRecord { owner: unit.owner, seq: unit.seq, member: unit.member, content });
             let (ContentRecord::Bytes { .. }, Payload::Bytes(bytes)) = (content, &unit.payload) else {
                 continue;
             };

@@ -1,17 +1,19 @@
 //! Volumes whose process ends at each of its writes, whose files are damaged, and whose host is full.
 
-use super::format::page_record_bytes;
+use super::format::{Format, Found, PageContent, decode_page, encode_page, page_record_bytes};
 use super::host::{Host, HostFiles, Part};
+use super::upgrade::{Disk, upgrade_on};
 use super::*;
 use flashweir_contract::{Content as Identity, Log, Oracle, Verdict};
 use flashweir_core::random::Stream;
 use flashweir_core::{Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
+use flashweir_device::config::PersistPolicy;
 use flashweir_device::{Effect, Event, UNREADABLE};
 use flashweir_lab::crash::devices::{names, tiny};
 use flashweir_lab::crash::explorer::{contents, kind_of, observed};
 use flashweir_lab::crash::sim::Sim;
-use flashweir_lab::crash::workload::{exercise, history};
-use std::sync::atomic::{AtomicU64, Ordering};
+use flashweir_lab::crash::workload::{History, exercise, history, with_streams};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A directory of its own for each test, removed at the end.
 struct Place(PathBuf);
@@ -121,10 +123,34 @@ fn open(directory: &Path) -> (Volume, Device) {
 
 /// Holds what the device shows against what was done.
 fn judge(log: &Log, device: &Device, case: &str) {
+    assert_eq!(verdict(log, device), Verdict::Legal, "{case}");
+}
+
+fn verdict(log: &Log, device: &Device) -> Verdict {
     let contents = contents(device);
     let policy = kind_of(device.config()).policy();
-    let verdict = Oracle::new(policy).check(log, log.position(), |lpn| observed(&contents, lpn));
-    assert_eq!(verdict, Verdict::Legal, "{case}");
+    Oracle::new(policy).check(log, log.position(), |lpn| observed(&contents, lpn))
+}
+
+/// Takes the epochs out of the records of a volume, as format 1 never had them.
+fn forget_epochs(directory: &Path, layout: &Layout) {
+    let path = directory.join(layout.oob().name());
+    let mut records = std::fs::read(&path).unwrap();
+    for (page, bytes) in (0..).zip(records.chunks_mut(layout.record_bytes())) {
+        let units = layout.units_per_page;
+        let Found::Whole(mut record) = decode_page(layout.format, bytes, page, 0, units) else { continue };
+        if let PageContent::Units(units) = &mut record.state {
+            units.iter_mut().for_each(|unit| unit.member = None);
+        }
+        encode_page(&record, bytes);
+    }
+    std::fs::write(path, records).unwrap();
+}
+
+/// A history of a boot; with epochs where the device keeps them.
+fn history_of(config: &DeviceConfig, seed: u64, boot: u32, ops: usize) -> History {
+    let history = history(&Geometry::new(config), seed, boot, ops);
+    if config.keeps_epochs() { with_streams(history, seed, boot) } else { history }
 }
 
 /// Runs histories on a volume whose process ends again and again, and judges it after each.
@@ -159,7 +185,7 @@ fn live_and_die(name: &str, seed: u64, boots: u32) -> u64 {
         }
         let history = match random.below(4) {
             0 => exercise(device.geometry(), seed + u64::from(boot)),
-            _ => history(device.geometry(), seed, boot, 150),
+            _ => history_of(&config, seed, boot, 150),
         };
         let mut sim = Sim::new(device, history);
         while sim.device().store_error().is_none() && sim.misbehaviour().is_none() && sim.step() {}
@@ -188,6 +214,49 @@ fn the_process_may_end_at_each_write() {
         println!("{name}: {deaths} deaths");
         assert!(deaths > worlds, "{name}: {deaths}");
     }
+}
+
+/// A device on files refused ordered commands: the records had no place for epochs, without which recovery counts no
+/// members and lets a later epoch through whose predecessors are lost.
+#[test]
+fn epochs_are_in_order_after_a_process_ends_at_any_write() {
+    let mut needed = 0;
+    for (name, seed) in names().filter(|name| tiny(name).unwrap().keeps_epochs()).zip(1..) {
+        let config = tiny(name).unwrap();
+        let place = Place::new();
+        let [original, directory, without] = ["v", "w", "x"].map(|name| place.join(name));
+        Volume::create(&original, &config, seed).unwrap();
+        let mut members = 0;
+        for left in 1.. {
+            copy_volume(&original, &directory);
+            let case = format!("{name}, seed {seed}, {left} writes");
+            let (_volume, device) = match open_until(&directory, left, left * 37 % 256) {
+                Ok(opened) => opened,
+                Err(VolumeError::Io { .. }) => continue,
+                Err(error) => panic!("{case}: {error}"),
+            };
+            let mut sim = Sim::new(device, history_of(&config, seed, 0, 60));
+            while sim.device().store_error().is_none() && sim.misbehaviour().is_none() && sim.step() {}
+            let (log, ended) = (sim.log().clone(), sim.device().store_error().is_none());
+            drop((_volume, sim));
+            copy_volume(&directory, &without);
+            forget_epochs(&without, &Layout::new(&Geometry::new(&config), Format::Two));
+            needed += u64::from(verdict(&log, &open(&without).1) != Verdict::Legal);
+            let (_volume, device) = open(&directory);
+            judge(&log, &device, &case);
+            let media = device.media();
+            let blocks = (0..Geometry::new(&config).blocks()).map(flashweir_ftl::BlockId);
+            members = blocks.map(|block| media.members(block).count()).sum::<usize>().max(members);
+            if ended {
+                break;
+            }
+        }
+        // Written back in order, they are told by what is there.
+        let has_none = config.order.policy == PersistPolicy::InOrderWriteBack;
+        assert_eq!(members == 0, has_none, "{name}: {members}");
+    }
+    println!("{needed} states would be wrong without the epochs");
+    assert!(needed > 50, "{needed}");
 }
 
 /// A volume with a past, half of it in real bytes; what a host reads from it.
@@ -240,7 +309,7 @@ fn a_flipped_bit_is_an_error_or_changes_nothing() {
         let (original, copy) = (place.join("v"), place.join("w"));
         let expected = volume_with_past(&original, name, clean);
         let (mut refused, mut lost, mut harmless) = (0, 0, 0);
-        for file in ["volume.toml", "state", "blocks", "oob", "data", "capacitor-0", "capacitor-1"] {
+        for file in ["volume.toml", "state", "blocks", "oob-2", "data", "capacitor-0", "capacitor-1"] {
             let len = std::fs::metadata(original.join(file)).unwrap().len();
             let mut random = Stream::new(len, file);
             for _ in 0..if len == 0 { 0 } else { 40 } {
@@ -288,7 +357,7 @@ fn a_lost_unit_is_an_error_that_copies_do_not_hide() {
     volume.close(&device).unwrap();
     // Every content is damaged; the records are not.
     let mut data = std::fs::read(directory.join("data")).unwrap();
-    let layout = Layout::new(&Geometry::new(&config));
+    let layout = Layout::new(&Geometry::new(&config), Format::Two);
     let meta: Vec<u32> = (0..2).flat_map(|r| Geometry::new(&config).meta_blocks(r)).map(|b| b.0).collect();
     let block_bytes = layout.page_bytes() as usize * layout.pages_per_block as usize;
     for (block, bytes) in
@@ -448,7 +517,7 @@ fn a_live_cut_is_one_on_files_too() {
         let mut random = Stream::new(seed, name);
         let (volume, mut device) = open(&directory);
         for boot in 0..6 {
-            let mut sim = Sim::new(device, history(&Geometry::new(&config), seed, boot, 120));
+            let mut sim = Sim::new(device, history_of(&config, seed, boot, 120));
             for _ in 0..100 + random.below(1500) {
                 sim.step();
             }
@@ -500,7 +569,7 @@ fn who_may_not_open_is_told_why() {
     assert_eq!(said(volume.close(&device).unwrap_err()), "/v is not closed: its device was not flushed");
     drop(device);
     assert_eq!(opened(&directory), "opened");
-    for file in ["blocks", "oob", "data"] {
+    for file in ["blocks", "oob-2", "data"] {
         let len = std::fs::metadata(directory.join(file)).unwrap().len();
         let handle = OpenOptions::new().write(true).open(directory.join(file)).unwrap();
         handle.set_len(len - 1).unwrap();
@@ -509,13 +578,28 @@ fn who_may_not_open_is_told_why() {
     }
     let text = std::fs::read_to_string(directory.join(DESCRIPTION)).unwrap();
     let rewrite = |text: &str| std::fs::write(directory.join(DESCRIPTION), text).unwrap();
-    rewrite(&text.replace("format = 1", "format = 9"));
-    assert_eq!(opened(&directory), "/v: the volume has format 9, and this program knows formats up to 1");
+    rewrite(&text.replace("format = 2", "format = 9"));
+    assert_eq!(opened(&directory), "/v: the volume has format 9, and this program knows formats up to 2");
+    // What a newer program may write into a volume of this format.
+    let unsealed = format::unseal(&text).unwrap();
+    let newer = unsealed.replace("\"page-mapped\"", "\"segment\"").replace("[device]", "[device]\nnovel = 1");
+    rewrite(&format::seal(&newer));
+    assert_eq!(
+        opened(&directory),
+        "/v: the volume holds the firmware \"segment\", and this program knows \"page-mapped\": it takes a newer one"
+    );
+    rewrite(&format::seal(&unsealed.replace("needs = []", "needs = [\"share\"]\nnovel = 1")));
+    assert_eq!(
+        opened(&directory),
+        "/v: the volume needs \"share\", which this program does not know: it takes a newer one"
+    );
+    rewrite(&format::seal(&unsealed.replace("format = 2\n", "")));
+    assert_eq!(opened(&directory), "/v: volume.toml: no format");
     rewrite(&text.replace("channels = 2", "channels = 3"));
     assert_eq!(opened(&directory), "/v: volume.toml: wrong checksum");
     rewrite(&text);
-    std::fs::remove_file(directory.join("oob")).unwrap();
-    assert_eq!(opened(&directory), "/v: oob cannot be opened: No such file or directory (os error 2)");
+    std::fs::remove_file(directory.join("oob-2")).unwrap();
+    assert_eq!(opened(&directory), "/v: oob-2 cannot be opened: No such file or directory (os error 2)");
     let mut ideal = config;
     ideal.ftl.metadata = Metadata::None;
     let refused = said(Volume::create(&place.join("w"), &ideal, 1).unwrap_err());
@@ -570,7 +654,7 @@ fn contents_are_on_the_host_and_not_in_memory() {
     assert!(grown < units * 128, "{grown} bytes for {units} units");
     let taken = host::bytes_taken(&directory).unwrap() - empty;
     assert!(taken >= units * 4096, "{taken}");
-    assert_eq!(page_record_bytes(1), 80);
+    assert_eq!(page_record_bytes(Format::Two, 1), 112);
 }
 
 /// A process that writes to the volume that it is told, says what was acknowledged, and is killed.
@@ -636,4 +720,205 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
             }
         }
     }
+}
+
+/// Volumes of format 1, as the last program with that format left them; `fixtures/README.md` says how they were made.
+const OLD_VOLUMES: [(&str, &[u8], bool); 5] = [
+    ("clean", include_bytes!("fixtures/clean.gz"), true),
+    ("page-torn", include_bytes!("fixtures/page-torn.gz"), false),
+    ("erase-torn", include_bytes!("fixtures/erase-torn.gz"), false),
+    ("capacitor", include_bytes!("fixtures/capacitor.gz"), false),
+    ("ordered-device", include_bytes!("fixtures/ordered-device.gz"), false),
+];
+
+/// Unpacks a volume: of each file a line with name and length, then its bytes. The last one says what the host's units
+/// hold.
+fn unpack(packed: &[u8], directory: &Path) -> Vec<Payload> {
+    std::fs::create_dir_all(directory).unwrap();
+    let mut whole = Vec::new();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut whole).unwrap();
+    let mut rest = &whole[..];
+    let mut expected = String::new();
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let line = std::str::from_utf8(&rest[..end]).unwrap();
+        let (name, len) = line.split_once(' ').unwrap();
+        let (content, after) = rest[end + 1..].split_at(len.parse().unwrap());
+        match name {
+            "expected" => expected = String::from_utf8(content.to_vec()).unwrap(),
+            _ => std::fs::write(directory.join(name), content).unwrap(),
+        }
+        rest = after;
+    }
+    let of_line = |line: &str| match line.split(' ').collect::<Vec<_>>()[1..] {
+        ["zeros"] => Payload::Zero,
+        ["tag", tag] => Payload::Tag(u64::from_str_radix(tag, 16).unwrap()),
+        ["bytes", blocks, fill] => {
+            let Data::Bytes(bytes) = bytes(blocks.parse().unwrap(), fill.parse().unwrap()) else {
+                unreachable!()
+            };
+            Payload::Bytes(bytes)
+        }
+        _ => panic!("{line}"),
+    };
+    expected.lines().map(of_line).collect()
+}
+
+fn shown(device: &Device) -> Vec<Payload> {
+    (0..device.geometry().user_units).map(|unit| device.peek(Lpn(unit)).unwrap_or_default()).collect()
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+const NEW_NAMES: [&str; 7] = ["blocks", "capacitor-0", "capacitor-1", "data", "lock", "oob-2", "state"];
+
+#[test]
+fn old_volumes_are_looked_at_upgraded_and_hold_what_was_written() {
+    let go_on = AtomicBool::new(false);
+    for (name, packed, clean) in OLD_VOLUMES {
+        let place = Place::new();
+        let directory = place.join("v");
+        let expected = unpack(packed, &directory);
+        let refused = Volume::open(&directory, &mut |_| {}).unwrap_err().to_string();
+        let shown_path = directory.display();
+        let wanted = "the volume has format 1, and this program writes format 2: weir volume upgrade";
+        assert_eq!(refused, format!("{shown_path}: {wanted} {shown_path}"));
+        assert_eq!(check(&directory, &mut |_| {}).unwrap().problems, [], "{name}");
+        let before = info(&directory, &mut |_| {}).unwrap();
+        assert_eq!((before.format, before.clean), (1, clean), "{name}");
+        assert_eq!(before.firmware, "page-mapped");
+        let done = upgrade(&directory, &go_on, &mut |_| {}).unwrap();
+        assert!(done.from == 1 && done.pages > 100 && done.recovers != clean, "{name}: {done:?}");
+        let mut names = NEW_NAMES.map(str::to_owned).to_vec();
+        names.push(DESCRIPTION.to_owned());
+        assert_eq!(names_in(&directory), names, "{name}");
+        assert_eq!(check(&directory, &mut |_| {}).unwrap().problems, [], "{name}");
+        let after = info(&directory, &mut |_| {}).unwrap();
+        assert_eq!((after.format, after.clean, after.opens), (2, clean, before.opens), "{name}");
+        assert_eq!(after.content, before.content, "{name}");
+        let again = upgrade(&directory, &go_on, &mut |_| {}).unwrap();
+        assert_eq!((again.from, again.pages), (2, 0), "{name}");
+        for _ in 0..2 {
+            let (_volume, device) = open(&directory);
+            assert!(shown(&device) == expected, "{name}");
+        }
+    }
+}
+
+/// A disk on which an upgrade ends at one of its changes, and nothing works any more.
+struct Ends {
+    /// Changes that still work.
+    left: u64,
+    share: u64,
+    free: u64,
+}
+
+impl Disk for Ends {
+    fn free_bytes(&self, _: &Path) -> io::Result<u64> {
+        Ok(self.free)
+    }
+
+    fn allow(&mut self, len: usize) -> io::Result<usize> {
+        if self.left == 0 {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.left -= 1;
+        Ok(if self.left == 0 && len > 1 { len * self.share as usize / 256 } else { len })
+    }
+}
+
+#[test]
+fn an_upgrade_may_end_at_each_of_its_changes() {
+    let go_on = AtomicBool::new(false);
+    for (name, packed, _) in OLD_VOLUMES {
+        let place = Place::new();
+        let (original, copy) = (place.join("v"), place.join("w"));
+        let expected = unpack(packed, &original);
+        let (mut old, mut new) = (0, 0);
+        for left in 0.. {
+            copy_volume(&original, &copy);
+            let mut disk = Ends { left, share: left * 37 % 256, free: u64::MAX };
+            let ended = upgrade_on(&copy, &go_on, &mut |_| {}, &mut disk);
+            match describe(&copy, &description(&copy).unwrap()).unwrap().format {
+                Format::One => {
+                    assert!(ended.is_err(), "{name}, {left}");
+                    old += 1;
+                    assert_eq!(check(&copy, &mut |_| {}).unwrap().problems, [], "{name}, {left}");
+                    // All that format 1 reads is as it was.
+                    for file in names_in(&original).into_iter().filter(|file| file != LOCK) {
+                        let read = |directory: &Path| std::fs::read(directory.join(&file)).unwrap();
+                        assert!(read(&original) == read(&copy), "{name}, {left}: {file}");
+                    }
+                    upgrade(&copy, &go_on, &mut |_| {}).unwrap();
+                }
+                Format::Two => new += 1,
+            }
+            let (volume, device) = open(&copy);
+            assert!(shown(&device) == expected, "{name}, {left}");
+            assert!(!names_in(&copy).contains(&"oob".to_owned()), "{name}, {left}");
+            drop((volume, device));
+            if disk.left > 0 {
+                break;
+            }
+        }
+        println!("{name}: {old} times the old one, {new} times the new one");
+        assert!(old > 10 && new > 1, "{name}: {old} {new}");
+    }
+}
+
+#[test]
+fn an_upgrade_that_cannot_be_made_leaves_the_old_volume() {
+    let place = Place::new();
+    let directory = place.join("v");
+    unpack(OLD_VOLUMES[0].1, &directory);
+    let before = names_in(&directory);
+    let text = |error: VolumeError| error.to_string().replace(&*place.0.to_string_lossy(), "");
+    let go_on = AtomicBool::new(false);
+    let try_on = |stop: &AtomicBool, mut disk: Ends| {
+        let ended = upgrade_on(&directory, stop, &mut |_| {}, &mut disk);
+        let unchanged: Vec<String> = names_in(&directory).into_iter().filter(|name| name != "lock").collect();
+        assert_eq!(unchanged, before.iter().filter(|name| *name != "lock").cloned().collect::<Vec<_>>());
+        text(ended.unwrap_err())
+    };
+    let room = |free| Ends { left: u64::MAX, share: 0, free };
+    let said = try_on(&go_on, room(1 << 10));
+    assert!(
+        said.starts_with("/v: the upgrade needs ")
+            && said.ends_with(" on the host's disk beside what is there, and 1KiB are free"),
+        "{said}"
+    );
+    assert_eq!(try_on(&AtomicBool::new(true), room(u64::MAX)), "/v: stopped; the volume is as before");
+    // Full in the middle after all: what was written is given back.
+    struct Full(u64);
+    impl Disk for Full {
+        fn free_bytes(&self, _: &Path) -> io::Result<u64> {
+            Ok(u64::MAX)
+        }
+        fn allow(&mut self, len: usize) -> io::Result<usize> {
+            self.0 += 1;
+            if len > 1 && self.0 > 8 { Err(io::Error::from_raw_os_error(28)) } else { Ok(len) }
+        }
+    }
+    let full = upgrade_on(&directory, &go_on, &mut |_| {}, &mut Full(0)).unwrap_err();
+    assert_eq!(text(full), "/v: oob-2 cannot be written: No space left on device (os error 28)");
+    assert!(!directory.join("oob-2").exists());
+    // Damage is carried nowhere.
+    let mut records = std::fs::read(directory.join("oob")).unwrap();
+    records[100] ^= 1;
+    std::fs::write(directory.join("oob"), &records).unwrap();
+    let damaged = try_on(&go_on, room(u64::MAX));
+    assert!(damaged.starts_with("/v: oob, block 0, page 1: "), "{damaged}");
+    records[100] ^= 1;
+    std::fs::write(directory.join("oob"), records).unwrap();
+    let lock = File::open(directory.join(LOCK)).unwrap();
+    lock.lock().unwrap();
+    let in_use = text(upgrade(&directory, &go_on, &mut |_| {}).unwrap_err());
+    assert!(in_use.starts_with("/v is in use by process"), "{in_use}");
+    drop(lock);
+    upgrade(&directory, &go_on, &mut |_| {}).unwrap();
 }

@@ -513,6 +513,8 @@ fn a_server_that_cannot_begin_leaves_no_socket() {
         connections_max: 1,
         patience: PATIENCE,
         spin: Duration::ZERO,
+        give_back: None,
+        say: |line| panic!("{line}"),
     };
     let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
     let device = Device::new(preset("mobile-ufs").unwrap(), options);

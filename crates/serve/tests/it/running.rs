@@ -102,6 +102,8 @@ impl Running {
             connections_max: setup.connections_max,
             patience: setup.patience,
             spin: Duration::from_micros(50),
+            give_back: None,
+            say: |line| panic!("{line}"),
         };
         let mut server = Server::bind(config, nbd, disks).unwrap();
         let stop = Arc::new(AtomicBool::new(false));

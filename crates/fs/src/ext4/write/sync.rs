@@ -124,10 +124,10 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Discards blocks that were freed and are not used again yet.
+    /// Discards blocks that were freed and are not used again yet, neighbours at once.
     async fn discard(&self, freed: &[(Addr, u32)]) {
         let mut tickets = Vec::new();
-        for &(addr, count) in freed {
+        for (addr, count) in merged(freed) {
             self.state.borrow_mut().metrics.discarded_blocks += u64::from(count);
             let order = self.data_order(Order::Within);
             tickets.push(self.port.submit(Request::Discard { block: Block(addr.0), count, order }));
@@ -211,5 +211,33 @@ impl Ext4 {
         // Whoever needs it learns that it failed.
         let _ = self.commit().await;
         Some(self.options.commit_interval)
+    }
+}
+
+/// Ranges in the order of their places; those that touch become one.
+fn merged(ranges: &[(Addr, u32)]) -> Vec<(Addr, u32)> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable_by_key(|&(addr, _)| addr.0);
+    sorted.dedup_by(|next, last| {
+        let touch = last.0.0 + u64::from(last.1) == next.0.0;
+        if touch && let Some(sum) = last.1.checked_add(next.1) {
+            last.1 = sum;
+            return true;
+        }
+        false
+    });
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freed_neighbours_are_discarded_at_once() {
+        let ranges = [(7, 2), (3, 1), (4, 2), (20, 5), (9, 1), (6, 1)].map(|(at, count)| (Addr(at), count));
+        assert_eq!(merged(&ranges), [(Addr(3), 7), (Addr(20), 5)]);
+        assert_eq!(merged(&[(Addr(1), u32::MAX), (Addr(1 + u64::from(u32::MAX)), 1)]).len(), 2);
+        assert_eq!(merged(&[]), []);
     }
 }

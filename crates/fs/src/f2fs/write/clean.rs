@@ -294,6 +294,28 @@ impl F2fs {
         }
     }
 
+    /// One turn of cleaning in the background, if it is time for one, and a checkpoint, if there was something for it and none was
+    /// made for `interval`. Says when to come back.
+    pub(super) async fn checkpoint_in_background(&self, now: Timestamp, interval: Duration) -> Duration {
+        let seconds = |span: Duration| span.as_nanos().div_ceil(1_000_000_000).max(1);
+        let now_s = now.seconds.max(0) as u64;
+        let (mut clean_s, mut looked_s, mut begun) = self.turns.get();
+        if now_s >= clean_s {
+            let span = self.clean_in_background(now).await;
+            clean_s = now_s + seconds(span.unwrap_or(interval));
+        }
+        if now_s >= looked_s + seconds(interval) {
+            if looked_s > 0 && self.checkpoints_begun.get() == begun {
+                // Whoever has to know of an error meets it too.
+                let _ = self.checkpoint().await;
+            }
+            (looked_s, begun) = (now_s, self.checkpoints_begun.get());
+        }
+        self.turns.set((clean_s, looked_s, begun));
+        let next_s = clean_s.min(looked_s + seconds(interval)).saturating_sub(now_s);
+        Duration::from_secs(next_s.max(1))
+    }
+
     /// One turn of cleaning in the background; says when the next one is.
     pub(super) async fn clean_in_background(&self, now: Timestamp) -> Option<Duration> {
         let times = self.options.background.clone()?;

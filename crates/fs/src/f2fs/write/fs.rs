@@ -944,11 +944,14 @@ impl Fs for F2fs {
     }
 
     async fn background(&self, now: Timestamp) -> Option<Duration> {
-        self.clean_in_background(now).await
+        match self.options.checkpoint_interval {
+            Some(interval) => Some(self.checkpoint_in_background(now, interval).await),
+            None => self.clean_in_background(now).await,
+        }
     }
 
     fn has_background(&self) -> bool {
-        self.options.background.is_some()
+        self.options.background.is_some() || self.options.checkpoint_interval.is_some()
     }
 
     async fn statfs(&self) -> Result<StatFs> {

@@ -91,6 +91,9 @@ pub struct F2fs {
     has_new_holes: Cell<bool>,
     /// How long cleaning in the background slept.
     sleep: Cell<Option<Duration>>,
+    /// Where checkpoints are made in the background: the second of the next turn of cleaning, that of the last look, and how many
+    /// checkpoints had been begun then.
+    turns: Cell<(u64, u64, u64)>,
     /// Set when a checkpoint or an fsync failed: what is on the disk is the checkpoint before.
     failed: Cell<bool>,
     /// Something may have changed for who waits: a write or a checkpoint has ended.
@@ -195,6 +198,7 @@ impl F2fs {
             is_asleep: Cell::new(true),
             has_new_holes: Cell::new(false),
             sleep: Cell::new(None),
+            turns: Cell::new((0, 0, 0)),
             failed: Cell::new(false),
             changes: Event::default(),
         };

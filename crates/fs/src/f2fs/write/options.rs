@@ -32,6 +32,10 @@ pub struct F2fsOptions {
     pub planted: Option<PlantedBug>,
     /// When sections are cleaned although there is room; `None` is never.
     pub background: Option<Background>,
+    /// How long what was changed waits for a checkpoint that nobody asks for, and with it what became free for its discard; Linux
+    /// has 60 s. `None` is for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint_interval: Option<Duration>,
 }
 
 impl Default for F2fsOptions {
@@ -49,6 +53,7 @@ impl Default for F2fsOptions {
             fastboot: false,
             planted: None,
             background: Some(Background::default()),
+            checkpoint_interval: None,
         }
     }
 }
