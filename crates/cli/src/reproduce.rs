@@ -1,8 +1,9 @@
 //! `weir reproduce`: what papers claim, beside what comes out here.
 
-use crate::args::{InfoOutput, ReproduceArgs};
+use crate::args::{ReproduceArgs, Shape};
 use crate::devices::table;
 use crate::error::{Failure, Failures, Outcome};
+use crate::json;
 use crate::output::{check, print, write};
 use crate::pool::Pool;
 use crate::report;
@@ -63,13 +64,13 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
         measured.push(Measured { study: name, what, missing, parameter, rows });
     }
     let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured)).collect();
-    let text = match args.output {
-        InfoOutput::Table => lines(&paper, scale, &studies, &measured, &judged),
-        InfoOutput::Json => {
+    let text = match args.shape.output {
+        Shape::Table => lines(&paper, scale, &studies, &measured, &judged),
+        Shape::Json => {
             let all = serde_json::json!({
                 "paper": paper.paper, "scale": scale, "seeds": seeds, "claims": judged, "studies": measured,
             });
-            serde_json::to_string_pretty(&all).map_err(Failure::run)? + "\n"
+            json::pretty(json::Kind::Reproduce, &all)?
         }
     };
     let mut failed = Failures::default();

@@ -3,6 +3,7 @@
 use crate::args::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
 use crate::devices::resolve;
 use crate::error::{Failure, Failures, Outcome, say, unreadable};
+use crate::json::{self, Kind};
 use crate::output::{check, print_or_write, stopped, width, write};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
@@ -89,8 +90,8 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
         devices: resolve(&args.device, &args.set)?,
         workloads: vec![WorkloadConfig { name, source }],
     };
-    let shape = match args.output_format {
-        FioOutput::Normal => Shape::Table,
+    let shape = match args.output {
+        FioOutput::Table => Shape::Table,
         FioOutput::Json if scenario.devices.len() == 1 => Shape::Fio,
         FioOutput::Json => Shape::Runs,
     };
@@ -182,11 +183,9 @@ fn show(experiment: &Experiment, results: &[RunResult], shape: Shape) -> Outcome
         Shape::Table => Ok(tables(experiment.scenario(), results)),
         Shape::Runs => {
             let runs = Runs { scenario: &experiment.scenario().name, runs: results };
-            let mut text = serde_json::to_string_pretty(&runs).map_err(Failure::run)?;
-            text.push('\n');
-            Ok(text)
+            json::pretty(Kind::Runs, &runs)
         }
-        Shape::Fio => Ok(fio_json(&results[0], Grouping::PerJob)),
+        Shape::Fio => json::pretty(Kind::Fio, &fio_json(&results[0], Grouping::PerJob)),
     }
 }
 

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 207] = [
+const BAD: [(&str, &str); 208] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -168,7 +168,7 @@ const BAD: [(&str, &str); 207] = [
     ("device show sata", "`sata` is neither a preset nor a device file. Presets: <presets>"),
     ("fio job.fio --device sata-mlc --set ftl.over_provisioning=0.95", "device 0 (sata-mlc): ftl.over_provisioning = 0.95: expected 0 to 0.9"),
     ("fio job.fio --device sata-mlc --overwrite x", "--overwrite cannot be `x`: expected a number such as 0.5"),
-    ("fio job.fio --device sata-mlc --output-format xml", "--output-format cannot be `xml`: expected normal or json"),
+    ("fio job.fio --device sata-mlc --output xml", "--output cannot be `xml`: expected table or json"),
     ("fio job.fio --device sata-mlc --perfetto-window 1ms..2ms", "missing: --perfetto <FILE>"),
     ("fio job.fio --device sata-mlc --perfetto t.json --perfetto-window 2ms..1ms", "--perfetto-window cannot be `2ms..1ms`: it ends before it begins; expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
     ("run good.toml --perfetto t.json --perfetto-window 10", "--perfetto-window cannot be `10`: expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
@@ -297,6 +297,7 @@ const BAD: [(&str, &str); 207] = [
     ("waf --report none/page.html", "none/page.html cannot be written: there is no directory none"),
     ("trace info good.trace --report page.html", "unknown argument `--report`"),
     ("crash --report page.html", "unknown argument `--report`"),
+    ("fsck d.img --json", "unknown argument `--json`: expected --output json, which every command has that gives JSON"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
 ];
 
@@ -424,7 +425,7 @@ fn fio_prints_tables_and_the_json_of_fio() {
         assert!(shown.contains(word), "{word}: {shown}");
     }
     assert!(text(&table.stderr).starts_with("weir: 4,000 requests in "), "{}", text(&table.stderr));
-    let json = place.say("fio job.fio --device sata-mlc --output-format json --csv series.csv");
+    let json = place.say("fio job.fio --device sata-mlc --output json --csv series.csv");
     let json: serde_json::Value = serde_json::from_str(good(&json)).unwrap();
     let job = &json["jobs"][0];
     assert_eq!(job["jobname"], "j");
@@ -439,7 +440,7 @@ fn fio_prints_tables_and_the_json_of_fio() {
 fn set_reaches_the_device_and_precondition_its_state() {
     let place = Place::new("set");
     let iops = |options: &str| {
-        let output = place.say(&format!("fio job.fio --device sata-mlc -q --output-format json {options}"));
+        let output = place.say(&format!("fio job.fio --device sata-mlc -q --output json {options}"));
         let json: serde_json::Value = serde_json::from_str(good(&output)).unwrap();
         json["jobs"][0]["read"]["iops"].as_f64().unwrap()
     };
@@ -578,9 +579,9 @@ fn time_lines_of_all_runs_are_in_one_file() {
 fn explanations_add_up_and_agree_with_what_was_measured() {
     let place = Place::new("explain");
     let read = |line: &str| -> serde_json::Value { serde_json::from_str(good(&place.say(line))).unwrap() };
-    let measured = read("fio job.fio --device sata-mlc --fill 0.05 --output-format json -q");
+    let measured = read("fio job.fio --device sata-mlc --fill 0.05 --output json -q");
     let mean = measured["jobs"][0]["read"]["lat_ns"]["mean"].as_f64().unwrap();
-    let explained = read("explain job.fio --device sata-mlc --fill 0.05 --json -q");
+    let explained = read("explain job.fio --device sata-mlc --fill 0.05 --output json -q");
     let run = &explained["runs"][0];
     let all = &run["kinds"][0]["all"];
     assert_eq!((&run["kinds"][0]["kind"], &all["requests"]), (&"read".into(), &2000.into()));
@@ -676,7 +677,7 @@ fn traces_are_summed_up_and_replayed() {
     let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
     assert_eq!((&info["reads"], &info["format"]), (&2.into(), &"mqsim".into()));
     let replayed =
-        place.say("replay good.trace --device sata-mlc --output-format json --timing closed=2 --repeat 3");
+        place.say("replay good.trace --device sata-mlc --output json --timing closed=2 --repeat 3");
     let json: serde_json::Value = serde_json::from_str(good(&replayed)).unwrap();
     assert_eq!(json["jobs"][0]["read"]["total_ios"], 6);
     assert_eq!(json["jobs"][0]["job options"]["timing"], "closed=2");
@@ -721,7 +722,7 @@ fn write_amplification_stands_beside_theory() {
         assert!(page.contains(part), "{part}");
     }
     let points: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let points = points.as_array().unwrap();
+    let points = points["points"].as_array().unwrap();
     assert_eq!(points.len(), 4);
     for point in points {
         let (ours, theirs) = (point["measured"].as_f64().unwrap(), point["closed_form"].as_f64().unwrap());
@@ -840,15 +841,13 @@ fn a_volume_is_made_looked_at_and_checked() {
     ] {
         assert!(good(&info).contains(line), "{line}{}", text(&info.stdout));
     }
-    for line in ["volume info v --json", "volume info v --output json"] {
-        let info = place.say(line);
-        let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
-        assert_eq!((&info["capacity_bytes"], &info["kind"]), (&(1 << 30).into(), &"D1".into()));
-        assert_eq!((&info["clean"], &info["content"]["mapped_bytes"]), (&true.into(), &0.into()));
-    }
+    let info = place.say("volume info v --output json");
+    let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
+    assert_eq!((&info["capacity_bytes"], &info["kind"]), (&(1 << 30).into(), &"D1".into()));
+    assert_eq!((&info["clean"], &info["content"]["mapped_bytes"]), (&true.into(), &0.into()));
     let checked = place.say("volume check v");
     assert_eq!(good(&checked), "no problems: 0 pages read, closed, recovery finds 0.0 MiB of the host\n");
-    let checked = place.say("volume check v --json");
+    let checked = place.say("volume check v --output json");
     let checked: serde_json::Value = serde_json::from_str(good(&checked)).unwrap();
     assert_eq!(checked["problems"], serde_json::json!([]));
 }
@@ -921,7 +920,8 @@ fn an_image_is_made_and_checked() {
     );
     good(&place.say(&format!("{line} --force")));
     assert!(std::fs::read(place.0.join("d.img")).unwrap() == bytes, "the same options give the same bytes");
-    let found: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --json"))).unwrap();
+    let found: serde_json::Value =
+        serde_json::from_str(good(&place.say("fsck d.img --output json"))).unwrap();
     assert_eq!((&found["clean"], &found["problems"]), (&true.into(), &serde_json::json!([])));
     let other = place.say("mkfs f2fs e.img --size 256MiB");
     good(&other);
@@ -947,7 +947,7 @@ fn an_ext4_image_is_made_recognised_and_checked() {
     assert_eq!(good(&place.say("fsck d.img")), format!("{volume}, unmounted\n{found}\n"));
     good(&place.say(&format!("{line} --force")));
     assert!(std::fs::read(&path).unwrap() == bytes, "the same options give the same bytes");
-    let json: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --json"))).unwrap();
+    let json: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --output json"))).unwrap();
     assert_eq!((&json["format"], &json["problems"]), (&"ext4".into(), &serde_json::json!([])));
     let mut broken = bytes.clone();
     broken[1024 + 0x78] ^= 1;
@@ -979,4 +979,124 @@ fn a_damaged_image_is_exit_code_1_with_a_list() {
     let (said, end) = damaged(&[(512 * 4096, 0xff), (1024 * 4096, 0xff)]);
     assert!(said.starts_with("mount: no checkpoint pack is valid\n"), "{said}");
     assert_eq!(end, "weir: d.img is damaged: 1 problem\n");
+}
+
+/// A document has the one head that all have; gives the kind that it says it is.
+fn kind_of(document: &str) -> String {
+    let value: serde_json::Value =
+        serde_json::from_str(document).unwrap_or_else(|error| panic!("{error}: {document}"));
+    assert!(
+        document.trim_start_matches('{').trim_start().starts_with("\"schema\":"),
+        "what a document is stands first: {document}"
+    );
+    let schema = value["schema"].as_object().unwrap_or_else(|| panic!("no object: {}", value["schema"]));
+    assert_eq!(schema.keys().collect::<Vec<_>>(), ["kind", "version"]);
+    assert!(schema["version"].as_u64().is_some_and(|version| version > 0), "{schema:?}");
+    schema["kind"].as_str().expect("a name").to_owned()
+}
+
+/// Commands that give JSON, the quickest way to have each print some, and the kind of document; those about a running
+/// server are in the test itself.
+const DOCUMENTS: [(&str, &str, &str); 17] = [
+    ("run", "run good.toml -q", "runs"),
+    ("fio", "fio job.fio --device sata-mlc -q", "fio"),
+    ("replay", "replay good.trace --device sata-mlc --device rflush -q", "runs"),
+    ("files", "files varmail,nfiles=50,nthreads=2 --device rflush --runtime 5ms -q", "files"),
+    ("sqlite", "sqlite --device barrier-850 --transactions 5 -q", "sqlite"),
+    ("trace-info", "trace info good.trace", "trace"),
+    ("device-list", "device list", "devices"),
+    ("device-check", "device check shown.toml", "devices"),
+    ("explain", "explain job.fio --device sata-mlc --fill 0.05 -q", "explain"),
+    (
+        "waf",
+        "waf --device amf --set geometry.channels=1 --over-provisioning 0.3 --settle 0.1 --measure 0.1 -q",
+        "waf",
+    ),
+    ("reproduce", "reproduce rflush --study threads -q", "reproduce"),
+    ("volume-info", "volume info v", "volume"),
+    ("volume-check", "volume check v", "volume-check"),
+    ("fsck", "fsck d.img", "fsck"),
+    ("crash", "crash --device tiny-d1 --states 500 -q", "crash"),
+    ("crash-files", "crash files --count 1 -q", "crash-files"),
+    (
+        "crash-sqlite",
+        "crash sqlite --journal wal --count 1 --cuts-each 2 --transactions 4 -q",
+        "crash-sqlite",
+    ),
+];
+
+#[test]
+fn every_command_gives_json_by_one_option_and_in_one_form() {
+    let place = Place::new("json");
+    good(&place.say("man --out-dir pages"));
+    let mut commands: Vec<String> = Vec::new();
+    for name in std::fs::read_dir(place.0.join("pages")).unwrap() {
+        let name = name.unwrap().file_name().into_string().unwrap();
+        let page = std::fs::read_to_string(place.0.join("pages").join(&name)).unwrap();
+        let words = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
+        assert!(!words.contains("\n--json"), "{name}: the option is --output json");
+        if words.contains("\n--output") {
+            commands.push(name.trim_start_matches("weir-").trim_end_matches(".1").to_owned());
+        } else {
+            assert!(!words.contains("JSON") || name == "weir.1", "{name} gives JSON in another way");
+        }
+    }
+    commands.sort();
+    let mut known: Vec<&str> = DOCUMENTS.iter().map(|(command, ..)| *command).collect();
+    known.extend(["check", "cut", "rerun", "serve", "top"]);
+    known.sort_unstable();
+    assert_eq!(commands, known, "a command that gives JSON is tried here");
+    std::fs::write(place.0.join("shown.toml"), good(&place.say("device show sata-mlc"))).unwrap();
+    good(&place.say("volume create v --device sata-mlc --capacity 1GiB"));
+    good(&place.say("mkfs ext4 d.img --size 64MiB"));
+    for (command, line, kind) in DOCUMENTS {
+        let output = place.say(&format!("{line} --output json"));
+        assert_eq!(kind_of(good(&output)), kind, "{command}");
+        let (name, rest) = line.split_once(' ').unwrap();
+        let refused = place.say(&format!("{line} --json"));
+        assert_eq!(refused.status.code(), Some(2), "{name} {rest}");
+        assert!(text(&refused.stderr).contains("expected --output json"), "{}", text(&refused.stderr));
+    }
+    assert_eq!(kind_of(good(&place.say("run good.toml -q --output fio-json"))), "fio");
+    let found = place.say("crash --device tiny-d1 --planted early-flush -q --output json");
+    let report: serde_json::Value = serde_json::from_str(text(&found.stdout)).unwrap();
+    let again = place.weir(&[
+        "crash",
+        "--replay",
+        report["violations"][0]["token"].as_str().unwrap(),
+        "--output",
+        "json",
+    ]);
+    assert_eq!(kind_of(text(&again.stdout)), "crash-replay");
+    // Mounting is up to the machine.
+    if place.say("check --verify true -- true").status.success() {
+        let checked = place.say("check --verify true -q --output json -- touch {}/a");
+        assert_eq!(kind_of(good(&checked)), "check");
+    }
+}
+
+#[test]
+fn a_server_speaks_json_line_by_line() {
+    use std::io::BufRead as _;
+    let place = Place::new("json-serve");
+    let line = "serve low-latency-slc --unix disk.sock --record session.rec --output json";
+    let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(line.split(' '))
+        .current_dir(&place.0)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    let ready = lines.next().unwrap().unwrap();
+    assert_eq!(kind_of(&ready), "serve-ready");
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    assert_eq!(ready["exports"][0]["device"], "low-latency-slc");
+    let control = ready["control"].as_str().unwrap();
+    assert_eq!(kind_of(good(&place.say(&format!("top {control} --output json")))), "status");
+    assert_eq!(kind_of(good(&place.say("cut disk.sock --output json"))), "cut");
+    assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap().success());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(rest.iter().map(|line| kind_of(line)).collect::<Vec<_>>(), ["serve"]);
+    server.wait().unwrap();
+    assert_eq!(kind_of(good(&place.say("rerun session.rec --output json"))), "rerun");
 }
