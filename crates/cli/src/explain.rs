@@ -10,7 +10,7 @@ use crate::args::{PatternArg, PreconditionArg, ResultArgs, real, whole};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
-use crate::output::{check, print_or_write};
+use crate::output::{check, print_or_write, stopped};
 use crate::progress::Watch;
 use crate::run::{load, stem, thousands, threads};
 use clap::{Args, ValueEnum};
@@ -137,24 +137,28 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
     let outcomes =
         experiment.run_traced(threads(args.results.jobs), cancel, &|report| watch.report(report), &wanted);
     watch.finish();
-    let outcomes: Vec<_> = outcomes.into_iter().collect::<Option<_>>().ok_or(Failure::Interrupted)?;
-    if outcomes.iter().any(|(outcome, _)| outcome.stopped) {
-        return Err(Failure::Interrupted);
-    }
+    let in_part = outcomes.iter().flatten().filter(|(outcome, _)| outcome.stopped).count();
+    let through = outcomes.iter().flatten().count() - in_part;
+    let is_stopped = through < cells;
     let mut text = String::new();
     let mut runs = Vec::new();
-    for (cell, (outcome, findings)) in outcomes.iter().enumerate() {
+    let begun = outcomes.iter().enumerate().filter_map(|(cell, outcome)| Some((cell, outcome.as_ref()?)));
+    for (cell, (outcome, findings)) in begun {
         let ledger = findings.as_ref().and_then(|findings| findings.ledger.as_ref());
         let ledger = ledger.expect("each run was asked for a ledger");
         let run = Run { experiment: &experiment, cell, ledger, tail: args.slowest };
         match (args.request, args.results.shape.is_json()) {
             (Some(number), json) => {
-                let request = ledger.found().ok_or_else(|| {
-                    Failure::Usage(format!(
+                let Some(request) = ledger.found() else {
+                    // It may have come later.
+                    if is_stopped {
+                        return Err(Failure::Interrupted);
+                    }
+                    return Err(Failure::Usage(format!(
                         "--request {number}: there is none with this number: {} requests completed, counted from 0",
                         thousands(outcome.requests)
-                    ))
-                })?;
+                    )));
+                };
                 if json {
                     runs.push(run.head(request_json(request)));
                 } else {
@@ -167,6 +171,9 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
     }
     if args.results.shape.is_json() {
         text = json::pretty(json::Kind::Explain, &json!({ "runs": runs }))?;
+    }
+    if is_stopped {
+        return stopped(through, cells, in_part, || Ok(text));
     }
     print_or_write(args.results.out.as_deref(), &text)
 }

@@ -10,11 +10,11 @@ use crate::progress::{Cost, Watch};
 use crate::report;
 use flashweir_lab::experiment::{self, Experiment};
 use flashweir_lab::precondition::Mode;
-use flashweir_lab::results::{Grouping, RunResult, device_table, fio_json, job_table, write_csv};
+use flashweir_lab::results::{Grouping, RunResult, device_table, fio_json, job_table, log_files, write_csv};
 use flashweir_lab::scenario::{Fault, Scenario, Source, WorkloadConfig};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 /// The shape of what is printed.
@@ -157,12 +157,32 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
         let made = report::of_scenario(experiment.scenario(), notes, &results);
         failed.note(made.and_then(|page| write(path, page)));
     }
+    for (path, content) in logs(&experiment, &outcomes) {
+        failed.note(write(&path, content));
+    }
     failed.note(timeline.finish(findings.iter().flatten(), common.quiet));
     if !common.quiet {
         say(speed(&outcomes, cost));
     }
     failed.note(failures(&experiment, &outcomes));
     failed.outcome()
+}
+
+/// fio's logs of all runs, by the names that the job files give; where there are several runs each has its own before the name.
+fn logs(experiment: &Experiment, outcomes: &[experiment::Outcome]) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    for (cell, outcome) in outcomes.iter().enumerate() {
+        for (name, content) in log_files(&outcome.logs) {
+            let mut path = PathBuf::from(name);
+            if outcomes.len() > 1 {
+                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let run = experiment.cell_name(cell).replace(", ", "-").replace([' ', '/'], "-");
+                path.set_file_name(format!("{run}-{file}"));
+            }
+            files.push((path, content));
+        }
+    }
+    files
 }
 
 /// How many worlds run at once.

@@ -1100,3 +1100,78 @@ fn a_server_speaks_json_line_by_line() {
     server.wait().unwrap();
     assert_eq!(kind_of(good(&place.say("rerun session.rec --output json"))), "rerun");
 }
+
+#[test]
+fn fio_writes_its_logs_and_ends_when_steady() {
+    let place = Place::new("logs");
+    let job = "[global]\nrw=randrw\nbs=(2*2k)\nfilesize=${SIZE}\nsize=64k\nwrite_bw_log=out\nwrite_lat_log=out\n\
+               [a]\n[b]\nwrite_iops_log\nlog_offset=1\n";
+    std::fs::write(place.0.join("logs.fio"), job).unwrap();
+    let run = |arguments: &str| {
+        Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(arguments.split(' '))
+            .env("SIZE", "1m")
+            .current_dir(&place.0)
+            .output()
+            .unwrap()
+    };
+    let before = place.names();
+    good(&run("fio logs.fio --device sata-mlc -q"));
+    let mut names = place.names();
+    names.retain(|name| !before.contains(name));
+    let expected = ["b_iops.2", "out_bw.1", "out_bw.2", "out_clat.1", "out_clat.2", "out_lat.1", "out_lat.2"];
+    let mut expected: Vec<String> =
+        expected.iter().chain(&["out_slat.1", "out_slat.2"]).map(|name| format!("{name}.log")).collect();
+    expected.sort();
+    assert_eq!(names, expected);
+    let read = |name: &str| -> Vec<Vec<u64>> {
+        let text = std::fs::read_to_string(place.0.join(name)).unwrap();
+        text.lines().map(|line| line.split(", ").map(|word| word.parse().unwrap()).collect()).collect()
+    };
+    let (bandwidth, latency) = (read("out_bw.1.log"), read("out_clat.1.log"));
+    assert_eq!((bandwidth.len(), latency.len()), (16, 16), "64 KiB in requests of 4 KiB");
+    for (bandwidth, latency) in bandwidth.iter().zip(&latency) {
+        assert_eq!((bandwidth.len(), bandwidth[3], bandwidth[2] < 2), (5, 4096, true));
+        assert_eq!(bandwidth[1], 4_096_000_000 / latency[1]);
+    }
+    assert!(read("b_iops.2.log").iter().all(|line| line.len() == 6 && line[1] == 1 && line[4] < 1 << 20));
+    good(&run("fio logs.fio --device sata-mlc --device rflush -q"));
+    assert!(place.names().contains(&"rflush-logs-out_bw.2.log".to_owned()), "{:?}", place.names());
+
+    let job = "[s]\nrw=randread\ntime_based\nruntime=10d\nss=iops_slope:1%\nss_dur=100ms\nss_interval=10ms\n\
+               write_iops_log=steady\nlog_avg_msec=10\n";
+    std::fs::write(place.0.join("steady.fio"), job).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(good(&place.say("fio steady.fio --device sata-mlc -q --output json"))).unwrap();
+    let (steady, read_iops) = (&json["jobs"][0]["steadystate"], &json["jobs"][0]["read"]["iops"]);
+    assert_eq!((&steady["attained"], &steady["ss"]), (&1.into(), &"iops_slope:1%".into()));
+    assert_eq!(steady["data"]["iops"].as_array().unwrap().len(), 10);
+    let (mean, iops) = (steady["data"]["iops_mean"].as_f64().unwrap(), read_iops.as_f64().unwrap());
+    assert!((mean / iops - 1.0).abs() < 0.2, "{mean} {iops}");
+    assert!(json["jobs"][0]["job_runtime"].as_u64().unwrap() < 10_000);
+    assert!(std::fs::read_to_string(place.0.join("steady_iops.1.log")).unwrap().starts_with("10, "));
+}
+
+#[test]
+fn an_interrupt_shows_what_was_explained_and_which_claims_were_judged() {
+    let place = Place::new("interrupt-explain");
+    std::fs::write(place.0.join("long.fio"), "[j]\nrw=randread\niodepth=4\ntime_based\nruntime=10d\n")
+        .unwrap();
+    let interrupted = |after: &str, line: &str| {
+        Command::new("timeout")
+            .args(["--preserve-status", "--signal=INT", after, env!("CARGO_BIN_EXE_weir")])
+            .args(line.split(' '))
+            .current_dir(&place.0)
+            .output()
+            .unwrap()
+    };
+    let output = interrupted("4", "explain long.fio --device barrier-ufs --precondition none");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(text(&output.stderr).starts_with("weir: stopped: 0 of 1 runs are through, 1 in part\n"));
+    assert!(text(&output.stdout).contains("latency"), "{}", text(&output.stdout));
+    // The first study takes less than a second, all of them minutes.
+    let output = interrupted("25", "reproduce rflush --jobs 1 -q");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("runs are through"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("claims inside their bands"), "{}", text(&output.stdout));
+}

@@ -15,7 +15,7 @@ mod options;
 mod tests;
 
 use crate::precondition::Mode;
-use crate::results::RunResult;
+use crate::results::{IoLog, RunResult};
 use crate::scenario::{Run, Scenario, Source};
 use crate::timeline::{Findings, Ledger, Perfetto, Timeline};
 use crate::workload::fio::{FioError, FioJob, JobSpec, Sizes, parse_job_file};
@@ -108,6 +108,8 @@ pub struct Outcome {
     pub errors: u64,
     /// The first of these errors.
     pub first_error: Option<String>,
+    /// The logs that jobs asked for.
+    pub logs: Vec<IoLog>,
     /// The run was stopped before its end: it measured less than was asked for.
     pub stopped: bool,
 }
@@ -324,9 +326,10 @@ impl Experiment {
         let (errors, first_error) = world.errors();
         let first_error = first_error.map(str::to_owned);
         let device = &self.scenario.devices[run.device].name;
+        let logs = world.take_logs();
         let (result, _) = world.finish(device, &self.scenario.workloads[run.workload].name, run.seed);
         report(Stage::Done, Some(1.0));
-        (Outcome { result, requests, errors, first_error, stopped: !finished }, findings)
+        (Outcome { result, requests, errors, first_error, logs, stopped: !finished }, findings)
     }
 }
 

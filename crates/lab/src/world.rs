@@ -6,7 +6,7 @@
 //! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the
 //! world panics; nothing happens after the last job has ended but what the device owes.
 
-use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
+use crate::results::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::{Kind, Request, Step, Workload};
 use flashweir_core::random::mix;
@@ -41,6 +41,9 @@ struct Job {
     in_flight: u32,
     wake: Option<Instant>,
     recorder: Option<Recorder>,
+    log: Option<Box<IoLog>>,
+    /// Number among the jobs of the course.
+    sampled_as: usize,
     queue: u16,
     /// Last completion.
     ended: Instant,
@@ -118,6 +121,8 @@ impl World {
             in_flight: 0,
             wake: None,
             recorder: None,
+            log: None,
+            sampled_as: 0,
             queue: (i % usize::from(queues)) as u16,
             ended: Instant::ZERO,
         });
@@ -156,7 +161,15 @@ impl World {
 
     /// Keeps the course of the run, which has not begun, for [`RunResult::course`]. Nothing else changes by it.
     pub fn keep_course(&mut self) {
-        let sampler = Sampler::over_time(Snapshot::of(&self.device, Instant::ZERO));
+        let mut sampler = Sampler::over_time(Snapshot::of(&self.device, Instant::ZERO));
+        let mut names: BTreeMap<u32, String> = BTreeMap::new();
+        for setup in self.jobs.iter().map(|job| &job.setup).filter(|setup| setup.stats) {
+            names.entry(setup.report_group).or_insert_with(|| setup.name.clone());
+        }
+        for job in &mut self.jobs {
+            job.sampled_as = names.keys().take_while(|group| **group < job.setup.report_group).count();
+        }
+        sampler.keep_apart(names.into_values().collect());
         self.sample_at = Instant::from_nanos(sampler.due());
         self.sampler = Some(Box::new(sampler));
     }
@@ -263,6 +276,8 @@ impl World {
                 if self.jobs[job].setup.group == group && self.jobs[job].started.is_none() {
                     self.jobs[job].started = Some(now);
                     self.jobs[job].ended = now;
+                    let log = self.jobs[job].setup.workload.log();
+                    self.jobs[job].log = log.map(|spec| Box::new(IoLog::new(spec, now)));
                     self.poll(now, job);
                 }
             }
@@ -401,13 +416,18 @@ impl World {
             sampler.completed(now);
             if entry.setup.stats {
                 let began = request.intended.min(submitted);
-                sampler.record(request.kind, u64::from(request.blocks) * 512, now.since(began));
+                let bytes = u64::from(request.blocks) * 512;
+                sampler.record_of(entry.sampled_as, request.kind, bytes, now.since(began));
             }
         }
         let measured = entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now);
         if measured && let Some(recorder) = &mut entry.recorder {
             let bytes = u64::from(request.blocks) * 512;
             recorder.record(request.kind, bytes, request.intended.min(submitted), submitted, now);
+            if let Some(log) = &mut entry.log {
+                let place = [request.lba.0 * 512, bytes];
+                log.record(request.kind, place, [request.intended.min(submitted), submitted, now]);
+            }
         }
         if let Some(timeline) = &mut self.timeline {
             timeline.seen(now, u64::from(at), measured && entry.setup.stats);
@@ -437,6 +457,12 @@ impl World {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The logs that jobs asked for, in the order of the jobs.
+    pub fn take_logs(&mut self) -> Vec<IoLog> {
+        let logs = self.jobs.iter_mut().filter_map(|job| Some(job.log.take()?.finish(job.ended)));
+        logs.collect()
     }
 
     /// Ends the world and gives what it measured, and the device.
@@ -477,7 +503,8 @@ impl World {
         for job in self.jobs.into_iter().filter(|job| job.setup.stats) {
             let ended = job.ended;
             let recorder = job.recorder.unwrap_or_else(|| Recorder::new(ended, self.interval));
-            let finished = recorder.finish(&job.setup.name, job.setup.options, ended);
+            let mut finished = recorder.finish(&job.setup.name, job.setup.options, ended);
+            finished.steady_state = job.setup.workload.steady_state();
             merged.entry(job.setup.report_group).or_default().push(finished);
         }
         result.jobs = merged.values().filter_map(|jobs| crate::results::JobResult::merge(jobs)).collect();

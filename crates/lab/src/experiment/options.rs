@@ -4,7 +4,7 @@
 //! except for those that readers look for: `rw`, `bs`, `iodepth` and `size`.
 
 use crate::workload::fio::{
-    Direction, Distribution, JobSpec, Mix, Process, Rate, Sequencer, Sizes, Walk, Zone,
+    Direction, Distribution, JobSpec, LogSpec, Mix, Process, Rate, Sequencer, Sizes, Walk, Zone,
 };
 use crate::workload::trace::{Fit, ReplayConfig, Timing, Trace};
 use flashweir_core::Duration;
@@ -45,10 +45,34 @@ pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
             set(name, every.to_string());
         }
     }
+    logs(&spec.log, &mut set);
+    if let Some(steady) = &spec.steady {
+        let percent = if steady.is_percent { "%" } else { "" };
+        let slope = if steady.is_slope { "_slope" } else { "" };
+        let what = if steady.is_bandwidth { "bw" } else { "iops" };
+        set("steadystate", format!("{what}{slope}:{}{percent}", steady.limit));
+        set("steadystate_duration", time(steady.window));
+        if steady.ramp > Duration::ZERO {
+            set("steadystate_ramp_time", time(steady.ramp));
+        }
+    }
     if let Some(seed) = spec.seed {
         set("randseed", seed.to_string());
     }
     options
+}
+
+fn logs(log: &LogSpec, set: &mut impl FnMut(&str, String)) {
+    let names =
+        [("write_bw_log", &log.bandwidth), ("write_lat_log", &log.latency), ("write_iops_log", &log.iops)];
+    for (option, name) in names {
+        if let Some(name) = name {
+            set(option, name.clone());
+        }
+    }
+    if log.is_wanted() && log.average > Duration::ZERO {
+        set("log_avg_msec", (log.average.as_nanos() / 1_000_000).to_string());
+    }
 }
 
 /// How a trace is replayed.

@@ -12,6 +12,7 @@
 use super::distribution::{Distribution, Percentile, Summary};
 use super::run::{DeviceTotals, Interval, JobResult, KindResult, MetricValue, RunResult};
 use crate::workload::Kind;
+use crate::workload::fio::SteadyState;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -125,6 +126,8 @@ struct Job {
     latency_target: u32,
     latency_percentile: f64,
     latency_window: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steadystate: Option<SteadyState>,
 }
 
 #[derive(Serialize)]
@@ -218,6 +221,7 @@ impl Job {
             latency_target: 0,
             latency_percentile: 100.0,
             latency_window: 0,
+            steadystate: job.steady_state.clone(),
         }
     }
 }

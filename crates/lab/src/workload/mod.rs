@@ -13,6 +13,7 @@ pub mod trace;
 
 pub(crate) use flashweir_core::signal;
 
+use fio::{LogSpec, SteadyState};
 use flashweir_core::{Duration, Instant, Lba};
 
 /// What a request does. Ranges are in 512-byte blocks.
@@ -73,6 +74,16 @@ pub trait Workload: std::fmt::Debug + Send {
     fn measured(&self, now: Instant) -> bool {
         let _ = now;
         true
+    }
+
+    /// The logs that are to be kept of it.
+    fn log(&self) -> Option<LogSpec> {
+        None
+    }
+
+    /// What came of its search for a steady state, if it had one.
+    fn steady_state(&self) -> Option<SteadyState> {
+        None
     }
 
     /// The time that the workload is meant to run, if it has one, for a progress bar.

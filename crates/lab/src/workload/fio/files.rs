@@ -9,7 +9,7 @@
 //! Deliberately absent: `opendir`, formats of names, other orders of files.
 
 use super::error::{Fault, FioError};
-use super::parse::{Section, sections};
+use super::parse::{Section, expanded, sections};
 use super::resolve::{SYNCHRONOUS, jobs_of};
 use super::spec::JobSpec;
 use super::value::{self, KbBase};
@@ -59,7 +59,8 @@ struct Draft {
 /// The first thing in the file that is wrong or cannot be simulated, with its line.
 pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioError> {
     let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
-    let mut sections = sections(text).map_err(place)?;
+    let text = expanded(text, &|name| std::env::var(name).ok()).map_err(place)?;
+    let mut sections = sections(&text).map_err(place)?;
     let mut base = KbBase::Binary;
     let mut global = Draft::default();
     let mut drafts = Vec::new();

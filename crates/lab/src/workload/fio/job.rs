@@ -10,10 +10,14 @@
 //! of the group before are done.
 
 use super::distribution::{Picker, Sweep};
-use super::spec::{Direction, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Walk};
+use super::spec::{
+    Direction, JobSpec, Limits, LogSpec, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Walk,
+};
+use super::steady::{Search, SteadyState};
 use crate::workload::{Kind, Request, Step, Workload};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant, Lba, Stream};
+use std::collections::BTreeMap;
 
 /// The low bits of a token say what its completion means.
 const CLASS_BITS: u32 = 2;
@@ -205,7 +209,16 @@ pub struct FioJob {
     think_at: Instant,
     think_from: Instant,
     counts_from: Instant,
+    steady: Option<Box<Sought>>,
     spec: Box<JobSpec>,
+}
+
+/// The search for a steady state, and what is in flight.
+#[derive(Clone, Debug)]
+struct Sought {
+    search: Search,
+    /// Blocks by token.
+    flights: BTreeMap<u32, u32>,
 }
 
 /// Counts to a number again and again.
@@ -295,6 +308,7 @@ impl FioJob {
             think_at: Instant::MAX,
             think_from: Instant::ZERO,
             counts_from: if ramps { Instant::MAX } else { Instant::ZERO },
+            steady: None,
             spec: Box::new(spec),
         }
     }
@@ -324,6 +338,8 @@ impl FioJob {
         for pace in self.lanes.iter_mut().filter_map(|lane| lane.pace.as_mut()) {
             pace.due = now;
         }
+        let search = self.spec.steady.map(|rule| Search::new(rule, ramp_ends));
+        self.steady = search.map(|search| Box::new(Sought { search, flights: BTreeMap::new() }));
         self.arm_pause(now);
         self.phase = Phase::Running;
     }
@@ -457,6 +473,10 @@ impl FioJob {
         } else if self.think_left == 0 {
             self.begin_pause(intended);
         }
+        let token = self.token(class);
+        if let Some(sought) = &mut self.steady {
+            sought.flights.insert(token, place.blocks);
+        }
         Request {
             kind: match direction {
                 Direction::Read => Kind::Read,
@@ -467,7 +487,7 @@ impl FioJob {
             blocks: place.blocks,
             fua: writes && self.spec.fua,
             intended,
-            token: self.token(class),
+            token,
         }
     }
 
@@ -620,6 +640,14 @@ impl Workload for FioJob {
     fn completed(&mut self, now: Instant, token: u32) {
         assert!(self.in_flight > 0, "a completion belongs to a request in flight");
         self.in_flight -= 1;
+        if let Some(sought) = &mut self.steady
+            && let Some(blocks) = sought.flights.remove(&token)
+            && sought.search.completed(now, u64::from(blocks) * LBA_BYTES)
+        {
+            // Steady: the time is over, and nothing is looked at any more.
+            self.ends_at = self.ends_at.min(now);
+            sought.flights.clear();
+        }
         match token & ((1 << CLASS_BITS) - 1) {
             CLASS_FLUSH => match self.phase {
                 Phase::Flushing { last: true } => self.phase = Phase::Ended,
@@ -639,6 +667,14 @@ impl Workload for FioJob {
 
     fn measured(&self, now: Instant) -> bool {
         self.spec.stats && now >= self.counts_from
+    }
+
+    fn log(&self) -> Option<LogSpec> {
+        self.spec.log.is_wanted().then(|| self.spec.log.clone())
+    }
+
+    fn steady_state(&self) -> Option<SteadyState> {
+        Some(self.steady.as_ref()?.search.found())
     }
 
     fn planned(&self) -> Option<Duration> {

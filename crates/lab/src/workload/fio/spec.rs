@@ -196,6 +196,51 @@ pub struct Limits {
     pub runtime: Option<Duration>,
 }
 
+/// The logs of fio that a job asks for, by the names that their files begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSpec {
+    /// Bandwidth.
+    pub bandwidth: Option<String>,
+    /// Latency: in all, to submission, to completion.
+    pub latency: Option<String>,
+    /// Requests per second.
+    pub iops: Option<String>,
+    /// A line for each window of this length; zero for a line for each request.
+    pub average: Duration,
+    /// Windows have the largest latency instead of the mean.
+    pub is_max: bool,
+    /// Lines have the offset of the request.
+    pub has_offset: bool,
+    /// Number of the job in names of files, from 1; none where jobs share files.
+    pub number: Option<u32>,
+}
+
+impl LogSpec {
+    /// Whether there is something to log.
+    pub fn is_wanted(&self) -> bool {
+        self.bandwidth.is_some() || self.latency.is_some() || self.iops.is_some()
+    }
+}
+
+/// When a job counts as steady, which ends it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steady {
+    /// Bandwidth in bytes per second counts, not requests per second.
+    pub is_bandwidth: bool,
+    /// The slope of a line through the values counts, not the largest distance from their mean.
+    pub is_slope: bool,
+    /// What it has to stay below.
+    pub limit: f64,
+    /// The limit is in per cent of the mean.
+    pub is_percent: bool,
+    /// Length of the rolling window.
+    pub window: Duration,
+    /// Time between two values.
+    pub interval: Duration,
+    /// Time at the start that is not looked at.
+    pub ramp: Duration,
+}
+
 /// One job of a job file; clones made by `numjobs` are jobs of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
@@ -259,4 +304,8 @@ pub struct JobSpec {
     pub rate_ignore_thinktime: bool,
     /// Takes the place of the world's seed.
     pub seed: Option<u64>,
+    /// Logs.
+    pub log: LogSpec,
+    /// Ends the job when it is steady.
+    pub steady: Option<Steady>,
 }
