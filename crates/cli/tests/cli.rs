@@ -1175,3 +1175,43 @@ fn an_interrupt_shows_what_was_explained_and_which_claims_were_judged() {
     assert!(text(&output.stderr).contains("runs are through"), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("claims inside their bands"), "{}", text(&output.stdout));
 }
+
+#[test]
+fn fio_reads_back_what_it_wrote_and_compares_it() {
+    let place = Place::new("verify");
+    let job = "[v]\nrw=randwrite\nbs=4k\nsize=4m\niodepth=8\nverify=crc32c\nend_fsync=1\n";
+    std::fs::write(place.0.join("verify.fio"), job).unwrap();
+    let read = |file: &str| -> serde_json::Value {
+        serde_json::from_str(good(&place.say(&format!("fio {file} --device sata-mlc -q --output json"))))
+            .unwrap()
+    };
+    let json = read("verify.fio");
+    let job = &json["jobs"][0];
+    assert_eq!((&job["write"]["total_ios"], &job["read"]["total_ios"]), (&1024.into(), &1024.into()));
+    std::fs::write(place.0.join("plain.fio"), "[v]\nrw=randwrite\nbs=4k\nsize=4m\nverify=md5\ndo_verify=0\n")
+        .unwrap();
+    assert_eq!(read("plain.fio")["jobs"][0]["read"]["total_ios"], 0);
+    // Two jobs in one place: as in fio, one of them finds what the other wrote.
+    let both = "[global]\nrw=write\nbs=4k\nsize=1m\nverify=crc32c\n[a]\n[b]\n";
+    std::fs::write(place.0.join("both.fio"), both).unwrap();
+    let output = place.say("fio both.fio --device sata-mlc -q");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("reads back something else at"), "{}", text(&output.stderr));
+    for (options, wrong) in [
+        (
+            "rw=randread\nverify=md5",
+            "`verify` reads back what the job itself has written, and it writes nothing",
+        ),
+        (
+            "rw=write\nbs=512\nverify=md5",
+            "`verify` compares whole mapping units: expected writes that are multiples of 4",
+        ),
+        ("rw=write\nverify=rot13", "cannot be `rot13`: expected none, null, md5"),
+        ("rw=write\nverify_backlog=8", "what was written is read back at the end"),
+    ] {
+        std::fs::write(place.0.join("wrong.fio"), format!("[w]\nsize=1m\n{options}\n")).unwrap();
+        let output = place.say("fio wrong.fio --device sata-mlc");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(wrong), "{wrong}: {}", text(&output.stderr));
+    }
+}

@@ -9,6 +9,7 @@
 use crate::results::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::{Kind, Request, Step, Workload};
+use flashweir_core::command::{Done, Payload, pattern};
 use flashweir_core::random::mix;
 use flashweir_core::{Agenda, Command, Data, Duration, Instant, Link, Lpn, Op};
 use flashweir_device::{Device, DeviceMetrics, Effect, Event, NandMetrics};
@@ -42,11 +43,31 @@ struct Job {
     wake: Option<Instant>,
     recorder: Option<Recorder>,
     log: Option<Box<IoLog>>,
+    /// The write that each mapping unit had last, where the job reads them back.
+    versions: Option<BTreeMap<u64, u64>>,
     /// Number among the jobs of the course.
     sampled_as: usize,
     queue: u16,
     /// Last completion.
     ended: Instant,
+}
+
+impl Job {
+    /// What is wrong with `units`, which were read back, if anything is.
+    fn difference(&self, request: &Request, units: &[Payload], lbas_per_unit: u64) -> Option<String> {
+        let versions = self.versions.as_ref()?;
+        if request.kind != Kind::Read || !self.setup.workload.is_verification(request.token) {
+            return None;
+        }
+        let first = request.lba.0 / lbas_per_unit;
+        let is_wrong = |(unit, payload): &(u64, &Payload)| {
+            let expected = versions.get(unit).map(|number| Payload::Tag(pattern(*number, Lpn(*unit))));
+            expected.is_some_and(|expected| expected != **payload)
+        };
+        let (unit, _) = (first..).zip(units).find(is_wrong)?;
+        let at = unit * lbas_per_unit * 512;
+        Some(format!("verify: [{}] reads back something else at {at} than it wrote", self.setup.name))
+    }
 }
 
 /// A request between submission and completion.
@@ -122,6 +143,7 @@ impl World {
             wake: None,
             recorder: None,
             log: None,
+            versions: None,
             sampled_as: 0,
             queue: (i % usize::from(queues)) as u16,
             ended: Instant::ZERO,
@@ -276,7 +298,9 @@ impl World {
                 if self.jobs[job].setup.group == group && self.jobs[job].started.is_none() {
                     self.jobs[job].started = Some(now);
                     self.jobs[job].ended = now;
-                    let log = self.jobs[job].setup.workload.log();
+                    let workload = &self.jobs[job].setup.workload;
+                    let (log, verifies) = (workload.log(), workload.verifies());
+                    self.jobs[job].versions = verifies.then(BTreeMap::new);
                     self.jobs[job].log = log.map(|spec| Box::new(IoLog::new(spec, now)));
                     self.poll(now, job);
                 }
@@ -349,7 +373,12 @@ impl World {
         let op = match kind {
             Kind::Read => Op::Read { lba, blocks },
             Kind::Write => {
-                Op::Write { lba, blocks, data: Data::Pattern(self.requests ^ u64::from(at) << 40) }
+                let number = self.requests ^ u64::from(at) << 40;
+                if let Some(versions) = &mut self.jobs[flight.job as usize].versions {
+                    let units = lba.0 / self.lbas_per_unit..(lba.0 + u64::from(blocks)) / self.lbas_per_unit;
+                    versions.extend(units.map(|unit| (unit, number)));
+                }
+                Op::Write { lba, blocks, data: Data::Pattern(number) }
             }
             Kind::Trim => Op::Trim { lba, blocks },
             Kind::WriteZeroes => Op::WriteZeroes { lba, blocks },
@@ -386,9 +415,15 @@ impl World {
                         (Kind::Read, Ok(_)) => u64::from(request.blocks) * 512,
                         _ => 0,
                     };
-                    if let Err(error) = completion.result {
+                    let job = &self.jobs[self.flights[flight as usize].job as usize];
+                    let wrong = match &completion.result {
+                        Err(error) => Some(error.to_string()),
+                        Ok(Done::Data(units)) => job.difference(request, units, self.lbas_per_unit),
+                        Ok(_) => None,
+                    };
+                    if let Some(wrong) = wrong {
                         self.errors += 1;
-                        self.first_error.get_or_insert_with(|| error.to_string());
+                        self.first_error.get_or_insert(wrong);
                     }
                     let seen = self.link.complete(now, up);
                     self.agenda.at(seen, Moment::Complete(flight));

@@ -1,10 +1,10 @@
 //! The options of a job as text, under the names and in the units of fio, for what reads fio's JSON.
 //!
 //! A job file may write one thing in many ways; here each has one. Options that have their default are left out
-//! except for those that readers look for: `rw`, `bs`, `iodepth` and `size`.
+//! except for those that readers look for: `rw`, `bs`, `iodepth`, `numjobs` and `size`.
 
 use crate::workload::fio::{
-    Direction, Distribution, JobSpec, LogSpec, Mix, Process, Rate, Sequencer, Sizes, Walk, Zone,
+    Direction, Distribution, JobSpec, LogSpec, Mix, Process, Rate, Sequencer, Sizes, Verify, Walk, Zone,
 };
 use crate::workload::trace::{Fit, ReplayConfig, Timing, Trace};
 use flashweir_core::Duration;
@@ -20,6 +20,7 @@ pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
     set("name", spec.name.clone());
     set("rw", access(spec));
     set("iodepth", spec.iodepth.to_string());
+    set("numjobs", spec.numjobs.to_string());
     set("size", size(spec.region.blocks * LBA_BYTES));
     let (name, value) = sizes(spec);
     set(name, value);
@@ -44,6 +45,9 @@ pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
         if every > 0 {
             set(name, every.to_string());
         }
+    }
+    if let Some(verify) = spec.verify {
+        set("verify", if verify == Verify::Compare { "meta" } else { "null" }.into());
     }
     logs(&spec.log, &mut set);
     if let Some(steady) = &spec.steady {

@@ -348,7 +348,8 @@ pub(super) fn headline(report: &Report<'_>, study: &Study<'_>, figures: &mut Vec
 
 /// A value with three digits.
 fn short(unit: Unit, value: f64) -> String {
-    unit.label(value, value.abs() / 200.0)
+    let step = if value == 0.0 { 1.0 } else { 10f64.powf(value.abs().log10().floor() - 2.0) };
+    unit.label((value / step).round() * step, step)
 }
 
 /// How many requests each job got done, and how long the slow ones took.

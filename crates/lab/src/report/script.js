@@ -256,8 +256,11 @@ function compare(a, b) {
   return String(a).localeCompare(String(b));
 }
 function copy(text) {
-  if (navigator.clipboard && isSecureContext) return navigator.clipboard.writeText(text);
-  // A page that was opened as a file has no clipboard of its own.
+  if (navigator.clipboard) navigator.clipboard.writeText(text).catch(() => copyBySelection(text));
+  else copyBySelection(text);
+}
+// Where a page may not write to the clipboard it may still copy what is selected.
+function copyBySelection(text) {
   const area = document.createElement('textarea');
   area.value = text;
   document.body.append(area);

@@ -512,6 +512,9 @@ mod tests {
         sampler.record(Kind::Write, 512, end.since(Instant::ZERO));
         sampler.sample(plain(1));
         let column = &sampler.columns[0];
-        assert_eq!((column.kinds[0][kind_index(Kind::Write)].count, column.in_flight_ns), (1, end.as_nanos()));
+        assert_eq!(
+            (column.kinds[0][kind_index(Kind::Write)].count, column.in_flight_ns),
+            (1, end.as_nanos())
+        );
     }
 }

@@ -76,6 +76,17 @@ pub trait Workload: std::fmt::Debug + Send {
         true
     }
 
+    /// Whether what it reads back is to be compared with what it wrote.
+    fn verifies(&self) -> bool {
+        false
+    }
+
+    /// Whether this request reads something back.
+    fn is_verification(&self, token: u32) -> bool {
+        let _ = token;
+        false
+    }
+
     /// The logs that are to be kept of it.
     fn log(&self) -> Option<LogSpec> {
         None

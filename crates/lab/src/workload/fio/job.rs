@@ -11,7 +11,7 @@
 
 use super::distribution::{Picker, Sweep};
 use super::spec::{
-    Direction, JobSpec, Limits, LogSpec, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Walk,
+    Direction, JobSpec, Limits, LogSpec, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Verify, Walk,
 };
 use super::steady::{Search, SteadyState};
 use crate::workload::{Kind, Request, Step, Workload};
@@ -27,6 +27,8 @@ const CLASS_IO: u32 = 0;
 const CLASS_FLUSH: u32 = 1;
 /// A trim whose range is to be written next.
 const CLASS_TRIM_OF_PAIR: u32 = 2;
+/// A read of what was written.
+const CLASS_VERIFY: u32 = 3;
 
 /// Where the job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ enum Phase {
     },
     /// Pauses until an instant.
     Thinking(Instant),
+    /// Reads back what was written.
+    Verifying,
     /// Makes no requests ever again.
     Ended,
 }
@@ -59,6 +63,8 @@ enum Then {
     Think,
     /// A flush, then the end.
     LastFlush,
+    /// Reads of what was written, then the end.
+    Verify,
 }
 
 /// The two halves of a trim and a write of the same range.
@@ -210,6 +216,8 @@ pub struct FioJob {
     think_from: Instant,
     counts_from: Instant,
     steady: Option<Box<Sought>>,
+    /// Blocks by place, of writes that will be read back.
+    written: Option<BTreeMap<u64, u32>>,
     spec: Box<JobSpec>,
 }
 
@@ -309,6 +317,7 @@ impl FioJob {
             think_from: Instant::ZERO,
             counts_from: if ramps { Instant::MAX } else { Instant::ZERO },
             steady: None,
+            written: spec.verify.map(|_| BTreeMap::new()),
             spec: Box::new(spec),
         }
     }
@@ -359,7 +368,34 @@ impl FioJob {
     /// The phase of a job that will make no more I/O.
     fn finish(&mut self) {
         let flush = self.spec.end_fsync && self.wrote;
-        self.phase = if flush { Phase::Draining(Then::LastFlush) } else { Phase::Ended };
+        self.phase = if flush { Phase::Draining(Then::LastFlush) } else { self.closing() };
+    }
+
+    /// What comes when everything is written, and flushed if that was asked for.
+    fn closing(&self) -> Phase {
+        let has_written = self.written.as_ref().is_some_and(|written| !written.is_empty());
+        if has_written { Phase::Draining(Then::Verify) } else { Phase::Ended }
+    }
+
+    /// The next read of what was written; `None` if there is none left.
+    fn verify(&mut self, now: Instant) -> Option<Step> {
+        if self.in_flight >= self.iodepth {
+            return Some(Step::Blocked);
+        }
+        let next = self.written.as_mut().filter(|_| now < self.ends_at).and_then(BTreeMap::pop_first);
+        match next {
+            Some((first, blocks)) => {
+                self.in_flight += 1;
+                let (lba, token) = (Lba(self.region.first.0 + first), self.token(CLASS_VERIFY));
+                let request = Request { kind: Kind::Read, lba, blocks, fua: false, intended: now, token };
+                Some(Step::Submit(request))
+            }
+            None if self.in_flight > 0 => Some(Step::Blocked),
+            None => {
+                self.phase = Phase::Ended;
+                None
+            }
+        }
     }
 
     #[inline]
@@ -462,6 +498,10 @@ impl FioJob {
         let mut flush = false;
         if writes {
             self.wrote = true;
+            if let Some(written) = &mut self.written {
+                let longest = written.entry(place.first).or_insert(0);
+                *longest = (*longest).max(place.blocks);
+            }
             let (fsync, fdatasync) = (self.fsync.step(), self.fdatasync.step());
             flush = fsync || fdatasync;
         }
@@ -536,6 +576,12 @@ impl FioJob {
             Then::LastFlush => {
                 self.phase = Phase::Flushing { last: true };
                 Some(self.flush(now))
+            }
+            Then::Verify => {
+                // As in fio, the time begins anew.
+                self.ends_at = self.spec.limits.runtime.map_or(Instant::MAX, |span| now.saturating_add(span));
+                self.phase = Phase::Verifying;
+                None
             }
             Then::Flush | Then::Think if self.exhausted(now) => {
                 self.finish();
@@ -628,6 +674,7 @@ impl Workload for FioJob {
                     self.resume(now);
                     None
                 }
+                Phase::Verifying => self.verify(now),
                 Phase::Ended => Some(Step::Done),
             };
             if let Some(step) = step {
@@ -650,7 +697,7 @@ impl Workload for FioJob {
         }
         match token & ((1 << CLASS_BITS) - 1) {
             CLASS_FLUSH => match self.phase {
-                Phase::Flushing { last: true } => self.phase = Phase::Ended,
+                Phase::Flushing { last: true } => self.phase = self.closing(),
                 Phase::Flushing { last: false } if self.think_left == 0 => self.begin_pause(now),
                 Phase::Flushing { last: false } => self.phase = Phase::Running,
                 _ => unreachable!("a flush is alone in flight"),
@@ -667,6 +714,14 @@ impl Workload for FioJob {
 
     fn measured(&self, now: Instant) -> bool {
         self.spec.stats && now >= self.counts_from
+    }
+
+    fn verifies(&self) -> bool {
+        self.spec.verify == Some(Verify::Compare)
+    }
+
+    fn is_verification(&self, token: u32) -> bool {
+        token & ((1 << CLASS_BITS) - 1) == CLASS_VERIFY
     }
 
     fn log(&self) -> Option<LogSpec> {

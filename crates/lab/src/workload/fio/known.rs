@@ -78,6 +78,8 @@ const SUPPORTED: &[&str] = &[
     "log_max_value",
     "log_offset",
     "per_job_logs",
+    "verify",
+    "do_verify",
     "steadystate",
     "steadystate_duration",
     "steadystate_ramp_time",
@@ -113,7 +115,8 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("trim_percentage", "0", "reads do not turn into trims; use rw=trimwrite"),
     ("nrfiles", "1", "the device is one file; divide it with `offset` and `size`"),
     ("create_only", "0", "there are no files to create"),
-    ("verify_only", "0", "data is not read back and compared"),
+    ("verify_only", "0", "a job reads back what it has written itself"),
+    ("verify_backlog", "0", "what was written is read back at the end"),
     ("sprandom", "0", "the preconditioning pattern is not modelled"),
     ("write_mode", "write", "other forms of write are not modelled"),
     ("num_range", "1", "a trim has one range"),
@@ -126,13 +129,10 @@ const REFUSED: &[(&str, &str, &str)] = &[
 /// Options that are left out for a reason worth telling.
 const IGNORED: &[(&str, &[&str])] = &[
     (
-        "nothing is read back and compared",
+        "contents are compared whole, whatever their header and form",
         &[
-            "verify",
-            "do_verify",
             "verify_async",
             "verify_async_cpus",
-            "verify_backlog",
             "verify_backlog_batch",
             "verify_dump",
             "verify_fatal",

@@ -6,7 +6,7 @@
 use super::error::Fault;
 use super::known::{self, Fate};
 use super::parse::{Entry, Section};
-use super::spec::{Direction, Process, Sequencer};
+use super::spec::{Direction, Process, Sequencer, Verify};
 use super::value::{self, Amount, KbBase};
 use flashweir_core::Duration;
 use flashweir_core::units::LBA_BYTES;
@@ -100,6 +100,8 @@ pub(super) struct Draft {
     pub(super) log_max: bool,
     pub(super) log_offset: bool,
     pub(super) per_job_logs: bool,
+    pub(super) verify: Option<Verify>,
+    pub(super) do_verify: bool,
     /// Bandwidth or not, slope or not, limit, per cent or not.
     pub(super) steady: Option<(bool, bool, f64, bool)>,
     pub(super) steady_window: Duration,
@@ -166,6 +168,8 @@ impl Default for Draft {
             log_max: false,
             log_offset: false,
             per_job_logs: true,
+            verify: None,
+            do_verify: true,
             steady: None,
             steady_window: Duration::ZERO,
             steady_interval: Duration::from_secs(1),
@@ -438,6 +442,8 @@ impl Draft {
             "fdatasync" => self.fdatasync = count(value, 0, u32::MAX)?,
             "end_fsync" => self.end_fsync = flag(value)?,
             "fsync_on_close" => self.fsync_on_close = flag(value)?,
+            "verify" => self.verify = verify(value)?,
+            "do_verify" => self.do_verify = flag(value)?,
             "writefua" => self.write_fua = flag(value)?,
             "sync" => {
                 self.sync = choice(
@@ -561,6 +567,36 @@ impl Draft {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+}
+
+/// The kinds of header differ in the work of a processor, which is not modelled.
+fn verify(value: &str) -> Result<Option<Verify>, Expected> {
+    const HEADERS: [&str; 18] = [
+        "md5",
+        "crc64",
+        "crc32c",
+        "crc32c-intel",
+        "crc32",
+        "crc16",
+        "crc7",
+        "xxhash",
+        "sha512",
+        "sha256",
+        "sha1",
+        "sha3-224",
+        "sha3-256",
+        "sha3-384",
+        "sha3-512",
+        "meta",
+        "pattern",
+        "pattern_hdr",
+    ];
+    match value {
+        "none" | "0" => Ok(None),
+        "null" => Ok(Some(Verify::Read)),
+        header if HEADERS.contains(&header) => Ok(Some(Verify::Compare)),
+        _ => Err(format!("none, null, {}", HEADERS.join(", "))),
     }
 }
 

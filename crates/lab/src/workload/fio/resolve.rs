@@ -6,7 +6,8 @@ use super::error::{Fault, FioError};
 use super::options::{Access, Draft, Law};
 use super::parse::{Section, expanded, sections};
 use super::spec::{
-    Direction, Distribution, JobSpec, Limits, LogSpec, Mix, Rate, Region, Sizes, Steady, Think, Walk, Zone,
+    Direction, Distribution, JobSpec, Limits, LogSpec, Mix, Rate, Region, Sizes, Steady, Think, Verify, Walk,
+    Zone,
 };
 use super::value::Amount;
 use flashweir_core::units::LBA_BYTES;
@@ -141,6 +142,9 @@ impl Resolver<'_> {
                 draft.iodepth
             ));
         }
+        if draft.verify.is_some() && draft.do_verify && draft.loops > 1 {
+            warn("`verify` reads back once, after all loops".into());
+        }
         if draft.steady.is_some() && draft.steady_window == Duration::ZERO {
             warn("`steadystate` has no effect without `steadystate_duration`".into());
         }
@@ -247,6 +251,7 @@ impl Resolver<'_> {
             name: self.name(),
             description: draft.description.clone(),
             clone,
+            numjobs: draft.numjobs,
             stream: String::new(),
             stonewall_group: 0,
             report_group: 0,
@@ -277,6 +282,7 @@ impl Resolver<'_> {
             process: draft.process,
             rate_ignore_thinktime: draft.rate_ignore_thinktime,
             seed: draft.seed,
+            verify: self.verify()?,
             log: self.log(),
             steady: self.steady()?,
         })
@@ -313,6 +319,17 @@ impl Resolver<'_> {
             requests: draft.number_ios.filter(|_| !endless).map(|requests| requests.saturating_mul(pairs)),
             runtime: draft.runtime,
         })
+    }
+
+    fn verify(&self) -> Result<Option<Verify>, Fault> {
+        let Some(verify) = self.draft.verify.filter(|_| self.draft.do_verify) else { return Ok(None) };
+        match self.mix() {
+            Mix::TrimWrite => self.conflict("`verify` of what is trimmed in between is not modelled"),
+            mix if !mix.uses(Direction::Write) => {
+                self.conflict("`verify` reads back what the job itself has written, and it writes nothing")
+            }
+            _ => Ok(Some(verify)),
+        }
     }
 
     /// Logs; the numbering gives the number in their names.

@@ -222,6 +222,15 @@ impl LogSpec {
     }
 }
 
+/// What a job does with what it has written, when all is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Reads it back and compares it.
+    Compare,
+    /// Only reads it back.
+    Read,
+}
+
 /// When a job counts as steady, which ends it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
@@ -250,6 +259,8 @@ pub struct JobSpec {
     pub description: String,
     /// Which clone of its section this is, from 0.
     pub clone: u32,
+    /// How many clones there are, itself included.
+    pub numjobs: u32,
     /// Name of the job's randomness, unique in the file.
     pub stream: String,
     /// Jobs of one group run together, groups one after the other, from 0 (`stonewall`).
@@ -304,6 +315,8 @@ pub struct JobSpec {
     pub rate_ignore_thinktime: bool,
     /// Takes the place of the world's seed.
     pub seed: Option<u64>,
+    /// Reads back what was written.
+    pub verify: Option<Verify>,
     /// Logs.
     pub log: LogSpec,
     /// Ends the job when it is steady.
