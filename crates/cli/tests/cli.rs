@@ -1105,7 +1105,7 @@ fn a_server_speaks_json_line_by_line() {
 fn fio_writes_its_logs_and_ends_when_steady() {
     let place = Place::new("logs");
     let job = "[global]\nrw=randrw\nbs=(2*2k)\nfilesize=${SIZE}\nsize=64k\nwrite_bw_log=out\nwrite_lat_log=out\n\
-               [a]\n[b]\nwrite_iops_log\nlog_offset=1\n";
+               [a]\nwrite_lat_log\n[b]\nwrite_iops_log\nlog_offset=1\n";
     std::fs::write(place.0.join("logs.fio"), job).unwrap();
     let run = |arguments: &str| {
         Command::new(env!("CARGO_BIN_EXE_weir"))
@@ -1137,6 +1137,13 @@ fn fio_writes_its_logs_and_ends_when_steady() {
     assert!(read("b_iops.2.log").iter().all(|line| line.len() == 6 && line[1] == 1 && line[4] < 1 << 20));
     good(&run("fio logs.fio --device sata-mlc --device rflush -q"));
     assert!(place.names().contains(&"rflush-logs-out_bw.2.log".to_owned()), "{:?}", place.names());
+
+    // The last window is whole though the last request of it was earlier.
+    let job = "[w]\nrw=read\nrate_iops=100\ntime_based\nruntime=1\nwrite_iops_log\nlog_avg_msec=100\n";
+    std::fs::write(place.0.join("windows.fio"), job).unwrap();
+    good(&place.say("fio windows.fio --device sata-mlc -q"));
+    let windows: Vec<[u64; 2]> = read("w_iops.1.log").iter().map(|line| [line[0], line[1]]).collect();
+    assert_eq!(windows, (1..=10).map(|window| [window * 100, 100]).collect::<Vec<_>>());
 
     let job = "[s]\nrw=randread\ntime_based\nruntime=10d\nss=iops_slope:1%\nss_dur=100ms\nss_interval=10ms\n\
                write_iops_log=steady\nlog_avg_msec=10\n";

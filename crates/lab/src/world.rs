@@ -39,6 +39,8 @@ struct Job {
     setup: JobSetup,
     started: Option<Instant>,
     done: bool,
+    /// When it had nothing more to submit.
+    done_at: Instant,
     in_flight: u32,
     wake: Option<Instant>,
     recorder: Option<Recorder>,
@@ -139,6 +141,7 @@ impl World {
             setup,
             started: None,
             done: false,
+            done_at: Instant::ZERO,
             in_flight: 0,
             wake: None,
             recorder: None,
@@ -324,7 +327,10 @@ impl World {
                     assert!(self.jobs[job].in_flight > 0, "a job waits for a completion that cannot come");
                     return;
                 }
-                Step::Done => self.jobs[job].done = true,
+                Step::Done => {
+                    self.jobs[job].done = true;
+                    self.jobs[job].done_at = now;
+                }
             }
         }
     }
@@ -496,7 +502,8 @@ impl World {
 
     /// The logs that jobs asked for, in the order of the jobs.
     pub fn take_logs(&mut self) -> Vec<IoLog> {
-        let logs = self.jobs.iter_mut().filter_map(|job| Some(job.log.take()?.finish(job.ended)));
+        let logs =
+            self.jobs.iter_mut().filter_map(|job| Some(job.log.take()?.finish(job.ended.max(job.done_at))));
         logs.collect()
     }
 

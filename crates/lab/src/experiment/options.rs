@@ -56,6 +56,9 @@ pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
         let what = if steady.is_bandwidth { "bw" } else { "iops" };
         set("steadystate", format!("{what}{slope}:{}{percent}", steady.limit));
         set("steadystate_duration", time(steady.window));
+        if steady.interval != Duration::from_secs(1) {
+            set("steadystate_check_interval", time(steady.interval));
+        }
         if steady.ramp > Duration::ZERO {
             set("steadystate_ramp_time", time(steady.ramp));
         }
@@ -74,8 +77,16 @@ fn logs(log: &LogSpec, set: &mut impl FnMut(&str, String)) {
             set(option, name.clone());
         }
     }
-    if log.is_wanted() && log.average > Duration::ZERO {
+    if log.average > Duration::ZERO {
         set("log_avg_msec", (log.average.as_nanos() / 1_000_000).to_string());
+    }
+    for (option, value) in [("log_offset", log.has_offset), ("log_max_value", log.is_max)] {
+        if value {
+            set(option, "1".into());
+        }
+    }
+    if log.number.is_none() {
+        set("per_job_logs", "0".into());
     }
 }
 

@@ -491,9 +491,17 @@ impl Draft {
     /// Logs.
     fn set_log(&mut self, option: &str, value: &str) -> Applied {
         match option {
-            "write_bw_log" => self.log_bw = Some(value.into()),
-            "write_lat_log" => self.log_lat = Some(value.into()),
-            "write_iops_log" => self.log_iops = Some(value.into()),
+            // Without a value a name that was given before stays, as in fio.
+            "write_bw_log" | "write_lat_log" | "write_iops_log" => {
+                let name = match option {
+                    "write_bw_log" => &mut self.log_bw,
+                    "write_lat_log" => &mut self.log_lat,
+                    _ => &mut self.log_iops,
+                };
+                if name.is_none() || !value.is_empty() {
+                    *name = Some(value.into());
+                }
+            }
             "log_avg_msec" => {
                 let ms = value::integer(value).filter(|ms| *ms <= 86_400_000);
                 self.log_average =

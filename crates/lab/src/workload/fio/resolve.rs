@@ -675,14 +675,14 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_warned_about() {
-        let text = "[global]\nioengine=psync\ndirect=1\n[w]\niodepth=8\nverify=crc32c\nrandrepeat=0\nsize=4mib\n\
+        let text = "[global]\nioengine=psync\ndirect=1\n[w]\niodepth=8\nverify_fatal=1\nrandrepeat=0\nsize=4mib\n\
                     rw=randrw\nbs=4k,8k\ntime_based\nzonemode=none\n";
         assert_eq!(
             parse(text).unwrap().warnings,
             [
                 "job.fio:2: `ioengine` in [global] has no meaning on a simulated device and is ignored",
                 "job.fio:3: `direct` in [global] has no meaning on a simulated device and is ignored",
-                "job.fio:6: `verify` in [w] is ignored: nothing is read back and compared",
+                "job.fio:6: `verify_fatal` in [w] is ignored: contents are compared whole, whatever their header and form",
                 "job.fio:7: `randrepeat=0` in [w] is ignored: the seed of the world decides whether runs differ",
                 "job.fio:8: `4mib` counts in powers of 1000, as in fio with kb_base=1024",
                 "job.fio:4: [w] `time_based` has no effect without `runtime`",
