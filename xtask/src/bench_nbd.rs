@@ -94,7 +94,7 @@ pub(crate) fn fio_iops(target: &[&str], rw: &str, depth: u32, seconds: u32) -> R
 
 fn weir(arguments: &[&str], socket: &Path) -> Result<Server, String> {
     let mut command = Command::new(published("weir"));
-    command.arg("serve").args(arguments).arg("--json").arg("--unix").arg(socket);
+    command.arg("serve").args(arguments).args(["--output", "json"]).arg("--unix").arg(socket);
     Server::start(command, socket)
 }
 
@@ -149,8 +149,8 @@ pub(crate) fn latency() -> Result<Latency, String> {
     let server = weir(&["mqsim-small-ideal", "--precondition", "instant"], &socket)?;
     server.iops("randread", 1, 5)?;
     let text = server.end()?;
-    let json = text.find('{').map_or("", |at| &text[at..]);
-    let status: Value = serde_json::from_str(json).map_err(|error| format!("weir serve: {error}: {text}"))?;
+    let last = text.lines().last().unwrap_or_default();
+    let status: Value = serde_json::from_str(last).map_err(|error| format!("weir serve: {error}: {text}"))?;
     let disk = &status["disks"][0];
     let number = |value: &Value| value.as_f64().ok_or_else(|| format!("no number in {status}"));
     let read = disk["kinds"].as_array().and_then(|kinds| kinds.iter().find(|kind| kind["kind"] == "read"));

@@ -8,6 +8,7 @@
 use crate::ext4;
 use crate::f2fs;
 use crate::file_pairs;
+use crate::fio_formats;
 use crate::host::{built, on_path, out_dir, root, seed};
 use crate::live_cuts;
 use crate::mount;
@@ -104,6 +105,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     ext4::JUDGES.steps(steps, seed);
     serve::JUDGES.steps(steps, seed);
     mount::JUDGES.steps(steps, seed);
+    fio_formats::JUDGES.steps(steps, seed);
     Ok(())
 }
 

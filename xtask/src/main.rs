@@ -17,6 +17,7 @@ mod evidence;
 mod ext4;
 mod f2fs;
 mod file_pairs;
+mod fio_formats;
 mod host;
 mod judges;
 mod live_cuts;
@@ -38,6 +39,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   f2fs-judges [NAME...]    the F2FS format before its own tools and the Linux kernel; without a name: all
   ext4-judges [NAME...]    the ext4 format before its own tools and the Linux kernel; without a name: all
   mount-judges [NAME...]   programs, test suites and power cuts on `weir mount`; without a name: all
+  fio-judges [NAME...]     our logs beside those of fio; fio-plot draws them and our JSON
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars, profile dist; --check fails where a bar is missed
   dist [--uncommitted]     an archive to publish: program, completions, manual, licences, and its SHA-256
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         ["f2fs-judges", rest @ ..] => f2fs::JUDGES.run(rest),
         ["ext4-judges", rest @ ..] => ext4::JUDGES.run(rest),
         ["mount-judges", rest @ ..] => mount::JUDGES.run(rest),
+        ["fio-judges", rest @ ..] => fio_formats::JUDGES.run(rest),
         ["bench", rest @ ..] => bench::run(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["dist", rest @ ..] => dist::run(rest),

@@ -152,15 +152,8 @@ pub(crate) struct ResultArgs {
     /// What runs at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    pub(crate) output: InfoOutput,
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs,
     /// Write the results to this file instead of stdout; it appears whole or not at all
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) out: Option<PathBuf>,
@@ -269,12 +262,12 @@ pub(crate) struct RunArgs {
     pub(crate) common: Common,
 }
 
-/// The shape of what `weir fio` and `weir replay` print, with fio's names.
+/// The shape of what `weir fio` and `weir replay` print; fio's own name for a table is understood, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FioOutput {
     /// Tables for people
-    #[value(alias = "table")]
-    Normal,
+    #[value(alias = "normal")]
+    Table,
     /// The JSON of fio; with several devices one object with everything: {"runs": [...]}
     #[value(alias = "fio-json")]
     Json,
@@ -305,8 +298,14 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_enum, default_value_t = PatternArg::Random, help_heading = "State of the device")]
     pub(crate) pattern: PatternArg,
     /// What to print
-    #[arg(long, alias = "output", value_name = "SHAPE", default_value = "normal", help_heading = "Output")]
-    pub(crate) output_format: FioOutput,
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: FioOutput,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -364,7 +363,7 @@ impl PatternArg {
   weir fio job.fio --device sata-mlc --device my.toml               side by side
   weir fio job.fio --device rflush --set buffer.mode=write-through
   weir fio job.fio --device sata-mlc --overwrite 2                  a device that has been in use
-  weir fio job.fio --device sata-mlc --output-format json | fio-plot ...
+  weir fio job.fio --device sata-mlc --output json --out fio.json        for fio-plot
   weir fio job.fio --device sata-mlc --report figures.html
 
 The device is full before the job starts, as fio's files are laid out before it reads them. Job files are fio's own: \
@@ -499,25 +498,45 @@ pub(crate) enum TraceCommand {
         trace: PathBuf,
         #[command(flatten)]
         read: ReadArgs,
-        /// What to print
-        #[arg(long, alias = "output-format", value_name = "SHAPE", default_value = "table")]
-        output: InfoOutput,
+        #[command(flatten)]
+        shape: ShapeArgs,
     },
 }
 
+/// What a command prints its results as; the same option everywhere.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ShapeArgs {
+    /// What to print
+    #[arg(
+        long,
+        alias = "output-format",
+        value_name = "SHAPE",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    pub(crate) output: Shape,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum InfoOutput {
-    /// Lines for people
+pub(crate) enum Shape {
+    /// Tables and lines for people
     #[value(alias = "normal")]
     Table,
-    /// One JSON object
+    /// JSON for programs; docs/output.md says what all documents have in common
     Json,
+}
+
+impl ShapeArgs {
+    /// Whether programs are to read it.
+    pub(crate) fn is_json(self) -> bool {
+        self.output == Shape::Json
+    }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
     /// The presets in a table
-    List,
+    List(ShapeArgs),
     /// The text of a preset, with the source of every value; a start for a device file of your own
     Show {
         /// Name of the preset
@@ -529,6 +548,8 @@ pub(crate) enum DeviceCommand {
         /// The file
         #[arg(value_name = "FILE.toml")]
         file: PathBuf,
+        #[command(flatten)]
+        shape: ShapeArgs,
     },
 }
 
@@ -588,15 +609,8 @@ pub(crate) struct WafArgs {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    pub(crate) output: InfoOutput,
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs,
     /// Write a page with figures to this file: HTML that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
@@ -648,15 +662,8 @@ pub(crate) struct ReproduceArgs {
     /// Runs at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    pub(crate) output: InfoOutput,
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs,
     /// Write a page with figures to this file: HTML that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,

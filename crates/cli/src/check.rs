@@ -6,11 +6,12 @@
 //! Invariants: what is reported depends on the recording, the seed and the answers of that command, not on the number of threads;
 //! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
 
-use crate::args::{InfoOutput, ResultArgs, whole};
+use crate::args::{ResultArgs, Shape, whole};
 use crate::crash_files::{Blocks, write_image};
 use crate::error::{Failure, Outcome, say};
 use crate::files::time;
 use crate::filesystem::{caller, volume_size};
+use crate::json;
 use crate::output::{check, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
@@ -196,9 +197,9 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     })?;
     let report = judge(&bench, &recording, counts, &found, &mut bar, cancel)?;
     bar.clear();
-    let text = match args.results.output {
-        InfoOutput::Table => report.table(),
-        InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
+    let text = match args.results.shape.output {
+        Shape::Table => report.table(),
+        Shape::Json => json::pretty(json::Kind::Check, &report)?,
     };
     print_or_write(args.results.out.as_deref(), &text)?;
     match report.failures.len() {

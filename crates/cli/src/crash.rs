@@ -1,8 +1,9 @@
 //! `weir crash`: the crash laboratory on the command line.
 
-use crate::args::{CrashArgs, CrashCommand, InfoOutput};
+use crate::args::{CrashArgs, CrashCommand, Shape};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
+use crate::json;
 use crate::output::{check, print, print_or_write, stopped};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
@@ -15,7 +16,6 @@ use flashweir_lab::crash::{
     replay,
 };
 use flashweir_lab::spelling::nearest;
-use serde::Serialize;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -32,7 +32,7 @@ pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
         None => {}
     }
     if let Some(token) = &args.replay {
-        return again(token);
+        return again(token, args.results.shape.is_json());
     }
     if let Some(path) = &args.results.out {
         check(path)?;
@@ -84,16 +84,22 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
 }
 
 /// Does again what a token says.
-fn again(token: &str) -> Outcome {
+fn again(token: &str, is_json: bool) -> Outcome {
     let wrong = |error| Failure::Usage(format!("--replay: {error}"));
     let token: Token = token.parse().map_err(wrong)?;
     let replayed = replay(&token).map_err(wrong)?;
-    match &replayed.fault {
-        None => print(&format!("{}\nnothing is wrong\n", replayed.drawing)),
-        Some(fault) => {
-            print(&format!("{}\n", replayed.drawing))?;
-            Err(Failure::Run(format!("violation: {}", describe(fault))))
+    let violation = replayed.fault.as_ref().map(describe);
+    print(&match (is_json, &violation) {
+        (true, violation) => {
+            let content = serde_json::json!({ "drawing": replayed.drawing, "violation": violation });
+            json::pretty(json::Kind::CrashReplay, &content)?
         }
+        (false, None) => format!("{}\nnothing is wrong\n", replayed.drawing),
+        (false, Some(_)) => format!("{}\n", replayed.drawing),
+    })?;
+    match violation {
+        None => Ok(()),
+        Some(violation) => Err(Failure::Run(format!("violation: {violation}"))),
     }
 }
 
@@ -119,9 +125,9 @@ fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outc
         format!("{worlds} worlds, {violations} violations")
     })?;
     bar.clear();
-    let text = match args.results.output {
-        InfoOutput::Json => json(&report)?,
-        InfoOutput::Table => {
+    let text = match args.results.shape.output {
+        Shape::Json => json::pretty(json::Kind::Crash, &report)?,
+        Shape::Table => {
             let mut text = counts(&report);
             for violation in &report.violations {
                 text.push_str(&drawn(violation));
@@ -162,9 +168,9 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
     }
     bar.clear();
     let (killed, all) = (score.killed(), score.mutants.len());
-    let text = match args.results.output {
-        InfoOutput::Json => json(&score)?,
-        InfoOutput::Table => {
+    let text = match args.results.shape.output {
+        Shape::Json => json::pretty(json::Kind::CrashMutants, &score)?,
+        Shape::Table => {
             let mut rows = vec![["planted bug", "found as", "worlds", "states"].map(str::to_owned)];
             rows.extend(score.mutants.iter().map(|mutant| {
                 let found = mutant.killed_by.as_ref().map_or("NOT FOUND".to_owned(), |by| by.what.clone());
@@ -182,10 +188,6 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
         0 => Ok(()),
         left => Err(Failure::Run(format!("{left} of {all} planted bugs were not found"))),
     }
-}
-
-fn json(value: &impl Serialize) -> Outcome<String> {
-    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(Failure::run)
 }
 
 fn speed(args: &CrashArgs, states: u64, begun: Instant) {

@@ -1,8 +1,9 @@
 //! `weir crash files`: the crash laboratory of file systems on the command line.
 
-use crate::args::{CrashFilesArgs, InfoOutput};
+use crate::args::{CrashFilesArgs, Shape};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
+use crate::json;
 use crate::kernel::Kernel;
 use crate::output::{check, print, print_or_write};
 use crate::progress::Bar;
@@ -33,7 +34,7 @@ const HUNT_STATES_EACH: usize = 40;
 /// `weir crash files`.
 pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(token) = &args.replay {
-        return again(token);
+        return again(token, args.results.shape.is_json());
     }
     if let Some(path) = &args.results.out {
         check(path)?;
@@ -63,9 +64,9 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
     });
     bar.clear();
     let report = report.map_err(Failure::usage)?;
-    let text = match args.results.output {
-        InfoOutput::Json => serde_json::to_string_pretty(&report).map_err(Failure::run)? + "\n",
-        InfoOutput::Table => shown(&report),
+    let text = match args.results.shape.output {
+        Shape::Json => json::pretty(json::Kind::CrashFiles, &report)?,
+        Shape::Table => shown(&report),
     };
     if cancel.load(Ordering::Relaxed) {
         // What was found until then counts; that nothing was found says less than it would at the end.
@@ -146,9 +147,11 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
         bar.clear();
     }
     let killed = mutants.iter().filter(|mutant| mutant.killed_by.is_some()).count();
-    let text = match args.results.output {
-        InfoOutput::Json => serde_json::to_string_pretty(&mutants).map_err(Failure::run)? + "\n",
-        InfoOutput::Table => {
+    let text = match args.results.shape.output {
+        Shape::Json => {
+            json::pretty(json::Kind::CrashFilesMutants, &serde_json::json!({ "mutants": mutants }))?
+        }
+        Shape::Table => {
             let mut rows = vec![["planted bug", "found as", "by", "images"].map(str::to_owned)];
             rows.extend(mutants.iter().map(|mutant| {
                 let found = mutant.killed_by.as_ref().map_or("NOT FOUND", |by| by.what.as_str());
@@ -167,15 +170,22 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
 }
 
 /// Does again what a token says.
-fn again(token: &str) -> Outcome {
+fn again(token: &str, is_json: bool) -> Outcome {
     let wrong = |error| Failure::Usage(format!("--replay: {error}"));
     let token: Token = token.parse().map_err(wrong)?;
     let fault = replay(&token).map_err(wrong)?;
-    for (index, op) in token.ops.0.iter().enumerate() {
-        print(&format!("{index:>3}  {op}\n"))?;
+    let operations = token.ops.0.iter().map(ToString::to_string);
+    if is_json {
+        let content = serde_json::json!({
+            "operations": operations.collect::<Vec<_>>(), "violation": fault.as_ref().map(|fault| fault.what()),
+        });
+        print(&json::pretty(json::Kind::CrashFilesReplay, &content)?)?;
+    } else {
+        let lines: String = operations.enumerate().map(|(index, op)| format!("{index:>3}  {op}\n")).collect();
+        print(&format!("{lines}{}", if fault.is_none() { "nothing is wrong\n" } else { "" }))?;
     }
     match fault {
-        None => print("nothing is wrong\n"),
+        None => Ok(()),
         Some(fault) => Err(Failure::Run(format!("violation: {}", fault.what()))),
     }
 }

@@ -1,8 +1,9 @@
 //! `weir crash sqlite`: power cuts below SQLite on the command line.
 
-use crate::args::{InfoOutput, ResultArgs, whole};
+use crate::args::{ResultArgs, Shape, whole};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
+use crate::json;
 use crate::output::{check, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
@@ -112,11 +113,9 @@ pub(crate) fn command(args: &CrashSqliteArgs, cancel: &AtomicBool) -> Outcome {
         all.push(Explored { format, plan, flush, report: report.map_err(Failure::usage)? });
     }
     bar.clear();
-    let text = match args.results.output {
-        InfoOutput::Json => {
-            serde_json::to_string_pretty(&serde_json::json!({ "runs": all })).map_err(Failure::run)? + "\n"
-        }
-        InfoOutput::Table => shown(args, &all),
+    let text = match args.results.shape.output {
+        Shape::Json => json::pretty(json::Kind::CrashSqlite, &serde_json::json!({ "runs": all }))?,
+        Shape::Table => shown(args, &all),
     };
     print_or_write(args.results.out.as_deref(), &text)?;
     let made: u64 = all.iter().map(|explored| explored.report.totals.made).sum();

@@ -2,6 +2,7 @@
 
 use crate::args::DeviceCommand;
 use crate::error::{Failure, Outcome, unreadable};
+use crate::json;
 use crate::output::print;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::{BufferMode, DeviceConfig};
@@ -9,6 +10,7 @@ use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
 use flashweir_lab::scenario::{Fault, Scenario, read_device};
 use flashweir_lab::spelling::nearest;
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -75,16 +77,22 @@ fn unknown_preset(name: &str) -> Failure {
 /// `weir device`.
 pub(crate) fn command(command: &DeviceCommand) -> Outcome {
     match command {
-        DeviceCommand::List => print(&list()),
+        DeviceCommand::List(shape) => {
+            let all = presets::all();
+            print(&if shape.is_json() { described(&all)? } else { list() })
+        }
         DeviceCommand::Show { name } => match presets::text(name) {
             Some(text) => print(text),
             None => Err(unknown_preset(name)),
         },
-        DeviceCommand::Check { file } => {
+        DeviceCommand::Check { file, shape } => {
             let name = file.display().to_string();
             let text = std::fs::read_to_string(file).map_err(|error| unreadable(&name, &error))?;
             let config = read_device(&name, &text).map_err(Failure::usage)?;
-            print(&format!("{name}: valid\n\n{}", describe(&config)))
+            print(&match shape.is_json() {
+                true => described(&[config])?,
+                false => format!("{name}: valid\n\n{}", describe(&config)),
+            })
         }
     }
 }
@@ -105,6 +113,19 @@ fn promise(config: &DeviceConfig) -> &'static str {
         BufferMode::WriteBack => "write-back",
         BufferMode::PowerLossProtected => "power-loss-protected",
     }
+}
+
+/// Devices with all their keys.
+fn described(devices: &[DeviceConfig]) -> Outcome<String> {
+    #[derive(Serialize)]
+    struct Device<'a> {
+        capacity_bytes: u64,
+        #[serde(flatten)]
+        config: &'a DeviceConfig,
+    }
+    let of = |config| Device { capacity_bytes: user_bytes(config), config };
+    let all: Vec<_> = devices.iter().map(of).collect();
+    json::pretty(json::Kind::Devices, &serde_json::json!({ "devices": all }))
 }
 
 /// The presets in a table.

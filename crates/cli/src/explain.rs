@@ -6,10 +6,11 @@
 //! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are
 //! small everywhere are put together, not left out.
 
-use crate::args::{InfoOutput, PatternArg, PreconditionArg, ResultArgs, real, whole};
+use crate::args::{PatternArg, PreconditionArg, ResultArgs, real, whole};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
-use crate::output::{check, print_or_write};
+use crate::json;
+use crate::output::{check, print_or_write, stopped};
 use crate::progress::Watch;
 use crate::run::{load, stem, thousands, threads};
 use clap::{Args, ValueEnum};
@@ -39,7 +40,7 @@ const NAMED: usize = 3;
   weir explain job.fio --device consumer-tlc-nvme                     all, the median, the slowest 0.1 %
   weir explain job.fio --device sata-mlc --overwrite 2 --kind write --slowest 1%
   weir explain job.fio --device sata-mlc --overwrite 2 --request 4711      its time line
-  weir explain scenarios/first-look.toml --json
+  weir explain scenarios/first-look.toml --output json
 
 The same run as under `weir fio` or `weir run`, with every nanosecond of every request accounted for. Where a request has \
 several parts, the chain that ended last counts: what it waited for, back to its arrival. Rows add up to the latency. \
@@ -81,9 +82,6 @@ pub(crate) struct ExplainArgs {
     pattern: Option<PatternArg>,
     #[command(flatten)]
     results: ResultArgs,
-    /// Short for --output json
-    #[arg(long, help_heading = "Output")]
-    json: bool,
 }
 
 /// A kind of request.
@@ -139,24 +137,28 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
     let outcomes =
         experiment.run_traced(threads(args.results.jobs), cancel, &|report| watch.report(report), &wanted);
     watch.finish();
-    let outcomes: Vec<_> = outcomes.into_iter().collect::<Option<_>>().ok_or(Failure::Interrupted)?;
-    if outcomes.iter().any(|(outcome, _)| outcome.stopped) {
-        return Err(Failure::Interrupted);
-    }
+    let in_part = outcomes.iter().flatten().filter(|(outcome, _)| outcome.stopped).count();
+    let through = outcomes.iter().flatten().count() - in_part;
+    let is_stopped = through < cells;
     let mut text = String::new();
     let mut runs = Vec::new();
-    for (cell, (outcome, findings)) in outcomes.iter().enumerate() {
+    let begun = outcomes.iter().enumerate().filter_map(|(cell, outcome)| Some((cell, outcome.as_ref()?)));
+    for (cell, (outcome, findings)) in begun {
         let ledger = findings.as_ref().and_then(|findings| findings.ledger.as_ref());
         let ledger = ledger.expect("each run was asked for a ledger");
         let run = Run { experiment: &experiment, cell, ledger, tail: args.slowest };
-        match (args.request, args.is_json()) {
+        match (args.request, args.results.shape.is_json()) {
             (Some(number), json) => {
-                let request = ledger.found().ok_or_else(|| {
-                    Failure::Usage(format!(
+                let Some(request) = ledger.found() else {
+                    // It may have come later.
+                    if is_stopped {
+                        return Err(Failure::Interrupted);
+                    }
+                    return Err(Failure::Usage(format!(
                         "--request {number}: there is none with this number: {} requests completed, counted from 0",
                         thousands(outcome.requests)
-                    ))
-                })?;
+                    )));
+                };
                 if json {
                     runs.push(run.head(request_json(request)));
                 } else {
@@ -167,17 +169,13 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
             (None, false) => text += &run.report(),
         }
     }
-    if args.is_json() {
-        text = serde_json::to_string_pretty(&json!({ "runs": runs })).map_err(Failure::run)?;
-        text.push('\n');
+    if args.results.shape.is_json() {
+        text = json::pretty(json::Kind::Explain, &json!({ "runs": runs }))?;
+    }
+    if is_stopped {
+        return stopped(through, cells, in_part, || Ok(text));
     }
     print_or_write(args.results.out.as_deref(), &text)
-}
-
-impl ExplainArgs {
-    fn is_json(&self) -> bool {
-        self.json || self.results.output == InfoOutput::Json
-    }
 }
 
 /// The scenario, or one job file on the devices of the command line.

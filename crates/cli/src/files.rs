@@ -1,8 +1,9 @@
 //! `weir files`: workloads on the files of a file system on a device, several at once.
 
-use crate::args::{InfoOutput, ResultArgs, whole};
+use crate::args::{ResultArgs, Shape, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome, say, unreadable};
+use crate::json;
 use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::{stem, thousands};
@@ -298,12 +299,9 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     });
     let results: Vec<FilesResult> =
         results.into_iter().flatten().collect::<Result<_, _>>().map_err(Failure::run)?;
-    let text = || match args.results.output {
-        InfoOutput::Table => Ok(results.iter().map(lines).collect::<Vec<_>>().join("\n")),
-        InfoOutput::Json => {
-            let all = serde_json::json!({ "runs": results });
-            Ok(format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?))
-        }
+    let text = || match args.results.shape.output {
+        Shape::Table => Ok(results.iter().map(lines).collect::<Vec<_>>().join("\n")),
+        Shape::Json => json::pretty(json::Kind::Files, &serde_json::json!({ "runs": results })),
     };
     if results.len() < setups.len() {
         return stopped(results.len(), setups.len(), 0, text);

@@ -1,10 +1,11 @@
 //! `weir mkfs` and `weir fsck`: file systems in image files.
 
-use crate::args::whole;
+use crate::args::{ShapeArgs, whole};
 use crate::devices::size;
 use crate::error::{Failure, Outcome};
+use crate::json;
 use crate::output::{print, temporary};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use flashweir_core::Bytes;
 use flashweir_fs::format::{Error, Format, Problem, Time};
 use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, block_on, bytes_of};
@@ -128,20 +129,8 @@ pub(crate) struct FsckArgs {
     /// An image file or a block device with an F2FS or ext4 volume
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
-    /// What to print
-    #[arg(long, value_name = "SHAPE", default_value = "table")]
-    output: FsckOutput,
-    /// Short for --output json
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FsckOutput {
-    /// Lines for people
-    Table,
-    /// One JSON object
-    Json,
+    #[command(flatten)]
+    shape: ShapeArgs,
 }
 
 pub(crate) fn volume_size(text: &str) -> Result<Bytes, String> {
@@ -356,8 +345,7 @@ pub(crate) fn fsck(args: &FsckArgs) -> Outcome {
         },
         checked => checked.map_err(|error| failure(path, &error))?,
     };
-    let json = args.json || args.output == FsckOutput::Json;
-    print(&if json { json_text(path, &checked) } else { lines(&checked) })?;
+    print(&if args.shape.is_json() { json_text(path, &checked)? } else { lines(&checked) })?;
     match checked.problems.len() as u64 + checked.untold {
         0 => Ok(()),
         1 => Err(Failure::Run(format!("{shown} is damaged: 1 problem"))),
@@ -467,7 +455,7 @@ fn lines(checked: &Checked) -> String {
     text + &checked.text
 }
 
-fn json_text(path: &Path, checked: &Checked) -> String {
+fn json_text(path: &Path, checked: &Checked) -> Outcome<String> {
     let problem = |problem: &Problem| json!({ "name": problem.name, "what": problem.what });
     let mut map = object(json!({
         "image": path.display().to_string(),
@@ -475,5 +463,5 @@ fn json_text(path: &Path, checked: &Checked) -> String {
         "problems_untold": checked.untold,
     }));
     map.extend(checked.json.clone());
-    format!("{:#}\n", Value::Object(map))
+    json::pretty(json::Kind::Fsck, &map)
 }

@@ -18,6 +18,7 @@ mod explain;
 mod files;
 mod filesystem;
 mod import;
+mod json;
 mod kernel;
 mod manual;
 mod memory;

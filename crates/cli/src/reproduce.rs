@@ -1,9 +1,10 @@
 //! `weir reproduce`: what papers claim, beside what comes out here.
 
-use crate::args::{InfoOutput, ReproduceArgs};
+use crate::args::{ReproduceArgs, Shape};
 use crate::devices::table;
 use crate::error::{Failure, Failures, Outcome};
-use crate::output::{check, print, write};
+use crate::json;
+use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
 use flashweir_lab::report::{Curve, CurvePanel, Curves, Report, TextTable};
@@ -58,20 +59,26 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
     let mut measured = Vec::new();
     for study in &studies {
-        let rows = measure(study, scale, seeds, pool).ok_or(Failure::Interrupted)?;
+        let Some(rows) = measure(study, scale, seeds, pool) else { break };
         let Study { name, what, missing, parameter, .. } = *study;
         measured.push(Measured { study: name, what, missing, parameter, rows });
     }
+    let through = measured.len();
+    // What was not run has nothing to be judged.
+    paper.claim.retain(|claim| measured.iter().any(|measured| measured.study == claim.study));
     let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured)).collect();
-    let text = match args.output {
-        InfoOutput::Table => lines(&paper, scale, &studies, &measured, &judged),
-        InfoOutput::Json => {
+    let text = match args.shape.output {
+        Shape::Table => lines(&paper, scale, &studies, &measured, &judged),
+        Shape::Json => {
             let all = serde_json::json!({
                 "paper": paper.paper, "scale": scale, "seeds": seeds, "claims": judged, "studies": measured,
             });
-            serde_json::to_string_pretty(&all).map_err(Failure::run)? + "\n"
+            json::pretty(json::Kind::Reproduce, &all)?
         }
     };
+    if through < studies.len() {
+        return stopped(through, studies.len(), 0, || Ok(text));
+    }
     let mut failed = Failures::default();
     failed.note(print(&text));
     if let Some(path) = &args.report {

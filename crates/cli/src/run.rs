@@ -3,17 +3,18 @@
 use crate::args::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
 use crate::devices::resolve;
 use crate::error::{Failure, Failures, Outcome, say, unreadable};
+use crate::json::{self, Kind};
 use crate::output::{check, print_or_write, stopped, width, write};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
 use crate::report;
 use flashweir_lab::experiment::{self, Experiment};
 use flashweir_lab::precondition::Mode;
-use flashweir_lab::results::{Grouping, RunResult, device_table, fio_json, job_table, write_csv};
+use flashweir_lab::results::{Grouping, RunResult, device_table, fio_json, job_table, log_files, write_csv};
 use flashweir_lab::scenario::{Fault, Scenario, Source, WorkloadConfig};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 /// The shape of what is printed.
@@ -89,8 +90,8 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
         devices: resolve(&args.device, &args.set)?,
         workloads: vec![WorkloadConfig { name, source }],
     };
-    let shape = match args.output_format {
-        FioOutput::Normal => Shape::Table,
+    let shape = match args.output {
+        FioOutput::Table => Shape::Table,
         FioOutput::Json if scenario.devices.len() == 1 => Shape::Fio,
         FioOutput::Json => Shape::Runs,
     };
@@ -156,12 +157,32 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
         let made = report::of_scenario(experiment.scenario(), notes, &results);
         failed.note(made.and_then(|page| write(path, page)));
     }
+    for (path, content) in logs(&experiment, &outcomes) {
+        failed.note(write(&path, content));
+    }
     failed.note(timeline.finish(findings.iter().flatten(), common.quiet));
     if !common.quiet {
         say(speed(&outcomes, cost));
     }
     failed.note(failures(&experiment, &outcomes));
     failed.outcome()
+}
+
+/// fio's logs of all runs, by the names that the job files give; where there are several runs each has its own before the name.
+fn logs(experiment: &Experiment, outcomes: &[experiment::Outcome]) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    for (cell, outcome) in outcomes.iter().enumerate() {
+        for (name, content) in log_files(&outcome.logs) {
+            let mut path = PathBuf::from(name);
+            if outcomes.len() > 1 {
+                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let run = experiment.cell_name(cell).replace(", ", "-").replace([' ', '/'], "-");
+                path.set_file_name(format!("{run}-{file}"));
+            }
+            files.push((path, content));
+        }
+    }
+    files
 }
 
 /// How many worlds run at once.
@@ -182,11 +203,9 @@ fn show(experiment: &Experiment, results: &[RunResult], shape: Shape) -> Outcome
         Shape::Table => Ok(tables(experiment.scenario(), results)),
         Shape::Runs => {
             let runs = Runs { scenario: &experiment.scenario().name, runs: results };
-            let mut text = serde_json::to_string_pretty(&runs).map_err(Failure::run)?;
-            text.push('\n');
-            Ok(text)
+            json::pretty(Kind::Runs, &runs)
         }
-        Shape::Fio => Ok(fio_json(&results[0], Grouping::PerJob)),
+        Shape::Fio => json::pretty(Kind::Fio, &fio_json(&results[0], Grouping::PerJob)),
     }
 }
 

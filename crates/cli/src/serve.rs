@@ -1,8 +1,9 @@
 //! `weir serve`, `weir cut` and `weir rerun`: simulated devices as disks of real programs.
 
-use crate::args::{PreconditionArg, TraceArgs};
+use crate::args::{PreconditionArg, ShapeArgs, TraceArgs};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say};
+use crate::json::{self, Kind};
 use crate::output::{check, print};
 use crate::perfetto::TimelineFile;
 use crate::top;
@@ -109,14 +110,13 @@ pub(crate) struct ServeArgs {
     /// Keep every version that no flush covers, so that `weir cut --seed N` can draw any state that the contract allows
     #[arg(long)]
     worst: bool,
-    /// Print the summary at the end as one object of JSON
-    #[arg(long, conflicts_with = "quiet")]
-    json: bool,
+    #[command(flatten)]
+    shape: ShapeArgs,
     /// Watch it on the terminal: see `weir top`
-    #[arg(long, conflicts_with = "quiet")]
+    #[arg(long, conflicts_with_all = ["quiet", "output"])]
     top: bool,
     /// Nothing but errors
-    #[arg(long, short)]
+    #[arg(long, short, conflicts_with = "output")]
     quiet: bool,
 }
 
@@ -146,9 +146,8 @@ pub(crate) struct CutArgs {
     /// How long the power stays off, in virtual time
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
     off: flashweir_core::Duration,
-    /// Print one object of JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: ShapeArgs,
 }
 
 fn span(text: &str) -> Result<flashweir_core::Duration, String> {
@@ -165,9 +164,8 @@ pub(crate) struct RerunArgs {
     /// A file of `weir serve --record`
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print one object of JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: ShapeArgs,
     #[command(flatten)]
     trace: TraceArgs,
 }
@@ -207,7 +205,10 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
     let mut server = Server::bind(config, nbd, disks).map_err(Failure::run)?;
     let top = args.top && std::io::stdout().is_terminal();
     if !args.quiet && !top {
-        print(&greeting(&server, args.speed, &control))?;
+        print(&match args.shape.is_json() {
+            true => json::line(Kind::ServeReady, &ready(&server, args.speed, &control))?,
+            false => greeting(&server, args.speed, &control),
+        })?;
     }
     let ended = if top { watched(&mut server, &control, cancel) } else { server.run(cancel) };
     let mut ended = ended.map_err(Failure::run);
@@ -218,8 +219,8 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
         ended = ended.and(closed);
     }
     ended?;
-    if args.json {
-        return print(&format!("{}\n", serde_json::to_string(&status).map_err(Failure::run)?));
+    if args.shape.is_json() {
+        return print(&json::line(Kind::Serve, &status)?);
     }
     if !args.quiet {
         print(&summary(&status, connections, dropped))?;
@@ -415,6 +416,17 @@ fn greeting(server: &Server, speed: Speed, control: &Path) -> String {
     text
 }
 
+/// The greeting for programs, which learn here where the server is.
+fn ready(server: &Server, speed: Speed, control: &Path) -> serde_json::Value {
+    let export = |disk: &DiskStatus| serde_json::json!({ "export": disk.export, "device": disk.device, "size": disk.size });
+    serde_json::json!({
+        "exports": server.status().disks.iter().map(export).collect::<Vec<_>>(),
+        "speed": speed.to_string(),
+        "clients": server.addresses(),
+        "control": control.display().to_string(),
+    })
+}
+
 fn summary(status: &Status, connections: u64, dropped: u64) -> String {
     let mut text = format!(
         "\nserved for {:.1} s, {connections} connections, {dropped} refused or dropped\n",
@@ -483,8 +495,8 @@ pub(crate) fn cut(args: &CutArgs) -> Outcome {
     let Reply::Cut(done) = reply else {
         return Err(Failure::Run("the server answered something else".into()));
     };
-    if args.json {
-        return print(&format!("{}\n", serde_json::to_string(&done).map_err(Failure::run)?));
+    if args.shape.is_json() {
+        return print(&json::line(Kind::Cut, &serde_json::json!({ "cuts": done }))?);
     }
     let mut text = String::new();
     for cut in done {
@@ -508,13 +520,13 @@ pub(crate) fn cut(args: &CutArgs) -> Outcome {
 pub(crate) fn rerun(args: &RerunArgs) -> Outcome {
     let mut timeline = TimelineFile::of_boots(&args.trace)?;
     let (header, rerun) = recording::rerun(&args.file, &mut || timeline.boot()).map_err(Failure::usage)?;
-    timeline.finish(rerun.findings.iter(), args.json)?;
-    if args.json {
+    timeline.finish(rerun.findings.iter(), args.shape.is_json())?;
+    if args.shape.is_json() {
         let value = serde_json::json!({
             "device": header.device.name, "requests": rerun.requests, "cuts": rerun.cuts,
             "time_ns": rerun.time_ns, "hash": rerun.hash, "recorded_hash": rerun.recorded_hash,
         });
-        print(&format!("{value}\n"))?;
+        print(&json::line(Kind::Rerun, &value)?)?;
     } else {
         print(&format!(
             "{}: {} requests and {} power cuts on {}, trace hash {:016x}\n",

@@ -1,9 +1,10 @@
 //! `weir sqlite`: SQLite itself on a file system on a device, in virtual time.
 
-use crate::args::{InfoOutput, ResultArgs, whole};
+use crate::args::{ResultArgs, Shape, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
 use crate::files::{CommitArg, FlushArg, FormatArg, JournalModeArg, cache, time};
+use crate::json;
 use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::thousands;
@@ -268,15 +269,12 @@ pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
     let results = pool.all(setups.len(), name, |at, step| run(&setups[at], &mut || step(0.0)).transpose());
     let results: Vec<SqliteResult> =
         results.into_iter().flatten().collect::<Result<_, _>>().map_err(Failure::run)?;
-    let text = || match args.results.output {
-        InfoOutput::Table => {
+    let text = || match args.results.shape.output {
+        Shape::Table => {
             let all: Vec<String> = results.iter().map(lines).collect();
             Ok(all.join("\n") + &summary(&results))
         }
-        InfoOutput::Json => {
-            let all = serde_json::json!({ "runs": results });
-            Ok(format!("{}\n", serde_json::to_string_pretty(&all).map_err(Failure::run)?))
-        }
+        Shape::Json => json::pretty(json::Kind::Sqlite, &serde_json::json!({ "runs": results })),
     };
     if results.len() < setups.len() {
         return stopped(results.len(), setups.len(), 0, text);

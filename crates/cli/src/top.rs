@@ -4,7 +4,9 @@
 //!
 //! Invariant: the terminal is left as it was found, however the view ends.
 
+use crate::args::ShapeArgs;
 use crate::error::{Failure, Outcome};
+use crate::json;
 use crate::output::print;
 use crate::serve::control_of;
 use clap::Args;
@@ -27,7 +29,7 @@ const DIES_IN_ROW: usize = 64;
 #[command(
     after_help = "Shows, for each disk: requests and bytes per second and their latency since the last picture, percentiles since
 the beginning, how full the buffer is, write amplification, collection, wear, free blocks, and how busy each die is.
-Ctrl-C ends the view and not the server. Where the output is no terminal, one picture is printed."
+Ctrl-C ends the view and not the server. Where the output is no terminal, one picture is printed; as JSON it is the status of one moment."
 )]
 pub(crate) struct TopArgs {
     /// The server's control socket, or the unix socket that it serves
@@ -36,18 +38,16 @@ pub(crate) struct TopArgs {
     /// Print one picture of half a second and end
     #[arg(long)]
     once: bool,
-    /// Print the server's status as one object of JSON and end
-    #[arg(long, conflicts_with = "once")]
-    json: bool,
+    #[command(flatten)]
+    shape: ShapeArgs,
 }
 
 /// `weir top`.
 pub(crate) fn command(args: &TopArgs, cancel: &AtomicBool) -> Outcome {
     let beside = control_of(&args.socket);
     let socket = if beside.exists() { &beside } else { &args.socket };
-    if args.json {
-        let status = serde_json::to_string(&status(socket)?).map_err(Failure::run)?;
-        return print(&format!("{status}\n"));
+    if args.shape.is_json() {
+        return print(&json::line(json::Kind::Status, &status(socket)?)?);
     }
     if args.once || !std::io::stdout().is_terminal() {
         let before = status(socket)?;

@@ -1,7 +1,8 @@
 //! `weir trace info`: the summary of a trace.
 
-use crate::args::{InfoOutput, ReadArgs, TraceCommand};
+use crate::args::{ReadArgs, TraceCommand};
 use crate::error::{Failure, Outcome};
+use crate::json::{self, Kind};
 use crate::output::print;
 use crate::run::thousands;
 use flashweir_lab::workload::trace::TraceInfo;
@@ -13,15 +14,9 @@ const DEVICES_MAX: usize = 12;
 
 /// `weir trace`.
 pub(crate) fn command(command: &TraceCommand) -> Outcome {
-    let TraceCommand::Info { trace, read, output } = command;
+    let TraceCommand::Info { trace, read, shape } = command;
     let info = summary(trace, read)?;
-    match output {
-        InfoOutput::Table => print(&lines(&info)),
-        InfoOutput::Json => {
-            let text = serde_json::to_string_pretty(&info).map_err(Failure::run)?;
-            print(&format!("{text}\n"))
-        }
-    }
+    print(&if shape.is_json() { json::pretty(Kind::Trace, &info)? } else { lines(&info) })
 }
 
 fn summary(trace: &Path, read: &ReadArgs) -> Outcome<TraceInfo> {

@@ -30,6 +30,10 @@ fn line(error: &clap::Error) -> String {
     // `--seed <N>` is called `--seed`.
     let option = argument.split(' ').next().unwrap_or_default();
     match error.kind() {
+        ErrorKind::UnknownArgument if option == "--json" => {
+            "unknown argument `--json`: expected --output json, which every command has that gives JSON"
+                .into()
+        }
         ErrorKind::UnknownArgument => {
             format!("unknown argument `{argument}`{}", near(ContextKind::SuggestedArg))
         }

@@ -1,11 +1,12 @@
 //! `weir volume`: disks that are kept in a directory, made, looked at and checked.
 
-use crate::args::whole;
+use crate::args::{ShapeArgs, whole};
 use crate::devices::{resolve, size};
 use crate::error::{Failure, Outcome};
+use crate::json::{self, Kind};
 use crate::output::print;
 use crate::progress::Bar;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::{BufferMode, DeviceConfig};
@@ -65,12 +66,8 @@ pub(crate) struct LookArgs {
     /// The directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// What to print
-    #[arg(long, alias = "output-format", value_name = "SHAPE", default_value = "table")]
-    output: LookOutput,
-    /// Short for --output json
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    shape: ShapeArgs,
     /// No progress; errors are still said
     #[arg(long, short)]
     quiet: bool,
@@ -93,15 +90,6 @@ pub(crate) struct UpgradeArgs {
     quiet: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LookOutput {
-    /// Lines for people
-    #[value(alias = "normal")]
-    Table,
-    /// One JSON object
-    Json,
-}
-
 fn capacity(text: &str) -> Result<Bytes, String> {
     let size = text.parse().ok().filter(|size: &Bytes| size.0 > 0);
     size.ok_or_else(|| "expected a size such as 100GiB".to_owned())
@@ -113,12 +101,20 @@ pub(crate) fn command(command: &VolumeCommand, cancel: &AtomicBool) -> Outcome {
         VolumeCommand::Create(args) => create(args),
         VolumeCommand::Info(args) => {
             let info = look(args, cancel, volume::info)?;
-            print(&if args.is_json() { pretty(&info_json(args, &info)) } else { info_lines(args, &info) })
+            print(&if args.shape.is_json() {
+                json::pretty(Kind::Volume, &info_json(args, &info))?
+            } else {
+                info_lines(args, &info)
+            })
         }
         VolumeCommand::Upgrade(args) => upgrade(args, cancel),
         VolumeCommand::Check(args) => {
             let checked = look(args, cancel, volume::check)?;
-            print(&if args.is_json() { pretty(&check_json(args, &checked)) } else { check_lines(&checked) })?;
+            print(&if args.shape.is_json() {
+                json::pretty(Kind::VolumeCheck, &check_json(args, &checked))?
+            } else {
+                check_lines(&checked)
+            })?;
             match checked.problems.len() {
                 0 => Ok(()),
                 1 => Err(Failure::Run(format!("{} is damaged: 1 problem", args.directory.display()))),
@@ -127,12 +123,6 @@ pub(crate) fn command(command: &VolumeCommand, cancel: &AtomicBool) -> Outcome {
                 }
             }
         }
-    }
-}
-
-impl LookArgs {
-    fn is_json(&self) -> bool {
-        self.json || self.output == LookOutput::Json
     }
 }
 
@@ -208,10 +198,6 @@ fn look<T>(
     });
     bar.clear();
     done.map_err(|error| failure(&error))
-}
-
-fn pretty(value: &Value) -> String {
-    format!("{value:#}\n")
 }
 
 fn user_bytes(config: &DeviceConfig) -> u64 {

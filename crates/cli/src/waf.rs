@@ -1,8 +1,9 @@
 //! `weir waf`: write amplification alone, without time, beside the closed forms.
 
-use crate::args::{InfoOutput, WafArgs};
+use crate::args::{Shape, WafArgs};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Failures, Outcome};
+use crate::json;
 use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
@@ -64,9 +65,9 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
     let pool = Pool { jobs: args.jobs, quiet: args.quiet, cancel };
     let measured = pool.all(configs.len(), name, |at, step| measure(&configs[at], args, step));
     let (points, runs): (Vec<Point>, Vec<_>) = measured.into_iter().flatten().unzip();
-    let text = || match args.output {
-        InfoOutput::Table => Ok(lines(&points)),
-        InfoOutput::Json => Ok(serde_json::to_string_pretty(&points).map_err(Failure::run)? + "\n"),
+    let text = || match args.shape.output {
+        Shape::Table => Ok(lines(&points)),
+        Shape::Json => json::pretty(json::Kind::Waf, &serde_json::json!({ "points": points })),
     };
     if points.len() < configs.len() {
         return stopped(points.len(), configs.len(), 0, text);

@@ -90,7 +90,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 207] = [
+const BAD: [(&str, &str); 208] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -168,7 +168,7 @@ const BAD: [(&str, &str); 207] = [
     ("device show sata", "`sata` is neither a preset nor a device file. Presets: <presets>"),
     ("fio job.fio --device sata-mlc --set ftl.over_provisioning=0.95", "device 0 (sata-mlc): ftl.over_provisioning = 0.95: expected 0 to 0.9"),
     ("fio job.fio --device sata-mlc --overwrite x", "--overwrite cannot be `x`: expected a number such as 0.5"),
-    ("fio job.fio --device sata-mlc --output-format xml", "--output-format cannot be `xml`: expected normal or json"),
+    ("fio job.fio --device sata-mlc --output xml", "--output cannot be `xml`: expected table or json"),
     ("fio job.fio --device sata-mlc --perfetto-window 1ms..2ms", "missing: --perfetto <FILE>"),
     ("fio job.fio --device sata-mlc --perfetto t.json --perfetto-window 2ms..1ms", "--perfetto-window cannot be `2ms..1ms`: it ends before it begins; expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
     ("run good.toml --perfetto t.json --perfetto-window 10", "--perfetto-window cannot be `10`: expected START..END in virtual time, as in 10ms..12.5ms, 1s.. or ..500us"),
@@ -297,6 +297,7 @@ const BAD: [(&str, &str); 207] = [
     ("waf --report none/page.html", "none/page.html cannot be written: there is no directory none"),
     ("trace info good.trace --report page.html", "unknown argument `--report`"),
     ("crash --report page.html", "unknown argument `--report`"),
+    ("fsck d.img --json", "unknown argument `--json`: expected --output json, which every command has that gives JSON"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
 ];
 
@@ -424,7 +425,7 @@ fn fio_prints_tables_and_the_json_of_fio() {
         assert!(shown.contains(word), "{word}: {shown}");
     }
     assert!(text(&table.stderr).starts_with("weir: 4,000 requests in "), "{}", text(&table.stderr));
-    let json = place.say("fio job.fio --device sata-mlc --output-format json --csv series.csv");
+    let json = place.say("fio job.fio --device sata-mlc --output json --csv series.csv");
     let json: serde_json::Value = serde_json::from_str(good(&json)).unwrap();
     let job = &json["jobs"][0];
     assert_eq!(job["jobname"], "j");
@@ -439,7 +440,7 @@ fn fio_prints_tables_and_the_json_of_fio() {
 fn set_reaches_the_device_and_precondition_its_state() {
     let place = Place::new("set");
     let iops = |options: &str| {
-        let output = place.say(&format!("fio job.fio --device sata-mlc -q --output-format json {options}"));
+        let output = place.say(&format!("fio job.fio --device sata-mlc -q --output json {options}"));
         let json: serde_json::Value = serde_json::from_str(good(&output)).unwrap();
         json["jobs"][0]["read"]["iops"].as_f64().unwrap()
     };
@@ -578,9 +579,9 @@ fn time_lines_of_all_runs_are_in_one_file() {
 fn explanations_add_up_and_agree_with_what_was_measured() {
     let place = Place::new("explain");
     let read = |line: &str| -> serde_json::Value { serde_json::from_str(good(&place.say(line))).unwrap() };
-    let measured = read("fio job.fio --device sata-mlc --fill 0.05 --output-format json -q");
+    let measured = read("fio job.fio --device sata-mlc --fill 0.05 --output json -q");
     let mean = measured["jobs"][0]["read"]["lat_ns"]["mean"].as_f64().unwrap();
-    let explained = read("explain job.fio --device sata-mlc --fill 0.05 --json -q");
+    let explained = read("explain job.fio --device sata-mlc --fill 0.05 --output json -q");
     let run = &explained["runs"][0];
     let all = &run["kinds"][0]["all"];
     assert_eq!((&run["kinds"][0]["kind"], &all["requests"]), (&"read".into(), &2000.into()));
@@ -676,7 +677,7 @@ fn traces_are_summed_up_and_replayed() {
     let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
     assert_eq!((&info["reads"], &info["format"]), (&2.into(), &"mqsim".into()));
     let replayed =
-        place.say("replay good.trace --device sata-mlc --output-format json --timing closed=2 --repeat 3");
+        place.say("replay good.trace --device sata-mlc --output json --timing closed=2 --repeat 3");
     let json: serde_json::Value = serde_json::from_str(good(&replayed)).unwrap();
     assert_eq!(json["jobs"][0]["read"]["total_ios"], 6);
     assert_eq!(json["jobs"][0]["job options"]["timing"], "closed=2");
@@ -721,7 +722,7 @@ fn write_amplification_stands_beside_theory() {
         assert!(page.contains(part), "{part}");
     }
     let points: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let points = points.as_array().unwrap();
+    let points = points["points"].as_array().unwrap();
     assert_eq!(points.len(), 4);
     for point in points {
         let (ours, theirs) = (point["measured"].as_f64().unwrap(), point["closed_form"].as_f64().unwrap());
@@ -841,15 +842,13 @@ fn a_volume_is_made_looked_at_and_checked() {
     ] {
         assert!(good(&info).contains(line), "{line}{}", text(&info.stdout));
     }
-    for line in ["volume info v --json", "volume info v --output json"] {
-        let info = place.say(line);
-        let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
-        assert_eq!((&info["capacity_bytes"], &info["kind"]), (&(1 << 30).into(), &"D1".into()));
-        assert_eq!((&info["clean"], &info["content"]["mapped_bytes"]), (&true.into(), &0.into()));
-    }
+    let info = place.say("volume info v --output json");
+    let info: serde_json::Value = serde_json::from_str(good(&info)).unwrap();
+    assert_eq!((&info["capacity_bytes"], &info["kind"]), (&(1 << 30).into(), &"D1".into()));
+    assert_eq!((&info["clean"], &info["content"]["mapped_bytes"]), (&true.into(), &0.into()));
     let checked = place.say("volume check v");
     assert_eq!(good(&checked), "no problems: 0 pages read, closed, recovery finds 0.0 MiB of the host\n");
-    let checked = place.say("volume check v --json");
+    let checked = place.say("volume check v --output json");
     let checked: serde_json::Value = serde_json::from_str(good(&checked)).unwrap();
     assert_eq!(checked["problems"], serde_json::json!([]));
 }
@@ -979,7 +978,8 @@ fn an_image_is_made_and_checked() {
     );
     good(&place.say(&format!("{line} --force")));
     assert!(std::fs::read(place.0.join("d.img")).unwrap() == bytes, "the same options give the same bytes");
-    let found: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --json"))).unwrap();
+    let found: serde_json::Value =
+        serde_json::from_str(good(&place.say("fsck d.img --output json"))).unwrap();
     assert_eq!((&found["clean"], &found["problems"]), (&true.into(), &serde_json::json!([])));
     let other = place.say("mkfs f2fs e.img --size 256MiB");
     good(&other);
@@ -1005,7 +1005,7 @@ fn an_ext4_image_is_made_recognised_and_checked() {
     assert_eq!(good(&place.say("fsck d.img")), format!("{volume}, unmounted\n{found}\n"));
     good(&place.say(&format!("{line} --force")));
     assert!(std::fs::read(&path).unwrap() == bytes, "the same options give the same bytes");
-    let json: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --json"))).unwrap();
+    let json: serde_json::Value = serde_json::from_str(good(&place.say("fsck d.img --output json"))).unwrap();
     assert_eq!((&json["format"], &json["problems"]), (&"ext4".into(), &serde_json::json!([])));
     let mut broken = bytes.clone();
     broken[1024 + 0x78] ^= 1;
@@ -1037,4 +1037,246 @@ fn a_damaged_image_is_exit_code_1_with_a_list() {
     let (said, end) = damaged(&[(512 * 4096, 0xff), (1024 * 4096, 0xff)]);
     assert!(said.starts_with("mount: no checkpoint pack is valid\n"), "{said}");
     assert_eq!(end, "weir: d.img is damaged: 1 problem\n");
+}
+
+/// A document has the one head that all have; gives the kind that it says it is.
+fn kind_of(document: &str) -> String {
+    let value: serde_json::Value =
+        serde_json::from_str(document).unwrap_or_else(|error| panic!("{error}: {document}"));
+    assert!(
+        document.trim_start_matches('{').trim_start().starts_with("\"schema\":"),
+        "what a document is stands first: {document}"
+    );
+    let schema = value["schema"].as_object().unwrap_or_else(|| panic!("no object: {}", value["schema"]));
+    assert_eq!(schema.keys().collect::<Vec<_>>(), ["kind", "version"]);
+    assert!(schema["version"].as_u64().is_some_and(|version| version > 0), "{schema:?}");
+    schema["kind"].as_str().expect("a name").to_owned()
+}
+
+/// Commands that give JSON, the quickest way to have each print some, and the kind of document; those about a running
+/// server are in the test itself.
+const DOCUMENTS: [(&str, &str, &str); 17] = [
+    ("run", "run good.toml -q", "runs"),
+    ("fio", "fio job.fio --device sata-mlc -q", "fio"),
+    ("replay", "replay good.trace --device sata-mlc --device rflush -q", "runs"),
+    ("files", "files varmail,nfiles=50,nthreads=2 --device rflush --runtime 5ms -q", "files"),
+    ("sqlite", "sqlite --device barrier-850 --transactions 5 -q", "sqlite"),
+    ("trace-info", "trace info good.trace", "trace"),
+    ("device-list", "device list", "devices"),
+    ("device-check", "device check shown.toml", "devices"),
+    ("explain", "explain job.fio --device sata-mlc --fill 0.05 -q", "explain"),
+    (
+        "waf",
+        "waf --device amf --set geometry.channels=1 --over-provisioning 0.3 --settle 0.1 --measure 0.1 -q",
+        "waf",
+    ),
+    ("reproduce", "reproduce rflush --study threads -q", "reproduce"),
+    ("volume-info", "volume info v", "volume"),
+    ("volume-check", "volume check v", "volume-check"),
+    ("fsck", "fsck d.img", "fsck"),
+    ("crash", "crash --device tiny-d1 --states 500 -q", "crash"),
+    ("crash-files", "crash files --count 1 -q", "crash-files"),
+    (
+        "crash-sqlite",
+        "crash sqlite --journal wal --count 1 --cuts-each 2 --transactions 4 -q",
+        "crash-sqlite",
+    ),
+];
+
+#[test]
+fn every_command_gives_json_by_one_option_and_in_one_form() {
+    let place = Place::new("json");
+    good(&place.say("man --out-dir pages"));
+    let mut commands: Vec<String> = Vec::new();
+    for name in std::fs::read_dir(place.0.join("pages")).unwrap() {
+        let name = name.unwrap().file_name().into_string().unwrap();
+        let page = std::fs::read_to_string(place.0.join("pages").join(&name)).unwrap();
+        let words = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
+        assert!(!words.contains("\n--json"), "{name}: the option is --output json");
+        if words.contains("\n--output") {
+            commands.push(name.trim_start_matches("weir-").trim_end_matches(".1").to_owned());
+        } else {
+            assert!(!words.contains("JSON") || name == "weir.1", "{name} gives JSON in another way");
+        }
+    }
+    commands.sort();
+    let mut known: Vec<&str> = DOCUMENTS.iter().map(|(command, ..)| *command).collect();
+    known.extend(["check", "cut", "rerun", "serve", "top"]);
+    known.sort_unstable();
+    assert_eq!(commands, known, "a command that gives JSON is tried here");
+    std::fs::write(place.0.join("shown.toml"), good(&place.say("device show sata-mlc"))).unwrap();
+    good(&place.say("volume create v --device sata-mlc --capacity 1GiB"));
+    good(&place.say("mkfs ext4 d.img --size 64MiB"));
+    for (command, line, kind) in DOCUMENTS {
+        let output = place.say(&format!("{line} --output json"));
+        assert_eq!(kind_of(good(&output)), kind, "{command}");
+        let (name, rest) = line.split_once(' ').unwrap();
+        let refused = place.say(&format!("{line} --json"));
+        assert_eq!(refused.status.code(), Some(2), "{name} {rest}");
+        assert!(text(&refused.stderr).contains("expected --output json"), "{}", text(&refused.stderr));
+    }
+    assert_eq!(kind_of(good(&place.say("run good.toml -q --output fio-json"))), "fio");
+    let found = place.say("crash --device tiny-d1 --planted early-flush -q --output json");
+    let report: serde_json::Value = serde_json::from_str(text(&found.stdout)).unwrap();
+    let again = place.weir(&[
+        "crash",
+        "--replay",
+        report["violations"][0]["token"].as_str().unwrap(),
+        "--output",
+        "json",
+    ]);
+    assert_eq!(kind_of(text(&again.stdout)), "crash-replay");
+    // Mounting is up to the machine.
+    if place.say("check --verify true -- true").status.success() {
+        let checked = place.say("check --verify true -q --output json -- touch {}/a");
+        assert_eq!(kind_of(good(&checked)), "check");
+    }
+}
+
+#[test]
+fn a_server_speaks_json_line_by_line() {
+    use std::io::BufRead as _;
+    let place = Place::new("json-serve");
+    let line = "serve low-latency-slc --unix disk.sock --record session.rec --output json";
+    let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(line.split(' '))
+        .current_dir(&place.0)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    let ready = lines.next().unwrap().unwrap();
+    assert_eq!(kind_of(&ready), "serve-ready");
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    assert_eq!(ready["exports"][0]["device"], "low-latency-slc");
+    let control = ready["control"].as_str().unwrap();
+    assert_eq!(kind_of(good(&place.say(&format!("top {control} --output json")))), "status");
+    assert_eq!(kind_of(good(&place.say("cut disk.sock --output json"))), "cut");
+    assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap().success());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(rest.iter().map(|line| kind_of(line)).collect::<Vec<_>>(), ["serve"]);
+    server.wait().unwrap();
+    assert_eq!(kind_of(good(&place.say("rerun session.rec --output json"))), "rerun");
+}
+
+#[test]
+fn fio_writes_its_logs_and_ends_when_steady() {
+    let place = Place::new("logs");
+    let job = "[global]\nrw=randrw\nbs=(2*2k)\nfilesize=${SIZE}\nsize=64k\nwrite_bw_log=out\nwrite_lat_log=out\n\
+               [a]\nwrite_lat_log\n[b]\nwrite_iops_log\nlog_offset=1\n";
+    std::fs::write(place.0.join("logs.fio"), job).unwrap();
+    let run = |arguments: &str| {
+        Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(arguments.split(' '))
+            .env("SIZE", "1m")
+            .current_dir(&place.0)
+            .output()
+            .unwrap()
+    };
+    let before = place.names();
+    good(&run("fio logs.fio --device sata-mlc -q"));
+    let mut names = place.names();
+    names.retain(|name| !before.contains(name));
+    let expected = ["b_iops.2", "out_bw.1", "out_bw.2", "out_clat.1", "out_clat.2", "out_lat.1", "out_lat.2"];
+    let mut expected: Vec<String> =
+        expected.iter().chain(&["out_slat.1", "out_slat.2"]).map(|name| format!("{name}.log")).collect();
+    expected.sort();
+    assert_eq!(names, expected);
+    let read = |name: &str| -> Vec<Vec<u64>> {
+        let text = std::fs::read_to_string(place.0.join(name)).unwrap();
+        text.lines().map(|line| line.split(", ").map(|word| word.parse().unwrap()).collect()).collect()
+    };
+    let (bandwidth, latency) = (read("out_bw.1.log"), read("out_clat.1.log"));
+    assert_eq!((bandwidth.len(), latency.len()), (16, 16), "64 KiB in requests of 4 KiB");
+    for (bandwidth, latency) in bandwidth.iter().zip(&latency) {
+        assert_eq!((bandwidth.len(), bandwidth[3], bandwidth[2] < 2), (5, 4096, true));
+        assert_eq!(bandwidth[1], 4_096_000_000 / latency[1]);
+    }
+    assert!(read("b_iops.2.log").iter().all(|line| line.len() == 6 && line[1] == 1 && line[4] < 1 << 20));
+    good(&run("fio logs.fio --device sata-mlc --device rflush -q"));
+    assert!(place.names().contains(&"rflush-logs-out_bw.2.log".to_owned()), "{:?}", place.names());
+
+    // The last window is whole though the last request of it was earlier.
+    let job = "[w]\nrw=read\nrate_iops=100\ntime_based\nruntime=1\nwrite_iops_log\nlog_avg_msec=100\n";
+    std::fs::write(place.0.join("windows.fio"), job).unwrap();
+    good(&place.say("fio windows.fio --device sata-mlc -q"));
+    let windows: Vec<[u64; 2]> = read("w_iops.1.log").iter().map(|line| [line[0], line[1]]).collect();
+    assert_eq!(windows, (1..=10).map(|window| [window * 100, 100]).collect::<Vec<_>>());
+
+    let job = "[s]\nrw=randread\ntime_based\nruntime=10d\nss=iops_slope:1%\nss_dur=100ms\nss_interval=10ms\n\
+               write_iops_log=steady\nlog_avg_msec=10\n";
+    std::fs::write(place.0.join("steady.fio"), job).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(good(&place.say("fio steady.fio --device sata-mlc -q --output json"))).unwrap();
+    let (steady, read_iops) = (&json["jobs"][0]["steadystate"], &json["jobs"][0]["read"]["iops"]);
+    assert_eq!((&steady["attained"], &steady["ss"]), (&1.into(), &"iops_slope:1%".into()));
+    assert_eq!(steady["data"]["iops"].as_array().unwrap().len(), 10);
+    let (mean, iops) = (steady["data"]["iops_mean"].as_f64().unwrap(), read_iops.as_f64().unwrap());
+    assert!((mean / iops - 1.0).abs() < 0.2, "{mean} {iops}");
+    assert!(json["jobs"][0]["job_runtime"].as_u64().unwrap() < 10_000);
+    assert!(std::fs::read_to_string(place.0.join("steady_iops.1.log")).unwrap().starts_with("10, "));
+}
+
+#[test]
+fn an_interrupt_shows_what_was_explained_and_which_claims_were_judged() {
+    let place = Place::new("interrupt-explain");
+    std::fs::write(place.0.join("long.fio"), "[j]\nrw=randread\niodepth=4\ntime_based\nruntime=10d\n")
+        .unwrap();
+    let interrupted = |after: &str, line: &str| {
+        Command::new("timeout")
+            .args(["--preserve-status", "--signal=INT", after, env!("CARGO_BIN_EXE_weir")])
+            .args(line.split(' '))
+            .current_dir(&place.0)
+            .output()
+            .unwrap()
+    };
+    let output = interrupted("4", "explain long.fio --device barrier-ufs --precondition none");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(text(&output.stderr).starts_with("weir: stopped: 0 of 1 runs are through, 1 in part\n"));
+    assert!(text(&output.stdout).contains("latency"), "{}", text(&output.stdout));
+    // The first study takes less than a second, all of them minutes.
+    let output = interrupted("25", "reproduce rflush --jobs 1 -q");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("runs are through"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("claims inside their bands"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn fio_reads_back_what_it_wrote_and_compares_it() {
+    let place = Place::new("verify");
+    let job = "[v]\nrw=randwrite\nbs=4k\nsize=4m\niodepth=8\nverify=crc32c\nend_fsync=1\n";
+    std::fs::write(place.0.join("verify.fio"), job).unwrap();
+    let read = |file: &str| -> serde_json::Value {
+        serde_json::from_str(good(&place.say(&format!("fio {file} --device sata-mlc -q --output json"))))
+            .unwrap()
+    };
+    let json = read("verify.fio");
+    let job = &json["jobs"][0];
+    assert_eq!((&job["write"]["total_ios"], &job["read"]["total_ios"]), (&1024.into(), &1024.into()));
+    std::fs::write(place.0.join("plain.fio"), "[v]\nrw=randwrite\nbs=4k\nsize=4m\nverify=md5\ndo_verify=0\n")
+        .unwrap();
+    assert_eq!(read("plain.fio")["jobs"][0]["read"]["total_ios"], 0);
+    // Two jobs in one place: as in fio, one of them finds what the other wrote.
+    let both = "[global]\nrw=write\nbs=4k\nsize=1m\nverify=crc32c\n[a]\n[b]\n";
+    std::fs::write(place.0.join("both.fio"), both).unwrap();
+    let output = place.say("fio both.fio --device sata-mlc -q");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("reads back something else at"), "{}", text(&output.stderr));
+    for (options, wrong) in [
+        (
+            "rw=randread\nverify=md5",
+            "`verify` reads back what the job itself has written, and it writes nothing",
+        ),
+        (
+            "rw=write\nbs=512\nverify=md5",
+            "`verify` compares whole mapping units: expected writes that are multiples of 4",
+        ),
+        ("rw=write\nverify=rot13", "cannot be `rot13`: expected none, null, md5"),
+        ("rw=write\nverify_backlog=8", "what was written is read back at the end"),
+    ] {
+        std::fs::write(place.0.join("wrong.fio"), format!("[w]\nsize=1m\n{options}\n")).unwrap();
+        let output = place.say("fio wrong.fio --device sata-mlc");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(wrong), "{wrong}: {}", text(&output.stderr));
+    }
 }

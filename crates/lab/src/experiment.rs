@@ -15,10 +15,10 @@ mod options;
 mod tests;
 
 use crate::precondition::Mode;
-use crate::results::RunResult;
+use crate::results::{IoLog, RunResult};
 use crate::scenario::{Run, Scenario, Source};
 use crate::timeline::{Findings, Ledger, Perfetto, Timeline};
-use crate::workload::fio::{FioError, FioJob, JobSpec, Sizes, parse_job_file};
+use crate::workload::fio::{Direction, Fault, FioError, FioJob, JobSpec, Sizes, Verify, parse_job_file};
 use crate::workload::trace::{Replay, ReplayConfig, Timing, Trace, TraceError};
 use crate::world::{JobSetup, Progress, World};
 use board::{Board, Task};
@@ -108,6 +108,8 @@ pub struct Outcome {
     pub errors: u64,
     /// The first of these errors.
     pub first_error: Option<String>,
+    /// The logs that jobs asked for.
+    pub logs: Vec<IoLog>,
     /// The run was stopped before its end: it measured less than was asked for.
     pub stopped: bool,
 }
@@ -285,13 +287,22 @@ impl Experiment {
     ) -> Option<Box<Device>> {
         let Run { device, seed, .. } = self.cells[cell];
         observe(Report { cell, stage: Stage::Preparing, fraction: Some(0.0) });
-        let options = DeviceOptions { seed, track_contents: self.scenario.track_contents, planted: None };
+        let options = DeviceOptions { seed, track_contents: self.tracks_contents(), planted: None };
         let device = Device::new(self.scenario.devices[device].clone(), options);
         let (device, finished) = self.scenario.precondition.apply(device, seed, |fraction| {
             observe(Report { cell, stage: Stage::Preparing, fraction: Some(fraction) });
             !cancel.load(Ordering::Relaxed)
         });
         (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(device))
+    }
+
+    /// Whether devices know what they hold: because the scenario says so, or a job reads back what it wrote.
+    fn tracks_contents(&self) -> bool {
+        let verifies = |plan: &Plan| match plan {
+            Plan::Fio(specs) => specs.iter().any(|spec| spec.verify == Some(Verify::Compare)),
+            Plan::Trace { .. } => false,
+        };
+        self.scenario.track_contents || self.plans.iter().flatten().any(verifies)
     }
 
     /// Runs a cell to its end, or until it is cancelled.
@@ -324,9 +335,10 @@ impl Experiment {
         let (errors, first_error) = world.errors();
         let first_error = first_error.map(str::to_owned);
         let device = &self.scenario.devices[run.device].name;
+        let logs = world.take_logs();
         let (result, _) = world.finish(device, &self.scenario.workloads[run.workload].name, run.seed);
         report(Stage::Done, Some(1.0));
-        (Outcome { result, requests, errors, first_error, stopped: !finished }, findings)
+        (Outcome { result, requests, errors, first_error, logs, stopped: !finished }, findings)
     }
 }
 
@@ -352,6 +364,10 @@ fn plan(
                 let jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
                     .map_err(|error| ExperimentError::Fio { device: name(device), error })?;
                 warn(jobs.warnings);
+                if let Some(fault) = jobs.jobs.iter().find_map(|spec| unverifiable(spec, device)) {
+                    let error = FioError { file: file.clone(), line: 0, fault: Box::new(fault) };
+                    return Err(ExperimentError::Fio { device: name(device), error });
+                }
                 Ok(Plan::Fio(jobs.jobs))
             })
             .collect(),
@@ -367,6 +383,27 @@ fn plan(
                 .collect()
         }
     }
+}
+
+/// Why contents of this job cannot be compared: a device knows what a mapping unit holds, and of parts of one nothing.
+fn unverifiable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
+    let unit = Geometry::new(device).lbas_per_unit;
+    let sizes = &spec.sizes[Direction::Write as usize];
+    let all: Vec<u32> = match sizes {
+        Sizes::Fixed(blocks) => vec![*blocks],
+        Sizes::Range { min, .. } => vec![*min],
+        Sizes::Split(parts) => parts.iter().map(|(blocks, _)| *blocks).collect(),
+    };
+    let align = spec.align_blocks[Direction::Write as usize];
+    let mut places = all.into_iter().chain([align]).map(u64::from).chain([spec.region.first.0]);
+    let is_bad = spec.verify == Some(Verify::Compare) && places.any(|blocks| !blocks.is_multiple_of(unit));
+    is_bad.then(|| Fault::Conflict {
+        section: spec.name.clone(),
+        reason: format!(
+            "`verify` compares whole mapping units: expected writes that are multiples of {} in size and place",
+            Bytes(unit * LBA_BYTES)
+        ),
+    })
 }
 
 impl Plan {

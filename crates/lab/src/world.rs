@@ -6,9 +6,10 @@
 //! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the
 //! world panics; nothing happens after the last job has ended but what the device owes.
 
-use crate::results::{DeviceTotals, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
+use crate::results::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::timeline::{Asked, Findings, Timeline};
 use crate::workload::{Kind, Request, Step, Workload};
+use flashweir_core::command::{Done, Payload, pattern};
 use flashweir_core::random::mix;
 use flashweir_core::{Agenda, Command, Data, Duration, Instant, Link, Lpn, Op};
 use flashweir_device::{Device, DeviceMetrics, Effect, Event, NandMetrics};
@@ -38,12 +39,37 @@ struct Job {
     setup: JobSetup,
     started: Option<Instant>,
     done: bool,
+    /// When it had nothing more to submit.
+    done_at: Instant,
     in_flight: u32,
     wake: Option<Instant>,
     recorder: Option<Recorder>,
+    log: Option<Box<IoLog>>,
+    /// The write that each mapping unit had last, where the job reads them back.
+    versions: Option<BTreeMap<u64, u64>>,
+    /// Number among the jobs of the course.
+    sampled_as: usize,
     queue: u16,
     /// Last completion.
     ended: Instant,
+}
+
+impl Job {
+    /// What is wrong with `units`, which were read back, if anything is.
+    fn difference(&self, request: &Request, units: &[Payload], lbas_per_unit: u64) -> Option<String> {
+        let versions = self.versions.as_ref()?;
+        if request.kind != Kind::Read || !self.setup.workload.is_verification(request.token) {
+            return None;
+        }
+        let first = request.lba.0 / lbas_per_unit;
+        let is_wrong = |(unit, payload): &(u64, &Payload)| {
+            let expected = versions.get(unit).map(|number| Payload::Tag(pattern(*number, Lpn(*unit))));
+            expected.is_some_and(|expected| expected != **payload)
+        };
+        let (unit, _) = (first..).zip(units).find(is_wrong)?;
+        let at = unit * lbas_per_unit * 512;
+        Some(format!("verify: [{}] reads back something else at {at} than it wrote", self.setup.name))
+    }
 }
 
 /// A request between submission and completion.
@@ -115,9 +141,13 @@ impl World {
             setup,
             started: None,
             done: false,
+            done_at: Instant::ZERO,
             in_flight: 0,
             wake: None,
             recorder: None,
+            log: None,
+            versions: None,
+            sampled_as: 0,
             queue: (i % usize::from(queues)) as u16,
             ended: Instant::ZERO,
         });
@@ -156,7 +186,15 @@ impl World {
 
     /// Keeps the course of the run, which has not begun, for [`RunResult::course`]. Nothing else changes by it.
     pub fn keep_course(&mut self) {
-        let sampler = Sampler::over_time(Snapshot::of(&self.device, Instant::ZERO));
+        let mut sampler = Sampler::over_time(Snapshot::of(&self.device, Instant::ZERO));
+        let mut names: BTreeMap<u32, String> = BTreeMap::new();
+        for setup in self.jobs.iter().map(|job| &job.setup).filter(|setup| setup.stats) {
+            names.entry(setup.report_group).or_insert_with(|| setup.name.clone());
+        }
+        for job in &mut self.jobs {
+            job.sampled_as = names.keys().take_while(|group| **group < job.setup.report_group).count();
+        }
+        sampler.keep_apart(names.into_values().collect());
         self.sample_at = Instant::from_nanos(sampler.due());
         self.sampler = Some(Box::new(sampler));
     }
@@ -263,6 +301,10 @@ impl World {
                 if self.jobs[job].setup.group == group && self.jobs[job].started.is_none() {
                     self.jobs[job].started = Some(now);
                     self.jobs[job].ended = now;
+                    let workload = &self.jobs[job].setup.workload;
+                    let (log, verifies) = (workload.log(), workload.verifies());
+                    self.jobs[job].versions = verifies.then(BTreeMap::new);
+                    self.jobs[job].log = log.map(|spec| Box::new(IoLog::new(spec, now)));
                     self.poll(now, job);
                 }
             }
@@ -285,7 +327,10 @@ impl World {
                     assert!(self.jobs[job].in_flight > 0, "a job waits for a completion that cannot come");
                     return;
                 }
-                Step::Done => self.jobs[job].done = true,
+                Step::Done => {
+                    self.jobs[job].done = true;
+                    self.jobs[job].done_at = now;
+                }
             }
         }
     }
@@ -334,7 +379,12 @@ impl World {
         let op = match kind {
             Kind::Read => Op::Read { lba, blocks },
             Kind::Write => {
-                Op::Write { lba, blocks, data: Data::Pattern(self.requests ^ u64::from(at) << 40) }
+                let number = self.requests ^ u64::from(at) << 40;
+                if let Some(versions) = &mut self.jobs[flight.job as usize].versions {
+                    let units = lba.0 / self.lbas_per_unit..(lba.0 + u64::from(blocks)) / self.lbas_per_unit;
+                    versions.extend(units.map(|unit| (unit, number)));
+                }
+                Op::Write { lba, blocks, data: Data::Pattern(number) }
             }
             Kind::Trim => Op::Trim { lba, blocks },
             Kind::WriteZeroes => Op::WriteZeroes { lba, blocks },
@@ -371,9 +421,15 @@ impl World {
                         (Kind::Read, Ok(_)) => u64::from(request.blocks) * 512,
                         _ => 0,
                     };
-                    if let Err(error) = completion.result {
+                    let job = &self.jobs[self.flights[flight as usize].job as usize];
+                    let wrong = match &completion.result {
+                        Err(error) => Some(error.to_string()),
+                        Ok(Done::Data(units)) => job.difference(request, units, self.lbas_per_unit),
+                        Ok(_) => None,
+                    };
+                    if let Some(wrong) = wrong {
                         self.errors += 1;
-                        self.first_error.get_or_insert_with(|| error.to_string());
+                        self.first_error.get_or_insert(wrong);
                     }
                     let seen = self.link.complete(now, up);
                     self.agenda.at(seen, Moment::Complete(flight));
@@ -401,13 +457,18 @@ impl World {
             sampler.completed(now);
             if entry.setup.stats {
                 let began = request.intended.min(submitted);
-                sampler.record(request.kind, u64::from(request.blocks) * 512, now.since(began));
+                let bytes = u64::from(request.blocks) * 512;
+                sampler.record_of(entry.sampled_as, request.kind, bytes, now.since(began));
             }
         }
         let measured = entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now);
         if measured && let Some(recorder) = &mut entry.recorder {
             let bytes = u64::from(request.blocks) * 512;
             recorder.record(request.kind, bytes, request.intended.min(submitted), submitted, now);
+            if let Some(log) = &mut entry.log {
+                let place = [request.lba.0 * 512, bytes];
+                log.record(request.kind, place, [request.intended.min(submitted), submitted, now]);
+            }
         }
         if let Some(timeline) = &mut self.timeline {
             timeline.seen(now, u64::from(at), measured && entry.setup.stats);
@@ -437,6 +498,13 @@ impl World {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The logs that jobs asked for, in the order of the jobs.
+    pub fn take_logs(&mut self) -> Vec<IoLog> {
+        let logs =
+            self.jobs.iter_mut().filter_map(|job| Some(job.log.take()?.finish(job.ended.max(job.done_at))));
+        logs.collect()
     }
 
     /// Ends the world and gives what it measured, and the device.
@@ -477,7 +545,8 @@ impl World {
         for job in self.jobs.into_iter().filter(|job| job.setup.stats) {
             let ended = job.ended;
             let recorder = job.recorder.unwrap_or_else(|| Recorder::new(ended, self.interval));
-            let finished = recorder.finish(&job.setup.name, job.setup.options, ended);
+            let mut finished = recorder.finish(&job.setup.name, job.setup.options, ended);
+            finished.steady_state = job.setup.workload.steady_state();
             merged.entry(job.setup.report_group).or_default().push(finished);
         }
         result.jobs = merged.values().filter_map(|jobs| crate::results::JobResult::merge(jobs)).collect();

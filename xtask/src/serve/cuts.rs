@@ -39,7 +39,7 @@ pub(super) fn rerun(place: &Place) -> Finding {
     let mut hashes = Vec::new();
     let mut requests = 0;
     for _ in 0..2 {
-        let text = run_weir(place, &["rerun", "--json", &file])?;
+        let text = run_weir(place, &["rerun", "--output", "json", &file])?;
         let answer: Value = serde_json::from_str(&text).map_err(|error| format!("{text:?}: {error}"))?;
         requests = answer["requests"].as_u64().unwrap_or(0);
         if answer["cuts"] != 1 || requests == 0 || !answer["recorded_hash"].is_u64() {

@@ -1,10 +1,10 @@
 //! The options of a job as text, under the names and in the units of fio, for what reads fio's JSON.
 //!
 //! A job file may write one thing in many ways; here each has one. Options that have their default are left out
-//! except for those that readers look for: `rw`, `bs`, `iodepth` and `size`.
+//! except for those that readers look for: `rw`, `bs`, `iodepth`, `numjobs` and `size`.
 
 use crate::workload::fio::{
-    Direction, Distribution, JobSpec, Mix, Process, Rate, Sequencer, Sizes, Walk, Zone,
+    Direction, Distribution, JobSpec, LogSpec, Mix, Process, Rate, Sequencer, Sizes, Verify, Walk, Zone,
 };
 use crate::workload::trace::{Fit, ReplayConfig, Timing, Trace};
 use flashweir_core::Duration;
@@ -20,6 +20,7 @@ pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
     set("name", spec.name.clone());
     set("rw", access(spec));
     set("iodepth", spec.iodepth.to_string());
+    set("numjobs", spec.numjobs.to_string());
     set("size", size(spec.region.blocks * LBA_BYTES));
     let (name, value) = sizes(spec);
     set(name, value);
@@ -45,10 +46,48 @@ pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
             set(name, every.to_string());
         }
     }
+    if let Some(verify) = spec.verify {
+        set("verify", if verify == Verify::Compare { "meta" } else { "null" }.into());
+    }
+    logs(&spec.log, &mut set);
+    if let Some(steady) = &spec.steady {
+        let percent = if steady.is_percent { "%" } else { "" };
+        let slope = if steady.is_slope { "_slope" } else { "" };
+        let what = if steady.is_bandwidth { "bw" } else { "iops" };
+        set("steadystate", format!("{what}{slope}:{}{percent}", steady.limit));
+        set("steadystate_duration", time(steady.window));
+        if steady.interval != Duration::from_secs(1) {
+            set("steadystate_check_interval", time(steady.interval));
+        }
+        if steady.ramp > Duration::ZERO {
+            set("steadystate_ramp_time", time(steady.ramp));
+        }
+    }
     if let Some(seed) = spec.seed {
         set("randseed", seed.to_string());
     }
     options
+}
+
+fn logs(log: &LogSpec, set: &mut impl FnMut(&str, String)) {
+    let names =
+        [("write_bw_log", &log.bandwidth), ("write_lat_log", &log.latency), ("write_iops_log", &log.iops)];
+    for (option, name) in names {
+        if let Some(name) = name {
+            set(option, name.clone());
+        }
+    }
+    if log.average > Duration::ZERO {
+        set("log_avg_msec", (log.average.as_nanos() / 1_000_000).to_string());
+    }
+    for (option, value) in [("log_offset", log.has_offset), ("log_max_value", log.is_max)] {
+        if value {
+            set(option, "1".into());
+        }
+    }
+    if log.number.is_none() {
+        set("per_job_logs", "0".into());
+    }
 }
 
 /// How a trace is replayed.

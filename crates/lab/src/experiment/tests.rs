@@ -151,27 +151,32 @@ fn specs(text: &str) -> Vec<JobSpec> {
 #[test]
 fn options_are_those_of_fio() {
     for (text, expected) in [
-        ("rw=randread\nbs=4096", "bs=4k iodepth=1 name=j rw=randread size=1g"),
+        ("rw=randread\nbs=4096", "bs=4k iodepth=1 name=j numjobs=1 rw=randread size=1g"),
         (
             "rw=randrw:8\nrwmixread=70\nnorandommap\nruntime=1m\ntime_based\nramp_time=500ms",
-            "bs=4k iodepth=1 name=j norandommap=1 ramp_time=500ms runtime=60s rw=randrw:8 rwmixread=70 size=1g \
+            "bs=4k iodepth=1 name=j norandommap=1 numjobs=1 ramp_time=500ms runtime=60s rw=randrw:8 rwmixread=70 size=1g \
           time_based=1",
         ),
         (
             "rw=write:12k\nsize=10m\noffset=1m\nfsync=8\nend_fsync=1\nloops=2",
-            "bs=4k end_fsync=1 fsync=8 io_size=20m iodepth=1 name=j offset=1m rw=write:12k size=10m",
+            "bs=4k end_fsync=1 fsync=8 io_size=20m iodepth=1 name=j numjobs=1 offset=1m rw=write:12k size=10m",
         ),
-        ("rw=rw\nbs=4k,8k", "bs=4k,8k,8k iodepth=1 name=j rw=rw rwmixread=50 size=1g"),
-        ("rw=read:-8k\nbsrange=4k-16k", "bsrange=4k-16k iodepth=1 name=j rw=read:-8k size=1g"),
+        ("rw=rw\nbs=4k,8k", "bs=4k,8k,8k iodepth=1 name=j numjobs=1 rw=rw rwmixread=50 size=1g"),
+        ("rw=read:-8k\nbsrange=4k-16k", "bsrange=4k-16k iodepth=1 name=j numjobs=1 rw=read:-8k size=1g"),
         (
             "rw=randwrite\nbssplit=4k/80:16k/20\nrandom_distribution=zipf:1.2\nrate_iops=100\nrate_process=poisson",
-            "bssplit=4k/80:16k/20 iodepth=1 name=j random_distribution=zipf:1.2 rate=400k rate_process=poisson \
+            "bssplit=4k/80:16k/20 iodepth=1 name=j numjobs=1 random_distribution=zipf:1.2 rate=400k rate_process=poisson \
           rw=randwrite size=1g",
         ),
         (
             "rw=randtrim\nnumber_ios=7\nthinktime=3ms\nthinktime_blocks=4\nstartdelay=1-2\nrandseed=9\nblockalign=8k",
-            "blockalign=8k bs=4k iodepth=1 name=j norandommap=1 number_ios=7 randseed=9 rw=randtrim size=1g \
+            "blockalign=8k bs=4k iodepth=1 name=j norandommap=1 number_ios=7 numjobs=1 randseed=9 rw=randtrim size=1g \
           startdelay=1s-2s thinktime=3ms thinktime_blocks=4",
+        ),
+        (
+            "rw=write\nverify=md5\nwrite_bw_log=x\nlog_avg_msec=50\nlog_offset=1\nper_job_logs=0\nss=bw:10k\nss_dur=9\nss_interval=3",
+            "bs=4k iodepth=1 log_avg_msec=50 log_offset=1 name=j numjobs=1 per_job_logs=0 rw=write size=1g steadystate=bw:10240 \
+             steadystate_check_interval=3s steadystate_duration=9s verify=meta write_bw_log=x",
         ),
     ] {
         let spec = specs(&format!("[j]\n{text}\n")).remove(0);

@@ -54,7 +54,7 @@ pub(super) fn svg(label: &str, groups: &[Group], classes: &str, names: &[&str]) 
             y += ROW;
         }
         for bar in &group.bars {
-            let _ = write!(out, "<g data-v=\"{}\">", bar.variant);
+            let _ = write!(out, "<g data-v=\"{}\" class=\"c{}\">", bar.variant, bar.variant % 8);
             rect(&mut out, (0.0, y + 5.0), (8.0, 8.0), &format!("swatch c{}", bar.variant % 8), "");
             title(&mut out, 14.0, y + 13.0, "name", &bar.name, NAME_CHARS);
             let mut from = 0.0;

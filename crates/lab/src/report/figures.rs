@@ -13,11 +13,12 @@ use super::lines::{Axis, Line, Panel, Point};
 use super::scale::Unit;
 use super::{CLOSED_FORM, Curves, Report};
 use crate::results::{
-    Axis as TimeAxis, Course, DEPTH_LEVELS, Distribution, KINDS, Requests, RunResult, estimate, groups,
-    kind_name,
+    Axis as TimeAxis, Course, DEPTH_LEVELS, Distribution, JOBS_MAX, JobResult, KINDS, Percentile, Requests,
+    RunResult, estimate, groups, kind_name,
 };
 use crate::workload::Kind;
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::ops::Range;
 
 /// Columns of a line at most; more than two for each pixel show nothing.
@@ -53,6 +54,18 @@ pub(super) struct Study<'a> {
     cells: Vec<Cell<'a>>,
     colours_are_devices: bool,
 }
+
+/// What a panel of requests shows.
+#[derive(Clone, Debug)]
+struct Part {
+    facet: usize,
+    /// `None` is all jobs.
+    job: Option<String>,
+    kind: Kind,
+}
+
+/// A value of one column of requests, by its number and length.
+type Value<'a> = dyn Fn(&Requests, usize, f64) -> Option<f64> + 'a;
 
 /// Runs of one device and one workload.
 #[derive(Debug)]
@@ -109,14 +122,55 @@ impl<'a> Study<'a> {
         self.cells.iter().flat_map(|cell| &cell.runs).filter_map(|run| run.course.as_deref())
     }
 
-    /// Every panel and kind of request of which one completed.
-    fn facet_kinds(&self) -> Vec<(usize, Kind)> {
-        let completed = |facet: usize, kind: Kind| {
-            let mut jobs = self.of_facet(facet).flat_map(|cell| &cell.runs).flat_map(|run| &run.jobs);
-            jobs.any(|job| job.kind(kind).is_some())
+    /// The jobs of a facet that are shown apart; `None` is all of them together, where each run has one, or there are too many.
+    fn jobs(&self, facet: usize) -> Vec<Option<String>> {
+        let runs = || self.of_facet(facet).flat_map(|cell| &cell.runs);
+        let mut names = Vec::new();
+        for job in runs().flat_map(|run| &run.jobs) {
+            position(&mut names, &job.name);
+        }
+        let are_apart = runs().any(|run| run.jobs.len() > 1) && names.len() <= JOBS_MAX;
+        if are_apart { names.into_iter().map(Some).collect() } else { vec![None] }
+    }
+
+    /// Every facet, job and kind of request of which one completed.
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for facet in 0..self.facets.len() {
+            for job in self.jobs(facet) {
+                for kind in KINDS {
+                    let mut cells = self.of_facet(facet);
+                    if cells.any(|cell| cell.jobs(job.as_deref()).any(|job| job.kind(kind).is_some())) {
+                        parts.push(Part { facet, job: job.clone(), kind });
+                    }
+                }
+            }
+        }
+        parts
+    }
+
+    /// Whether jobs of one run share a line since there are too many.
+    fn has_crowd(&self) -> bool {
+        (0..self.facets.len()).any(|facet| {
+            let mut runs = self.of_facet(facet).flat_map(|cell| &cell.runs);
+            self.jobs(facet) == [None] && runs.any(|run| run.jobs.len() > 1)
+        })
+    }
+
+    /// A panel of a part over time.
+    fn part_panel(&self, part: &Part, rest: &str, y: Axis, value: &Value<'_>) -> Panel {
+        let Part { facet, job, kind } = part;
+        let title = [job.as_deref().unwrap_or(""), kind_name(*kind), rest];
+        let title: Vec<&str> = title.into_iter().filter(|word| !word.is_empty()).collect();
+        let of = |course: &Course| requests(course, job.as_deref(), *kind, value);
+        let mut panel = self.panel(*facet, &title.join(" · "), y, &of);
+        // A run of one job has no lists of its jobs: whose it is, the run says.
+        let has_job = |line: &Line| {
+            self.of_facet(*facet)
+                .any(|cell| cell.variant == line.variant && cell.jobs(job.as_deref()).next().is_some())
         };
-        let all = (0..self.facets.len()).flat_map(|facet| KINDS.map(|kind| (facet, kind)));
-        all.filter(|(facet, kind)| completed(*facet, *kind)).collect()
+        panel.lines.retain(has_job);
+        panel
     }
 
     fn title(&self, facet: usize, rest: &str) -> String {
@@ -163,9 +217,16 @@ impl Cell<'_> {
         format!("{} · {}", self.runs[0].device, self.runs[0].workload)
     }
 
-    fn distribution(&self, kind: Kind) -> Vec<Distribution> {
+    /// The jobs of this name in all runs, or all jobs.
+    fn jobs<'s>(&'s self, name: Option<&'s str>) -> impl Iterator<Item = &'s JobResult> {
+        let jobs = self.runs.iter().flat_map(|run| &run.jobs);
+        jobs.filter(move |job| name.is_none_or(|name| job.name == name))
+    }
+
+    fn distribution(&self, job: Option<&str>, kinds: &[Kind]) -> Vec<Distribution> {
         let of = |run: &&RunResult| {
-            let kinds = run.jobs.iter().filter_map(|job| job.kind(kind));
+            let jobs = run.jobs.iter().filter(|one| job.is_none_or(|name| one.name == name));
+            let kinds = jobs.flat_map(|job| kinds.iter().filter_map(|kind| job.kind(*kind)));
             kinds.fold(Distribution::default(), |sum, one| sum.merge(&one.lat))
         };
         self.runs.iter().map(of).filter(|latency| latency.summary.count > 0).collect()
@@ -220,9 +281,11 @@ fn sum(numbers: &[u64], columns: &Range<usize>) -> f64 {
     numbers[columns.clone()].iter().sum::<u64>() as f64
 }
 
-/// A value for each column of one kind of request.
-fn requests(course: &Course, kind: Kind, value: &dyn Fn(&Requests, usize, f64) -> Option<f64>) -> Vec<Point> {
-    let Some(requests) = course.requests.iter().find(|requests| requests.kind == kind) else {
+/// A value for each column of one kind of request, of one job where jobs are kept apart.
+fn requests(course: &Course, job: Option<&str>, kind: Kind, value: &Value<'_>) -> Vec<Point> {
+    let of_job = job.and_then(|name| course.jobs.iter().find(|job| job.name == name));
+    let all = of_job.map_or(&course.requests, |job| &job.requests);
+    let Some(requests) = all.iter().find(|requests| requests.kind == kind) else {
         return Vec::new();
     };
     let point = |(i, span): (usize, Range<u64>)| {
@@ -257,6 +320,10 @@ pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
     for figure in figures.iter_mut().filter(|figure| figure.panels.is_empty()) {
         figure.caption = "No request was measured.".into();
     }
+    let of_jobs = |figure: &&mut Figure| ["throughput", "percentiles", "latency"].contains(&&*figure.id);
+    for figure in figures.iter_mut().filter(of_jobs).filter(|_| study.has_crowd()) {
+        let _ = write!(figure.caption, " More than {JOBS_MAX} jobs are shown as one.");
+    }
     figures.push(amplification_total(study));
     if is_sampled {
         figures.extend([amplification(study), collection(study)]);
@@ -268,6 +335,81 @@ pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
     // What stands in an earlier figure is not said again.
     figures.retain(|figure| figure.id != "wafs" || !figure.panels.is_empty());
     figures
+}
+
+/// The picture that stands before the numbers: curves against the parameter, what the jobs got, or write amplification.
+pub(super) fn headline(report: &Report<'_>, study: &Study<'_>, figures: &mut Vec<Figure>) -> Option<Figure> {
+    if report.curves.is_empty() && study.has_time() {
+        return Some(outcome(study)).filter(|figure| !figure.panels.is_empty());
+    }
+    let at = figures.iter().position(|figure| !figure.panels.is_empty())?;
+    Some(figures.remove(at))
+}
+
+/// A value with three digits.
+fn short(unit: Unit, value: f64) -> String {
+    let step = if value == 0.0 { 1.0 } else { 10f64.powf(value.abs().log10().floor() - 2.0) };
+    unit.label((value / step).round() * step, step)
+}
+
+/// How many requests each job got done, and how long the slow ones took.
+fn outcome(study: &Study<'_>) -> Figure {
+    const IO: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes];
+    let kinds = || study.cells.iter().flat_map(|cell| cell.jobs(None)).flat_map(|job| &job.kinds);
+    let io = || kinds().filter(|kind| IO.contains(&kind.kind));
+    let (count, bytes) =
+        (io().map(|kind| kind.requests).sum::<u64>(), io().map(|kind| kind.bytes).sum::<u64>());
+    let is_large = bytes / count.max(1) >= 64 << 10;
+    let rate = |cell: &Cell<'_>, job: Option<&str>| -> Vec<f64> {
+        let of = |run: &&RunResult| {
+            let jobs = run.jobs.iter().filter(|one| job.is_none_or(|name| one.name == name));
+            let kinds =
+                jobs.flat_map(|job| IO.into_iter().filter_map(move |kind| Some((job, job.kind(kind)?))));
+            kinds.map(|(job, kind)| if is_large { job.bytes_per_s(kind) / 1e6 } else { job.iops(kind) }).sum()
+        };
+        cell.runs.iter().map(of).filter(|rate: &f64| *rate > 0.0).collect()
+    };
+    let p99 = |cell: &Cell<'_>, job: Option<&str>| -> Vec<f64> {
+        let seeds = cell.distribution(job, &IO);
+        seeds.iter().filter_map(|all| Some(all.percentile_ns(Percentile::P99)? as f64)).collect()
+    };
+    let panel = |title: &str, unit: Unit, values: &dyn Fn(&Cell<'_>, Option<&str>) -> Vec<f64>| {
+        let mut groups = Vec::new();
+        for facet in 0..study.facets.len() {
+            let mut bars = Vec::new();
+            for job in study.jobs(facet) {
+                bars.extend(study.of_facet(facet).filter_map(|cell| {
+                    let mean = estimate(&values(cell, job.as_deref()))?;
+                    let variant = &study.variants[cell.variant];
+                    let spread =
+                        mean.half_width.map_or(String::new(), |half| format!(" ±{}", short(unit, half)));
+                    Some(Bar {
+                        variant: cell.variant,
+                        name: job.as_ref().map_or(variant.clone(), |job| format!("{job}, {variant}")),
+                        parts: vec![mean.mean],
+                        label: format!("{}{spread}", short(unit, mean.mean)),
+                        half_width: mean.half_width,
+                        reference: None,
+                    })
+                }));
+            }
+            groups.push(Group { heading: study.facets[facet].clone(), bars });
+        }
+        groups.retain(|group| !group.bars.is_empty());
+        (!groups.is_empty()).then(|| bars::svg(title, &groups, "k", &[title]))
+    };
+    let rate_name = if is_large { "MB/s" } else { "requests per second" };
+    let panels =
+        [panel(rate_name, Unit::Number, &rate), panel("99th percentile of latency", Unit::Nanos, &p99)];
+    Figure {
+        id: "headline".into(),
+        heading: "At a glance".into(),
+        caption: format!(
+            "Left {rate_name}; right the latency that one request in a hundred exceeds. Without flushes."
+        ),
+        key: Vec::new(),
+        panels: panels.into_iter().flatten().collect(),
+    }
 }
 
 fn figure(id: &'static str, heading: &str, caption: &str, panels: impl IntoIterator<Item = Panel>) -> Figure {
@@ -295,7 +437,7 @@ fn parameter((number, curves): (u32, &Curves)) -> Figure {
             let (mut colour, mut lines) = (0, Vec::new());
             for curve in &panel.curves {
                 if !curve.is_reference {
-                    let entry = (format!("c{}", colour % 8), curve.name.clone());
+                    let entry = (super::lines::looks(OWN_COLOURS + colour), curve.name.clone());
                     if !key.contains(&entry) {
                         key.push(entry);
                     }
@@ -318,22 +460,20 @@ fn parameter((number, curves): (u32, &Curves)) -> Figure {
 }
 
 fn throughput(study: &Study<'_>) -> Figure {
-    let panel = |(facet, kind): (usize, Kind)| {
+    let panel = |part: Part| {
         // Large requests are judged by their bytes, small ones by their number.
-        let all = || study.of_facet(facet).flat_map(|cell| &cell.runs).flat_map(|run| &run.jobs);
-        let of_kind = || all().filter_map(|job| job.kind(kind));
+        let all = || study.of_facet(part.facet).flat_map(|cell| cell.jobs(part.job.as_deref()));
+        let of_kind = || all().filter_map(|job| job.kind(part.kind));
         let (count, bytes): (u64, u64) =
             (of_kind().map(|k| k.requests).sum(), of_kind().map(|k| k.bytes).sum());
         let large = bytes / count.max(1) >= 64 << 10;
         let y = axis(if large { "MB/s" } else { "IOPS" }, Unit::Number, &[0.0]);
-        study.panel(facet, kind_name(kind), y, &|course| {
-            requests(course, kind, &|requests, i, span| {
-                let amount = if large { requests.bytes[i] as f64 / 1e6 } else { requests.count[i] as f64 };
-                (span > 0.0).then(|| amount * 1e9 / span)
-            })
+        study.part_panel(&part, "", y, &|requests, i, span| {
+            let amount = if large { requests.bytes[i] as f64 / 1e6 } else { requests.count[i] as f64 };
+            (span > 0.0).then(|| amount * 1e9 / span)
         })
     };
-    let panels = study.facet_kinds().into_iter().map(panel);
+    let panels = study.parts().into_iter().map(panel);
     figure(
         "throughput",
         "Throughput over time",
@@ -344,7 +484,7 @@ fn throughput(study: &Study<'_>) -> Figure {
 
 fn latency(study: &Study<'_>) -> Figure {
     let mut panels = Vec::new();
-    for (facet, kind) in study.facet_kinds() {
+    for part in study.parts() {
         let mut row = ["p50", "p99", "p99.9"].map(|name| {
             let numbers = |requests: &Requests, i: usize| match name {
                 "p50" => requests.p50_ns[i],
@@ -352,10 +492,8 @@ fn latency(study: &Study<'_>) -> Figure {
                 _ => requests.p99_9_ns[i],
             };
             let y = Axis { log: true, ..axis("latency", Unit::Nanos, &[]) };
-            study.panel(facet, &format!("{} · {name}", kind_name(kind)), y, &|course| {
-                requests(course, kind, &|requests, i, _| {
-                    (requests.count[i] > 0).then(|| numbers(requests, i) as f64)
-                })
+            study.part_panel(&part, name, y, &|requests, i, _| {
+                (requests.count[i] > 0).then(|| numbers(requests, i) as f64)
             })
         });
         // The three share an axis.
@@ -375,9 +513,9 @@ fn latency(study: &Study<'_>) -> Figure {
 fn curve(study: &Study<'_>) -> Figure {
     /// Points for each factor of ten.
     const STEPS: f64 = 20.0;
-    let panel = |(facet, kind): (usize, Kind)| {
+    let panel = |Part { facet, job, kind }: Part| {
         let line = |cell: &Cell<'_>| {
-            let seeds = cell.distribution(kind);
+            let seeds = cell.distribution(job.as_deref(), &[kind]);
             let fewest = seeds.iter().map(|latency| latency.summary.count).min().unwrap_or(0) as f64;
             // The nearest rank; with one request above it or none, the slowest request.
             let slower_at = |tail: f64, latency: &Distribution| {
@@ -398,9 +536,11 @@ fn curve(study: &Study<'_>) -> Figure {
         let lines = study.of_facet(facet).map(line).collect();
         let x = axis("percentile of requests", Unit::Tail, &[0.0]);
         let y = Axis { log: true, ..axis("latency", Unit::Nanos, &[]) };
-        Panel { title: study.title(facet, kind_name(kind)), x, y, lines, ramp: 0.0 }
+        let job = job.as_deref().unwrap_or("");
+        let title = study.title(facet, [job, kind_name(kind)].join(" · ").trim_start_matches(" · "));
+        Panel { title, x, y, lines, ramp: 0.0 }
     };
-    let panels = study.facet_kinds().into_iter().map(panel);
+    let panels = study.parts().into_iter().map(panel);
     figure(
         "percentiles",
         "Latency by percentile",

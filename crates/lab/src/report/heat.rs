@@ -44,18 +44,31 @@ impl Heat {
         let blocks: f64 = self.blocks.iter().map(|block| block.height + 6.0).sum();
         let bottom = TOP + blocks;
         let attributes = format!(
-            " class=\"heat\" role=\"img\" data-v=\"{}\" aria-label=\"{}\"",
+            " class=\"heat\" role=\"img\" data-v=\"{}\" aria-label=\"{}\" data-x=\"{}\"",
             self.variant,
-            escape(&self.title)
+            escape(&self.title),
+            x.data(self.x.unit)
         );
         let mut out = open(WIDTH, bottom + 38.0, &attributes);
         title(&mut out, 0.0, 12.0, "title", &self.title, TITLE_CHARS);
         text(&mut out, 0.0, 28.0, "unit", &self.subtitle);
         let mut y = TOP;
         for block in &self.blocks {
+            text(&mut out, LEFT - 6.0, y + block.height / 2.0 + 4.0, "tick end", block.name);
+            y += block.height + 6.0;
+        }
+        let _ = write!(
+            out,
+            "<svg class=\"field\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{0}\" height=\"{blocks}\" viewBox=\"{LEFT} {TOP} {0} \
+             {blocks}\"><g class=\"zoom\">",
+            RIGHT - LEFT
+        );
+        let mut y = TOP;
+        for block in &self.blocks {
             self.block(&mut out, &x, y, block);
             y += block.height + 6.0;
         }
+        out.push_str("</g></svg><path class=\"cursor\" d=\"\"/>");
         axis(&mut out, &x, &self.x, bottom);
         out.push_str("</svg>");
         out
@@ -66,7 +79,6 @@ impl Heat {
         let rows: Vec<Vec<f64>> = block.rows.chunks(together.max(1)).map(mean).collect();
         let height = block.height / rows.len().max(1) as f64;
         super::svg::rect(out, (LEFT, top), (RIGHT - LEFT, block.height), "h0", "");
-        text(out, LEFT - 6.0, top + block.height / 2.0 + 4.0, "tick end", block.name);
         let mut paths = vec![String::new(); SHADES + 1];
         for (i, row) in rows.iter().enumerate() {
             let y = place(top + (i as f64 + 0.5) * height);

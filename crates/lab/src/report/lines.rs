@@ -113,7 +113,7 @@ impl Panel {
             let end = x.at(self.ramp);
             super::svg::rect(&mut out, (LEFT, TOP), (end - LEFT, BOTTOM - TOP), "ramp", "");
             if end - LEFT > 80.0 {
-                text(&mut out, LEFT + 4.0, TOP + 12.0, "unit", "not measured");
+                text(&mut out, LEFT + 4.0, TOP + 12.0, "unit ramped", "not measured");
             }
         }
         for (value, label) in y.ticks(self.y.unit, 4) {
@@ -124,10 +124,17 @@ impl Panel {
             }
         }
         axis(&mut out, &x, &self.x, BOTTOM);
+        // What the script moves when it zooms is cut off at the edges of the plot.
+        let (left, top, width, height) = (LEFT - 2.0, TOP - 3.0, RIGHT - LEFT + 4.0, BOTTOM - TOP + 6.0);
+        let _ = write!(
+            out,
+            "<svg class=\"field\" x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"{left} {top} {width} {height}\"><g class=\"zoom\">"
+        );
         for one in &self.lines {
             one.draw(&mut out, &x, &y);
         }
-        out.push_str("<path class=\"cursor\" d=\"\"/></svg>");
+        out.push_str("</g></svg><path class=\"cursor\" d=\"\"/></svg>");
         out
     }
 }
@@ -135,6 +142,7 @@ impl Panel {
 /// The axis below a plot that ends at `bottom`: a line, ticks and a label.
 pub(super) fn axis(out: &mut String, scale: &Scale, axis: &Axis, bottom: f64) {
     line(out, (LEFT, bottom), (RIGHT, bottom), "axis");
+    out.push_str("<g class=\"across\">");
     for (value, label) in scale.ticks(axis.unit, 6) {
         let at = scale.at(value);
         line(out, (at, bottom), (at, bottom + 4.0), "axis");
@@ -143,16 +151,22 @@ pub(super) fn axis(out: &mut String, scale: &Scale, axis: &Axis, bottom: f64) {
         let at = if at > RIGHT - 12.0 { RIGHT + 8.0 } else { at };
         text(out, at, bottom + 16.0, anchor, &label.unwrap_or_default());
     }
+    out.push_str("</g>");
     text(out, (LEFT + RIGHT) / 2.0, bottom + 32.0, "unit middle", &axis.label);
+}
+
+/// Colour and dashes of a variant, as classes. Neighbours differ in both, so that they are told apart without colours, too.
+pub(super) fn looks(variant: usize) -> String {
+    format!("line c{} d{}", variant % 8, (variant + variant / 8) % 8)
 }
 
 impl Line {
     fn draw(&self, out: &mut String, x: &Scale, y: &Scale) {
-        let (variant, colour, dash) = (self.variant, self.variant % 8, self.variant / 8 % 4);
+        let (variant, looks) = (self.variant, looks(self.variant));
         let second = if self.secondary { " second" } else { "" };
         let _ = write!(
             out,
-            "<g data-v=\"{variant}\" data-name=\"{}\" class=\"line c{colour} d{dash}{second}\">",
+            "<g data-v=\"{variant}\" data-name=\"{}\" class=\"{looks}{second}\">",
             escape(&self.name)
         );
         let runs = self.points.split(|point| point.value.is_none()).filter(|run| !run.is_empty());

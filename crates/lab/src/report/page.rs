@@ -3,6 +3,7 @@
 //! Place in the data flow: the last step; see [`super`] for the invariants of the page.
 
 use super::figures::{self, Figure, Study};
+use super::lines::looks;
 use super::svg::{escape, shorten};
 use super::{Report, Text, TextTable};
 use crate::results::{Table, device_rows, job_rows};
@@ -28,10 +29,13 @@ pub(super) fn html(report: &Report<'_>) -> String {
     out.push_str("</header>\n");
     legend(&mut out, &study);
     out.push_str("<main>\n");
+    let mut all = figures::all(report, &study);
+    if let Some(figure) = figures::headline(report, &study, &mut all) {
+        show(&mut out, &figure);
+    }
     summary(&mut out, report, &study);
     report.tables.iter().for_each(|table| text_table(&mut out, table));
-    let (figures, nothing): (Vec<_>, Vec<_>) =
-        figures::all(report, &study).into_iter().partition(|figure| !figure.panels.is_empty());
+    let (figures, nothing): (Vec<_>, Vec<_>) = all.into_iter().partition(|figure| !figure.panels.is_empty());
     figures.iter().for_each(|figure| show(&mut out, figure));
     if !nothing.is_empty() {
         absent(&mut out, &nothing);
@@ -50,11 +54,10 @@ fn legend(out: &mut String, study: &Study<'_>) {
     for (i, name) in study.variants.iter().enumerate() {
         let _ = write!(
             out,
-            "<span class=\"chip\" data-v=\"{i}\" title=\"{}\"><svg viewBox=\"0 0 24 8\" class=\"sample\">\
-             <g class=\"line c{} d{}\"><path d=\"M0 4H24\"/></g></svg><span>{}</span></span>",
+            "<span class=\"chip\" data-v=\"{i}\" title=\"{}\"><svg viewBox=\"0 0 40 8\" class=\"sample\">\
+             <g class=\"{}\"><path d=\"M0 4H40\"/></g></svg><span>{}</span></span>",
             escape(name),
-            i % 8,
-            i / 8 % 4,
+            looks(i),
             escape(&shorten(name, NAME_CHARS)),
         );
     }
@@ -161,7 +164,13 @@ fn show(out: &mut String, figure: &Figure) {
     if !figure.key.is_empty() {
         out.push_str("<span class=\"key\">");
         for (class, name) in &figure.key {
-            let swatch = if class.is_empty() { String::new() } else { format!("<i class=\"{class}\"></i>") };
+            let swatch = match class.as_str() {
+                "" => String::new(),
+                line if line.starts_with("line") => format!(
+                    "<svg viewBox=\"0 0 40 8\" class=\"sample\"><g class=\"{line}\"><path d=\"M0 4H40\"/></g></svg>"
+                ),
+                class => format!("<i class=\"{class}\"></i>"),
+            };
             let bare = if name.is_empty() { " class=\"bare\"" } else { "" };
             let _ = write!(out, "<span{bare}>{swatch}{}</span>", escape(name));
         }

@@ -127,6 +127,7 @@ fn variants_stand_side_by_side() {
     let runs = runs(&["a", "b"], 2, &workloads);
     let html = page(&runs);
     let all = [
+        "headline",
         "throughput",
         "percentiles",
         "latency",
@@ -149,7 +150,7 @@ fn variants_stand_side_by_side() {
     // A line for each variant in each panel of throughput; bands, since there are two seeds.
     let throughput =
         html.split("<figure id=\"throughput\"").nth(1).unwrap().split("</figure>").next().unwrap();
-    assert_eq!(throughput.matches("<svg ").count(), 4);
+    assert_eq!(throughput.matches("class=\"plot\"").count(), 4);
     assert_eq!(throughput.matches("data-name=\"\"").count(), 8);
     assert!(throughput.contains("class=\"band\"") && html.contains("A &lt;title&gt; &amp; more"));
 }
@@ -161,10 +162,60 @@ fn one_device_under_several_workloads_shares_panels() {
     let html = page(&runs(&["a"], 1, &workloads));
     let throughput =
         html.split("<figure id=\"throughput\"").nth(1).unwrap().split("</figure>").next().unwrap();
-    assert_eq!((throughput.matches("<svg ").count(), throughput.matches("data-name=\"\"").count()), (1, 2));
-    assert_eq!(ids(&html), ["throughput", "percentiles", "latency", "depth", "inflight", "heat", "wear"]);
+    assert_eq!(
+        (throughput.matches("class=\"plot\"").count(), throughput.matches("data-name=\"\"").count()),
+        (1, 2)
+    );
+    assert_eq!(
+        ids(&html),
+        ["headline", "throughput", "percentiles", "latency", "depth", "inflight", "heat", "wear"]
+    );
     assert!(html.contains("<b>Write amplification:</b> The host wrote nothing."));
     assert!(!html.contains("class=\"band\""), "one seed has no spread");
+}
+
+#[test]
+fn jobs_of_one_file_stay_apart() {
+    let two =
+        workload("two", "rw=randread\niodepth=4\nnumber_ios=2000\n[k]\nbs=16k\nrw=randrw\nnumber_ios=900");
+    let results = runs(&["a", "b"], 1, &two);
+    let course = results[0].course.as_deref().unwrap();
+    let sum = |requests: &[crate::results::Requests]| {
+        requests.iter().map(|r| r.count.iter().sum::<u64>()).sum::<u64>()
+    };
+    let apart: Vec<(&str, u64)> =
+        course.jobs.iter().map(|job| (job.name.as_str(), sum(&job.requests))).collect();
+    assert_eq!(apart, [("j", 2000), ("k", 900)]);
+    assert_eq!(sum(&course.requests), 2900);
+    let html = page(&results);
+    for panel in ["j · read", "k · read", "k · write", "k · write · p99", "j · read · p50"] {
+        assert!(html.contains(&format!(">{panel}</text>")), "{panel}");
+    }
+    assert!(!html.contains(">j · write</text>") && html.contains(">k, b</text>"));
+    let throughput =
+        html.split("<figure id=\"throughput\"").nth(1).unwrap().split("</figure>").next().unwrap();
+    assert_eq!(throughput.matches("class=\"plot\"").count(), 3);
+    assert_eq!(throughput.matches("data-name=\"\"").count(), 6, "two devices in each");
+    // Too many jobs are one line, and the page says so.
+    let many: String = (0..9).map(|i| format!("[x{i}]\nbs=4k\nrw=randread\nnumber_ios=50\n")).collect();
+    let results = runs(&["a"], 1, &workload("many", &format!("rw=randread\nnumber_ios=50\n{many}")));
+    assert!(results[0].course.as_deref().unwrap().jobs.is_empty());
+    let html = page(&results);
+    assert!(html.contains("More than 8 jobs are shown as one.") && html.contains(">read</text>"));
+}
+
+#[test]
+fn variants_differ_by_more_than_colour() {
+    let looks: std::collections::BTreeSet<String> = (0..64).map(lines::looks).collect();
+    assert_eq!(looks.len(), 64);
+    let dashes: std::collections::BTreeSet<String> =
+        (0..8).map(|variant| lines::looks(variant).split(' ').nth(2).unwrap().to_owned()).collect();
+    assert_eq!(dashes.len(), 8);
+    let html = page(&runs(&["a", "b"], 1, &workload("w", "rw=randread\nnumber_ios=100")));
+    let legend = html.split("<nav").nth(1).unwrap().split("</nav>").next().unwrap();
+    assert!(legend.contains("line c0 d0") && legend.contains("line c1 d1"));
+    let (picture, numbers) = (html.find("id=\"headline\"").unwrap(), html.find("<table").unwrap());
+    assert!(picture < numbers, "a picture stands before the numbers");
 }
 
 #[test]
@@ -211,6 +262,7 @@ fn little_is_enough() {
     check(&both);
     let html = Report { curves: vec![curves(false, vec![panel])], ..Report::default() }.html();
     check(&html);
-    assert_eq!(html.matches("c0 d0").count(), 2, "a reference has the colour of its curve");
-    assert_eq!(html.matches("c1 d0").count(), 1);
+    let field = html.split("class=\"field\"").nth(1).unwrap().split("</svg>").next().unwrap();
+    assert_eq!(field.matches("c0 d0").count(), 2, "a reference has the colour of its curve");
+    assert_eq!(field.matches("c1 d1").count(), 1);
 }

@@ -105,8 +105,21 @@ pub struct Course {
     pub request_column: u64,
     /// Requests by kind; kinds of which none completed are absent.
     pub requests: Vec<Requests>,
+    /// The same of each job, where there are several and not too many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobRequests>,
     /// How many good blocks were erased how often until the end, what happened before the run included.
     pub wear: Bins,
+}
+
+/// Requests of one job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobRequests {
+    /// Name of the job, as in the results.
+    pub name: String,
+    /// By kind.
+    pub requests: Vec<Requests>,
 }
 
 /// Requests of one kind that completed in each column.

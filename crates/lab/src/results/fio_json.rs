@@ -12,6 +12,7 @@
 use super::distribution::{Distribution, Percentile, Summary};
 use super::run::{DeviceTotals, Interval, JobResult, KindResult, MetricValue, RunResult};
 use crate::workload::Kind;
+use crate::workload::fio::SteadyState;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -39,8 +40,8 @@ pub enum Grouping {
     Group,
 }
 
-/// The result as a JSON document, indented by two.
-pub fn fio_json(run: &RunResult, grouping: Grouping) -> String {
+/// The result as an object of JSON.
+pub fn fio_json(run: &RunResult, grouping: Grouping) -> impl Serialize + '_ {
     let merged = match grouping {
         Grouping::PerJob => None,
         Grouping::Group => JobResult::merge(&run.jobs).map(|job| vec![job]),
@@ -49,7 +50,7 @@ pub fn fio_json(run: &RunResult, grouping: Grouping) -> String {
     let totals: [f64; 3] = [Kind::Read, Kind::Write, Kind::Trim].map(|kind| {
         jobs.iter().map(|job| Samples::of(job, job.kind(kind), Interval::bytes_per_s).mean).sum()
     });
-    let report = Report {
+    Report {
         version: "fio-3.33",
         timestamp: 0,
         timestamp_ms: 0,
@@ -67,10 +68,7 @@ pub fn fio_json(run: &RunResult, grouping: Grouping) -> String {
             metrics: &run.metrics,
             write_zeroes: jobs.iter().map(|job| Direction::of(job, Kind::WriteZeroes, 0.0)).collect(),
         },
-    };
-    let mut text = serde_json::to_string_pretty(&report).expect("every key is a string");
-    text.push('\n');
-    text
+    }
 }
 
 #[derive(Serialize)]
@@ -82,7 +80,7 @@ struct Report<'a> {
     time: &'static str,
     #[serde(rename = "global options")]
     global_options: BTreeMap<&'static str, &'static str>,
-    jobs: Vec<Job<'a>>,
+    jobs: Vec<Job>,
     disk_util: [(); 0],
     flashweir: Own<'a>,
 }
@@ -100,14 +98,14 @@ struct Own<'a> {
 }
 
 #[derive(Serialize)]
-struct Job<'a> {
-    jobname: &'a str,
+struct Job {
+    jobname: String,
     groupid: u32,
     error: u32,
     eta: u32,
     elapsed: u64,
     #[serde(rename = "job options")]
-    options: &'a BTreeMap<String, String>,
+    options: BTreeMap<String, String>,
     read: Direction,
     write: Direction,
     trim: Direction,
@@ -128,6 +126,8 @@ struct Job<'a> {
     latency_target: u32,
     latency_percentile: f64,
     latency_window: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steadystate: Option<SteadyState>,
 }
 
 #[derive(Serialize)]
@@ -184,9 +184,9 @@ impl<T: Serialize> Serialize for Ordered<T> {
     }
 }
 
-impl<'a> Job<'a> {
+impl Job {
     /// `totals` are the mean bandwidths of all jobs together for read, write and trim.
-    fn of(job: &'a JobResult, run: &'a RunResult, grouping: Grouping, totals: &[f64; 3]) -> Self {
+    fn of(job: &JobResult, run: &RunResult, grouping: Grouping, totals: &[f64; 3]) -> Self {
         let classes = Classes::of(job);
         let submitted = job.depth_levels.iter().sum::<u64>();
         let one_by_one = || shares(&BATCHES, &[0, submitted, 0, 0, 0, 0, 0], submitted);
@@ -195,12 +195,12 @@ impl<'a> Job<'a> {
             Grouping::Group => run.jobs.iter().map(JobResult::span_ns).sum(),
         };
         Self {
-            jobname: &job.name,
+            jobname: job.name.clone(),
             groupid: 0,
             error: 0,
             eta: 0,
             elapsed: job.span_ns().div_ceil(1_000_000_000),
-            options: &job.options,
+            options: job.options.clone(),
             read: Direction::of(job, Kind::Read, totals[0]),
             write: Direction::of(job, Kind::Write, totals[1]),
             trim: Direction::of(job, Kind::Trim, totals[2]),
@@ -221,6 +221,7 @@ impl<'a> Job<'a> {
             latency_target: 0,
             latency_percentile: 100.0,
             latency_window: 0,
+            steadystate: job.steady_state.clone(),
         }
     }
 }
@@ -399,7 +400,7 @@ mod tests {
     fn expect_keys(run: &RunResult, expected: &str) {
         for grouping in [Grouping::PerJob, Grouping::Group] {
             let mut found = BTreeSet::new();
-            keys(&serde_json::from_str(&fio_json(run, grouping)).unwrap(), "/", &mut found);
+            keys(&serde_json::to_value(fio_json(run, grouping)).unwrap(), "/", &mut found);
             let expected: BTreeSet<String> = expected.lines().map(str::to_owned).collect();
             let differ: Vec<_> = found.symmetric_difference(&expected).collect();
             assert!(differ.is_empty(), "{grouping:?}: {differ:#?}");
@@ -416,7 +417,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_in_the_units_of_fio() {
-        let json: Value = serde_json::from_str(&fio_json(&run(1), Grouping::PerJob)).unwrap();
+        let json: Value = serde_json::to_value(fio_json(&run(1), Grouping::PerJob)).unwrap();
         let job = &json["jobs"][0];
         let write = &job["write"];
         for (key, value) in [
@@ -446,7 +447,7 @@ mod tests {
     #[test]
     fn percentages_add_up_and_groups_keep_every_request() {
         for grouping in [Grouping::PerJob, Grouping::Group] {
-            let json: Value = serde_json::from_str(&fio_json(&random_run(1), grouping)).unwrap();
+            let json: Value = serde_json::to_value(fio_json(&random_run(1), grouping)).unwrap();
             let jobs = json["jobs"].as_array().unwrap();
             assert_eq!(jobs.len(), if grouping == Grouping::Group { 1 } else { 2 });
             let mut requests = 0;
@@ -472,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_run_without_jobs_is_a_document_too() {
-        let json: Value = serde_json::from_str(&fio_json(&RunResult::default(), Grouping::Group)).unwrap();
+        let json: Value = serde_json::to_value(fio_json(&RunResult::default(), Grouping::Group)).unwrap();
         assert_eq!(json["jobs"], Value::Array(Vec::new()));
         assert_eq!(json["flashweir"]["waf"], Value::Null);
     }

@@ -13,6 +13,7 @@ mod course;
 mod csv;
 mod distribution;
 mod fio_json;
+mod iolog;
 mod recorder;
 mod run;
 mod sampler;
@@ -22,17 +23,18 @@ mod table;
 pub(crate) mod testing;
 
 pub use calls::{CallRecorder, CallResult, WorkloadResult, call_table};
-pub use course::{Axis, Course, Numbers, Requests};
+pub use course::{Axis, Course, JobRequests, Numbers, Requests};
 pub use csv::{CSV_COLUMNS, write_csv};
 pub use distribution::{Bins, Distribution, Percentile, Summary};
 pub use fio_json::{Grouping, fio_json};
+pub use iolog::{IoLog, log_files};
 pub use recorder::Recorder;
 pub(crate) use run::KINDS;
 pub use run::{
     DEPTH_LEVELS, DeviceTotals, Interval, IntervalRow, JobResult, KindResult, MetricValue, RunResult,
     TraceHash, kind_name,
 };
-pub use sampler::{COLUMNS_MAX, Sampler, Snapshot};
+pub use sampler::{COLUMNS_MAX, JOBS_MAX, Sampler, Snapshot};
 pub use stats::{
     Drift, Estimate, STEADY_WINDOWS, Shortfall, Steadiness, batch_means, estimate, mser5, shortfalls, steady,
     student_t_95,

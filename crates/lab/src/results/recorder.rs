@@ -121,6 +121,7 @@ impl Recorder {
                 .zip(self.kinds)
                 .filter_map(|(kind, recorder)| Some(recorder?.finish(kind)))
                 .collect(),
+            steady_state: None,
         };
         let intervals = job.span_ns().div_ceil(job.interval_ns).max(1);
         for kind in &job.kinds {

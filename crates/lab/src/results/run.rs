@@ -6,6 +6,7 @@
 use super::course::Course;
 use super::distribution::{Distribution, Summary};
 use crate::workload::Kind;
+use crate::workload::fio::SteadyState;
 use flashweir_core::metrics::Metric;
 use flashweir_device::DeviceMetrics;
 use serde::de::Error as _;
@@ -181,6 +182,9 @@ pub struct JobResult {
     pub depth_levels: [u64; DEPTH_LEVELS],
     /// One entry per kind of which a request completed.
     pub kinds: Vec<KindResult>,
+    /// What came of the search for a steady state, where the job had one; not of several jobs as one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady_state: Option<SteadyState>,
 }
 
 /// What one job saw of one kind of request.
@@ -311,6 +315,7 @@ impl JobResult {
         let (first, rest) = jobs.split_first()?;
         let aligned = rest.iter().all(|j| (j.start_ns, j.interval_ns) == (first.start_ns, first.interval_ns));
         let mut merged = first.clone();
+        merged.steady_state = merged.steady_state.filter(|_| rest.is_empty());
         for job in rest {
             merged.start_ns = merged.start_ns.min(job.start_ns);
             merged.end_ns = merged.end_ns.max(job.end_ns);

@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: a clock, and whatever drives the device. Sampling changes nothing of it.
 
-use super::course::{Axis, Course, Numbers, Requests};
+use super::course::{Axis, Course, JobRequests, Numbers, Requests};
 use super::distribution::{Bins, Percentile};
 use super::run::{KINDS, kind_index};
 use crate::workload::Kind;
@@ -18,6 +18,8 @@ use flashweir_device::Device;
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
+/// Jobs that are kept apart at most; of more the page would be a wall.
+pub const JOBS_MAX: usize = 8;
 /// Columns at most.
 pub const COLUMNS_MAX: usize = 600;
 /// Length of the first columns of time.
@@ -90,7 +92,8 @@ struct Column {
     in_flight_ns: u64,
     /// The device at its end, where the lists hold what each station and channel worked in the column.
     last: Snapshot,
-    kinds: [Part; KINDS.len()],
+    /// Of all jobs, then of each that is kept apart.
+    kinds: Vec<[Part; KINDS.len()]>,
 }
 
 impl Column {
@@ -103,7 +106,7 @@ impl Column {
         add(&mut self.last.station_busy, &before.station_busy);
         add(&mut self.last.channel_busy, &before.channel_busy);
         self.last.free_blocks_min = self.last.free_blocks_min.min(before.free_blocks_min);
-        for (into, more) in self.kinds.iter_mut().zip(next.kinds) {
+        for (into, more) in self.kinds.iter_mut().flatten().zip(next.kinds.into_iter().flatten()) {
             into.count += more.count;
             into.bytes += more.bytes;
             into.bins = into.bins.merge(&more.bins);
@@ -128,7 +131,9 @@ pub struct Sampler {
     due: u64,
     columns: Vec<Column>,
     before: Snapshot,
-    kinds: [Option<Box<Current>>; KINDS.len()],
+    /// Of all jobs, then of each that is kept apart.
+    kinds: Vec<[Option<Box<Current>>; KINDS.len()]>,
+    jobs: Vec<String>,
     in_flight: u64,
     in_flight_ns: u64,
     in_flight_since: u64,
@@ -152,10 +157,19 @@ impl Sampler {
             due: column,
             columns: Vec::new(),
             before,
-            kinds: [const { None }; KINDS.len()],
+            kinds: vec![[const { None }; KINDS.len()]],
+            jobs: Vec::new(),
             in_flight: 0,
             in_flight_ns: 0,
             in_flight_since: 0,
+        }
+    }
+
+    /// Keeps these jobs apart as well, if there are several and no more than [`JOBS_MAX`].
+    pub fn keep_apart(&mut self, jobs: Vec<String>) {
+        if (2..=JOBS_MAX).contains(&jobs.len()) {
+            self.kinds.resize_with(1 + jobs.len(), || [const { None }; KINDS.len()]);
+            self.jobs = jobs;
         }
     }
 
@@ -182,7 +196,21 @@ impl Sampler {
     /// A request that counts has ended, `latency` after it should have begun.
     #[inline]
     pub fn record(&mut self, kind: Kind, bytes: u64, latency: Duration) {
-        let current = self.kinds[kind_index(kind)].get_or_insert_with(|| {
+        self.record_in(0, kind, bytes, latency);
+    }
+
+    /// The same of the job with this number among those that are kept apart.
+    #[inline]
+    pub fn record_of(&mut self, job: usize, kind: Kind, bytes: u64, latency: Duration) {
+        self.record_in(0, kind, bytes, latency);
+        if job < self.jobs.len() {
+            self.record_in(1 + job, kind, bytes, latency);
+        }
+    }
+
+    #[inline]
+    fn record_in(&mut self, slot: usize, kind: Kind, bytes: u64, latency: Duration) {
+        let current = self.kinds[slot][kind_index(kind)].get_or_insert_with(|| {
             let latencies = Histogram::new(DIGITS).expect("up to five digits are allowed");
             Box::new(Current { count: 0, bytes: 0, latencies })
         });
@@ -214,7 +242,7 @@ impl Sampler {
         last.station_busy = less(&now.station_busy, &self.before.station_busy);
         last.channel_busy = less(&now.channel_busy, &self.before.channel_busy);
         let counters = std::array::from_fn(|i| now.counters[i] - self.before.counters[i]);
-        let kinds = self.kinds.each_mut().map(|current| {
+        let part = |current: &mut Option<Box<Current>>| {
             let Some(current) = current.as_deref_mut().filter(|current| current.count > 0) else {
                 return Part::default();
             };
@@ -223,7 +251,8 @@ impl Sampler {
             current.latencies.reset();
             (current.count, current.bytes) = (0, 0);
             part
-        });
+        };
+        let kinds = self.kinds.iter_mut().map(|kinds| kinds.each_mut().map(part)).collect();
         let in_flight_ns = std::mem::take(&mut self.in_flight_ns);
         self.columns.push(Column { counters, in_flight_ns, last, kinds });
         self.before = now;
@@ -247,7 +276,10 @@ impl Sampler {
         for block in good {
             *wear.entry(u64::from(device.media().erases(block))).or_insert(0) += 1;
         }
-        let (factor, parts) = self.request_columns();
+        let (factor, mut parts) = self.request_columns();
+        let all = parts.remove(0);
+        let jobs = std::mem::take(&mut self.jobs).into_iter().zip(parts);
+        let jobs = jobs.map(|(name, requests)| JobRequests { name, requests }).collect();
         let columns = self.columns;
         let counter = |i: usize| columns.iter().map(|column| column.counters[i]).collect();
         let gauge = |value: fn(&Snapshot) -> u64| columns.iter().map(|column| value(&column.last)).collect();
@@ -277,15 +309,18 @@ impl Sampler {
             station_busy_ns: busy(|at| &at.station_busy, geometry.stations()),
             channel_busy_ns: busy(|at| &at.channel_busy, geometry.channels()),
             request_column: self.column * factor,
-            requests: parts,
+            requests: all,
+            jobs,
             wear: Bins::from_counts(wear),
         }
     }
 
-    /// The requests, in columns that are so many columns of the device long.
-    fn request_columns(&self) -> (u64, Vec<Requests>) {
-        let total = |i: usize| self.columns.iter().map(|column| column.kinds[i].count).sum::<u64>();
-        let most = (0..KINDS.len()).map(total).max().unwrap_or(0);
+    /// The requests of all jobs and of each that is kept apart, in columns that are so many columns of the device long.
+    fn request_columns(&self) -> (u64, Vec<Vec<Requests>>) {
+        let total = |slot: usize, i: usize| {
+            self.columns.iter().map(|column| column.kinds[slot][i].count).sum::<u64>()
+        };
+        let most = (0..KINDS.len()).map(|i| total(0, i)).max().unwrap_or(0);
         let len = |factor: usize| self.columns.len().div_ceil(factor);
         let mut factor = 1;
         let too_short = |factor: usize| {
@@ -298,8 +333,9 @@ impl Sampler {
             factor *= 2;
         }
         let columns = paired(self.columns.clone(), factor);
-        let of = |i: usize| {
-            let column = |value: &dyn Fn(&Part) -> u64| columns.iter().map(|c| value(&c.kinds[i])).collect();
+        let of = |slot: usize, i: usize| {
+            let column =
+                |value: &dyn Fn(&Part) -> u64| columns.iter().map(|c| value(&c.kinds[slot][i])).collect();
             let percentile = |p| column(&|part: &Part| part.bins.percentile(p).unwrap_or(0));
             Requests {
                 kind: KINDS[i],
@@ -310,7 +346,9 @@ impl Sampler {
                 p99_9_ns: percentile(Percentile::P99_9),
             }
         };
-        (factor as u64, (0..KINDS.len()).filter(|i| total(*i) > 0).map(of).collect())
+        let in_slot =
+            |slot: usize| (0..KINDS.len()).filter(|i| total(slot, *i) > 0).map(|i| of(slot, i)).collect();
+        (factor as u64, (0..self.kinds.len()).map(in_slot).collect())
     }
 }
 
@@ -474,6 +512,9 @@ mod tests {
         sampler.record(Kind::Write, 512, end.since(Instant::ZERO));
         sampler.sample(plain(1));
         let column = &sampler.columns[0];
-        assert_eq!((column.kinds[kind_index(Kind::Write)].count, column.in_flight_ns), (1, end.as_nanos()));
+        assert_eq!(
+            (column.kinds[0][kind_index(Kind::Write)].count, column.in_flight_ns),
+            (1, end.as_nanos())
+        );
     }
 }

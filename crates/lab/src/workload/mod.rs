@@ -13,6 +13,7 @@ pub mod trace;
 
 pub(crate) use flashweir_core::signal;
 
+use fio::{LogSpec, SteadyState};
 use flashweir_core::{Duration, Instant, Lba};
 
 /// What a request does. Ranges are in 512-byte blocks.
@@ -73,6 +74,27 @@ pub trait Workload: std::fmt::Debug + Send {
     fn measured(&self, now: Instant) -> bool {
         let _ = now;
         true
+    }
+
+    /// Whether what it reads back is to be compared with what it wrote.
+    fn verifies(&self) -> bool {
+        false
+    }
+
+    /// Whether this request reads something back.
+    fn is_verification(&self, token: u32) -> bool {
+        let _ = token;
+        false
+    }
+
+    /// The logs that are to be kept of it.
+    fn log(&self) -> Option<LogSpec> {
+        None
+    }
+
+    /// What came of its search for a steady state, if it had one.
+    fn steady_state(&self) -> Option<SteadyState> {
+        None
     }
 
     /// The time that the workload is meant to run, if it has one, for a progress bar.

@@ -29,6 +29,13 @@ pub enum Fault {
     },
     /// The file defines no job.
     NoJobs,
+    /// An environment variable that cannot stand in a value.
+    Variable {
+        /// As written.
+        text: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// A directive that needs more than this file.
     Directive {
         /// The directive.
@@ -100,6 +107,7 @@ impl fmt::Display for Fault {
             }
             Self::Outside { text } => write!(f, "`{text}` stands outside of any section"),
             Self::NoJobs => write!(f, "no job is defined: expected a section such as [writer]"),
+            Self::Variable { text, problem } => write!(f, "`{text}` {problem}"),
             Self::Directive { name } => write!(f, "`{name}` is not supported in job files"),
             Self::Unknown { option, section, nearest } => {
                 write!(f, "unknown option `{option}` in [{section}]")?;

@@ -9,9 +9,9 @@
 //! Deliberately absent: `opendir`, formats of names, other orders of files.
 
 use super::error::{Fault, FioError};
-use super::parse::{Section, sections};
+use super::parse::{Section, expanded, sections};
 use super::resolve::{SYNCHRONOUS, jobs_of};
-use super::spec::JobSpec;
+use super::spec::{JobSpec, LogSpec};
 use super::value::{self, KbBase};
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
@@ -59,7 +59,8 @@ struct Draft {
 /// The first thing in the file that is wrong or cannot be simulated, with its line.
 pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioError> {
     let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
-    let mut sections = sections(text).map_err(place)?;
+    let text = expanded(text, &|name| std::env::var(name).ok()).map_err(place)?;
+    let mut sections = sections(&text).map_err(place)?;
     let mut base = KbBase::Binary;
     let mut global = Draft::default();
     let mut drafts = Vec::new();
@@ -83,6 +84,17 @@ pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioEr
     let mut jobs = Vec::new();
     for (section, spec) in specs {
         jobs.push(drafts[section].job(sections[section].name, spec));
+    }
+    for FileJob { spec, .. } in &mut jobs {
+        let left_out = [
+            ("verify", spec.verify.take().is_some()),
+            ("steadystate", spec.steady.take().is_some()),
+            ("write_bw_log, write_lat_log and write_iops_log", spec.log.is_wanted()),
+        ];
+        for (option, _) in left_out.iter().filter(|(_, is_set)| *is_set) {
+            warnings.push(format!("{file}: [{}] {option} of a job on files: ignored", spec.name));
+        }
+        spec.log = LogSpec::default();
     }
     for job in jobs.iter_mut().filter(|job| job.spec.iodepth > 1 && !job.is_direct) {
         warnings.push(format!("{file}: [{}] buffered I/O keeps one request in flight", job.spec.name));

@@ -128,3 +128,13 @@ fn what_files_cannot_do_is_an_error() {
     assert!(matches!(&full, FileJobError::Call { path, .. } if path == "/w"), "{full}");
     assert_eq!(full.to_string(), "[w]: /w: ENOSPC: no space left");
 }
+
+#[test]
+fn what_only_devices_do_is_warned_about() {
+    let text = "[a]\nrw=write\nsize=1m\nverify=md5\nss=iops:5%\nss_dur=2\nwrite_bw_log\n[b]\nsize=1m\n";
+    let read = parse(text).unwrap();
+    let warned = |option: &str| read.warnings.iter().filter(|line| line.contains(option)).count();
+    assert_eq!(["[a] verify", "[a] steadystate", "[a] write_bw_log", "[b]"].map(warned), [1, 1, 1, 0]);
+    let spec = &read.jobs[0].spec;
+    assert!(spec.verify.is_none() && spec.steady.is_none() && !spec.log.is_wanted());
+}

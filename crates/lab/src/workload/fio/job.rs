@@ -10,10 +10,14 @@
 //! of the group before are done.
 
 use super::distribution::{Picker, Sweep};
-use super::spec::{Direction, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Walk};
+use super::spec::{
+    Direction, JobSpec, Limits, LogSpec, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Verify, Walk,
+};
+use super::steady::{Search, SteadyState};
 use crate::workload::{Kind, Request, Step, Workload};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant, Lba, Stream};
+use std::collections::BTreeMap;
 
 /// The low bits of a token say what its completion means.
 const CLASS_BITS: u32 = 2;
@@ -23,6 +27,8 @@ const CLASS_IO: u32 = 0;
 const CLASS_FLUSH: u32 = 1;
 /// A trim whose range is to be written next.
 const CLASS_TRIM_OF_PAIR: u32 = 2;
+/// A read of what was written.
+const CLASS_VERIFY: u32 = 3;
 
 /// Where the job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +48,8 @@ enum Phase {
     },
     /// Pauses until an instant.
     Thinking(Instant),
+    /// Reads back what was written.
+    Verifying,
     /// Makes no requests ever again.
     Ended,
 }
@@ -55,6 +63,8 @@ enum Then {
     Think,
     /// A flush, then the end.
     LastFlush,
+    /// Reads of what was written, then the end.
+    Verify,
 }
 
 /// The two halves of a trim and a write of the same range.
@@ -205,7 +215,18 @@ pub struct FioJob {
     think_at: Instant,
     think_from: Instant,
     counts_from: Instant,
+    steady: Option<Box<Sought>>,
+    /// Blocks by place, of writes that will be read back.
+    written: Option<BTreeMap<u64, u32>>,
     spec: Box<JobSpec>,
+}
+
+/// The search for a steady state, and what is in flight.
+#[derive(Clone, Debug)]
+struct Sought {
+    search: Search,
+    /// Blocks by token.
+    flights: BTreeMap<u32, u32>,
 }
 
 /// Counts to a number again and again.
@@ -295,6 +316,8 @@ impl FioJob {
             think_at: Instant::MAX,
             think_from: Instant::ZERO,
             counts_from: if ramps { Instant::MAX } else { Instant::ZERO },
+            steady: None,
+            written: spec.verify.map(|_| BTreeMap::new()),
             spec: Box::new(spec),
         }
     }
@@ -324,6 +347,8 @@ impl FioJob {
         for pace in self.lanes.iter_mut().filter_map(|lane| lane.pace.as_mut()) {
             pace.due = now;
         }
+        let search = self.spec.steady.map(|rule| Search::new(rule, ramp_ends));
+        self.steady = search.map(|search| Box::new(Sought { search, flights: BTreeMap::new() }));
         self.arm_pause(now);
         self.phase = Phase::Running;
     }
@@ -343,7 +368,34 @@ impl FioJob {
     /// The phase of a job that will make no more I/O.
     fn finish(&mut self) {
         let flush = self.spec.end_fsync && self.wrote;
-        self.phase = if flush { Phase::Draining(Then::LastFlush) } else { Phase::Ended };
+        self.phase = if flush { Phase::Draining(Then::LastFlush) } else { self.closing() };
+    }
+
+    /// What comes when everything is written, and flushed if that was asked for.
+    fn closing(&self) -> Phase {
+        let has_written = self.written.as_ref().is_some_and(|written| !written.is_empty());
+        if has_written { Phase::Draining(Then::Verify) } else { Phase::Ended }
+    }
+
+    /// The next read of what was written; `None` if there is none left.
+    fn verify(&mut self, now: Instant) -> Option<Step> {
+        if self.in_flight >= self.iodepth {
+            return Some(Step::Blocked);
+        }
+        let next = self.written.as_mut().filter(|_| now < self.ends_at).and_then(BTreeMap::pop_first);
+        match next {
+            Some((first, blocks)) => {
+                self.in_flight += 1;
+                let (lba, token) = (Lba(self.region.first.0 + first), self.token(CLASS_VERIFY));
+                let request = Request { kind: Kind::Read, lba, blocks, fua: false, intended: now, token };
+                Some(Step::Submit(request))
+            }
+            None if self.in_flight > 0 => Some(Step::Blocked),
+            None => {
+                self.phase = Phase::Ended;
+                None
+            }
+        }
     }
 
     #[inline]
@@ -446,6 +498,10 @@ impl FioJob {
         let mut flush = false;
         if writes {
             self.wrote = true;
+            if let Some(written) = &mut self.written {
+                let longest = written.entry(place.first).or_insert(0);
+                *longest = (*longest).max(place.blocks);
+            }
             let (fsync, fdatasync) = (self.fsync.step(), self.fdatasync.step());
             flush = fsync || fdatasync;
         }
@@ -457,6 +513,10 @@ impl FioJob {
         } else if self.think_left == 0 {
             self.begin_pause(intended);
         }
+        let token = self.token(class);
+        if let Some(sought) = &mut self.steady {
+            sought.flights.insert(token, place.blocks);
+        }
         Request {
             kind: match direction {
                 Direction::Read => Kind::Read,
@@ -467,7 +527,7 @@ impl FioJob {
             blocks: place.blocks,
             fua: writes && self.spec.fua,
             intended,
-            token: self.token(class),
+            token,
         }
     }
 
@@ -516,6 +576,12 @@ impl FioJob {
             Then::LastFlush => {
                 self.phase = Phase::Flushing { last: true };
                 Some(self.flush(now))
+            }
+            Then::Verify => {
+                // As in fio, the time begins anew.
+                self.ends_at = self.spec.limits.runtime.map_or(Instant::MAX, |span| now.saturating_add(span));
+                self.phase = Phase::Verifying;
+                None
             }
             Then::Flush | Then::Think if self.exhausted(now) => {
                 self.finish();
@@ -608,6 +674,7 @@ impl Workload for FioJob {
                     self.resume(now);
                     None
                 }
+                Phase::Verifying => self.verify(now),
                 Phase::Ended => Some(Step::Done),
             };
             if let Some(step) = step {
@@ -620,9 +687,17 @@ impl Workload for FioJob {
     fn completed(&mut self, now: Instant, token: u32) {
         assert!(self.in_flight > 0, "a completion belongs to a request in flight");
         self.in_flight -= 1;
+        if let Some(sought) = &mut self.steady
+            && let Some(blocks) = sought.flights.remove(&token)
+            && sought.search.completed(now, u64::from(blocks) * LBA_BYTES)
+        {
+            // Steady: the time is over, and nothing is looked at any more.
+            self.ends_at = self.ends_at.min(now);
+            sought.flights.clear();
+        }
         match token & ((1 << CLASS_BITS) - 1) {
             CLASS_FLUSH => match self.phase {
-                Phase::Flushing { last: true } => self.phase = Phase::Ended,
+                Phase::Flushing { last: true } => self.phase = self.closing(),
                 Phase::Flushing { last: false } if self.think_left == 0 => self.begin_pause(now),
                 Phase::Flushing { last: false } => self.phase = Phase::Running,
                 _ => unreachable!("a flush is alone in flight"),
@@ -639,6 +714,22 @@ impl Workload for FioJob {
 
     fn measured(&self, now: Instant) -> bool {
         self.spec.stats && now >= self.counts_from
+    }
+
+    fn verifies(&self) -> bool {
+        self.spec.verify == Some(Verify::Compare)
+    }
+
+    fn is_verification(&self, token: u32) -> bool {
+        token & ((1 << CLASS_BITS) - 1) == CLASS_VERIFY
+    }
+
+    fn log(&self) -> Option<LogSpec> {
+        self.spec.log.is_wanted().then(|| self.spec.log.clone())
+    }
+
+    fn steady_state(&self) -> Option<SteadyState> {
+        Some(self.steady.as_ref()?.search.found())
     }
 
     fn planned(&self) -> Option<Duration> {

@@ -8,14 +8,16 @@
 //! Invariants: a job file that means something else here than in fio is refused or warned about; equal
 //! specs and seeds make equal requests.
 //!
-//! Deliberately absent: threads, engines (but for their depth on files), verification, zones, latency targets. Where
+//! Deliberately absent: threads, engines (but for their depth on files), zones, latency targets, the steady state of
+//! a group of jobs (each is judged alone). Where
 //! fio's behaviour and its manual differ, the manual holds: with `thinktime` no more than `thinktime_blocks` requests
 //! are made between two pauses, and `fsync=N` flushes once after `N` writes also if reads are mixed in. New passes over
 //! a region use a new order rather than repeating the first one, and the seed of the world takes the place of
-//! `randrepeat`.
+//! `randrepeat`. Contents of `verify` have no header: a unit holds the number of its write, and is compared as a whole.
 
 pub(crate) mod distribution;
 mod error;
+mod expression;
 mod files;
 mod job;
 mod known;
@@ -24,6 +26,7 @@ mod options;
 mod parse;
 mod resolve;
 mod spec;
+mod steady;
 mod value;
 
 pub use error::{Fault, FioError};
@@ -31,8 +34,10 @@ pub use files::{FileJob, FileJobs, parse_job_file_on_files};
 pub use job::FioJob;
 pub use resolve::{JobFile, parse_job_file};
 pub use spec::{
-    Direction, Distribution, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Walk, Zone,
+    Direction, Distribution, JobSpec, Limits, LogSpec, Mix, Process, Rate, Region, Sequencer, Sizes, Steady,
+    Think, Verify, Walk, Zone,
 };
+pub use steady::SteadyState;
 
 #[cfg(test)]
 mod files_tests;

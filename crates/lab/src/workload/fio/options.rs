@@ -6,7 +6,7 @@
 use super::error::Fault;
 use super::known::{self, Fate};
 use super::parse::{Entry, Section};
-use super::spec::{Direction, Process, Sequencer};
+use super::spec::{Direction, Process, Sequencer, Verify};
 use super::value::{self, Amount, KbBase};
 use flashweir_core::Duration;
 use flashweir_core::units::LBA_BYTES;
@@ -53,6 +53,7 @@ pub(super) struct Draft {
     pub(super) align: [Option<u64>; 3],
     pub(super) size: Option<Amount>,
     pub(super) io_size: Option<Amount>,
+    pub(super) filesize: Option<u64>,
     pub(super) offset: Amount,
     pub(super) offset_increment: Amount,
     pub(super) offset_align: Option<u64>,
@@ -91,6 +92,21 @@ pub(super) struct Draft {
     pub(super) stats: bool,
     pub(super) base: KbBase,
     pub(super) engine: Option<String>,
+    /// Names of logs; an empty one is the job's.
+    pub(super) log_bw: Option<String>,
+    pub(super) log_lat: Option<String>,
+    pub(super) log_iops: Option<String>,
+    pub(super) log_average: Duration,
+    pub(super) log_max: bool,
+    pub(super) log_offset: bool,
+    pub(super) per_job_logs: bool,
+    pub(super) verify: Option<Verify>,
+    pub(super) do_verify: bool,
+    /// Bandwidth or not, slope or not, limit, per cent or not.
+    pub(super) steady: Option<(bool, bool, f64, bool)>,
+    pub(super) steady_window: Duration,
+    pub(super) steady_interval: Duration,
+    pub(super) steady_ramp: Duration,
 }
 
 impl Default for Draft {
@@ -108,6 +124,7 @@ impl Default for Draft {
             align: [None; 3],
             size: None,
             io_size: None,
+            filesize: None,
             offset: Amount::Bytes(0),
             offset_increment: Amount::Bytes(0),
             offset_align: None,
@@ -144,6 +161,19 @@ impl Default for Draft {
             stats: true,
             base: KbBase::Binary,
             engine: None,
+            log_bw: None,
+            log_lat: None,
+            log_iops: None,
+            log_average: Duration::ZERO,
+            log_max: false,
+            log_offset: false,
+            per_job_logs: true,
+            verify: None,
+            do_verify: true,
+            steady: None,
+            steady_window: Duration::ZERO,
+            steady_interval: Duration::from_secs(1),
+            steady_ramp: Duration::ZERO,
         }
     }
 }
@@ -236,6 +266,8 @@ impl Draft {
             || self.set_extent(option, value)?
             || self.set_limit(option, value)?
             || self.set_random(option, value)?
+            || self.set_log(option, value)?
+            || self.set_steady(option, value)?
             || self.set_pace(option, value)?;
         assert!(known, "`{option}` is listed as supported and has no setter");
         Ok(())
@@ -379,6 +411,13 @@ impl Draft {
                 let amount = amount.ok_or("a size above 0 such as 1g, or 1% to 100%")?;
                 *(if option == "size" { &mut self.size } else { &mut self.io_size }) = Some(amount);
             }
+            "filesize" => {
+                let size = amount.and_then(|amount| match amount {
+                    Amount::Bytes(bytes) if bytes > 0 && bytes % LBA_BYTES == 0 => Some(bytes),
+                    _ => None,
+                });
+                self.filesize = Some(size.ok_or("one multiple of 512 bytes above 0 such as 1g")?);
+            }
             "offset" | "offset_increment" => {
                 let amount = amount.filter(|a| !matches!(a, Amount::Bytes(n) if n % LBA_BYTES != 0));
                 let amount = amount.ok_or("a multiple of 512 bytes such as 1g, or 0% to 100%")?;
@@ -403,6 +442,8 @@ impl Draft {
             "fdatasync" => self.fdatasync = count(value, 0, u32::MAX)?,
             "end_fsync" => self.end_fsync = flag(value)?,
             "fsync_on_close" => self.fsync_on_close = flag(value)?,
+            "verify" => self.verify = verify(value)?,
+            "do_verify" => self.do_verify = flag(value)?,
             "writefua" => self.write_fua = flag(value)?,
             "sync" => {
                 self.sync = choice(
@@ -447,6 +488,66 @@ impl Draft {
         Ok(true)
     }
 
+    /// Logs.
+    fn set_log(&mut self, option: &str, value: &str) -> Applied {
+        match option {
+            // Without a value a name that was given before stays, as in fio.
+            "write_bw_log" | "write_lat_log" | "write_iops_log" => {
+                let name = match option {
+                    "write_bw_log" => &mut self.log_bw,
+                    "write_lat_log" => &mut self.log_lat,
+                    _ => &mut self.log_iops,
+                };
+                if name.is_none() || !value.is_empty() {
+                    *name = Some(value.into());
+                }
+            }
+            "log_avg_msec" => {
+                let ms = value::integer(value).filter(|ms| *ms <= 86_400_000);
+                self.log_average =
+                    Duration::from_millis(ms.ok_or("milliseconds such as 500, or 0 for every request")?);
+            }
+            "log_max_value" => self.log_max = flag(value)?,
+            "log_offset" => self.log_offset = flag(value)?,
+            "per_job_logs" => self.per_job_logs = flag(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// When a job is steady.
+    fn set_steady(&mut self, option: &str, value: &str) -> Applied {
+        const EXPECTED: &str =
+            "iops, iops_slope, bw or bw_slope with a limit above 0, as in iops:5%, bw_slope:0.3% or bw:10m";
+        match option {
+            "steadystate" => {
+                let (name, limit) = value.split_once(':').ok_or(EXPECTED)?;
+                let (what, slope) = name.strip_suffix("_slope").map_or((name, false), |what| (what, true));
+                let is_bandwidth = choice(what, &[("iops", false), ("bw", true)]).map_err(|_| EXPECTED)?;
+                let percent = limit.trim().strip_suffix('%');
+                let number = match percent {
+                    Some(percent) => percent.trim().parse().ok(),
+                    None if is_bandwidth => value::size(limit, self.base).map(|bytes| bytes as f64),
+                    None => limit.trim().parse().ok(),
+                };
+                let number =
+                    number.filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or(EXPECTED)?;
+                self.steady = Some((is_bandwidth, slope, number, percent.is_some()));
+            }
+            "steadystate_duration" => self.steady_window = seconds(value)?,
+            "steadystate_ramp_time" => self.steady_ramp = seconds(value)?,
+            "steadystate_check_interval" => {
+                let interval = seconds(value)?;
+                if interval < Duration::from_millis(1) {
+                    return Err("1ms or more".into());
+                }
+                self.steady_interval = interval;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// Paces and pauses.
     fn set_pace(&mut self, option: &str, value: &str) -> Applied {
         let base = self.base;
@@ -474,6 +575,36 @@ impl Draft {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+}
+
+/// The kinds of header differ in the work of a processor, which is not modelled.
+fn verify(value: &str) -> Result<Option<Verify>, Expected> {
+    const HEADERS: [&str; 18] = [
+        "md5",
+        "crc64",
+        "crc32c",
+        "crc32c-intel",
+        "crc32",
+        "crc16",
+        "crc7",
+        "xxhash",
+        "sha512",
+        "sha256",
+        "sha1",
+        "sha3-224",
+        "sha3-256",
+        "sha3-384",
+        "sha3-512",
+        "meta",
+        "pattern",
+        "pattern_hdr",
+    ];
+    match value {
+        "none" | "0" => Ok(None),
+        "null" => Ok(Some(Verify::Read)),
+        header if HEADERS.contains(&header) => Ok(Some(Verify::Compare)),
+        _ => Err(format!("none, null, {}", HEADERS.join(", "))),
     }
 }
 

@@ -2,8 +2,7 @@
 //!
 //! Invariant: entries keep the order of the file, because a later one overrides an earlier one.
 //!
-//! Deliberately absent: the meaning of options; included files and environment variables, which would make
-//! a run depend on more than its job file.
+//! Deliberately absent: the meaning of options; included files.
 
 use super::error::Fault;
 
@@ -35,6 +34,45 @@ impl Section<'_> {
     pub(super) fn is_global(&self) -> bool {
         self.name.starts_with("global")
     }
+}
+
+/// The text with the value of each environment variable in place of `${NAME}`, behind the `=` of options. As in fio, one that
+/// is not set stands for nothing.
+pub(super) fn expanded(
+    text: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+) -> Result<String, (u32, Fault)> {
+    let mut whole = String::with_capacity(text.len());
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let at = u32::try_from(index + 1).unwrap_or(u32::MAX);
+        let content = without_comment(line);
+        let option = content.split_once('=').filter(|_| !content.starts_with('['));
+        let Some((name, value)) = option.filter(|(_, value)| value.contains("${")) else {
+            whole.push_str(line);
+            continue;
+        };
+        whole.push_str(name);
+        whole.push('=');
+        let mut rest = value;
+        while let Some((before, after)) = rest.split_once("${") {
+            let open = || (at, Fault::Variable { text: format!("${{{after}"), problem: "has no }" });
+            let (variable_name, after) = after.split_once('}').ok_or_else(open)?;
+            let value = variable(variable_name).unwrap_or_default();
+            if value.contains(['\n', ';', '#']) {
+                let text = format!("${{{variable_name}}}");
+                return Err((
+                    at,
+                    Fault::Variable { text, problem: "has a value with a line end or a comment in it" },
+                ));
+            }
+            whole.push_str(before);
+            whole.push_str(&value);
+            rest = after;
+        }
+        whole.push_str(rest);
+        whole.push('\n');
+    }
+    Ok(whole)
 }
 
 /// Splits a job file into its sections; a fault comes with its line.
@@ -102,6 +140,24 @@ mod tests {
             ]
         );
         assert_eq!(found[2].entries, [Entry { line: 9, name: "name", value: Some("") }]);
+    }
+
+    #[test]
+    fn variables_stand_for_their_values() {
+        let variable = |name: &str| match name {
+            "SIZE" => Some("4k".to_owned()),
+            "BAD" => Some("a;b".to_owned()),
+            _ => None,
+        };
+        let read = |text: &str| expanded(text, &variable);
+        assert_eq!(
+            read("; ${SIZE}\n[${SIZE}]\nbs=${SIZE} ; ${SIZE}\nname=a${SIZE}-${SIZE}${NONE}b\nrw=read"),
+            Ok("; ${SIZE}\n[${SIZE}]\nbs=4k\nname=a4k-4kb\nrw=read".to_owned())
+        );
+        for (text, problem) in [("\nbs=${SIZE", "has no }"), ("\nbs=${BAD}", "has a value with a line end")] {
+            let (line, fault) = read(text).unwrap_err();
+            assert!(line == 2 && fault.to_string().contains(problem), "{fault}");
+        }
     }
 
     #[test]

@@ -4,8 +4,11 @@
 
 use super::error::{Fault, FioError};
 use super::options::{Access, Draft, Law};
-use super::parse::{Section, sections};
-use super::spec::{Direction, Distribution, JobSpec, Limits, Mix, Rate, Region, Sizes, Think, Walk, Zone};
+use super::parse::{Section, expanded, sections};
+use super::spec::{
+    Direction, Distribution, JobSpec, Limits, LogSpec, Mix, Rate, Region, Sizes, Steady, Think, Verify, Walk,
+    Zone,
+};
 use super::value::Amount;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, Lba};
@@ -29,11 +32,9 @@ pub(super) const SYNCHRONOUS: [&str; 8] =
 /// # Errors
 /// The first thing in the file that is wrong or cannot be simulated, with its line.
 pub fn parse_job_file(file: &str, text: &str, capacity: Bytes) -> Result<JobFile, FioError> {
-    let sections = sections(text).map_err(|(line, fault)| FioError {
-        file: file.to_owned(),
-        line,
-        fault: Box::new(fault),
-    })?;
+    let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
+    let text = expanded(text, &|name| std::env::var(name).ok()).map_err(place)?;
+    let sections = sections(&text).map_err(place)?;
     let capacity = Bytes(capacity.0 - capacity.0 % LBA_BYTES);
     let (jobs, warnings) = jobs_of(file, &sections, &vec![capacity; sections.len()])?;
     Ok(JobFile { jobs: jobs.into_iter().map(|(_, job)| job).collect(), warnings })
@@ -97,6 +98,7 @@ impl Numbering {
 
     fn number(&mut self, job: &mut JobSpec) {
         self.jobs += 1;
+        job.log.number = job.log.number.map(|_| self.jobs);
         job.stonewall_group = self.stonewall_group;
         job.report_group = self.report_group;
         let key = format!("{}.{}", job.name, job.clone);
@@ -139,6 +141,15 @@ impl Resolver<'_> {
                 "ioengine={engine} would keep one request in flight in fio; here iodepth={} counts",
                 draft.iodepth
             ));
+        }
+        if draft.verify.is_some() && draft.do_verify && draft.loops > 1 {
+            warn("`verify` reads back once, after all loops".into());
+        }
+        if draft.steady.is_some() && draft.steady_window == Duration::ZERO {
+            warn("`steadystate` has no effect without `steadystate_duration`".into());
+        }
+        if draft.steady.is_some() && draft.group_reporting && draft.numjobs > 1 {
+            warn("`steadystate` judges each job alone, also with `group_reporting`".into());
         }
         let sizes = self.sizes();
         let uniform = draft.law == Law::Uniform;
@@ -206,7 +217,9 @@ impl Resolver<'_> {
             return Err(beyond(None));
         }
         let rest = capacity - start;
-        let length = match self.draft.size {
+        // The file is what the job may touch; `size` is then how much it does, if that is less.
+        let size = self.draft.filesize.map(Amount::Bytes).or(self.draft.size);
+        let length = match size {
             None => rest,
             Some(Amount::Bytes(bytes)) if bytes > rest => return Err(beyond(Some(bytes))),
             Some(Amount::Bytes(bytes)) => bytes,
@@ -235,9 +248,10 @@ impl Resolver<'_> {
         let aligned = draft.align.iter().any(Option::is_some);
         let uniform = draft.law == Law::Uniform;
         Ok(JobSpec {
-            name: draft.name.clone().unwrap_or_else(|| self.section.name.to_owned()),
+            name: self.name(),
             description: draft.description.clone(),
             clone,
+            numjobs: draft.numjobs,
             stream: String::new(),
             stonewall_group: 0,
             report_group: 0,
@@ -268,6 +282,9 @@ impl Resolver<'_> {
             process: draft.process,
             rate_ignore_thinktime: draft.rate_ignore_thinktime,
             seed: draft.seed,
+            verify: self.verify()?,
+            log: self.log(),
+            steady: self.steady()?,
         })
     }
 
@@ -285,8 +302,9 @@ impl Resolver<'_> {
 
     fn limits(&self, region_bytes: u64) -> Result<Limits, Fault> {
         let draft = self.draft;
-        let once = match draft.io_size {
+        let once = match draft.io_size.or(draft.filesize.and(draft.size)) {
             None => region_bytes,
+            Some(Amount::Bytes(bytes)) if draft.io_size.is_none() => bytes.min(region_bytes),
             Some(Amount::Bytes(bytes)) => bytes,
             Some(Amount::Percent(p)) => (u128::from(region_bytes) * u128::from(p) / 100) as u64,
         };
@@ -301,6 +319,52 @@ impl Resolver<'_> {
             requests: draft.number_ios.filter(|_| !endless).map(|requests| requests.saturating_mul(pairs)),
             runtime: draft.runtime,
         })
+    }
+
+    fn verify(&self) -> Result<Option<Verify>, Fault> {
+        let Some(verify) = self.draft.verify.filter(|_| self.draft.do_verify) else { return Ok(None) };
+        match self.mix() {
+            Mix::TrimWrite => self.conflict("`verify` of what is trimmed in between is not modelled"),
+            mix if !mix.uses(Direction::Write) => {
+                self.conflict("`verify` reads back what the job itself has written, and it writes nothing")
+            }
+            _ => Ok(Some(verify)),
+        }
+    }
+
+    /// Logs; the numbering gives the number in their names.
+    fn log(&self) -> LogSpec {
+        let draft = self.draft;
+        let named = |name: &Option<String>| {
+            let name = name.as_ref()?;
+            Some(if name.is_empty() { self.name() } else { name.clone() })
+        };
+        LogSpec {
+            bandwidth: named(&draft.log_bw),
+            latency: named(&draft.log_lat),
+            iops: named(&draft.log_iops),
+            average: draft.log_average,
+            is_max: draft.log_max,
+            has_offset: draft.log_offset,
+            number: draft.per_job_logs.then_some(0),
+        }
+    }
+
+    fn steady(&self) -> Result<Option<Steady>, Fault> {
+        let draft = self.draft;
+        let Some((is_bandwidth, is_slope, limit, is_percent)) = draft.steady else { return Ok(None) };
+        let Draft { steady_window: window, steady_interval: interval, steady_ramp: ramp, .. } = *draft;
+        if window == Duration::ZERO {
+            return Ok(None);
+        }
+        if window.as_nanos() / interval.as_nanos() < 2 {
+            return self.conflict("`steadystate_duration` is shorter than two `steadystate_check_interval`");
+        }
+        Ok(Some(Steady { is_bandwidth, is_slope, limit, is_percent, window, interval, ramp }))
+    }
+
+    fn name(&self) -> String {
+        self.draft.name.clone().unwrap_or_else(|| self.section.name.to_owned())
     }
 
     fn think(&self) -> Option<Think> {
@@ -611,14 +675,14 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_warned_about() {
-        let text = "[global]\nioengine=psync\ndirect=1\n[w]\niodepth=8\nverify=crc32c\nrandrepeat=0\nsize=4mib\n\
+        let text = "[global]\nioengine=psync\ndirect=1\n[w]\niodepth=8\nverify_fatal=1\nrandrepeat=0\nsize=4mib\n\
                     rw=randrw\nbs=4k,8k\ntime_based\nzonemode=none\n";
         assert_eq!(
             parse(text).unwrap().warnings,
             [
                 "job.fio:2: `ioengine` in [global] has no meaning on a simulated device and is ignored",
                 "job.fio:3: `direct` in [global] has no meaning on a simulated device and is ignored",
-                "job.fio:6: `verify` in [w] is ignored: nothing is read back and compared",
+                "job.fio:6: `verify_fatal` in [w] is ignored: contents are compared whole, whatever their header and form",
                 "job.fio:7: `randrepeat=0` in [w] is ignored: the seed of the world decides whether runs differ",
                 "job.fio:8: `4mib` counts in powers of 1000, as in fio with kb_base=1024",
                 "job.fio:4: [w] `time_based` has no effect without `runtime`",

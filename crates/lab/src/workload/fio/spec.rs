@@ -196,6 +196,60 @@ pub struct Limits {
     pub runtime: Option<Duration>,
 }
 
+/// The logs of fio that a job asks for, by the names that their files begin with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSpec {
+    /// Bandwidth.
+    pub bandwidth: Option<String>,
+    /// Latency: in all, to submission, to completion.
+    pub latency: Option<String>,
+    /// Requests per second.
+    pub iops: Option<String>,
+    /// A line for each window of this length; zero for a line for each request.
+    pub average: Duration,
+    /// Windows have the largest latency instead of the mean.
+    pub is_max: bool,
+    /// Lines have the offset of the request.
+    pub has_offset: bool,
+    /// Number of the job in names of files, from 1; none where jobs share files.
+    pub number: Option<u32>,
+}
+
+impl LogSpec {
+    /// Whether there is something to log.
+    pub fn is_wanted(&self) -> bool {
+        self.bandwidth.is_some() || self.latency.is_some() || self.iops.is_some()
+    }
+}
+
+/// What a job does with what it has written, when all is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Reads it back and compares it.
+    Compare,
+    /// Only reads it back.
+    Read,
+}
+
+/// When a job counts as steady, which ends it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steady {
+    /// Bandwidth in bytes per second counts, not requests per second.
+    pub is_bandwidth: bool,
+    /// The slope of a line through the values counts, not the largest distance from their mean.
+    pub is_slope: bool,
+    /// What it has to stay below.
+    pub limit: f64,
+    /// The limit is in per cent of the mean.
+    pub is_percent: bool,
+    /// Length of the rolling window.
+    pub window: Duration,
+    /// Time between two values.
+    pub interval: Duration,
+    /// Time at the start that is not looked at.
+    pub ramp: Duration,
+}
+
 /// One job of a job file; clones made by `numjobs` are jobs of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
@@ -205,6 +259,8 @@ pub struct JobSpec {
     pub description: String,
     /// Which clone of its section this is, from 0.
     pub clone: u32,
+    /// How many clones there are, itself included.
+    pub numjobs: u32,
     /// Name of the job's randomness, unique in the file.
     pub stream: String,
     /// Jobs of one group run together, groups one after the other, from 0 (`stonewall`).
@@ -259,4 +315,10 @@ pub struct JobSpec {
     pub rate_ignore_thinktime: bool,
     /// Takes the place of the world's seed.
     pub seed: Option<u64>,
+    /// Reads back what was written.
+    pub verify: Option<Verify>,
+    /// Logs.
+    pub log: LogSpec,
+    /// Ends the job when it is steady.
+    pub steady: Option<Steady>,
 }

@@ -3,6 +3,7 @@
 //! The unit prefixes follow fio as it behaves: with `kb_base=1024` (the default) `4k` is 4096 and `4kib` is
 //! 4000; with `kb_base=1000` the two are the other way round.
 
+use super::expression::evaluate;
 use flashweir_core::Duration;
 
 /// What `k` means.
@@ -38,14 +39,30 @@ fn digits(text: &str) -> Option<(u64, &str)> {
     Some((u64::from_str_radix(number, radix).ok()?, suffix.trim()))
 }
 
+/// Whether it is an expression: as in fio, that is what begins with a parenthesis.
+fn is_expression(text: &str) -> bool {
+    text.trim_start().starts_with('(')
+}
+
 /// A whole number without any suffix.
 pub(super) fn integer(text: &str) -> Option<u64> {
+    if is_expression(text) {
+        return evaluate(text, &|suffix| suffix.is_empty().then_some(1));
+    }
     digits(text).filter(|(_, suffix)| suffix.is_empty()).map(|(number, _)| number)
 }
 
 /// A size in bytes.
 pub(super) fn size(text: &str, base: KbBase) -> Option<u64> {
+    if is_expression(text) {
+        return evaluate(text, &|suffix| size_factor(suffix, base));
+    }
     let (number, suffix) = digits(text)?;
+    number.checked_mul(size_factor(suffix, base)?)
+}
+
+/// What a suffix of a size stands for.
+fn size_factor(suffix: &str, base: KbBase) -> Option<u64> {
     let suffix = suffix.to_ascii_lowercase();
     let (plain, other) = match base {
         KbBase::Binary => (1024u64, 1000u64),
@@ -59,7 +76,7 @@ pub(super) fn size(text: &str, base: KbBase) -> Option<u64> {
         "ib" if power > 0 => other,
         _ => return None,
     };
-    number.checked_mul(factor.checked_pow(power)?)
+    factor.checked_pow(power)
 }
 
 /// Whether the text uses a suffix whose meaning surprises: `kib` and the like are powers of 1000 by default.
@@ -77,10 +94,20 @@ pub(super) fn amount(text: &str, base: KbBase) -> Option<Amount> {
     }
 }
 
-/// A time; `unit_ns` is what a bare number counts.
+/// A time; `unit_ns` is what a bare number counts. In an expression it counts microseconds, as in fio.
 pub(super) fn time(text: &str, unit_ns: u64) -> Option<Duration> {
-    let (number, suffix) = digits(text)?;
-    let per_ns = match suffix.to_ascii_lowercase().as_str() {
+    let ns = if is_expression(text) {
+        evaluate(text, &|suffix| time_factor(suffix, 1_000))
+    } else {
+        let (number, suffix) = digits(text)?;
+        number.checked_mul(time_factor(suffix, unit_ns)?)
+    };
+    ns.map(Duration::from_nanos)
+}
+
+/// Nanoseconds of a suffix of a time.
+fn time_factor(suffix: &str, unit_ns: u64) -> Option<u64> {
+    Some(match suffix.to_ascii_lowercase().as_str() {
         "" => unit_ns,
         "us" | "usec" => 1_000,
         "ms" | "msec" => 1_000_000,
@@ -89,13 +116,18 @@ pub(super) fn time(text: &str, unit_ns: u64) -> Option<Duration> {
         "h" => 3_600 * 1_000_000_000,
         "d" => 86_400 * 1_000_000_000,
         _ => return None,
-    };
-    number.checked_mul(per_ns).map(Duration::from_nanos)
+    })
 }
 
 /// Two values separated by `-` or `:`, the smaller first.
 pub(super) fn range<T: Ord>(text: &str, one: impl Fn(&str) -> Option<T>) -> Option<(T, T)> {
-    let (low, high) = text.split_once(['-', ':'])?;
+    let mut depth = 0;
+    // A dash in an expression is a minus.
+    let between = text.find(|c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth == 0 && (c == '-' || c == ':')
+    })?;
+    let (low, high) = (&text[..between], &text[between + 1..]);
     let (low, high) = (one(low)?, one(high)?);
     Some(if low <= high { (low, high) } else { (high, low) })
 }
@@ -143,6 +175,20 @@ mod tests {
         for text in ["", "k", "-4k", "4.5k", "4x", "4kk", "4bb", "99999999999t", "4 k 4"] {
             assert_eq!(size(text, KbBase::Binary), None, "{text}");
         }
+    }
+
+    #[test]
+    fn expressions_stand_for_numbers() {
+        assert_eq!(size("(2*1g+512)", KbBase::Binary), Some((2 << 30) + 512));
+        assert_eq!(size("(4k)", KbBase::Decimal), Some(4000));
+        assert_eq!(integer("(2*4)"), Some(8));
+        assert_eq!(integer("(2k)"), None);
+        assert_eq!(range("(8k-4k)-(2*8k)", |t| size(t, KbBase::Binary)), Some((4096, 16384)));
+        // A bare number in an expression is in microseconds, whatever it is outside.
+        assert_eq!(time("(2*500)", 1_000_000_000), Some(Duration::from_micros(1000)));
+        assert_eq!(time("(2*3s)", 1), Some(Duration::from_secs(6)));
+        assert_eq!(time("(1m+1s)", 1), Some(Duration::from_secs(61)));
+        assert_eq!(amount("(10%4)", KbBase::Binary), Some(Amount::Bytes(2)));
     }
 
     #[test]
