@@ -5,7 +5,7 @@
 use crate::ci::cargo;
 use crate::host::{commit, machine, out_dir, published, seed};
 use crate::steps::take;
-use crate::{bench_metadata, bench_mount, bench_nbd};
+use crate::{bench_metadata, bench_mount, bench_mqsim, bench_nbd};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -34,10 +34,11 @@ const BARS: [(&str, &str, &str, Bar); 12] = [
 
 /// Runs the benches that were named, or all; with `--check` a missed bar is a failure.
 pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
-    let served: Vec<&str> =
-        bench_nbd::SPEEDS.iter().chain(&bench_mount::SPEEDS).map(|speed| speed.0).collect();
-    let known: Vec<&str> =
-        BARS.iter().map(|bar| bar.0).chain(served.clone()).chain([LATENCY, METADATA]).collect();
+    let served = bench_nbd::SPEEDS.iter().chain(&bench_mount::SPEEDS).map(|speed| speed.0);
+    let beside_mqsim = bench_mqsim::SPEEDS.map(|speed| speed.0);
+    // All that need a `weir`.
+    let served: Vec<&str> = served.chain([LATENCY, METADATA]).chain(beside_mqsim).collect();
+    let known: Vec<&str> = BARS.iter().map(|bar| bar.0).chain(served.clone()).collect();
     let (mut check, mut runs, mut names) = (false, "5", Vec::new());
     let mut rest = args.iter();
     while let Some(&arg) = rest.next() {
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         let value = answer[*key].as_f64().ok_or_else(|| format!("{name}: no {key} in {text}"))?;
         table.add(name, value, unit, *bar, answer);
     }
-    if served.into_iter().chain([LATENCY, METADATA]).any(wanted) {
+    if served.into_iter().any(wanted) {
         take(cargo(seed).args(["build", "--locked", "--profile", "dist", "--quiet", "--bin", "weir"]))?;
     }
     for (name, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
@@ -92,6 +93,17 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
                 };
                 table.add(&name, rates[operation] / rival[operation], unit, Bar::AtLeast(bar), answer);
             }
+        }
+    }
+    for (name, workload) in bench_mqsim::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
+        match bench_mqsim::program() {
+            Some(mqsim) => {
+                let speed = bench_mqsim::speed(&mqsim, workload)?;
+                let ratio = speed.ours / speed.theirs;
+                table.add(name, ratio, "of MQSim's requests/CPU s", Bar::AtLeast(20.0), speed.answer());
+            }
+            None if names.is_empty() => println!("{name:<16} not measured: MQSIM names no program"),
+            None => return Err(format!("{name}: expected MQSim's program in the environment as MQSIM")),
         }
     }
     let Table { results, missed } = table;

@@ -10,6 +10,7 @@
 mod bench;
 mod bench_metadata;
 mod bench_mount;
+mod bench_mqsim;
 mod bench_nbd;
 mod ci;
 mod dist;

@@ -922,7 +922,8 @@ fn an_old_volume_is_named_looked_at_and_upgraded() {
     assert!(before.starts_with("v: format 1 became 2, "), "{before}");
     assert_eq!(after, format!("{recovers}\n"));
     assert_eq!(good(&place.say("volume upgrade v")), "v has format 2 already\n");
-    let info: serde_json::Value = serde_json::from_str(good(&place.say("volume info v --json"))).unwrap();
+    let info: serde_json::Value =
+        serde_json::from_str(good(&place.say("volume info v --output json"))).unwrap();
     assert_eq!((&info["format"], &info["firmware"]), (&2.into(), &"page-mapped".into()));
     assert!(good(&place.say("volume check v")).starts_with("no problems: "));
     for line in ["serve v --tcp 127.0.0.1:0 --memory 1GiB", "mount v . --memory 1GiB"] {

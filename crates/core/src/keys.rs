@@ -69,7 +69,12 @@ impl Keys {
         if self.heap.first().is_some_and(|later| later.0 < key.0) {
             return self.heap.push(key);
         }
-        let at = self.near.iter().rposition(|earlier| earlier.0 < key.0).map_or(0, |at| at + 1);
+        // From the end that is nearer: what crosses a link comes before nearly all, the end of a program behind them.
+        let middle = self.near.len() / 2;
+        let at = match self.near.get(middle).is_some_and(|later| key.0 < later.0) {
+            true => self.near.iter().take(middle).position(|later| key.0 < later.0).unwrap_or(middle),
+            false => self.near.iter().rposition(|earlier| earlier.0 < key.0).map_or(0, |at| at + 1),
+        };
         match at == self.near.len() {
             true => self.near.push_back(key),
             false => self.near.insert(at, key),

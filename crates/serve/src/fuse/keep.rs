@@ -39,6 +39,10 @@ impl Room {
     /// # Errors
     /// There is too little of it, or nothing can be written there.
     pub(super) fn reserve(path: &Path, blocks: u64) -> Result<Self, String> {
+        // Looked at first: a host file system may reserve all that is left before it says that it is too little.
+        if free_bytes(path).is_some_and(|free| free / (BLOCK_BYTES as u64) < blocks) {
+            return Err(too_little(path, blocks));
+        }
         let room = Self::new(path, blocks).map_err(|error| format!("{}: {error}", path.display()))?;
         match fallocate(&room.file, FallocateFlags::empty(), 0, blocks * BLOCK_BYTES as u64) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(room),
@@ -110,9 +114,13 @@ impl Drop for Room {
     }
 }
 
+/// What the host file system of a path has free, if it says so.
+fn free_bytes(path: &Path) -> Option<u64> {
+    statvfs(directory_of(path)).ok().map(|of| of.f_bavail * of.f_frsize)
+}
+
 fn too_little(path: &Path, blocks: u64) -> String {
-    let directory = directory_of(path);
-    let free = statvfs(directory).map_or(0, |of| of.f_bavail * of.f_frsize);
+    let (directory, free) = (directory_of(path), free_bytes(path).unwrap_or(0));
     format!(
         "{}: it is written anew when the mount ends, for which {} may need {} bytes, and has {free} free: expected more room, \
          a volume (weir volume create), or --no-reserve",
