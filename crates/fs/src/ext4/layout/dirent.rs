@@ -64,7 +64,27 @@ pub fn room_bytes(geometry: &Geometry) -> usize {
     geometry.block_bytes as usize - if geometry.has_checksums() { TAIL_BYTES } else { 0 }
 }
 
-fn record_at(room: &[u8], at: usize, has_types: bool) -> Result<Record> {
+/// A record as it stands in a room: what a walk looks at, without a copy of its name.
+struct RawRecord<'a> {
+    at: usize,
+    bytes: usize,
+    entry: Option<RawEntry<'a>>,
+}
+
+struct RawEntry<'a> {
+    ino: Ino,
+    kind: Option<Kind>,
+    name: &'a [u8],
+}
+
+impl RawRecord<'_> {
+    fn record(self) -> Record {
+        let owned = |RawEntry { ino, kind, name }: RawEntry<'_>| Entry { ino, kind, name: name.to_vec() };
+        Record { at: self.at, bytes: self.bytes, entry: self.entry.map(owned) }
+    }
+}
+
+fn record_at(room: &[u8], at: usize, has_types: bool) -> Result<RawRecord<'_>> {
     let left = room.len() - at;
     if left < HEADER_BYTES {
         return corrupt(format!("{left} bytes are left at byte {at} behind the last directory entry"));
@@ -75,14 +95,14 @@ fn record_at(room: &[u8], at: usize, has_types: bool) -> Result<Record> {
         return corrupt(format!("the directory entry at byte {at} has {bytes} bytes, {left} are left"));
     }
     if ino == 0 {
-        return Ok(Record { at, bytes, entry: None });
+        return Ok(RawRecord { at, bytes, entry: None });
     }
     if name_bytes == 0 || name_bytes > NAME_BYTES_MAX || bytes_needed(name_bytes) > bytes {
         return corrupt(format!(
             "the directory entry at byte {at} has a name of {name_bytes} bytes in {bytes}"
         ));
     }
-    let name = room[at + HEADER_BYTES..][..name_bytes].to_vec();
+    let name = &room[at + HEADER_BYTES..][..name_bytes];
     if name.iter().any(|&byte| byte == 0 || byte == b'/') {
         return corrupt(format!(
             "the directory entry at byte {at} has the name {:?}",
@@ -91,12 +111,13 @@ fn record_at(room: &[u8], at: usize, has_types: bool) -> Result<Record> {
     }
     // The upper half of the byte is free for data.
     let kind = if has_types { Kind::of_dentry(room[at + 7] & 0xf) } else { None };
-    Ok(Record { at, bytes, entry: Some(Entry { ino: Ino(ino), kind, name }) })
+    Ok(RawRecord { at, bytes, entry: Some(RawEntry { ino: Ino(ino), kind, name }) })
 }
 
-/// All records of a room, which is a block without its checksum, or a part of an inode. A record that contradicts the
-/// format ends the walk with an error.
-pub fn records<'a>(room: &'a [u8], geometry: &Geometry) -> impl Iterator<Item = Result<Record>> + use<'a> {
+fn raw_records<'a>(
+    room: &'a [u8],
+    geometry: &Geometry,
+) -> impl Iterator<Item = Result<RawRecord<'a>>> + use<'a> {
     let has_types = geometry.features.has(Feature::FILETYPE);
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -109,6 +130,12 @@ pub fn records<'a>(room: &'a [u8], geometry: &Geometry) -> impl Iterator<Item = 
     })
 }
 
+/// All records of a room, which is a block without its checksum, or a part of an inode. A record that contradicts the
+/// format ends the walk with an error.
+pub fn records<'a>(room: &'a [u8], geometry: &Geometry) -> impl Iterator<Item = Result<Record>> + use<'a> {
+    raw_records(room, geometry).map(|record| record.map(RawRecord::record))
+}
+
 /// The entries of a room.
 pub fn entries<'a>(room: &'a [u8], geometry: &Geometry) -> impl Iterator<Item = Result<Entry>> + use<'a> {
     records(room, geometry).filter_map(|record| record.map(|record| record.entry).transpose())
@@ -116,10 +143,10 @@ pub fn entries<'a>(room: &'a [u8], geometry: &Geometry) -> impl Iterator<Item = 
 
 /// The record of a name; `None` if there is none. Errors: a record before it is broken.
 pub fn find(room: &[u8], name: &[u8], geometry: &Geometry) -> Result<Option<Record>> {
-    for record in records(room, geometry) {
+    for record in raw_records(room, geometry) {
         let record = record?;
         if record.entry.as_ref().is_some_and(|entry| entry.name == name) {
-            return Ok(Some(record));
+            return Ok(Some(record.record()));
         }
     }
     Ok(None)
@@ -146,7 +173,7 @@ pub fn put_record(room: &mut [u8], at: usize, bytes: usize, entry: Option<&Entry
 pub fn insert(room: &mut [u8], entry: &Entry, geometry: &Geometry) -> Result<Option<usize>> {
     let needed = bytes_needed(entry.name.len());
     let mut place = None;
-    for record in records(room, geometry) {
+    for record in raw_records(room, geometry) {
         let record = record?;
         let taken = record.entry.as_ref().map_or(0, |entry| bytes_needed(entry.name.len()));
         if record.bytes - taken >= needed {
@@ -166,18 +193,18 @@ pub fn insert(room: &mut [u8], entry: &Entry, geometry: &Geometry) -> Result<Opt
 pub fn remove(room: &mut [u8], at: usize, geometry: &Geometry) -> Result<()> {
     let mut before = None;
     let mut found = None;
-    for record in records(room, geometry) {
+    for record in raw_records(room, geometry) {
         let record = record?;
         if record.at == at {
             found = Some(record.bytes);
             break;
         }
-        before = Some(record);
+        before = Some((record.at, record.bytes));
     }
     let Some(bytes) = found else { return corrupt(format!("no directory entry begins at byte {at}")) };
     match before {
-        Some(before) => {
-            put(room, before.at + 4, &((before.bytes + bytes) as u16).to_le_bytes());
+        Some((before, before_bytes)) => {
+            put(room, before + 4, &((before_bytes + bytes) as u16).to_le_bytes());
             room[at..at + bytes].fill(0);
         }
         None => put_record(room, at, bytes, None, geometry),
