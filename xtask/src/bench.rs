@@ -50,9 +50,14 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         }
     }
     let seed = seed()?;
-    take(cargo(seed).args(["build", "--locked", "--profile", "dist", "--quiet", "-p", "flashweir-benches"]))?;
+    let build = |what: [&str; 2]| {
+        take(cargo(seed).args(["build", "--locked", "--profile", "dist", "--quiet"]).args(what)).map(drop)
+    };
     let program = published("flashweir-benches");
     let wanted = |name: &str| names.is_empty() || names.contains(&name);
+    if BARS.iter().any(|bar| wanted(bar.0)) {
+        build(["-p", "flashweir-benches"])?;
+    }
     let mut table = Table::default();
     println!("{}", machine());
     println!("{:<16} {:>14} {:>14}  {:<20} verdict", "bench", "bar", "measured", "unit");
@@ -64,7 +69,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
         table.add(name, value, unit, *bar, answer);
     }
     if served.into_iter().any(wanted) {
-        take(cargo(seed).args(["build", "--locked", "--profile", "dist", "--quiet", "--bin", "weir"]))?;
+        build(["--bin", "weir"])?;
     }
     for (name, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
         let (ours, theirs) = bench_nbd::speed(rw, depth)?;
@@ -138,6 +143,12 @@ impl Table {
         println!("{name:<16} {bar:>14} {:>14}  {unit:<20} {verdict}", grouped(value));
         self.results.push(json!({ "name": name, "bar": bar, "met": met, "answer": answer }));
     }
+}
+
+/// The middle one of an odd number of turns.
+pub(crate) fn median(mut turns: Vec<f64>) -> f64 {
+    turns.sort_by(f64::total_cmp);
+    turns[turns.len() / 2]
 }
 
 /// Digits in groups of three; of ratios, two behind the point.

@@ -8,6 +8,7 @@
 //! attributes after each change of it (until Linux 7): one request more for each file created, renamed or removed. With
 //! `default_permissions` passthrough has the same. The bar is the one without.
 
+use crate::bench::median;
 use crate::bench_mount::Rig;
 use crate::host::{on_path, root};
 use crate::steps::take;
@@ -129,12 +130,7 @@ pub(crate) fn speed() -> Result<Metadata, String> {
             }
         }
     }
-    let [ext4, f2fs, passthrough, passthrough_checked, ext4_loop] = turns.map(|turns| {
-        let median = |(operation, mut rates): (String, Vec<f64>)| {
-            rates.sort_by(f64::total_cmp);
-            (operation, rates[rates.len() / 2])
-        };
-        turns.into_iter().map(median).collect()
-    });
+    let [ext4, f2fs, passthrough, passthrough_checked, ext4_loop] =
+        turns.map(|turns| turns.into_iter().map(|(operation, rates)| (operation, median(rates))).collect());
     Ok(Metadata { ext4, f2fs, passthrough, passthrough_checked, ext4_loop })
 }

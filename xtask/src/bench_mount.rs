@@ -7,6 +7,7 @@
 //! bindfs opens the file below without O_DIRECT, as it does by default: tmpfs copies in both cases. Before it, each request
 //! is one of FUSE, as before ours.
 
+use crate::bench::median;
 use crate::bench_nbd::fio_iops;
 use crate::host::{on_path, published};
 use crate::steps::take;
@@ -151,9 +152,6 @@ pub(crate) fn speed(rw: &str, depth: u32) -> Result<Speed, String> {
             turns.push(iops(dir, rw, depth, TURN_S)?);
         }
     }
-    let [ours, bindfs, ext4_loop] = turns.map(|mut turns| {
-        turns.sort_by(f64::total_cmp);
-        turns[TURNS / 2]
-    });
+    let [ours, bindfs, ext4_loop] = turns.map(median);
     Ok(Speed { ours, bindfs, ext4_loop })
 }

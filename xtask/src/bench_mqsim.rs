@@ -4,6 +4,7 @@
 //! makes of them; a process counts from its beginning to its end. MQSim is not ours to install: `MQSIM` names its program,
 //! and without it nothing is measured, which is said.
 
+use crate::bench::median;
 use crate::host::{published, root};
 use crate::steps::take;
 use serde_json::{Value, json};
@@ -115,10 +116,7 @@ fn measure(program: &Path, workload: &str, dir: &Path) -> Result<Speed, String> 
         turns[0].push(ours(&command)?);
         turns[1].push(theirs(program, dir, workload)?);
     }
-    let [ours, theirs] = turns.clone().map(|mut turns| {
-        turns.sort_by(f64::total_cmp);
-        turns[TURNS / 2]
-    });
+    let [ours, theirs] = turns.clone().map(median);
     Ok(Speed { ours, theirs, turns })
 }
 

@@ -3,6 +3,7 @@
 //! Both servers hold their disk in memory and are asked by fio through the same kind of socket, in turns, so that what
 //! the machine does meanwhile hits both. The median of the turns counts.
 
+use crate::bench::median;
 use crate::host::{on_path, published};
 use crate::steps::take;
 use serde_json::Value;
@@ -125,10 +126,7 @@ pub(crate) fn speed(rw: &str, depth: u32) -> Result<(f64, f64), String> {
             turns.push(server.iops(rw, depth, TURN_S)?);
         }
     }
-    let [ours, theirs] = turns.map(|mut turns| {
-        turns.sort_by(f64::total_cmp);
-        turns[TURNS / 2]
-    });
+    let [ours, theirs] = turns.map(median);
     Ok((ours, theirs))
 }
 

@@ -256,7 +256,11 @@ impl Evidence {
                 format!("weir crash files: {}", String::from_utf8_lossy(&output.stderr).trim())
             })?;
             self.add_chunk(file_chunk(seed, &report))?;
-            println!("   {} of {wanted} states", self.sum("states"));
+            let (states, chunks) = (self.sum("states"), self.chunks().len());
+            match wanted {
+                0 => println!("   {chunks} of {} campaigns, {states} states", campaigns.len()),
+                _ => println!("   {states} of {wanted} states"),
+            }
         }
         let (violations, fsck, kernel) = (self.sum("violations"), self.sum("fsck"), self.sum("kernel"));
         let states = self.sum("states");

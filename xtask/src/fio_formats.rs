@@ -6,6 +6,7 @@
 use crate::host::{built, target_dir};
 use crate::judges::{Finding, Judge, Judges};
 use crate::serve::place::Place;
+use crate::steps::take;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,14 +57,6 @@ const FIO_PLOT: &str = "fio-plot";
 /// Depths that are drawn.
 const DEPTHS: [u32; 3] = [1, 4, 16];
 
-fn run(command: &mut Command) -> Result<String, String> {
-    let name = format!("{command:?}");
-    let output = command.output().map_err(|error| format!("{name}: {error}"))?;
-    let text =
-        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    if output.status.success() { Ok(text) } else { Err(format!("{name}: {}", text.trim())) }
-}
-
 /// The program, installed if need be.
 fn fio_plot() -> Result<PathBuf, String> {
     let place = target_dir().join("fio-plot");
@@ -74,8 +67,8 @@ fn fio_plot() -> Result<PathBuf, String> {
                 "fio-plot cannot be installed; it takes python3 with venv, and pip with its package index: {error}"
             )
         };
-        run(Command::new("python3").args(["-m", "venv"]).arg(&place)).map_err(needs)?;
-        run(Command::new(place.join("bin/pip")).args(["install", "--quiet", FIO_PLOT])).map_err(needs)?;
+        take(Command::new("python3").args(["-m", "venv"]).arg(&place)).map_err(needs)?;
+        take(Command::new(place.join("bin/pip")).args(["install", "--quiet", FIO_PLOT])).map_err(needs)?;
     }
     Ok(program)
 }
@@ -121,7 +114,7 @@ fn logs(place: &Place) -> Finding {
         if name == "ours" {
             command.args(["fio", "--device", "sata-mlc", "--quiet"]);
         }
-        run(command.arg("logs.fio").current_dir(&directory))?;
+        take(command.arg("logs.fio").current_dir(&directory))?;
         shapes.push(shape(&directory)?);
     }
     let [theirs, ours] = &shapes[..] else { unreachable!("two programs ran") };
@@ -149,7 +142,7 @@ fn draws(place: &Place) -> Finding {
         std::fs::write(logs.join("job.fio"), job).map_err(|error| error.to_string())?;
         let mut weir = Command::new(built("weir"));
         weir.args(["fio", "job.fio", "--device", "sata-mlc", "--quiet", "--output", "json", "--out"]);
-        run(weir.arg(json.join(format!("{name}.json"))).current_dir(&logs))?;
+        take(weir.arg(json.join(format!("{name}.json"))).current_dir(&logs))?;
     }
     let mut drawn = Vec::new();
     let kinds: [(&str, &Path, &[&str]); 2] =
@@ -169,7 +162,7 @@ fn draws(place: &Place) -> Finding {
             .args(what)
             .arg("-o")
             .arg(&picture);
-        let said = run(&mut command)?;
+        let said = take(&mut command)?;
         let bytes = std::fs::read(&picture)
             .map_err(|error| format!("{name}: no picture: {error}: {}", said.trim()))?;
         if !bytes.starts_with(b"\x89PNG") || bytes.len() < 10_000 {

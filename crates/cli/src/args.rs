@@ -249,15 +249,8 @@ pub(crate) struct RunArgs {
     /// Repeat everything with the seeds 1 to N, short for --set seeds=N
     #[arg(long, value_name = "N", value_parser = positive())]
     pub(crate) seeds: Option<u32>,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    pub(crate) output: RunOutput,
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs<RunOutput>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -297,15 +290,8 @@ pub(crate) struct DeviceArgs {
     /// The order of the overwrites
     #[arg(long, value_enum, default_value_t = PatternArg::Random, help_heading = "State of the device")]
     pub(crate) pattern: PatternArg,
-    /// What to print
-    #[arg(
-        long,
-        alias = "output-format",
-        value_name = "SHAPE",
-        default_value = "table",
-        help_heading = "Output"
-    )]
-    pub(crate) output: FioOutput,
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs<FioOutput>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -503,18 +489,19 @@ pub(crate) enum TraceCommand {
     },
 }
 
-/// What a command prints its results as; the same option everywhere.
+/// What a command prints its results as; the same option everywhere, and `table` is one of its shapes.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct ShapeArgs {
+pub(crate) struct ShapeArgs<S: ValueEnum + Clone + Send + Sync + 'static = Shape> {
     /// What to print
     #[arg(
         long,
         alias = "output-format",
         value_name = "SHAPE",
         default_value = "table",
+        value_enum,
         help_heading = "Output"
     )]
-    pub(crate) output: Shape,
+    pub(crate) output: S,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

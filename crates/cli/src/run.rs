@@ -30,7 +30,7 @@ pub(crate) fn run(args: &RunArgs, cancel: &AtomicBool) -> Outcome {
     let mut overrides = args.set.clone();
     overrides.extend(args.seeds.map(|seeds| format!("seeds={seeds}")));
     let scenario = load(&args.scenario, &overrides)?;
-    let shape = match args.output {
+    let shape = match args.shape.output {
         RunOutput::Table => Shape::Table,
         RunOutput::Json => Shape::Runs,
         RunOutput::FioJson => Shape::Fio,
@@ -90,7 +90,7 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
         devices: resolve(&args.device, &args.set)?,
         workloads: vec![WorkloadConfig { name, source }],
     };
-    let shape = match args.output {
+    let shape = match args.shape.output {
         FioOutput::Table => Shape::Table,
         FioOutput::Json if scenario.devices.len() == 1 => Shape::Fio,
         FioOutput::Json => Shape::Runs,

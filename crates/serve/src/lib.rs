@@ -10,6 +10,7 @@ pub mod clock;
 pub mod control;
 mod disk;
 pub mod fuse;
+mod host_disk;
 mod memory;
 pub mod nbd;
 pub mod recording;

@@ -7,11 +7,11 @@
 //! Invariant: a hole is punched before its place is written again. Units are released one by one while their block lasts, so
 //! those may wait for each other; a whole block may be programmed anew at once, so it does not wait.
 
+use crate::host_disk::nameless;
 use flashweir_core::Ppa;
 use flashweir_device::Device;
 use flashweir_device::media::{Overflow, StoreError, Stored};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -38,7 +38,7 @@ impl MemoryBound {
     /// # Errors
     /// The file cannot be made.
     pub fn apply(&self, device: &mut Device) -> Result<(), String> {
-        let file = nameless(&self.directory)
+        let file = unnamed(&self.directory)
             .map_err(|error| format!("a file for contents in {}: {error}", self.directory.display()))?;
         let overflow = OverflowFile::new(file, device.geometry().unit_bytes);
         device.bound_memory(self.bytes, Arc::new(Mutex::new(overflow)));
@@ -46,20 +46,15 @@ impl MemoryBound {
     }
 }
 
-/// A file without a name, which goes with the process.
-fn nameless(directory: &Path) -> io::Result<File> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    match open(directory, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(file) => Ok(file.into()),
-        // Kernels and file systems that have no such files.
-        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
-            let path = directory.join(format!(".contents.{}.weir", std::process::id()));
-            let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-            std::fs::remove_file(path)?;
-            Ok(file)
-        }
-        Err(errno) => Err(errno.into()),
+/// A file which goes with the process: without a name, or one whose name is gone at once.
+fn unnamed(directory: &Path) -> io::Result<File> {
+    if let Some(file) = nameless(directory)? {
+        return Ok(file);
     }
+    let path = directory.join(format!(".contents.{}.weir", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
 }
 
 /// The file, in which each unit of the medium has its place.
@@ -230,7 +225,7 @@ mod tests {
         let config = tiny("tiny-d1-partial").unwrap();
         let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
         let mut device = Device::new(config, options);
-        let file = nameless(&std::env::temp_dir()).unwrap();
+        let file = unnamed(&std::env::temp_dir()).unwrap();
         let shown = file.try_clone().unwrap();
         let (unit_bytes, units) = (device.geometry().unit_bytes, device.geometry().user_units);
         device.bound_memory(4 * unit_bytes, Arc::new(Mutex::new(OverflowFile::new(file, unit_bytes))));

@@ -5,7 +5,7 @@ use crate::judges::Finding;
 use crate::serve::place::Place;
 use crate::serve::program::run as program;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 
@@ -38,7 +38,8 @@ impl<'a> Rig<'a> {
     fn clear_cache(&self) -> Result<(), String> {
         self.order("lazyfs::clear-cache")?;
         let mut line = String::new();
-        let told = File::open(&self.completed).and_then(|file| BufReader::new(file).read_line(&mut line));
+        // To its end: who opens it again before the mount has closed it finds no writer, and nothing.
+        let told = File::open(&self.completed).and_then(|mut file| file.read_to_string(&mut line));
         told.map_err(|error| format!("{}: {error}", self.completed))?;
         match line.as_str() {
             "finished::clear-cache\n" => Ok(()),

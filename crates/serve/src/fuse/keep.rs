@@ -6,8 +6,9 @@
 //!
 //! Invariant: what cannot be written is not given up. The device stays in memory, and its contents can still go elsewhere.
 
+use crate::host_disk::{free_bytes, nameless};
 use flashweir_fs::port::BLOCK_BYTES;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, linkat, openat, statvfs};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, fallocate, linkat};
 use rustix::io::Errno;
 use std::fs::{File, Permissions};
 use std::io;
@@ -23,7 +24,7 @@ pub(super) struct Room {
 }
 
 /// The directory of a file.
-fn directory_of(path: &Path) -> &Path {
+pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
@@ -40,7 +41,7 @@ impl Room {
     /// There is too little of it, or nothing can be written there.
     pub(super) fn reserve(path: &Path, blocks: u64) -> Result<Self, String> {
         // Looked at first: a host file system may reserve all that is left before it says that it is too little.
-        if free_bytes(path).is_some_and(|free| free / (BLOCK_BYTES as u64) < blocks) {
+        if free_bytes(directory_of(path)).is_ok_and(|free| free / (BLOCK_BYTES as u64) < blocks) {
             return Err(too_little(path, blocks));
         }
         let room = Self::new(path, blocks).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -53,17 +54,13 @@ impl Room {
 
     /// A file for an image, of which no room is reserved.
     pub(super) fn new(path: &Path, blocks: u64) -> io::Result<Self> {
-        let mode = Mode::RUSR | Mode::WUSR;
-        let nameless = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let room = match openat(CWD, directory_of(path), nameless, mode) {
-            Ok(file) => Self { file: file.into(), named: None },
-            // Kernels and file systems that have no such files.
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+        let room = match nameless(directory_of(path))? {
+            Some(file) => Self { file, named: None },
+            None => {
                 let name = beside(path);
                 let file = File::options().read(true).write(true).create(true).truncate(true).open(&name)?;
                 Self { file, named: Some(name) }
             }
-            Err(errno) => return Err(errno.into()),
         };
         room.file.set_len(blocks * BLOCK_BYTES as u64)?;
         Ok(room)
@@ -114,13 +111,9 @@ impl Drop for Room {
     }
 }
 
-/// What the host file system of a path has free, if it says so.
-fn free_bytes(path: &Path) -> Option<u64> {
-    statvfs(directory_of(path)).ok().map(|of| of.f_bavail * of.f_frsize)
-}
-
 fn too_little(path: &Path, blocks: u64) -> String {
-    let (directory, free) = (directory_of(path), free_bytes(path).unwrap_or(0));
+    let directory = directory_of(path);
+    let free = free_bytes(directory).unwrap_or(0);
     format!(
         "{}: it is written anew when the mount ends, for which {} may need {} bytes, and has {free} free: expected more room, \
          a volume (weir volume create), or --no-reserve",
@@ -180,8 +173,7 @@ mod tests {
     #[test]
     fn room_that_is_not_there_is_refused_with_the_numbers() {
         let dir = dir("too-little");
-        let of = statvfs(&dir.0).unwrap();
-        let more = of.f_bavail * of.f_frsize / BLOCK_BYTES as u64 + (1 << 18);
+        let more = free_bytes(&dir.0).unwrap() / BLOCK_BYTES as u64 + (1 << 18);
         let why = Room::reserve(&dir.0.join("disk.img"), more).unwrap_err();
         assert!(why.contains("disk.img") && why.contains("--no-reserve"), "{why}");
     }

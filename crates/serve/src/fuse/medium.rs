@@ -5,7 +5,7 @@
 //!
 //! Invariant: a file or directory is in one mount at a time; its lock is held until the end.
 
-use super::keep::Room;
+use super::keep::{Room, directory_of};
 use crate::memory::MemoryBound;
 use crate::volume::Volume;
 use flashweir_contract::Contents;
@@ -129,7 +129,7 @@ impl Medium {
                 let options = DeviceOptions { seed, track_contents: true, planted: None };
                 let mut device = Device::new(*device, options);
                 if let Some(bytes) = memory_bytes {
-                    let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+                    let directory = directory_of(&path).to_owned();
                     MemoryBound { bytes, directory }.apply(&mut device)?;
                 }
                 let mut stack = stack(device, flush);

@@ -19,7 +19,7 @@ use super::super::layout::summary::Owner;
 use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::space::Choice;
 use super::state::{State, Step, Stop};
-use super::{F2fs, Scope};
+use super::{F2fs, Scope, Turns};
 use crate::any::Boxed;
 use crate::order::{answers, errno_of};
 use crate::port::{BlockBytes, Write, payload_of};
@@ -299,7 +299,7 @@ impl F2fs {
     pub(super) async fn checkpoint_in_background(&self, now: Timestamp, interval: Duration) -> Duration {
         let seconds = |span: Duration| span.as_nanos().div_ceil(1_000_000_000).max(1);
         let now_s = now.seconds.max(0) as u64;
-        let (mut clean_s, mut looked_s, mut begun) = self.turns.get();
+        let Turns { mut clean_s, mut looked_s, mut begun } = self.turns.get();
         if now_s >= clean_s {
             let span = self.clean_in_background(now).await;
             clean_s = now_s + seconds(span.unwrap_or(interval));
@@ -311,7 +311,7 @@ impl F2fs {
             }
             (looked_s, begun) = (now_s, self.checkpoints_begun.get());
         }
-        self.turns.set((clean_s, looked_s, begun));
+        self.turns.set(Turns { clean_s, looked_s, begun });
         let next_s = clean_s.min(looked_s + seconds(interval)).saturating_sub(now_s);
         Duration::from_secs(next_s.max(1))
     }

@@ -46,6 +46,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+/// When the background looks again, in seconds of the file system's clock.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    /// The next turn of cleaning.
+    clean_s: u64,
+    /// The last look whether a checkpoint is due.
+    looked_s: u64,
+    /// Checkpoints that had been begun then.
+    begun: u64,
+}
+
 /// A volume that is mounted for writing.
 #[derive(Debug)]
 pub struct F2fs {
@@ -91,9 +102,8 @@ pub struct F2fs {
     has_new_holes: Cell<bool>,
     /// How long cleaning in the background slept.
     sleep: Cell<Option<Duration>>,
-    /// Where checkpoints are made in the background: the second of the next turn of cleaning, that of the last look, and how many
-    /// checkpoints had been begun then.
-    turns: Cell<(u64, u64, u64)>,
+    /// Where checkpoints are made in the background.
+    turns: Cell<Turns>,
     /// Set when a checkpoint or an fsync failed: what is on the disk is the checkpoint before.
     failed: Cell<bool>,
     /// Something may have changed for who waits: a write or a checkpoint has ended.
@@ -198,7 +208,7 @@ impl F2fs {
             is_asleep: Cell::new(true),
             has_new_holes: Cell::new(false),
             sleep: Cell::new(None),
-            turns: Cell::new((0, 0, 0)),
+            turns: Cell::default(),
             failed: Cell::new(false),
             changes: Event::default(),
         };

@@ -1,0 +1,124 @@
+//! The JSON that commands print: one option, and one form of document (docs/output.md).
+
+use super::{Place, good, text};
+use std::process::Command;
+
+/// A document has the one head that all have; gives the kind that it says it is.
+fn kind_of(document: &str) -> String {
+    let value: serde_json::Value =
+        serde_json::from_str(document).unwrap_or_else(|error| panic!("{error}: {document}"));
+    assert!(
+        document.trim_start_matches('{').trim_start().starts_with("\"schema\":"),
+        "what a document is stands first: {document}"
+    );
+    let schema = value["schema"].as_object().unwrap_or_else(|| panic!("no object: {}", value["schema"]));
+    assert_eq!(schema.keys().collect::<Vec<_>>(), ["kind", "version"]);
+    assert!(schema["version"].as_u64().is_some_and(|version| version > 0), "{schema:?}");
+    schema["kind"].as_str().expect("a name").to_owned()
+}
+
+/// Commands that give JSON, the quickest way to have each print some, and the kind of document; those about a running
+/// server are in the test itself.
+const DOCUMENTS: [(&str, &str, &str); 17] = [
+    ("run", "run good.toml -q", "runs"),
+    ("fio", "fio job.fio --device sata-mlc -q", "fio"),
+    ("replay", "replay good.trace --device sata-mlc --device rflush -q", "runs"),
+    ("files", "files varmail,nfiles=50,nthreads=2 --device rflush --runtime 5ms -q", "files"),
+    ("sqlite", "sqlite --device barrier-850 --transactions 5 -q", "sqlite"),
+    ("trace-info", "trace info good.trace", "trace"),
+    ("device-list", "device list", "devices"),
+    ("device-check", "device check shown.toml", "devices"),
+    ("explain", "explain job.fio --device sata-mlc --fill 0.05 -q", "explain"),
+    (
+        "waf",
+        "waf --device amf --set geometry.channels=1 --over-provisioning 0.3 --settle 0.1 --measure 0.1 -q",
+        "waf",
+    ),
+    ("reproduce", "reproduce rflush --study threads -q", "reproduce"),
+    ("volume-info", "volume info v", "volume"),
+    ("volume-check", "volume check v", "volume-check"),
+    ("fsck", "fsck d.img", "fsck"),
+    ("crash", "crash --device tiny-d1 --states 500 -q", "crash"),
+    ("crash-files", "crash files --count 1 -q", "crash-files"),
+    (
+        "crash-sqlite",
+        "crash sqlite --journal wal --count 1 --cuts-each 2 --transactions 4 -q",
+        "crash-sqlite",
+    ),
+];
+
+#[test]
+fn every_command_gives_json_by_one_option_and_in_one_form() {
+    let place = Place::new("json");
+    good(&place.say("man --out-dir pages"));
+    let mut commands: Vec<String> = Vec::new();
+    for name in std::fs::read_dir(place.0.join("pages")).unwrap() {
+        let name = name.unwrap().file_name().into_string().unwrap();
+        let page = std::fs::read_to_string(place.0.join("pages").join(&name)).unwrap();
+        let words = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\fI", "");
+        assert!(!words.contains("\n--json"), "{name}: the option is --output json");
+        if words.contains("\n--output") {
+            commands.push(name.trim_start_matches("weir-").trim_end_matches(".1").to_owned());
+        } else {
+            assert!(!words.contains("JSON") || name == "weir.1", "{name} gives JSON in another way");
+        }
+    }
+    commands.sort();
+    let mut known: Vec<&str> = DOCUMENTS.iter().map(|(command, ..)| *command).collect();
+    known.extend(["check", "cut", "rerun", "serve", "top"]);
+    known.sort_unstable();
+    assert_eq!(commands, known, "a command that gives JSON is tried here");
+    std::fs::write(place.0.join("shown.toml"), good(&place.say("device show sata-mlc"))).unwrap();
+    good(&place.say("volume create v --device sata-mlc --capacity 1GiB"));
+    good(&place.say("mkfs ext4 d.img --size 64MiB"));
+    for (command, line, kind) in DOCUMENTS {
+        let output = place.say(&format!("{line} --output json"));
+        assert_eq!(kind_of(good(&output)), kind, "{command}");
+        let (name, rest) = line.split_once(' ').unwrap();
+        let refused = place.say(&format!("{line} --json"));
+        assert_eq!(refused.status.code(), Some(2), "{name} {rest}");
+        assert!(text(&refused.stderr).contains("expected --output json"), "{}", text(&refused.stderr));
+    }
+    assert_eq!(kind_of(good(&place.say("run good.toml -q --output fio-json"))), "fio");
+    let found = place.say("crash --device tiny-d1 --planted early-flush -q --output json");
+    let report: serde_json::Value = serde_json::from_str(text(&found.stdout)).unwrap();
+    let again = place.weir(&[
+        "crash",
+        "--replay",
+        report["violations"][0]["token"].as_str().unwrap(),
+        "--output",
+        "json",
+    ]);
+    assert_eq!(kind_of(text(&again.stdout)), "crash-replay");
+    // Mounting is up to the machine.
+    if place.say("check --verify true -- true").status.success() {
+        let checked = place.say("check --verify true -q --output json -- touch {}/a");
+        assert_eq!(kind_of(good(&checked)), "check");
+    }
+}
+
+#[test]
+fn a_server_speaks_json_line_by_line() {
+    use std::io::BufRead as _;
+    let place = Place::new("json-serve");
+    let line = "serve low-latency-slc --unix disk.sock --record session.rec --output json";
+    let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(line.split(' '))
+        .current_dir(&place.0)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    let ready = lines.next().unwrap().unwrap();
+    assert_eq!(kind_of(&ready), "serve-ready");
+    let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+    assert_eq!(ready["exports"][0]["device"], "low-latency-slc");
+    let control = ready["control"].as_str().unwrap();
+    assert_eq!(kind_of(good(&place.say(&format!("top {control} --output json")))), "status");
+    assert_eq!(kind_of(good(&place.say("cut disk.sock --output json"))), "cut");
+    assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap().success());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(rest.iter().map(|line| kind_of(line)).collect::<Vec<_>>(), ["serve"]);
+    server.wait().unwrap();
+    assert_eq!(kind_of(good(&place.say("rerun session.rec --output json"))), "rerun");
+}
