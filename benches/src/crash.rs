@@ -13,7 +13,7 @@ pub(crate) fn states() -> Result<Vec<(&'static str, f64)>, String> {
     let before = cpu::seconds()?;
     for seed in 1.. {
         for config in &configs {
-            let spec = WorldSpec { config: config.clone(), seed, planted: None, effort: Effort::default() };
+            let spec = WorldSpec { config: config.clone(), seed, planted: None, effort: Effort::EVERYTHING };
             let (world, found) = explore_world(&spec);
             if let Some(found) = found {
                 return Err(format!("{} seed {seed}: {found:?}", config.name));

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 /// What is counted, and how.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Cut states of these tiny devices (all if none is named), in chunks of so many, until the sum of distinct ones is reached.
-    CrashStates { devices: &'static [&'static str], chunk: u64, wanted: u64 },
+    /// Worlds of each tiny device, with several random histories each, in chunks of so many.
+    CrashWorlds { chunk: u64, wanted: u64 },
     /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
     FileCuts { campaigns: &'static [&'static str], wanted: u64 },
     /// Sequences of every pair of format, family and device.
@@ -30,9 +30,8 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 10] = [
-    ("crash-d0-d1-d2", Kind::CrashStates { devices: &[], chunk: 500_000, wanted: 1_000_000 }),
-    ("crash-d3", Kind::CrashStates { devices: D3, chunk: 500_000, wanted: 1_000_000 }),
+const ALL: [(&str, Kind); 9] = [
+    ("crash-devices", Kind::CrashWorlds { chunk: 50, wanted: 1_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
     ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
     ("file-pairs", Kind::FilePairs),
@@ -56,7 +55,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         println!("── {name}");
         let mut file = Evidence::open(name)?;
         good &= match *kind {
-            Kind::CrashStates { devices, chunk, wanted } => file.crash_states(devices, chunk, wanted)?,
+            Kind::CrashWorlds { chunk, wanted } => file.crash_worlds(chunk, wanted)?,
             Kind::FileCuts { campaigns, wanted } => file.file_cuts(campaigns, wanted)?,
             Kind::FilePairs => {
                 let pairs = file_pairs::of_evidence();
@@ -70,19 +69,6 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
     }
     Ok(good)
 }
-
-/// Tiny devices with barriers.
-const D3: &[&str] = &[
-    "tiny-d3",
-    "tiny-d3-write-back",
-    "tiny-d3-transactional",
-    "tiny-d3-fused",
-    "tiny-d3-mlc",
-    "tiny-d3-write-back-mlc",
-    "tiny-d3-range",
-    "tiny-d3-transactional-range",
-    "tiny-d3-failing",
-];
 
 /// Studies of the RFLUSH paper, in the order of its figures.
 const RFLUSH: &[&str] = &[
@@ -214,29 +200,31 @@ impl Evidence {
         self.chunks().iter().filter_map(|chunk| chunk[key].as_u64()).sum()
     }
 
-    fn crash_states(&mut self, devices: &[&str], chunk: u64, wanted: u64) -> Result<bool, String> {
+    fn crash_worlds(&mut self, chunk: u64, wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
-        while self.sum("states") < wanted {
+        while self.sum("worlds_each") < wanted {
             // Worlds of a chunk have seeds that follow each other: chunks keep apart.
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
-            let (seed_text, states) = (seed.to_string(), chunk.to_string());
-            let what = ["crash", "--seed", &seed_text, "--states", &states, "--output", "json"];
-            let devices = devices.iter().flat_map(|device| ["--device", *device]);
-            let text = take(weir(seed).args(what).args(devices))?;
+            let (seed_text, worlds) = (seed.to_string(), chunk.to_string());
+            let what = ["crash", "--seed", &seed_text, "--worlds", &worlds, "--output", "json"];
+            let text = take(weir(seed).args(what))?;
             let answer: Value =
                 serde_json::from_str(&text).map_err(|error| format!("weir crash: {error}"))?;
             let count = |key: &str| answer["totals"][key].as_u64().unwrap_or(0);
             let violations = answer["violations"].as_array().map_or(0, Vec::len);
-            let chunk = json!({
-                "seed": seed, "states": count("distinct"), "in_recovery": count("distinct_nested"),
-                "judged": count("judged"), "violations": violations, "devices": answer["devices"],
-            });
-            self.add_chunk(chunk)?;
-            println!("   {} of {wanted} states", self.sum("states"));
+            self.add_chunk(json!({
+                "seed": seed, "worlds_each": chunk, "devices": answer["devices"].as_object().map_or(0, |all| all.len()),
+                "worlds": count("worlds"), "deep": answer["deep"], "histories": count("histories"),
+                "states": count("distinct"), "in_recovery": count("distinct_nested"), "judged": count("judged"),
+                "moments": count("moments"), "moments_left_out": count("moments_left_out"), "violations": violations,
+            }))?;
+            println!("   {} of {wanted} worlds of each device", self.sum("worlds_each"));
         }
-        let violations = self.sum("violations");
-        self.finish(json!({ "states": self.sum("states"), "violations": violations }))?;
-        Ok(violations == 0)
+        let sums =
+            ["worlds_each", "worlds", "histories", "states", "moments", "moments_left_out", "violations"];
+        let sums = sums.map(|key| (key.to_owned(), json!(self.sum(key))));
+        self.finish(Value::Object(sums.into_iter().collect()))?;
+        Ok(self.sum("violations") == 0)
     }
 
     /// Chunks take turns: bounded and drawn sequences, and those on a nearly full volume; range flushes and FLUSH; the model

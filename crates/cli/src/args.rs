@@ -677,10 +677,14 @@ pub(crate) struct CrashArgs {
     /// A tiny device, as in tiny-d1; may be given often [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
-    /// Distinct states to recover [default: 100000]; with --mutants and --planted at most so many for each bug [default: 1000000]
+    /// Worlds of each device, each with three random histories and at most some 2,000 states; for 200 of them there is a deep one
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
+    pub(crate) worlds: Option<u64>,
+    /// Stop after so many distinct states [default without --worlds: 100000]; with --mutants and --planted at most so many for each bug
+    /// [default: 1000000]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) states: Option<u64>,
-    /// Seed of the first world
+    /// Seed of the first world of each device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
     /// Plant each known bug in turn and count those that are found

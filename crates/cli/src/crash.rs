@@ -65,11 +65,12 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
     let config = CrashConfig {
         devices: args.device.clone(),
         seed: args.seed,
-        states: args.states.unwrap_or(if args.mutants || args.planted.is_some() {
-            MUTANT_STATES
-        } else {
-            CrashConfig::default().states
-        }),
+        states: match (args.states, args.worlds) {
+            (None, None) if args.mutants || args.planted.is_some() => Some(MUTANT_STATES),
+            (None, None) => CrashConfig::default().states,
+            (states, _) => states,
+        },
+        worlds_each: args.worlds,
         jobs: threads(args.results.jobs),
         violations_max: args.violations,
         ..CrashConfig::default()
@@ -111,9 +112,7 @@ fn watched(
     message: &(dyn Fn(u64, usize) -> String + Sync),
 ) -> Outcome<CrashReport> {
     let report = explore(config, |progress| {
-        bar.set(progress.distinct as f64 / progress.wanted.max(1) as f64, || {
-            message(progress.worlds, progress.violations)
-        });
+        bar.set(progress.fraction, || message(progress.worlds, progress.violations));
         !cancel.load(Ordering::Relaxed)
     });
     report.map_err(Failure::usage)
@@ -161,7 +160,7 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
         }
         score.mutants.push(Mutant {
             bug: name.to_owned(),
-            worlds: report.worlds,
+            worlds: report.totals.worlds,
             distinct: report.totals.distinct,
             killed_by: report.violations.into_iter().next(),
         });
@@ -201,21 +200,37 @@ fn speed(args: &CrashArgs, states: u64, begun: Instant) {
     }
 }
 
-/// What was explored, device by device.
+/// What was explored, device by device, and what was not.
 fn counts(report: &CrashReport) -> String {
-    let head = ["device", "cuts", "distinct", "in recovery", "verdicts", "events", "exercised"];
+    let head = [
+        "device",
+        "worlds",
+        "histories",
+        "cuts",
+        "distinct",
+        "in recovery",
+        "verdicts",
+        "moments left out",
+        "exercised",
+    ];
     let row = |name: &str, counts: &Counts| {
-        let Counts { states, distinct, distinct_nested, judged, events, exercised } = *counts;
-        let numbers = [states, distinct, distinct_nested, judged, events, exercised].map(thousands);
+        let left_out = 100 * counts.moments_left_out / counts.moments.max(1);
+        let Counts { worlds, histories, states, distinct, distinct_nested, judged, exercised, .. } = *counts;
+        let numbers = [worlds, histories, states, distinct, distinct_nested, judged].map(thousands);
         let [a, b, c, d, e, f] = numbers;
-        [name.to_owned(), a, b, c, d, e, f]
+        [name.to_owned(), a, b, c, d, e, f, format!("{left_out} %"), thousands(exercised)]
     };
-    let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(report.devices.iter().map(|(name, counts)| row(name, counts)));
-    rows.push(row("all", &report.totals));
-    let worlds = thousands(report.worlds);
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(report.devices.iter().map(|(name, counts)| row(name, counts).to_vec()));
+    rows.push(row("all", &report.totals).to_vec());
     let planted = report.planted.as_ref().map_or(String::new(), |bug| format!(" with the bug {bug}"));
-    format!("worlds{planted}: {worlds}, violations: {}\n\n{}", report.violations.len(), table(&rows, 1))
+    let [deep, deep_states] = report.deep.map(thousands);
+    format!(
+        "worlds{planted}: {}, {deep} of them deep with {deep_states} states; violations: {}\n\n{}",
+        thousands(report.totals.worlds),
+        report.violations.len(),
+        table(&rows, 1)
+    )
 }
 
 fn drawn(violation: &ViolationReport) -> String {

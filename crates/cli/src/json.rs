@@ -50,7 +50,7 @@ impl Kind {
     fn schema(self) -> Schema {
         let (kind, version) = match self {
             Self::Check => ("check", 1),
-            Self::Crash => ("crash", 1),
+            Self::Crash => ("crash", 2),
             Self::CrashFiles => ("crash-files", 1),
             Self::CrashFilesMutants => ("crash-files-mutants", 1),
             Self::CrashFilesReplay => ("crash-files-replay", 1),

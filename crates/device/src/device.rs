@@ -30,7 +30,7 @@ use crate::trace::Traced;
 use flashweir_core::random::Stream;
 use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lpn, Payload};
 use flashweir_ftl::{BlockId, Map, PlaneId};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 /// A moment that the device asked for.
@@ -114,10 +114,9 @@ pub struct Device {
     pub(crate) high_water_units: u32,
     pub(crate) low_water_units: u32,
     pub(crate) collection_waste_pages: u32,
-    /// Pages whose newest version could not be written after it was accepted; reads of them fail.
-    pub(crate) lost: BTreeSet<Lpn>,
-    /// Versions that were lost and of which no command has told the host yet; the next FLUSH of them does.
-    pub(crate) unreported: Vec<(Lpn, Owners)>,
+    /// Pages whose newest version could not be written after it was accepted, and what owned it. Reads of them fail, and so does
+    /// each FLUSH of them, not only the first: one that succeeds promises all that completed before (spec 8.1).
+    pub(crate) lost: BTreeMap<Lpn, Owners>,
     /// Deallocations that a range flush may have to wait for, in order.
     pub(crate) volatile_trims: VecDeque<VolatileTrim>,
     /// Planes that can neither write nor make room.
@@ -219,8 +218,7 @@ impl Device {
             high_water_units: (f64::from(units) * config.buffer.high_water) as u32,
             low_water_units: (f64::from(units) * config.buffer.low_water) as u32,
             collection_waste_pages: Geometry::collection_waste_pages(&config),
-            lost: BTreeSet::new(),
-            unreported: Vec::new(),
+            lost: BTreeMap::new(),
             volatile_trims: VecDeque::new(),
             dead_planes: vec![false; planes],
             collections_since_wear: vec![0; planes],
@@ -293,6 +291,11 @@ impl Device {
     /// Whether the device takes no more writes because it lacks spare blocks.
     pub fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Whether the newest version of this unit was accepted and could not be written, as reads and flushes of it say.
+    pub fn has_lost(&self, lpn: Lpn) -> bool {
+        self.lost.contains_key(&lpn)
     }
 
     /// Begins to fetch the state of a logical page from memory, for a command that will arrive soon.

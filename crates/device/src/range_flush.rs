@@ -280,18 +280,10 @@ impl Device {
         }
     }
 
-    /// Tells command `at` of a version that was lost and of which nobody knows.
+    /// Tells command `at` of a version that was lost.
     pub(crate) fn report_lost(&mut self, at: u32, selected: impl Fn(u64, &Owners) -> bool) {
-        let mut first = None;
-        self.unreported.retain(|(lpn, owners)| {
-            let told = selected(lpn.0, owners);
-            if told {
-                first.get_or_insert(*lpn);
-            }
-            !told
-        });
-        if let Some(lpn) = first {
-            let lba = self.lba(lpn);
+        if let Some((lpn, _)) = self.lost.iter().find(|(lpn, owners)| selected(lpn.0, owners)) {
+            let lba = self.lba(*lpn);
             self.commands.get_mut(at).error = Some(DeviceError::WriteFault { lba });
         }
     }

@@ -27,7 +27,7 @@ impl Device {
             }
             self.commands.get_mut(at).data = data;
         }
-        if let Some(lost) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
+        if let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
             let lba = self.lba(*lost);
             self.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { lba });
         }

@@ -335,7 +335,7 @@ impl Device {
             self.write_all(now, effects);
             self.settle_all(now, effects);
         }
-        // What was lost before, or just now, without anybody waiting for it.
+        // What was lost before, or just now.
         self.report_lost(at, |_, _| true);
         if let Some(stream) = self.orders.failed() {
             self.commands.get_mut(at).error.get_or_insert(DeviceError::StreamFailed(stream));
@@ -754,19 +754,11 @@ impl Device {
         self.buffer.release(slot);
     }
 
-    /// Whoever waits for the version in a slot waits no longer: it is safe, or it is lost by this `error`. Says whether
-    /// anybody did.
-    pub(crate) fn stop_waiting(
-        &mut self,
-        slot: u32,
-        error: Option<DeviceError>,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
+    /// Whoever waits for the version in a slot waits no longer: it is safe, or it is lost by this `error`.
+    pub(crate) fn stop_waiting(&mut self, slot: u32, error: Option<DeviceError>, effects: &mut Vec<Effect>) {
         let version = self.buffer.slot_mut(slot);
         let (seq, waiter, stuck) = (version.seq, version.waiter.take(), version.stuck);
-        let mut any = false;
-        let mut tell = |commands: &mut Slab<Active>, command: u32| {
-            any = true;
+        let tell = |commands: &mut Slab<Active>, command: u32| {
             if let Some(error) = &error {
                 commands.get_mut(command).error.get_or_insert_with(|| error.clone());
             }
@@ -783,7 +775,6 @@ impl Device {
             tell(&mut self.commands, command);
             self.part_done(command, effects);
         }
-        any
     }
 
     /// Makes `ppa` the durable place of `lpn`, of which `slot` held this version.
@@ -866,14 +857,11 @@ impl Device {
                 self.replace_word(unit.lpn, word, under);
             }
             let owners = self.buffer.owners(unit.slot);
-            let told = self.stop_waiting(unit.slot, Some(DeviceError::WriteFault { lba }), effects);
+            self.stop_waiting(unit.slot, Some(DeviceError::WriteFault { lba }), effects);
             self.forget_stuck(unit.slot);
             self.buffer.release(unit.slot);
             if lost {
-                self.lost.insert(unit.lpn);
-                if !told {
-                    self.unreported.push((unit.lpn, owners));
-                }
+                self.lost.entry(unit.lpn).or_default().unite(&owners);
             }
             if let Some(member) = member {
                 self.fail_stream(member, effects);

@@ -1,5 +1,8 @@
 //! Many worlds: explored on several threads, counted, their violations reported; and the mutation score.
 //!
+//! Devices take turns, a shallow world of each; now and then a deep one comes between, of one device after the other, so that
+//! about a tenth of all states is of deep worlds (spec 8.9). The seed also says which device begins.
+//!
 //! Invariant: a report is a function of its configuration. Worlds are numbered, threads take them in order,
 //! and the report is made of the first so many, whoever explored them.
 
@@ -19,14 +22,14 @@ pub struct CrashConfig {
     pub devices: Vec<String>,
     /// Seed of the first world of each device; the next has the next.
     pub seed: u64,
-    /// Distinct media to recover.
-    pub states: u64,
+    /// Exploration ends with so many distinct media, if this is not `None`.
+    pub states: Option<u64>,
+    /// … or with so many shallow worlds of each device.
+    pub worlds_each: Option<u64>,
     /// A bug to be found.
     pub planted: Option<PlantedBug>,
     /// Threads.
     pub jobs: usize,
-    /// How far each world is explored.
-    pub effort: Effort,
     /// Exploration ends with so many violations.
     pub violations_max: usize,
     /// Look for the shortest history of each violation.
@@ -37,8 +40,6 @@ impl CrashConfig {
     /// The same until `bug` is found; unless devices are given, on those that it concerns.
     pub fn with_planted(&self, bug: PlantedBug) -> Self {
         let mut config = Self { planted: Some(bug), violations_max: 1, minimise: false, ..self.clone() };
-        // A bug shows in many states of a few worlds, so many worlds find it sooner than many states of one.
-        config.effort = config.effort.shallow();
         if config.devices.is_empty() {
             let concerned = |name: &&str| tiny(name).is_some_and(|device| bug.concerns(&device));
             config.devices = names().filter(concerned).map(str::to_owned).collect();
@@ -52,10 +53,10 @@ impl Default for CrashConfig {
         Self {
             devices: Vec::new(),
             seed: 1,
-            states: 100_000,
+            states: Some(100_000),
+            worlds_each: None,
             planted: None,
             jobs: 1,
-            effort: Effort::default(),
             violations_max: 1,
             minimise: true,
         }
@@ -63,14 +64,14 @@ impl Default for CrashConfig {
 }
 
 /// How far an exploration is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrashProgress {
     /// Worlds that ended.
     pub worlds: u64,
     /// Distinct media so far.
     pub distinct: u64,
-    /// Distinct media wanted.
-    pub wanted: u64,
+    /// How much of what is wanted is done, 0 to 1.
+    pub fraction: f64,
     /// Violations so far.
     pub violations: usize,
 }
@@ -78,8 +79,10 @@ pub struct CrashProgress {
 /// What an exploration found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashReport {
-    /// Worlds explored.
-    pub worlds: u64,
+    /// Seed of the first world of each device.
+    pub seed: u64,
+    /// Deep worlds among all, and their distinct media.
+    pub deep: [u64; 2],
     /// All counts together.
     pub totals: Counts,
     /// By device.
@@ -90,8 +93,26 @@ pub struct CrashReport {
     pub planted: Option<String>,
 }
 
+/// A deep world for so many shallow ones: it has some twenty times their states.
+const DEEP_EVERY: u64 = 200;
+/// Seeds of deep worlds keep apart from those of shallow ones.
+const DEEP_SEEDS: u64 = 1 << 40;
+
+/// Which world comes at this place of a campaign over so many devices: the device, the seed, and how far it is explored.
+fn world_at(place: u64, devices: u64, seed: u64) -> (usize, u64, Effort) {
+    let (round, rest) = (place / (DEEP_EVERY + 1), place % (DEEP_EVERY + 1));
+    let is_deep = rest == DEEP_EVERY;
+    let (number, seeds, effort) = match is_deep {
+        true => (round, seed.wrapping_add(DEEP_SEEDS), Effort::DEEP),
+        false => (round * DEEP_EVERY + rest, seed, Effort::SHALLOW),
+    };
+    let device = (number % devices + seed % devices) % devices;
+    (device as usize, seeds.wrapping_add(number / devices), effort)
+}
+
 struct World {
     device: usize,
+    is_deep: bool,
     counts: Counts,
     violation: Option<ViolationReport>,
 }
@@ -118,26 +139,22 @@ pub fn explore(
     let configs = devices.iter().map(|name| tiny(name).ok_or_else(|| unknown(name)));
     let configs = configs.collect::<Result<Vec<_>, _>>()?;
     let planted = config.planted.map(|bug| bug_name(bug).into());
-    let whole = CrashReport { planted, ..CrashReport::default() };
+    let whole = CrashReport { planted, seed: config.seed, ..CrashReport::default() };
     let shared = Mutex::new(Shared { next: 0, ended: BTreeMap::new(), report: whole, stop: false, progress });
     let work = || {
         loop {
             // The lock is given back before the world begins.
             let next = lock(&shared).take();
             let Some(number) = next else { break };
-            let device = (number % configs.len() as u64) as usize;
-            let spec = WorldSpec {
-                config: configs[device].clone(),
-                seed: config.seed.wrapping_add(number / configs.len() as u64),
-                planted: config.planted,
-                effort: config.effort,
-            };
+            let (device, seed, effort) = world_at(number, configs.len() as u64, config.seed);
+            let is_deep = effort == Effort::DEEP;
+            let spec = WorldSpec { config: configs[device].clone(), seed, planted: config.planted, effort };
             let (counts, found) = explore_world(&spec);
             let violation = found.map(|found| match config.minimise {
                 true => report(&spec, &found),
                 false => bare_report(&spec, &found),
             });
-            lock(&shared).put(number, World { device, counts, violation }, config, &devices);
+            lock(&shared).put(number, World { device, is_deep, counts, violation }, config, &devices);
         }
     };
     std::thread::scope(|scope| {
@@ -179,20 +196,27 @@ impl<P: FnMut(CrashProgress) -> bool> Shared<P> {
     fn put(&mut self, number: u64, world: World, config: &CrashConfig, devices: &[String]) {
         self.ended.insert(number, world);
         while !self.stop
-            && let Some(world) = self.ended.remove(&self.report.worlds)
+            && let Some(world) = self.ended.remove(&self.report.totals.worlds)
         {
             let report = &mut self.report;
-            report.worlds += 1;
+            if world.is_deep {
+                report.deep[0] += 1;
+                report.deep[1] += world.counts.distinct;
+            }
             report.totals.add(&world.counts);
             report.devices.entry(devices[world.device].clone()).or_default().add(&world.counts);
             report.violations.extend(world.violation);
+            let part = |done: u64, all: Option<u64>| all.map_or(0.0, |all| done as f64 / all.max(1) as f64);
+            let shallow = report.totals.worlds - report.deep[0];
+            let worlds = config.worlds_each.map(|each| each * devices.len() as u64);
+            let fraction = part(report.totals.distinct, config.states).max(part(shallow, worlds));
             let progress = CrashProgress {
-                worlds: report.worlds,
+                worlds: report.totals.worlds,
                 distinct: report.totals.distinct,
-                wanted: config.states,
+                fraction: fraction.min(1.0),
                 violations: report.violations.len(),
             };
-            self.stop = progress.distinct >= config.states || progress.violations >= config.violations_max;
+            self.stop = fraction >= 1.0 || progress.violations >= config.violations_max;
             self.stop |= !(self.progress)(progress);
         }
     }
@@ -235,7 +259,7 @@ pub fn mutation_score(
         let report = explore(&config.with_planted(bug), |_| true)?;
         let mutant = Mutant {
             bug: name.into(),
-            worlds: report.worlds,
+            worlds: report.totals.worlds,
             distinct: report.totals.distinct,
             killed_by: report.violations.into_iter().next(),
         };

@@ -8,7 +8,9 @@ use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
     Allocation, BufferConfig, BufferMode, Cell, Eviction, FaultConfig, FtlConfig, GcConfig, GeometryConfig,
     Metadata, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport, SuspendConfig, TimingConfig,
+    WearConfig,
 };
+use flashweir_host::{DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 
 /// What distinguishes one tiny device from the others.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,39 @@ struct Shape {
     access_us: u64,
     /// Free blocks above those in reserve below which a plane collects already.
     eager_blocks: u32,
+    erase_fail: f64,
+    endurance: u32,
+    /// Static wear-levelling begins when blocks are so many erases apart.
+    wear_apart: u32,
+    program_us: u64,
+    habit: Habit,
+    /// What stands between the host and the device.
+    layer: Option<Layer>,
+}
+
+/// What the history of a device does besides what its features ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Habit {
+    Plain,
+    /// Range flushes of up to four ranges, which overlap, and of up to five tags; deallocations across the ends of such ranges.
+    Wide,
+    /// A stream writes at the beginning of each boot and never again; its epoch stays open.
+    FallsSilent,
+}
+
+/// Block layers in front of tiny devices.
+#[derive(Clone, Copy, Debug)]
+enum Layer {
+    /// Barriers, one queue, in the order in which requests came.
+    Ordered,
+    /// Barriers, one queue, sorted by address; a barrier closes the queue.
+    Sorted,
+    /// The numbers of epochs with the commands, three queues.
+    Queues,
+    /// It waits and flushes between epochs.
+    Flushes,
+    /// It waits between epochs.
+    Waits,
 }
 
 const PLAIN: Shape = Shape {
@@ -55,11 +90,17 @@ const PLAIN: Shape = Shape {
     fuse_epochs: 1,
     access_us: 0,
     eager_blocks: 1,
+    erase_fail: 0.0,
+    endurance: 0,
+    wear_apart: 100,
+    program_us: 100,
+    habit: Habit::Plain,
+    layer: None,
 };
 
 /// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 27] = [
+const SHAPES: [Shape; 39] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -103,6 +144,24 @@ const SHAPES: [Shape; 27] = [
         order: PersistPolicy::Transactional, buffer_units: 12, unit_bytes: 4096, units_per_page: 1,
         blocks_per_plane: 20, ..ORDERED },
     Shape { name: "tiny-d3-failing", program_fail: 0.004, blocks_per_plane: 20, ..ORDERED },
+    Shape { name: "tiny-d1-erase-failing", erase_fail: 0.03, blocks_per_plane: 18, ..PLAIN },
+    Shape { name: "tiny-d1-worn", endurance: 3, blocks_per_plane: 18, ..PLAIN },
+    Shape { name: "tiny-d1-wear", wear_apart: 2, ..PLAIN },
+    Shape { name: "tiny-d3-wear", wear_apart: 2, erase_fail: 0.01, blocks_per_plane: 20, ..ORDERED },
+    // A page of the log takes longer than many commands, so that the next one waits for it.
+    Shape { name: "tiny-d1-slow", program_us: 900, parallel: [4, 1, 1], blocks_per_plane: 10, ..PLAIN },
+    // Few pages in a metadata region: checkpoints follow each other, and records wait for them.
+    Shape { name: "tiny-d3-small-log", pages_per_block: 4, blocks_per_plane: 26, program_us: 600, habit: Habit::FallsSilent,
+        eager_blocks: 2, ..ORDERED },
+    Shape { name: "tiny-d1-range-wide", habit: Habit::Wide, unit_bytes: 4096, units_per_page: 1, buffer_units: 16,
+        high_water: 0.9, blocks_per_plane: 12, ..RANGE },
+    Shape { name: "tiny-host-ordered", layer: Some(Layer::Ordered), ..ORDERED },
+    Shape { name: "tiny-host-sorted", layer: Some(Layer::Sorted), order: PersistPolicy::Transactional,
+        range_flush: RangeFlushSupport::Selective, habit: Habit::Wide, ..ORDERED },
+    Shape { name: "tiny-host-queues", layer: Some(Layer::Queues), order: PersistPolicy::InOrderWriteBack, blocks_per_plane: 14,
+        eager_blocks: 1, ..ORDERED },
+    Shape { name: "tiny-host-flushes", layer: Some(Layer::Flushes), ..PLAIN },
+    Shape { name: "tiny-host-waits", layer: Some(Layer::Waits), mode: BufferMode::PowerLossProtected, buffer_units: 12, ..PLAIN },
 ];
 
 const ORDERED: Shape = Shape {
@@ -127,6 +186,33 @@ pub fn tiny(name: &str) -> Option<DeviceConfig> {
     SHAPES.iter().find(|shape| shape.name == name).map(Shape::config)
 }
 
+/// What the histories of the tiny device called `name` do besides.
+pub(super) fn habit(name: &str) -> Habit {
+    SHAPES.iter().find(|shape| shape.name == name).map_or(Habit::Plain, |shape| shape.habit)
+}
+
+/// The block layer in front of the tiny device called `name`. It keeps the order of streams whatever the device keeps.
+pub fn layer(name: &str) -> Option<HostConfig> {
+    let layer = SHAPES.iter().find(|shape| shape.name == name)?.layer?;
+    let config = HostConfig {
+        depth: 4,
+        merge_blocks_max: 6,
+        retry_after: Duration::from_micros(200),
+        ..HostConfig::default()
+    };
+    Some(match layer {
+        Layer::Ordered => config,
+        Layer::Sorted => HostConfig {
+            scheduler: Scheduler::Deadline(DeadlineConfig { fifo_batch: 3, ..DeadlineConfig::default() }),
+            epochs: Epochs::Closing,
+            ..config
+        },
+        Layer::Queues => HostConfig { dispatch: Dispatch::MultiQueue, queues: 3, ..config },
+        Layer::Flushes => HostConfig { dispatch: Dispatch::Legacy(Wait::TransferAndFlush), ..config },
+        Layer::Waits => HostConfig { dispatch: Dispatch::Legacy(Wait::Completion), ..config },
+    })
+}
+
 impl Shape {
     /// The device with the least over-provisioning that is valid, so that collection is never far.
     fn config(&self) -> DeviceConfig {
@@ -139,9 +225,10 @@ impl Shape {
         let [channels, dies_per_chip, planes_per_die] = self.parallel;
         let page_bytes = self.unit_bytes * self.units_per_page;
         let us = Duration::from_micros;
-        let reserve_blocks = 2 + u32::from(self.program_fail > 0.0);
+        let wears_out = self.program_fail > 0.0 || self.erase_fail > 0.0 || self.endurance > 0;
+        let reserve_blocks = 2 + u32::from(wears_out);
         let program = match self.cell {
-            Cell::Slc => PageTimes::Same(us(100)),
+            Cell::Slc => PageTimes::Same(us(self.program_us)),
             cell => PageTimes::Each((1..=u64::from(cell.pages_per_wordline())).map(|i| us(60 * i)).collect()),
         };
         DeviceConfig {
@@ -183,6 +270,7 @@ impl Shape {
                     reserve_blocks,
                     ..GcConfig::default()
                 },
+                wear: WearConfig { static_threshold: self.wear_apart, ..WearConfig::default() },
                 metadata: Metadata::Log,
                 ..FtlConfig::default()
             },
@@ -203,6 +291,8 @@ impl Shape {
             },
             faults: FaultConfig {
                 program_fail: self.program_fail,
+                erase_fail: self.erase_fail,
+                endurance: self.endurance,
                 paired_page_loss: self.cell != Cell::Slc,
                 ..FaultConfig::default()
             },

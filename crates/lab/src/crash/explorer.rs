@@ -11,10 +11,14 @@
 //! Invariants: a world is a function of its [`WorldSpec`]; whether it is explored or only replayed does not
 //! change what happens in it.
 
+use super::devices::{Habit, habit, layer};
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, NestedCut, Token};
-use super::workload::{History, exercise, history, with_range_flushes, with_streams};
-use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Verdict, Violation};
+use super::workload::{
+    History, exercise, history, with_a_silent_stream, with_range_flushes, with_runs, with_streams,
+    with_wide_range_flushes,
+};
+use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Policy, Verdict, Violation};
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::UNREADABLE;
@@ -45,27 +49,36 @@ pub struct Effort {
     pub events_every: u32,
     /// One new medium in so many shows that the device works on; 0 is none.
     pub exercise_every: u32,
+    /// Distinct media of the whole world, about; its boots and their events share them evenly. `None` is no limit.
+    pub states_max: Option<u64>,
 }
 
 impl Effort {
-    /// Few states of each world, some 1,400 of a tiny device: for the states of one world that is looked at everywhere there
-    /// are ten to twenty histories, and what is wrong depends on the history more than on the moment.
-    pub fn shallow(self) -> Self {
-        Self { nested_draws: 1, nested_every: 8, events_every: 6, ..self }
-    }
-}
+    /// Few states of each world, up to some 2,000: for the states of one world that is looked at everywhere there are ten to
+    /// twenty histories, and what is wrong depends on the history more than on the moment (spec 8.9).
+    pub const SHALLOW: Self = Self {
+        boots: 3,
+        nested_depth: 3,
+        nested_draws: 1,
+        nested_every: 8,
+        events_every: 4,
+        exercise_every: 256,
+        states_max: Some(2_000),
+    };
 
-impl Default for Effort {
-    fn default() -> Self {
-        Self {
-            boots: 4,
-            nested_depth: 3,
-            nested_draws: 3,
-            nested_every: 1,
-            events_every: 1,
-            exercise_every: 512,
-        }
-    }
+    /// Every event and every recovery of a few worlds: some bugs show in one state of thousands.
+    pub const DEEP: Self = Self { states_max: Some(40_000), ..Self::EVERYTHING };
+
+    /// Without a limit.
+    pub const EVERYTHING: Self = Self {
+        boots: 4,
+        nested_depth: 3,
+        nested_draws: 3,
+        nested_every: 1,
+        events_every: 1,
+        exercise_every: 512,
+        states_max: None,
+    };
 }
 
 /// One recovery in so many is cut everywhere.
@@ -94,6 +107,12 @@ impl WorldSpec {
     /// The kind of device that the configuration makes (spec 8.1).
     pub fn kind(&self) -> DeviceKind {
         kind_of(&self.config)
+    }
+
+    /// What the host may rely on. A block layer keeps the order of streams on any device.
+    pub fn policy(&self) -> Policy {
+        let policy = self.kind().policy();
+        Policy { ordered: policy.ordered || layer(&self.config.name).is_some(), ..policy }
     }
 }
 
@@ -178,6 +197,14 @@ impl Found {
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
+    /// Worlds.
+    pub worlds: u64,
+    /// Random histories: one for each boot of a world.
+    pub histories: u64,
+    /// Moments between two events at which the power might have gone.
+    pub moments: u64,
+    /// … of which those at which it never did.
+    pub moments_left_out: u64,
     /// Media produced by cuts, nested ones included.
     pub states: u64,
     /// Media that had not been seen before in their boot; each was recovered.
@@ -195,6 +222,10 @@ pub struct Counts {
 impl Counts {
     /// Adds another count.
     pub fn add(&mut self, other: &Self) {
+        self.worlds += other.worlds;
+        self.histories += other.histories;
+        self.moments += other.moments;
+        self.moments_left_out += other.moments_left_out;
         self.states += other.states;
         self.distinct += other.distinct;
         self.distinct_nested += other.distinct_nested;
@@ -231,9 +262,22 @@ pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
         RangeFlushSupport::None => history,
         _ => with_range_flushes(history, spec.seed, boot),
     };
-    match spec.config.order.policy {
-        PersistPolicy::None => history,
+    let name = &spec.config.name;
+    let history = match habit(name) {
+        Habit::Wide => with_wide_range_flushes(history, &geometry, spec.seed, boot),
+        Habit::Plain | Habit::FallsSilent => history,
+    };
+    let history = match spec.config.order.policy {
+        PersistPolicy::None if layer(name).is_none() => history,
         _ => with_streams(history, spec.seed, boot),
+    };
+    let history = match layer(name) {
+        Some(_) => with_runs(history, &geometry, spec.seed, boot),
+        None => history,
+    };
+    match habit(name) {
+        Habit::FallsSilent => with_a_silent_stream(history),
+        Habit::Plain | Habit::Wide => history,
     }
 }
 
@@ -342,15 +386,25 @@ struct Boot<'a> {
     variants: Vec<(Vec<Torn>, u64)>,
     judged_at: LogPos,
     random: Stream,
+    /// Events of this boot and distinct media wanted of it, where these are limited.
+    pace: Option<(u64, u64)>,
     counts: Counts,
 }
 
 impl<'a> Boot<'a> {
-    fn new(spec: &'a WorldSpec, boot: u32) -> Self {
+    fn new(spec: &'a WorldSpec, boot: u32, sim: &Sim) -> Self {
+        // A run ahead costs less than a few recoveries.
+        let events = |sim: &Sim| {
+            let mut ahead = sim.clone();
+            let _ = caught(|| ahead.run());
+            u64::from(ahead.events()) + 1
+        };
+        let share = |all: u64| all.div_ceil(u64::from(spec.effort.boots.max(1)));
         Self {
+            pace: spec.effort.states_max.map(|all| (events(sim), share(all))),
             spec,
             boot,
-            oracle: Oracle::new(spec.kind().policy()),
+            oracle: Oracle::new(spec.policy()),
             known: BTreeMap::new(),
             situation: Situation::default(),
             variants: Vec::new(),
@@ -362,8 +416,13 @@ impl<'a> Boot<'a> {
 
     /// Cuts the power now, in every way.
     fn visit(&mut self, sim: &Sim) -> Result<(), Found> {
+        self.counts.moments += 1;
         let every = u64::from(self.spec.effort.events_every);
-        if every > 1 && self.random.below(every) != 0 {
+        let is_ahead = self.pace.is_some_and(|(events, wanted)| {
+            self.counts.distinct * events > wanted * (u64::from(sim.events()) + 1)
+        });
+        if is_ahead || every > 1 && self.random.below(every) != 0 {
+            self.counts.moments_left_out += 1;
             return Ok(());
         }
         let position = sim.log().position();
@@ -572,7 +631,7 @@ pub fn explore_boot(
     history: History,
 ) -> (Counts, Result<Option<Device>, Found>) {
     let mut sim = Sim::new(device, history);
-    let mut exploration = Boot::new(spec, boot);
+    let mut exploration = Boot::new(spec, boot, &sim);
     let mut carry = Carry::new(spec, boot);
     let result = loop {
         carry.offer(&sim);
@@ -591,12 +650,13 @@ pub fn explore_boot(
         };
     };
     exploration.counts.events = u64::from(sim.events());
+    exploration.counts.histories = 1;
     (exploration.counts, result.map_err(|found| Found { boot, ..found }))
 }
 
 /// Explores a world to its end or to its first fault.
 pub fn explore_world(spec: &WorldSpec) -> (Counts, Option<Found>) {
-    let mut counts = Counts::default();
+    let mut counts = Counts { worlds: 1, ..Counts::default() };
     let mut device = fresh(spec);
     for boot in 0..spec.effort.boots {
         let (done, result) = explore_boot(spec, boot, device, boot_history(spec, boot));

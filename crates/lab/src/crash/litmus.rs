@@ -7,7 +7,7 @@
 use super::devices::tiny;
 use super::explorer::{WorldSpec, caught, combinations, contents, cut, kind_of, observed};
 use super::sim::Sim;
-use super::workload::{History, HostOp, Verb};
+use super::workload::{History, HostOp, Selectors, Verb};
 use flashweir_contract::program::{Request, Target, run, unit_count};
 use flashweir_contract::{
     Content, DeviceKind, Exploration, Kind, LITMUS, Litmus, ModelDevice, Observed, Outcome, Value,
@@ -75,7 +75,7 @@ fn run_test(test: &Litmus, kind: DeviceKind, names: &[&str], planted: Option<Pla
     };
     for config in names.iter().flat_map(|name| variants(&known(name))) {
         assert_eq!(kind_of(&config), kind, "a variant is of the same kind");
-        let spec = WorldSpec { config, seed: 1, planted, effort: super::Effort::default() };
+        let spec = WorldSpec { config, seed: 1, planted, effort: super::Effort::EVERYTHING };
         let start = aged(&spec);
         for (prelude, delay_ns, base) in timings(&spec.config) {
             let mut driver = Driver {
@@ -210,6 +210,7 @@ impl Driver {
                 delay_ns: 0,
                 tags: [0; 2],
                 order: None,
+                more: Selectors::default(),
             };
             let number = self.sim.submit_next(op);
             assert!(self.sim.wait_for(number), "a deallocation never completes");
@@ -242,6 +243,7 @@ impl Target for Driver {
             delay_ns: self.delay_ns,
             tags: [request.tag.0, 0],
             order: request.order.filter(|_| self.ordered),
+            more: Selectors::default(),
         };
         if matches!(verb, Verb::Trim | Verb::Zeroes) {
             self.trim_elsewhere(self.prelude);

@@ -12,6 +12,7 @@ pub mod campaign;
 pub mod devices;
 pub mod explorer;
 pub mod files;
+mod layer;
 pub mod litmus;
 pub mod recorded;
 pub mod replay;

@@ -50,7 +50,7 @@ pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
         let known: Vec<&str> = super::devices::names().collect();
         format!("`{}` is no tiny device: expected one of {}", token.device, known.join(", "))
     })?;
-    Ok(WorldSpec { config, seed: token.seed, planted: token.planted, effort: Effort::default() })
+    Ok(WorldSpec { config, seed: token.seed, planted: token.planted, effort: Effort::EVERYTHING })
 }
 
 /// Does again, precisely, what a token says.
@@ -106,7 +106,7 @@ fn after_cut(spec: &WorldSpec, sim: &Sim, media: Media, token: &Token) -> (Optio
         Err(fault) => return (Some(fault), Vec::new()),
     };
     let straight = contents(&device).to_vec();
-    let mut oracle = Oracle::new(spec.kind().policy());
+    let mut oracle = Oracle::new(spec.policy());
     let position = sim.log().position();
     if let Verdict::Violation(violation) = oracle.check(sim.log(), position, |lpn| observed(&straight, lpn)) {
         return (Some(Fault::Contract(violation)), straight);
@@ -165,6 +165,7 @@ fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
         // Of a shorter history all is looked at, however few states of it were.
         nested_every: 1,
         events_every: 1,
+        states_max: None,
         exercise_every: if needs_exercise { 4 } else { 0 },
         ..spec.effort
     };
@@ -240,7 +241,7 @@ fn drawing(spec: &WorldSpec, sim: &Sim, token: &Token, seen: &[Content], fault: 
             _ => None,
         };
         let position = sim.log().position();
-        out += &draw(sim.log(), position, spec.kind().policy(), |lpn| observed(seen, lpn), violation);
+        out += &draw(sim.log(), position, spec.policy(), |lpn| observed(seen, lpn), violation);
     }
     if let Some(fault) = fault {
         let _ = writeln!(out, "{}", describe(fault));

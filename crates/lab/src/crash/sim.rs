@@ -1,19 +1,23 @@
 //! One boot of a tiny device under a history: device, agenda, contract log, and a model of what reads see.
 //!
 //! The device is driven directly, without a link, so that every moment of it is a moment of the agenda and
-//! a cut can be placed before each.
+//! a cut can be placed before each. Some tiny devices have a block layer in front: there the log is of what the host asked the
+//! block layer for, and a request counts as accepted when it is submitted, which is the order that the block layer promises.
 //!
-//! Invariant: the log accepts a command wholly when the device gives it its sequence number. Commands are
+//! Invariant: without a block layer, the log accepts a command wholly when the device gives it its sequence number. Commands are
 //! accepted in one order, so what the rest of a long command will be merged with is known by then.
 
+use super::devices;
+use super::layer::{Layer, Wish};
 use super::workload::{History, HostOp, Verb};
 use flashweir_contract::{Content, Log, OpIx};
 use flashweir_core::agenda::Agenda;
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{DeviceError, Done, Duration, Instant, Lpn, Payload};
+use flashweir_core::{CommandId, Data, DeviceError, Done, Duration, Instant, Lpn, Op, Payload};
 use flashweir_device::{Device, Effect, Event};
 use flashweir_ftl::BlockId;
+use flashweir_host::{HostMetrics, Input};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -22,6 +26,11 @@ enum Moment {
     Device(Event),
     /// The host submits its operation of this number.
     Submit(u32),
+    /// The submitters of this instant are done.
+    Unplug,
+    /// A command of the block layer reaches the device.
+    Arrive(CommandId),
+    Wake,
 }
 
 /// What the run-time checks found wrong; the operation is named by its number in the history.
@@ -52,8 +61,10 @@ const BLOCKS_TO_SPARE: u32 = 3;
 #[derive(Clone, Debug)]
 pub struct Sim {
     device: Device,
+    layer: Option<Box<Layer>>,
     agenda: Agenda<Moment>,
     effects: Vec<Effect>,
+    wishes: Vec<Wish>,
     log: Log,
     /// What each unit reads as once everything accepted is in.
     model: Vec<Payload>,
@@ -81,7 +92,13 @@ impl Sim {
             log.set_initial(Lpn(unit as u64), Content::from(payload));
         }
         let ops = history.ops.len();
+        // Patterns name the world and the boot.
+        let seed = history.ops.first().map_or(0, |op| op.pattern >> 16);
+        let per_unit = device.geometry().lbas_per_unit;
+        let layer = devices::layer(&device.config().name);
         let mut sim = Self {
+            layer: layer.map(|config| Box::new(Layer::new(config, per_unit, seed))),
+            wishes: Vec::new(),
             device,
             agenda: Agenda::default(),
             effects: Vec::new(),
@@ -106,6 +123,11 @@ impl Sim {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Counters of the block layer, where there is one.
+    pub fn host_metrics(&self) -> Option<HostMetrics> {
+        self.layer.as_ref().map(|layer| *layer.metrics())
     }
 
     /// What was submitted, accepted and completed so far.
@@ -142,6 +164,13 @@ impl Sim {
         match moment {
             Moment::Device(event) => self.device.event(now, event, &mut self.effects),
             Moment::Submit(op) => self.submit(now, op),
+            Moment::Unplug => self.tell(now, Input::Unplug),
+            Moment::Wake => self.tell(now, Input::Wake),
+            Moment::Arrive(id) => {
+                if let Some(command) = self.layer.as_mut().and_then(|layer| layer.take(id)) {
+                    self.device.command(now, command, &mut self.effects);
+                }
+            }
         }
         self.carry_out(now);
         true
@@ -183,14 +212,20 @@ impl Sim {
         }
         let left = self.in_flight + (self.history.ops.len() - self.next) as u32;
         if left > 0 {
-            self.misbehaviour = Some(Misbehaviour::Wedged { in_flight: left, state: self.device.describe() });
+            let layer = self.layer.as_ref().map_or(String::new(), |layer| layer.describe() + "; ");
+            let state = format!("{layer}{}", self.device.describe());
+            self.misbehaviour = Some(Misbehaviour::Wedged { in_flight: left, state });
             return;
         }
         if self.has_lost_writes {
             return;
         }
+        let is_worn_out = self.is_worn_out();
         let wrong = (0..self.model.len()).find(|&unit| {
-            self.device.peek(Lpn(unit as u64)).unwrap_or_default().identity() != self.model[unit].identity()
+            let lpn = Lpn(unit as u64);
+            let is_right =
+                self.device.peek(lpn).unwrap_or_default().identity() == self.model[unit].identity();
+            !(is_right || is_worn_out && self.device.has_lost(lpn))
         });
         self.misbehaviour = wrong.map(|unit| Misbehaviour::WrongAtRest { lpn: Lpn(unit as u64) });
     }
@@ -208,6 +243,26 @@ impl Sim {
         let op = self.history.ops[number as usize];
         let command = op.command(u64::from(number));
         self.log_ops[number as usize] = self.log.submit_command(&command, self.per_unit());
+        if self.layer.is_some() {
+            if let Some(log_op) = self.log_ops[number as usize]
+                && matches!(op.verb, Verb::Write | Verb::Zeroes | Verb::Trim | Verb::Barrier)
+            {
+                let seq = u64::from(self.log.position().0) + 1;
+                self.take_over(number, log_op, seq);
+            }
+            let mut command = command;
+            if let Op::Write { data, .. } = &mut command.op
+                && !self.is_partial(&op)
+            {
+                // Patterns of two requests are two; their contents can be merged.
+                let (first, end) = self.touched(&op);
+                let content = |unit| Payload::Tag(pattern(op.pattern, Lpn(unit)));
+                *data = Data::Units((first..end).map(content).collect());
+            }
+            let submitter = (op.lba % 5) as u16;
+            self.tell(now, Input::Submit { command, submitter });
+            return self.agenda.at(now, Moment::Unplug);
+        }
         if let Some((stream, _)) = op.order {
             self.arrived.entry(stream).or_default().push_back(number);
         }
@@ -219,41 +274,69 @@ impl Sim {
         self.device.command(now, command, &mut self.effects);
     }
 
+    /// Tells the block layer something, and does what it wants.
+    fn tell(&mut self, now: Instant, input: Input) {
+        let Some(layer) = &mut self.layer else { return };
+        let mut wishes = std::mem::take(&mut self.wishes);
+        layer.input(now, input, &mut wishes);
+        for wish in wishes.drain(..) {
+            match wish {
+                Wish::Arrive(at, id) => self.agenda.at(at, Moment::Arrive(id)),
+                Wish::Wake(at) => self.agenda.at(at, Moment::Wake),
+                Wish::Completed(number, result) => self.completed(now, number as u32, result),
+            }
+        }
+        self.wishes = wishes;
+    }
+
     fn carry_out(&mut self, now: Instant) {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
                 Effect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
-                Effect::Accepted { id, seq } => self.accept(id.0 as u32, seq),
                 // What the medium's store could not keep must not be told to anybody.
                 Effect::Complete(_) if self.device.store_error().is_some() => {}
+                Effect::Complete(completion) if self.layer.is_some() => {
+                    let (id, result) = (completion.id, completion.result);
+                    self.tell(now, Input::Completed { id, result });
+                }
                 Effect::Complete(completion) => {
                     let number = completion.id.0 as u32;
-                    self.in_flight -= 1;
+                    if let Ok(Done::Data(data)) = &completion.result {
+                        self.check_read(number, data);
+                    }
                     // One that was refused, or does nothing, was never accepted.
                     self.leave(number);
-                    if let Some(op) = self.log_ops[number as usize] {
-                        self.log.complete(op, completion.result.is_ok());
-                    }
-                    match completion.result {
-                        Ok(Done::Data(data)) => self.check_read(number, &data),
-                        Ok(_) => {}
-                        Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
-                        Err(DeviceError::WriteFault { .. } | DeviceError::StreamFailed(_))
-                            if self.is_worn_out() =>
-                        {
-                            self.has_lost_writes = true
-                        }
-                        Err(error) => {
-                            let error = error.to_string();
-                            self.misbehaviour.get_or_insert(Misbehaviour::Failed { op: number, error });
-                        }
-                    }
-                    self.schedule_next(now);
+                    self.completed(now, number, completion.result);
                 }
+                Effect::Accepted { id, seq } if self.layer.is_none() => self.accept(id.0 as u32, seq),
+                Effect::Accepted { .. } => {}
             }
         }
         self.effects = effects;
+    }
+
+    /// The host gets its answer.
+    fn completed(&mut self, now: Instant, number: u32, result: Result<Done, DeviceError>) {
+        self.in_flight -= 1;
+        if let Some(op) = self.log_ops[number as usize] {
+            self.log.complete(op, result.is_ok());
+        }
+        match result {
+            Ok(_) => {}
+            Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
+            // It says so of each command that it concerns: of writes and flushes, and of reads of what was lost.
+            Err(
+                DeviceError::WriteFault { .. }
+                | DeviceError::StreamFailed(_)
+                | DeviceError::Uncorrectable { .. },
+            ) if self.is_worn_out() => self.has_lost_writes = true,
+            Err(error) => {
+                let error = error.to_string();
+                self.misbehaviour.get_or_insert(Misbehaviour::Failed { op: number, error });
+            }
+        }
+        self.schedule_next(now);
     }
 
     /// Whether a plane has lost more blocks than a tiny device has to spare: it may refuse to change then, and
@@ -290,6 +373,12 @@ impl Sim {
         (op.lba / per_unit, (op.lba + u64::from(op.blocks)).div_ceil(per_unit))
     }
 
+    /// Whether it begins or ends inside a mapping unit.
+    fn is_partial(&self, op: &HostOp) -> bool {
+        let per_unit = self.per_unit();
+        !op.lba.is_multiple_of(per_unit) || !u64::from(op.blocks).is_multiple_of(per_unit)
+    }
+
     /// A command is not one of those that arrived and were not accepted any more. Gives the first of its stream that is.
     fn leave(&mut self, number: u32) -> Option<u32> {
         let (stream, _) = self.history.ops[number as usize].order?;
@@ -307,7 +396,13 @@ impl Sim {
         {
             self.misbehaviour.get_or_insert(Misbehaviour::Overtaken { op, by: number });
         }
-        let Some(log_op) = self.log_ops[number as usize] else { return };
+        if let Some(log_op) = self.log_ops[number as usize] {
+            self.take_over(number, log_op, seq);
+        }
+    }
+
+    /// From now on everything reads as the operation says.
+    fn take_over(&mut self, number: u32, log_op: OpIx, seq: u64) {
         let op = self.history.ops[number as usize];
         let mut units: Vec<(Lpn, Content)> = Vec::new();
         if op.blocks > 0 && !matches!(op.verb, Verb::Flush | Verb::RangeFlush | Verb::Barrier) {

@@ -46,6 +46,17 @@ pub struct HostOp {
     pub tags: [u64; 2],
     /// Its stream and its part in the open epoch there.
     pub order: Option<(StreamId, Order)>,
+    /// What a range flush selects besides.
+    pub more: Selectors,
+}
+
+/// Selectors of a range flush beyond the first range and the first two tags; what is 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Selectors {
+    /// Ranges: first block, number of blocks.
+    pub ranges: [(u64, u32); 3],
+    /// Tags.
+    pub tags: [u64; 3],
 }
 
 impl HostOp {
@@ -58,8 +69,13 @@ impl HostOp {
             Verb::Trim => Op::Trim { lba, blocks },
             Verb::Flush => Op::Flush,
             Verb::RangeFlush => Op::RFlush(Box::new(RangeFlush {
-                ranges: if blocks > 0 { vec![(lba, blocks)] } else { Vec::new() },
-                tags: self.tags.into_iter().filter(|tag| *tag != 0).map(Tag).collect(),
+                ranges: [(self.lba, blocks)]
+                    .into_iter()
+                    .chain(self.more.ranges)
+                    .filter(|(_, blocks)| *blocks > 0)
+                    .map(|(lba, blocks)| (Lba(lba), blocks))
+                    .collect(),
+                tags: self.tags.into_iter().chain(self.more.tags).filter(|tag| *tag != 0).map(Tag).collect(),
                 segments: Vec::new(),
             })),
             Verb::Barrier => Op::Barrier,
@@ -120,7 +136,17 @@ pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History
         let fua = matches!(verb, Verb::Write | Verb::Zeroes | Verb::Trim) && random.chance(fua_share);
         let delay_ns = if random.chance(0.5) { 0 } else { random.below(60_000) as u32 };
         let pattern = seed << 24 | u64::from(boot) << 16 | number as u64;
-        HostOp { verb, lba, blocks: blocks as u32, fua, pattern, delay_ns, tags: [0; 2], order: None }
+        HostOp {
+            verb,
+            lba,
+            blocks: blocks as u32,
+            fua,
+            pattern,
+            delay_ns,
+            tags: [0; 2],
+            order: None,
+            more: Selectors::default(),
+        }
     });
     History { ops: ops.collect(), depth }
 }
@@ -180,6 +206,76 @@ pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
     history
 }
 
+/// The same history with range flushes of several ranges, of which some overlap, and of up to five tags; what comes right before one
+/// is now and then a deallocation across the end of its first range.
+pub fn with_wide_range_flushes(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
+    let mut random = Stream::new(seed, &format!("crash-wide-{boot}"));
+    let (units, per_unit) = (geometry.user_units, geometry.lbas_per_unit);
+    for number in 0..history.ops.len() {
+        if history.ops[number].verb != Verb::RangeFlush {
+            continue;
+        }
+        let near = history.ops[number].lba;
+        let op = &mut history.ops[number];
+        for range in &mut op.more.ranges {
+            if random.chance(0.7) {
+                // Near the first one, so that they overlap or touch; with ends inside units.
+                let first = (near + random.below(6 * per_unit)).saturating_sub(3 * per_unit);
+                let blocks = 1 + random.below(4 * per_unit);
+                *range = (first, blocks.min((units * per_unit).saturating_sub(first)) as u32);
+            }
+        }
+        for tag in &mut op.more.tags {
+            if random.chance(0.5) {
+                *tag = 1 + random.below(8);
+            }
+        }
+        if (op.blocks == 0) == (op.tags == [0; 2]) && op.blocks == 0 {
+            op.blocks = per_unit as u32;
+        }
+        let end = near + u64::from(op.blocks);
+        if number > 0 && random.chance(0.3) && end + per_unit <= units * per_unit && end >= 2 * per_unit {
+            let before = &mut history.ops[number - 1];
+            if matches!(before.verb, Verb::Write | Verb::Zeroes | Verb::Trim) && before.order.is_none() {
+                before.verb = Verb::Trim;
+                before.lba = (end / per_unit - 1) * per_unit;
+                before.blocks = (2 * per_unit) as u32;
+            }
+        }
+    }
+    history
+}
+
+/// The same history with a stream whose members all come at the beginning and whose epoch nobody closes.
+pub fn with_a_silent_stream(mut history: History) -> History {
+    const SILENT: StreamId = StreamId(9);
+    let written = history.ops.iter_mut().filter(|op| op.verb == Verb::Write && op.blocks > 0);
+    written.take(3).for_each(|op| op.order = Some((SILENT, Order::Within)));
+    history
+}
+
+/// The same history in which some writes come right behind or before the one before them, at the same instant and with the same role
+/// but for the barrier: what a block layer merges.
+pub fn with_runs(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
+    let mut random = Stream::new(seed, &format!("crash-runs-{boot}"));
+    let blocks_all = geometry.user_units * geometry.lbas_per_unit;
+    for number in 1..history.ops.len() {
+        let before = history.ops[number - 1];
+        let op = &mut history.ops[number];
+        if before.verb != Verb::Write || op.verb != Verb::Write || !random.chance(0.5) {
+            continue;
+        }
+        let (behind, blocks) = (before.lba + u64::from(before.blocks), u64::from(op.blocks));
+        let lba = if random.chance(0.5) { Some(behind) } else { before.lba.checked_sub(blocks) };
+        if let Some(lba) = lba.filter(|lba| lba + blocks <= blocks_all) {
+            (op.lba, op.delay_ns, op.fua) = (lba, 0, before.fua);
+            let role = if random.chance(0.3) { Order::Barrier } else { Order::Within };
+            op.order = before.order.map(|(stream, _)| (stream, role));
+        }
+    }
+    history
+}
+
 /// What shows that a recovered device still works: everything is overwritten in part, some is deallocated,
 /// all is flushed.
 pub fn exercise(geometry: &Geometry, seed: u64) -> History {
@@ -198,6 +294,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
                 delay_ns: 0,
                 tags: [0; 2],
                 order: None,
+                more: Selectors::default(),
             }
         })
         .collect();
@@ -210,6 +307,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
         delay_ns: 0,
         tags: [0; 2],
         order: None,
+        more: Selectors::default(),
     };
     ops.push(flush);
     for number in 0..units / 2 {
@@ -223,6 +321,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
             delay_ns: 0,
             tags: [0; 2],
             order: None,
+            more: Selectors::default(),
         });
     }
     ops.push(flush);

@@ -1,0 +1,106 @@
+//! A block layer between the history of a boot and its tiny device: what is judged then is the host's own requests.
+//!
+//! Place in the data flow: [`super::sim`] submits requests and hands over what the device completes; commands come back with the
+//! instant at which they reach the device. On their way those of one queue keep their order, those of two queues do not.
+//!
+//! Invariant: the device holds at most [`DEVICE_DEPTH`] commands of each queue; what is offered beyond that is refused.
+
+use flashweir_core::random::Stream;
+use flashweir_core::{Command, CommandId, DeviceError, Done, Duration, Instant};
+use flashweir_host::{BlockLayer, Effect, HostConfig, HostMetrics, Input};
+use std::collections::BTreeMap;
+
+/// Commands of one queue on their way and in the device.
+const DEVICE_DEPTH: u32 = 6;
+/// Longest time from an offer to the device, in nanoseconds.
+const WAY_NS: u64 = 40_000;
+
+/// What a block layer wants of the world around it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Wish {
+    /// The command of this name reaches the device at this instant.
+    Arrive(Instant, CommandId),
+    /// The request of this number is done.
+    Completed(u64, Result<Done, DeviceError>),
+    /// Wake it at this instant.
+    Wake(Instant),
+}
+
+/// A block layer and the way to its device.
+#[derive(Clone, Debug)]
+pub(super) struct Layer {
+    host: BlockLayer,
+    effects: Vec<Effect>,
+    random: Stream,
+    /// Commands that are on their way or in the device, by queue, and when the last of each arrives.
+    queues: BTreeMap<u16, (u32, Instant)>,
+    /// The queue of each of these commands.
+    held: BTreeMap<CommandId, u16>,
+    /// Those that are on their way.
+    on_the_way: BTreeMap<CommandId, Command>,
+}
+
+impl Layer {
+    pub(super) fn new(config: HostConfig, unit_blocks: u64, seed: u64) -> Self {
+        Self {
+            host: BlockLayer::new(config, unit_blocks),
+            effects: Vec::new(),
+            random: Stream::new(seed, "crash-layer"),
+            queues: BTreeMap::new(),
+            held: BTreeMap::new(),
+            on_the_way: BTreeMap::new(),
+        }
+    }
+
+    /// Tells it something; what it wants done is appended to `wishes`.
+    pub(super) fn input(&mut self, now: Instant, input: Input, wishes: &mut Vec<Wish>) {
+        if let Input::Completed { id, .. } = &input
+            && let Some(queue) = self.held.remove(id)
+            && let Some((held, _)) = self.queues.get_mut(&queue)
+        {
+            *held -= 1;
+        }
+        self.host.handle(now, input, &mut self.effects);
+        let mut done = 0;
+        // What is done may have effects of its own, which come behind the others.
+        while let Some(effect) = self.effects.get_mut(done) {
+            done += 1;
+            match std::mem::replace(effect, Effect::At(now)) {
+                Effect::Offer(offer) => {
+                    let (id, queue) = (offer.command.id, offer.command.queue);
+                    let (held, last) = self.queues.entry(queue).or_insert((0, Instant::ZERO));
+                    let answer = if *held < DEVICE_DEPTH {
+                        *held += 1;
+                        self.held.insert(id, queue);
+                        *last = (*last).max(now + Duration::from_nanos(self.random.below(WAY_NS)));
+                        wishes.push(Wish::Arrive(*last, id));
+                        self.on_the_way.insert(id, offer.command);
+                        Input::Accepted
+                    } else {
+                        Input::Busy
+                    };
+                    self.host.handle(now, answer, &mut self.effects);
+                }
+                Effect::Completed { token, result } => wishes.push(Wish::Completed(token, result)),
+                Effect::At(at) => wishes.push(Wish::Wake(at)),
+                Effect::Dispatched(_) | Effect::Transferred(_) => {}
+            }
+        }
+        self.effects.clear();
+    }
+
+    /// The command of this name, which reaches the device now.
+    pub(super) fn take(&mut self, id: CommandId) -> Option<Command> {
+        self.on_the_way.remove(&id)
+    }
+
+    pub(super) fn metrics(&self) -> &HostMetrics {
+        self.host.metrics()
+    }
+
+    /// What it waits for, for people.
+    pub(super) fn describe(&self) -> String {
+        let (in_flight, queued) = self.host.depth();
+        format!("block layer: {queued} requests queued, {in_flight} dispatched")
+    }
+}
