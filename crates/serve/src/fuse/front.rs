@@ -13,7 +13,7 @@ use super::kernel::{
 use super::lazyfs::Operation;
 use super::stale::Teller;
 use super::table::{From, How, Table};
-use super::world::{Job, Message, Turn};
+use super::world::{Job, Message, Queue, Turn};
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, Seek, SetAttr, SetTime, SyncKind,
     Timestamp, XattrMode,
@@ -23,7 +23,6 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 /// For how long the kernel may believe names: nobody else changes them, and a power cut takes them back.
@@ -66,9 +65,9 @@ pub(super) fn wanted(writes_back: bool) -> Wanted {
 /// See the module.
 pub(super) struct Front<F: Fs> {
     /// For what comes of a request before [`Handler::handle`] returns.
-    pub(super) queue: SyncSender<Message<F>>,
+    pub(super) queue: Queue<F>,
     /// For what comes of it later.
-    pub(super) later: SyncSender<Message<F>>,
+    pub(super) later: Queue<F>,
     pub(super) notifier: Notifier,
     pub(super) teller: Teller,
 }
@@ -238,7 +237,7 @@ impl<F: Fs> Front<F> {
             })
         });
         // After the end of the world the job is dropped, which answers.
-        let _ = self.queue.send(Message::Job(turn, job));
+        self.queue.send(Message::Job(turn, job));
     }
 
     fn set_attributes(&self, node: NodeId, set: SetAttributes, reply: Reply) {
@@ -609,7 +608,7 @@ impl<F: Fs> Front<F> {
 
 impl<F: Fs> Handler for Front<F> {
     fn forget(&self, forgotten: Vec<(u64, u64)>) {
-        let _ = self.queue.send(Message::Forget(forgotten));
+        self.queue.send(Message::Forget(forgotten));
     }
 
     fn handle(&self, request: Request<'_>, reply: Reply) {

@@ -20,6 +20,7 @@
 //!
 //! Deliberately absent: rights (the kernel checks them) and locks of files (they are the kernel's, too).
 
+mod bell;
 mod control;
 mod faults;
 mod fifo;

@@ -8,7 +8,7 @@ use super::kernel::{Mounting, Session, attach};
 use super::medium::{FormatKind, Medium};
 use super::recorder::Recorder;
 use super::stale::Teller;
-use super::world::{self, Message, Own, Post};
+use super::world::{self, Message, Own, Post, Queue};
 use crate::clock::Speed;
 use flashweir_fs::vfs::{Fs, MountOptions};
 use flashweir_lab::stack::FlushMode;
@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, channel};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ pub(super) struct Ready {
 
 impl Ready {
     pub(super) fn new<F: Fs>(
-        queue: SyncSender<Message<F>>,
+        queue: Queue<F>,
         format: &'static str,
         device: String,
         bytes: u64,
@@ -126,7 +126,7 @@ impl Ready {
             let teller = Teller::begin(&notifier).inspect_err(|_| {
                 release(directory);
             })?;
-            let front = |queue: SyncSender<Message<F>>, later| Front {
+            let front = |queue: Queue<F>, later| Front {
                 queue,
                 later,
                 notifier: notifier.clone(),
@@ -134,7 +134,7 @@ impl Ready {
             };
             let own = Own::new(|own| attached.inlet(Arc::new(front(own, queue.clone()))));
             // The world is there until it is told of the end.
-            let _ = queue.send(Message::Kernel(notifier.clone(), own));
+            queue.send(Message::Kernel(notifier.clone(), own));
             attached.begin(front(queue.clone(), queue), THREADS).inspect_err(|_| {
                 release(directory);
             })

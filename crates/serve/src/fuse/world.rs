@@ -1,13 +1,15 @@
 //! The world of a mount: one thread with the device, the file system and a task for each request of the kernel.
 //!
-//! Place in the data flow: jobs come through one bounded queue, or from the kernel itself while the world has nothing to do; virtual time follows the wall clock, or runs as fast as there
+//! Place in the data flow: jobs come through one bounded queue, or from the kernel itself while the world has nothing to do (then
+//! [`Bell`] wakes it for what is in the queue); virtual time follows the wall clock, or runs as fast as there
 //! is somebody to wait. What the kernel was told outlives a power cut in [`Told`]; everything else is built anew.
 //!
 //! Invariants: while the power is off every job is dropped, which answers EIO; the power comes back when the kernel has let go
 //! of every page from before, so that none of them is written to what is there now.
 
+use super::bell::Bell;
 use super::faults::Due;
-use super::kernel::{Inlet, NodeId, Notifier};
+use super::kernel::{Inlet, NodeId, Notifier, Place};
 use super::lazyfs::{COMMANDS, Command, Kept};
 use super::medium::{Held, Medium, OpenImage, Unkept, make, recognise};
 use super::session::{MountConfig, Ready};
@@ -30,7 +32,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration as WallDuration;
 
 /// Messages that wait for the world at most; who sends more waits.
@@ -98,9 +101,9 @@ pub(super) struct Own<F: Fs> {
 
 impl<F: Fs> Own<F> {
     /// `inlet` makes one whose handler sends what comes of a request.
-    pub(super) fn new(inlet: impl FnOnce(SyncSender<Message<F>>) -> Inlet) -> Self {
-        let (sender, queue) = sync_channel(QUEUE_MAX);
-        Self { inlet: inlet(sender), queue }
+    pub(super) fn new(inlet: impl FnOnce(Queue<F>) -> Inlet) -> Self {
+        let (messages, queue) = sync_channel(QUEUE_MAX);
+        Self { inlet: inlet(Queue { messages, bell: None }), queue }
     }
 
     /// What comes of the next request, if there is one; an error at the end of the mount.
@@ -115,6 +118,30 @@ impl<F: Fs> Own<F> {
     }
 }
 
+/// Where messages for the world go.
+pub(super) struct Queue<F: Fs> {
+    messages: SyncSender<Message<F>>,
+    /// Wakes the world; absent where it sends to itself.
+    bell: Option<Arc<Bell>>,
+}
+
+impl<F: Fs> Clone for Queue<F> {
+    fn clone(&self) -> Self {
+        Self { messages: self.messages.clone(), bell: self.bell.clone() }
+    }
+}
+
+impl<F: Fs> Queue<F> {
+    /// Sends, unless the world has ended: then the message is dropped.
+    pub(super) fn send(&self, message: Message<F>) {
+        if self.messages.send(message).is_ok()
+            && let Some(bell) = &self.bell
+        {
+            bell.ring();
+        }
+    }
+}
+
 /// A way to the world for those who do not know its format.
 pub(super) trait Post: Send + Sync {
     fn ask(&self, ask: Ask, reply: SyncSender<Reply>);
@@ -122,15 +149,15 @@ pub(super) trait Post: Send + Sync {
     fn end(&self);
 }
 
-impl<F: Fs> Post for SyncSender<Message<F>> {
+impl<F: Fs> Post for Queue<F> {
     fn ask(&self, ask: Ask, reply: SyncSender<Reply>) {
-        let _ = self.send(Message::Ask(ask, reply));
+        self.send(Message::Ask(ask, reply));
     }
     fn lazy(&self, command: Command, reply: SyncSender<String>) {
-        let _ = self.send(Message::Lazy(command, reply));
+        self.send(Message::Lazy(command, reply));
     }
     fn end(&self) {
-        let _ = self.send(Message::End);
+        self.send(Message::End);
     }
 }
 
@@ -174,13 +201,16 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 
 struct World {
     queue: Receiver<Message<AnyFs>>,
-    sender: SyncSender<Message<AnyFs>>,
+    sender: Queue<AnyFs>,
+    bell: Arc<Bell>,
     inbox: VecDeque<Message<AnyFs>>,
     /// What tidies up, in its order; see [`Turn::Tidies`].
     untidy: VecDeque<Message<AnyFs>>,
     notifier: Option<Notifier>,
     /// Absent before the kernel is there and after it has gone.
     own: Option<Own<AnyFs>>,
+    /// It waits for requests by itself: since it took one, and until it has to wait for something else to answer one.
+    place: Option<Place>,
     /// Whether there were messages since it last had nothing to do.
     is_asked: bool,
     /// Whether it looks for more after an answer.
@@ -246,15 +276,25 @@ impl World {
         path: &str,
         ready: &Sender<Result<Ready, String>>,
     ) -> Result<(), String> {
-        let (sender, queue) = sync_channel(QUEUE_MAX);
+        let (messages, queue) = sync_channel(QUEUE_MAX);
+        let bell = match Bell::new() {
+            Ok(bell) => Arc::new(bell),
+            Err(error) => {
+                let _ = ready.send(Err(format!("{path}: {error}")));
+                return Ok(());
+            }
+        };
+        let sender = Queue { messages, bell: Some(Arc::clone(&bell)) };
         let pace = Pace { clock: Clock::new(config.speed), ahead_ns: 0 };
         let mut world = Self {
             queue,
             sender,
+            bell,
             inbox: VecDeque::new(),
             untidy: VecDeque::new(),
             notifier: None,
             own: None,
+            place: None,
             is_asked: false,
             patience: Patience::default(),
             linger: match std::thread::available_parallelism() {
@@ -330,7 +370,9 @@ impl World {
     /// Messages, what happens, and a wait until there is more of either; breaks at the end.
     fn turn(&mut self) -> ControlFlow<()> {
         self.is_asked |= self.take_all()?;
-        if self.is_idle() && !(std::mem::take(&mut self.is_asked) && self.linger()?) {
+        let is_idle = self.is_idle();
+        self.leave_others_room();
+        if is_idle && !(std::mem::take(&mut self.is_asked) && self.linger()?) {
             match self.untidy.is_empty() {
                 true => self.wait(),
                 false => self.tidy()?,
@@ -361,14 +403,10 @@ impl World {
     /// Who was answered asks again soon: for a while the world looks for requests by itself, so that nobody has to be woken for
     /// them. True if there is more to do than to wait.
     fn linger(&mut self) -> ControlFlow<(), bool> {
-        let Some(place) = self.own.as_ref().map(|own| own.inlet.place()) else {
-            return ControlFlow::Continue(false);
-        };
-        if !self.patience.lasts() {
+        if self.own.is_none() || !self.patience.lasts() {
             return ControlFlow::Continue(false);
         }
         let clock = self.pace.clock;
-        let mut held = None;
         let mut until = clock.wall() + self.linger;
         while self.outstanding.get() == 0 && clock.wall() < until {
             if let Ok(message) = self.queue.try_recv() {
@@ -378,7 +416,9 @@ impl World {
             match self.own.as_mut().map_or(Ok(None), Own::next) {
                 Ok(Some(message)) => {
                     self.patience.is_rewarded();
-                    held = held.or_else(|| place.hold());
+                    if self.place.is_none() {
+                        self.place = self.own.as_ref().and_then(|own| own.inlet.hold());
+                    }
                     self.catch_up();
                     self.take(message)?;
                     if !self.is_idle() {
@@ -395,10 +435,22 @@ impl World {
                     }
                     None => std::hint::spin_loop(),
                 },
-                Err(_) => self.own = None,
+                Err(_) => self.disown(),
             }
         }
         ControlFlow::Continue(false)
+    }
+
+    /// What has to wait for the device may take long: others read what is asked meanwhile.
+    fn leave_others_room(&mut self) {
+        if self.outstanding.get() > 0 {
+            self.place = None;
+        }
+    }
+
+    /// The mount has ended: the threads have to see that, too.
+    fn disown(&mut self) {
+        (self.own, self.place) = (None, None);
     }
 
     /// Lets happen what has to by now; false if there is more.
@@ -534,10 +586,9 @@ impl World {
         let deadline = clock.wall() + span;
         let sleep = if spins { span.saturating_sub(self.config.spin) } else { span };
         if sleep > WallDuration::ZERO {
-            match self.queue.recv_timeout(sleep) {
-                Ok(message) => return self.inbox.push_back(message),
-                Err(RecvTimeoutError::Disconnected) => return,
-                Err(RecvTimeoutError::Timeout) => {}
+            self.sleep(sleep);
+            if !self.inbox.is_empty() {
+                return;
             }
         }
         while spins && clock.wall() < deadline {
@@ -545,6 +596,25 @@ impl World {
                 return self.inbox.push_back(message);
             }
             std::hint::spin_loop();
+        }
+    }
+
+    /// Sleeps until there is a message, or a request if it waits for those itself.
+    fn sleep(&mut self, most: WallDuration) {
+        self.leave_others_room();
+        self.bell.prepare();
+        if let Ok(message) = self.queue.try_recv() {
+            self.bell.end();
+            return self.inbox.push_back(message);
+        }
+        let is_asked = self.bell.sleep(self.place.as_ref().map(Place::device), most);
+        match self.queue.try_recv() {
+            Ok(message) => self.inbox.push_back(message),
+            Err(_) if !is_asked => {}
+            Err(_) => match self.own.as_mut().map_or(Ok(None), Own::next) {
+                Ok(message) => self.inbox.extend(message),
+                Err(_) => self.disown(),
+            },
         }
     }
 
@@ -614,7 +684,7 @@ impl World {
                     let _ = notifier.forget_pages(NodeId(number));
                 }
             }
-            let _ = sender.send(Message::Invalidated);
+            sender.send(Message::Invalidated);
         });
     }
 

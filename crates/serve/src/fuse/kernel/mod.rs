@@ -26,7 +26,7 @@ mod session;
 pub(super) use mount::Mounting;
 pub(super) use reply::{Attributes, Entry, Listing, Notifier, OpenFlags, Reply, Stale, Statistics};
 pub(super) use request::{Op, Request, SetAttributes, When};
-pub(super) use session::{Features, Handler, Inlet, Session, Wanted, attach};
+pub(super) use session::{Features, Handler, Inlet, Place, Session, Wanted, attach};
 
 /// The kernel's number of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -43,8 +43,11 @@ pub(super) struct Channel {
     /// A request was interrupted, or the mount has ended.
     interrupted: Condvar,
     has_ended: AtomicBool,
-    /// Held by whoever waits for requests.
-    pub(super) waits: Mutex<()>,
+    /// Held by the thread that waits for requests.
+    waits: Mutex<()>,
+    /// Somebody else waits for requests: the threads do not until he leaves.
+    is_taken: Mutex<bool>,
+    left: Condvar,
 }
 
 impl Channel {
@@ -55,12 +58,31 @@ impl Channel {
             interrupted: Condvar::new(),
             has_ended: AtomicBool::new(false),
             waits: Mutex::default(),
+            is_taken: Mutex::default(),
+            left: Condvar::new(),
         })
+    }
+
+    /// Takes the place of the thread that waits; false if somebody has done that. A thread that waits already leaves with the next
+    /// request.
+    pub(super) fn take_place(&self) -> bool {
+        !std::mem::replace(&mut *self.is_taken(), true)
+    }
+
+    /// The threads wait again.
+    pub(super) fn leave_place(&self) {
+        *self.is_taken() = false;
+        self.left.notify_one();
+    }
+
+    fn is_taken(&self) -> MutexGuard<'_, bool> {
+        self.is_taken.lock().expect("nobody panics with it")
     }
 
     /// Waits until there is a request, or the mount has ended.
     pub(super) fn wait(&self) -> io::Result<()> {
         let _waits = self.waits.lock().expect("nobody panics with it");
+        drop(self.left.wait_while(self.is_taken(), |is_taken| *is_taken));
         match poll(&mut [PollFd::new(&self.device, PollFlags::IN)], None) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),

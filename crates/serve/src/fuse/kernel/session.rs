@@ -1,7 +1,7 @@
 //! A mount from the first request to the last: what both sides can do, and who reads.
 //!
 //! The device does not block. One of those who wait for requests waits for the device, the others for him, so that a request wakes
-//! one of them; who looks for requests without waiting may hold the place of him who waits, and then a request wakes nobody.
+//! one of them; who answers requests himself may take the place of him who waits, and then a request wakes him or nobody.
 
 use super::mount::Mounting;
 use super::reply::{Channel, Notifier, Reply, Words};
@@ -10,8 +10,9 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// The protocol that is spoken.
@@ -190,19 +191,25 @@ impl Inlet {
         Ok(true)
     }
 
-    /// The place of him who waits for the device.
-    pub(crate) fn place(&self) -> Place {
-        Place(Arc::clone(&self.channel))
+    /// Takes the place of those who wait for the device, unless somebody has it.
+    pub(crate) fn hold(&self) -> Option<Place> {
+        self.channel.take_place().then(|| Place(Arc::clone(&self.channel)))
     }
 }
 
-/// See [`Inlet::place`].
+/// The place of those who wait for the device; it is theirs again when this is dropped.
 pub(crate) struct Place(Arc<Channel>);
 
 impl Place {
-    /// Takes it, unless somebody is there.
-    pub(crate) fn hold(&self) -> Option<MutexGuard<'_, ()>> {
-        self.0.waits.try_lock().ok()
+    /// What is ready when there is a request, or the mount has ended.
+    pub(crate) fn device(&self) -> BorrowedFd<'_> {
+        self.0.device.as_fd()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.leave_place();
     }
 }
 
@@ -317,15 +324,24 @@ mod tests {
 
     #[test]
     fn one_waits_for_the_device() {
-        let (ours, _kernel) = UnixDatagram::pair().unwrap();
+        let (ours, kernel) = UnixDatagram::pair().unwrap();
         let channel = Channel::new(File::from(OwnedFd::from(ours)));
         let attached = Attached { channel, has_long_xattrs: true, write_bytes_max: 4096 };
         let inlet = attached.inlet(Arc::new(Noted::default()));
-        let (place, other) = (inlet.place(), inlet.place());
-        let held = place.hold();
-        assert!(held.is_some());
-        assert!(other.hold().is_none());
+        let held = inlet.hold().unwrap();
+        assert!(inlet.hold().is_none());
+        // A request wakes none of the threads as long as the place is taken.
+        kernel.send(&bytes(2, &[&3_u64.to_ne_bytes()])).unwrap();
+        let (woken, is_woken) = std::sync::mpsc::channel();
+        let waiting = Arc::clone(&attached.channel);
+        let thread = std::thread::spawn(move || {
+            waiting.wait().unwrap();
+            woken.send(()).unwrap();
+        });
+        assert!(is_woken.recv_timeout(std::time::Duration::from_millis(50)).is_err());
         drop(held);
-        assert!(other.hold().is_some());
+        is_woken.recv().unwrap();
+        thread.join().unwrap();
+        assert!(inlet.hold().is_some());
     }
 }
