@@ -24,6 +24,6 @@ pub use log::{Content, Kind, Log, LogPos, OpIx, Selection, Submission, Unit, Uni
 pub use minimise::minimise;
 pub use model::{Contents, ModelDevice};
 pub use oracle::{Observed, Oracle, Promise, Promises, Verdict, Violation};
-pub use policy::{DeviceKind, Durability, Policy};
+pub use policy::{DeviceKind, Durability, Policy, RangeFlushed};
 pub use program::{Request, Step, Target, Value};
 pub use states::{CrashState, Exploration, LegalStates};

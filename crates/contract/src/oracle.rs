@@ -9,7 +9,7 @@
 //! every observation and contains every promised unit.
 
 use crate::log::{Content, Kind, Log, LogPos, NONE, OpIx, Unit, UnitIx};
-use crate::policy::{Durability, Policy};
+use crate::policy::{Durability, Policy, RangeFlushed};
 use flashweir_core::Lpn;
 
 /// What a read after recovery gave.
@@ -237,6 +237,10 @@ impl Oracle {
                 continue;
             }
             if let Some(promise) = promises.of(log, unit) {
+                let newest = self.top[unit.place as usize];
+                if self.is_kept_by_newer(promise) && newest != NONE && newest > index as u32 {
+                    continue;
+                }
                 let (index, missing) = (UnitIx(index as u32), self.root(index as u32));
                 let lost = Violation::LostPromise { op: unit.op, unit: index, promise, missing };
                 if missing == index {
@@ -246,6 +250,11 @@ impl Oracle {
             }
         }
         broken.or(implied)
+    }
+
+    /// Whether a newer version keeps this promise.
+    fn is_kept_by_newer(&self, promise: Promise) -> bool {
+        matches!(promise, Promise::RangeFlush(_)) && self.policy.range_flushed == RangeFlushed::OrNewer
     }
 
     /// The unit whose contradiction took `unit` along.
@@ -272,8 +281,16 @@ impl Oracle {
             *next = lane.first;
         }
         let promises = Promises::new(log, upto, self.policy.durability);
+        let mut are_newer_kept = true;
         for (index, unit) in units.iter().enumerate() {
-            if shown[unit.place as usize] == Some(index as u32) || promises.of(log, unit).is_some() {
+            let shown = shown[unit.place as usize];
+            let promise = promises.of(log, unit);
+            if promise.is_some_and(|promise| self.is_kept_by_newer(promise)) {
+                are_newer_kept &= shown.is_some_and(|shown| index as u32 <= shown);
+            } else if promise.is_some() {
+                self.remove(index as u32, index as u32);
+            }
+            if shown == Some(index as u32) {
                 self.remove(index as u32, index as u32);
             }
         }
@@ -286,7 +303,7 @@ impl Oracle {
         let newest_shown = units.iter().enumerate().all(|(index, unit)| {
             self.cause[index] == KEPT || shown[unit.place as usize].is_some_and(|shown| index as u32 <= shown)
         });
-        Some(readable && newest_shown)
+        Some(readable && newest_shown && are_newer_kept)
     }
 
     /// Per place the unit that is shown: `None` the initial content, `Some(NONE)` no candidate.
@@ -353,8 +370,7 @@ impl Promises {
         Self { upto, durability, flush, range_flushes }
     }
 
-    /// Why `unit` is promised, if it is. A promise of a range flush is the one of spec 6.1 for devices without streams:
-    /// there, that the unit persisted is the same as that it or a newer one did.
+    /// Why `unit` is promised, if it is. What a range flush promises of it is in [`RangeFlushed`].
     #[inline]
     pub fn of(&self, log: &Log, unit: &Unit) -> Option<Promise> {
         let op = log.op(unit.op);

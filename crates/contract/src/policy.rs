@@ -12,11 +12,23 @@ pub enum Durability {
     AtFlush,
 }
 
+/// What a range flush promises of a version that it selects (spec 6.8). The two differ where a newer version of the unit belongs to
+/// another stream: with the version itself, all epochs of its stream before it persist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RangeFlushed {
+    /// It persists, or a newer one of its unit: the contract, on which hosts may rely.
+    OrNewer,
+    /// It persists, though a newer one hides it: what our own device does.
+    Itself,
+}
+
 /// Which rules of the contract a device keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// What a completion promises.
     pub durability: Durability,
+    /// What a range flush promises.
+    pub range_flushed: RangeFlushed,
     /// Epochs of one stream persist in order: relation (o) of spec 6.1.
     pub ordered: bool,
     /// Atomic commands persist wholly or not at all: relation (g) of spec 6.1.
@@ -50,6 +62,7 @@ impl DeviceKind {
             Self::D1 | Self::D3 | Self::D4 => Durability::AtFlush,
         };
         let ordered = matches!(self, Self::D3 | Self::D4);
-        Policy { durability, ordered, atomic: matches!(self, Self::D4) }
+        let range_flushed = RangeFlushed::OrNewer;
+        Policy { durability, range_flushed, ordered, atomic: matches!(self, Self::D4) }
     }
 }

@@ -10,8 +10,8 @@
 //! neither uses the other, so that each can be held against the other.
 
 use crate::log::{Content, Log, LogPos, NONE, Unit, UnitIx};
-use crate::oracle::{Observed, Promises};
-use crate::policy::Policy;
+use crate::oracle::{Observed, Promise, Promises};
+use crate::policy::{Policy, RangeFlushed};
 use flashweir_core::random::mix;
 use flashweir_core::{Lpn, Stream};
 use std::collections::BTreeSet;
@@ -95,6 +95,8 @@ pub struct LegalStates<'a> {
     atoms: Vec<Atom>,
     /// Atoms about which the contract leaves the choice, and whose choice can show.
     undecided: Vec<u32>,
+    /// Atoms with a unit that is promised to persist or to be replaced by a newer one, and that unit.
+    or_newer: Vec<(u32, u32)>,
     /// Which atoms persisted, in the state that is being made.
     kept: Vec<bool>,
     phase: Phase,
@@ -110,7 +112,7 @@ impl<'a> LegalStates<'a> {
         assert!(exploration.exhaustive_atoms_max <= 20, "2^20 subsets are the most that is sensible");
         let units = log.units_before(upto);
         let mut atoms = atoms_of(units, policy);
-        force(&mut atoms, log, units, upto, policy);
+        let or_newer = force(&mut atoms, log, units, upto, policy);
         let undecided = undecided_of(log, units, &atoms);
         let exhaustive = undecided.len() <= exploration.exhaustive_atoms_max as usize;
         Self {
@@ -119,6 +121,7 @@ impl<'a> LegalStates<'a> {
             kept: vec![false; atoms.len()],
             atoms,
             undecided,
+            or_newer,
             phase: if exhaustive { Phase::Subsets { next: 0 } } else { Phase::AllPresent },
             random: Stream::new(exploration.seed, "legal states"),
             random_draws: exploration.random_draws,
@@ -259,6 +262,22 @@ impl<'a> LegalStates<'a> {
         }
     }
 
+    /// Puts in what a promise asks for where no newer unit keeps it, with what that depends on.
+    fn keep_promises(&mut self) {
+        for &(atom, unit) in &self.or_newer {
+            let place = self.units[unit as usize].place;
+            let is_newer = |index: u32| index >= unit && self.units[index as usize].place == place;
+            let mut kept = self.atoms.iter().zip(&self.kept).filter(|(_, kept)| **kept);
+            if kept.any(|(atom, _)| (atom.first..atom.first + atom.len).any(is_newer)) {
+                continue;
+            }
+            for other in 0..self.atoms.len() as u32 {
+                let put = other == atom || self.depends(atom, other);
+                self.kept[other as usize] |= put;
+            }
+        }
+    }
+
     /// The state of the set in `kept`, with the hash of its contents.
     fn state(&self) -> (CrashState, u64) {
         let mut newest = vec![NONE; self.log.places.len()];
@@ -283,6 +302,7 @@ impl Iterator for LegalStates<'_> {
 
     fn next(&mut self) -> Option<CrashState> {
         while self.advance() {
+            self.keep_promises();
             let (state, hash) = self.state();
             if self.shown.insert(hash) {
                 return Some(state);
@@ -305,13 +325,21 @@ fn atoms_of(units: &[Unit], policy: Policy) -> Vec<Atom> {
     atoms
 }
 
-/// Marks what is promised and what that depends on.
-fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Policy) {
+/// Marks what is promised and what that depends on. Returns what a newer unit may stand for, with its atom.
+fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Policy) -> Vec<(u32, u32)> {
     let promises = Promises::new(log, upto, policy.durability);
     let mut stable = vec![0; log.lanes.len()];
-    for atom in atoms.iter_mut() {
-        let mut members = units[atom.first as usize..(atom.first + atom.len) as usize].iter();
-        atom.forced = members.any(|unit| promises.of(log, unit).is_some());
+    let mut or_newer = Vec::new();
+    for (number, atom) in atoms.iter_mut().enumerate() {
+        for index in atom.first..atom.first + atom.len {
+            let unit = &units[index as usize];
+            match promises.of(log, unit) {
+                Some(Promise::RangeFlush(_)) if policy.range_flushed == RangeFlushed::OrNewer => {
+                    or_newer.push((number as u32, index));
+                }
+                promise => atom.forced |= promise.is_some(),
+            }
+        }
         if atom.forced && atom.stream != NONE {
             stable[atom.stream as usize] = atom.epoch;
         }
@@ -319,6 +347,8 @@ fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Po
     for atom in atoms.iter_mut().filter(|atom| atom.stream != NONE) {
         atom.forced |= atom.epoch < stable[atom.stream as usize];
     }
+    or_newer.retain(|(atom, _)| !atoms[*atom as usize].forced);
+    or_newer
 }
 
 /// The atoms that are open, without those that a forced unit hides on every LPN: they cannot show, and

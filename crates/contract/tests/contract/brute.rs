@@ -1,9 +1,10 @@
 //! Every subset of units of tiny histories, straight from the definition of spec 6.1, against the oracle
 //! on every candidate observation, and against the enumeration of legal states.
 
-use crate::history::{Event, History, Shape};
+use crate::history::{Event, History, RawOp, Shape};
 use flashweir_contract::{
     Content, DeviceKind, Durability, Exploration, Kind, LegalStates, LogPos, Observed, Oracle, Policy,
+    RangeFlushed,
 };
 use flashweir_core::{Lpn, Stream};
 use std::collections::BTreeSet;
@@ -17,22 +18,29 @@ struct RawUnit {
     /// Stream and epoch; here empty epochs count, which changes no comparison.
     epoch: Option<(u16, u32)>,
     promised: bool,
+    /// Only by a range flush.
+    in_range: bool,
 }
 
 fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
     let events = &history.events[..upto];
     let at = |event: Event| events.iter().position(|&e| e == event);
-    let promised = |number: usize, lpn: u64| {
+    let flushed = |number: usize, is_flush: &dyn Fn(&RawOp) -> bool| {
         let Some(done) = at(Event::Complete(number)) else { return false };
-        policy.durability == Durability::AtCompletion
-            || history.ops[number].fua
-            || history.ops.iter().enumerate().any(|(other, op)| {
-                let tag = history.ops[number].tag;
-                let selects = op.selected.contains(&lpn) || (tag != 0 && tag == op.tag);
-                (op.kind == Kind::Flush || (op.kind == Kind::RangeFlush && selects))
-                    && at(Event::Complete(other)).is_some()
-                    && at(Event::Submit(other)).is_some_and(|submitted| done < submitted)
-            })
+        history.ops.iter().enumerate().any(|(other, op)| {
+            is_flush(op)
+                && at(Event::Complete(other)).is_some()
+                && at(Event::Submit(other)).is_some_and(|submitted| done < submitted)
+        })
+    };
+    let promised = |number: usize| {
+        let is_promise = policy.durability == Durability::AtCompletion || history.ops[number].fua;
+        (at(Event::Complete(number)).is_some() && is_promise) || flushed(number, &|op| op.kind == Kind::Flush)
+    };
+    let in_range = |number: usize, lpn: u64| {
+        let tag = history.ops[number].tag;
+        let selects = |op: &RawOp| op.selected.contains(&lpn) || (tag != 0 && tag == op.tag);
+        flushed(number, &|op| op.kind == Kind::RangeFlush && selects(op))
     };
     let mut barriers = [0; 2];
     let mut units = Vec::new();
@@ -45,7 +53,8 @@ fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
             lpn,
             content,
             epoch,
-            promised: promised(number, lpn),
+            promised: promised(number),
+            in_range: in_range(number, lpn),
         }));
         if let Some((stream, true)) = op.stream {
             barriers[usize::from(stream)] += 1;
@@ -69,7 +78,14 @@ fn legal(history: &History, upto: usize, policy: Policy) -> BTreeSet<Vec<u64>> {
             let needs = |&a: &usize| before(&units[a], &units[b]);
             (0..units.len()).filter(needs).all(has)
         });
-        let kept = (0..units.len()).all(|index| !units[index].promised || has(index));
+        let kept = (0..units.len()).all(|index| {
+            let newer = |&other: &usize| other >= index && units[other].lpn == units[index].lpn;
+            let or_newer = match policy.range_flushed {
+                RangeFlushed::OrNewer => (0..units.len()).filter(newer).any(has),
+                RangeFlushed::Itself => has(index),
+            };
+            (!units[index].promised || has(index)) && (!units[index].in_range || or_newer)
+        });
         if closed && kept {
             let mut state = history.initial.clone();
             for (index, unit) in units.iter().enumerate() {
@@ -130,8 +146,10 @@ fn sweep(name: &str, histories: u32, shape: Shape) -> (u64, u64) {
         .map(DeviceKind::policy)
         .into_iter()
         .chain([
-            Policy { durability: Durability::AtCompletion, ordered: true, atomic: true },
-            Policy { durability: Durability::AtFlush, ordered: false, atomic: true },
+            Policy { durability: Durability::AtCompletion, ordered: true, ..DeviceKind::D4.policy() },
+            Policy { ordered: false, ..DeviceKind::D4.policy() },
+            Policy { range_flushed: RangeFlushed::Itself, ..DeviceKind::D3.policy() },
+            Policy { range_flushed: RangeFlushed::Itself, ..DeviceKind::D4.policy() },
         ])
         .collect();
     let mut total = (0, 0);
@@ -166,6 +184,23 @@ fn oracle_and_enumeration_agree_with_the_definition_on_distinct_contents() {
 fn oracle_and_enumeration_agree_with_the_definition_on_three_units() {
     let (judged, _) = sweep("three units", 1_000, Shape { lpns: 3, ops: 7, units: 7, values: 2 });
     assert!(judged > 255_914, "{judged}");
+}
+
+/// What hosts may rely on allows all that our own device may show, and more.
+#[test]
+fn the_contract_of_a_range_flush_is_weaker_than_what_our_device_keeps() {
+    let weak = DeviceKind::D3.policy();
+    let strong = Policy { range_flushed: RangeFlushed::Itself, ..weak };
+    let mut random = Stream::new(5, "two strengths");
+    let mut more = 0;
+    for _ in 0..3_000 {
+        let history = History::random(&mut random, Shape { lpns: 2, ops: 8, units: 8, values: 0 });
+        let at = history.events.len();
+        let (allowed, kept) = (legal(&history, at, weak), legal(&history, at, strong));
+        assert!(kept.is_subset(&allowed), "{history:#?}");
+        more += u32::from(allowed.len() > kept.len());
+    }
+    assert!(more > 0, "no history tells them apart");
 }
 
 #[test]

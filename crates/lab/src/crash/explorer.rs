@@ -18,7 +18,9 @@ use super::workload::{
     History, exercise, history, with_a_silent_stream, with_range_flushes, with_runs, with_streams,
     with_wide_range_flushes,
 };
-use flashweir_contract::{Content, DeviceKind, LogPos, Observed, Oracle, Policy, Verdict, Violation};
+use flashweir_contract::{
+    Content, DeviceKind, LogPos, Observed, Oracle, Policy, RangeFlushed, Verdict, Violation,
+};
 use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::UNREADABLE;
@@ -109,10 +111,12 @@ impl WorldSpec {
         kind_of(&self.config)
     }
 
-    /// What the host may rely on. A block layer keeps the order of streams on any device.
+    /// What is asked of it. A block layer keeps the order of streams on any device; of a range flush our device keeps the strong rule, on
+    /// which no host relies.
     pub fn policy(&self) -> Policy {
         let policy = self.kind().policy();
-        Policy { ordered: policy.ordered || layer(&self.config.name).is_some(), ..policy }
+        let ordered = policy.ordered || layer(&self.config.name).is_some();
+        Policy { range_flushed: RangeFlushed::Itself, ordered, ..policy }
     }
 }
 
