@@ -403,7 +403,7 @@ impl World {
     /// Who was answered asks again soon: for a while the world looks for requests by itself, so that nobody has to be woken for
     /// them. True if there is more to do than to wait.
     fn linger(&mut self) -> ControlFlow<(), bool> {
-        if self.own.is_none() || !self.patience.lasts() {
+        if self.own.is_none() || !matches!(self.power, Power::On) || !self.patience.lasts() {
             return ControlFlow::Continue(false);
         }
         let clock = self.pace.clock;
@@ -441,9 +441,10 @@ impl World {
         ControlFlow::Continue(false)
     }
 
-    /// What has to wait for the device may take long: others read what is asked meanwhile.
+    /// What has to wait for the device may take long, and while the power is off the kernel lets go of pages only when what it asks
+    /// is answered: others read that meanwhile.
     fn leave_others_room(&mut self) {
-        if self.outstanding.get() > 0 {
+        if self.outstanding.get() > 0 || !matches!(self.power, Power::On) {
             self.place = None;
         }
     }
