@@ -23,6 +23,7 @@ mod host;
 mod judges;
 mod live_cuts;
 mod mount;
+mod mutants;
 mod packages;
 mod serve;
 mod steps;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         ["mount-judges", rest @ ..] => mount::JUDGES.run(rest),
         ["fio-judges", rest @ ..] => fio_formats::JUDGES.run(rest),
         ["bench", rest @ ..] => bench::run(rest),
+        ["mutants", rest @ ..] => mutants::command(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
         ["help" | "--help" | "-h"] => {
