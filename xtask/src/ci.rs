@@ -12,6 +12,7 @@ use crate::fio_formats;
 use crate::host::{built, on_path, out_dir, root, seed};
 use crate::live_cuts;
 use crate::mount;
+use crate::mutants;
 use crate::packages;
 use crate::serve;
 use crate::steps::{Steps, Verdict, show, take};
@@ -128,6 +129,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("planted bugs are found", || planted(seed));
     steps.step("cuts of a file system", || file_cuts(seed));
     steps.step("cuts below SQLite", || sqlite_cuts(seed));
+    steps.step("mutants by rule", || mutants::ci(seed));
     steps.step("live power cuts", || live_cuts::ci(seed));
     f2fs::JUDGES.steps(steps, seed);
     ext4::JUDGES.steps(steps, seed);

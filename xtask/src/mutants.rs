@@ -23,7 +23,7 @@ use run::Outcome;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use survivors::{Explained, Reason};
+use survivors::Reason;
 
 /// Mutants that are tried unless somebody says how many.
 const COUNT: usize = 70;
@@ -61,10 +61,11 @@ pub(crate) fn command(args: &[&str]) -> Result<bool, String> {
     println!("seed {} (again: cargo xtask mutants --seed {} --count {})", plan.seed, plan.seed, plan.count);
     let mut prepared = prepare(&plan)?;
     let outcomes = prepared.run(&plan, &BTreeSet::new(), |_| Ok(()))?;
-    let report = report(&outcomes, &survivors::read()?);
+    let (mutants, report) = report(&outcomes)?;
     let path = copy::dir().join("mutants.json");
-    let content = json!({ "seed": plan.seed, "mutants": outcomes_json(&outcomes)?, "sums": report.sums });
-    std::fs::write(&path, format!("{content:#}\n")).map_err(|error| format!("{}: {error}", path.display()))?;
+    let content = json!({ "seed": plan.seed, "mutants": mutants, "sums": report.sums });
+    std::fs::write(&path, format!("{content:#}\n"))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
     println!("{}\nJSON: {}", report.text, path.strip_prefix(target_dir()).unwrap_or(&path).display());
     Ok(report.unexplained == 0)
 }
@@ -83,10 +84,12 @@ fn plan(args: &[&str]) -> Result<Plan, String> {
             return Err(format!("unknown option {option:?}\n\n{USAGE}"));
         }
         let value = *args.next().ok_or_else(|| format!("{option} needs a value\n\n{USAGE}"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{option} cannot be {value:?}: expected a number"));
+        let number =
+            || value.parse::<u64>().map_err(|_| format!("{option} cannot be {value:?}: expected a number"));
         let id = || {
             let id = number()?;
-            u32::try_from(id).map_err(|_| format!("{option} cannot be {value:?}: expected a number below 2^32"))
+            u32::try_from(id)
+                .map_err(|_| format!("{option} cannot be {value:?}: expected a number below 2^32"))
         };
         match option {
             "--count" => plan.count = number()? as usize,
@@ -111,8 +114,15 @@ fn plan(args: &[&str]) -> Result<Plan, String> {
 fn show(id: u32) -> Result<bool, String> {
     let all = draw::all(&copy::find()?, &BTreeSet::new());
     let one = all.iter().find(|drawn| drawn.id == id);
-    let one = one.ok_or_else(|| format!("--show cannot be {id}: there are mutants from 1 to {}", all.len()))?;
-    println!("{}\n\n{}\n→ {}\n\n{}", one.line(), one.mutant.original, one.mutant.mutated, survivors::blank(one));
+    let one =
+        one.ok_or_else(|| format!("--show cannot be {id}: there are mutants from 1 to {}", all.len()))?;
+    println!(
+        "{}\n\n{}\n→ {}\n\n{}",
+        one.line(),
+        one.mutant.original,
+        one.mutant.mutated,
+        survivors::blank(one)
+    );
     Ok(true)
 }
 
@@ -155,8 +165,12 @@ pub(crate) fn prepare(plan: &Plan) -> Result<Prepared, String> {
         (None, None) => true,
     };
     let layers: Vec<&str> = LAYERS.iter().map(|layer| layer.name).filter(|name| is_wanted(name)).collect();
-    let tests: Vec<Tests> =
-        LAYERS.iter().filter(|layer| layers.contains(&layer.name)).flat_map(|layer| layer.tests()).copied().collect();
+    let tests: Vec<Tests> = LAYERS
+        .iter()
+        .filter(|layer| layers.contains(&layer.name))
+        .flat_map(|layer| layer.tests())
+        .copied()
+        .collect();
     let count: usize = files.iter().map(|file| file.mutants.all.len()).sum();
     println!("   {count} mutants in {} files", files.len());
     let copy = Copy::build(files, plan.seed, &tests)?;
@@ -194,47 +208,57 @@ fn said(outcome: &Outcome) -> String {
     let line = outcome.drawn.line();
     match &outcome.killed {
         Some((suite, why)) => format!("{line}\n       found in {:.1} s by {suite}: {why}", outcome.seconds),
-        None => format!("{line}\n       SURVIVED {} suites that come to it, {:.1} s", outcome.suites, outcome.seconds),
+        None => format!(
+            "{line}\n       SURVIVED {} suites that come to it, {:.1} s",
+            outcome.suites, outcome.seconds
+        ),
     }
 }
 
-/// A mutant and what became of it; says what is written of it if it survived.
-pub(crate) fn outcome_json(outcome: &Outcome, explained: &[Explained]) -> Value {
+/// A mutant and what became of it.
+pub(crate) fn outcome_json(outcome: &Outcome) -> Value {
     let drawn = &outcome.drawn;
-    let written = explained.iter().find(|entry| entry.is_of(drawn)).filter(|_| outcome.killed.is_none());
     json!({
         "id": drawn.id, "layer": drawn.layer, "operator": drawn.mutant.operator.name(), "file": drawn.file,
         "line": drawn.mutant.line, "function": drawn.mutant.function, "original": drawn.mutant.original,
-        "mutated": drawn.mutant.mutated, "found_by": outcome.killed.as_ref().map(|(suite, _)| suite),
+        "mutated": drawn.mutant.mutated, "nth": drawn.nth,
+        "found_by": outcome.killed.as_ref().map(|(suite, _)| suite),
         "said": outcome.killed.as_ref().map(|(_, why)| why), "seconds": (outcome.seconds * 10.0).round() / 10.0,
         "suites_that_reach_it": outcome.suites,
-        "reason": written.map(|entry| entry.reason.name()), "why": written.map(|entry| &entry.why),
     })
 }
 
-fn outcomes_json(outcomes: &[Outcome]) -> Result<Vec<Value>, String> {
+/// Adds to survivors what is written about them.
+pub(crate) fn explain(mutants: &mut [Value]) -> Result<(), String> {
     let explained = survivors::read()?;
-    Ok(outcomes.iter().map(|outcome| outcome_json(outcome, &explained)).collect())
+    for mutant in mutants.iter_mut().filter(|mutant| mutant["found_by"].is_null()) {
+        let written = explained.iter().find(|entry| entry.is_of(mutant));
+        mutant["reason"] = json!(written.map(|entry| entry.reason.name()));
+        mutant["why"] = json!(written.map(|entry| &entry.why));
+    }
+    Ok(())
 }
 
 /// What there is to say of all of them.
 pub(crate) struct Report {
     pub(crate) text: String,
     pub(crate) sums: Value,
-    pub(crate) score: f64,
+    score: f64,
     /// Survivors of which nothing is written.
     pub(crate) unexplained: usize,
 }
 
-pub(crate) fn report(outcomes: &[Outcome], explained: &[Explained]) -> Report {
-    let all: Vec<Value> = outcomes.iter().map(|outcome| outcome_json(outcome, explained)).collect();
+/// What became of all, in JSON and in counts; with an entry to complete for each survivor of which nothing is written.
+fn report(outcomes: &[Outcome]) -> Result<(Vec<Value>, Report), String> {
+    let mut all: Vec<Value> = outcomes.iter().map(outcome_json).collect();
+    explain(&mut all)?;
     let mut report = sums(&all);
-    for outcome in outcomes.iter().filter(|outcome| outcome.killed.is_none()) {
-        if !explained.iter().any(|entry| entry.is_of(&outcome.drawn)) {
+    for (outcome, mutant) in outcomes.iter().zip(&all) {
+        if mutant["found_by"].is_null() && mutant["reason"].is_null() {
             report.text += &format!("\n# {}\n{}", outcome.drawn.line(), survivors::blank(&outcome.drawn));
         }
     }
-    report
+    Ok((all, report))
 }
 
 /// Counts by layer, and the score.
@@ -247,11 +271,13 @@ pub(crate) fn sums(all: &[Value]) -> Report {
         let of_it = || all.iter().filter(move |one| layer.is_none_or(|layer| one["layer"] == layer));
         let found = of_it().filter(|one| !one["found_by"].is_null()).count();
         let reason = |name: &str| of_it().filter(|one| one["reason"] == name).count();
-        let [equivalent, out, hole] = [Reason::Equivalent, Reason::OutOfReach, Reason::Hole].map(|r| reason(r.name()));
+        let [equivalent, out, hole] =
+            [Reason::Equivalent, Reason::OutOfReach, Reason::Hole].map(|r| reason(r.name()));
         let drawn = of_it().count();
         (drawn, found, equivalent, out, hole, drawn - found - equivalent - out - hole)
     };
-    let score = |found: usize, drawn: usize, equivalent: usize| found as f64 / (drawn - equivalent).max(1) as f64;
+    let score =
+        |found: usize, drawn: usize, equivalent: usize| found as f64 / (drawn - equivalent).max(1) as f64;
     let mut layers = serde_json::Map::new();
     let names = LAYERS.iter().map(|layer| Some(layer.name)).chain([None]);
     let mut total = (0.0, 0);
@@ -286,13 +312,14 @@ pub(crate) fn ci(seed: u64) -> Verdict {
     let plan = Plan { seed, count: CI_COUNT, limit: Some(CI_SUITES), ..Plan::default() };
     let report = prepare(&plan).and_then(|mut prepared| {
         let outcomes = prepared.run(&plan, &BTreeSet::new(), |_| Ok(()))?;
-        Ok(report(&outcomes, &survivors::read()?))
+        Ok(report(&outcomes)?.1)
     });
     match report {
         Err(why) => Verdict::Failed(why),
         Ok(report) => {
             println!("{}", report.text);
-            let note = format!("{:.0} % found, {} survivors unexplained", report.score * 100.0, report.unexplained);
+            let note =
+                format!("{:.0} % found, {} survivors unexplained", report.score * 100.0, report.unexplained);
             if report.score < 2.0 / 3.0 { Verdict::Failed(note) } else { Verdict::Passed(note) }
         }
     }
@@ -301,9 +328,4 @@ pub(crate) fn ci(seed: u64) -> Verdict {
 /// The plan of the evidence.
 pub(crate) fn evidence_plan(seed: u64, count: usize) -> Plan {
     Plan { seed, count, ..Plan::default() }
-}
-
-/// What is written of survivors.
-pub(crate) fn explained() -> Result<Vec<Explained>, String> {
-    survivors::read()
 }

@@ -6,7 +6,7 @@
 //! stays the same is not written again, so that cargo builds only what changed.
 
 use super::layers::{LAYERS, Tests};
-use super::rules::{Mutants, Rendered, mutants_of};
+use super::rules::{Mutants, Operator, Rendered, mutants_of};
 use crate::ci::cargo;
 use crate::host::{root, target_dir};
 use serde_json::Value;
@@ -214,7 +214,8 @@ impl Copy {
         let manifest = artifact["manifest_path"].as_str().unwrap_or_default();
         let package = Path::new(manifest).parent().and_then(Path::file_name).unwrap_or_default();
         let package = format!("flashweir-{}", package.to_string_lossy());
-        let is_lib = artifact["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"));
+        let is_lib =
+            artifact["target"]["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"));
         let target = if is_lib { "lib" } else { name };
         self.tests.insert((package, target.into()), program.into());
     }
@@ -241,12 +242,33 @@ impl Copy {
                 }
             }
         }
-        self.refused.extend(best.into_iter().flat_map(|(.., ids)| ids));
+        match best {
+            Some((.., ids)) => self.refused.extend(ids),
+            None => self.blame_between(spans, rendered),
+        }
+    }
+
+    /// What does not happen between the places of an error, such as the end of a borrow, is its cause.
+    fn blame_between(&mut self, spans: &[Value], rendered: &BTreeMap<&'static str, Rendered>) {
+        let path = spans.first().and_then(|span| span["file_name"].as_str()).unwrap_or_default();
+        let Some(file) = self.files.iter().find(|file| path.ends_with(file.path)) else { return };
+        let all = spans.iter().filter(|span| span["file_name"] == *path);
+        let numbers = |key: &'static str| all.clone().filter_map(move |span| span[key].as_u64());
+        let start = numbers("byte_start").min().unwrap_or(0) as usize;
+        let end = numbers("byte_end").max().unwrap_or(0) as usize;
+        for (place, mutants) in &rendered[file.path].places {
+            let skips = |at: &&usize| file.mutants.all[**at].operator == Operator::CallSkipped;
+            if start <= place.start && place.end <= end {
+                self.refused.extend(mutants.iter().filter(skips).map(|at| file.first + *at as u32));
+            }
+        }
     }
 
     /// Mutants that were refused before, while their files are the same, need no round of their own.
     fn recall(&mut self, path: &Path) {
-        let Ok(Ok(old)) = std::fs::read(path).map(|bytes| serde_json::from_slice::<Value>(&bytes)) else { return };
+        let Ok(Ok(old)) = std::fs::read(path).map(|bytes| serde_json::from_slice::<Value>(&bytes)) else {
+            return;
+        };
         for file in &self.files {
             let entry = &old[file.path];
             if entry["text"].as_u64() == Some(file.mutants.print()) {
@@ -261,8 +283,34 @@ impl Copy {
         for file in &self.files {
             let ids = file.first..file.first + file.mutants.all.len() as u32;
             let refused: Vec<u32> = self.refused.range(ids).map(|id| id - file.first).collect();
-            all.insert(file.path.into(), serde_json::json!({ "text": file.mutants.print(), "refused": refused }));
+            all.insert(
+                file.path.into(),
+                serde_json::json!({ "text": file.mutants.print(), "refused": refused }),
+            );
         }
         write(path, Value::Object(all).to_string().as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_a_layer_has_mutants_with_numbers_of_their_own() {
+        let files = find().expect("the files are there");
+        let mut next = 1;
+        for file in &files {
+            assert_eq!(file.first, next, "{}", file.path);
+            assert!(!file.mutants.all.is_empty(), "{} has no mutant", file.path);
+            next += file.mutants.all.len() as u32;
+        }
+    }
+
+    #[test]
+    fn the_manifest_of_this_workspace_takes_the_feature() {
+        let manifest = read(&root().join("Cargo.toml")).expect("it is there");
+        assert!(!manifest.contains("\"mutants\""), "no release has the feature");
+        assert!(with_feature(&manifest).expect("it has the lines").contains("features = [\"mutants\"]"));
     }
 }

@@ -40,7 +40,13 @@ impl Drawn {
         };
         let mutated = if mutated.is_empty() { "nothing".into() } else { short(mutated) };
         let place = format!("{}:{line}", self.file);
-        format!("{:>5} {:<12} {:<18} {place}  {} → {mutated}", self.id, self.layer, operator.name(), short(original))
+        format!(
+            "{:>5} {:<12} {:<18} {place}  {} → {mutated}",
+            self.id,
+            self.layer,
+            operator.name(),
+            short(original)
+        )
     }
 }
 

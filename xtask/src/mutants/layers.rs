@@ -189,7 +189,8 @@ fn file_cuts(format: &str) -> Vec<String> {
     let tools = ["fsck.f2fs", "e2fsck"].iter().all(|tool| on_path(tool));
     let fsck = if tools { " --fsck-every 500" } else { "" };
     let pairs = file_pairs::of_ci();
-    let pairs = pairs.iter().map(String::as_str).filter(is_of).map(|what| format!("crash files --quiet {what}"));
+    let pairs =
+        pairs.iter().map(String::as_str).filter(is_of).map(|what| format!("crash files --quiet {what}"));
     let campaigns = ci::FILE_CUTS.iter().copied().filter(is_of).map(|what| {
         let words = what.split(" --kernel-every").next().unwrap_or(what);
         format!("crash files --quiet{fsck} {words}")

@@ -107,8 +107,7 @@ pub(crate) struct Rendered {
 /// All mutants of the text of a file.
 pub(crate) fn mutants_of(text: &str) -> Result<Mutants, String> {
     let file = syn::parse_file(text).map_err(|error| error.to_string())?;
-    let mut finder =
-        Finder { text, context: Vec::new(), mutants: Vec::new(), sites: Vec::new() };
+    let mut finder = Finder { text, context: Vec::new(), mutants: Vec::new(), sites: Vec::new() };
     finder.visit_file(&file);
     let Finder { mutants, sites, .. } = finder;
     Ok(Mutants { text: text.into(), all: mutants, sites })
@@ -117,99 +116,46 @@ pub(crate) fn mutants_of(text: &str) -> Result<Mutants, String> {
 impl Mutants {
     /// A number that another text hardly has (FNV-1a).
     pub(crate) fn print(&self) -> u64 {
-        self.text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
-            (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        self.text
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
-    /// The text with the mutants in it that have an identity.
+    /// The text with the mutants in it that have a number.
     pub(crate) fn render(&self, id: impl Fn(usize) -> Option<u32>) -> Rendered {
-        let ask = |id: u32| format!("flashweir_core::mutant::is({id})");
-        // Before and after each site, and what of the text before is of one mutant alone.
-        let mut insertions: Vec<(usize, (u8, isize, isize), usize, String)> = Vec::new();
-        let mut alone: Vec<(usize, Range<usize>, usize)> = Vec::new();
-        for (at, site) in self.sites.iter().enumerate() {
-            let (mut before, mut after) = (String::new(), String::new());
-            match &site.shape {
-                Shape::Choice { yes, no } => {
-                    let yes = yes.and_then(&id).map(|id| format!("{} || ", ask(id)));
-                    let no = no.and_then(&id).map(|id| format!("!{} && ", ask(id)));
-                    if yes.is_some() || no.is_some() {
-                        before = format!("({}({}(", yes.unwrap_or_default(), no.unwrap_or_default());
-                        after = ")))".into();
-                    }
-                }
-                Shape::LetFalse(mutant) => {
-                    if let Some(id) = id(*mutant) {
-                        before = format!("!{} && ", ask(id));
-                    }
-                }
-                Shape::Flip(mutant) => {
-                    if let Some(id) = id(*mutant) {
-                        (before, after) = ("(".into(), format!(" ^ {})", ask(id)));
-                    }
-                }
-                Shape::Skip(mutant, ends) => {
-                    if let Some(id) = id(*mutant) {
-                        before = format!("if !{} {{ ", ask(id));
-                        after = if *ends { "; }".into() } else { " }".into() };
-                    }
-                }
-                Shape::Others(texts) | Shape::Orders(texts) => {
-                    let is_value = matches!(site.shape, Shape::Others(_));
-                    for (mutant, text) in texts {
-                        let Some(id) = id(*mutant) else { continue };
-                        let from = before.len();
-                        before += &format!("if {} {{ {text} }} else ", ask(id));
-                        alone.push((at, from..before.len(), *mutant));
-                    }
-                    if !before.is_empty() {
-                        if is_value {
-                            before.insert(0, '(');
-                        }
-                        before += "{ ";
-                        after = if is_value { " })".into() } else { " }".into() };
-                    }
-                }
-                Shape::Answers(answers) => {
-                    for (mutant, answer) in answers {
-                        let Some(id) = id(*mutant) else { continue };
-                        before += &format!(" if {} {{ return {answer}; }}", ask(id));
-                    }
-                }
-            }
-            if before.is_empty() && after.is_empty() {
-                continue;
-            }
-            let (start, end, at_signed) = (site.range.start, site.range.end, at as isize);
+        let written: Vec<Around> = self.sites.iter().map(|site| Around::of(&site.shape, &id)).collect();
+        let mut ends = Vec::new();
+        for (at, site) in self.sites.iter().enumerate().filter(|(at, _)| !written[*at].before.is_empty()) {
+            let (start, end, order) = (site.range.start, site.range.end, at as isize);
             // At one place: ends first, inner before outer; then beginnings, outer before inner.
-            insertions.push((end, (0, -(start as isize), -at_signed), at, after));
-            insertions.push((start, (1, -(end as isize), at_signed), at, before));
+            ends.push((end, false, -(start as isize), -order, at));
+            ends.push((start, true, -(end as isize), order, at));
         }
-        insertions.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        ends.sort_unstable();
         let mut out = Rendered::default();
         let mut began: Vec<Option<usize>> = vec![None; self.sites.len()];
         let mut from = 0;
-        for (position, (is_start, ..), at, inserted) in insertions {
+        for (position, is_start, .., at) in ends {
             out.text += &self.text[from..position];
             from = position;
-            if is_start == 1 {
-                began[at] = Some(out.text.len());
+            if is_start {
+                let start = out.text.len();
+                began[at] = Some(start);
+                out.text += &written[at].before;
+                for (range, mutant) in &written[at].alone {
+                    out.places.push((start + range.start..start + range.end, vec![*mutant]));
+                }
+                continue;
             }
-            out.text += &inserted;
-            if is_start == 0 {
-                // A site of no length ends where it begins, and is seen to end first.
-                let start = began[at].unwrap_or(out.text.len());
-                let mutants = self.mutants_at(at).into_iter().filter(|mutant| id(*mutant).is_some()).collect();
-                let length = if self.sites[at].range.is_empty() { 400 } else { 0 };
-                out.places.push((start..out.text.len() + length, mutants));
+            out.text += &written[at].after;
+            // A site of no length has no more than what is before it, and its end is seen first.
+            if let Some(start) = began[at] {
+                let has_number = |mutant: &usize| id(*mutant).is_some();
+                let mutants = self.mutants_at(at).into_iter().filter(has_number).collect();
+                out.places.push((start..out.text.len(), mutants));
             }
         }
         out.text += &self.text[from..];
-        for (at, range, mutant) in alone {
-            let start = began[at].expect("it was written");
-            out.places.push((start + range.start..start + range.end, vec![mutant]));
-        }
         out
     }
 
@@ -220,6 +166,72 @@ impl Mutants {
             Shape::Others(texts) | Shape::Orders(texts) => texts.iter().map(|(mutant, _)| *mutant).collect(),
             Shape::Answers(answers) => answers.iter().map(|(mutant, _)| *mutant).collect(),
         }
+    }
+}
+
+/// What is written before and after a site.
+#[derive(Debug, Default)]
+struct Around {
+    before: String,
+    after: String,
+    /// What of the text before is of one mutant alone.
+    alone: Vec<(Range<usize>, usize)>,
+}
+
+impl Around {
+    fn of(shape: &Shape, id: impl Fn(usize) -> Option<u32>) -> Self {
+        let is = |mutant: usize| Some(format!("flashweir_core::mutant::is({})", id(mutant)?));
+        let mut around = Self::default();
+        let Self { before, after, alone } = &mut around;
+        match shape {
+            Shape::Choice { yes, no } => {
+                let yes = yes.and_then(is).map(|is| format!("{is} || "));
+                let no = no.and_then(is).map(|is| format!("!{is} && "));
+                if yes.is_some() || no.is_some() {
+                    *before = format!("({}({}(", yes.unwrap_or_default(), no.unwrap_or_default());
+                    *after = ")))".into();
+                }
+            }
+            Shape::LetFalse(mutant) => {
+                *before = is(*mutant).map(|is| format!("!{is} && ")).unwrap_or_default()
+            }
+            Shape::Flip(mutant) => {
+                if let Some(is) = is(*mutant) {
+                    (*before, *after) = ("(".into(), format!(" ^ {is})"));
+                }
+            }
+            Shape::Skip(mutant, ends) => {
+                if let Some(is) = is(*mutant) {
+                    *before = format!("if !{is} {{ ");
+                    *after = if *ends { "; }" } else { " }" }.into();
+                }
+            }
+            Shape::Others(texts) | Shape::Orders(texts) => {
+                let (begin, end) = if matches!(shape, Shape::Others(_)) { ("(", " })") } else { ("", " }") };
+                for (mutant, text) in texts {
+                    let Some(is) = is(*mutant) else { continue };
+                    if before.is_empty() {
+                        *before += begin;
+                    }
+                    let from = before.len();
+                    *before += &format!("if {is} {{ {text} }} else ");
+                    alone.push((from..before.len(), *mutant));
+                }
+                if !before.is_empty() {
+                    *before += "{ ";
+                    *after = end.into();
+                }
+            }
+            Shape::Answers(answers) => {
+                for (mutant, answer) in answers {
+                    let Some(is) = is(*mutant) else { continue };
+                    let from = before.len();
+                    *before += &format!(" if {is} {{ return {answer}; }}");
+                    alone.push((from..before.len(), *mutant));
+                }
+            }
+        }
+        around
     }
 }
 
@@ -328,7 +340,8 @@ fn is_for_tests(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| {
         let path = attr.path();
         path.is_ident("test")
-            || path.is_ident("cfg") && matches!(&attr.meta, syn::Meta::List(list) if list.tokens.to_string().contains("test"))
+            || path.is_ident("cfg")
+                && matches!(&attr.meta, syn::Meta::List(list) if list.tokens.to_string().contains("test"))
     })
 }
 
@@ -350,7 +363,13 @@ impl<'a> Finder<'a> {
         let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let line = self.text[..at.start].matches('\n').count() + 1;
         let function = self.context.join("::");
-        self.mutants.push(Mutant { operator, function, line, original: flat(original), mutated: flat(mutated) });
+        self.mutants.push(Mutant {
+            operator,
+            function,
+            line,
+            original: flat(original),
+            mutated: flat(mutated),
+        });
         self.mutants.len() - 1
     }
 
@@ -362,7 +381,8 @@ impl<'a> Finder<'a> {
     fn condition(&mut self, cond: &Expr, may_hold_always: bool) {
         let range = range(cond);
         let text = self.slice(&range);
-        let is_chain = matches!(cond, Expr::Binary(binary) if matches!(binary.op, BinOp::And(_) | BinOp::Or(_)));
+        let is_chain =
+            matches!(cond, Expr::Binary(binary) if matches!(binary.op, BinOp::And(_) | BinOp::Or(_)));
         if has_let(cond) {
             if !no_part(text) {
                 let mutant = self.add(Operator::ConditionFalse, &range, text, "false");
@@ -573,7 +593,11 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
         const NO_TRAITS: [&str; 4] = ["Debug", "Display", "Error", "Default"];
-        let of = item.trait_.as_ref().and_then(|(path, _)| path.segments.last()).map(|last| last.ident.to_string());
+        let of = item
+            .trait_
+            .as_ref()
+            .and_then(|(path, _)| path.segments.last())
+            .map(|last| last.ident.to_string());
         if is_for_tests(&item.attrs) || of.is_some_and(|of| NO_TRAITS.contains(&of.as_str())) {
             return;
         }
@@ -705,3 +729,100 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+struct Log { next: u32, is_open: bool }
+impl Log {
+    const EMPTY: bool = false;
+    async fn push(&mut self, upto: u32) {
+        if self.is_open && upto > self.next {
+            self.write(upto).await;
+            self.metrics.pushes += 1;
+            self.next = upto.min(9);
+            self.wait().await;
+        }
+        while let Some(one) = self.pop() { self.free(one) }
+        match upto {
+            0 if self.is_full() => self.wrap(),
+            _ => {}
+        }
+    }
+    fn is_full(&self) -> bool {
+        self.next + 1 >= 8 || self.has_planted(PlantedBug::Full)
+    }
+    fn open(&mut self) -> Option<u32> {
+        debug_assert!(self.next < 1 && true);
+        self.is_open = true;
+        Some(self.next)
+    }
+}
+#[cfg(test)]
+mod tests { fn none() -> bool { true && false } }
+"#;
+
+    fn found() -> Vec<String> {
+        let mutants = mutants_of(TEXT).expect("it parses");
+        let line =
+            |m: &Mutant| format!("{} {}: {} → {}", m.function, m.operator.name(), m.original, m.mutated);
+        mutants.all.iter().map(line).collect()
+    }
+
+    #[test]
+    fn each_operator_finds_its_sites_and_nothing_else() {
+        let chain = "self.is_open && upto > self.next";
+        let push = [
+            "condition-true: CHAIN → true",
+            "condition-false: CHAIN → false",
+            "operand-dropped: self.is_open in CHAIN → true",
+            "operand-dropped: upto > self.next in CHAIN → true",
+            "off-by-one: upto > self.next → upto >= self.next",
+            "order-swapped: self.next = upto.min(9); self.wait().await; → self.wait().await; self.next = upto.min(9);",
+            "call-skipped: self.write(upto).await; → ",
+            "assignment-skipped: self.next = upto.min(9); → ",
+            "extreme-swapped: upto.min(9) → upto.max(9)",
+            "call-skipped: self.wait().await; → ",
+            "condition-false: let Some(one) = self.pop() → false",
+            "call-skipped: self.free(one) → ",
+            "condition-true: self.is_full() → true",
+            "condition-false: self.is_full() → false",
+            "call-skipped: self.wrap() → ",
+        ];
+        // Metrics are no part of a promise, so nothing changes places with them.
+        let push = push.iter().map(|one| format!("Log::push {}", one.replace("CHAIN", chain)));
+        let full = "self.next + 1 >= 8 || self.has_planted(PlantedBug::Full)";
+        let is_full = [
+            format!("answer-true: {{ {full} }} → {{ return true; }}"),
+            format!("answer-false: {{ {full} }} → {{ return false; }}"),
+            format!("operand-dropped: self.next + 1 >= 8 in {full} → false"),
+            "off-by-one: self.next + 1 >= 8 → self.next + 1 > 8".into(),
+            "off-by-one: self.next + 1 → self.next".into(),
+        ];
+        let is_full = is_full.into_iter().map(|one| format!("Log::is_full {one}"));
+        let open = [
+            "assignment-skipped: self.is_open = true; → ",
+            "literal-flipped: true in self.is_open = true; → false",
+            "value-dropped: Some(self.next) → None",
+        ];
+        let open = open.into_iter().map(|one| format!("Log::open {one}"));
+        assert_eq!(found(), push.chain(is_full).chain(open).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn without_its_insertions_the_text_is_what_it_was() {
+        let mutants = mutants_of(TEXT).expect("it parses");
+        assert_eq!(mutants.render(|_| None).text, TEXT);
+        let all = mutants.render(|at| Some(at as u32 + 1));
+        syn::parse_file(&all.text).expect("it parses with all mutants");
+        for id in 1..=mutants.all.len() {
+            let question = format!("mutant::is({id})");
+            assert_eq!(all.text.matches(&question).count(), 1, "{id} in {}", all.text);
+            let at = all.text.find(&question).expect("it is there");
+            let is_of =
+                |(place, ids): &&(Range<usize>, Vec<usize>)| place.contains(&at) && ids.contains(&(id - 1));
+            assert!(all.places.iter().any(|place| is_of(&place)), "{id} has a place");
+        }
+    }
+}

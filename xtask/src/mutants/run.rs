@@ -54,7 +54,12 @@ enum End {
 }
 
 /// Runs all suites of these layers without a mutant. With a limit, of each layer only as many as take so long.
-pub(crate) fn baselines(copy: &Copy, seed: u64, layers: &[&str], limit: Option<Duration>) -> Result<BTreeMap<&'static str, Vec<Baseline>>, String> {
+pub(crate) fn baselines(
+    copy: &Copy,
+    seed: u64,
+    layers: &[&str],
+    limit: Option<Duration>,
+) -> Result<BTreeMap<&'static str, Vec<Baseline>>, String> {
     let mut of_layers = BTreeMap::new();
     let mut known: Vec<Baseline> = Vec::new();
     for layer in LAYERS.iter().filter(|layer| layers.contains(&layer.name)) {
@@ -64,7 +69,8 @@ pub(crate) fn baselines(copy: &Copy, seed: u64, layers: &[&str], limit: Option<D
         while !suites.is_empty() && limit.is_none_or(|limit| spent < limit) {
             // As many at once as run at once.
             let some: Vec<Suite> = suites.drain(..suites.len().min(JOBS)).collect();
-            let new: Vec<&Suite> = some.iter().filter(|suite| !known.iter().any(|one| one.suite == **suite)).collect();
+            let new: Vec<&Suite> =
+                some.iter().filter(|suite| !known.iter().any(|one| one.suite == **suite)).collect();
             let ran = in_parallel(&new, |worker, suite| baseline(copy, seed, worker, suite));
             for one in ran {
                 known.push(one?);
@@ -115,7 +121,13 @@ pub(crate) fn try_all(
     all.into_iter().collect()
 }
 
-fn try_one(copy: &Copy, seed: u64, worker: usize, suites: &[Baseline], drawn: &Drawn) -> Result<Outcome, String> {
+fn try_one(
+    copy: &Copy,
+    seed: u64,
+    worker: usize,
+    suites: &[Baseline],
+    drawn: &Drawn,
+) -> Result<Outcome, String> {
     let begin = Instant::now();
     let mut killed = None;
     let reaching: Vec<&Baseline> = suites.iter().filter(|suite| suite.reached.contains(&drawn.id)).collect();
@@ -181,7 +193,8 @@ fn ended(mut command: Command, worker: usize, limit: Duration) -> Result<End, St
     if status.success() {
         return Ok(End::Passed);
     }
-    let text = std::fs::read(&said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let text =
+        std::fs::read(&said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     Ok(End::Failed(format!("{status}: {}", telling(&text))))
 }
 
@@ -198,7 +211,10 @@ fn telling(text: &str) -> String {
 }
 
 /// Does the work of a list, so many at once; answers in its order. After an error no more is begun.
-fn in_parallel<T: Sync, R: Send>(list: &[&T], work: impl Fn(usize, &T) -> Result<R, String> + Sync) -> Vec<Result<R, String>> {
+fn in_parallel<T: Sync, R: Send>(
+    list: &[&T],
+    work: impl Fn(usize, &T) -> Result<R, String> + Sync,
+) -> Vec<Result<R, String>> {
     let next = Mutex::new(0);
     let answers: Mutex<Vec<Option<Result<R, String>>>> = Mutex::new(list.iter().map(|_| None).collect());
     thread::scope(|scope| {

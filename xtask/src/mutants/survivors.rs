@@ -31,6 +31,9 @@ impl Reason {
     }
 }
 
+/// What a mutant is told by, as [`Drawn::key`] says it.
+const KEYS: [&str; 5] = ["file", "function", "operator", "original", "mutated"];
+
 /// An explained survivor.
 #[derive(Debug)]
 pub(crate) struct Explained {
@@ -45,12 +48,19 @@ pub(crate) fn read() -> Result<Vec<Explained>, String> {
     let text = std::fs::read_to_string(root().join(FILE)).map_err(|error| format!("{FILE}: {error}"))?;
     let table: Table = text.parse().map_err(|error| format!("{FILE}: {error}"))?;
     let entries = table.get("survivor").and_then(Value::as_array).into_iter().flatten();
-    entries.enumerate().map(|(at, entry)| explained(entry).map_err(|error| format!("{FILE}: entry {}: {error}", at + 1))).collect()
+    entries
+        .enumerate()
+        .map(|(at, entry)| explained(entry).map_err(|error| format!("{FILE}: entry {}: {error}", at + 1)))
+        .collect()
 }
 
 fn explained(entry: &Value) -> Result<Explained, String> {
     let word = |key: &str| {
-        entry.get(key).and_then(Value::as_str).map(String::from).ok_or_else(|| format!("expected a text `{key}`"))
+        entry
+            .get(key)
+            .and_then(Value::as_str)
+            .map(String::from)
+            .ok_or_else(|| format!("expected a text `{key}`"))
     };
     let given = word("reason")?;
     let reason = Reason::ALL.iter().find(|(_, name)| *name == given);
@@ -58,21 +68,22 @@ fn explained(entry: &Value) -> Result<Explained, String> {
     let reason = reason.ok_or_else(|| format!("reason = {given:?}: expected one of {known}"))?.0;
     let nth = entry.get("nth").map_or(Some(1), Value::as_integer).and_then(|nth| usize::try_from(nth).ok());
     let nth = nth.ok_or("nth: expected a number from 1")?;
-    let key = [word("file")?, word("function")?, word("operator")?, word("original")?, word("mutated")?];
+    let [file, function, operator, original, mutated] = KEYS.map(word);
+    let key = [file?, function?, operator?, original?, mutated?];
     Ok(Explained { key, nth, reason, why: word("why")? })
 }
 
 impl Explained {
-    pub(crate) fn is_of(&self, drawn: &Drawn) -> bool {
-        self.key == drawn.key() && self.nth == drawn.nth
+    /// Whether it is of this mutant, as the JSON has it.
+    pub(crate) fn is_of(&self, mutant: &serde_json::Value) -> bool {
+        KEYS.iter().zip(&self.key).all(|(key, text)| mutant[*key] == **text) && mutant["nth"] == self.nth
     }
 }
 
 /// The entry that somebody has to complete.
 pub(crate) fn blank(drawn: &Drawn) -> String {
-    let keys = ["file", "function", "operator", "original", "mutated"];
     let mut table = Table::new();
-    for (key, text) in keys.into_iter().zip(drawn.key()) {
+    for (key, text) in KEYS.into_iter().zip(drawn.key()) {
         table.insert(key.into(), Value::String(text));
     }
     if drawn.nth > 1 {
