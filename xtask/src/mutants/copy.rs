@@ -139,18 +139,18 @@ impl Copy {
             let mut errors = Vec::new();
             copy.cargo(seed, &["build", "--bin", "weir"], &mut errors)?;
             if errors.is_empty() && !packages.is_empty() {
-                let mut what = vec!["test", "--no-run", "--lib", "--tests"];
+                let mut what = vec!["build", "--tests"];
                 packages.iter().for_each(|package| what.extend(["--package", package]));
                 copy.cargo(seed, &what, &mut errors)?;
             }
             if errors.is_empty() {
-                copy.remember(&remembered)?;
                 return Ok(copy);
             }
             let before = copy.refused.len();
             for error in &errors {
                 copy.blame(error, &rendered);
             }
+            copy.remember(&remembered)?;
             let (more, errors_len) = (copy.refused.len() - before, errors.len());
             println!("   round {round}: {errors_len} errors, {more} mutants left out");
             if more == 0 {
