@@ -124,6 +124,26 @@ fn with_feature(manifest: &str) -> Result<String, String> {
     Ok(manifest.replace(plain, with).replace(lints, "[workspace.lints.rust]\nwarnings = \"allow\"\n"))
 }
 
+/// What cargo builds: the program, unit tests, integration tests, and no other tests than those of suites.
+fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
+    let mut builds = vec![vec!["build", "--keep-going", "--bin", "weir"]];
+    for is_lib in [true, false] {
+        let of_it = tests.iter().filter(|tests| (tests.target == "lib") == is_lib);
+        let packages: BTreeSet<&str> = of_it.clone().map(|tests| tests.package).collect();
+        let targets: BTreeSet<&str> = of_it.map(|tests| tests.target).filter(|_| !is_lib).collect();
+        if !packages.is_empty() {
+            let mut what = vec!["test", "--no-run", "--no-fail-fast"];
+            what.extend(is_lib.then_some("--lib"));
+            what.extend(targets.into_iter().flat_map(|target| ["--test", target]));
+            // With the program's package, dependencies have the features that they have in the program, and are built once.
+            let packages = packages.into_iter().chain(["flashweir-cli"]);
+            what.extend(packages.flat_map(|package| ["--package", package]));
+            builds.push(what);
+        }
+    }
+    builds
+}
+
 impl Copy {
     /// Writes the copy and builds it, with the tests that are named, until the compiler takes it.
     pub(crate) fn build(files: Vec<File>, seed: u64, tests: &[Tests]) -> Result<Self, String> {
@@ -131,17 +151,14 @@ impl Copy {
         let remembered = dir().join("refused.json");
         let mut copy = Self { files, refused: BTreeSet::new(), weir: PathBuf::new(), tests: BTreeMap::new() };
         copy.recall(&remembered);
-        let mut packages: Vec<&str> = tests.iter().map(|tests| tests.package).collect();
-        packages.sort_unstable();
-        packages.dedup();
+        let builds = builds(tests);
         for round in 1..=ROUNDS_MAX {
             let rendered = copy.render()?;
             let mut errors = Vec::new();
-            copy.cargo(seed, &["build", "--bin", "weir"], &mut errors)?;
-            if errors.is_empty() && !packages.is_empty() {
-                let mut what = vec!["build", "--tests"];
-                packages.iter().for_each(|package| what.extend(["--package", package]));
-                copy.cargo(seed, &what, &mut errors)?;
+            for what in &builds {
+                if errors.is_empty() {
+                    copy.cargo(seed, what, &mut errors)?;
+                }
             }
             if errors.is_empty() {
                 return Ok(copy);
@@ -177,10 +194,10 @@ impl Copy {
     }
 
     /// Runs cargo in the copy; notes the programs, gathers errors of the compiler.
-    fn cargo(&mut self, seed: u64, what: &[&str], errors: &mut Vec<Value>) -> Result<(), String> {
+    fn cargo(&mut self, seed: u64, what: &[&'static str], errors: &mut Vec<Value>) -> Result<(), String> {
         let mut command = cargo(seed);
         command.current_dir(source()).args(what);
-        command.args(["--release", "--locked", "--keep-going", "--quiet", "--message-format", "json"]);
+        command.args(["--release", "--locked", "--quiet", "--message-format", "json"]);
         // What it has in common with the checkout, all that is not ours, is built once.
         command.env("CARGO_TARGET_DIR", dir().join("target")).env("CARGO_BUILD_BUILD_DIR", target_dir());
         let output = command.output().map_err(|error| format!("cargo: {error}"))?;
