@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Nobody asked yet.
@@ -22,8 +22,14 @@ const LISTED: u32 = u32::MAX - 1;
 /// The number of the active mutant; 0 is none.
 static ACTIVE: AtomicU32 = AtomicU32::new(UNREAD);
 
-/// Where the numbers go, and those that are there.
-static REACHED: Mutex<Option<(File, Vec<bool>)>> = Mutex::new(None);
+/// Where the numbers go.
+static LIST: Mutex<Option<File>> = Mutex::new(None);
+
+/// More mutants than there are.
+const NUMBERS: usize = 1 << 15;
+
+/// Those that are there.
+static REACHED: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS];
 
 /// Whether this mutant is the active one.
 #[inline(always)]
@@ -39,28 +45,23 @@ fn is_slowly(id: u32) -> bool {
         read();
     }
     let active = ACTIVE.load(Ordering::Relaxed);
-    if active == LISTED {
-        let mut reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
-        let (file, numbers) = reached.as_mut().expect("a list has a file");
-        let at = id as usize;
-        if numbers.len() <= at {
-            numbers.resize(at + 1, false);
-        }
-        if !std::mem::replace(&mut numbers[at], true) {
-            writeln!(file, "{id}").expect("the list of mutants is written");
+    if active == LISTED && !REACHED[id as usize].load(Ordering::Relaxed) {
+        let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+        if !REACHED[id as usize].swap(true, Ordering::Relaxed) {
+            writeln!(list.as_mut().expect("a list has a file"), "{id}").expect("the list of mutants is written");
         }
     }
     active == id
 }
 
 fn read() {
-    let mut reached = REACHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
     if ACTIVE.load(Ordering::Relaxed) != UNREAD {
         return;
     }
     let mut active = std::env::var("FLASHWEIR_MUTANT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     if let Some(path) = std::env::var_os("FLASHWEIR_MUTANTS_REACHED") {
-        *reached = Some((File::create(path).expect("the list of mutants is created"), Vec::new()));
+        *list = Some(File::create(path).expect("the list of mutants is created"));
         active = LISTED;
     }
     ACTIVE.store(active, Ordering::Relaxed);

@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What `flashweir_core::mutant` counts to.
+const NUMBERS: u32 = 1 << 15;
+
 /// More rounds than that are no progress.
 const ROUNDS_MAX: usize = 40;
 
@@ -60,6 +63,9 @@ pub(crate) fn find() -> Result<Vec<File>, String> {
             files.push(File { layer: layer.name, path, first, mutants });
             first += count;
         }
+    }
+    if first > NUMBERS {
+        return Err(format!("there are {first} mutants: `flashweir_core::mutant` counts below {NUMBERS}"));
     }
     Ok(files)
 }

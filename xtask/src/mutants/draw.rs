@@ -72,7 +72,7 @@ pub(crate) fn all(files: &[File], refused: &BTreeSet<u32>) -> Vec<Drawn> {
 pub(crate) fn draw(all: &[Drawn], layers: &[&str], seed: u64, count: usize) -> Vec<Drawn> {
     let mut queues: Vec<VecDeque<&Drawn>> = Vec::new();
     for (at, layer) in LAYERS.iter().enumerate().filter(|(_, layer)| layers.contains(&layer.name)) {
-        let mut random = Random(seed.wrapping_mul(LAYERS.len() as u64).wrapping_add(at as u64));
+        let mut random = Random::new(seed.wrapping_mul(LAYERS.len() as u64).wrapping_add(at as u64));
         let of_operator = |operator: Operator, random: &mut Random| {
             let mut of_it: Vec<&Drawn> = all
                 .iter()
@@ -100,9 +100,14 @@ pub(crate) fn draw(all: &[Drawn], layers: &[&str], seed: u64, count: usize) -> V
 }
 
 /// SplitMix64.
-struct Random(u64);
+#[derive(Debug)]
+pub(crate) struct Random(u64);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -111,7 +116,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn shuffle<T>(&mut self, list: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, list: &mut [T]) {
         for at in (1..list.len()).rev() {
             list.swap(at, (self.next() % (at as u64 + 1)) as usize);
         }

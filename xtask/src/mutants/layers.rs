@@ -75,7 +75,12 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/host/src/epochs.rs",
             "crates/host/src/overlap.rs",
         ],
-        tests: &[tests("flashweir-host", "lib", ""), tests("flashweir-lab", "it", "ordered_stack")],
+        tests: &[
+            tests("flashweir-host", "lib", "tests::programs"),
+            tests("flashweir-host", "lib", "tests::waiting"),
+            tests("flashweir-host", "lib", ""),
+            tests("flashweir-lab", "it", "ordered_stack"),
+        ],
         cuts: Vec::new,
     },
     Layer {

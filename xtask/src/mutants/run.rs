@@ -8,8 +8,8 @@
 //! Deliberately absent: any notion of why a suite fails; an exit code other than 0 is what CI would see.
 
 use super::copy::{Copy, dir, source};
-use super::draw::Drawn;
-use super::layers::{LAYERS, Suite};
+use super::draw::{Drawn, Random};
+use super::layers::{LAYERS, Layer, Suite};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -51,57 +51,77 @@ pub(crate) struct Outcome {
 enum End {
     Passed,
     Failed(String),
+    /// It was ended at its limit.
+    Late(String),
 }
 
-/// Runs all suites of these layers without a mutant. With a limit, of each layer only as many as take so long.
+/// Runs all suites of these layers without a mutant. With a limit, of each layer only as many as take so long, drawn by the seed; one
+/// that takes longer by itself is left out.
 pub(crate) fn baselines(
     copy: &Copy,
     seed: u64,
     layers: &[&str],
     limit: Option<Duration>,
 ) -> Result<BTreeMap<&'static str, Vec<Baseline>>, String> {
-    let mut of_layers = BTreeMap::new();
-    let mut known: Vec<Baseline> = Vec::new();
-    for layer in LAYERS.iter().filter(|layer| layers.contains(&layer.name)) {
+    let known: Mutex<Vec<Baseline>> = Mutex::new(Vec::new());
+    let layers: Vec<&Layer> = LAYERS.iter().filter(|layer| layers.contains(&layer.name)).collect();
+    let ran = in_parallel(&layers, |worker, layer| {
         let mut suites = layer.suites();
+        if limit.is_some() {
+            Random::new(seed).shuffle(&mut suites);
+            // The short ones of them.
+            suites.sort_by_key(|suite| matches!(suite, Suite::Weir(_)));
+        }
         let mut chosen: Vec<Baseline> = Vec::new();
-        let mut spent = Duration::ZERO;
-        while !suites.is_empty() && limit.is_none_or(|limit| spent < limit) {
-            // As many at once as run at once.
-            let some: Vec<Suite> = suites.drain(..suites.len().min(JOBS)).collect();
-            let new: Vec<&Suite> =
-                some.iter().filter(|suite| !known.iter().any(|one| one.suite == **suite)).collect();
-            let ran = in_parallel(&new, |worker, suite| baseline(copy, seed, worker, suite));
-            for one in ran {
-                known.push(one?);
-            }
-            for suite in some {
-                let one = known.iter().find(|one| one.suite == suite).expect("it has run").clone();
-                spent += one.time;
-                chosen.push(one);
+        let mut left = limit;
+        for suite in suites {
+            let before = known.lock().expect(CALM).iter().find(|one| one.suite == suite).cloned();
+            let one = match before {
+                Some(one) => Some(one),
+                None => baseline(copy, seed, worker, &suite, left)?,
+            };
+            let Some(one) = one else { continue };
+            left = left.map(|left| left.saturating_sub(one.time));
+            known.lock().expect(CALM).push(one.clone());
+            chosen.push(one);
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
             }
         }
         chosen.sort_by_key(|one| one.time);
         let seconds = chosen.iter().map(|one| one.time.as_secs_f64()).sum::<f64>();
         println!("   {}: {} suites pass without a mutant, {seconds:.0} s", layer.name, chosen.len());
-        of_layers.insert(layer.name, chosen);
-    }
-    Ok(of_layers)
+        Ok((layer.name, chosen))
+    });
+    ran.into_iter().collect()
 }
 
-fn baseline(copy: &Copy, seed: u64, worker: usize, suite: &Suite) -> Result<Baseline, String> {
+/// Nothing that holds a lock here may panic.
+const CALM: &str = "no one panics with a lock";
+
+/// Runs a suite without a mutant; with a limit one that is over it is none.
+fn baseline(
+    copy: &Copy,
+    seed: u64,
+    worker: usize,
+    suite: &Suite,
+    limit: Option<Duration>,
+) -> Result<Option<Baseline>, String> {
     let list = dir().join(format!("reached-{worker}"));
     let _ = std::fs::remove_file(&list);
     let mut command = command(copy, seed, suite)?;
     command.env("FLASHWEIR_MUTANTS_REACHED", &list);
     let begin = Instant::now();
-    let limit = Duration::from_secs(3600);
-    if let End::Failed(why) = ended(command, worker, limit)? {
-        return Err(format!("without a mutant, {} fails: {why}", suite.name()));
+    match ended(command, worker, limit.unwrap_or(Duration::from_secs(3600)))? {
+        End::Late(_) if limit.is_some() => return Ok(None),
+        End::Late(why) | End::Failed(why) => {
+            return Err(format!("without a mutant, {} fails: {why}", suite.name()));
+        }
+        End::Passed => {}
     }
     let text = std::fs::read_to_string(&list).unwrap_or_default();
     let reached = text.lines().filter_map(|line| line.parse().ok()).collect();
-    Ok(Baseline { suite: suite.clone(), time: begin.elapsed(), reached })
+    Ok(Some(Baseline { suite: suite.clone(), time: begin.elapsed(), reached }))
 }
 
 /// Tries each mutant; `told` hears of each as it ends.
@@ -115,7 +135,7 @@ pub(crate) fn try_all(
     let told = Mutex::new(told);
     let all = in_parallel(&mutants.iter().collect::<Vec<_>>(), |worker, drawn| {
         let outcome = try_one(copy, seed, worker, &baselines[drawn.layer], drawn)?;
-        (told.lock().expect("no one panics while telling"))(&outcome)?;
+        (told.lock().expect(CALM))(&outcome)?;
         Ok(outcome)
     });
     all.into_iter().collect()
@@ -134,7 +154,8 @@ fn try_one(
     for baseline in &reaching {
         let mut command = command(copy, seed, &baseline.suite)?;
         command.env("FLASHWEIR_MUTANT", drawn.id.to_string());
-        if let End::Failed(why) = ended(command, worker, baseline.time * HANG_TIMES + HANG)? {
+        if let End::Failed(why) | End::Late(why) = ended(command, worker, baseline.time * HANG_TIMES + HANG)?
+        {
             killed = Some((baseline.suite.name(), why));
             break;
         }
@@ -185,7 +206,7 @@ fn ended(mut command: Command, worker: usize, limit: Duration) -> Result<End, St
             None if begin.elapsed() > limit => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Ok(End::Failed(format!("hangs: no end after {:.0} s", limit.as_secs_f64())));
+                return Ok(End::Late(format!("hangs: no end after {:.0} s", limit.as_secs_f64())));
             }
             None => thread::sleep(Duration::from_millis(10)),
         }
@@ -223,16 +244,16 @@ fn in_parallel<T: Sync, R: Send>(
             scope.spawn(move || {
                 loop {
                     let at = {
-                        let mut next = next.lock().expect("no one panics here");
+                        let mut next = next.lock().expect(CALM);
                         *next += 1;
                         *next - 1
                     };
                     let Some(one) = list.get(at) else { return };
                     let answer = work(worker, one);
                     if answer.is_err() {
-                        *next.lock().expect("no one panics here") = list.len();
+                        *next.lock().expect(CALM) = list.len();
                     }
-                    answers.lock().expect("no one panics here")[at] = Some(answer);
+                    answers.lock().expect(CALM)[at] = Some(answer);
                 }
             });
         }
