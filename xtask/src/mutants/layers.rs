@@ -92,7 +92,11 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/fs/src/vfs/sync.rs",
             "crates/fs/src/vfs/writeback.rs",
         ],
-        tests: FS_TESTS,
+        tests: &[
+            tests("flashweir-fs", "lib", "vfs"),
+            tests("flashweir-fs", "vfs", "writeback"),
+            tests("flashweir-fs", "vfs", ""),
+        ],
         cuts: || file_cuts(""),
     },
     Layer {
@@ -112,7 +116,11 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/fs/src/ext4/write/state.rs",
             "crates/fs/src/ext4/write/sync.rs",
         ],
-        tests: FS_TESTS,
+        tests: &[
+            tests("flashweir-fs", "lib", "ext4::volume_tests"),
+            tests("flashweir-fs", "lib", "ext4::write"),
+            tests("flashweir-fs", "vfs", "ext4"),
+        ],
         cuts: || file_cuts("ext4"),
     },
     Layer {
@@ -129,7 +137,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/fs/src/f2fs/write/space.rs",
             "crates/fs/src/f2fs/write/state.rs",
         ],
-        tests: FS_TESTS,
+        tests: &[tests("flashweir-fs", "lib", "f2fs"), tests("flashweir-fs", "vfs", "f2fs")],
         cuts: || file_cuts("f2fs"),
     },
     Layer {
@@ -164,8 +172,6 @@ pub(crate) const LAYERS: [Layer; 7] = [
         cuts: || ci::SQLITE_CUTS.map(|what| format!("crash sqlite --quiet {what}")).to_vec(),
     },
 ];
-
-const FS_TESTS: &[Tests] = &[tests("flashweir-fs", "lib", ""), tests("flashweir-fs", "vfs", "")];
 
 const fn tests(package: &'static str, target: &'static str, filter: &'static str) -> Tests {
     Tests { package, target, filter }

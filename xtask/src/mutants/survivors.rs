@@ -94,3 +94,30 @@ pub(crate) fn blank(drawn: &Drawn) -> String {
     }
     format!("[[survivor]]\n{table}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutants::{copy, draw};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_entry_is_complete_and_of_a_mutant_that_exists() {
+        let all = draw::all(&copy::find().expect("the files are there"), &BTreeSet::new());
+        let explained = read().expect("the file is there");
+        assert!(!explained.is_empty());
+        for entry in &explained {
+            assert!(entry.why.len() > 20, "{:?} is not explained", entry.key);
+            let is_there = all.iter().any(|drawn| entry.key == drawn.key() && entry.nth == drawn.nth);
+            assert!(is_there, "no mutant is {:?}; its code has changed: the entry goes", entry.key);
+        }
+    }
+
+    #[test]
+    fn an_entry_without_a_known_reason_is_refused() {
+        let entry = "file='a'\nfunction='b'\noperator='c'\noriginal='d'\nmutated=''\nreason='luck'\nwhy='so'";
+        let table: Table = entry.parse().expect("it is TOML");
+        let error = explained(&Value::Table(table)).expect_err("luck is no reason");
+        assert_eq!(error, "reason = \"luck\": expected one of equivalent, out-of-reach, hole");
+    }
+}
