@@ -48,7 +48,8 @@ fn is_slowly(id: u32) -> bool {
     if active == LISTED && !REACHED[id as usize].load(Ordering::Relaxed) {
         let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
         if !REACHED[id as usize].swap(true, Ordering::Relaxed) {
-            writeln!(list.as_mut().expect("a list has a file"), "{id}").expect("the list of mutants is written");
+            writeln!(list.as_mut().expect("a list has a file"), "{id}")
+                .expect("the list of mutants is written");
         }
     }
     active == id
