@@ -127,7 +127,10 @@ fn with_feature(manifest: &str) -> Result<String, String> {
         return Err(format!("Cargo.toml: expected the lines `{plain}` and `{}`", lints.trim()));
     }
     let with = "flashweir-core = { path = \"crates/core\", features = [\"mutants\"] }";
-    Ok(manifest.replace(plain, with).replace(lints, "[workspace.lints.rust]\nwarnings = \"allow\"\n"))
+    let manifest =
+        manifest.replace(plain, with).replace(lints, "[workspace.lints.rust]\nwarnings = \"allow\"\n");
+    // No suite runs a server.
+    Ok(manifest + "\n[profile.release.package.flashweir-serve]\nopt-level = 0\n")
 }
 
 /// What cargo builds: the program, unit tests, integration tests, and no other tests than those of suites.
