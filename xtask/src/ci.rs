@@ -24,6 +24,34 @@ const CRASH_WORLDS: u32 = 20;
 /// Seeds from which each planted bug is looked for.
 const MUTANT_SEEDS: u64 = 3;
 
+/// Campaigns of cuts of file systems.
+pub(crate) const FILE_CUTS: [&str; 17] = [
+    "--sequences seq-1 --states-each 12",
+    "--sequences seq-2 --count 40 --states-each 80",
+    "--sequences random --count 60 --states-each 80",
+    "--sequences random --count 20 --states-each 80 --flush flush",
+    "--sequences random --count 12 --states-each 60 --on device",
+    "--sequences cleaning --count 2 --states-each 10",
+    "--format ext4 --sequences seq-2 --count 40 --states-each 80",
+    "--format ext4 --sequences random --count 40 --states-each 80 --kernel-every 400",
+    "--format ext4 --sequences reuse --on late --count 30 --states-each 40",
+    "--format ext4-journal --sequences random --count 30 --states-each 40 --kernel-every 400",
+    "--format f2fs-dual --sequences random --count 30 --states-each 40",
+    "--format f2fs-dual --sequences reuse --on late --count 30 --states-each 40",
+    "--format ext4-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
+    "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
+    "--format ext4 --sequences random --count 4 --states-each 40 --on device",
+    "--format ext4-dual --sequences random --count 6 --states-each 40 --on device",
+    "--format f2fs-dual --sequences random --count 6 --states-each 40 --on device",
+];
+
+/// SQLite's promises by each kind of journal, by waiting, and by order where its syncs only order, or everywhere.
+pub(crate) const SQLITE_CUTS: [&str; 3] = [
+    "--cuts 100 --format ext4 --order none --journal delete,truncate,persist,wal",
+    "--cuts 100 --format ext4-dual --order durable,all --journal delete,persist,wal",
+    "--cuts 100 --format f2fs-dual --order durable,all --journal delete,wal",
+];
+
 /// The step that builds what later ones run.
 pub(crate) const BUILD: &str = "build weir";
 
@@ -202,25 +230,7 @@ fn same_bytes(seed: u64, out: &Path) -> Verdict {
 /// e2fsck looks at a few of the volumes, and Linux replays the journals of some. Then each planted bug of F2FS has to be found.
 fn file_cuts(seed: u64) -> Verdict {
     let seed_text = seed.to_string();
-    for what in [
-        "--sequences seq-1 --states-each 12",
-        "--sequences seq-2 --count 40 --states-each 80",
-        "--sequences random --count 60 --states-each 80",
-        "--sequences random --count 20 --states-each 80 --flush flush",
-        "--sequences random --count 12 --states-each 60 --on device",
-        "--sequences cleaning --count 2 --states-each 10",
-        "--format ext4 --sequences seq-2 --count 40 --states-each 80",
-        "--format ext4 --sequences random --count 40 --states-each 80 --kernel-every 400",
-        "--format ext4 --sequences reuse --on late --count 30 --states-each 40",
-        "--format ext4-journal --sequences random --count 30 --states-each 40 --kernel-every 400",
-        "--format f2fs-dual --sequences random --count 30 --states-each 40",
-        "--format f2fs-dual --sequences reuse --on late --count 30 --states-each 40",
-        "--format ext4-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
-        "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
-        "--format ext4 --sequences random --count 4 --states-each 40 --on device",
-        "--format ext4-dual --sequences random --count 6 --states-each 40 --on device",
-        "--format f2fs-dual --sequences random --count 6 --states-each 40 --on device",
-    ] {
+    for what in FILE_CUTS {
         let all = ["crash", "files", "--quiet", "--fsck-every", "500", "--seed", &seed_text];
         if let Verdict::Failed(why) = show(weir(seed).args(all).args(what.split(' '))) {
             return Verdict::Failed(why);
@@ -238,15 +248,10 @@ fn file_cuts(seed: u64) -> Verdict {
     show(weir(seed).args(hunt))
 }
 
-/// SQLite's promises by each kind of journal, by waiting, and by order where its syncs only order, or everywhere.
 fn sqlite_cuts(seed: u64) -> Verdict {
     let seed_text = seed.to_string();
-    for what in [
-        "--format ext4 --order none --journal delete,truncate,persist,wal",
-        "--format ext4-dual --order durable,all --journal delete,persist,wal",
-        "--format f2fs-dual --order durable,all --journal delete,wal",
-    ] {
-        let all = ["crash", "sqlite", "--quiet", "--cuts", "100", "--seed", &seed_text];
+    for what in SQLITE_CUTS {
+        let all = ["crash", "sqlite", "--quiet", "--seed", &seed_text];
         if let Verdict::Failed(why) = show(weir(seed).args(all).args(what.split(' '))) {
             return Verdict::Failed(why);
         }
@@ -264,6 +269,11 @@ fn planted(seed: u64) -> Verdict {
         }
     }
     Verdict::Passed(format!("{MUTANT_SEEDS} seeds"))
+}
+
+/// What CI makes of the devices, after looks that are shorter.
+pub(crate) fn device_cuts() -> Vec<String> {
+    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --worlds {worlds}")).to_vec()
 }
 
 fn crash(seed: u64) -> Verdict {

@@ -7,8 +7,10 @@ use crate::ci::{cargo, weir, weir_builds};
 use crate::file_pairs;
 use crate::host::{commit, machine, root, seed};
 use crate::live_cuts;
+use crate::mutants;
 use crate::steps::take;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// What is counted, and how.
@@ -26,17 +28,20 @@ enum Kind {
     LiveCuts { chunk: u32, wanted: u64 },
     /// The claims of a paper at full scale, one study after the other, with so many seeds.
     Claims { paper: &'static str, seeds: u32, studies: &'static [&'static str] },
+    /// Mutants by rule, so many.
+    Mutants { wanted: usize },
     /// Lines `what: ours X, theirs Y, Z %` of integration tests with this name.
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 9] = [
+const ALL: [(&str, Kind); 10] = [
     ("crash-devices", Kind::CrashWorlds { chunk: 50, wanted: 1_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
     ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
     ("file-pairs", Kind::FilePairs),
     ("sqlite-cuts", Kind::SqliteCuts { campaigns: &SQLITE_CUTS, wanted: 10_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
+    ("mutants", Kind::Mutants { wanted: 210 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
     ("mqsim", Kind::Comparisons { filter: "mqsim" }),
@@ -64,6 +69,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
             Kind::SqliteCuts { campaigns, wanted } => file.sqlite_cuts(campaigns, wanted)?,
             Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
             Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,
+            Kind::Mutants { wanted } => file.mutants(wanted)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
         };
     }
@@ -280,6 +286,25 @@ impl Evidence {
         let violations = self.sum("violations");
         self.finish(json!({ "cuts": self.sum("cuts"), "violations": violations }))?;
         Ok(violations == 0)
+    }
+
+    /// One chunk for each mutant. What is written about survivors is looked up again at the end.
+    fn mutants(&mut self, wanted: usize) -> Result<bool, String> {
+        let before: BTreeSet<u32> =
+            self.chunks().iter().filter_map(|chunk| chunk["id"].as_u64()?.try_into().ok()).collect();
+        if before.len() < wanted {
+            let plan = mutants::evidence_plan(self.seed, wanted);
+            let mut prepared = mutants::prepare(&plan)?;
+            self.content["mutants"] = json!(prepared.mutants);
+            prepared.run(&plan, &before, |outcome| self.add_chunk(mutants::outcome_json(outcome)))?;
+        }
+        let mut chunks = self.chunks().to_vec();
+        mutants::explain(&mut chunks)?;
+        self.content["chunks"] = json!(chunks);
+        let report = mutants::sums(self.chunks());
+        println!("{}", report.text);
+        self.finish(report.sums)?;
+        Ok(report.unexplained == 0)
     }
 
     fn live_cuts(&mut self, chunk: u32, wanted: u64) -> Result<bool, String> {

@@ -23,6 +23,7 @@ mod host;
 mod judges;
 mod live_cuts;
 mod mount;
+mod mutants;
 mod packages;
 mod serve;
 mod steps;
@@ -41,6 +42,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   ext4-judges [NAME...]    the ext4 format before its own tools and the Linux kernel; without a name: all
   mount-judges [NAME...]   programs, test suites and power cuts on `weir mount`; without a name: all
   fio-judges [NAME...]     our logs beside those of fio; fio-plot draws them and our JSON
+  mutants [--count N] [--seed S] [--layer NAME] [--suites-seconds N] [--only ID]... [--show ID] [--list]
+                           bugs made by rule in the durability paths, all in one build; counts those that CI's suites find
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars, profile dist; --check fails where a bar is missed
   dist [--uncommitted]     an archive to publish: program, completions, manual, licences, and its SHA-256
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         ["mount-judges", rest @ ..] => mount::JUDGES.run(rest),
         ["fio-judges", rest @ ..] => fio_formats::JUDGES.run(rest),
         ["bench", rest @ ..] => bench::run(rest),
+        ["mutants", rest @ ..] => mutants::command(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
         ["help" | "--help" | "-h"] => {

@@ -14,6 +14,8 @@ pub mod index;
 mod keys;
 pub mod link;
 pub mod metrics;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 pub mod random;
 pub mod signal;
 pub mod time;

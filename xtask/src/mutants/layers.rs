@@ -1,0 +1,210 @@
+//! The layers of which mutants are drawn: the files of each layer's durability path, and the suites that have to find its mutants.
+//!
+//! Place: data for [`super`]. The suites are those of CI; their lists stand in [`crate::ci`] and [`crate::file_pairs`].
+//!
+//! Invariant: suites of a layer stand in order of cost.
+
+use crate::host::on_path;
+use crate::{ci, file_pairs};
+
+/// Files of a layer, from the root.
+pub(crate) struct Layer {
+    pub(crate) name: &'static str,
+    pub(crate) files: &'static [&'static str],
+    tests: &'static [Tests],
+    cuts: fn() -> Vec<String>,
+}
+
+/// Tests of an integration binary, or the unit tests of a crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tests {
+    pub(crate) package: &'static str,
+    /// `lib`, or the name of the integration tests.
+    pub(crate) target: &'static str,
+    pub(crate) filter: &'static str,
+}
+
+/// What judges a mutant: exit code 0 says that it found nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Suite {
+    /// `weir` with these arguments, and a seed.
+    Weir(String),
+    Tests(Tests),
+}
+
+impl Suite {
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Weir(args) => format!("weir {args}"),
+            Self::Tests(tests) => {
+                format!("tests {} {} {}", tests.package, tests.target, tests.filter).trim_end().into()
+            }
+        }
+    }
+}
+
+pub(crate) const LAYERS: [Layer; 7] = [
+    Layer {
+        name: "device",
+        files: &[
+            "crates/device/src/arrivals.rs",
+            "crates/device/src/buffer.rs",
+            "crates/device/src/collect.rs",
+            "crates/device/src/device.rs",
+            "crates/device/src/front.rs",
+            "crates/device/src/log.rs",
+            "crates/device/src/media.rs",
+            "crates/device/src/nand.rs",
+            "crates/device/src/order.rs",
+            "crates/device/src/power.rs",
+            "crates/device/src/range_flush.rs",
+            "crates/device/src/space.rs",
+            "crates/device/src/tags.rs",
+            "crates/device/src/write.rs",
+            "crates/ftl/src/blocks.rs",
+            "crates/ftl/src/recovery.rs",
+        ],
+        tests: &[],
+        cuts: ci::device_cuts,
+    },
+    Layer {
+        name: "block-layer",
+        files: &[
+            "crates/host/src/block_layer.rs",
+            "crates/host/src/elevator.rs",
+            "crates/host/src/epochs.rs",
+            "crates/host/src/overlap.rs",
+        ],
+        tests: &[
+            tests("flashweir-host", "lib", "tests::programs"),
+            tests("flashweir-host", "lib", "tests::waiting"),
+            tests("flashweir-host", "lib", ""),
+            tests("flashweir-lab", "it", "ordered_stack"),
+        ],
+        cuts: Vec::new,
+    },
+    Layer {
+        name: "page-cache",
+        files: &[
+            "crates/fs/src/order.rs",
+            "crates/fs/src/port.rs",
+            "crates/fs/src/vfs/pages.rs",
+            "crates/fs/src/vfs/sync.rs",
+            "crates/fs/src/vfs/writeback.rs",
+        ],
+        tests: &[
+            tests("flashweir-fs", "lib", "vfs"),
+            tests("flashweir-fs", "vfs", "writeback"),
+            tests("flashweir-fs", "vfs", ""),
+        ],
+        cuts: || file_cuts(""),
+    },
+    Layer {
+        name: "ext4",
+        files: &[
+            "crates/fs/src/ext4/recover.rs",
+            "crates/fs/src/ext4/replay.rs",
+            "crates/fs/src/ext4/write/by_addr.rs",
+            "crates/fs/src/ext4/write/fs.rs",
+            "crates/fs/src/ext4/write/journal.rs",
+            "crates/fs/src/ext4/write/map.rs",
+            "crates/fs/src/ext4/write/mod.rs",
+            "crates/fs/src/ext4/write/order.rs",
+            "crates/fs/src/ext4/write/orphan.rs",
+            "crates/fs/src/ext4/write/space.rs",
+            "crates/fs/src/ext4/write/spans.rs",
+            "crates/fs/src/ext4/write/state.rs",
+            "crates/fs/src/ext4/write/sync.rs",
+        ],
+        tests: &[
+            tests("flashweir-fs", "lib", "ext4::volume_tests"),
+            tests("flashweir-fs", "lib", "ext4::write"),
+            tests("flashweir-fs", "vfs", "ext4"),
+        ],
+        cuts: || file_cuts("ext4"),
+    },
+    Layer {
+        name: "f2fs",
+        files: &[
+            "crates/fs/src/f2fs/write/by_nid.rs",
+            "crates/fs/src/f2fs/write/checkpoint.rs",
+            "crates/fs/src/f2fs/write/clean.rs",
+            "crates/fs/src/f2fs/write/fs.rs",
+            "crates/fs/src/f2fs/write/fsync.rs",
+            "crates/fs/src/f2fs/write/mod.rs",
+            "crates/fs/src/f2fs/write/order.rs",
+            "crates/fs/src/f2fs/write/recover.rs",
+            "crates/fs/src/f2fs/write/space.rs",
+            "crates/fs/src/f2fs/write/state.rs",
+        ],
+        tests: &[tests("flashweir-fs", "lib", "f2fs"), tests("flashweir-fs", "vfs", "f2fs")],
+        cuts: || file_cuts("f2fs"),
+    },
+    Layer {
+        name: "database",
+        files: &[
+            "crates/db/src/db.rs",
+            "crates/db/src/log.rs",
+            "crates/db/src/log_io.rs",
+            "crates/db/src/page_io.rs",
+            "crates/db/src/pool.rs",
+            "crates/db/src/recovery.rs",
+            "crates/db/src/redo.rs",
+            "crates/db/src/transaction.rs",
+            "crates/db/src/undo.rs",
+        ],
+        tests: &[
+            tests("flashweir-db", "lib", ""),
+            tests("flashweir-db", "it", ""),
+            tests("flashweir-lab", "it", "database"),
+        ],
+        cuts: Vec::new,
+    },
+    Layer {
+        name: "sqlite-files",
+        files: &[
+            "crates/sqlite/src/guest.rs",
+            "crates/sqlite/src/host.rs",
+            "crates/sqlite/src/locks.rs",
+            "crates/sqlite/src/order.rs",
+        ],
+        tests: &[tests("flashweir-sqlite", "lib", ""), tests("flashweir-sqlite", "it", "")],
+        cuts: || ci::SQLITE_CUTS.map(|what| format!("crash sqlite --quiet {what}")).to_vec(),
+    },
+];
+
+const fn tests(package: &'static str, target: &'static str, filter: &'static str) -> Tests {
+    Tests { package, target, filter }
+}
+
+impl Layer {
+    /// Its suites: tests and cuts.
+    pub(crate) fn suites(&self) -> Vec<Suite> {
+        let tests = self.tests.iter().map(|tests| Suite::Tests(*tests));
+        tests.chain((self.cuts)().into_iter().map(Suite::Weir)).collect()
+    }
+
+    /// Its integration tests and unit tests.
+    pub(crate) fn tests(&self) -> &'static [Tests] {
+        self.tests
+    }
+}
+
+/// CI's cuts of file systems whose format begins so: those of each pair, which are short, then the campaigns. Linux looks at
+/// none of them, since two would share its loop devices and mount points; a format's tools do where they are installed.
+fn file_cuts(format: &str) -> Vec<String> {
+    let is_of = |what: &&str| match what.split_once("--format ") {
+        Some((_, name)) => name.starts_with(format),
+        None => "f2fs".starts_with(format),
+    };
+    let tools = ["fsck.f2fs", "e2fsck"].iter().all(|tool| on_path(tool));
+    let fsck = if tools { " --fsck-every 500" } else { "" };
+    let pairs = file_pairs::of_ci();
+    let pairs =
+        pairs.iter().map(String::as_str).filter(is_of).map(|what| format!("crash files --quiet {what}"));
+    let campaigns = ci::FILE_CUTS.iter().copied().filter(is_of).map(|what| {
+        let words = what.split(" --kernel-every").next().unwrap_or(what);
+        format!("crash files --quiet{fsck} {words}")
+    });
+    pairs.chain(campaigns).collect()
+}

@@ -1,0 +1,262 @@
+//! The suites, run on one mutant after the other.
+//!
+//! Place: starts the programs of [`super::copy`] with the suites of [`super::layers`].
+//!
+//! Invariants: a mutant is tried by the suites of its layer that come to its site, cheap ones first, until one fails; a suite that
+//! does not come there does what it does without the mutant. A suite that fails without a mutant ends everything.
+//!
+//! Deliberately absent: any notion of why a suite fails; an exit code other than 0 is what CI would see.
+
+use super::copy::{Copy, dir, source};
+use super::draw::{Drawn, Random};
+use super::layers::{LAYERS, Layer, Suite};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What runs at once.
+const JOBS: usize = 2;
+
+/// A suite hangs when it takes so many times as long as without a mutant, and a while.
+const HANG_TIMES: u32 = 5;
+const HANG: Duration = Duration::from_secs(20);
+
+/// A mutant that eats memory ends before the machine does.
+const MEMORY_KIB: u64 = 6 << 20;
+
+/// A suite that passed without a mutant.
+#[derive(Clone, Debug)]
+pub(crate) struct Baseline {
+    pub(crate) suite: Suite,
+    pub(crate) time: Duration,
+    /// The mutants whose sites it comes to.
+    pub(crate) reached: BTreeSet<u32>,
+}
+
+/// What became of a mutant.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) drawn: Drawn,
+    /// The suite that found it, and what it said.
+    pub(crate) killed: Option<(String, String)>,
+    pub(crate) seconds: f64,
+    /// The suites that come to its site.
+    pub(crate) suites: usize,
+}
+
+/// How a program ended.
+enum End {
+    Passed,
+    Failed(String),
+    /// It was ended at its limit.
+    Late(String),
+}
+
+/// Runs all suites of these layers without a mutant. With a limit, of each layer only as many as take so long, drawn by the seed; one
+/// that takes longer by itself is left out.
+pub(crate) fn baselines(
+    copy: &Copy,
+    seed: u64,
+    layers: &[&str],
+    limit: Option<Duration>,
+) -> Result<BTreeMap<&'static str, Vec<Baseline>>, String> {
+    let known: Mutex<Vec<Baseline>> = Mutex::new(Vec::new());
+    let layers: Vec<&Layer> = LAYERS.iter().filter(|layer| layers.contains(&layer.name)).collect();
+    let ran = in_parallel(&layers, |worker, layer| {
+        let mut suites = layer.suites();
+        if limit.is_some() {
+            Random::new(seed).shuffle(&mut suites);
+            // The short ones of them.
+            suites.sort_by_key(|suite| matches!(suite, Suite::Weir(_)));
+        }
+        let mut chosen: Vec<Baseline> = Vec::new();
+        let mut left = limit;
+        for suite in suites {
+            let before = known.lock().expect(CALM).iter().find(|one| one.suite == suite).cloned();
+            let one = match before {
+                Some(one) => Some(one),
+                None => baseline(copy, seed, worker, &suite, left)?,
+            };
+            let Some(one) = one else { continue };
+            left = left.map(|left| left.saturating_sub(one.time));
+            known.lock().expect(CALM).push(one.clone());
+            chosen.push(one);
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+        }
+        chosen.sort_by_key(|one| one.time);
+        let seconds = chosen.iter().map(|one| one.time.as_secs_f64()).sum::<f64>();
+        println!("   {}: {} suites pass without a mutant, {seconds:.0} s", layer.name, chosen.len());
+        Ok((layer.name, chosen))
+    });
+    ran.into_iter().collect()
+}
+
+/// Nothing that holds a lock here may panic.
+const CALM: &str = "no one panics with a lock";
+
+/// Runs a suite without a mutant; with a limit one that is over it is none.
+fn baseline(
+    copy: &Copy,
+    seed: u64,
+    worker: usize,
+    suite: &Suite,
+    limit: Option<Duration>,
+) -> Result<Option<Baseline>, String> {
+    let list = dir().join(format!("reached-{worker}"));
+    let _ = std::fs::remove_file(&list);
+    let mut command = command(copy, seed, suite)?;
+    command.env("FLASHWEIR_MUTANTS_REACHED", &list);
+    let begin = Instant::now();
+    match ended(command, worker, limit.unwrap_or(Duration::from_secs(3600)))? {
+        End::Late(_) if limit.is_some() => return Ok(None),
+        End::Late(why) | End::Failed(why) => {
+            return Err(format!("without a mutant, {} fails: {why}", suite.name()));
+        }
+        End::Passed => {}
+    }
+    let text = std::fs::read_to_string(&list).unwrap_or_default();
+    let reached = text.lines().filter_map(|line| line.parse().ok()).collect();
+    Ok(Some(Baseline { suite: suite.clone(), time: begin.elapsed(), reached }))
+}
+
+/// Tries each mutant; `told` hears of each as it ends.
+pub(crate) fn try_all(
+    copy: &Copy,
+    seed: u64,
+    baselines: &BTreeMap<&'static str, Vec<Baseline>>,
+    mutants: &[Drawn],
+    told: impl FnMut(&Outcome) -> Result<(), String> + Send,
+) -> Result<Vec<Outcome>, String> {
+    let told = Mutex::new(told);
+    let all = in_parallel(&mutants.iter().collect::<Vec<_>>(), |worker, drawn| {
+        let outcome = try_one(copy, seed, worker, &baselines[drawn.layer], drawn)?;
+        (told.lock().expect(CALM))(&outcome)?;
+        Ok(outcome)
+    });
+    all.into_iter().collect()
+}
+
+fn try_one(
+    copy: &Copy,
+    seed: u64,
+    worker: usize,
+    suites: &[Baseline],
+    drawn: &Drawn,
+) -> Result<Outcome, String> {
+    let begin = Instant::now();
+    let mut killed = None;
+    let reaching: Vec<&Baseline> = suites.iter().filter(|suite| suite.reached.contains(&drawn.id)).collect();
+    for baseline in &reaching {
+        let mut command = command(copy, seed, &baseline.suite)?;
+        command.env("FLASHWEIR_MUTANT", drawn.id.to_string());
+        if let End::Failed(why) | End::Late(why) = ended(command, worker, baseline.time * HANG_TIMES + HANG)?
+        {
+            killed = Some((baseline.suite.name(), why));
+            break;
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(Outcome { drawn: drawn.clone(), killed, seconds, suites: reaching.len() })
+}
+
+/// The program of a suite; with limited memory.
+fn command(copy: &Copy, seed: u64, suite: &Suite) -> Result<Command, String> {
+    let (program, directory, args): (&Path, PathBuf, Vec<String>) = match suite {
+        Suite::Weir(args) => {
+            let mut args: Vec<String> = args.split(' ').map(String::from).collect();
+            args.extend(["--jobs".into(), "1".into(), "--seed".into(), seed.to_string()]);
+            (&copy.weir, source(), args)
+        }
+        Suite::Tests(tests) => {
+            let key = (tests.package.to_string(), tests.target.to_string());
+            let program = copy.tests.get(&key).ok_or_else(|| format!("{} was not built", suite.name()))?;
+            let package = tests.package.strip_prefix("flashweir-").unwrap_or(tests.package);
+            let mut args = vec!["--test-threads".into(), "1".into()];
+            args.extend((!tests.filter.is_empty()).then(|| tests.filter.to_string()));
+            (program, source().join("crates").join(package), args)
+        }
+    };
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"")]).arg(program).args(args);
+    command.current_dir(directory).stdin(Stdio::null());
+    command.env("FLASHWEIR_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
+    command.env_remove("FLASHWEIR_MUTANT").env_remove("FLASHWEIR_MUTANTS_REACHED");
+    Ok(command)
+}
+
+/// Runs a program to its end or its limit.
+fn ended(mut command: Command, worker: usize, limit: Duration) -> Result<End, String> {
+    let wrong = |error: std::io::Error| format!("{}: {error}", dir().display());
+    let temporary = dir().join(format!("temporary-{worker}"));
+    let _ = std::fs::remove_dir_all(&temporary);
+    std::fs::create_dir_all(&temporary).map_err(wrong)?;
+    let said = dir().join(format!("said-{worker}"));
+    let file = std::fs::File::create(&said).map_err(wrong)?;
+    command.env("TMPDIR", &temporary).stderr(file.try_clone().map_err(wrong)?).stdout(file);
+    let mut child = command.spawn().map_err(|error| format!("sh: {error}"))?;
+    let begin = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(|error| format!("sh: {error}"))? {
+            Some(status) => break status,
+            None if begin.elapsed() > limit => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Ok(End::Late(format!("hangs: no end after {:.0} s", limit.as_secs_f64())));
+            }
+            None => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    if status.success() {
+        return Ok(End::Passed);
+    }
+    let text =
+        std::fs::read(&said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    Ok(End::Failed(format!("{status}: {}", telling(&text))))
+}
+
+/// The line that says most.
+fn telling(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let with = |word: &str| lines.iter().position(|line| line.contains(word));
+    let line = match (with("panicked at"), with("violation")) {
+        (Some(at), _) => format!("{} {}", lines[at], lines.get(at + 1).unwrap_or(&"")),
+        (None, Some(at)) => lines[at].into(),
+        (None, None) => lines.last().copied().unwrap_or_default().into(),
+    };
+    line.chars().take(200).collect()
+}
+
+/// Does the work of a list, so many at once; answers in its order. After an error no more is begun.
+fn in_parallel<T: Sync, R: Send>(
+    list: &[&T],
+    work: impl Fn(usize, &T) -> Result<R, String> + Sync,
+) -> Vec<Result<R, String>> {
+    let next = Mutex::new(0);
+    let answers: Mutex<Vec<Option<Result<R, String>>>> = Mutex::new(list.iter().map(|_| None).collect());
+    thread::scope(|scope| {
+        for worker in 0..JOBS.min(list.len()) {
+            let (next, answers, work) = (&next, &answers, &work);
+            scope.spawn(move || {
+                loop {
+                    let at = {
+                        let mut next = next.lock().expect(CALM);
+                        *next += 1;
+                        *next - 1
+                    };
+                    let Some(one) = list.get(at) else { return };
+                    let answer = work(worker, one);
+                    if answer.is_err() {
+                        *next.lock().expect(CALM) = list.len();
+                    }
+                    answers.lock().expect(CALM)[at] = Some(answer);
+                }
+            });
+        }
+    });
+    answers.into_inner().expect("no one panicked").into_iter().flatten().collect()
+}
