@@ -13,7 +13,8 @@ const COLUMNS_MAX: usize = 8;
 /// Rows at most; the latest are shown.
 const ROWS_MAX: usize = 64;
 
-/// Draws the history up to the cut with what was observed after it. In a cell, `shown` is a unit whose
+/// Draws the history up to the cut with what was observed after it. A range that begins or ends inside a unit has a `~` there, `t` says
+/// whose a unit is or whose a range flush selects, `s` and `e` are stream and epoch, and `|` is a barrier. In a cell, `shown` is a unit whose
 /// content is read, `over` one that a newer shown unit hides, `open` one that is absent and may be, and
 /// `LOST` one that is promised and neither read nor hidden.
 pub fn draw(
@@ -32,16 +33,27 @@ pub fn draw(
     if skipped > 0 {
         let _ = writeln!(out, "({skipped} earlier operations are not drawn)");
     }
-    let _ =
-        write!(out, "{:>5} {:>6} {:<22} {:>9} {:<12}", "op", "seq", "command", "completed", "promised by");
+    let rows: Vec<(OpIx, String)> = rows
+        .into_iter()
+        .skip(skipped)
+        .map(|op| OpIx(op as u32))
+        .map(|op| (op, describe(log, upto, op)))
+        .collect();
+    let width = rows.iter().map(|(_, what)| what.len()).fold(22, usize::max);
+    let _ = write!(
+        out,
+        "{:>5} {:>6} {:<width$} {:>9} {:<12}",
+        "op", "seq", "command", "completed", "promised by"
+    );
     for lpn in &columns {
         let _ = write!(out, " {:>6}", lpn.0);
     }
     out.push('\n');
-    for op in rows.into_iter().skip(skipped) {
-        draw_row(&mut out, log, upto, OpIx(op as u32), &promises, &columns, &observed);
+    for (op, what) in rows {
+        let _ = write!(out, "{:>5} ", format!("#{}", op.0));
+        draw_row(&mut out, log, upto, (op, &format!("{what:<width$}")), &promises, &columns, &observed);
     }
-    let _ = write!(out, "{:>58}", "before the first:");
+    let _ = write!(out, "{:>1$}", "before the first:", width + 36);
     for lpn in &columns {
         let cell = if observed(*lpn) == Observed::Content(log.initial(*lpn)) { "shown" } else { "-" };
         let _ = write!(out, " {cell:>6}");
@@ -60,7 +72,7 @@ fn draw_row(
     out: &mut String,
     log: &Log,
     upto: LogPos,
-    op: OpIx,
+    (op, what): (OpIx, &str),
     promises: &Promises,
     columns: &[Lpn],
     observed: &impl Fn(Lpn) -> Observed,
@@ -82,8 +94,7 @@ fn draw_row(
         Some(Promise::Flush(flush)) => format!("FLUSH #{}", flush.0),
         Some(Promise::RangeFlush(flush)) => format!("RFLUSH #{}", flush.0),
     };
-    let name = format!("#{}", op.0);
-    let _ = write!(out, "{name:>5} {seq:>6} {:<22} {completed:>9} {by:<12}", describe(log, op, &units));
+    let _ = write!(out, "{seq:>6} {what} {completed:>9} {by:<12}");
     for lpn in columns {
         let cell = units.iter().find(|(_, unit)| unit.lpn == *lpn).map_or(".", |(index, unit)| {
             let seen = observed(*lpn);
@@ -103,7 +114,7 @@ fn draw_row(
     out.push('\n');
 }
 
-fn describe(log: &Log, op: OpIx, units: &[(usize, &Unit)]) -> String {
+fn describe(log: &Log, upto: LogPos, op: OpIx) -> String {
     let submission = &log.op(op).submission;
     let verb = match submission.kind {
         Kind::Write => "write",
@@ -115,18 +126,35 @@ fn describe(log: &Log, op: OpIx, units: &[(usize, &Unit)]) -> String {
         Kind::Barrier => "barrier",
     };
     let mut text = String::from(verb);
-    if let (Some((_, first)), Some((_, last))) = (units.first(), units.last()) {
+    let mut units = log.units_before(upto).iter().filter(|unit| unit.op == op);
+    let first = units.next();
+    if let Some(first) = first {
+        let last = units.last().unwrap_or(first);
+        let [begins, ends] = submission.partial.map(|inside| if inside { "~" } else { "" });
         let _ = match (first.lpn, last.lpn) {
-            (from, to) if from == to => write!(text, " {}", from.0),
-            (from, to) => write!(text, " {}..{}", from.0, to.0),
+            (from, to) if from == to => write!(text, " {begins}{}{ends}", from.0),
+            (from, to) => write!(text, " {begins}{}..{}{ends}", from.0, to.0),
         };
+    }
+    let selection = log.selection(op);
+    for units in selection.iter().flat_map(|selection| &selection.units) {
+        let _ = match units.end - units.start {
+            1 => write!(text, " {}", units.start),
+            _ => write!(text, " {}..{}", units.start, units.end - 1),
+        };
+    }
+    let selected = selection.iter().flat_map(|selection| &selection.tags);
+    let tags: Vec<String> =
+        selected.chain(&submission.tags).filter(|tag| tag.0 != 0).map(|tag| tag.0.to_string()).collect();
+    if !tags.is_empty() {
+        let _ = write!(text, " t{}", tags.join(","));
     }
     if submission.fua {
         text.push_str(" FUA");
     }
     if let Some((stream, order)) = submission.order {
         let _ = write!(text, " s{}", stream.0);
-        if let Some((_, unit)) = units.first() {
+        if let Some(unit) = first {
             let _ = write!(text, "e{}", unit.epoch);
         }
         text.push_str(if order == Order::Barrier { "|" } else { "" });

@@ -104,12 +104,22 @@ pub struct Submission {
     pub order: Option<(StreamId, Order)>,
     /// What owns its units.
     pub tags: [Tag; 2],
+    /// Whether its range begins, or ends, inside a mapping unit; for drawings.
+    pub partial: [bool; 2],
 }
 
 impl Submission {
     /// A plain orderless operation.
     pub fn new(id: CommandId, kind: Kind) -> Self {
-        Self { id, kind, fua: false, atomic: kind == Kind::Share, order: None, tags: [Tag(0); 2] }
+        Self {
+            id,
+            kind,
+            fua: false,
+            atomic: kind == Kind::Share,
+            order: None,
+            tags: [Tag(0); 2],
+            partial: [false; 2],
+        }
     }
 
     /// What the log keeps of a command; `None` for one that no cut can tell from its absence, or that
@@ -287,7 +297,13 @@ impl Log {
     /// Records the submission of a command to a device with mapping units of `unit_blocks` blocks; `None` for a command
     /// that the log does not keep.
     pub fn submit_command(&mut self, command: &Command, unit_blocks: u64) -> Option<OpIx> {
-        let op = self.submit(Submission::of(command)?);
+        let partial = match &command.op {
+            Op::Write { lba, blocks, .. } | Op::WriteZeroes { lba, blocks } | Op::Trim { lba, blocks } => {
+                [lba.0, lba.0 + u64::from(*blocks)].map(|end| !end.is_multiple_of(unit_blocks))
+            }
+            _ => [false; 2],
+        };
+        let op = self.submit(Submission { partial, ..Submission::of(command)? });
         if let Op::RFlush(flush) = &command.op {
             self.select(op, Selection::of(flush, unit_blocks));
         }
@@ -298,6 +314,11 @@ impl Log {
     pub fn select(&mut self, op: OpIx, selection: Selection) {
         assert_eq!(self.ops[op.0 as usize].submission.kind, Kind::RangeFlush, "only a range flush selects");
         self.selections.insert(op, selection);
+    }
+
+    /// What the range flush `op` selects.
+    pub(crate) fn selection(&self, op: OpIx) -> Option<&Selection> {
+        self.selections.get(&op)
     }
 
     /// Whether the range flush `op` selects `unit`.

@@ -53,6 +53,22 @@ impl Arrivals {
         self.waiting.push_back(Arrival { command, is_ready: command.is_none(), epoch });
     }
 
+    /// What `command` waits for here, if it does.
+    pub(crate) fn waits_for(&self, command: u32) -> Option<String> {
+        let at = self.waiting.iter().position(|arrival| arrival.command == Some(command))?;
+        let Some(epoch) = self.waiting[at].epoch else {
+            return (at > 0).then(|| format!("{at} commands that arrived in its stream before"));
+        };
+        let (open, passed) = (self.epoch, self.passed);
+        Some(match (epoch.number == open, epoch.members) {
+            (false, _) => format!("epoch {open} of its stream, of which {passed} members have come"),
+            (true, Some(all)) => {
+                format!("the other members of its epoch {open}: {passed} of {all} have come")
+            }
+            (true, None) => return None,
+        })
+    }
+
     /// A command can be accepted.
     pub(crate) fn ready(&mut self, command: u32) {
         if let Some(arrival) = self.waiting.iter_mut().find(|arrival| arrival.command == Some(command)) {

@@ -82,37 +82,3 @@ impl Device {
         self.media.oob(ppa).map(|(owner, _)| owner)
     }
 }
-
-impl Device {
-    /// One line per plane that is not at rest, for the message of a run that wedged.
-    pub fn describe(&self) -> String {
-        let mut text = format!(
-            "{} commands, {} waiting, {} flushes, buffer {} used {} dirty, {} pages queued, read-only {}\n",
-            self.commands.len(),
-            self.admission.len(),
-            self.flushes.len(),
-            self.buffer.used(),
-            self.buffer.dirty(),
-            self.space.queued_pages,
-            self.read_only,
-        );
-        text += &self.orders.describe();
-        for plane in 0..self.geometry.planes() {
-            let id = flashweir_ftl::PlaneId(plane);
-            let c = &self.collections[plane as usize];
-            text += &format!(
-                "plane {plane}: free {} valid {} {c:?} user waits {} gc waits {} offer {:?}\n",
-                self.space.blocks.free_count(id),
-                self.space
-                    .blocks
-                    .of_plane(id)
-                    .map(|b| self.space.blocks.valid(flashweir_ftl::BlockId(b)))
-                    .sum::<u32>(),
-                self.nand.has_waiting_program(id, Frontier::User),
-                self.nand.has_waiting_program(id, Frontier::Gc),
-                crate::nand::Binder::offer(&self.space, id, Frontier::User)
-            );
-        }
-        text
-    }
-}

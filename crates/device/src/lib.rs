@@ -9,6 +9,7 @@ mod audit;
 mod buffer;
 mod collect;
 pub mod config;
+mod describe;
 pub mod device;
 pub mod fastforward;
 mod front;

@@ -216,22 +216,33 @@ impl Streams {
     }
 
     /// One line for each stream, for the message of a run that wedged.
+    /// One line for each stream with what its oldest epoch waits for, for the message of a run that wedged.
     pub(crate) fn describe(&self) -> String {
         let line = |(id, stream): (&StreamId, &Stream)| {
-            let epochs: Vec<_> = stream.epochs.iter().map(|e| (e.members, e.left, e.trims.len())).collect();
+            let base = stream.base();
+            let state = match stream.epochs.front() {
+                _ if stream.failed => "a member was lost, so nothing of it becomes stable".to_owned(),
+                Some(epoch) if epoch.members > 0 => {
+                    let Epoch { members, left, ref trims, .. } = *epoch;
+                    let trims = trims.len();
+                    format!(
+                        "epoch {base} waits for {left} of its {members} members and for the log of {trims} deallocations"
+                    )
+                }
+                _ => format!("epoch {base} has no members"),
+            };
             let (open, recorded, wanted) = (stream.open, stream.recorded, stream.wanted);
-            let state = if stream.failed { "failed" } else { "good" };
-            format!(
-                "stream {}: {state}, open {open}, recorded {recorded}, wanted {wanted}, {epochs:?}\n",
-                id.0
-            )
+            let record = if wanted > recorded {
+                format!(", somebody waits for the record of {wanted}")
+            } else {
+                String::new()
+            };
+            format!("stream {}: {state}; open {open}, complete on the medium to {recorded}{record}\n", id.0)
         };
         let streams: String = self.streams.iter().map(line).collect();
-        let kept = self.kept.len();
-        if streams.is_empty() {
-            streams
-        } else {
-            format!("{streams}{} stuck, {kept} kept, {:?}\n", self.stuck, self.policy)
+        match streams.is_empty() {
+            true => streams,
+            false => format!("{streams}{} stuck, {} kept, {:?}\n", self.stuck, self.kept.len(), self.policy),
         }
     }
 

@@ -46,6 +46,11 @@ impl<T> Slab<T> {
         self.free.push(at);
     }
 
+    /// All of them with their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.items).filter_map(|(at, item)| item.as_ref().map(|item| (at, item)))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }

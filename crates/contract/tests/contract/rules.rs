@@ -4,8 +4,8 @@ use flashweir_contract::{
     Content, DeviceKind, Kind, Log, LogPos, Observed, OpIx, Oracle, Promise, Submission, UnitIx, Verdict,
     Violation, draw, minimise,
 };
-use flashweir_core::command::StreamId;
-use flashweir_core::{CommandId, Lpn, Order};
+use flashweir_core::command::{RangeFlush, StreamId, Tag};
+use flashweir_core::{Command, CommandId, Data, Lba, Lpn, Op, Order};
 
 const INITIAL: Content = Content(1_000);
 
@@ -174,6 +174,22 @@ fn a_log_can_be_used_again() {
         (LogPos(0), Content(0), Content(3))
     );
     assert_eq!(log.find(CommandId(0)), None);
+}
+
+#[test]
+fn a_drawing_says_whose_units_are_where_ranges_end_and_what_is_selected() {
+    let mut log = Log::new();
+    let mut command = Command::new(0, Op::Write { lba: Lba(4), blocks: 10, data: Data::Pattern(1) });
+    command.tags = [Tag(7), Tag(0)];
+    let op = log.submit_command(&command, 8).unwrap();
+    log.accept(op, 1, [(Lpn(0), Content(1)), (Lpn(1), Content(2))]);
+    log.complete(op, true);
+    let ranges = vec![(Lba(0), 8), (Lba(9), 16)];
+    let flush = RangeFlush { ranges, tags: vec![Tag(3), Tag(9)], segments: Vec::new() };
+    log.submit_command(&Command::new(1, Op::RFlush(Box::new(flush))), 8).unwrap();
+    let policy = DeviceKind::D1.policy();
+    let drawn = draw(&log, log.position(), policy, |_| Observed::Content(Content(0)), None);
+    assert!(drawn.contains("write ~0..1~ t7 ") && drawn.contains("RFLUSH 0 1..3 t3,9 "), "{drawn}");
 }
 
 #[test]

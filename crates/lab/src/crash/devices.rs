@@ -318,7 +318,7 @@ mod tests {
                 geometry.blocks(),
                 geometry.meta_blocks_per_region
             );
-            assert!(geometry.user_units <= 200 && geometry.blocks() <= 64, "{name}");
+            assert!(geometry.user_units <= 240 && geometry.blocks() <= 64, "{name}");
         }
     }
 }

@@ -1,0 +1,81 @@
+//! What a device that does not go on waits for, for people.
+
+use crate::device::{Active, Device};
+use crate::nand::Frontier;
+use flashweir_core::Op;
+
+impl Device {
+    /// Who waits for whom: a line for each command, stream and plane.
+    pub fn describe(&self) -> String {
+        let mut text = format!(
+            "{} commands, {} waiting, {} flushes, buffer {} used {} dirty, {} pages queued, read-only {}\n",
+            self.commands.len(),
+            self.admission.len(),
+            self.flushes.len(),
+            self.buffer.used(),
+            self.buffer.dirty(),
+            self.space.queued_pages,
+            self.read_only,
+        );
+        text += &self.commands.iter().map(|(at, active)| self.waits_for(at, active)).collect::<String>();
+        text += &self.orders.describe();
+        for plane in 0..self.geometry.planes() {
+            let id = flashweir_ftl::PlaneId(plane);
+            let c = &self.collections[plane as usize];
+            text += &format!(
+                "plane {plane}: free {} valid {} {c:?} user waits {} gc waits {} offer {:?}\n",
+                self.space.blocks.free_count(id),
+                self.space
+                    .blocks
+                    .of_plane(id)
+                    .map(|b| self.space.blocks.valid(flashweir_ftl::BlockId(b)))
+                    .sum::<u32>(),
+                self.nand.has_waiting_program(id, Frontier::User),
+                self.nand.has_waiting_program(id, Frontier::Gc),
+                crate::nand::Binder::offer(&self.space, id, Frontier::User)
+            );
+        }
+        text
+    }
+
+    /// What a command waits for.
+    fn waits_for(&self, at: u32, active: &Active) -> String {
+        let command = &active.command;
+        let verb = match command.op {
+            Op::Read { .. } => "read",
+            Op::Write { .. } => "write",
+            Op::Flush => "FLUSH",
+            Op::RFlush(_) => "RFLUSH",
+            Op::Trim { .. } | Op::WriteZeroes { .. } => "deallocation",
+            _ => "barrier",
+        };
+        let arrivals = command.stream.and_then(|stream| self.orders.arrivals.get(&stream));
+        let pending = self.flushes.iter().find(|flush| flush.command == at);
+        let place = self.admission.iter().position(|other| *other == at);
+        let state = if let Some(earlier) = arrivals.and_then(|arrivals| arrivals.waits_for(at)) {
+            earlier
+        } else if let Some(flush) = pending {
+            let log = match flush.trims_upto {
+                0 => String::new(),
+                upto => {
+                    format!(", and for the log to {upto}, of which {} is durable", self.log.durable_trims())
+                }
+            };
+            let oldest = self.buffer.iter().filter(|(_, slot)| flush.upto == 0 || slot.seq <= flush.upto);
+            let oldest = oldest.min_by_key(|(_, slot)| slot.seq).map_or(String::new(), |(_, slot)| {
+                let member =
+                    slot.member.map_or(String::new(), |(s, e)| format!(" of stream {} epoch {e}", s.0));
+                format!(", the oldest of unit {} {:?}{member}", slot.lpn.0, slot.state)
+            });
+            format!("{} versions{oldest}{log}", flush.units_left)
+        } else if let Some(place) = place {
+            match place {
+                0 => format!("room in the buffer, {} of its units are in", active.next),
+                before => format!("{before} commands before it to be accepted"),
+            }
+        } else {
+            format!("{} parts on the medium", active.left)
+        };
+        format!("command {} ({verb}) waits for {state}\n", command.id.0)
+    }
+}
