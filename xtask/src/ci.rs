@@ -25,8 +25,12 @@ const CRASH_WORLDS: u32 = 20;
 const MUTANT_SEEDS: u64 = 3;
 
 /// Campaigns of cuts of file systems.
-pub(crate) const FILE_CUTS: [&str; 17] = [
+pub(crate) const FILE_CUTS: [&str; 21] = [
     "--sequences seq-1 --states-each 12",
+    "--format ext4 --sequences seq-1 --states-each 6",
+    "--format ext4-journal --sequences seq-1 --states-each 6",
+    "--format ext4-dual --sequences seq-1 --states-each 6",
+    "--format f2fs-dual --sequences seq-1 --states-each 3",
     "--sequences seq-2 --count 40 --states-each 80",
     "--sequences random --count 60 --states-each 80",
     "--sequences random --count 20 --states-each 80 --flush flush",
