@@ -129,7 +129,7 @@ fn describe(log: &Log, upto: LogPos, op: OpIx) -> String {
     let mut units = log.units_before(upto).iter().filter(|unit| unit.op == op);
     let first = units.next();
     if let Some(first) = first {
-        let last = units.last().unwrap_or(first);
+        let last = units.next_back().unwrap_or(first);
         let [begins, ends] = submission.partial.map(|inside| if inside { "~" } else { "" });
         let _ = match (first.lpn, last.lpn) {
             (from, to) if from == to => write!(text, " {begins}{}{ends}", from.0),
