@@ -330,11 +330,15 @@ fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Po
     let promises = Promises::new(log, upto, policy.durability);
     let mut stable = vec![0; log.lanes.len()];
     let mut or_newer = Vec::new();
+    // Where nothing is newer, or nothing else persists with it, "or a newer one" says no less.
+    let mut newest = vec![NONE; log.places.len()];
+    (0..).zip(units).for_each(|(index, unit)| newest[unit.place as usize] = index);
+    let is_weak = policy.range_flushed == RangeFlushed::OrNewer && (policy.ordered || policy.atomic);
     for (number, atom) in atoms.iter_mut().enumerate() {
         for index in atom.first..atom.first + atom.len {
             let unit = &units[index as usize];
             match promises.of(log, unit) {
-                Some(Promise::RangeFlush(_)) if policy.range_flushed == RangeFlushed::OrNewer => {
+                Some(Promise::RangeFlush(_)) if is_weak && newest[unit.place as usize] != index => {
                     or_newer.push((number as u32, index));
                 }
                 promise => atom.forced |= promise.is_some(),
