@@ -9,13 +9,14 @@ const FORMATS: [&str; 5] = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-d
 const DEVICES: [&str; 3] = ["model", "late", "device"];
 
 /// Families, with the sequences of each in CI: on a device whose states are cheap, and on the simulated one.
-const FAMILIES: [(&str, [u64; 2]); 7] = [
+const FAMILIES: [(&str, [u64; 2]); 8] = [
     ("seq-1", [24, 6]),
     ("seq-2", [4, 3]),
     ("random", [2, 1]),
     ("reuse", [4, 2]),
     ("nameless", [3, 2]),
     ("trees", [3, 2]),
+    ("tasks", [6, 2]),
     ("cleaning", [1, 1]),
 ];
 

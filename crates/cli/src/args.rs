@@ -720,6 +720,7 @@ pub(crate) enum CrashCommand {
   weir crash files --flush noflush                     what happens if nothing is ever flushed: must fail
   weir crash files --format ext4                       the same on ext4
   weir crash files --sequences reuse --on late --count 200   blocks change owners, requests are under way
+  weir crash files --sequences tasks --on late --count 200   two tasks at once
   weir crash files --fsck-every 100                    fsck.f2fs (or e2fsck) looks at some of the recovered images
   weir crash files --mutants                           would it find a bug? plants every known one in turn
   weir crash files --replay TOKEN                      the line that a violation prints
@@ -733,8 +734,8 @@ pub(crate) struct CrashFilesArgs {
     /// Which file system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
     #[arg(long, value_name = "FORMAT", value_parser = FileSystem::NAMES, default_value = "f2fs")]
     pub(crate) format: String,
-    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, those in which blocks change owners, those with files without names and access lists, or those over files in many parts
-    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees"], default_value = "seq-1")]
+    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, those in which blocks change owners, those with files without names and access lists, those over files in many parts, or those of two tasks at once
+    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees", "tasks"], default_value = "seq-1")]
     pub(crate) sequences: String,
     /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]

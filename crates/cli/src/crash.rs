@@ -172,7 +172,10 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
         Shape::Table => {
             let mut rows = vec![["planted bug", "found as", "worlds", "states"].map(str::to_owned)];
             rows.extend(score.mutants.iter().map(|mutant| {
-                let found = mutant.killed_by.as_ref().map_or("NOT FOUND".to_owned(), |by| by.what.clone());
+                // A hang goes on to say who waits for whom.
+                let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+                let found =
+                    mutant.killed_by.as_ref().map_or("NOT FOUND".to_owned(), |by| first_line(&by.what));
                 [mutant.bug.clone(), found, thousands(mutant.worlds), thousands(mutant.distinct)]
             }));
             format!("{}\nmutation score {killed} / {all}\n", table(&rows, 2))

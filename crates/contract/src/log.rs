@@ -191,6 +191,8 @@ pub struct Unit {
     pub(crate) place: u32,
     /// The unit before it on the same LPN.
     pub(crate) older: u32,
+    /// The first unit after it on the same LPN that is of no stream.
+    pub(crate) orderless: u32,
     /// Row of its stream in the log's table of streams.
     pub(crate) stream: u32,
     /// The unit before it in its stream.
@@ -425,6 +427,13 @@ impl Log {
             older == NONE || self.units[older as usize].seq < seq,
             "one acceptance names {lpn:?} at most once"
         );
+        if lane.is_none() {
+            let mut before = older;
+            while let Some(unit) = self.units.get_mut(before as usize).filter(|unit| unit.orderless == NONE) {
+                unit.orderless = index;
+                before = unit.older;
+            }
+        }
         let (mut epoch, mut stream_prev) = (0, NONE);
         if let Some(lane) = lane {
             let lane = &mut self.lanes[lane as usize];
@@ -445,6 +454,7 @@ impl Log {
             epoch,
             place,
             older,
+            orderless: NONE,
             stream: lane.unwrap_or(NONE),
             stream_prev,
             stream_next: NONE,

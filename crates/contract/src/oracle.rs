@@ -238,7 +238,10 @@ impl Oracle {
             }
             if let Some(promise) = promises.of(log, unit) {
                 let newest = self.top[unit.place as usize];
-                if self.is_kept_by_newer(promise) && newest != NONE && newest > index as u32 {
+                if self.is_kept_by_newer(promise, &promises, log, unit)
+                    && newest != NONE
+                    && newest > index as u32
+                {
                     continue;
                 }
                 let (index, missing) = (UnitIx(index as u32), self.root(index as u32));
@@ -252,9 +255,10 @@ impl Oracle {
         broken.or(implied)
     }
 
-    /// Whether a newer version keeps this promise.
-    fn is_kept_by_newer(&self, promise: Promise) -> bool {
-        matches!(promise, Promise::RangeFlush(_)) && self.policy.range_flushed == RangeFlushed::OrNewer
+    /// Whether a newer version keeps this promise, which is one of `unit`.
+    fn is_kept_by_newer(&self, promise: Promise, promises: &Promises, log: &Log, unit: &Unit) -> bool {
+        matches!(promise, Promise::RangeFlush(_))
+            && promises.is_or_newer(log, unit, self.policy.range_flushed)
     }
 
     /// The unit whose contradiction took `unit` along.
@@ -285,7 +289,7 @@ impl Oracle {
         for (index, unit) in units.iter().enumerate() {
             let shown = shown[unit.place as usize];
             let promise = promises.of(log, unit);
-            if promise.is_some_and(|promise| self.is_kept_by_newer(promise)) {
+            if promise.is_some_and(|promise| self.is_kept_by_newer(promise, &promises, log, unit)) {
                 are_newer_kept &= shown.is_some_and(|shown| index as u32 <= shown);
             } else if promise.is_some() {
                 self.remove(index as u32, index as u32);
@@ -388,5 +392,19 @@ impl Promises {
         }
         let mut later = self.range_flushes.iter().take_while(|(at, _)| op.succeeded_before(*at));
         later.find(|(_, flush)| log.selects(*flush, unit)).map(|(_, flush)| Promise::RangeFlush(*flush))
+    }
+
+    /// Whether a newer version may stand for a unit that a range flush promises.
+    pub(crate) fn is_or_newer(&self, log: &Log, unit: &Unit, range_flushed: RangeFlushed) -> bool {
+        if range_flushed == RangeFlushed::OrNewer {
+            return true;
+        }
+        let Some(other) = log.units_before(self.upto).get(unit.orderless as usize) else { return false };
+        let (op, replaced_at) = (log.op(unit.op), log.op(other.op).submitted_at);
+        let flushes = self.range_flushes.iter().take_while(|(at, _)| op.succeeded_before(*at));
+        let mut earlier = flushes.filter(|(_, flush)| {
+            log.op(*flush).completed().is_some_and(|(completed_at, _)| completed_at < replaced_at)
+        });
+        !earlier.any(|(_, flush)| log.selects(*flush, unit))
     }
 }

@@ -18,7 +18,8 @@ pub enum Durability {
 pub enum RangeFlushed {
     /// It persists, or a newer one of its unit: the contract, on which hosts may rely.
     OrNewer,
-    /// It persists, though a newer one hides it: what our own device does.
+    /// It persists, though a newer one hides it: what our own device does. A newer one that is of no stream, and was submitted before
+    /// the range flush completed, may stand for it: in the buffer it has taken its place (spec 6.3).
     Itself,
 }
 

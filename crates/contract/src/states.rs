@@ -11,7 +11,7 @@
 
 use crate::log::{Content, Log, LogPos, NONE, Unit, UnitIx};
 use crate::oracle::{Observed, Promise, Promises};
-use crate::policy::{Policy, RangeFlushed};
+use crate::policy::Policy;
 use flashweir_core::random::mix;
 use flashweir_core::{Lpn, Stream};
 use std::collections::BTreeSet;
@@ -333,12 +333,14 @@ fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Po
     // Where nothing is newer, or nothing else persists with it, "or a newer one" says no less.
     let mut newest = vec![NONE; log.places.len()];
     (0..).zip(units).for_each(|(index, unit)| newest[unit.place as usize] = index);
-    let is_weak = policy.range_flushed == RangeFlushed::OrNewer && (policy.ordered || policy.atomic);
+    let is_weak = |unit: &Unit| {
+        (policy.ordered || policy.atomic) && promises.is_or_newer(log, unit, policy.range_flushed)
+    };
     for (number, atom) in atoms.iter_mut().enumerate() {
         for index in atom.first..atom.first + atom.len {
             let unit = &units[index as usize];
             match promises.of(log, unit) {
-                Some(Promise::RangeFlush(_)) if is_weak && newest[unit.place as usize] != index => {
+                Some(Promise::RangeFlush(_)) if newest[unit.place as usize] != index && is_weak(unit) => {
                     or_newer.push((number as u32, index));
                 }
                 promise => atom.forced |= promise.is_some(),

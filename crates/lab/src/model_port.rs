@@ -126,7 +126,11 @@ impl BlockPort for ModelPort {
 pub struct LatePort {
     port: ModelPort,
     handle: Handle,
+    /// Requests so far.
     requests: Cell<u64>,
+    /// What the host is busy with, and how many requests there were before it.
+    phase: Rc<Cell<u64>>,
+    since: Cell<(u64, u64)>,
 }
 
 /// Answers come after so long at least, and so much later at most; of some much later.
@@ -136,9 +140,21 @@ const ANSWER_NANOS_RARE: u64 = 400_000;
 const RARE: u64 = 8;
 
 impl LatePort {
-    /// On the device of a port; time is that of the executor.
-    pub fn new(port: ModelPort, handle: Handle) -> Self {
-        Self { port, handle, requests: Cell::new(0) }
+    /// On the device of a port; time is that of the executor. How late an answer is depends on `phase` and the number of the
+    /// request in it, so that with other operations before it an operation meets the same device.
+    pub fn new(port: ModelPort, handle: Handle, phase: Rc<Cell<u64>>) -> Self {
+        Self { port, handle, requests: Cell::new(0), since: Cell::new((phase.get(), 0)), phase }
+    }
+
+    /// How long the answer to request `number` takes.
+    fn delay(&self, number: u64) -> Duration {
+        if self.since.get().0 != self.phase.get() {
+            self.since.set((self.phase.get(), number));
+        }
+        let (phase, first) = self.since.get();
+        let drawn = mix(phase ^ mix(number - first));
+        let rare = if drawn.is_multiple_of(RARE) { ANSWER_NANOS_RARE } else { 0 };
+        Duration::from_nanos(ANSWER_NANOS_MIN + rare + drawn / RARE % ANSWER_NANOS_MORE)
     }
 }
 
@@ -165,10 +181,7 @@ impl BlockPort for LatePort {
         };
         let (progress, ticket) = Ticket::new();
         progress.transferred();
-        let drawn = mix(number);
-        let rare = if drawn.is_multiple_of(RARE) { ANSWER_NANOS_RARE } else { 0 };
-        let late = ANSWER_NANOS_MIN + rare + drawn / RARE % ANSWER_NANOS_MORE;
-        let (handle, at) = (self.handle.clone(), self.handle.now() + Duration::from_nanos(late));
+        let (handle, at) = (self.handle.clone(), self.handle.now() + self.delay(number));
         self.handle.spawn(async move {
             handle.sleep_until(at).await;
             let completion = completion.or_else(|| device.borrow_mut().release(CommandId(number)));

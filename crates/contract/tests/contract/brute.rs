@@ -20,6 +20,8 @@ struct RawUnit {
     promised: bool,
     /// Only by a range flush.
     in_range: bool,
+    /// By one that had completed before the next unit there that is of no stream was submitted.
+    in_range_itself: bool,
 }
 
 fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
@@ -55,10 +57,30 @@ fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
             epoch,
             promised: promised(number),
             in_range: in_range(number, lpn),
+            in_range_itself: false,
         }));
         if let Some((stream, true)) = op.stream {
             barriers[usize::from(stream)] += 1;
         }
+    }
+    for index in 0..units.len() {
+        let RawUnit { op, lpn, .. } = units[index];
+        let orderless = units[index + 1..].iter().find(|unit| unit.lpn == lpn && unit.epoch.is_none());
+        let Some(replaced) = orderless.map(|unit| at(Event::Submit(unit.op))) else {
+            units[index].in_range_itself = units[index].in_range;
+            continue;
+        };
+        let tag = history.ops[op].tag;
+        let selects = |op: &RawOp| op.selected.contains(&lpn) || (tag != 0 && tag == op.tag);
+        let done = at(Event::Complete(op));
+        units[index].in_range_itself = history.ops.iter().enumerate().any(|(number, flush)| {
+            let [submitted, completed] = [Event::Submit(number), Event::Complete(number)].map(at);
+            let is_before = |a: Option<usize>, b: Option<usize>| a.zip(b).is_some_and(|(a, b)| a < b);
+            flush.kind == Kind::RangeFlush
+                && selects(flush)
+                && is_before(done, submitted)
+                && is_before(completed, replaced)
+        });
     }
     units
 }
@@ -80,11 +102,9 @@ fn legal(history: &History, upto: usize, policy: Policy) -> BTreeSet<Vec<u64>> {
         });
         let kept = (0..units.len()).all(|index| {
             let newer = |&other: &usize| other >= index && units[other].lpn == units[index].lpn;
-            let or_newer = match policy.range_flushed {
-                RangeFlushed::OrNewer => (0..units.len()).filter(newer).any(has),
-                RangeFlushed::Itself => has(index),
-            };
-            (!units[index].promised || has(index)) && (!units[index].in_range || or_newer)
+            let or_newer = (0..units.len()).filter(newer).any(has);
+            let itself = policy.range_flushed == RangeFlushed::Itself && units[index].in_range_itself;
+            (!units[index].promised && !itself || has(index)) && (!units[index].in_range || or_newer)
         });
         if closed && kept {
             let mut state = history.initial.clone();

@@ -68,12 +68,17 @@ pub struct Sim {
     log: Log,
     /// What each unit reads as once everything accepted is in.
     model: Vec<Payload>,
+    /// With a block layer: what each unit held at the beginning.
+    first: Vec<u64>,
     history: History,
     next: usize,
     in_flight: u32,
     log_ops: Vec<Option<OpIx>>,
-    /// Reads may overtake the rest of a command that is accepted in parts: what they may return.
+    /// Reads may overtake the rest of a command that is accepted in parts: what they may return. With a block layer, from which of
+    /// its `versions` on each unit may read.
     expected: Vec<Option<Vec<u64>>>,
+    /// With a block layer: what each unit was to hold, one after the other, and by which operation.
+    versions: Vec<Vec<(OpIx, u64)>>,
     /// Commands of each stream that were submitted and not accepted.
     arrived: BTreeMap<StreamId, VecDeque<u32>>,
     events: u32,
@@ -96,6 +101,7 @@ impl Sim {
         let seed = history.ops.first().map_or(0, |op| op.pattern >> 16);
         let per_unit = device.geometry().lbas_per_unit;
         let layer = devices::layer(&device.config().name);
+        let first = model.iter().map(Payload::identity).filter(|_| layer.is_some()).collect();
         let mut sim = Self {
             layer: layer.map(|config| Box::new(Layer::new(config, per_unit, seed))),
             wishes: Vec::new(),
@@ -104,10 +110,12 @@ impl Sim {
             effects: Vec::new(),
             log,
             model,
+            first,
             next: 0,
             in_flight: 0,
             log_ops: vec![None; ops],
             expected: vec![None; ops],
+            versions: vec![Vec::new(); units as usize],
             arrived: BTreeMap::new(),
             events: 0,
             has_lost_writes: false,
@@ -250,6 +258,15 @@ impl Sim {
                 let seq = u64::from(self.log.position().0) + 1;
                 self.take_over(number, log_op, seq);
             }
+            if op.verb == Verb::Read {
+                // It sees what was answered before it was asked for, or something newer.
+                let (first, end) = self.touched(&op);
+                let is_answered = |(op, _): &(OpIx, u64)| self.log.op(*op).completed().is_some();
+                let units = self.versions[first as usize..end as usize].iter();
+                let answered =
+                    units.map(|unit| unit.iter().rposition(is_answered).map_or(0, |at| at as u64 + 1));
+                self.expected[number as usize] = Some(answered.collect());
+            }
             let mut command = command;
             if let Op::Write { data, .. } = &mut command.op
                 && !self.is_partial(&op)
@@ -302,9 +319,6 @@ impl Sim {
                 }
                 Effect::Complete(completion) => {
                     let number = completion.id.0 as u32;
-                    if let Ok(Done::Data(data)) = &completion.result {
-                        self.check_read(number, data);
-                    }
                     // One that was refused, or does nothing, was never accepted.
                     self.leave(number);
                     self.completed(now, number, completion.result);
@@ -319,6 +333,9 @@ impl Sim {
     /// The host gets its answer.
     fn completed(&mut self, now: Instant, number: u32, result: Result<Done, DeviceError>) {
         self.in_flight -= 1;
+        if let Ok(Done::Data(data)) = &result {
+            self.check_read(number, data);
+        }
         if let Some(op) = self.log_ops[number as usize] {
             self.log.complete(op, result.is_ok());
         }
@@ -356,8 +373,16 @@ impl Sim {
             return;
         }
         let first = self.touched(&self.history.ops[number as usize]).0;
-        let wrong =
-            data.iter().zip(&expected).position(|(payload, expected)| payload.identity() != *expected);
+        let is_expected = |at: usize, expected: u64| {
+            let (found, unit) = (data[at].identity(), first as usize + at);
+            let Some(answered) = self.layer.as_ref().map(|_| expected as usize) else {
+                return found == expected;
+            };
+            // The last answered one, or what was there before any of them.
+            let before = answered.checked_sub(1).map_or(self.first[unit], |at| self.versions[unit][at].1);
+            found == before || self.versions[unit][answered..].iter().any(|(_, newer)| *newer == found)
+        };
+        let wrong = (0..data.len()).zip(&expected).position(|(at, expected)| !is_expected(at, *expected));
         if let Some(wrong) = wrong {
             let lpn = Lpn(first + wrong as u64);
             self.misbehaviour.get_or_insert(Misbehaviour::WrongRead { op: number, lpn });
@@ -410,6 +435,9 @@ impl Sim {
             for unit in first..end {
                 let Some(payload) = self.merged(&op, unit) else { continue };
                 units.push((Lpn(unit), Content::from(&payload)));
+                if self.layer.is_some() {
+                    self.versions[unit as usize].push((log_op, payload.identity()));
+                }
                 self.model[unit as usize] = payload;
             }
         }

@@ -104,8 +104,9 @@ impl Log {
         first + (at - first + blocks % capacity) % capacity
     }
 
-    /// Where the log begins, or what says that it is empty.
+    /// Where the log begins, or what says that it is empty, and where the next mount goes on.
     fn set_tail(&mut self) {
+        self.superblock.head = self.head;
         (self.superblock.start, self.superblock.sequence) = match self.live.front() {
             Some(live) => (live.start, live.sequence),
             None => (0, self.sequence),
@@ -175,7 +176,10 @@ impl Journal {
                 "the journal has {has} blocks, and says {says} of {bytes} bytes"
             )));
         }
-        let head = superblock.first;
+        // As Linux does since 6.3: the log goes on where the last mount left it, so that its first blocks wear no more than others.
+        let log_blocks = superblock.first..superblock.log_end();
+        let goes_on = superblock.start == 0 && log_blocks.contains(&superblock.head);
+        let head = if goes_on { superblock.head } else { superblock.first };
         let log = Log {
             format,
             sequence: superblock.sequence.max(1),
@@ -194,6 +198,12 @@ impl Journal {
     /// Blocks that one transaction may have at most: a quarter of the log, as with Linux.
     pub(super) fn blocks_max(&self) -> usize {
         self.log.borrow().capacity() as usize / 4
+    }
+
+    /// Blocks from where the next transaction begins to the end of the log.
+    pub(super) fn blocks_left(&self) -> u32 {
+        let log = self.log.borrow();
+        log.end() - log.head
     }
 
     /// The newest committed content of a block, unless it is at its place.

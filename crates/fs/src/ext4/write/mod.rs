@@ -228,6 +228,11 @@ impl Ext4 {
         self.recovered
     }
 
+    /// Blocks from where the next transaction begins to the end of the log; the log goes on at its beginning.
+    pub fn log_blocks_left(&self) -> u32 {
+        self.journal.blocks_left()
+    }
+
     /// What was counted since the mount.
     pub fn metrics(&self) -> Ext4Metrics {
         self.state.borrow().metrics

@@ -3,7 +3,7 @@
 //! A bounded sequence is what an operation needs, the operation, and one call that makes something durable. [`seq1`] has
 //! all of them within the bounds; [`seq2`] draws two operations; [`random`] goes on for longer, over the files of several
 //! tasks; in [`reuse`] blocks change owners; [`nameless`] has files without names and access control lists, [`trees`] files in
-//! many parts.
+//! many parts, [`tasks`] several tasks at once.
 //!
 //! Where the bounds differ from ACE's: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
 //! holes, single bytes and pages past the end; files are punched, attributes have two sizes; what an operation needs is
@@ -108,8 +108,14 @@ fn held(file: &'static str, cores: &mut Vec<Core>) {
     nameless.push(Op::Unlink(path()));
     cores.push(core(nameless.clone(), Op::AppendHeld(5_000), &[]));
     // Another file has the name meanwhile, and durably.
-    nameless.extend([write(file, SHORT), Op::Fsync(path()), Op::AppendHeld(100)]);
-    cores.push(core(nameless, Op::FsyncHeld, &[file]));
+    let mut renamed = nameless.clone();
+    renamed.extend([write(file, SHORT), Op::Fsync(path()), Op::AppendHeld(100)]);
+    cores.push(core(renamed, Op::FsyncHeld, &[file]));
+    // One of two who have it open closes it.
+    let mut shared = vec![write(file, LONG), Op::Hold(path()), Op::Hold(path()), Op::Unlink(path())];
+    cores.push(core(shared.clone(), Op::ReleaseLast, &[file]));
+    shared.push(Op::ReleaseLast);
+    cores.push(core(shared, Op::AppendHeld(5_000), &[file]));
 }
 
 /// Pages that are written in place while everything is made durable, one after the other, so that one of them meets the
@@ -122,7 +128,7 @@ fn overlapping() -> Vec<Ops> {
     for is_forward in [true, false] {
         for needs in [vec![long.clone(), Op::Sync], vec![long.clone()], vec![Op::Creat("foo".into())]] {
             let mut ops = needs;
-            ops.extend([direct(0, PAGES), Op::BeginSync]);
+            ops.extend([direct(0, PAGES), Op::Sync.aside()]);
             let page = |page| if is_forward { page } else { PAGES - 1 - page };
             ops.extend((0..PAGES).map(|at| direct(page(at), 1)));
             ops.push(Op::Wait);
@@ -279,7 +285,7 @@ pub fn random(seed: u64) -> Ops {
             92..=93 => Op::Fdatasync(file.clone()),
             94 => Op::Fsync((*pick(&mut random, &["A", "B", "A/D"])).into()),
             95..=96 => Op::Sync,
-            97 => Op::BeginSync,
+            97 => Op::Sync.aside(),
             _ => Op::WriteBack,
         });
         recent = file;
@@ -326,7 +332,7 @@ pub fn reuse(seed: u64) -> Ops {
         });
         if random.chance(0.4) {
             // A transaction is committed while data of another file are on their way.
-            ops.extend([Op::Creat((*other).into()), Op::BeginSync, Op::Fsync((*other).into())]);
+            ops.extend([Op::Creat((*other).into()), Op::Sync.aside(), Op::Fsync((*other).into())]);
         } else {
             durable(&mut random, to, &mut ops);
         }
@@ -356,7 +362,8 @@ pub fn nameless(seed: u64) -> Ops {
             10..=24 => Op::AppendHeld(*pick(&mut random, &[100, 4_096, 9_000])),
             25..=38 => Op::LinkHeld(file.clone()),
             39..=46 => Op::FsyncHeld,
-            47..=49 => Op::Release,
+            47 => Op::Release,
+            48..=49 => Op::ReleaseLast,
             50..=59 => Op::SetAcl(file.clone(), users),
             60..=64 => Op::SetDefaultAcl(dir, users),
             65..=68 => Op::SetAcl(dir, users),
@@ -370,7 +377,7 @@ pub fn nameless(seed: u64) -> Ops {
             92 => Op::Fdatasync(file.clone()),
             93..=94 => Op::Fsync(dir),
             95..=97 => Op::Sync,
-            98 => Op::BeginSync,
+            98 => Op::Sync.aside(),
             _ => Op::WriteBack,
         });
         recent = file;
@@ -408,12 +415,60 @@ pub fn trees(seed: u64) -> Ops {
             12 => Op::AllocateKeep(file, at, 8_192),
             13..=15 => Op::Fdatasync(file),
             16..=17 => Op::Fsync(file),
-            18 => Op::BeginSync,
+            18 => Op::Sync.aside(),
             _ => Op::WriteBack,
         });
     }
     let last = (*pick(&mut random, &files)).to_owned();
     ops.push(if random.chance(0.5) { Op::Fdatasync(last) } else { Op::Fsync(last) });
+    Ops(ops)
+}
+
+/// A sequence of two tasks on a few files: pages are written again while they are on their way, and made durable by another call;
+/// a call comes while the commit that it needs is under way, at each of its moments; two calls are about one file.
+pub fn tasks(seed: u64) -> Ops {
+    let mut random = Stream::new(seed, "sequences of two tasks");
+    let files = ["A/foo", "A/bar", "B/foo"];
+    let mut ops: Vec<Op> = files[..2].iter().map(|file| write(file, 4_096 * (1 + random.below(3)))).collect();
+    ops.push(Op::Sync);
+    for _ in 0..1 + random.below(3) {
+        let file = (*pick(&mut random, &files)).to_owned();
+        let other = (*pick(&mut random, &files)).to_owned();
+        let at = *pick(&mut random, &[0, 0, 100, 4_096]);
+        let change = match random.below(8) {
+            0 => Op::Append(file.clone(), 5_000),
+            1 => Op::SetXattr(file.clone(), "user".into(), *pick(&mut random, &[10, 2_000])),
+            2 => Op::Direct(file.clone(), 0, 4_096 * (1 + random.below(2))),
+            3 => Op::Truncate(file.clone(), at),
+            _ => Op::Write(file.clone(), at, *pick(&mut random, &[100, 4_096, 9_000])),
+        };
+        ops.push(change);
+        let first = match random.below(10) {
+            0..=3 => Op::Sync,
+            4..=6 => Op::Fsync(file.clone()),
+            7 => Op::Fdatasync(file.clone()),
+            8 => Op::Direct(other.clone(), 4_096 * random.below(3), 4_096),
+            _ => Op::Fsync(other.clone()),
+        };
+        ops.push(first.aside());
+        if random.chance(0.7) {
+            // Answers take 20 to 520 us, and a call waits for several of them one after the other.
+            let most = *pick(&mut random, &[100, 400, 1_500]);
+            ops.push(Op::Pause(10 + random.below(most)));
+        }
+        match random.below(10) {
+            0..=5 => ops.push(Op::Write(file.clone(), at, *pick(&mut random, &[100, 4_096]))),
+            6 => ops.push(Op::Creat(other.clone())),
+            7 => ops.push(Op::Append(other.clone(), 100)),
+            _ => (),
+        }
+        let calls = [Op::Fsync(file.clone()), Op::Fdatasync(file), Op::Fsync(other), Op::Sync];
+        let call = pick(&mut random, &calls).clone();
+        ops.push(if random.chance(0.2) { call.aside() } else { call });
+        if random.chance(0.3) {
+            ops.push(Op::Wait);
+        }
+    }
     Ops(ops)
 }
 
@@ -440,12 +495,16 @@ pub fn barriers() -> Vec<Ops> {
 /// The same sequence, in which some files are ordered and not made durable.
 pub fn with_barriers(ops: Ops, seed: u64) -> Ops {
     let mut random = Stream::new(seed, "barriers in a sequence");
-    let ordered = |op| match op {
+    let mut ordered = |op| match op {
         Op::Fsync(path) if random.chance(0.6) => Op::Fbarrier(path),
         Op::Fdatasync(path) if random.chance(0.6) => Op::Fdatabarrier(path),
         op => op,
     };
-    Ops(ops.0.into_iter().map(ordered).collect())
+    let mut ordered = |op| match op {
+        Op::Aside(op) => ordered(*op).aside(),
+        op => ordered(op),
+    };
+    Ops(ops.0.into_iter().map(&mut ordered).collect())
 }
 
 /// Makes a file durable, or everything, or nothing.
@@ -478,9 +537,10 @@ pub fn cleaning(seed: u64) -> Ops {
             60..=64 => Op::Unlink(format!("fill/{}", file + 1)),
             65..=69 => Op::Write("A/foo".into(), 0, 4_096 * random.below(32) + 100),
             70..=74 => Op::Rename(format!("fill/hole-{}", file / 4), "A/bar".into()),
-            75..=84 => Op::Fsync(recent.clone()),
+            75..=80 => Op::Fsync(recent.clone()),
+            81..=84 => Op::Fsync(recent.clone()).aside(),
             85..=91 => Op::Sync,
-            92..=93 => Op::BeginSync,
+            92..=93 => Op::Sync.aside(),
             _ => Op::WriteBack,
         });
     }
@@ -512,7 +572,15 @@ mod tests {
         assert_eq!((seq2(7), random(7)), (seq2(7), random(7)));
         assert_ne!((seq2(7), random(7)), (seq2(8), random(8)));
         for seed in 0..200 {
-            for ops in [seq2(seed), random(seed), cleaning(seed), reuse(seed), nameless(seed), trees(seed)] {
+            for ops in [
+                seq2(seed),
+                random(seed),
+                cleaning(seed),
+                reuse(seed),
+                nameless(seed),
+                trees(seed),
+                tasks(seed),
+            ] {
                 assert_eq!(ops.to_string().parse::<Ops>().unwrap(), ops);
             }
         }

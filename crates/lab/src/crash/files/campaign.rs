@@ -39,11 +39,13 @@ pub enum Sequences {
     Nameless,
     /// Random ones over files of so many parts that their maps have nodes below the inode.
     Trees,
+    /// Random ones of two tasks that work at once.
+    Tasks,
 }
 
 impl Sequences {
     /// Their names.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Seq1, "seq-1"),
         (Self::Seq2, "seq-2"),
         (Self::Random, "random"),
@@ -51,6 +53,7 @@ impl Sequences {
         (Self::Reuse, "reuse"),
         (Self::Nameless, "nameless"),
         (Self::Trees, "trees"),
+        (Self::Tasks, "tasks"),
     ];
 
     /// Its name.
@@ -175,6 +178,7 @@ impl Source {
             Sequences::Reuse => Self::Drawn(ace::reuse, config.seed),
             Sequences::Nameless => Self::Drawn(ace::nameless, config.seed),
             Sequences::Trees => Self::Drawn(ace::trees, config.seed),
+            Sequences::Tasks => Self::Drawn(ace::tasks, config.seed),
         }
     }
 
@@ -304,7 +308,12 @@ fn report_of(case: &Case<'_>, found: &Found, is_minimised: bool) -> FileViolatio
         None => (case.ops.clone(), found.clone()),
     };
     let token = Token::of(&Case { ops: &ops, ..*case }, &shortest).to_string();
-    FileViolation { what: shortest.fault.what(), token, found_as }
+    let what = shortest.fault.what();
+    let what = match ops.0.is_empty() {
+        true => format!("in the prepared volume, before any operation: {what}"),
+        false => what,
+    };
+    FileViolation { what, token, found_as }
 }
 
 /// The shortest list of operations after which exploration finds a fault of the same sort.
@@ -396,6 +405,7 @@ pub fn hunt(
         (Sequences::Random, on),
         (Sequences::Reuse, on),
         (Sequences::Reuse, late),
+        (Sequences::Tasks, late),
     ];
     for (count, (sequences, on)) in counts.into_iter().flat_map(|count| kinds.map(|kind| (count, kind))) {
         let config = FileCrashConfig {

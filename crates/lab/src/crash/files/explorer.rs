@@ -16,7 +16,7 @@ use super::oracle::{History, Step, Violation};
 use super::token::{Bug, On};
 use super::tree::Tree;
 use super::volume::{
-    BLOCKS, Base, Clock, Damage, Disk, Setup, check, exercise, forever, mount, recover, reference,
+    BLOCKS, Base, Clock, Damage, Disk, Setup, check, exercise, forever, mount, recover, reference, touch,
 };
 use super::whole;
 use crate::model_port::{LatePort, ModelPort};
@@ -27,7 +27,7 @@ use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_fs::AnyFs;
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{Creds, Errno, Follow, SetTime, Vfs};
+use flashweir_fs::vfs::{Errno, Vfs};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
@@ -282,8 +282,9 @@ pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
         let noted = Noted::begin(case)?;
         let disk = port.clone();
         let is_late = case.on == On::Late;
+        let phase = Rc::clone(&noted.phase);
         let done = port.run(|port, handle| {
-            let late = || Rc::new(LatePort::new(disk.clone(), handle.clone())) as Rc<dyn BlockPort>;
+            let late = || Rc::new(LatePort::new(disk.clone(), handle.clone(), phase)) as Rc<dyn BlockPort>;
             let port = if is_late { late() } else { port };
             noted.sequence(case, port, handle, Rc::new(move || u64::from(disk.position().0)))
         });
@@ -301,6 +302,8 @@ pub(super) struct Noted {
     pub(super) did: Rc<Cell<Did>>,
     /// Where the last operation ended.
     pub(super) end: Rc<Cell<Option<u64>>>,
+    /// Of which operation the present is, as a number that does not depend on the operations before it.
+    phase: Rc<Cell<u64>>,
 }
 
 impl Noted {
@@ -312,7 +315,8 @@ impl Noted {
         let grows_by_pages = case.base.format.is_ext4();
         let has_whole_writes = case.base.format == Format::Ext4Journal;
         let history = History { states, numbers, grows_by_pages, has_whole_writes, ..History::default() };
-        Ok(Self { expected, history: Rc::new(RefCell::new(history)), did: Rc::default(), end: Rc::default() })
+        let history = Rc::new(RefCell::new(history));
+        Ok(Self { expected, history, did: Rc::default(), end: Rc::default(), phase: Rc::default() })
     }
 
     /// What was noted.
@@ -331,41 +335,50 @@ impl Noted {
     ) -> Pin<Box<dyn Future<Output = Result<u64, String>>>> {
         let (ops, setup) = (case.ops.clone(), case.setup());
         let (expected, noted) = (Rc::clone(&self.expected), Rc::clone(&self.history));
-        let (did, ended_at) = (Rc::clone(&self.did), Rc::clone(&self.end));
+        let (did, ended_at, phase) = (Rc::clone(&self.did), Rc::clone(&self.end), Rc::clone(&self.phase));
         Box::pin(async move {
             let vfs = mount(port, handle.clone(), setup).await?;
             begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
             let mut runner = Runner::new(&vfs, handle);
+            // What another task did otherwise than the reference.
+            let wrong = Rc::new(RefCell::new(None));
             for (index, (op, (made, tree))) in ops.0.iter().zip(&*expected).enumerate() {
+                phase.set(op.to_string().bytes().fold(1, |hash, byte| mix(hash ^ u64::from(byte))));
+                if noted.borrow().has_to_wait(op, tree) {
+                    runner.wait().await;
+                }
                 let begun = position();
                 {
                     let mut history = noted.borrow_mut();
                     history.steps.push(Step { op: op.clone(), begun, ended: None, result: Ok(()) });
                     history.states.push(Arc::clone(tree));
                 }
-                let found = match op {
-                    // It ends at some time after this.
-                    Op::BeginSync => {
-                        let waited = runner.wait().await;
-                        let (noted, position) = (Rc::clone(&noted), Rc::clone(&position));
-                        let ended = move |result| {
-                            let step = &mut noted.borrow_mut().steps[index];
-                            (step.ended, step.result) = (Some(position()), result);
-                        };
-                        runner.begin_sync(ended).await;
-                        waited.map(|()| None)
+                let ended = {
+                    let (noted, position, wrong) =
+                        (Rc::clone(&noted), Rc::clone(&position), Rc::clone(&wrong));
+                    let (op, made) = (op.clone(), *made);
+                    move |found: Made| {
+                        let mut history = noted.borrow_mut();
+                        if let Err(what) = note(&mut history, &made, &found) {
+                            wrong.borrow_mut().get_or_insert(format!("operation {index}, {op}: {what}"));
+                        }
+                        let step = &mut history.steps[index];
+                        (step.ended, step.result) = (Some(position()), found.map(drop));
                     }
-                    _ => runner.apply(index, op).await,
                 };
-                let mut history = noted.borrow_mut();
-                let result = note(&mut history, made, &found);
-                result.map_err(|what| format!("operation {index}, {op}: {what}"))?;
-                if *op != Op::BeginSync {
-                    (history.steps[index].ended, history.steps[index].result) =
-                        (Some(position()), found.map(drop));
+                match op {
+                    // It ends at some time after this.
+                    Op::Aside(op) => runner.begin(index, (**op).clone(), ended).await,
+                    _ => ended(runner.apply(index, op).await),
+                }
+                if let Some(what) = wrong.take() {
+                    return Err(what);
                 }
             }
-            runner.wait().await.map_err(|errno| format!("the last sync: {errno:?}"))?;
+            runner.wait().await;
+            if let Some(what) = wrong.take() {
+                return Err(what);
+            }
             let end = position();
             did.set(Did::of(vfs.fs()));
             ended_at.set(Some(end));
@@ -381,11 +394,9 @@ impl Noted {
 }
 
 /// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
-/// can be what they are. What it changes nobody looks at.
+/// can be what they are.
 pub(crate) async fn begin(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
-    let root = vfs.process(Creds::ROOT);
-    root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
-    vfs.sync_all().await
+    touch(vfs).await
 }
 
 /// Compares what two file systems answered, and notes which numbers belong together.
@@ -537,7 +548,7 @@ impl Explorer<'_> {
                         new.insert(tree.sharing(like.as_ref()))
                     }
                 };
-                if judged.insert((image, self.run.history.key(u64::from(cut)))) {
+                if judged.insert((image, self.run.history.moment(u64::from(cut)))) {
                     self.counts.judged += 1;
                     let verdict = self.run.history.judge(u64::from(cut), tree);
                     let fault = |violation| Found {

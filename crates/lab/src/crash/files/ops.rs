@@ -6,10 +6,12 @@
 //! Invariants: what a write leaves names the operation and the place: each 8 bytes hold the operation's number and where
 //! in the file they are, so that bytes of another operation, file or place are recognised. Paths have no leading slash.
 //!
-//! Deliberately absent: several tasks that run at the same instant, but for a sync that others do not wait for. A sequence
-//! has one order.
+//! A word with `&` behind it is done by another task: `fsync:A/foo&`. The reference does everything in the order of the words,
+//! so whatever would change what such an operation means waits for it first ([`Op::has_to_wait_for`]).
+//!
+//! Deliberately absent: two tasks that change the same file or the same names at once; no order of theirs would be the right one.
 
-use super::tree::{Body, Node, xattrs};
+use super::tree::{Body, Node, Tree, xattrs};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Lpn};
@@ -17,7 +19,7 @@ use flashweir_fs::vfs::{
     Acl, AclEntry, AclKind, Barrier, Creds, Errno, File, Follow, Fs, Ino, OpenFlags, Process, RenameMode,
     Sink, Source, SyncKind, Vfs, Who, XattrMode,
 };
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
@@ -88,6 +90,8 @@ pub enum Op {
     FsyncHeld,
     /// Closes what is held.
     Release,
+    /// Closes what is held last; others may hold the same file.
+    ReleaseLast,
     /// Makes a file or a directory durable.
     Fsync(String),
     /// Makes the data of a file durable, and its size.
@@ -98,10 +102,12 @@ pub enum Op {
     Fdatabarrier(String),
     /// Makes everything durable.
     Sync,
-    /// Begins to make everything durable, and goes on meanwhile: the only thing that two tasks do at the same instant.
-    BeginSync,
-    /// Waits until that has ended; the end of a sequence does, too.
+    /// Another task does it, and the sequence goes on meanwhile.
+    Aside(Box<Op>),
+    /// Waits until other tasks have done what they were given; the end of a sequence does, too.
     Wait,
+    /// Lets so many microseconds pass.
+    Pause(u64),
     /// Lets time pass until dirty pages are written back.
     WriteBack,
 }
@@ -110,6 +116,107 @@ impl Op {
     /// Whether it promises durability.
     pub fn is_persistence(&self) -> bool {
         matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync | Self::FsyncHeld | Self::Wait)
+    }
+
+    /// The same, done by another task.
+    #[must_use]
+    pub fn aside(self) -> Self {
+        Self::Aside(Box::new(self))
+    }
+
+    /// What is done, whoever does it.
+    pub fn plain(&self) -> &Self {
+        match self {
+            Self::Aside(op) => op.plain(),
+            op => op,
+        }
+    }
+
+    /// Whether it is about files that it names, and needs nothing that is held.
+    fn is_of_paths(&self) -> bool {
+        !self.paths().is_empty()
+            && !matches!(self, Self::Hold(_) | Self::Nameless(_) | Self::LinkHeld(_) | Self::Aside(_))
+    }
+
+    /// The paths that it names.
+    fn paths(&self) -> Vec<&str> {
+        match self {
+            Self::Creat(path)
+            | Self::Mkdir(path)
+            | Self::Write(path, ..)
+            | Self::Append(path, _)
+            | Self::Direct(path, ..)
+            | Self::Allocate(path, ..)
+            | Self::AllocateKeep(path, ..)
+            | Self::Punch(path, ..)
+            | Self::Truncate(path, _)
+            | Self::Unlink(path)
+            | Self::Rmdir(path)
+            | Self::Remove(path)
+            | Self::SetXattr(path, ..)
+            | Self::RemoveXattr(path, _)
+            | Self::SetAcl(path, _)
+            | Self::SetDefaultAcl(path, _)
+            | Self::Chmod(path, _)
+            | Self::Nameless(path)
+            | Self::LinkHeld(path)
+            | Self::Hold(path)
+            | Self::Fsync(path)
+            | Self::Fdatasync(path)
+            | Self::Fbarrier(path)
+            | Self::Fdatabarrier(path) => vec![path],
+            Self::Rename(from, to) | Self::Link(from, to) | Self::Symlink(from, to) => vec![from, to],
+            Self::Aside(op) => op.paths(),
+            Self::AppendHeld(_)
+            | Self::FsyncHeld
+            | Self::Release
+            | Self::ReleaseLast
+            | Self::Sync
+            | Self::Wait
+            | Self::Pause(_)
+            | Self::WriteBack => Vec::new(),
+        }
+    }
+
+    /// What it means for others that run beside it, by what is there before and after it.
+    fn reach(&self, before: &Tree, after: &Tree) -> Reach {
+        let op = self.plain();
+        let mut nodes = BTreeSet::new();
+        let mut changes_names = false;
+        for path in op.paths() {
+            let places = [before, after]
+                .map(|tree| (tree.find(path), tree.opened(path).and_then(|at| tree.find(&at))));
+            changes_names |= places[0].0 != places[1].0;
+            nodes.extend(places.into_iter().flat_map(|(name, file)| [name, file]).flatten());
+            let dir = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+            nodes.extend([before, after].into_iter().filter_map(|tree| tree.find(dir)));
+        }
+        let effect = match op {
+            Self::Pause(_) | Self::Wait | Self::WriteBack => Effect::None,
+            Self::Sync | Self::Fsync(_) | Self::Fdatasync(_) | Self::Fbarrier(_) | Self::Fdatabarrier(_) => {
+                Effect::Promise
+            }
+            _ if changes_names => Effect::Names,
+            _ => Effect::Data,
+        };
+        Reach { effect, nodes: (!op.paths().is_empty()).then_some(nodes) }
+    }
+
+    /// Whether it has to wait until another task has done `other`, because what one of them means depends on the other; each
+    /// comes with what is there before and after it.
+    pub(super) fn has_to_wait_for(&self, trees: [&Tree; 2], other: &Self, others: [&Tree; 2]) -> bool {
+        let (this, other) = (self.reach(trees[0], trees[1]), other.reach(others[0], others[1]));
+        let meet = match (&this.nodes, &other.nodes) {
+            (Some(this), Some(other)) => !this.is_disjoint(other),
+            _ => true,
+        };
+        match (this.effect, other.effect) {
+            (Effect::None, _) | (_, Effect::None) => false,
+            // A promise is about what is there when it begins; only where its path leads has to stay. A sync names none.
+            (Effect::Promise | Effect::Data, Effect::Promise) => false,
+            (Effect::Names, Effect::Promise) => meet && other.nodes.is_some(),
+            (_, Effect::Data | Effect::Names) => meet,
+        }
     }
 
     fn name(&self) -> &'static str {
@@ -140,13 +247,15 @@ impl Op {
             Self::AppendHeld(_) => "heldappend",
             Self::FsyncHeld => "heldfsync",
             Self::Release => "release",
+            Self::ReleaseLast => "releaselast",
             Self::Fsync(_) => "fsync",
             Self::Fdatasync(_) => "fdatasync",
             Self::Fbarrier(_) => "fbarrier",
             Self::Fdatabarrier(_) => "fdatabarrier",
             Self::Sync => "sync",
-            Self::BeginSync => "sync&",
+            Self::Aside(op) => op.name(),
             Self::Wait => "wait",
+            Self::Pause(_) => "pause",
             Self::WriteBack => "writeback",
         }
     }
@@ -154,6 +263,9 @@ impl Op {
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Aside(op) = self {
+            return write!(f, "{op}&");
+        }
         f.write_str(self.name())?;
         match self {
             Self::Creat(path)
@@ -183,12 +295,35 @@ impl fmt::Display for Op {
             }
             Self::SetXattr(path, name, len) => write!(f, ":{path}:{name}:{len}"),
             Self::RemoveXattr(path, name) => write!(f, ":{path}:{name}"),
-            Self::AppendHeld(len) => write!(f, ":{len}"),
-            Self::FsyncHeld | Self::Release | Self::Sync | Self::BeginSync | Self::Wait | Self::WriteBack => {
-                Ok(())
-            }
+            Self::AppendHeld(len) | Self::Pause(len) => write!(f, ":{len}"),
+            Self::FsyncHeld
+            | Self::Release
+            | Self::ReleaseLast
+            | Self::Sync
+            | Self::Aside(_)
+            | Self::Wait
+            | Self::WriteBack => Ok(()),
         }
     }
+}
+
+/// What an operation does to what another one means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// Nothing.
+    None,
+    /// It makes durable, or orders, what is there.
+    Promise,
+    /// It changes what a file holds.
+    Data,
+    /// It changes which names there are.
+    Names,
+}
+
+/// See [`Op::reach`]: the effect, and files and directories that it is about; `None` is all.
+struct Reach {
+    effect: Effect,
+    nodes: Option<BTreeSet<u64>>,
 }
 
 /// Words of a sequence, as [`FromStr`] of [`Ops`] takes them.
@@ -217,6 +352,13 @@ impl FromStr for Op {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let wrong = |what: &str| format!("`{word}`: expected {what}");
+        if let Some(word) = word.strip_suffix('&') {
+            let op: Self = word.parse()?;
+            let is_for_others = op.is_of_paths() || op == Self::Sync;
+            return is_for_others
+                .then(|| op.aside())
+                .ok_or_else(|| wrong("`&` behind a sync, or behind an operation on paths"));
+        }
         let mut fields = word.split(':');
         let name = fields.next().unwrap_or_default();
         let fields: Vec<&str> = fields.collect();
@@ -273,9 +415,10 @@ impl FromStr for Op {
             "heldappend" => (Self::AppendHeld(bytes(0)?), 1),
             "heldfsync" => (Self::FsyncHeld, 0),
             "release" => (Self::Release, 0),
+            "releaselast" => (Self::ReleaseLast, 0),
             "sync" => (Self::Sync, 0),
-            "sync&" => (Self::BeginSync, 0),
             "wait" => (Self::Wait, 0),
+            "pause" => (Self::Pause(bytes(0)?), 1),
             "writeback" => (Self::WriteBack, 0),
             _ => {
                 return Err(wrong("an operation such as creat:A/foo, write:A/foo:0+4096, fsync:A/foo, sync"));
@@ -328,9 +471,6 @@ pub fn origin(word: &[u8]) -> String {
 /// What became of an operation: the inode that it made, with its generation, or the error.
 pub type Made = Result<Option<(u64, u32)>, Errno>;
 
-/// The result of what goes on beside a sequence, once it is there.
-type Aside = Rc<RefCell<Option<Result<(), Errno>>>>;
-
 /// Does operations on one mounted file system.
 pub struct Runner<F: Fs> {
     process: Process<F>,
@@ -338,8 +478,8 @@ pub struct Runner<F: Fs> {
     held: Vec<File<F>>,
     /// Those among them that were made without a name and have got none.
     nameless: BTreeSet<Ino>,
-    /// What became of the last [`Op::BeginSync`]; `None` while it is on its way.
-    aside: Option<Aside>,
+    /// How many operations other tasks are busy with.
+    aside: Rc<Cell<usize>>,
 }
 
 impl<F: Fs> fmt::Debug for Runner<F> {
@@ -352,7 +492,7 @@ impl<F: Fs> Runner<F> {
     /// On this mount, as root.
     pub fn new(vfs: &Vfs<F>, handle: Handle) -> Self {
         let (held, nameless) = (Vec::new(), BTreeSet::new());
-        Self { process: vfs.process(Creds::ROOT), handle, held, nameless, aside: None }
+        Self { process: vfs.process(Creds::ROOT), handle, held, nameless, aside: Rc::default() }
     }
 
     /// The caller.
@@ -360,92 +500,11 @@ impl<F: Fs> Runner<F> {
         &self.process
     }
 
-    /// Does operation `number`.
+    /// Does operation `number`, and waits for it also where another task is to do it.
     pub async fn apply(&mut self, number: usize, op: &Op) -> Made {
         let process = &self.process;
         let path = |path: &String| format!("/{path}");
-        match op {
-            Op::Creat(file) => {
-                let is_new = process.stat(path(file), Follow::Yes).await.is_err();
-                let open = process.create(path(file)).await?;
-                let ino = open.ino();
-                open.close().await?;
-                return if is_new {
-                    self.made(&path(file), Follow::Yes, Some(ino.0)).await
-                } else {
-                    Ok(None)
-                };
-            }
-            Op::Mkdir(dir) => {
-                process.mkdir(path(dir), 0o755).await?;
-                return self.made(&path(dir), Follow::No, None).await;
-            }
-            Op::Symlink(target, link) => {
-                process.symlink(target, path(link)).await?;
-                return self.made(&path(link), Follow::No, None).await;
-            }
-            Op::Write(file, at, len) => {
-                let is_new = process.stat(path(file), Follow::Yes).await.is_err();
-                let open = process.open(path(file), OpenFlags::WRITE.create(), 0o644).await?;
-                let written = write_all(&open, *at, &content(number, *at, *len)).await;
-                open.close().await?;
-                written?;
-                return if is_new { self.made(&path(file), Follow::Yes, None).await } else { Ok(None) };
-            }
-            Op::Append(file, len) => {
-                let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
-                let at = open.size();
-                let written = write_all(&open, at, &content(number, at, *len)).await;
-                open.close().await?;
-                written?;
-            }
-            Op::Direct(file, at, len) => {
-                let open = process.open(path(file), OpenFlags::WRITE.direct(), 0).await?;
-                let written = write_all(&open, *at, &content(number, *at, *len)).await;
-                open.close().await?;
-                written?;
-            }
-            Op::Allocate(file, at, len) | Op::AllocateKeep(file, at, len) => {
-                let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
-                let done = open.allocate(*at, *len, matches!(op, Op::AllocateKeep(..))).await;
-                open.close().await?;
-                done?;
-            }
-            Op::Punch(file, at, len) => {
-                let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
-                let done = open.punch_hole(*at, *len).await;
-                open.close().await?;
-                done?;
-            }
-            Op::Truncate(file, size) => process.truncate(path(file), *size).await?,
-            Op::Rename(from, to) => process.rename(path(from), path(to), RenameMode::Replace).await?,
-            Op::Link(from, to) => drop(process.link(path(from), path(to)).await?),
-            Op::Unlink(name) => process.unlink(path(name)).await?,
-            Op::Rmdir(dir) => process.rmdir(path(dir)).await?,
-            Op::Remove(name) => match process.stat(path(name), Follow::No).await?.kind.is_dir() {
-                true => process.rmdir(path(name)).await?,
-                false => process.unlink(path(name)).await?,
-            },
-            Op::SetXattr(file, name, len) => {
-                let value = content(number, 0, *len);
-                let name = format!("user.{name}");
-                process.setxattr(path(file), name, &value, XattrMode::Set, Follow::No).await?;
-            }
-            Op::RemoveXattr(file, name) => {
-                process.removexattr(path(file), format!("user.{name}"), Follow::No).await?;
-            }
-            Op::SetAcl(file, users) => {
-                let list = list(number, *users).ok_or(Errno::EINVAL)?;
-                let name = AclKind::Access.name();
-                process.setxattr(path(file), name, &list.to_wire(), XattrMode::Set, Follow::Yes).await?;
-            }
-            Op::SetDefaultAcl(dir, users) => {
-                let list = list(number, *users).ok_or(Errno::EINVAL)?;
-                let value = if *users > 0 { list.to_wire() } else { Vec::new() };
-                let name = AclKind::Default.name();
-                process.setxattr(path(dir), name, &value, XattrMode::Set, Follow::Yes).await?;
-            }
-            Op::Chmod(file, mode) => process.chmod(path(file), *mode).await?,
+        match op.plain() {
             Op::Nameless(dir) => {
                 let file = process.open_nameless(path(dir), OpenFlags::READ_WRITE, 0o644).await?;
                 let attr = file.attr().await?;
@@ -476,25 +535,30 @@ impl<F: Fs> Runner<F> {
                     file.sync(SyncKind::All).await?;
                 }
             }
+            Op::ReleaseLast => {
+                let file = self.held.pop().ok_or(Errno::EBADF)?;
+                if self.held.iter().all(|other| other.ino() != file.ino()) {
+                    self.nameless.remove(&file.ino());
+                }
+                file.close().await?;
+            }
             Op::Release => {
                 self.nameless.clear();
                 for file in self.held.drain(..) {
                     file.close().await?;
                 }
             }
-            Op::Fsync(file) => self.sync(&path(file), SyncKind::All).await?,
-            Op::Fdatasync(file) => self.sync(&path(file), SyncKind::Data).await?,
-            Op::Fbarrier(file) => self.order(&path(file), Barrier::All).await?,
-            Op::Fdatabarrier(file) => self.order(&path(file), Barrier::Data).await?,
             Op::Sync => process.vfs().sync_all().await?,
-            Op::BeginSync => {
-                self.wait().await?;
-                self.begin_sync(|_| ()).await;
-            }
-            Op::Wait => self.wait().await?,
-            Op::WriteBack => self.handle.sleep_until(self.handle.now() + WRITE_BACK).await,
+            Op::Wait => self.wait().await,
+            Op::Pause(micros) => self.sleep(Duration::from_micros(*micros)).await,
+            Op::WriteBack => self.sleep(WRITE_BACK).await,
+            op => return on_paths(process, number, op).await,
         }
         Ok(None)
+    }
+
+    async fn sleep(&self, time: Duration) {
+        self.handle.sleep_until(self.handle.now() + time).await;
     }
 
     /// What files hold that were made without a name and have got none; `identify` is that of [`super::tree::Tree::read`].
@@ -514,50 +578,143 @@ impl<F: Fs> Runner<F> {
         Ok(nodes)
     }
 
-    /// Begins to make everything durable; `ended` is called with the result. Another one has been waited for.
-    pub async fn begin_sync(&mut self, ended: impl FnOnce(Result<(), Errno>) + 'static) {
-        let (vfs, result) = (self.process.vfs().clone(), Rc::new(RefCell::new(None)));
-        self.aside = Some(Rc::clone(&result));
+    /// Has another task do operation `number`; `ended` is called with what became of it.
+    pub async fn begin(&mut self, number: usize, op: Op, ended: impl FnOnce(Made) + 'static) {
+        let (process, aside) = (self.process.clone(), Rc::clone(&self.aside));
+        aside.set(aside.get() + 1);
         self.handle.spawn(async move {
-            let synced = vfs.sync_all().await;
-            *result.borrow_mut() = Some(synced);
-            ended(synced);
+            let made = match op {
+                Op::Sync => process.vfs().sync_all().await.map(|()| None),
+                op => on_paths(&process, number, &op).await,
+            };
+            ended(made);
+            aside.set(aside.get() - 1);
         });
         // It has begun when the caller goes on.
         self.handle.yield_now().await;
     }
 
-    /// Waits for what [`Self::begin_sync`] began.
-    pub async fn wait(&mut self) -> Result<(), Errno> {
-        let Some(aside) = self.aside.take() else { return Ok(()) };
-        loop {
-            if let Some(result) = *aside.borrow() {
-                return result;
-            }
-            self.handle.sleep_until(self.handle.now() + POLL).await;
+    /// Waits for what [`Self::begin`] began.
+    pub async fn wait(&self) {
+        while self.aside.get() > 0 {
+            self.sleep(POLL).await;
         }
     }
+}
 
-    async fn sync(&self, path: &str, kind: SyncKind) -> Result<(), Errno> {
-        let open = self.process.open(path, OpenFlags::READ, 0).await?;
-        let done = open.sync(kind).await;
-        open.close().await?;
-        done
+/// Does operation `number`, which is about paths and nothing that is held.
+async fn on_paths<F: Fs>(process: &Process<F>, number: usize, op: &Op) -> Made {
+    let path = |path: &String| format!("/{path}");
+    match op {
+        Op::Creat(file) => {
+            let is_new = process.stat(path(file), Follow::Yes).await.is_err();
+            let open = process.create(path(file)).await?;
+            let ino = open.ino();
+            open.close().await?;
+            return if is_new {
+                made(process, &path(file), Follow::Yes, Some(ino.0)).await
+            } else {
+                Ok(None)
+            };
+        }
+        Op::Mkdir(dir) => {
+            process.mkdir(path(dir), 0o755).await?;
+            return made(process, &path(dir), Follow::No, None).await;
+        }
+        Op::Symlink(target, link) => {
+            process.symlink(target, path(link)).await?;
+            return made(process, &path(link), Follow::No, None).await;
+        }
+        Op::Write(file, at, len) => {
+            let is_new = process.stat(path(file), Follow::Yes).await.is_err();
+            let open = process.open(path(file), OpenFlags::WRITE.create(), 0o644).await?;
+            let written = write_all(&open, *at, &content(number, *at, *len)).await;
+            open.close().await?;
+            written?;
+            return if is_new { made(process, &path(file), Follow::Yes, None).await } else { Ok(None) };
+        }
+        Op::Append(file, len) => {
+            let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
+            let at = open.size();
+            let written = write_all(&open, at, &content(number, at, *len)).await;
+            open.close().await?;
+            written?;
+        }
+        Op::Direct(file, at, len) => {
+            let open = process.open(path(file), OpenFlags::WRITE.direct(), 0).await?;
+            let written = write_all(&open, *at, &content(number, *at, *len)).await;
+            open.close().await?;
+            written?;
+        }
+        Op::Allocate(file, at, len) | Op::AllocateKeep(file, at, len) => {
+            let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
+            let done = open.allocate(*at, *len, matches!(op, Op::AllocateKeep(..))).await;
+            open.close().await?;
+            done?;
+        }
+        Op::Punch(file, at, len) => {
+            let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
+            let done = open.punch_hole(*at, *len).await;
+            open.close().await?;
+            done?;
+        }
+        Op::Truncate(file, size) => process.truncate(path(file), *size).await?,
+        Op::Rename(from, to) => process.rename(path(from), path(to), RenameMode::Replace).await?,
+        Op::Link(from, to) => drop(process.link(path(from), path(to)).await?),
+        Op::Unlink(name) => process.unlink(path(name)).await?,
+        Op::Rmdir(dir) => process.rmdir(path(dir)).await?,
+        Op::Remove(name) => match process.stat(path(name), Follow::No).await?.kind.is_dir() {
+            true => process.rmdir(path(name)).await?,
+            false => process.unlink(path(name)).await?,
+        },
+        Op::SetXattr(file, name, len) => {
+            let value = content(number, 0, *len);
+            let name = format!("user.{name}");
+            process.setxattr(path(file), name, &value, XattrMode::Set, Follow::No).await?;
+        }
+        Op::RemoveXattr(file, name) => {
+            process.removexattr(path(file), format!("user.{name}"), Follow::No).await?;
+        }
+        Op::SetAcl(file, users) => {
+            let list = list(number, *users).ok_or(Errno::EINVAL)?;
+            let name = AclKind::Access.name();
+            process.setxattr(path(file), name, &list.to_wire(), XattrMode::Set, Follow::Yes).await?;
+        }
+        Op::SetDefaultAcl(dir, users) => {
+            let list = list(number, *users).ok_or(Errno::EINVAL)?;
+            let value = if *users > 0 { list.to_wire() } else { Vec::new() };
+            let name = AclKind::Default.name();
+            process.setxattr(path(dir), name, &value, XattrMode::Set, Follow::Yes).await?;
+        }
+        Op::Chmod(file, mode) => process.chmod(path(file), *mode).await?,
+        Op::Fsync(file) => sync(process, &path(file), SyncKind::All).await?,
+        Op::Fdatasync(file) => sync(process, &path(file), SyncKind::Data).await?,
+        Op::Fbarrier(file) => order(process, &path(file), Barrier::All).await?,
+        Op::Fdatabarrier(file) => order(process, &path(file), Barrier::Data).await?,
+        _ => unreachable!("{op} is not about paths alone"),
     }
+    Ok(None)
+}
 
-    async fn order(&self, path: &str, kind: Barrier) -> Result<(), Errno> {
-        let open = self.process.open(path, OpenFlags::READ, 0).await?;
-        let done = open.barrier(kind).await;
-        open.close().await?;
-        done
-    }
+async fn sync<F: Fs>(process: &Process<F>, path: &str, kind: SyncKind) -> Result<(), Errno> {
+    let open = process.open(path, OpenFlags::READ, 0).await?;
+    let done = open.sync(kind).await;
+    open.close().await?;
+    done
+}
 
-    /// The inode at a path that was just made.
-    async fn made(&self, path: &str, follow: Follow, ino: Option<u64>) -> Made {
-        let attr = self.process.stat(path, follow).await?;
-        debug_assert!(ino.is_none_or(|ino| ino == attr.ino.0), "nobody else is at work");
-        Ok(Some((attr.ino.0, attr.generation)))
-    }
+async fn order<F: Fs>(process: &Process<F>, path: &str, kind: Barrier) -> Result<(), Errno> {
+    let open = process.open(path, OpenFlags::READ, 0).await?;
+    let done = open.barrier(kind).await;
+    open.close().await?;
+    done
+}
+
+/// The inode at a path that was just made.
+async fn made<F: Fs>(process: &Process<F>, path: &str, follow: Follow, ino: Option<u64>) -> Made {
+    let attr = process.stat(path, follow).await?;
+    debug_assert!(ino.is_none_or(|ino| ino == attr.ino.0), "nobody else is at work on this path");
+    Ok(Some((attr.ino.0, attr.generation)))
 }
 
 async fn write_all<F: Fs>(file: &File<F>, at: u64, bytes: &[u8]) -> Result<(), Errno> {
@@ -603,7 +760,7 @@ mod tests {
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
                     setacl:B/bar:3,defacl:A:1,chmod:B/bar:640,tmpfile:A,linkheld:A/new,\
-                    hold:B/bar,heldappend:100,heldfsync,release,sync&,wait,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
+                    hold:B/bar,heldappend:100,heldfsync,releaselast,release,sync&,wait,pause:60,fsync:A/foo&,write:A/foo:0+100&,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
         assert_eq!(text.parse::<Ops>().unwrap().to_string(), text);
     }
 
@@ -622,6 +779,10 @@ mod tests {
             "setacl:a:61",
             "chmod:a:888",
             "tmpfile",
+            "wait&",
+            "hold:A/foo&",
+            "sync&&",
+            "pause",
         ] {
             let error = word.parse::<Op>().unwrap_err();
             assert!(error.contains("expected") && error.contains(word), "{error}");

@@ -116,24 +116,52 @@ impl Floors {
     }
 }
 
+/// How far a history is at a cut. Moments that are equal get the same verdict on a state.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// How many steps may have had an effect.
+    begun: usize,
+    /// Those among them that had not returned.
+    pending: Vec<usize>,
+}
+
+impl Moment {
+    /// The same moment for who knows only the first so many steps.
+    fn of_first(&self, steps: usize) -> Self {
+        let pending = self.pending.iter().copied().filter(|&index| index < steps).collect();
+        Self { begun: self.begun.min(steps), pending }
+    }
+}
+
 impl History {
-    /// How many steps had returned, and how many may have had an effect, at a cut before the event at `position`.
-    fn moment(&self, position: u64) -> (usize, usize) {
-        let done = self.steps.iter().take_while(|step| step.ended.is_some_and(|ended| ended <= position));
-        let done = done.count();
-        (done, done.max(self.steps.iter().take_while(|step| step.begun < position).count()))
+    /// The moment of a cut before the event at `position`.
+    pub fn moment(&self, position: u64) -> Moment {
+        let has_ended = |step: &Step| step.ended.is_some_and(|ended| ended <= position);
+        let ended = self.steps.iter().rposition(has_ended).map_or(0, |last| last + 1);
+        let begun = ended.max(self.steps.iter().take_while(|step| step.begun < position).count());
+        Moment { begun, pending: (0..begun).filter(|&index| !has_ended(&self.steps[index])).collect() }
     }
 
-    /// What judges everything at a position alike: positions with the same key get the same verdict on a state.
-    pub fn key(&self, position: u64) -> (usize, usize) {
-        self.moment(position)
+    /// Whether an operation, after which the reference shows `after`, has to wait until other tasks have done theirs.
+    pub fn has_to_wait(&self, op: &Op, after: &Tree) -> bool {
+        let now = &**self.states.last().expect("the first is always there");
+        self.steps.iter().zip(self.states.windows(2)).any(|(step, trees)| {
+            step.ended.is_none() && op.has_to_wait_for([now, after], &step.op, [&*trees[0], &*trees[1]])
+        })
     }
 
-    /// Floors after so many steps; up to the barrier at `barrier` what was ordered is as good as durable.
-    fn floors(&self, done: usize, barrier: Option<usize>) -> Floors {
+    /// The steps that had returned without an error at a moment.
+    fn done<'a>(&'a self, moment: &'a Moment) -> impl Iterator<Item = (usize, &'a Step)> {
+        let steps = self.steps[..moment.begun].iter().enumerate();
+        steps.filter(|(index, step)| step.result.is_ok() && !moment.pending.contains(index))
+    }
+
+    /// Floors at a moment; up to the barrier at `barrier` what was ordered is as good as durable.
+    fn floors(&self, moment: &Moment, barrier: Option<usize>) -> Floors {
         let mut floors = Floors::default();
-        for (index, step) in self.steps[..done].iter().enumerate().filter(|(_, step)| step.result.is_ok()) {
-            if matches!(step.op, Op::Fbarrier(_)) && barrier.is_none_or(|last| index > last) {
+        for (index, step) in self.done(moment) {
+            let op = step.op.plain();
+            if matches!(op, Op::Fbarrier(_)) && barrier.is_none_or(|last| index > last) {
                 continue;
             }
             let (state, tree) = (index + 1, &self.states[index + 1]);
@@ -145,8 +173,8 @@ impl History {
                     dir = node;
                 }
             };
-            match &step.op {
-                Op::Sync | Op::BeginSync => {
+            match op {
+                Op::Sync => {
                     floors.all = state;
                     floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
                 }
@@ -165,7 +193,7 @@ impl History {
                         // Names are the data of a directory.
                         floors.directories.insert(node, state);
                     }
-                    if matches!(step.op, Op::Fdatasync(_)) {
+                    if matches!(op, Op::Fdatasync(_)) {
                         continue;
                     }
                     floors.xattrs.insert(node, state);
@@ -183,25 +211,29 @@ impl History {
 
     /// Whether a file system that lost its power before the event at `position` may show `observed`.
     pub fn judge(&self, position: u64, observed: &Tree) -> Result<(), Violation> {
-        let (done, begun) = self.moment(position);
-        self.judge_until(begun, self.floors(done, None), observed).all()?;
+        let moment = self.moment(position);
+        self.judge_until(moment.begun, self.floors(&moment, None), observed).all()?;
         // If something later than a barrier is there, then what was ordered before it is.
-        for (index, step) in self.steps[..done].iter().enumerate() {
-            let (Op::Fbarrier(path) | Op::Fdatabarrier(path)) = &step.op else { continue };
-            let until_then = self.judge_until(index + 1, self.floors(index + 1, None), observed).all();
-            if step.result.is_err() || until_then.is_ok() {
+        for (index, step) in self.done(&moment) {
+            let op = step.op.plain();
+            let (Op::Fbarrier(path) | Op::Fdatabarrier(path)) = op else { continue };
+            let then = moment.of_first(index + 1);
+            if self.judge_until(index + 1, self.floors(&then, None), observed).all().is_ok() {
                 continue;
             }
-            let ordered = match step.op {
-                Op::Fbarrier(_) => self.judge_until(begun, self.floors(done, Some(index)), observed).all(),
-                _ => self.judge_until(begun, self.floors(done, None), observed).overwritten(index, path),
+            let ordered = match op {
+                Op::Fbarrier(_) => {
+                    self.judge_until(moment.begun, self.floors(&moment, Some(index)), observed).all()
+                }
+                _ => {
+                    let before = self.floors(&moment.of_first(index), None);
+                    let judge = self.judge_until(moment.begun, self.floors(&moment, None), observed);
+                    judge.overwritten(index, path, &before)
+                }
             };
             ordered.map_err(|violation| {
                 let what = violation.what();
-                Violation::Order(format!(
-                    "operation {index}, {}, and something later is there: {what}",
-                    step.op
-                ))
+                Violation::Order(format!("operation {index}, {op}, and something later is there: {what}"))
             })?;
         }
         Ok(())
@@ -241,11 +273,11 @@ impl Judge<'_> {
 
     /// What fdatabarrier ordered: pages that had their blocks durably, and were overwritten before it. Where the file is found, and
     /// what it got since, is not ordered.
-    fn overwritten(&self, barrier: usize, path: &str) -> Result<(), Violation> {
+    fn overwritten(&self, barrier: usize, path: &str, before: &Floors) -> Result<(), Violation> {
         let (states, at) = (&self.history.states, barrier + 1);
         let tree = &states[at];
         let Some(model) = tree.opened(path).and_then(|path| tree.find(&path)) else { return Ok(()) };
-        let durable = self.history.floors(barrier, None).data(model);
+        let durable = before.data(model);
         let is_overwritten = |(index, step): (usize, &Step)| match &step.op {
             Op::Write(of, ..) | Op::Append(of, _) => {
                 let tree = &states[index];
@@ -343,7 +375,7 @@ impl Judge<'_> {
 
     fn since(&self, state: usize) -> String {
         match state.checked_sub(1) {
-            None => "the beginning".into(),
+            None => "the volume was prepared".into(),
             Some(step) => format!("operation {step}, {}", self.history.steps[step].op),
         }
     }
@@ -528,7 +560,7 @@ impl Judge<'_> {
             | Op::Punch(of, ..)
             | Op::Truncate(of, _)
             | Op::Creat(of) => touches(index, of),
-            Op::BeginSync | Op::AppendHeld(_) => true,
+            Op::Aside(_) | Op::AppendHeld(_) => true,
             _ => false,
         });
         for (index, step) in begun.iter().enumerate().skip(splits.map_or(floor, |at| floor.max(at + 1))) {
@@ -603,7 +635,7 @@ impl Judge<'_> {
             let is_there = number.is_some_and(|number| self.observed.nodes.contains_key(number));
             if !is_there && self.states(0).all(|(_, tree)| tree.nodes.contains_key(&model)) {
                 let path = self.history.states[0].path_of(model);
-                return Err(Violation::Vanished(format!("{path}, durable since the beginning")));
+                return Err(Violation::Vanished(format!("{path}, durable since the volume was prepared")));
             }
         }
         Ok(())
@@ -612,7 +644,7 @@ impl Judge<'_> {
     /// A rename shows at both of its names or at none.
     fn renames(&self) -> Result<(), Violation> {
         for (index, step) in self.history.steps[..self.last].iter().enumerate() {
-            let Op::Rename(from, to) = &step.op else { continue };
+            let Op::Rename(from, to) = step.op.plain() else { continue };
             if step.result.is_err() || from == to {
                 continue;
             }

@@ -21,7 +21,7 @@ use flashweir_device::Media;
 use flashweir_fs::AnyFs;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{CacheConfig, Creds, Errno, MountOptions, Vfs};
+use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Follow, MountOptions, SetTime, Vfs};
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
@@ -42,6 +42,10 @@ const FILL_LEAVES: u64 = 1_200;
 const HOLES_LEAVE: u64 = 500;
 /// One in so many of the first ones is deleted.
 const DELETED: u64 = 4;
+/// The log of an ext4 ends at most so many blocks behind where a case begins on half of the bases, and on the others at least so
+/// many; behind where it begins it has old transactions everywhere.
+const LOG_LEFT_MAX: u64 = 24;
+const LOG_LEFT_MIN: u64 = 100;
 /// Rounds of files that come and go before that, and files of each.
 const AGES: u64 = 3;
 const AGED_FILES: u64 = 420;
@@ -269,6 +273,7 @@ impl Base {
             let filled =
                 if seed & FULL != 0 { fill_volume(&vfs, &mut runner).await? } else { Filled::default() };
             prepare(&mut runner).await?;
+            turn_log(&vfs, seed).await.map_err(said)?;
             let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
             vfs.unmount().await.map_err(said)?;
             Ok::<_, String>((tree, stat.pages_free + empty, filled))
@@ -302,6 +307,37 @@ impl Base {
     pub fn port(&self, mode: FlushMode) -> ModelPort {
         ModelPort::with_contents(self.format.device_kind().policy(), Arc::clone(&self.contents), BLOCKS, mode)
     }
+}
+
+/// Lets the log of an ext4 go round, and end where it soon has to go on at its beginning, or not so soon.
+async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
+    let left = || match vfs.fs() {
+        AnyFs::Ext4(fs) => Some(u64::from(fs.log_blocks_left())),
+        AnyFs::F2fs(_) | AnyFs::Mem(_) => None,
+    };
+    let mut random = Stream::new(seed, "where a log begins");
+    let near_end = 4 + random.below(LOG_LEFT_MAX - 4);
+    while left().is_some_and(|left| left > near_end) {
+        touch(vfs).await?;
+    }
+    if random.chance(0.5) {
+        // A turn further.
+        while left().is_some_and(|left| left <= near_end) {
+            touch(vfs).await?;
+        }
+        let target = LOG_LEFT_MIN + random.below(left().unwrap_or(1));
+        while left().is_some_and(|left| left > target) {
+            touch(vfs).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes and makes durable what nobody looks at.
+pub(crate) async fn touch(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
+    let root = vfs.process(Creds::ROOT);
+    root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
+    vfs.sync_all().await
 }
 
 /// Files that come and go, some of them made durable one by one.

@@ -137,7 +137,7 @@ impl Explorer<'_> {
         for (turns, media) in cuts.into_media(end) {
             let image = self.recover(turns.start, media)?;
             for turn in turns {
-                if !judged.insert((image, history.key(position(turn)))) {
+                if !judged.insert((image, history.moment(position(turn)))) {
                     continue;
                 }
                 self.counts.judged += 1;
