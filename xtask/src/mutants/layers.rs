@@ -64,7 +64,11 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/ftl/src/blocks.rs",
             "crates/ftl/src/recovery.rs",
         ],
-        tests: &[],
+        tests: &[
+            tests("flashweir-device", "lib", ""),
+            tests("flashweir-device", "it", ""),
+            tests("flashweir-ftl", "lib", ""),
+        ],
         cuts: ci::device_cuts,
     },
     Layer {
@@ -96,6 +100,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             tests("flashweir-fs", "lib", "vfs"),
             tests("flashweir-fs", "vfs", "writeback"),
             tests("flashweir-fs", "vfs", ""),
+            tests("flashweir-lab", "it", "fsync"),
         ],
         cuts: || file_cuts(""),
     },
