@@ -194,7 +194,7 @@ fn cited(documents: &BTreeMap<String, Sections>, before: &str, after: &str) -> R
     Err(format!("specs/{name}.md has no {}; {nearest}", dotted(&number)))
 }
 
-/// Whether a line, with what the next one begins with, cites by the number of a sheet, as was done once.
+/// Whether a line, with what the next one begins with, cites in the old form, by a number alone as in "spec 6.4".
 fn is_old(line: &str, next: &str) -> bool {
     let lower = line.to_lowercase();
     let of_sheet = lower.match_indices("spec").any(|(at, word)| {
