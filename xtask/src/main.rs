@@ -13,6 +13,8 @@ mod bench_mount;
 mod bench_mqsim;
 mod bench_nbd;
 mod ci;
+#[cfg(test)]
+mod citations;
 mod dist;
 mod evidence;
 mod ext4;

@@ -1,4 +1,4 @@
-//! The crash contract as code (specs 6 and 8): which states a device may show after a power cut.
+//! The crash contract as code (contract §3, crash-laboratory §1): which states a device may show after a power cut.
 //!
 //! Place in the data flow: a driver records what it did in a [`Log`]; the [`Oracle`] judges what is read
 //! after a cut at any position of it; [`LegalStates`] enumerates what may be read; the [`ModelDevice`] is

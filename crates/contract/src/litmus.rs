@@ -1,4 +1,4 @@
-//! Two-sided litmus tests (spec 8.3): named histories with every final state that the contract allows.
+//! Two-sided litmus tests (crash-laboratory §3.8): named histories with every final state that the contract allows.
 //!
 //! Each allowed state is reached by some device, each forbidden one by none. The allowed states are
 //! complete: whatever is not listed is forbidden, and the forbidden ones named here are those that a

@@ -1,4 +1,4 @@
-//! The operation log: what the host submitted, what the device accepted, what it completed (spec 6.8).
+//! The operation log: what the host submitted, what the device accepted, what it completed (contract §10.1).
 //!
 //! Place in the data flow: whoever drives a device (the crash laboratory, a test, the model device)
 //! records here; the oracle and the enumeration of legal states read. The log is recorded once and judged
@@ -54,7 +54,7 @@ pub enum Kind {
     WriteZeroes,
     /// Deallocates units; they read as zeros.
     Trim,
-    /// Remaps units; the content is bound at acceptance (spec 6.1).
+    /// Remaps units; the content is bound at acceptance (contract §1.5).
     Share,
     /// Promises what completed before.
     Flush,
@@ -64,7 +64,7 @@ pub enum Kind {
     Barrier,
 }
 
-/// What a range flush selects (spec 6.1).
+/// What a range flush selects (contract §4.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Units; a unit of which a part is selected is selected.
@@ -98,7 +98,7 @@ pub struct Submission {
     pub kind: Kind,
     /// Its completion promises its own units.
     pub fua: bool,
-    /// Its units persist together where the device knows groups; always so for SHARE (spec 6.1).
+    /// Its units persist together where the device knows groups; always so for SHARE (contract §1.4).
     pub atomic: bool,
     /// Order domain and role in its epoch.
     pub order: Option<(StreamId, Order)>,
@@ -174,7 +174,7 @@ impl Operation {
     }
 }
 
-/// One unit `(seq, lpn)`: the atom of persistence (spec 6.1).
+/// One unit `(seq, lpn)`: the atom of persistence (contract §1.2).
 #[derive(Clone, Copy, Debug)]
 pub struct Unit {
     /// Global order of acceptance.
@@ -231,7 +231,7 @@ pub(crate) struct Lane {
     pub(crate) id: StreamId,
     /// Number of the open epoch.
     epoch: u32,
-    /// Whether the open epoch has members; an empty one is not closed (spec 6.1).
+    /// Whether the open epoch has members; an empty one is not closed (contract §1.3).
     members: bool,
     pub(crate) first: u32,
     pub(crate) last: u32,

@@ -1,4 +1,4 @@
-//! A device that keeps the contract and nothing more (specs 7 and 8.3): after a cut it shows any legal state.
+//! A device that keeps the contract and nothing more (contract §3, crash-laboratory §3.4): after a cut it shows any legal state.
 //!
 //! Place in the data flow: a file-system or application test submits [`Command`]s and gets completions; at
 //! a cut it takes the legal states one after the other and goes on with the device that woke up in each.
@@ -70,7 +70,7 @@ impl ModelDevice {
         }
     }
 
-    /// Gives a unit a durable content, to age the media (spec 8.3). Before its first operation only.
+    /// Gives a unit a durable content, to age the media (crash-laboratory §3.5). Before its first operation only.
     pub fn age(&mut self, lpn: Lpn, payload: Payload) {
         assert!(self.log.row(lpn).is_none(), "{lpn:?} is in use already");
         self.newest.insert(lpn, Some(payload.clone()));
@@ -291,7 +291,7 @@ impl ModelDevice {
         Payload::Bytes(Arc::from(merged))
     }
 
-    /// Binds the contents of the sources, as they are at acceptance (spec 6.1).
+    /// Binds the contents of the sources, as they are at acceptance (contract §1.5).
     fn share(&self, pairs: &[SharePair]) -> Result<Vec<(Lpn, Option<Payload>)>, DeviceError> {
         let unit = u64::from(self.unit_blocks);
         let mut bound = BTreeMap::new();

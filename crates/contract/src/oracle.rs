@@ -1,4 +1,4 @@
-//! The crash oracle (spec 6.8): is what the device shows after a power cut a legal state?
+//! The crash oracle (contract §10): is what the device shows after a power cut a legal state?
 //!
 //! Place in the data flow: log plus observations in, [`Verdict`] out. Time is linear in the log; the
 //! tables are kept from one check to the next, so that a warm oracle does not allocate.
@@ -28,7 +28,7 @@ impl From<Content> for Observed {
     }
 }
 
-/// Why an operation is promised (spec 6.1).
+/// Why an operation is promised (contract §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// It completed on a device without volatile data.
@@ -269,7 +269,7 @@ impl Oracle {
         UnitIx(unit)
     }
 
-    /// Judges by identity (spec 6.8): each observation names the unit that it shows. `None` if one could
+    /// Judges by identity (contract §10.3): each observation names the unit that it shows. `None` if one could
     /// come from two units, or from a unit and the initial content: then only [`Oracle::check`] is right.
     pub fn check_by_identity(
         &mut self,

@@ -1,4 +1,4 @@
-//! What each kind of device promises (spec 8.1).
+//! What each kind of device promises (crash-laboratory §1).
 //!
 //! A kind is a name for a [`Policy`]; the oracle and the model device see the policy only, so a device
 //! that combines kinds (a buffer, barriers and SHARE) is a policy without a name.
@@ -6,20 +6,20 @@
 /// When a device promises a command that completed successfully and is not FUA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The completion itself is the promise (spec 8.1: D0, D2).
+    /// The completion itself is the promise (contract §4.2: D0, D2).
     AtCompletion,
-    /// A later FLUSH promises it (spec 8.1: D1).
+    /// A later FLUSH promises it (contract §4.1: D1).
     AtFlush,
 }
 
-/// What a range flush promises of a version that it selects (spec 6.8). The two differ where a newer version of the unit belongs to
+/// What a range flush promises of a version that it selects (contract §4.8). The two differ where a newer version of the unit belongs to
 /// another stream: with the version itself, all epochs of its stream before it persist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeFlushed {
     /// It persists, or a newer one of its unit: the contract, on which hosts may rely.
     OrNewer,
     /// It persists, though a newer one hides it: what our own device does. A newer one that is of no stream, and was submitted before
-    /// the range flush completed, may stand for it: in the buffer it has taken its place (spec 6.3).
+    /// the range flush completed, may stand for it: in the buffer it has taken its place (contract §6.2).
     Itself,
 }
 
@@ -30,13 +30,13 @@ pub struct Policy {
     pub durability: Durability,
     /// What a range flush promises.
     pub range_flushed: RangeFlushed,
-    /// Epochs of one stream persist in order: relation (o) of spec 6.1.
+    /// Epochs of one stream persist in order: relation (o) of contract §2.1.
     pub ordered: bool,
-    /// Atomic commands persist wholly or not at all: relation (g) of spec 6.1.
+    /// Atomic commands persist wholly or not at all: relation (g) of contract §2.2.
     pub atomic: bool,
 }
 
-/// The kinds of device of spec 8.1 that differ in what they promise.
+/// The kinds of device of crash-laboratory §1 that differ in what they promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceKind {
     /// No volatile buffer.

@@ -1,4 +1,4 @@
-//! The legal states after a power cut, one after the other (spec 8.3).
+//! The legal states after a power cut, one after the other (crash-laboratory §3.1).
 //!
 //! Place in the data flow: a log and a cut in, [`CrashState`]s out; the model device hands them to the
 //! file-system tests.
@@ -6,7 +6,7 @@
 //! All of them while few units are undecided; beyond that those with at most two atoms missing or at most
 //! two present, then random ones. Equal states are recognised by a hash of their contents and shown once.
 //!
-//! The enumeration goes forward from the definition of spec 6.1, the oracle backward from observations:
+//! The enumeration goes forward from the definition of contract §3.1, the oracle backward from observations:
 //! neither uses the other, so that each can be held against the other.
 
 use crate::log::{Content, Log, LogPos, NONE, Unit, UnitIx};

@@ -1,4 +1,4 @@
-//! The command set: the narrow waist between host and device (`specs/` 6.1).
+//! The command set: the narrow waist between host and device (commands §2).
 //!
 //! All five systems have their place in the types. A device that lacks a command answers
 //! [`DeviceError::NotSupported`] and changes nothing.
@@ -16,15 +16,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
-/// An order domain: barriers delimit the epochs of one stream (spec 6.1).
+/// An order domain: barriers delimit the epochs of one stream (contract §1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u16);
 
-/// The owner of a write (an inode, a transaction, a log), opaque to the device; 0 is none (spec 1.5).
+/// The owner of a write (an inode, a transaction, a log), opaque to the device; 0 is none (range-flush §5.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
-/// A segment of the append namespace (spec 4.1).
+/// A segment of the append namespace (append-segments §1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId(pub u32);
 
@@ -37,7 +37,7 @@ pub enum Order {
     Barrier,
 }
 
-/// The place of an ordered command in its stream, where several queues bring the commands of one (spec 3.3).
+/// The place of an ordered command in its stream, where several queues bring the commands of one (barriers §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochStamp {
     /// Number of its epoch, from 0 at power-on, modulo 2^32; stamped at submission.
@@ -82,13 +82,13 @@ pub enum Op {
     Trim { lba: Lba, blocks: u32 },
     /// Make everything that completed before durable.
     Flush,
-    /// Make a subset of the buffer durable (spec 1.1).
+    /// Make a subset of the buffer durable (commands §4.6).
     RFlush(Box<RangeFlush>),
-    /// A zero-length barrier: closes the stream's open epoch (spec 3.6).
+    /// A zero-length barrier: closes the stream's open epoch (commands §4.7).
     Barrier,
-    /// Atomic remap of every pair (spec 2.1).
+    /// Atomic remap of every pair (commands §4.8).
     Share(Box<[SharePair]>),
-    /// Write at the segment's write pointer (spec 4.5).
+    /// Write at the segment's write pointer (commands §5.1).
     SegWrite { segment: SegmentId, offset: u32, blocks: u32, data: Data },
     /// Append to the segment; the completion carries the offset.
     SegAppend { segment: SegmentId, blocks: u32, data: Data },
@@ -96,7 +96,7 @@ pub enum Op {
     SegTrim { segment: SegmentId },
     /// Ask for state, write pointer, durable write pointer and generation.
     SegReport { segment: SegmentId },
-    /// Open channel: read physical pages (spec 5.1).
+    /// Open channel: read physical pages (commands §6.1).
     PpaRead(Box<[Ppa]>),
     /// Open channel: program physical pages with their out-of-band owners.
     PpaWrite { ppas: Box<[Ppa]>, owners: Box<[Lpn]>, data: Data },
@@ -212,7 +212,7 @@ pub enum Payload {
 }
 
 /// The tag of the unit `lpn` that operation `operation` wrote. Non-linear in both, so that no checksum
-/// over several of them cancels (spec 8.3), and different for each unit, so that a misdirected read shows.
+/// over several of them cancels (crash-laboratory §3.6), and different for each unit, so that a misdirected read shows.
 #[inline]
 pub const fn pattern(operation: u64, lpn: Lpn) -> u64 {
     mix(mix(operation) ^ lpn.0.rotate_left(32))
@@ -305,9 +305,9 @@ pub enum DeviceError {
     SourceUnmapped { lba: Lba },
     /// A destination occurs twice in a SHARE.
     InvalidBatch { lba: Lba },
-    /// Order of offsets and order of epochs contradict each other (spec 6.6).
+    /// Order of offsets and order of epochs contradict each other (contract §9.12).
     OrderConflict,
-    /// A member of an earlier epoch could not be written (spec 3.6).
+    /// A member of an earlier epoch could not be written (barriers §3.5).
     StreamFailed(StreamId),
 }
 

@@ -1,5 +1,5 @@
 //! The redo log in memory: blocks that are being filled, and how far the log is written and synced
-//! (specs/database.md, section 4).
+//! (database §4).
 //!
 //! Place in the data flow: a mini-transaction appends its group; whoever needs the log to be durable takes the bytes that are
 //! not written yet (`log_io.rs` writes them); recovery reads blocks and takes groups out of them.

@@ -1,4 +1,4 @@
-//! A page: header, slots, records (specs/database.md, section 3).
+//! A page: header, slots, records (database §3).
 //!
 //! Place in the data flow: trees and undo chains are made of pages; only [`Op`](crate::redo::Op)s change them, in normal
 //! work and in recovery alike.

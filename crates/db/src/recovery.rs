@@ -1,4 +1,4 @@
-//! From files that a power cut left to a database that is whole (specs/database.md, section 7).
+//! From files that a power cut left to a database that is whole (database §7).
 //!
 //! Place in the data flow: [`Db::open`] runs the steps in this order:
 //!

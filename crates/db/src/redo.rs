@@ -1,4 +1,4 @@
-//! Changes of pages as the redo log has them (specs/database.md, section 5).
+//! Changes of pages as the redo log has them (database §5).
 //!
 //! Place in the data flow: a mini-transaction applies operations to pages in memory and appends them to the log as one
 //! group; recovery reads groups and applies the same operations to the pages that are older.

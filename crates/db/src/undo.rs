@@ -1,4 +1,4 @@
-//! Undo: what a transaction has to take back if it does not commit (specs/database.md, section 6).
+//! Undo: what a transaction has to take back if it does not commit (database §6).
 //!
 //! Place in the data flow: each change of a row is one mini-transaction that also appends a record here; rollback, in normal
 //! work and after a cut, takes records from the end and does the opposite, again each in one mini-transaction with the record's

@@ -5,7 +5,7 @@
 //!
 //! Two kinds of streams. Without numbers, commands pass as they arrived. With the numbers of their epochs ([`EpochStamp`]), which
 //! a host gives that sends the commands of a stream through several queues, they may arrive in any order: those of one epoch pass
-//! as they arrived, but the barrier last, and an epoch begins when the one before it is whole (spec 3.3, 3.6).
+//! as they arrived, but the barrier last, and an epoch begins when the one before it is whole (barriers §4.3, commands §3.6).
 //!
 //! Invariant: what waits here holds no room of the buffer, so a member of the oldest epoch can always be taken.
 

@@ -5,7 +5,7 @@
 //! the durable place.
 //!
 //! Invariants: a slot is in the dirty list exactly while it is `Dirty`; only a dirty slot that nobody waits
-//! for is overwritten in place (spec 6.3: a version in the closure of a pending flush is frozen).
+//! for is overwritten in place (contract §6.8: a version in the closure of a pending flush is frozen).
 
 use crate::config::Eviction;
 use crate::tags::{Owners, TagIndex};
@@ -52,7 +52,7 @@ pub(crate) struct Slot {
     pub(crate) page: u32,
     /// Stream and epoch that it belongs to.
     pub(crate) member: Option<(StreamId, u32)>,
-    /// It is orderless, and stands for a member that it replaced (spec 6.3).
+    /// It is orderless, and stands for a member that it replaced (contract §6.10).
     pub(crate) orderless: bool,
     /// It never becomes stable.
     pub(crate) stuck: bool,
@@ -185,7 +185,7 @@ impl Buffer {
         }
     }
 
-    /// Adds owners to a version; those that it has stay (spec 1.3: a newer version also fulfils what was promised of
+    /// Adds owners to a version; those that it has stay (contract §6.9: a newer version also fulfils what was promised of
     /// the one that it replaces).
     #[inline]
     pub(crate) fn own(&mut self, slot: u32, tags: [Tag; 2]) {

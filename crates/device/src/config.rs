@@ -326,7 +326,7 @@ pub struct BufferConfig {
     /// What it does with a range flush.
     pub range_flush: RangeFlushSupport,
     /// While a FLUSH or a range flush is under way no other command gets at the buffer, not even a read: what the one semaphore
-    /// of the RFLUSH paper's released prototype does (spec 1.2), and nobody should want.
+    /// of the RFLUSH paper's released prototype does (range-flush §7.7), and nobody should want.
     pub exclusive_flush: bool,
 }
 
@@ -347,7 +347,7 @@ impl Default for BufferConfig {
     }
 }
 
-/// How the epochs of a stream persist in their order (spec 3.2, 6.5).
+/// How the epochs of a stream persist in their order (barriers §2.2, contract §8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PersistPolicy {
@@ -369,11 +369,11 @@ pub enum PersistPolicy {
 pub struct OrderConfig {
     /// How order is kept.
     pub policy: PersistPolicy,
-    /// Epochs that may become one transaction, so that a page that is rewritten within them is written once (spec 6.3);
+    /// Epochs that may become one transaction, so that a page that is rewritten within them is written once (contract §6.4);
     /// 1 fuses nothing. Of `transactional` only.
     pub fuse_epochs: u32,
     /// Programs take longer by this fraction: what the barrier paper charges a device whose firmware lacks the command
-    /// (spec 3.2).
+    /// (barriers §2.6).
     pub penalty: f64,
 }
 

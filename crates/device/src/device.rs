@@ -8,7 +8,7 @@
 //!
 //! Invariants: each accepted command completes exactly once; a write is visible to reads from its acceptance
 //! on; the old place of a page stays valid until the new version is programmed, and until the record is
-//! logged if it was deallocated (spec 6.4).
+//! logged if it was deallocated (contract §7.1).
 //!
 //! Deliberately absent: a clock, threads, I/O.
 
@@ -50,7 +50,7 @@ pub enum Event {
 pub enum Effect {
     /// Call [`Device::event`] at this instant.
     At(Instant, Event),
-    /// A command that changes something has its place in the order of all (spec 6.1).
+    /// A command that changes something has its place in the order of all (contract §1.1).
     Accepted {
         /// The host's name for it.
         id: CommandId,
@@ -115,7 +115,7 @@ pub struct Device {
     pub(crate) low_water_units: u32,
     pub(crate) collection_waste_pages: u32,
     /// Pages whose newest version could not be written after it was accepted, and what owned it. Reads of them fail, and so does
-    /// each FLUSH of them, not only the first: one that succeeds promises all that completed before (spec 8.1).
+    /// each FLUSH of them, not only the first: one that succeeds promises all that completed before (contract §4.1).
     pub(crate) lost: BTreeMap<Lpn, Owners>,
     /// Deallocations that a range flush may have to wait for, in order.
     pub(crate) volatile_trims: VecDeque<VolatileTrim>,

@@ -57,7 +57,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Superseded members of incomplete epochs that are kept at most before the device ends their epochs (spec 6.4): as much
+    /// Superseded members of incomplete epochs that are kept at most before the device ends their epochs (contract §7.7): as much
     /// as a block.
     pub(crate) fn counted_members_max(&self) -> u64 {
         u64::from(self.units_per_block())

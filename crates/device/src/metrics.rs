@@ -105,7 +105,7 @@ impl NandMetrics {
 
 impl DeviceMetrics {
     /// Versions that range flushes waited for, for each one that they selected; `None` if they selected none. 1 is
-    /// perfect; above it, what nobody asked for had to become durable too (spec 6.2: entanglement).
+    /// perfect; above it, what nobody asked for had to become durable too (contract §5.7: entanglement).
     pub fn entanglement(&self) -> Option<f64> {
         (self.range_units_asked > 0).then(|| self.range_units_closure as f64 / self.range_units_asked as f64)
     }

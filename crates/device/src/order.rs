@@ -1,4 +1,4 @@
-//! Streams and epochs: what a device with barriers keeps in order (spec 3.2, 6.3, 6.5).
+//! Streams and epochs: what a device with barriers keeps in order (barriers §2, contract §6, contract §8).
 //!
 //! Place in the data flow: a version that belongs to a stream joins its open epoch when it is accepted
 //! ([`crate::write`]); a barrier closes the epoch. A version is *stable* when no cut can make recovery discard it. When
@@ -12,7 +12,7 @@
 //!   earlier ones are complete.
 //!
 //! Invariants:
-//! 1. A version stays in the buffer until it is stable; what it replaces stays readable until then (spec 6.4).
+//! 1. A version stays in the buffer until it is stable; what it replaces stays readable until then (contract §7.2).
 //! 2. Under in-order recovery every member of an incomplete epoch can be found on the medium, also a superseded one; and
 //!    when the last copy of a member of a complete epoch is erased, a record that the epoch is complete is durable.
 //! 3. A replacement in the buffer takes over exactly one place in an epoch.
@@ -274,7 +274,7 @@ impl Device {
         true
     }
 
-    /// Whether a version in the buffer may be overwritten in place by one of `stream` (spec 6.3).
+    /// Whether a version in the buffer may be overwritten in place by one of `stream` (contract §6).
     pub(crate) fn may_replace(&self, slot: u32, stream: Option<StreamId>) -> bool {
         let old = self.buffer.slot(slot);
         if old.state != SlotState::Dirty && old.state != SlotState::Held {

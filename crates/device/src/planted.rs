@@ -1,4 +1,4 @@
-//! Bugs that can be switched on, each of which the crash laboratory must find (spec 8.3: a test suite is
+//! Bugs that can be switched on, each of which the crash laboratory must find (crash-laboratory §3.9: a test suite is
 //! judged by the planted bugs that it kills). No scenario and no preset switches one on.
 
 use crate::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
@@ -8,7 +8,7 @@ use crate::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
 pub enum PlantedBug {
     /// The summary of a block goes to the log when its last page begins, not when it has ended.
     LogBeforeData,
-    /// The old place of a page may be erased as soon as the new version is accepted (spec 6.4).
+    /// The old place of a page may be erased as soon as the new version is accepted (contract §7.1).
     EarlyInvalidation,
     /// A FLUSH does not wait for the log of deallocations.
     LostTrim,
@@ -42,7 +42,7 @@ pub enum PlantedBug {
     SaveClearedEarly,
     /// A range flush completes when what it selected was chosen for writing.
     EarlyRangeFlush,
-    /// An overwrite in the buffer replaces the tags of a version instead of uniting them (spec 1.3).
+    /// An overwrite in the buffer replaces the tags of a version instead of uniting them (contract §6.9).
     TagsReplaced,
     /// A range flush does not wait for deallocations.
     RangeForgetsTrims,

@@ -1,8 +1,8 @@
-//! Range flush: a chosen part of the buffer becomes durable, and nothing else has to (spec 1.3).
+//! Range flush: a chosen part of the buffer becomes durable, and nothing else has to (range-flush §4).
 //!
 //! Invariants: a range flush completes when the versions that it selected, or newer ones of the same pages, can be
 //! recovered; it waits for nothing else. A version that it waits for is not overwritten in place, since it was chosen
-//! for writing (spec 6.3).
+//! for writing (contract §6.8).
 //!
 //! What it selects: of each page in its ranges the newest version; of each of its tags every version that carries it,
 //! also by union; and the volatile deallocations of these pages and tags, because a deallocation supersedes like a write.
@@ -23,9 +23,9 @@ use flashweir_core::{DeviceError, Instant, Lpn, Op};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
 
-/// Ranges of one command at most (spec 1.5).
+/// Ranges of one command at most (range-flush §5.1).
 pub const RANGES_MAX: usize = 256;
-/// Tags of one command at most (spec 1.5).
+/// Tags of one command at most (range-flush §5.1).
 pub const TAGS_MAX: usize = 16;
 
 /// A deallocation whose record is not durable, and what owns it: its own tags, and those of versions that it dropped.

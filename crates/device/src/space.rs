@@ -41,7 +41,7 @@ pub(crate) struct PageWrite {
     pub(crate) queued: bool,
     /// Somebody waits for one of its units.
     pub(crate) urgent: bool,
-    /// A range flush does: the page goes before others (spec 1.3).
+    /// A range flush does: the page goes before others (range-flush §3.4).
     pub(crate) first: bool,
     /// Where it waits in the shared queue, and its neighbours there.
     lane: Option<Lane>,

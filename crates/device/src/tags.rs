@@ -1,9 +1,9 @@
-//! Tags of the versions in the buffer: which versions a tag owns, and which tags a version has (spec 1.3).
+//! Tags of the versions in the buffer: which versions a tag owns, and which tags a version has (range-flush §3.2).
 //!
 //! Invariants: a version is in the list of each of its tags, or, once it has had more than [`TAGS_MAX`], in the list
 //! of those that every tag owns; an untagged version costs nothing; a list that is empty is forgotten.
 //!
-//! Deliberately absent: tags of what is on the medium. They exist only while the version is volatile (spec 6.6).
+//! Deliberately absent: tags of what is on the medium. They exist only while the version is volatile (contract §9.6).
 
 use flashweir_core::command::Tag;
 use std::collections::BTreeMap;

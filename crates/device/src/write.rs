@@ -1,7 +1,7 @@
 //! Writes: acceptance into the buffer, choice of what to write when, durability.
 //!
 //! Invariant: the old place of a page becomes invalid when the new version is programmed, not when it is
-//! accepted (spec 6.4).
+//! accepted (contract §7.1).
 
 use crate::buffer::{SlotState, Superseded};
 use crate::config::{Allocation, BufferMode};

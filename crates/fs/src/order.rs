@@ -1,4 +1,4 @@
-//! Order in the place of waiting, as far as file systems share it (spec 3.4).
+//! Order in the place of waiting, as far as file systems share it (barriers §6).
 //!
 //! Place in the data flow: a file system that is mounted in [`CommitMode::DualMode`] writes everything in order in one stream,
 //! waits for dispatch only, and makes durable later what somebody waits for.
@@ -21,7 +21,7 @@ pub enum CommitMode {
     #[default]
     Legacy,
     /// By barriers, as BarrierFS: parts are dispatched one behind the other, and a flush comes when somebody waits for
-    /// durability (spec 3.4). The disk has to keep the order of streams.
+    /// durability (barriers §6.8). The disk has to keep the order of streams.
     DualMode,
 }
 

@@ -51,7 +51,7 @@ pub enum Request {
     RangeFlush(Selection),
     /// The contents of these blocks are needed no more; they may read as zeros or as before.
     Discard { block: Block, count: u32, order: InOrder },
-    /// Closes the open epoch of a stream (spec 3.6).
+    /// Closes the open epoch of a stream (barriers §3.2).
     Barrier(StreamId),
 }
 

@@ -1,7 +1,7 @@
 //! The map from logical to physical pages, in chunks that exist only where something was written.
 //!
 //! Invariants: an absent chunk reads as `Unmapped`; a word is one `u64`, so that a host FTL can exchange it
-//! atomically (spec 5.2.2).
+//! atomically (open-channel §3).
 
 use flashweir_core::{Lpn, Ppa};
 
@@ -20,7 +20,7 @@ pub enum MapWord {
     Cached { slot: u32, generation: u32 },
     /// On the medium.
     Direct(Ppa),
-    /// Shared by several logical pages, through the table of virtual pages (spec 2.2).
+    /// Shared by several logical pages, through the table of virtual pages (share §3.4).
     Shared(u64),
 }
 

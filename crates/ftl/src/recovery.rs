@@ -1,4 +1,4 @@
-//! Recovery as a pure fold over what was found on the medium (spec 6.5).
+//! Recovery as a pure fold over what was found on the medium (contract §8).
 //!
 //! Inputs: the newest complete checkpoint, the deallocations logged since, and the out-of-band areas of the
 //! blocks that the checkpoint does not vouch for. Output: which physical unit holds each logical page.
@@ -111,7 +111,7 @@ impl Fold {
     }
 }
 
-/// What an ordered version or deallocation says about the epochs of its stream (spec 6.5).
+/// What an ordered version or deallocation says about the epochs of its stream (contract §8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Its stream.

@@ -1,4 +1,4 @@
-//! The block layer: a queue between a file system and a device (spec 3.3).
+//! The block layer: a queue between a file system and a device (barriers §4).
 //!
 //! Place in the data flow: the caller submits commands, unplugs the queue, and does what the effects say. An offer is
 //! answered at once, by [`Input::Accepted`] or [`Input::Busy`] as the next input, like the return value of Linux's

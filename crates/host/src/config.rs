@@ -30,7 +30,7 @@ pub struct HostConfig {
 }
 
 impl Default for HostConfig {
-    /// The paper's block layer on a queue of SCSI, with the epochs of spec 3.6.
+    /// The paper's block layer on a queue of SCSI, with the epochs of barriers §4.6.
     fn default() -> Self {
         Self {
             scheduler: Scheduler::None,
@@ -107,7 +107,7 @@ pub enum Epochs {
     /// The paper's: a barrier closes the queue; a later request is put aside as it came, and enters, merges and begins to
     /// age when the queue opens.
     Closing,
-    /// Spec 3.6: the queue takes every request, with its epoch's number; it merges and ages from the beginning.
+    /// As barriers §4.6 says: the queue takes every request, with its epoch's number; it merges and ages from the beginning.
     Counted,
 }
 
@@ -115,7 +115,7 @@ pub enum Epochs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dispatch {
-    /// The device, by the barrier and by the ORDERED attribute of its command (spec 3.3); the host waits for nothing.
+    /// The device, by the barrier and by the ORDERED attribute of its command (barriers §4.2); the host waits for nothing.
     OrderPreserving,
     /// The device, by the number and size of the epoch that come with each command. Nothing is ordered in the host: a
     /// request goes to the queue of its submitter, and a later epoch may leave before an earlier one.
@@ -132,7 +132,7 @@ pub enum Wait {
     Transfer,
     /// Until the device has answered: enough where an answered write survives a power cut.
     Completion,
-    /// Until the device has answered and then flushed: what hosts did before barriers (spec 3.1).
+    /// Until the device has answered and then flushed: what hosts did before barriers (barriers §1.4).
     TransferAndFlush,
 }
 

@@ -1,4 +1,4 @@
-//! The host below its file systems: the block layer of the barrier paper (spec 3.3).
+//! The host below its file systems: the block layer of the barrier paper (barriers §4).
 //!
 //! Place in the data flow: requests of a file system come in as commands, wait in a queue that may merge and sort
 //! them, and leave for the device's queue one at a time.

@@ -1,5 +1,5 @@
 //! A block port onto the model device of the contract: after a power cut it may show any state that the contract allows,
-//! not only those that our FTL happens to produce (spec 8.3, tier 2).
+//! not only those that our FTL happens to produce (crash-laboratory §3.4).
 //!
 //! Place in the data flow: a file system works above it as above a device; a test cuts at any position of the log and
 //! goes on with each port that may wake up there.

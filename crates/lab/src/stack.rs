@@ -29,7 +29,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the stack makes of a host's wish for durability (spec 1.4: the three configurations of the RFLUSH paper).
+/// What the stack makes of a host's wish for durability (range-flush §6.3: the three configurations of the RFLUSH paper).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushMode {
     /// A range flush becomes a FLUSH.
@@ -624,7 +624,7 @@ mod tests {
             [slept, written, flushed]
         });
         let [slept, written, flushed] = times.unwrap();
-        // The emulator's link costs nothing, its program 1.3 ms and 100 µs of the bus (spec 1.4).
+        // The emulator's link costs nothing, its program 1.3 ms and 100 µs of the bus (range-flush §6.2).
         assert_eq!(slept, Instant::ZERO + Duration::from_millis(3));
         assert_eq!(written, slept);
         assert_eq!(flushed, slept + Duration::from_micros(1_400));

@@ -1,4 +1,4 @@
-//! What a power cut may legally bring back on a device with a volatile buffer (kind D1 of spec 6.3), beyond what our
+//! What a power cut may legally bring back on a device with a volatile buffer (kind D1 of crash-laboratory §1.2), beyond what our
 //! own device happens to lose.
 //!
 //! For each mapping unit that was written since the last flush, every version since then may be what a device shows

@@ -4,7 +4,7 @@
 //!
 //! Like SQLite's own VFS for Unix, built with fdatasync: the first sync of a new journal or log syncs the directory, too; an empty
 //! journal counts as none; reads beyond the end give zeros and say so. A barrier stands for fdatasync, so it is fdatabarrier only if
-//! nothing but data has changed; a file that has grown, or got blocks where it had none, needs fbarrier (spec 3.4).
+//! nothing but data has changed; a file that has grown, or got blocks where it had none, needs fbarrier (barriers §6.11).
 //!
 //! Invariant: which sync of the protocol a call is, is seen from the file and from what was written since the last one.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What the barrier paper says of SQLite (spec 3.5), measured with SQLite itself.
+//! What the barrier paper says of SQLite (barriers §7.7), measured with SQLite itself.
 //!
 //! Place in the data flow: [`of_paper`] adds claims and studies to those of [`flashweir_lab::reproduce`], which cannot know SQLite.
 //!
@@ -22,7 +22,7 @@ const ON_UFS: Study = Study {
     what: "SQLite itself, inserts of one row of 100 bytes by one connection, synchronous=FULL. EXT4-DR: ext4 with ordered data, each sync \
            fdatasync; BFS-DR: in dual mode, all syncs but the one that makes the commit durable are barriers; EXT4-OD: EXT4-DR mounted \
            without barriers; BFS-OD: all are barriers. On barrier-ufs",
-    missing: "the paper's devices are products, ours guesses fitted to its mean fsync (spec 7); its version of SQLite, its rows, and its \
+    missing: "the paper's devices are products, ours guesses fitted to its mean fsync (presets §1.9); its version of SQLite, its rows, and its \
               phone with its other I/O. SQLite's own CPU time is left out: only its calls cost some (those of `phone`, on barrier-850 of \
               `server`). With EXT4-OD the order is a lie",
     parameter: "journal (1 delete, 2 truncate, 3 persist, 4 WAL)",

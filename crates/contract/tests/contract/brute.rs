@@ -1,4 +1,4 @@
-//! Every subset of units of tiny histories, straight from the definition of spec 6.1, against the oracle
+//! Every subset of units of tiny histories, straight from the definition of contract §3.1, against the oracle
 //! on every candidate observation, and against the enumeration of legal states.
 
 use crate::history::{Event, History, RawOp, Shape};

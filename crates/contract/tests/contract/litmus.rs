@@ -1,4 +1,4 @@
-//! The litmus tests from both sides (spec 8.3): the oracle accepts exactly the allowed states, the model
+//! The litmus tests from both sides (crash-laboratory §3.8): the oracle accepts exactly the allowed states, the model
 //! device shows exactly these.
 
 use flashweir_contract::program::{run, unit_count};

@@ -43,7 +43,7 @@ fn check(log: &Log, kind: DeviceKind, seen: [u64; 3]) -> Verdict {
     Oracle::new(kind.policy()).check(log, log.position(), observed)
 }
 
-/// The counter-example of spec 6.8: the zeros on LPN 0 may be the initial ones; to attribute them to the
+/// The counter-example of contract §10.4: the zeros on LPN 0 may be the initial ones; to attribute them to the
 /// TRIM would drag in the write of the earlier epoch, which is not seen.
 #[test]
 fn the_newest_candidate_of_equal_content_is_not_always_the_one() {

@@ -1,4 +1,4 @@
-//! Streams and epochs: what a barrier holds back, what it costs, and what closures bring along (spec 3.2, 6.3).
+//! Streams and epochs: what a barrier holds back, what it costs, and what closures bring along (barriers §2, contract §5).
 
 use crate::harness::Host;
 use flashweir_core::command::{Data, RangeFlush, StreamId, Tag};

@@ -1,4 +1,4 @@
-//! Range flush: what it makes durable, what it leaves alone, and what it waits for (spec 1.3).
+//! Range flush: what it makes durable, what it leaves alone, and what it waits for (range-flush §4).
 
 use crate::harness::{Host, random_config};
 use flashweir_core::command::{RangeFlush, Tag};

@@ -85,7 +85,7 @@ impl HostCosts {
             source: "syscall (kernel crossing 351 ns + read 199 ns) and io_path (ext4 2,006 ns + bio 379 ns + \
                      NVMe driver 113 ns): Zhong et al., XRP, OSDI 2022, table 1; context_switch: a ping-pong of two \
                      threads on one CPU, albertnetymk.github.io/2022/12/18/context_switch; 6 CPUs: the cores of the \
-                     machine of the RFLUSH paper, of which it says Core i7, 3.3 GHz, 64 GB of DDR4 (spec 1.4), which \
+                     machine of the RFLUSH paper, of which it says Core i7, 3.3 GHz, 64 GB of DDR4 (range-flush §6.1), which \
                      among Intel's is the i7-5820K; that two threads share a core is left out; the others are guesses \
                      (copy: 10 GB/s)",
             costs: Self::SERVER,

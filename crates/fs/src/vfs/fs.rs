@@ -217,7 +217,7 @@ pub trait Fs: 'static {
     }
 
     /// Writes `pages` (all dirty pages of the inode) in order before everything that follows, without waiting for
-    /// them to be durable or even transferred. Returns when they are dispatched (spec 3.4); the ticket resolves when
+    /// them to be durable or even transferred. Returns when they are dispatched (barriers §6.5); the ticket resolves when
     /// the device has answered. The vfs asks only a file system that has [`Fs::has_barriers`].
     async fn barrier(&self, _ino: Ino, _pages: &[DirtyPage], _kind: Barrier) -> Result<Ticket> {
         Err(Errno::EOPNOTSUPP)
@@ -229,7 +229,7 @@ pub trait Fs: 'static {
     }
 
     /// Whether fsync and fdatasync hand their pages to [`Fs::barrier`] before they call [`Fs::fsync`], which then makes durable what
-    /// was dispatched: nobody waits for a transfer between (spec 3.4).
+    /// was dispatched: nobody waits for a transfer between (barriers §6.2).
     fn syncs_in_order(&self) -> bool {
         false
     }

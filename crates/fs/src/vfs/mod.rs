@@ -87,7 +87,7 @@ pub enum SyncKind {
     Data,
 }
 
-/// Ordering without durability (spec 3.4).
+/// Ordering without durability (barriers §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barrier {
     /// fbarrier: data and attributes before anything later.

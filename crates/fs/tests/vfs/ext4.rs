@@ -459,7 +459,7 @@ fn requests_with(options: Ext4Options, call: impl AsyncFnOnce(&File<Ext4>) + 'st
     disk::requests_of(log, fs, kind, call)
 }
 
-/// The waits of spec 3.4. Legacy mode waits for the transfers of data, of blocks of the journal and of the commit block, and has two
+/// The waits of barriers §6. Legacy mode waits for the transfers of data, of blocks of the journal and of the commit block, and has two
 /// flushes, one of them FUA. In dual mode all three are under way at once, and one flush is behind them.
 #[test]
 fn waits_and_flushes_of_one_call() {

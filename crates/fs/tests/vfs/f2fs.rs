@@ -652,7 +652,7 @@ fn requests_of(
     disk::requests_of(log, fs, kind, call)
 }
 
-/// The waits of spec 3.4. Legacy mode waits for the transfer of data, for their flush and for nodes with FUA, or for two range flushes.
+/// The waits of barriers §6. Legacy mode waits for the transfer of data, for their flush and for nodes with FUA, or for two range flushes.
 /// In dual mode data and nodes are under way at once, and one flush is behind them.
 #[test]
 fn waits_and_flushes_of_one_call() {

@@ -248,7 +248,7 @@ fn a_flood_starves_nobody() {
     assert!((5_000..5_050).contains(&counted) && (10_000..10_100).contains(&closing), "{dispatched:?} ms");
 }
 
-/// Spec 3.5: epochs of one write each keep a legacy device's queue at one, and fill that of a device with barriers.
+/// As barriers §7.4 says: epochs of one write each keep a legacy device's queue at one, and fill that of a device with barriers.
 #[test]
 fn barriers_fill_the_queue_where_waits_leave_it_at_one() {
     let dispatches = [Dispatch::OrderPreserving, Dispatch::Legacy(Wait::TransferAndFlush)];

@@ -1,7 +1,7 @@
 //! Many worlds: explored on several threads, counted, their violations reported; and the mutation score.
 //!
 //! Devices take turns, a shallow world of each; now and then a deep one comes between, of one device after the other, so that
-//! about a tenth of all states is of deep worlds (spec 8.9). The seed also says which device begins.
+//! about a tenth of all states is of deep worlds (crash-laboratory §3.10). The seed also says which device begins.
 //!
 //! Invariant: a report is a function of its configuration. Worlds are numbered, threads take them in order,
 //! and the report is made of the first so many, whoever explored them.
@@ -235,7 +235,7 @@ pub struct Mutant {
     pub killed_by: Option<ViolationReport>,
 }
 
-/// Planted bugs found, of those planted (spec 8.3).
+/// Planted bugs found, of those planted (crash-laboratory §3.9).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MutationScore {
     /// Each bug.

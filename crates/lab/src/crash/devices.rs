@@ -1,7 +1,7 @@
 //! Tiny devices: so small that every state is near, with everything a large one has.
 //!
-//! Each is a row of a table; the rows differ in what matters at a power cut: the buffer's promise (spec
-//! 8.1), units in a page, pages in a word line, allocation, frontiers, parallelism, metadata pages.
+//! Each is a row of a table; the rows differ in what matters at a power cut: the buffer's promise
+//! (crash-laboratory §1), units in a page, pages in a word line, allocation, frontiers, parallelism, metadata pages.
 
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::DeviceConfig;

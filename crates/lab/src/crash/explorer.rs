@@ -57,7 +57,7 @@ pub struct Effort {
 
 impl Effort {
     /// Few states of each world, up to some 2,000: for the states of one world that is looked at everywhere there are ten to
-    /// twenty histories, and what is wrong depends on the history more than on the moment (spec 8.9).
+    /// twenty histories, and what is wrong depends on the history more than on the moment (crash-laboratory §3.10).
     pub const SHALLOW: Self = Self {
         boots: 3,
         nested_depth: 3,
@@ -106,7 +106,7 @@ impl WorldSpec {
         DeviceOptions { seed: self.seed, track_contents: true, planted: self.planted }
     }
 
-    /// The kind of device that the configuration makes (spec 8.1).
+    /// The kind of device that the configuration makes (crash-laboratory §1).
     pub fn kind(&self) -> DeviceKind {
         kind_of(&self.config)
     }
@@ -120,7 +120,7 @@ impl WorldSpec {
     }
 }
 
-/// The kind of device that a configuration makes (spec 8.1).
+/// The kind of device that a configuration makes (crash-laboratory §1).
 pub fn kind_of(config: &DeviceConfig) -> DeviceKind {
     match config.buffer.mode {
         BufferMode::WriteThrough => DeviceKind::D0,
@@ -573,7 +573,7 @@ impl<'a> Boot<'a> {
         cuts
     }
 
-    /// Oracle 8 of spec 8.2: the recovered device can be written, flushed, and reads right.
+    /// The oracle of crash-laboratory §2.8: the recovered device can be written, flushed, and reads right.
     fn exercise(&mut self, device: Device) -> Result<(), Fault> {
         self.counts.exercised += 1;
         exercise_device(device, self.spec.seed)

@@ -1,4 +1,4 @@
-//! The litmus tests of the contract on the simulated SSD, from both sides (spec 8.3): whatever variant, timing,
+//! The litmus tests of the contract on the simulated SSD, from both sides (crash-laboratory §3.8): whatever variant, timing,
 //! cut and torn operation, no forbidden state is ever seen, and the allowed states that some variant reaches
 //! are counted. What none of ours can reach the model device of the contract does.
 //!

@@ -1,4 +1,4 @@
-//! The crash laboratory (spec 8): tiny devices, random histories, a power cut at every event.
+//! The crash laboratory (crash-laboratory §3): tiny devices, random histories, a power cut at every event.
 //!
 //! Place in the data flow: [`devices`] × seeds make worlds; [`explorer`] cuts each at every event, recovers
 //! what is left and asks the contract's oracle; a violation is made small and becomes one line, its

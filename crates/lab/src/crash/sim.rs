@@ -36,7 +36,7 @@ enum Moment {
 /// What the run-time checks found wrong; the operation is named by its number in the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misbehaviour {
-    /// A read returned what the model does not hold (oracle 11 of spec 8.2).
+    /// A read returned what the model does not hold (oracle of crash-laboratory §2.11).
     WrongRead { op: u32, lpn: Lpn },
     /// A command failed.
     Failed { op: u32, error: String },

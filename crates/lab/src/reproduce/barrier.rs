@@ -1,4 +1,4 @@
-//! Studies of the barrier paper (spec 3.5): those of a device and a block layer alone. [`files`] and [`servers`]
+//! Studies of the barrier paper (barriers §7): those of a device and a block layer alone. [`files`] and [`servers`]
 //! have those of file systems.
 
 mod files;
@@ -68,7 +68,7 @@ pub(super) const STUDIES: &[Study] = &[
     servers::OLTP_INSERT_SUPERCAP,
 ];
 
-/// The paper's curve is a fit to its seven devices (spec 3.1).
+/// The paper's curve is a fit to its seven devices (barriers §1.5).
 pub(super) const FIGURE_1: Shares = Shares {
     study: "ordered-writes",
     title: "Ordered over unordered writes, on the axes of figure 1",
@@ -125,7 +125,7 @@ const ORDERED_METRICS: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ordering {
     None,
-    /// Wait for the transfer, then flush (spec 3.1).
+    /// Wait for the transfer, then flush (barriers §1.4).
     TransferAndFlush,
     /// Wait for the transfer.
     Transfer,

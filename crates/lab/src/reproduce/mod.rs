@@ -1,7 +1,7 @@
 //! What papers claim, and whether it comes out here.
 //!
 //! Place in the data flow: a claim is a table of a file in `claims/`: one quantity of a study, the paper's value, and the
-//! band in which it counts as reproduced (spec 7, section 8). A study is code that builds stacks and measures them; it
+//! band in which it counts as reproduced (presets §2). A study is code that builds stacks and measures them; it
 //! knows no claim. The command line runs the studies that the claims name and shows every verdict.
 //!
 //! Invariants: a band is in the file and nowhere else; a verdict outside of its band is a result like any other.
@@ -158,7 +158,7 @@ impl Shares {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// Its name, as in spec 7.
+    /// Its name, as in presets §2.1.
     pub id: String,
     /// Figure or table of the paper.
     pub figure: String,

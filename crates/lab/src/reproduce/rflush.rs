@@ -1,4 +1,4 @@
-//! Studies of the RFLUSH paper (spec 1.4).
+//! Studies of the RFLUSH paper (range-flush §6).
 
 use super::{Scale, Study};
 use crate::files::{self, FilesResult, Format, Setup, Work};
@@ -147,7 +147,7 @@ fn pairs(variant: usize, x: f64, seed: u64, scale: Scale, mixes: [Mix; 2], is_di
         (setup.ramp, setup.runtime) = (Duration::from_millis(500), Some(Duration::from_millis(1_500)));
     }
     // Pages are written back when they are old, by Linux's rules after 30 s, of which the paper's runs have many: 430 s is the
-    // only length of one that is known (spec 1.4). Ours have as many of our shorter ages.
+    // only length of one that is known (range-flush §6.11). Ours have as many of our shorter ages.
     let run = setup.ramp + setup.runtime.unwrap_or_default();
     let part = |span: Duration| {
         let (span, run) = (u128::from(span.as_nanos()), u128::from(run.as_nanos()));
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use crate::reproduce::{Verdict, paper};
 
-    /// The directions that spec 7 makes mandatory, and that the gain does not come from a lie: not to flush at all is
+    /// The directions that presets §3.2 makes mandatory, and that the gain does not come from a lie: not to flush at all is
     /// never slower.
     #[test]
     fn syncing_threads_gain() {

@@ -1,4 +1,4 @@
-//! Closed forms and MQSim's answers (spec: the cross-validation data).
+//! Closed forms and MQSim's answers (docs/checks.md).
 
 use crate::support::{device, filled, run_fio, setup};
 use flashweir_core::Duration;

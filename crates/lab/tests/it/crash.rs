@@ -1,4 +1,4 @@
-//! The crash laboratory against the simulated SSD (spec 8).
+//! The crash laboratory against the simulated SSD (crash-laboratory §3).
 //!
 //! `FLASHWEIR_SEED` rotates the seeds, `FLASHWEIR_CRASH_STATES` sets how many distinct media are recovered.
 

@@ -1,5 +1,5 @@
 //! Order from the file system's port to the medium: block layer, order-preserving dispatch, device with barriers, cut at any
-//! turn (spec 3.3, 6.5). Each write has a block of its own, so what survives says all about the order.
+//! turn (barriers §4, contract §8). Each write has a block of its own, so what survives says all about the order.
 
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::random::Stream;

@@ -1,4 +1,4 @@
-//! From format 1 to format 2 (`specs/volume.md`, section 7).
+//! From format 1 to format 2 (volume §7).
 //!
 //! Only the pages' records differ. They are written into a file of their own beside the old one; then the description is
 //! replaced, which is the one step that counts; then the old records are removed. Slots, journals and contents stay as

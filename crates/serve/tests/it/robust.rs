@@ -1,4 +1,4 @@
-//! Clients that break the rules, vanish, stall or flood, beside one that does everything right (spec 8.5); and power
+//! Clients that break the rules, vanish, stall or flood, beside one that does everything right (crash-laboratory §5.1); and power
 //! cuts at awkward moments.
 
 use crate::running::{PATIENCE, Running, Setup, UNIT, ask};

@@ -1,4 +1,4 @@
-//! Order in the place of waiting (dual-mode journaling, spec 3.4): calls that order and do not wait, and data that are under way.
+//! Order in the place of waiting (dual-mode journaling, barriers §6.8): calls that order and do not wait, and data that are under way.
 //!
 //! | call | dispatches | waits for |
 //! |---|---|---|
@@ -146,7 +146,7 @@ impl Ext4 {
     }
 
     /// Waits until no transaction that is under way has a block of the running one: until it is durable if somebody waits for
-    /// that, else for the answers (spec 3.4, conflict pages).
+    /// that, else for the answers (barriers §6.9, conflict pages).
     pub(super) async fn settle_conflicts(&self) -> Result<()> {
         if self.options.multi_version {
             return Ok(());

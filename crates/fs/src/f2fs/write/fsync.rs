@@ -26,8 +26,8 @@
 //!
 //! # The pair of range flushes
 //!
-//! With [`Flushing::RangeFlush`] the first of these is RFLUSH(inode) and the third RFLUSH([`METADATA`]) (the paper's pair, spec
-//! 1.1). Each data block carries the tag of its inode, each node and each block of tables and packs that of metadata.
+//! With [`Flushing::RangeFlush`] the first of these is RFLUSH(inode) and the third RFLUSH([`METADATA`]) (the paper's
+//! pair, range-flush §1.5). Each data block carries the tag of its inode, each node and each block of tables and packs that of metadata.
 //!
 //! * RFLUSH(inode) covers the data: each was written by a command with the inode's tag that completed before, and if another
 //!   file had the block in the buffer before, tags are united.

@@ -1,4 +1,4 @@
-//! Order in the place of waiting (spec 3.4): everything is written in order in one stream, calls wait for dispatch only, and
+//! Order in the place of waiting (barriers §6): everything is written in order in one stream, calls wait for dispatch only, and
 //! who wants durability waits for one flush.
 //!
 //! | call | dispatches | waits for |

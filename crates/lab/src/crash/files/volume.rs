@@ -3,7 +3,7 @@
 //!
 //! Place in the data flow: a [`Base`] is made once and shared; [`Clock`] runs what the explorer does with it.
 //!
-//! The volume is aged (spec 8.3): its free segments hold nodes and data of files that are gone, so that a recovery that
+//! The volume is aged (crash-laboratory §3.5): its free segments hold nodes and data of files that are gone, so that a recovery that
 //! follows something old finds something old.
 //!
 //! Invariant: a base is a function of its seed.

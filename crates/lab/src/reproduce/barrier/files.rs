@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// What all these studies leave out.
-const MISSING: &str = "the paper's devices are products: ours are guesses fitted to its mean fsync (spec 7); barrier-850 charges the \
+const MISSING: &str = "the paper's devices are products: ours are guesses fitted to its mean fsync (presets §1.9); barrier-850 charges the \
                        paper's 5 % on programs where barriers are used; the host's costs are those of `server`, on UFS of `phone`, and a call \
                        that waits is charged one wait, though a legacy commit has three. Where BFS falls behind, see `commits_per_fsync`: while \
                        EXT4 waits for data all threads join one transaction; BFS closes it at once, so they fall in two groups that take turns \

@@ -16,7 +16,7 @@ pub(super) const VARMAIL_PLAIN: Study = Study {
     what: "filebench's varmail: threads that create, append to, sync, read and delete mails. EXT4-DR: ext4 with ordered data that waits and \
            flushes; BFS-DR: dual mode; EXT4-OD: ext4 mounted without barriers; BFS-OD: dual mode, each fsync an fbarrier. On barrier-850, \
            8 channels and a volatile buffer",
-    missing: "the paper's devices are products: ours are guesses fitted to its mean fsync (spec 7); barrier-850 charges the paper's 5 % on \
+    missing: "the paper's devices are products: ours are guesses fitted to its mean fsync (presets §1.9); barrier-850 charges the paper's 5 % on \
               programs where barriers are used; the host's costs are those of `server`; with EXT4-OD the order is a lie: no power cut would \
               forgive it. With many threads EXT4-OD can be ahead of BFS-OD on a volatile buffer: versions of a block in different epochs are \
               programmed one by one, where without order the newest overwrites the others in the buffer",

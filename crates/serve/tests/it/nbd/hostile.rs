@@ -1,4 +1,4 @@
-//! What a client must not do (crash-laboratory specification, servers), each by its name.
+//! What a client must not do (crash-laboratory §5.1), each by its name.
 
 use super::client::*;
 use flashweir_serve::nbd::wire::{command, command_flag, option};
