@@ -8,6 +8,7 @@
 
 pub mod agenda;
 pub mod command;
+pub mod cpus;
 pub mod divisor;
 pub mod executor;
 pub mod index;

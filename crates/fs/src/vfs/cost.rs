@@ -1,6 +1,6 @@
 //! What the host's CPU takes for a call, as virtual time.
 //!
-//! Place in the data flow: each call of the vfs books once what it costs by itself on the host's CPUs (`cpus`), and once more
+//! Place in the data flow: each call of the vfs books once what it costs by itself on the host's CPUs (`core::cpus`), and once more
 //! if it had to wait for the disk, and sleeps until that is done.
 //!
 //! Deliberately absent: the CPU time of background write-back and of the file system's own work.

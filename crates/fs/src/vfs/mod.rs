@@ -15,7 +15,6 @@ mod attrs;
 mod buffer;
 mod config;
 mod cost;
-mod cpus;
 mod direct;
 mod errno;
 mod file;

@@ -7,12 +7,12 @@
 //! that it used stays in use; only a power cut drops futures.
 
 use super::config::{ConfigError, MountOptions, VfsMetrics};
-use super::cpus::Cpus;
 use super::inode::Inode;
 use super::pages::{OwnerId, Pages, Slot};
 use super::sync::{Event, RwLock};
 use super::types::*;
 use super::{DirtyPage, Errno, Fs};
+use flashweir_core::cpus::Cpus;
 use flashweir_core::executor::{Handle, Sleep};
 use flashweir_core::{Duration, Instant, Payload};
 use std::cell::{Cell, RefCell};

@@ -1,7 +1,7 @@
 //! The host's CPUs: whoever has work for one waits until one is free, first come, first served.
 //!
-//! Place in the data flow: what a call costs ([`HostCosts`](super::HostCosts)) and what applications work between their calls
-//! ([`Vfs::compute`](super::Vfs::compute)) is booked here, and the task sleeps until it is done.
+//! Place in the data flow: what a call of a file system or a host FTL costs, and what applications work between their calls, is booked
+//! here, and the task sleeps until it is done.
 //!
 //! Invariant: work is never interrupted, and nobody overtakes. So a booking is final: it begins when the earliest of the CPUs
 //! has done all that was booked before, and the moment of its end is known at once. A task sleeps once for waiting and work
@@ -9,14 +9,14 @@
 //!
 //! Deliberately absent: time slices, priorities, CPUs of different speed, and threads that share a core.
 
-use flashweir_core::{Duration, Instant};
+use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::num::NonZeroU32;
 
 /// CPUs and what is booked on them.
 #[derive(Debug)]
-pub(crate) struct Cpus {
+pub struct Cpus {
     /// When each CPU has done what is booked, the earliest on top; without a limit of CPUs there is none.
     free_at: BinaryHeap<Reverse<Instant>>,
     booked_ns: u64,
@@ -24,14 +24,15 @@ pub(crate) struct Cpus {
 }
 
 impl Cpus {
-    pub(crate) fn new(cpus: Option<NonZeroU32>) -> Self {
+    /// So many CPUs; without a number each task has one of its own.
+    pub fn new(cpus: Option<NonZeroU32>) -> Self {
         let count = cpus.map_or(0, NonZeroU32::get) as usize;
         Self { free_at: vec![Reverse(Instant::ZERO); count].into(), booked_ns: 0, waited_ns: 0 }
     }
 
     /// Books work from `now` on. Returns when it is done.
     #[inline]
-    pub(crate) fn book(&mut self, now: Instant, work: Duration) -> Instant {
+    pub fn book(&mut self, now: Instant, work: Duration) -> Instant {
         self.booked_ns += work.as_nanos();
         let Some(mut earliest) = self.free_at.peek_mut() else { return now + work };
         let begin = now.max(earliest.0);
@@ -41,14 +42,14 @@ impl Cpus {
     }
 
     /// CPU time that was worked until `now`. Without a limit it counts when it is booked.
-    pub(crate) fn busy_ns(&self, now: Instant) -> u64 {
+    pub fn busy_ns(&self, now: Instant) -> u64 {
         // What lies ahead of a CPU has no gap: a gap ends when something is booked, and nothing is booked in the future.
         let ahead: u64 = self.free_at.iter().map(|at| at.0.max(now).since(now).as_nanos()).sum();
         self.booked_ns - ahead
     }
 
     /// Time for which work waited for a CPU, counted when it is booked.
-    pub(crate) fn waited_ns(&self) -> u64 {
+    pub fn waited_ns(&self) -> u64 {
         self.waited_ns
     }
 }
@@ -56,7 +57,7 @@ impl Cpus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::random::Stream;
+    use crate::random::Stream;
 
     const US: Duration = Duration::from_micros(1);
 
