@@ -115,6 +115,38 @@ pub struct RangeFlush {
     pub segments: Vec<(SegmentId, u32)>,
 }
 
+impl RangeFlush {
+    /// Ranges that one command may select.
+    pub const RANGES_MAX: usize = 256;
+    /// Tags that one command may select.
+    pub const TAGS_MAX: usize = 16;
+
+    /// Refuses what no page-mapped namespace of `capacity_blocks` blocks of 512 bytes can do (commands §4.6).
+    ///
+    /// # Errors
+    /// Too many selectors, tag 0, a range that leaves the namespace, or segments, which this namespace does not have.
+    pub fn check(&self, capacity_blocks: u64) -> Result<(), DeviceError> {
+        if self.ranges.len() > Self::RANGES_MAX {
+            return Err(DeviceError::InvalidField("a range flush has at most 256 ranges"));
+        }
+        if self.tags.len() > Self::TAGS_MAX {
+            return Err(DeviceError::InvalidField("a range flush has at most 16 tags"));
+        }
+        if self.tags.contains(&Tag(0)) {
+            return Err(DeviceError::InvalidField("tag 0 is no tag"));
+        }
+        if !self.segments.is_empty() {
+            return Err(DeviceError::NotSupported("append-only segments"));
+        }
+        for &(lba, blocks) in &self.ranges {
+            if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
+                return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One remap of a SHARE: `dst` gets the physical page of `src`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharePair {

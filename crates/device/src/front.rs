@@ -6,7 +6,6 @@ use crate::arrivals::Arrivals;
 use crate::config::{PersistPolicy, RangeFlushSupport};
 use crate::device::{Active, Device, Effect, Event};
 use crate::geometry::Geometry;
-use crate::range_flush;
 use crate::trace::Traced;
 use flashweir_core::command::StreamId;
 use flashweir_core::{Command, DeviceError, Duration, Instant, Lba, Lpn, Op, Order};
@@ -158,7 +157,7 @@ impl Device {
         }
         let capacity_blocks = self.geometry.capacity_lbas();
         if let Op::RFlush(flush) = &command.op {
-            range_flush::check(flush, capacity_blocks)?;
+            flush.check(capacity_blocks)?;
         }
         if let Some((lba, blocks)) = range(&command.op)
             && lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks)

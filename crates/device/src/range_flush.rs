@@ -23,11 +23,6 @@ use flashweir_core::{DeviceError, Instant, Lpn, Op};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
 
-/// Ranges of one command at most (range-flush §5.1).
-pub const RANGES_MAX: usize = 256;
-/// Tags of one command at most (range-flush §5.1).
-pub const TAGS_MAX: usize = 16;
-
 /// A deallocation whose record is not durable, and what owns it: its own tags, and those of versions that it dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct VolatileTrim {
@@ -66,28 +61,6 @@ impl Selector<'_> {
     fn len(&self) -> u64 {
         self.units.iter().map(|(first, end)| end - first).sum()
     }
-}
-
-/// Refuses what no device can do; nothing has changed.
-pub(crate) fn check(flush: &RangeFlush, capacity_blocks: u64) -> Result<(), DeviceError> {
-    if flush.ranges.len() > RANGES_MAX {
-        return Err(DeviceError::InvalidField("a range flush has at most 256 ranges"));
-    }
-    if flush.tags.len() > TAGS_MAX {
-        return Err(DeviceError::InvalidField("a range flush has at most 16 tags"));
-    }
-    if flush.tags.iter().any(|tag| tag.0 == 0) {
-        return Err(DeviceError::InvalidField("tag 0 is no tag"));
-    }
-    if !flush.segments.is_empty() {
-        return Err(DeviceError::NotSupported("append-only segments"));
-    }
-    for &(lba, blocks) in &flush.ranges {
-        if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
-            return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
-        }
-    }
-    Ok(())
 }
 
 impl Device {

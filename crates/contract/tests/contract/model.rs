@@ -1,7 +1,7 @@
 //! The model device as a device: what it reads, what it refuses, and how it wakes up.
 
 use flashweir_contract::{Content, DeviceKind, Exploration, ModelDevice, Observed, Oracle};
-use flashweir_core::command::{SegmentId, SharePair, StreamId, pattern};
+use flashweir_core::command::{RangeFlush, SegmentId, SharePair, StreamId, Tag, pattern};
 use flashweir_core::{Command, CommandId, Data, DeviceError, Done, Lba, Lpn, Op, Order, Payload};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -63,8 +63,15 @@ fn refusals_change_nothing() {
     barrier.stream = Some(StreamId(1));
     let mut orphan = write(5, 0, 8, Data::Zero);
     orphan.order = Some(Order::Within);
+    let flush = |id, flush| Command::new(id, Op::RFlush(Box::new(flush)));
+    let ranges = vec![(Lba(0), 8); RangeFlush::RANGES_MAX + 1];
+    let tags = vec![Tag(1); RangeFlush::TAGS_MAX + 1];
     let pair = SharePair { dst: Lba(0), src: Lba(8), blocks: 8 };
     let refused = [
+        flush(10, RangeFlush { ranges, ..RangeFlush::default() }),
+        flush(11, RangeFlush { tags, ..RangeFlush::default() }),
+        flush(12, RangeFlush { tags: vec![Tag(0)], ..RangeFlush::default() }),
+        flush(13, RangeFlush { segments: vec![(SegmentId(0), 1)], ..RangeFlush::default() }),
         write(1, 124, 8, Data::Zero),
         write(2, u64::MAX, 8, Data::Zero),
         write(3, 0, 8, Data::Bytes(Arc::from(vec![0; 512]))),
@@ -78,6 +85,10 @@ fn refusals_change_nothing() {
         assert!(run(&mut device, command).is_err(), "{command:?}");
     }
     assert!(device.log().ops().is_empty());
+    let mut within = Command::new(14, Op::Barrier);
+    (within.stream, within.order) = (Some(StreamId(1)), Some(Order::Within));
+    let mut ordered = ModelDevice::new(DeviceKind::D3.policy(), 8, 16);
+    assert!(run(&mut ordered, &within).is_err(), "a barrier of no length closes an epoch");
 }
 
 #[test]
