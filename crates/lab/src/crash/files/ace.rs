@@ -90,6 +90,11 @@ fn cores() -> Vec<Core> {
         cores.push(core(linked.clone(), Op::Unlink(from.into()), &[from, to]));
         cores.push(core(linked.clone(), Op::Unlink(to.into()), &[from, to]));
         cores.push(core(linked, Op::Append(to.into(), 5_000), &[from, to]));
+        // Pages that have their blocks are written again, perhaps in place; F2FS makes a checkpoint of an fsync of a file with two names.
+        let longer = vec![write(from, LONG), Op::Link(from.into(), to.into())];
+        for op in [Op::Write(to.into(), 1_000, 5_000), Op::Direct(from.into(), 4_096, 4_096)] {
+            cores.push(core(longer.clone(), op, &[from, to]));
+        }
         let op = Op::Symlink(from.into(), to.into());
         cores.push(core(vec![write(from, SHORT)], op, &[from]));
     }
