@@ -402,6 +402,36 @@ mod tests {
         assert!(executor.is_empty());
     }
 
+    /// Each of several who wait for one moment is told, by whichever call it comes, and a second look by the same task adds nobody.
+    #[test]
+    fn everybody_who_waits_for_one_moment_is_told() {
+        let mut executor = Executor::new();
+        let (progress, ticket) = Ticket::new();
+        let (ticket, told) = (Rc::new(ticket), Rc::new(RefCell::new(Vec::new())));
+        for (name, moment) in [
+            ("first", Moment::Transferred),
+            ("second", Moment::Transferred),
+            ("late", Moment::Completed),
+            ("third", Moment::Transferred),
+        ] {
+            let (ticket, told) = (Rc::clone(&ticket), Rc::clone(&told));
+            executor.spawn(async move {
+                ticket.reached(moment).await;
+                told.borrow_mut().push(name);
+            });
+        }
+        executor.run_ready(Instant::ZERO);
+        assert!(told.borrow().is_empty());
+        assert_eq!(ticket.state.borrow().wakers.len(), 3);
+        progress.transferred();
+        executor.run_ready(Instant::ZERO);
+        assert_eq!(told.take(), ["first", "second", "third"]);
+        progress.complete(Ok(Box::default()));
+        executor.run_ready(Instant::ZERO);
+        assert_eq!(told.take(), ["late"]);
+        assert!(executor.is_empty());
+    }
+
     #[test]
     fn a_ticket_that_is_used_again_is_as_new() {
         let mut tickets = Tickets::default();

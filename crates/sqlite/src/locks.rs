@@ -206,6 +206,33 @@ mod tests {
         assert!(!locks.is_reserved("other"));
     }
 
+    /// SQLite asks for SHARED again in the middle of a transaction; it has it, whoever else waits.
+    #[test]
+    fn a_lock_that_is_held_already_is_granted_and_stays() {
+        let locks = Locks::default();
+        let lock = |owner, level| locks.lock("db", owner, level);
+        assert!(lock(1, Level::Shared) && lock(2, Level::Shared));
+        assert!(lock(2, Level::Reserved) && !lock(2, Level::Exclusive), "the second waits for the first");
+        assert!(lock(1, Level::Shared), "it has the lock, though no new reader would get one");
+        assert!(lock(2, Level::Shared) && locks.is_reserved("db"), "a lower level is no step down");
+        locks.unlock("db", 1, Level::None);
+        assert!(lock(2, Level::Exclusive));
+    }
+
+    /// A connection that ends while it has locks of the log's memory leaves none behind.
+    #[test]
+    fn locks_in_memory_go_with_their_owner() {
+        let locks = Locks::default();
+        let slots = |owner, is_lock, is_shared| locks.lock_slots("db", owner, 0..2, is_lock, is_shared);
+        for owner in [1, 2] {
+            locks.region("db", owner, 0, 32_768, true);
+        }
+        assert!(slots(1, true, false) && !slots(2, true, true) && !slots(2, true, false));
+        locks.unmap("db", 1);
+        assert!(slots(2, true, false), "the first is gone");
+        assert!(slots(2, false, false) && slots(3, true, true));
+    }
+
     #[test]
     fn memory_lives_as_long_as_somebody_uses_it() {
         let locks = Locks::default();

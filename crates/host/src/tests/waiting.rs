@@ -56,6 +56,24 @@ fn a_barrier_of_no_length_travels_with_the_last_waiting_request() {
     assert_eq!(effects, [2, 3].map(|token| Effect::Completed { token, result: Ok(Done::Ok) }));
 }
 
+/// Where one place of a queue is left, the oldest of those that may have it gets it: a flood of younger ones starves nobody.
+#[test]
+fn the_last_place_of_a_queue_is_for_the_oldest() {
+    let config = HostConfig { dispatch: Dispatch::MultiQueue, depth: 2, ..HostConfig::default() };
+    let mut layer = BlockLayer::new(config, 8);
+    for token in [7, 3, 5, 1] {
+        submit(&mut layer, write(token));
+    }
+    let left = |effects: Vec<Effect>| -> Vec<u64> {
+        let token = |effect| if let Effect::Dispatched(token) = effect { Some(token) } else { None };
+        effects.into_iter().filter_map(token).collect()
+    };
+    let (offers, effects) = give(&mut layer, NOW, Input::Unplug);
+    assert_eq!(left(effects), [7, 3]);
+    let (_, effects) = give(&mut layer, NOW, done(&offers[0]));
+    assert_eq!(left(effects), [5]);
+}
+
 #[test]
 fn a_barrier_of_no_length_goes_alone_when_the_others_have_left() {
     let mut layer = BlockLayer::new(HostConfig::default(), 8);

@@ -1,0 +1,110 @@
+//! Whether evidence is of the code as it is: for each file in `docs/evidence`, the code that it judges, and what changed there since.
+//!
+//! Place: a step of `cargo xtask ci`, which says it and fails for no age: full counts take hours, and are gathered when a change deserves it.
+//!
+//! Invariant: a file of evidence that is not in the table fails the step, so that none is forgotten.
+
+use crate::host::{output, root};
+use crate::steps::Verdict;
+use serde_json::Value;
+
+/// The device and what judges it.
+const DEVICE: &[&str] =
+    &["crates/core", "crates/contract", "crates/ftl", "crates/device", "crates/host", "crates/crash"];
+/// The same with file systems.
+const FILES: &[&str] = &[
+    "crates/core",
+    "crates/contract",
+    "crates/ftl",
+    "crates/device",
+    "crates/host",
+    "crates/sim",
+    "crates/fs",
+    "crates/crash",
+];
+
+/// Paths that each piece of evidence judges; a directory stands for all below it.
+const JUDGES: [(&str, &[&[&str]]); 13] = [
+    ("claims-rflush", &[FILES, &["crates/workload", "crates/db", "crates/lab"]]),
+    ("crash-d0-d1-d2", &[DEVICE]),
+    ("crash-d3", &[DEVICE]),
+    ("crash-devices", &[DEVICE]),
+    ("file-cuts", &[FILES]),
+    ("file-cuts-ext4", &[FILES]),
+    ("file-pairs", &[FILES]),
+    ("fuzz-nbd-session", &[&["crates/serve/src/nbd", "fuzz"]]),
+    ("live-cuts", &[DEVICE, &["crates/sim", "crates/serve"]]),
+    ("mqsim", &[&["crates/core", "crates/ftl", "crates/device", "crates/sim"]]),
+    ("mutants", &[FILES, &["crates/db", "crates/sqlite", "xtask/src/mutants"]]),
+    ("sqlite-cuts", &[FILES, &["crates/sqlite"]]),
+    ("waf-theory", &[&["crates/core", "crates/ftl", "crates/device"]]),
+];
+
+/// Names of evidence files, without those that evidence no longer makes.
+fn files() -> Result<Vec<String>, String> {
+    let dir = root().join("docs/evidence");
+    let entries = std::fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> =
+        names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned)).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// What there is to say of one piece of evidence: `None` if the code that it judges is as it was.
+fn age(name: &str, paths: &[&[&str]]) -> Result<Option<String>, String> {
+    let path = root().join("docs/evidence").join(format!("{name}.json"));
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let content: Value =
+        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let commit = content["commit"].as_str().unwrap_or_default();
+    let (hash, rest) = commit.split_at(commit.find('+').unwrap_or(commit.len()));
+    if output("git", &["cat-file", "-e", hash]).is_none() {
+        return Ok(Some(format!("of commit {hash}, which this clone does not have")));
+    }
+    let mut arguments = vec!["diff", "--name-only", hash, "--"];
+    arguments.extend(paths.iter().copied().flatten());
+    let changed = output("git", &arguments).unwrap_or_default().lines().count();
+    let commits = format!("{hash}..HEAD");
+    let commits = output("git", &["rev-list", "--count", &commits]).unwrap_or_default();
+    Ok(match (changed, rest) {
+        (0, "") => None,
+        (0, _) => Some("of code that was not committed".into()),
+        _ => Some(format!("{changed} files that it judges changed in {commits} commits since")),
+    })
+}
+
+/// Says of each piece of evidence whether it is of the code as it is.
+pub(crate) fn step() -> Verdict {
+    let names = match files() {
+        Ok(names) => names,
+        Err(why) => return Verdict::Failed(why),
+    };
+    let mut of_today = 0;
+    for name in &names {
+        let Some((_, paths)) = JUDGES.iter().find(|(known, _)| known == name) else {
+            return Verdict::Failed(format!("docs/evidence/{name}.json is not in xtask/src/freshness.rs"));
+        };
+        match age(name, paths) {
+            Ok(None) => of_today += 1,
+            Ok(Some(what)) => println!("   {name}: {what}"),
+            Err(why) => return Verdict::Failed(why),
+        }
+    }
+    Verdict::Passed(format!("{of_today} of {} are of the code as it is", names.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_piece_of_evidence_says_what_it_judges_and_that_is_there() {
+        for name in files().expect("there is evidence") {
+            assert!(JUDGES.iter().any(|(known, _)| *known == name), "{name}");
+        }
+        for path in JUDGES.iter().flat_map(|(_, paths)| paths.iter().copied().flatten()) {
+            assert!(root().join(path).exists(), "{path}");
+        }
+    }
+}
