@@ -453,7 +453,7 @@ impl Perfetto {
 
     fn collected(&mut self, now: Instant, plane: PlaneId, state: &str) {
         let Some((block, valid, since)) = self.victims.remove(&plane.0) else { return };
-        let units = self.geometry.as_ref().map_or(0, Geometry::units_per_block);
+        let units = self.geometry.as_ref().map_or(0, |geometry| geometry.units_per_block());
         let args = format!("\"block\":{},\"valid_units\":{valid},\"of\":{units}{state}", block.0);
         let tid = self.plane_tid(plane.0, "collection", 0);
         self.slice(Process::Background, tid, (since, now), "collect", "collection", &args);
