@@ -9,7 +9,8 @@
 use crate::config::Allocation;
 use crate::device::{Device, Effect};
 use crate::geometry::PageAddr;
-use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind};
+use crate::job::{Job, Op as NandOp};
+use crate::nand::{Class, Frontier, OpKind, Placer, Purpose};
 use crate::planted::PlantedBug;
 use crate::space::PageUnit;
 use crate::trace::Traced;
@@ -180,6 +181,7 @@ impl Device {
                     at,
                     frontier: None,
                     bytes: units * self.geometry.unit_bytes as u32,
+                    purpose: Purpose::GcRead,
                     job: Job::GcRead,
                 });
                 self.start(now, station, effects);
@@ -222,6 +224,7 @@ impl Device {
             at,
             frontier: None,
             bytes: 0,
+            purpose: Purpose::GcErase,
             job: Job::GcErase,
         });
         self.start(now, station, effects);
@@ -359,7 +362,8 @@ impl Device {
         for page in self.space.drop_waiting(dynamic) {
             self.fail_page(page, effects);
         }
-        for op in self.nand.drop_waiting_programs(plane) {
+        let is_page = |job| matches!(job, Job::UserPage(_));
+        for op in self.nand.drop_waiting_programs(plane, is_page) {
             if let Job::UserPage(page) = op.job {
                 self.fail_page(page, effects);
             }
@@ -374,7 +378,7 @@ impl Device {
     /// Whether nothing can be written to the plane and nothing under way changes that.
     fn is_stuck(&self, plane: PlaneId) -> bool {
         let collection = &self.collections[plane.index()];
-        let no_room = |frontier| Binder::offer(&self.space, plane, frontier).is_none();
+        let no_room = |frontier| self.space.offer(plane, frontier).is_none();
         let survivors_wait = self.nand.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
         let nothing_to_collect = collection.victim.is_none() && no_room(Frontier::User);
         !collection.erasing

@@ -1,7 +1,7 @@
 //! What a device that does not go on waits for, for people.
 
 use crate::device::{Active, Device};
-use crate::nand::Frontier;
+use crate::nand::{Frontier, Placer};
 use flashweir_core::Op;
 
 impl Device {
@@ -32,7 +32,7 @@ impl Device {
                     .sum::<u32>(),
                 self.nand.has_waiting_program(id, Frontier::User),
                 self.nand.has_waiting_program(id, Frontier::Gc),
-                crate::nand::Binder::offer(&self.space, id, Frontier::User)
+                self.space.offer(id, Frontier::User)
             );
         }
         text

@@ -16,10 +16,11 @@ use crate::buffer::Buffer;
 use crate::collect::Collection;
 use crate::config::{BufferMode, DeviceConfig, Metadata, PersistPolicy};
 use crate::geometry::{Geometry, StationId};
+use crate::job::Job;
 use crate::log::MapLog;
 use crate::media::{Media, Overflow, StoreError, UnitImage};
-use crate::metrics::DeviceMetrics;
-use crate::nand::{Job, Machine, NandEvent, OpId};
+use crate::metrics::{DeviceMetrics, NandMetrics};
+use crate::nand::{Machine, NandEvent, OpId};
 use crate::order::Streams;
 use crate::planted::PlantedBug;
 use crate::range_flush::VolatileTrim;
@@ -28,7 +29,7 @@ use crate::space::Space;
 use crate::tags::Owners;
 use crate::trace::Traced;
 use flashweir_core::random::Stream;
-use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Instant, Lpn, Payload};
+use flashweir_core::{Command, CommandId, Completion, DeviceError, Done, Duration, Instant, Lpn, Payload};
 use flashweir_ftl::{BlockId, Map, PlaneId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -92,7 +93,7 @@ pub struct Device {
     pub(crate) config: DeviceConfig,
     pub(crate) geometry: Geometry,
     pub(crate) media: Media,
-    pub(crate) nand: Machine,
+    pub(crate) nand: Machine<Job>,
     pub(crate) map: Map,
     pub(crate) space: Space,
     pub(crate) buffer: Buffer,
@@ -267,9 +268,29 @@ impl Device {
         &self.metrics
     }
 
-    /// The NAND machine, for reports of its use.
-    pub fn nand(&self) -> &Machine {
-        &self.nand
+    /// What the NAND machine counted since the device was made.
+    pub fn nand_metrics(&self) -> &NandMetrics {
+        self.nand.metrics()
+    }
+
+    /// Time that each station was busy.
+    pub fn station_busy(&self) -> Vec<Duration> {
+        self.nand.station_busy().collect()
+    }
+
+    /// Time that each channel was busy.
+    pub fn channel_busy(&self) -> Vec<Duration> {
+        self.nand.channel_busy().collect()
+    }
+
+    /// Time that each station was busy until `now`, at which no event is overdue.
+    pub fn station_busy_until(&self, now: Instant) -> Vec<Duration> {
+        self.nand.station_busy_until(now).collect()
+    }
+
+    /// Time that each channel was busy until `now`, at which no event is overdue.
+    pub fn channel_busy_until(&self, now: Instant) -> Vec<Duration> {
+        self.nand.channel_busy_until(now).collect()
     }
 
     /// Commands between arrival and completion.

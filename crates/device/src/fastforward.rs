@@ -8,7 +8,7 @@ use crate::config::Allocation;
 use crate::device::Device;
 use crate::geometry::PageAddr;
 use crate::media::{Owner, UnitImage};
-use crate::nand::{Binder, Frontier};
+use crate::nand::{Frontier, Placer};
 use crate::read::LOST;
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Payload, Ppa};

@@ -14,6 +14,7 @@ pub mod device;
 pub mod fastforward;
 mod front;
 pub mod geometry;
+mod job;
 mod log;
 pub mod media;
 mod meta_format;

@@ -11,9 +11,10 @@
 use crate::config::DeviceConfig;
 use crate::device::{Device, Effect};
 use crate::geometry::{Geometry, PageAddr};
+use crate::job::{Job, Op as NandOp};
 use crate::media::{Media, Owner, UnitImage};
 use crate::meta_format::{GroupKind, PageHeader, Record, encode, records_per_page};
-use crate::nand::{Class, Job, Op as NandOp, OpKind};
+use crate::nand::{Class, OpKind, Purpose};
 use crate::planted::PlantedBug;
 use crate::trace::{LogWork, Traced};
 use flashweir_core::command::StreamId;
@@ -278,6 +279,7 @@ impl Device {
                 at,
                 frontier: None,
                 bytes: self.geometry.units_per_page * self.geometry.unit_bytes as u32,
+                purpose: Purpose::Metadata,
                 job: Job::MetaPage(i),
             });
             self.start(now, station, effects);
@@ -365,6 +367,7 @@ impl Device {
                 at: PageAddr { block, page: 0 },
                 frontier: None,
                 bytes: 0,
+                purpose: Purpose::Metadata,
                 job: Job::MetaErase,
             });
             self.start(now, station, effects);

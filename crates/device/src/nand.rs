@@ -1,7 +1,7 @@
 //! When NAND operations happen: stations (dies, or chips where dies do not interleave), channels, queues.
 //!
-//! Place in the data flow: the FTL pushes operations; this machine decides when each begins and ends and
-//! says so; what that does to the medium is the caller's business.
+//! Place in the data flow: a firmware pushes operations, each with a job that the machine carries and never looks at; it
+//! decides when each begins and ends and says so; what that does to the medium is the caller's business.
 //!
 //! A read holds the bus for its command, then the array, then waits for the bus again and moves its data.
 //! A program holds the bus for command and data, then the array. Data that waits for the bus goes before
@@ -67,32 +67,37 @@ pub enum Frontier {
     Gc,
 }
 
-/// What an operation is for; the machine only carries it.
+/// What an operation is for, in words that all firmwares share; pictures and sums of time are made of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Job {
-    /// Part of a host read.
-    HostRead { command: u32 },
+pub enum Purpose {
+    /// A host reads.
+    HostRead {
+        /// The command's number in the device.
+        command: u32,
+    },
     /// Old content for a write that covers part of a unit.
-    Modify { command: u32 },
-    /// Valid units of a page of the plane's victim.
+    Merge {
+        /// The command's number in the device.
+        command: u32,
+    },
+    /// A page of host data.
+    HostData,
+    /// A victim of collection is read.
     GcRead,
-    /// A page of buffered units, by its number in the page table.
-    UserPage(u32),
-    /// A page of survivors.
-    GcPage(u32),
-    /// Filler that completes a word line.
+    /// A page of survivors of collection.
+    GcCopy,
+    /// Nothing but filler.
     Filler,
-    /// Erase of a victim.
+    /// A victim of collection is erased.
     GcErase,
-    /// A page of the device's metadata.
-    MetaPage(u32),
-    /// Erase of a metadata block.
-    MetaErase,
+    /// The device's own metadata.
+    Metadata,
 }
 
-/// One operation.
+/// One operation. What its firmware needs to know of it is the job, which the machine carries and never looks at; without one, it
+/// is what others are told of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Op {
+pub struct Op<J = ()> {
     /// Read, program or erase.
     pub kind: OpKind,
     /// Its queue.
@@ -106,7 +111,17 @@ pub struct Op {
     /// Bytes that cross the bus.
     pub bytes: u32,
     /// What it is for.
-    pub job: Job,
+    pub purpose: Purpose,
+    /// The firmware's own name for it.
+    pub job: J,
+}
+
+impl<J> Op<J> {
+    /// The same operation without its job.
+    pub fn without_job(&self) -> Op {
+        let Self { kind, class, plane, at, frontier, bytes, purpose, .. } = *self;
+        Op { kind, class, plane, at, frontier, bytes, purpose, job: () }
+    }
 }
 
 /// A moment of the machine.
@@ -121,17 +136,17 @@ pub enum NandEvent {
 }
 
 /// Gives late-bound programs their page, and idle stations work from a shared queue.
-pub trait Binder {
+pub trait Placer<J> {
     /// The page number that the next program of this frontier would get; `None` while there is no room.
     fn offer(&self, plane: PlaneId, frontier: Frontier) -> Option<u32>;
     /// Takes that page.
     fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr;
     /// Work from the shared queue for one of the planes of a station that would otherwise idle.
-    fn pull(&mut self, planes: std::ops::Range<u32>) -> Option<Op>;
+    fn pull(&mut self, planes: std::ops::Range<u32>) -> Option<Op<J>>;
     /// Work from the shared queue for this plane, if its next page has this number: it joins a command of its die.
-    fn pull_beside(&mut self, plane: PlaneId, page: u32) -> Option<Op>;
+    fn pull_beside(&mut self, plane: PlaneId, page: u32) -> Option<Op<J>>;
     /// Bytes to move for a page write, as far as it has been filled now; it is not filled further.
-    fn seal(&mut self, job: Job) -> u32;
+    fn seal(&mut self, job: J) -> u32;
 }
 
 /// At most so many reads pass waiting programs and erases of a station in a row.
@@ -227,12 +242,12 @@ pub struct Interrupted {
 
 /// The machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct Machine<J> {
     stations: IndexVec<StationId, Station>,
     channels: IndexVec<ChannelId, Channel>,
     /// A bit for each station whose array does nothing, one station of each channel after the other.
     resting: Vec<u64>,
-    ops: Vec<Op>,
+    ops: Vec<Op<J>>,
     free_ops: Vec<u32>,
     per_channel: Divisor,
     planes_per_station: Divisor,
@@ -253,7 +268,7 @@ pub struct Machine {
     pub(crate) trace: Tracer,
 }
 
-impl Machine {
+impl<J: Copy> Machine<J> {
     /// An idle machine; `preemptible` as in [`crate::config::GcConfig`].
     pub fn new(geometry: &Geometry, timing: &TimingConfig, preemptible: bool) -> Self {
         let planes = geometry.planes_per_station() as usize;
@@ -315,19 +330,19 @@ impl Machine {
     }
 
     /// The operation `id`.
-    pub fn op(&self, id: OpId) -> &Op {
+    pub fn op(&self, id: OpId) -> &Op<J> {
         &self.ops[id.0 as usize]
     }
 
     /// Takes a finished operation out.
-    pub fn take(&mut self, id: OpId) -> Op {
+    pub fn take(&mut self, id: OpId) -> Op<J> {
         self.trace.record(|| Traced::Finished { op: id });
         self.free_ops.push(id.0);
         self.ops[id.0 as usize]
     }
 
     /// Queues an operation; it begins when [`Self::start`] is called for its channel.
-    pub fn push(&mut self, op: Op) -> StationId {
+    pub fn push(&mut self, op: Op<J>) -> StationId {
         let station_id = self.station_of(op.plane);
         let plane = self.nth_plane(op.plane);
         let class = op.class;
@@ -351,17 +366,14 @@ impl Machine {
         station_id
     }
 
-    /// Moves the waiting program of a page of host data before those of pages that are not `first`.
-    pub fn promote_program(&mut self, plane: PlaneId, page: u32, first: impl Fn(u32) -> bool) {
+    /// Moves the waiting program of host data that `is_it` before those that are not `first`.
+    pub fn promote_program(&mut self, plane: PlaneId, is_it: impl Fn(J) -> bool, first: impl Fn(J) -> bool) {
         let (station, nth) = (self.station_of(plane), self.nth_plane(plane));
         let ops = &self.ops;
         let queue = &mut self.stations[station].writes[nth];
-        let page_of = |op: &OpId| match ops[op.0 as usize].job {
-            Job::UserPage(page) => Some(page),
-            _ => None,
-        };
-        let Some(at) = queue.iter().position(|op| page_of(op) == Some(page)) else { return };
-        let to = queue.iter().position(|op| !page_of(op).is_some_and(&first)).unwrap_or(at);
+        let job = |op: &OpId| ops[op.0 as usize].job;
+        let Some(at) = queue.iter().position(|op| is_it(job(op))) else { return };
+        let to = queue.iter().position(|op| !first(job(op))).unwrap_or(at);
         if to < at
             && let Some(op) = queue.remove(at)
         {
@@ -385,7 +397,7 @@ impl Machine {
         ChannelId(self.per_channel.div_u32(station.0))
     }
 
-    fn insert(&mut self, op: Op) -> OpId {
+    fn insert(&mut self, op: Op<J>) -> OpId {
         let id = match self.free_ops.pop() {
             Some(free) => {
                 self.ops[free as usize] = op;
@@ -396,7 +408,7 @@ impl Machine {
                 OpId(self.ops.len() as u32 - 1)
             }
         };
-        self.trace.record(|| Traced::Queued { op: id, what: op });
+        self.trace.record(|| Traced::Queued { op: id, what: op.without_job() });
         id
     }
 
@@ -476,7 +488,7 @@ impl Machine {
 
     /// What the array of a station does.
     #[inline]
-    pub fn working(&self, station: StationId) -> impl Iterator<Item = OpId> + use<> {
+    pub fn working(&self, station: StationId) -> impl Iterator<Item = OpId> + use<J> {
         let batch = match self.stations[station].phase {
             Phase::Array { batch, .. } => batch,
             _ => Batch { ops: [0; PLANES_MAX], len: 0 },
@@ -539,10 +551,10 @@ impl Machine {
         &mut self,
         now: Instant,
         station: StationId,
-        binder: &mut impl Binder,
+        placer: &mut impl Placer<J>,
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) {
-        self.arbitrate(now, self.channel_of(station), binder, schedule);
+        self.arbitrate(now, self.channel_of(station), placer, schedule);
     }
 
     /// A scheduled moment has come; operations that finished are appended to `finished`. The caller handles
@@ -602,7 +614,7 @@ impl Machine {
         &mut self,
         now: Instant,
         channel_id: ChannelId,
-        binder: &mut impl Binder,
+        placer: &mut impl Placer<J>,
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) {
         loop {
@@ -634,7 +646,7 @@ impl Machine {
             let Some(nth) = next_bit(channel.ready, channel.turn) else { return };
             let per_channel = self.per_channel.get() as u32;
             let station = StationId(channel_id.0 * per_channel + nth);
-            match self.issue(now, station, binder, schedule) {
+            match self.issue(now, station, placer, schedule) {
                 Some(bus) => {
                     let channel = &mut self.channels[channel_id];
                     channel.turn = if nth + 1 == per_channel { 0 } else { nth + 1 };
@@ -660,7 +672,7 @@ impl Machine {
         &mut self,
         now: Instant,
         id: StationId,
-        binder: &mut impl Binder,
+        placer: &mut impl Placer<J>,
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) -> Option<Duration> {
         if !matches!(self.stations[id].phase, Phase::Idle) {
@@ -672,7 +684,7 @@ impl Machine {
                 None => return self.resume(now, id, schedule),
             }
         } else {
-            self.next_batch(id, binder)?
+            self.next_batch(id, placer)?
         };
         let first = *self.op(OpId(batch.ops[0]));
         let bus = self.bus_time(&batch, first.kind);
@@ -729,7 +741,7 @@ impl Machine {
         }
     }
 
-    fn next_batch(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+    fn next_batch(&mut self, id: StationId, placer: &mut impl Placer<J>) -> Option<Batch> {
         if let Some(op) = self.stations[id].meta.pop_front() {
             return Some(self.single(op));
         }
@@ -738,55 +750,55 @@ impl Machine {
             self.stations[id].read_streak += 1;
             return Some(batch);
         }
-        let batch = self.next_other(id, binder).or_else(|| self.next_reads(id));
+        let batch = self.next_other(id, placer).or_else(|| self.next_reads(id));
         self.stations[id].read_streak = 0;
         batch
     }
 
     /// The next command that is no host read. Where collection is preemptible, it and host data take turns as
     /// long as host data have room.
-    fn next_other(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+    fn next_other(&mut self, id: StationId, placer: &mut impl Placer<J>) -> Option<Batch> {
         if self.preemptible && self.stations[id].collected_last {
             self.stations[id].collected_last = false;
-            if let Some(batch) = self.next_user(id, binder) {
+            if let Some(batch) = self.next_user(id, placer) {
                 return Some(batch);
             }
         }
-        if let Some(batch) = self.next_collection(id, binder) {
+        if let Some(batch) = self.next_collection(id, placer) {
             self.stations[id].collected_last = true;
             return Some(batch);
         }
-        self.next_user(id, binder)
+        self.next_user(id, placer)
     }
 
-    fn next_collection(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+    fn next_collection(&mut self, id: StationId, placer: &mut impl Placer<J>) -> Option<Batch> {
         if let Some(op) = self.stations[id].gc_reads.pop_front() {
             return Some(self.single(op));
         }
-        if let Some(batch) = self.next_programs(id, Frontier::Gc, binder) {
+        if let Some(batch) = self.next_programs(id, Frontier::Gc, placer) {
             return Some(batch);
         }
         self.next_erase(id).map(|op| self.single(op))
     }
 
-    fn next_user(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
-        if let Some(batch) = self.next_programs(id, Frontier::User, binder) {
+    fn next_user(&mut self, id: StationId, placer: &mut impl Placer<J>) -> Option<Batch> {
+        if let Some(batch) = self.next_programs(id, Frontier::User, placer) {
             return Some(batch);
         }
         let planes = self.planes_per_station.get() as u32;
         let planes = id.0 * planes..(id.0 + 1) * planes;
-        let first = binder.pull(planes)?;
+        let first = placer.pull(planes)?;
         let op = self.insert(first);
-        self.bind(op, binder);
+        self.bind(op, placer);
         let mut batch = self.single(op);
         if self.multi_plane {
             let page = self.op(op).at.page;
             let per_die = self.planes_per_die.get() as u32;
             let die = first.plane.0 - self.planes_per_die.div_rem_u32(first.plane.0).1;
             for plane in (die..die + per_die).map(PlaneId).filter(|&plane| plane != first.plane) {
-                let Some(op) = binder.pull_beside(plane, page) else { continue };
+                let Some(op) = placer.pull_beside(plane, page) else { continue };
                 let op = self.insert(op);
-                self.bind(op, binder);
+                self.bind(op, placer);
                 batch.push(op);
             }
         }
@@ -804,12 +816,12 @@ impl Machine {
         self.stations[id].erases.remove(at)
     }
 
-    /// Takes out the programs of host data that wait for a page of `plane`.
-    pub fn drop_waiting_programs(&mut self, plane: PlaneId) -> Vec<Op> {
+    /// Takes out the programs of host data that wait for a page of `plane` and `are_meant`.
+    pub fn drop_waiting_programs(&mut self, plane: PlaneId, are_meant: impl Fn(J) -> bool) -> Vec<Op<J>> {
         let (station, nth) = (self.station_of(plane), self.nth_plane(plane));
         let queue = &mut self.stations[station].writes[nth];
         let (drop, keep): (Vec<OpId>, Vec<OpId>) =
-            queue.drain(..).partition(|op| matches!(self.ops[op.0 as usize].job, Job::UserPage(_)));
+            queue.drain(..).partition(|op| are_meant(self.ops[op.0 as usize].job));
         queue.extend(keep);
         self.stations[station].waiting[Frontier::User as usize] -= drop.len() as u32;
         drop.into_iter().map(|op| self.take(op)).collect()
@@ -856,7 +868,7 @@ impl Machine {
         &mut self,
         id: StationId,
         frontier: Frontier,
-        binder: &mut impl Binder,
+        placer: &mut impl Placer<J>,
     ) -> Option<Batch> {
         if self.stations[id].waiting[frontier as usize] == 0 {
             return None;
@@ -871,19 +883,19 @@ impl Machine {
         };
         let start = (turn..planes).chain(0..turn).find_map(|plane| {
             let offset =
-                waits(self, plane).then(|| binder.offer(PlaneId(first_plane + plane), frontier))??;
+                waits(self, plane).then(|| placer.offer(PlaneId(first_plane + plane), frontier))??;
             Some((plane, offset))
         });
         let (plane, offset) = start?;
         let mut batch = Batch::default();
-        self.take_program(id, plane, frontier, &mut batch, binder);
+        self.take_program(id, plane, frontier, &mut batch, placer);
         if self.multi_plane {
             let per_die = self.planes_per_die.get() as u32;
             let die = plane - self.planes_per_die.div_rem_u32(plane).1;
             for other in (die..die + per_die).filter(|&other| other != plane) {
-                if waits(self, other) && binder.offer(PlaneId(first_plane + other), frontier) == Some(offset)
+                if waits(self, other) && placer.offer(PlaneId(first_plane + other), frontier) == Some(offset)
                 {
-                    self.take_program(id, other, frontier, &mut batch, binder);
+                    self.take_program(id, other, frontier, &mut batch, placer);
                 }
             }
         }
@@ -897,22 +909,22 @@ impl Machine {
         plane: u32,
         frontier: Frontier,
         batch: &mut Batch,
-        binder: &mut impl Binder,
+        placer: &mut impl Placer<J>,
     ) {
         let station = &mut self.stations[id];
         let queues = if frontier == Frontier::Gc { &mut station.gc_writes } else { &mut station.writes };
         let op = queues[plane as usize].pop_front().expect("the queue was seen to hold a program");
         station.waiting[frontier as usize] -= 1;
-        self.bind(op, binder);
+        self.bind(op, placer);
         batch.push(op);
     }
 
-    fn bind(&mut self, id: OpId, binder: &mut impl Binder) {
+    fn bind(&mut self, id: OpId, placer: &mut impl Placer<J>) {
         let op = &mut self.ops[id.0 as usize];
         if let Some(frontier) = op.frontier {
-            op.at = binder.bind(op.plane, frontier);
+            op.at = placer.bind(op.plane, frontier);
         }
-        op.bytes = binder.seal(op.job);
+        op.bytes = placer.seal(op.job);
     }
 
     fn try_suspend(
@@ -968,7 +980,7 @@ impl Machine {
         for station in self.stations.iter() {
             let mut add = |kind: OpKind, batch: &Batch| {
                 if kind != OpKind::Read {
-                    list.extend(batch.iter().map(|id| Interrupted { op: *self.op(id), id }));
+                    list.extend(batch.iter().map(|id| Interrupted { op: self.op(id).without_job(), id }));
                 }
             };
             if let Phase::Array { kind, batch, since, .. } = &station.phase
@@ -1017,3 +1029,6 @@ pub fn wordline_start(cell: Cell, page: u32) -> u32 {
 
 /// A page address that is not known yet.
 pub const UNBOUND: PageAddr = PageAddr { block: BlockId(u32::MAX), page: 0 };
+
+#[cfg(test)]
+mod tests;

@@ -11,10 +11,11 @@ use crate::buffer::Superseded;
 use crate::config::{DeviceConfig, PersistPolicy};
 use crate::device::{Device, DeviceOptions};
 use crate::geometry::{Geometry, PageAddr};
+use crate::job::Job;
 use crate::log::program_meta_page;
 use crate::media::{Media, Owner, PageState, SaveArea, Torn, UnitImage};
 use crate::meta_format::{GroupKind, PageHeader, Record, decode};
-use crate::nand::{Binder, Frontier, Interrupted, Job, OpKind, wordline_start};
+use crate::nand::{Frontier, Interrupted, OpKind, Placer, wordline_start};
 use crate::planted::PlantedBug;
 use crate::read::LOST;
 use flashweir_core::{Duration, Instant, Lpn, Payload, Ppa};
@@ -50,7 +51,7 @@ impl Device {
 
     /// Leaves on `media` what an interrupted operation leaves.
     fn tear(&self, media: &mut Media, interrupted: &Interrupted, torn: Torn) {
-        let op = &interrupted.op;
+        let op = self.nand.op(interrupted.id);
         let is_meta = matches!(op.job, Job::MetaPage(_));
         let opened = if is_meta { 0 } else { self.space.opened(op.at.block) };
         match (op.kind, torn) {

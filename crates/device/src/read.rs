@@ -3,7 +3,8 @@
 use crate::device::{Device, Effect, Event};
 use crate::front::range;
 use crate::geometry::PageAddr;
-use crate::nand::{Class, Job, Op as NandOp, OpKind};
+use crate::job::{Job, Op as NandOp};
+use crate::nand::{Class, OpKind, Purpose};
 use flashweir_core::{DeviceError, Instant, Lpn, Payload, Ppa};
 use flashweir_ftl::MapWord;
 
@@ -72,7 +73,8 @@ impl Device {
 
     fn read_page(&mut self, now: Instant, command: u32, ppa: Ppa, units: u32, effects: &mut Vec<Effect>) {
         self.metrics.pages_read += 1;
-        self.push_read(now, ppa, units, Job::HostRead { command }, effects);
+        let (purpose, job) = (Purpose::HostRead { command }, Job::HostRead { command });
+        self.push_read(now, ppa, units, (purpose, job), effects);
     }
 
     /// Queues the read of `units` units of the page that holds `ppa`.
@@ -81,7 +83,7 @@ impl Device {
         now: Instant,
         ppa: Ppa,
         units: u32,
-        job: Job,
+        (purpose, job): (Purpose, Job),
         effects: &mut Vec<Effect>,
     ) {
         let at = self.geometry.page_of(ppa).0;
@@ -92,6 +94,7 @@ impl Device {
             at,
             frontier: None,
             bytes: units * self.geometry.unit_bytes as u32,
+            purpose,
             job,
         });
         self.start(now, station, effects);

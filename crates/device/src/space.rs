@@ -6,7 +6,8 @@
 
 use crate::config::{Allocation, DeviceConfig};
 use crate::geometry::{Geometry, PageAddr};
-use crate::nand::{Binder, Class, Frontier, Job, Op, OpKind, UNBOUND};
+use crate::job::{Job, Op};
+use crate::nand::{Class, Frontier, OpKind, Placer, Purpose, UNBOUND};
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId, VictimPicker};
@@ -356,9 +357,9 @@ impl Space {
     /// The write operation of a page.
     pub(crate) fn op(&self, page: u32) -> Op {
         let write = &self.pages[page as usize];
-        let (class, job) = match write.frontier {
-            Frontier::User => (Class::Write, Job::UserPage(page)),
-            Frontier::Gc => (Class::GcWrite, Job::GcPage(page)),
+        let (class, purpose, job) = match write.frontier {
+            Frontier::User => (Class::Write, Purpose::HostData, Job::UserPage(page)),
+            Frontier::Gc => (Class::GcWrite, Purpose::GcCopy, Job::GcPage(page)),
         };
         Op {
             kind: OpKind::Program,
@@ -367,12 +368,13 @@ impl Space {
             at: UNBOUND,
             frontier: Some(write.frontier),
             bytes: 0,
+            purpose,
             job,
         }
     }
 }
 
-impl Binder for Space {
+impl Placer<Job> for Space {
     #[inline]
     fn offer(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
         if frontier == Frontier::User && self.pace[plane.index()].is_some_and(|credit| credit <= 0) {

@@ -15,7 +15,7 @@
 
 use crate::device::Device;
 use crate::geometry::{PageAddr, StationId};
-use crate::nand::{Binder, Frontier, Op, OpId};
+use crate::nand::{Frontier, Op, OpId, Placer};
 use flashweir_core::{CommandId, Duration, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
 
@@ -211,6 +211,24 @@ impl Tracer {
     pub(crate) fn is_on(&self) -> bool {
         self.log.is_some()
     }
+
+    /// Turns the tracer on or off; whoever looks for room will look at all `planes`.
+    pub(crate) fn set(&mut self, on: bool, planes: u32) {
+        let fresh = || Log {
+            room: vec![true; planes as usize],
+            touched: (0..planes).map(PlaneId).collect(),
+            ..Log::default()
+        };
+        self.log = on.then(|| Box::new(fresh()));
+    }
+
+    /// Hands out the records since the last call, oldest first.
+    pub(crate) fn take(&mut self, each: impl FnMut(&Record)) {
+        if let Some(log) = &mut self.log {
+            log.records.iter().for_each(each);
+            log.records.clear();
+        }
+    }
 }
 
 impl Log {
@@ -224,20 +242,13 @@ impl Device {
     /// Turns the tracer on or off; a clone of the device has a tracer of its own. Turned on, it says of every plane
     /// whether there is room.
     pub fn set_tracing(&mut self, on: bool) {
-        self.nand.trace.log = on.then(Box::default);
-        if let Some(log) = &mut self.nand.trace.log {
-            log.room = vec![true; self.geometry.planes() as usize];
-            log.touched = (0..self.geometry.planes()).map(PlaneId).collect();
-            self.trace_room();
-        }
+        self.nand.trace.set(on, self.geometry.planes());
+        self.trace_room();
     }
 
     /// Hands out the records since the last call, oldest first. Nothing without [`Self::set_tracing`].
-    pub fn take_trace(&mut self, mut each: impl FnMut(&Record)) {
-        if let Some(log) = &mut self.nand.trace.log {
-            log.records.iter().for_each(&mut each);
-            log.records.clear();
-        }
+    pub fn take_trace(&mut self, each: impl FnMut(&Record)) {
+        self.nand.trace.take(each);
     }
 
     /// At the end of a moment: says whose room has changed.

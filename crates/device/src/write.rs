@@ -8,8 +8,9 @@ use crate::config::{Allocation, BufferMode};
 use crate::device::{Active, Device, Effect, PendingFlush};
 use crate::front::{Span, range};
 use crate::geometry::{PageAddr, StationId};
+use crate::job::{Job, Op as NandOp};
 use crate::media::{Owner, Saved, UnitImage};
-use crate::nand::{Binder, Class, Frontier, Job, Op as NandOp, OpKind, UNBOUND, wordline_start};
+use crate::nand::{Class, Frontier, OpKind, Placer, Purpose, UNBOUND, wordline_start};
 use crate::planted::PlantedBug;
 use crate::read::LOST;
 use crate::slab::Slab;
@@ -36,7 +37,8 @@ impl Device {
                 let MapWord::Direct(ppa) = self.map.get(Lpn(unit)) else { continue };
                 reads += 1;
                 self.metrics.modify_pages_read += 1;
-                self.push_read(now, ppa, 1, Job::Modify { command: at }, effects);
+                let job = Job::Modify { command: at };
+                self.push_read(now, ppa, 1, (Purpose::Merge { command: at }, job), effects);
             }
         }
         self.commands.get_mut(at).left = reads;
@@ -466,7 +468,8 @@ impl Device {
             self.space.promote_shared(page);
         } else {
             let pages = &self.space.pages;
-            self.nand.promote_program(plane, page, |other| pages[other as usize].first);
+            let is_first = |job| matches!(job, Job::UserPage(other) if pages[other as usize].first);
+            self.nand.promote_program(plane, |job| job == Job::UserPage(page), is_first);
         }
     }
 
@@ -686,6 +689,7 @@ impl Device {
             at: UNBOUND,
             frontier: Some(frontier),
             bytes: 0,
+            purpose: Purpose::Filler,
             job: Job::Filler,
         });
     }

@@ -308,7 +308,7 @@ impl Driver {
     /// Adds up the counters of the device before it goes.
     fn note_boot(&mut self) {
         let metrics: &DeviceMetrics = self.device.metrics();
-        let list = metrics.list().into_iter().chain(self.device.nand().metrics().list());
+        let list = metrics.list().into_iter().chain(self.device.nand_metrics().list());
         for metric in list.collect::<Vec<_>>() {
             self.count(metric.name, metric.value);
         }
