@@ -15,8 +15,8 @@
 
 use flashweir_core::{Duration, IndexVec, Instant};
 use flashweir_device::Geometry;
+use flashweir_device::flash::{Class, Op, OpKind, Purpose};
 use flashweir_device::geometry::{ChannelId, StationId};
-use flashweir_device::nand::{Class, Op, OpKind, Purpose};
 use flashweir_device::trace::{Record, Traced};
 use flashweir_ftl::PlaneId;
 use std::collections::{BTreeSet, VecDeque};

@@ -1,8 +1,8 @@
 //! The tracer: what the device does and when, as records that somebody outside turns into pictures and sums.
 //!
 //! Place in the data flow: hooks in the device and in its NAND machine call [`Tracer::record`]; whoever drives the
-//! device turns the tracer on ([`Device::set_tracing`]) and takes the records after each moment
-//! ([`Device::take_trace`]).
+//! device turns the tracer on ([`crate::Device::set_tracing`]) and takes the records after each moment
+//! ([`crate::Device::take_trace`]).
 //!
 //! A record names its cause by its place: what follows [`Traced::Arrived`], [`Traced::MemoryDone`] or
 //! [`Traced::Finished`] happens because of it, until the next of these three.
@@ -13,9 +13,8 @@
 //! Deliberately absent: what the host saw (the link is not the device's), text, and any limit: records pile up
 //! until they are taken.
 
-use crate::device::Device;
+use super::op::{Op, OpId};
 use crate::geometry::{PageAddr, StationId};
-use crate::nand::{Frontier, Op, OpId, Placer};
 use flashweir_core::{CommandId, Duration, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
 
@@ -229,44 +228,23 @@ impl Tracer {
             log.records.clear();
         }
     }
+
+    /// At the end of a moment: says whose room has changed, of the planes that were touched.
+    #[cold]
+    pub(crate) fn look_for_room(&mut self, has_room: impl Fn(PlaneId) -> bool) {
+        let Some(log) = &mut self.log else { return };
+        for plane in std::mem::take(&mut log.touched) {
+            let room = has_room(plane);
+            if std::mem::replace(&mut log.room[plane.0 as usize], room) != room {
+                log.add(Traced::Room { plane, room });
+            }
+        }
+    }
 }
 
 impl Log {
     #[cold]
     fn add(&mut self, what: Traced) {
         self.records.push(Record { at: self.now, what });
-    }
-}
-
-impl Device {
-    /// Turns the tracer on or off; a clone of the device has a tracer of its own. Turned on, it says of every plane
-    /// whether there is room.
-    pub fn set_tracing(&mut self, on: bool) {
-        self.nand.trace.set(on, self.geometry.planes());
-        self.trace_room();
-    }
-
-    /// Hands out the records since the last call, oldest first. Nothing without [`Self::set_tracing`].
-    pub fn take_trace(&mut self, each: impl FnMut(&Record)) {
-        self.nand.trace.take(each);
-    }
-
-    /// At the end of a moment: says whose room has changed.
-    #[inline]
-    pub(crate) fn trace_room(&mut self) {
-        if self.nand.trace.is_on() {
-            self.look_for_room();
-        }
-    }
-
-    #[cold]
-    fn look_for_room(&mut self) {
-        let Some(log) = &mut self.nand.trace.log else { return };
-        for plane in std::mem::take(&mut log.touched) {
-            let room = self.space.offer(plane, Frontier::User).is_some();
-            if std::mem::replace(&mut log.room[plane.0 as usize], room) != room {
-                log.add(Traced::Room { plane, room });
-            }
-        }
     }
 }

@@ -1,9 +1,7 @@
 //! What the operations of the page-mapped firmware do when they have ended.
 
-use crate::nand;
-
 /// An operation of this firmware.
-pub(crate) type Op = nand::Op<Job>;
+pub(super) type Op = crate::flash::Op<Job>;
 
 /// The firmware's name for an operation in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

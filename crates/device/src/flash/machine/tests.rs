@@ -5,16 +5,18 @@
 //! operation that was pushed ends once. A power cut at any moment finds exactly the programs and erases that are in the cells.
 
 use super::*;
-use crate::config::{DeviceConfig, GeometryConfig};
+use crate::config::{Cell, DeviceConfig, GeometryConfig};
+use crate::flash::op::{Purpose, UNBOUND};
 use crate::presets::preset;
 use flashweir_core::{Agenda, Bytes, Stream};
+use flashweir_ftl::BlockId;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The next page of each frontier, planes without room, and a shared queue.
 #[derive(Debug)]
-struct Pages {
+struct Frontiers {
     next: Vec<[u32; 2]>,
     full: Vec<bool>,
     shared: VecDeque<u64>,
@@ -22,28 +24,28 @@ struct Pages {
     pages_per_block: u32,
 }
 
-impl Placer<u64> for Pages {
-    fn offer(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
+impl Placer<u64> for Frontiers {
+    fn offer(&self, _: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32> {
         let page = self.next[plane.0 as usize][frontier as usize] % self.pages_per_block;
         (!self.full[plane.0 as usize]).then_some(page)
     }
 
-    fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr {
-        assert!(self.offer(plane, frontier).is_some(), "a page is taken where one was offered");
+    fn bind(&mut self, pool: &mut Blocks, plane: PlaneId, frontier: Frontier) -> PageAddr {
+        assert!(self.offer(pool, plane, frontier).is_some(), "a page is taken where one was offered");
         let next = &mut self.next[plane.0 as usize][frontier as usize];
         let (nth, page) = (*next / self.pages_per_block, *next % self.pages_per_block);
         *next += 1;
         PageAddr { block: BlockId(nth * 2 + frontier as u32), page }
     }
 
-    fn pull(&mut self, mut planes: Range<u32>) -> Option<Op<u64>> {
+    fn pull(&mut self, _: &Blocks, mut planes: Range<u32>) -> Option<Op<u64>> {
         let plane = planes.find(|plane| !self.full[*plane as usize])?;
         let job = self.shared.pop_front()?;
         Some(program(PlaneId(plane), Frontier::User, job))
     }
 
-    fn pull_beside(&mut self, plane: PlaneId, page: u32) -> Option<Op<u64>> {
-        let joins = self.offer(plane, Frontier::User) == Some(page);
+    fn pull_beside(&mut self, pool: &Blocks, plane: PlaneId, page: u32) -> Option<Op<u64>> {
+        let joins = self.offer(pool, plane, Frontier::User) == Some(page);
         let job = if joins { self.shared.pop_front()? } else { return None };
         Some(program(plane, Frontier::User, job))
     }
@@ -86,7 +88,8 @@ struct Die {
 struct Bench {
     machine: Machine<u64>,
     geometry: Geometry,
-    pages: Pages,
+    pages: Frontiers,
+    pool: Blocks,
     agenda: Agenda<NandEvent>,
     random: Stream,
     pushed: u64,
@@ -106,7 +109,8 @@ impl Bench {
         machine.trace.set(true, geometry.planes());
         Self {
             machine,
-            pages: Pages {
+            pool: Blocks::new(geometry.planes(), geometry.blocks_per_plane, geometry.units_per_block()),
+            pages: Frontiers {
                 next: vec![[0; 2]; geometry.planes() as usize],
                 full: vec![false; geometry.planes() as usize],
                 shared: VecDeque::new(),
@@ -156,7 +160,8 @@ impl Bench {
         let now = self.agenda.now();
         self.machine.trace.moment(now);
         let agenda = &mut self.agenda;
-        self.machine.start(now, station, &mut self.pages, &mut |at, event| agenda.at(at, event));
+        let pages = (&mut self.pool, &mut self.pages);
+        self.machine.start(now, station, pages, &mut |at, event| agenda.at(at, event));
         self.look(now);
     }
 
