@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::Geometry;
-use flashweir_device::nand::{Op, OpKind};
+use flashweir_device::flash::{Op, OpKind};
 use flashweir_lab::experiment::{Experiment, Wanted};
 use flashweir_lab::precondition::Precondition;
 use flashweir_lab::scenario::{Scenario, Source, WorkloadConfig};

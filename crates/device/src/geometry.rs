@@ -1,27 +1,13 @@
-//! Counts that follow from the configuration, and every conversion between physical addresses.
+//! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and what a host sees of it.
 
 use crate::config::{DeviceConfig, Metadata};
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Divisor, Lba, Lpn, Ppa, index_type};
-use flashweir_ftl::{BlockId, PlaneId};
+use flashweir_core::{Divisor, Lba, Lpn};
+use flashweir_ftl::BlockId;
+use flashweir_ftl::geometry::{FlashCounts, FlashGeometry};
+use std::ops::Deref;
 
-index_type! {
-    /// A channel (bus).
-    ChannelId,
-    /// What takes one command at a time: a die, or a chip where dies do not interleave.
-    StationId,
-    /// A die, numbered channel by channel, chip by chip.
-    DieId,
-}
-
-/// One flash page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageAddr {
-    /// Its block.
-    pub block: BlockId,
-    /// Its number in the block.
-    pub page: u32,
-}
+pub use flashweir_ftl::geometry::{ChannelId, DieId, PageAddr, StationId};
 
 /// Bytes that one mapping needs in a map checkpoint (`specs/device-metadata.md`).
 pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
@@ -29,22 +15,9 @@ pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
 /// Counts that follow from the configuration.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    counts: [u32; 4],
-    /// The same counts; see [`Self::dimensions`].
-    dimensions: [Divisor; 4],
-    planes: u32,
-    planes_per_station: Divisor,
-    per_plane: Divisor,
-    per_block: Divisor,
+    flash: FlashGeometry,
     per_page: Divisor,
     per_unit: Divisor,
-    die_interleaving: bool,
-    /// Erase blocks in a plane.
-    pub blocks_per_plane: u32,
-    /// Pages in a block.
-    pub pages_per_block: u32,
-    /// Mapping units in a page.
-    pub units_per_page: u32,
     /// Bytes of a mapping unit.
     pub unit_bytes: u64,
     /// Blocks of 512 bytes in a mapping unit.
@@ -54,6 +27,15 @@ pub struct Geometry {
     /// Blocks in each of the two metadata regions; 0 without metadata.
     pub meta_blocks_per_region: u32,
     bad_fraction: f64,
+}
+
+impl Deref for Geometry {
+    type Target = FlashGeometry;
+
+    #[inline]
+    fn deref(&self) -> &FlashGeometry {
+        &self.flash
+    }
 }
 
 impl Geometry {
@@ -67,24 +49,20 @@ impl Geometry {
     pub fn new(config: &DeviceConfig) -> Self {
         let g = &config.geometry;
         let units_per_page = (g.page_bytes.0 / g.unit_bytes.0) as u32;
-        let counts = [g.channels, g.chips_per_channel, g.dies_per_chip, g.planes_per_die];
-        let mut geometry = Self {
-            dimensions: counts.map(|count| Divisor::new(u64::from(count))),
-            planes: counts.iter().product(),
-            planes_per_station: Divisor::new(u64::from(if config.timing.die_interleaving {
-                g.planes_per_die
-            } else {
-                g.dies_per_chip * g.planes_per_die
-            })),
-            per_plane: Divisor::new(u64::from(g.blocks_per_plane)),
-            per_block: Divisor::new(u64::from(g.pages_per_block)),
-            per_page: Divisor::new(u64::from(units_per_page)),
-            per_unit: Divisor::new(g.unit_bytes.0 / LBA_BYTES),
-            counts,
-            die_interleaving: config.timing.die_interleaving,
+        let flash = FlashGeometry::new(FlashCounts {
+            channels: g.channels,
+            chips_per_channel: g.chips_per_channel,
+            dies_per_chip: g.dies_per_chip,
+            planes_per_die: g.planes_per_die,
             blocks_per_plane: g.blocks_per_plane,
             pages_per_block: g.pages_per_block,
             units_per_page,
+            die_interleaving: config.timing.die_interleaving,
+        });
+        let mut geometry = Self {
+            flash,
+            per_page: Divisor::new(u64::from(units_per_page)),
+            per_unit: Divisor::new(g.unit_bytes.0 / LBA_BYTES),
             unit_bytes: g.unit_bytes.0,
             lbas_per_unit: g.unit_bytes.0 / LBA_BYTES,
             user_units: 0,
@@ -105,116 +83,9 @@ impl Geometry {
         geometry
     }
 
-    /// Number of planes.
-    pub fn planes(&self) -> u32 {
-        self.planes
-    }
-
-    /// Number of dies.
-    pub fn dies(&self) -> u32 {
-        self.counts[0] * self.counts[1] * self.counts[2]
-    }
-
-    /// Number of blocks.
-    pub fn blocks(&self) -> u32 {
-        self.planes() * self.blocks_per_plane
-    }
-
-    /// Number of channels.
-    pub fn channels(&self) -> u32 {
-        self.counts[0]
-    }
-
-    /// Number of stations: dies, or chips where dies do not interleave.
-    pub fn stations(&self) -> u32 {
-        self.channels() * self.stations_per_channel()
-    }
-
-    /// Stations on each channel.
-    pub fn stations_per_channel(&self) -> u32 {
-        if self.die_interleaving { self.counts[1] * self.counts[2] } else { self.counts[1] }
-    }
-
-    /// Planes that one station serves.
-    pub fn planes_per_station(&self) -> u32 {
-        self.planes_per_station.get() as u32
-    }
-
-    /// Planes in a die.
-    pub fn planes_per_die(&self) -> u32 {
-        self.counts[3]
-    }
-
-    /// Counts of channels, ways, dies, planes, as striping wants them.
-    pub fn dimensions(&self) -> [Divisor; 4] {
-        self.dimensions
-    }
-
-    /// Mapping units in a block.
-    pub fn units_per_block(&self) -> u32 {
-        self.pages_per_block * self.units_per_page
-    }
-
-    /// Mapping units on the medium.
-    pub fn physical_units(&self) -> u64 {
-        u64::from(self.blocks()) * u64::from(self.units_per_block())
-    }
-
     /// Blocks of 512 bytes that the host sees.
     pub fn capacity_lbas(&self) -> u64 {
         self.user_units * self.lbas_per_unit
-    }
-
-    /// The plane at a position of the dimensions.
-    #[inline]
-    pub fn plane_at(&self, [channel, way, die, plane]: [u32; 4]) -> PlaneId {
-        PlaneId(((channel * self.counts[1] + way) * self.counts[2] + die) * self.counts[3] + plane)
-    }
-
-    /// The station of a plane.
-    #[inline]
-    pub fn station(&self, plane: PlaneId) -> StationId {
-        StationId(self.planes_per_station.div_u32(plane.0))
-    }
-
-    /// The die of a plane.
-    #[inline]
-    pub fn die(&self, plane: PlaneId) -> DieId {
-        DieId(plane.0 / self.counts[3])
-    }
-
-    /// The channel of a station.
-    #[inline]
-    pub fn channel(&self, station: StationId) -> ChannelId {
-        ChannelId(station.0 / self.stations_per_channel())
-    }
-
-    /// The plane of a block.
-    #[inline]
-    pub fn plane_of(&self, block: BlockId) -> PlaneId {
-        PlaneId(self.per_plane.div_u32(block.0))
-    }
-
-    /// The physical address of a unit of a page.
-    #[inline]
-    pub fn ppa(&self, at: PageAddr, unit: u32) -> Ppa {
-        let page = u64::from(at.block.0) * u64::from(self.pages_per_block) + u64::from(at.page);
-        Ppa(page * u64::from(self.units_per_page) + u64::from(unit))
-    }
-
-    /// The page of a unit, and its position in it.
-    #[inline]
-    pub fn page_of(&self, ppa: Ppa) -> (PageAddr, u32) {
-        let (page, unit) = self.per_page.div_rem(ppa.0);
-        let (block, page) = self.per_block.div_rem(page);
-        (PageAddr { block: BlockId(block as u32), page: page as u32 }, unit as u32)
-    }
-
-    /// The block of a unit and the unit's number in it.
-    #[inline]
-    pub fn block_of(&self, ppa: Ppa) -> (BlockId, u32) {
-        let (at, unit) = self.page_of(ppa);
-        (at.block, at.page * self.units_per_page + unit)
     }
 
     /// The mapping unit of a block of 512 bytes, and the block's number in it.

@@ -1,42 +1,35 @@
-//! The SSD: front, buffer, page-map FTL, NAND, power.
+//! The SSD: a front, flash, and a firmware between them.
 //!
-//! Place in the data flow: below the link. Knows no file system and no host; see [`device`] for the way of
-//! a command.
+//! Place in the data flow: below the link. Knows no file system and no host; see [`device`] for what callers see, [`ssd`] for the
+//! parts, [`page`] for the way of a command in the page-mapped firmware.
 #![forbid(unsafe_code)]
 
-mod arrivals;
-mod audit;
-mod buffer;
-mod collect;
 pub mod config;
-mod describe;
+mod cx;
 pub mod device;
-pub mod fastforward;
+mod effect;
+mod fastforward;
+mod firmware;
+pub mod flash;
 mod front;
 pub mod geometry;
-mod log;
-pub mod media;
-mod meta_format;
 pub mod metrics;
-pub mod nand;
-mod order;
+mod page;
 mod planted;
-pub mod power;
 pub mod presets;
-pub mod range_flush;
-mod read;
+mod recovery;
 mod slab;
-mod space;
-mod tags;
-pub mod trace;
-mod write;
+mod ssd;
+mod validate;
 
 pub use config::DeviceConfig;
-pub use device::{Device, DeviceOptions, Effect, Event};
+pub use device::Device;
+pub use effect::{Effect, Event};
 pub use fastforward::FastForward;
+pub use firmware::DeviceOptions;
+pub use flash::{Media, RecoveryReport, Torn, trace};
 pub use geometry::Geometry;
-pub use media::{Media, Torn};
 pub use metrics::{DeviceMetrics, NandMetrics};
+pub use page::UNREADABLE;
 pub use planted::PlantedBug;
-pub use power::{Recovery, RecoveryReport};
-pub use read::UNREADABLE;
+pub use recovery::Recovery;

@@ -400,7 +400,7 @@ impl Counters {
 
     /// Those of now, which is `at`.
     pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
-        let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand().metrics()));
+        let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand_metrics()));
         Self { at, device, nand, vfs: vfs.metrics(), fs: FsCounters::of(vfs.fs()) }
     }
 

@@ -163,7 +163,7 @@ impl World {
             first_error: None,
             hash: 0,
             baseline: *device.metrics(),
-            nand_baseline: *device.nand().metrics(),
+            nand_baseline: *device.nand_metrics(),
             timeline: None,
             sampler: None,
             sample_at: NEVER,
@@ -521,7 +521,7 @@ impl World {
             ..RunResult::default()
         };
         result.add_metrics("device", &metrics.list());
-        let nand = self.device.nand().metrics().since(&self.nand_baseline);
+        let nand = self.device.nand_metrics().since(&self.nand_baseline);
         result.add_metrics("nand", &nand.list());
         if let Some(share) = nand.multi_plane_share() {
             result.metrics.insert("nand.host_multi_plane_share".into(), MetricValue::Ratio(share));
@@ -532,8 +532,7 @@ impl World {
             let sum: u64 = times.iter().map(|time| time.as_nanos()).sum();
             MetricValue::Ratio(sum as f64 / times.len().max(1) as f64 / span)
         };
-        let (stations, channels) =
-            (self.device.nand().station_busy().collect(), self.device.nand().channel_busy().collect());
+        let (stations, channels) = (self.device.station_busy(), self.device.channel_busy());
         result.metrics.insert("nand.station_utilisation".into(), share(stations));
         result.metrics.insert("nand.channel_utilisation".into(), share(channels));
         result.metrics.insert("host.errors".into(), count(self.errors));

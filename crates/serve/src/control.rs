@@ -135,7 +135,7 @@ impl DiskStatus {
             ],
             erases: metrics.erases,
             wear: device.wear(),
-            die_busy_ns: device.nand().station_busy().map(|busy| busy.as_nanos()).collect(),
+            die_busy_ns: device.station_busy().into_iter().map(|busy| busy.as_nanos()).collect(),
             ..Self::default()
         }
     }

@@ -10,7 +10,7 @@
 use crate::host_disk::nameless;
 use flashweir_core::Ppa;
 use flashweir_device::Device;
-use flashweir_device::media::{Overflow, StoreError, Stored};
+use flashweir_device::flash::{Overflow, StoreError, Stored};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, OpenOptions};
 use std::io;

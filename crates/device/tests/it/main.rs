@@ -2,6 +2,7 @@
 
 mod conservation;
 mod fastforward;
+mod golden;
 mod harness;
 mod order;
 mod planes;

@@ -23,7 +23,7 @@ fn one_die() -> DeviceConfig {
 
 /// Programs of host data so far, and those of them in two planes.
 fn programs(host: &Host) -> (u64, u64) {
-    let metrics = host.device.nand().metrics();
+    let metrics = host.device.nand_metrics();
     (metrics.host_programs, metrics.host_multi_plane_programs)
 }
 

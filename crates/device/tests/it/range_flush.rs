@@ -5,7 +5,7 @@ use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::random::Stream;
 use flashweir_core::{Bytes, DeviceError, Lba, Lpn, Op, Ppa};
 use flashweir_device::config::{BufferMode, Cell, DeviceConfig, OrderConfig, RangeFlushSupport};
-use flashweir_device::media::Owner;
+use flashweir_device::flash::Owner;
 use flashweir_device::presets::preset;
 
 /// The emulator of the paper, made small.

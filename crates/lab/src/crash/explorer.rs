@@ -25,7 +25,7 @@ use flashweir_core::random::{Stream, mix};
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::UNREADABLE;
 use flashweir_device::config::{BufferMode, PersistPolicy, RangeFlushSupport};
-use flashweir_device::nand::{Interrupted, OpKind};
+use flashweir_device::flash::{Interrupted, OpKind};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, PlantedBug, Recovery, Torn};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;

@@ -12,7 +12,7 @@ use super::token::{Chosen, Token};
 use super::workload::History;
 use flashweir_contract::{Content, Oracle, Verdict, Violation, draw, minimise};
 use flashweir_core::Lpn;
-use flashweir_device::nand::{Interrupted, OpKind};
+use flashweir_device::flash::{Interrupted, OpKind};
 use flashweir_device::{Device, Media, Recovery, Torn};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;

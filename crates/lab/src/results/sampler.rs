@@ -72,8 +72,8 @@ impl Snapshot {
             buffer_dirty: dirty,
             free_blocks: (free_mean * f64::from(device.geometry().planes())).round() as u64,
             free_blocks_min: free_least,
-            station_busy: device.nand().station_busy_until(now).map(nanos).collect(),
-            channel_busy: device.nand().channel_busy_until(now).map(nanos).collect(),
+            station_busy: device.station_busy_until(now).into_iter().map(nanos).collect(),
+            channel_busy: device.channel_busy_until(now).into_iter().map(nanos).collect(),
         }
     }
 }

@@ -16,8 +16,8 @@ use crate::workload::Kind;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::Device;
+use flashweir_device::flash::{Op, OpKind, Purpose};
 use flashweir_device::geometry::{Geometry, StationId};
-use flashweir_device::nand::{Job, Op, OpKind};
 use flashweir_device::trace::{LogWork, Record, Traced};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -418,7 +418,7 @@ impl Perfetto {
         if let Some(working) = die.working.take_if(|working| working.leader == op) {
             self.array(station, working, now, "\"ended\":true");
         }
-        if what.job == Job::GcErase {
+        if what.purpose == Purpose::GcErase {
             self.collected(now, what.plane, "");
             self.blocks_changed = true;
         }
@@ -453,7 +453,7 @@ impl Perfetto {
 
     fn collected(&mut self, now: Instant, plane: PlaneId, state: &str) {
         let Some((block, valid, since)) = self.victims.remove(&plane.0) else { return };
-        let units = self.geometry.as_ref().map_or(0, Geometry::units_per_block);
+        let units = self.geometry.as_ref().map_or(0, |geometry| geometry.units_per_block());
         let args = format!("\"block\":{},\"valid_units\":{valid},\"of\":{units}{state}", block.0);
         let tid = self.plane_tid(plane.0, "collection", 0);
         self.slice(Process::Background, tid, (since, now), "collect", "collection", &args);
@@ -614,8 +614,8 @@ fn asked_args(number: u64, lba: u64, blocks: u32, fua: bool) -> String {
 
 /// Bytes of an operation, and the request that it serves.
 fn of(op: &Op, spans: &Spans, open: &BTreeMap<u64, Open>) -> String {
-    let command = match op.job {
-        Job::HostRead { command } | Job::Modify { command } => spans.command_id(command),
+    let command = match op.purpose {
+        Purpose::HostRead { command } | Purpose::Merge { command } => spans.command_id(command),
         _ => None,
     };
     match command.and_then(|id| open.get(&id)) {

@@ -13,11 +13,10 @@
 //!
 //! Deliberately absent: the host's side of a request, and sums over requests.
 
-use flashweir_core::index::Idx;
 use flashweir_core::{Duration, IndexVec, Instant};
 use flashweir_device::Geometry;
+use flashweir_device::flash::{Class, Op, OpKind, Purpose};
 use flashweir_device::geometry::{ChannelId, StationId};
-use flashweir_device::nand::{Class, Job, Op, OpKind};
 use flashweir_device::trace::{Record, Traced};
 use flashweir_ftl::PlaneId;
 use std::collections::{BTreeSet, VecDeque};
@@ -46,14 +45,14 @@ impl Work {
 
     /// Whom an operation serves.
     pub fn of(op: &Op) -> Self {
-        match op.job {
-            Job::HostRead { .. } | Job::Modify { .. } => Self::HostRead,
-            Job::UserPage(_) => Self::HostProgram,
-            Job::Filler if op.class == Class::Write => Self::HostProgram,
-            Job::GcRead => Self::GcRead,
-            Job::GcPage(_) | Job::Filler => Self::GcProgram,
-            Job::GcErase => Self::Erase,
-            Job::MetaPage(_) | Job::MetaErase => Self::Metadata,
+        match op.purpose {
+            Purpose::HostRead { .. } | Purpose::Merge { .. } => Self::HostRead,
+            Purpose::HostData => Self::HostProgram,
+            Purpose::Filler if op.class == Class::Write => Self::HostProgram,
+            Purpose::GcRead => Self::GcRead,
+            Purpose::GcCopy | Purpose::Filler => Self::GcProgram,
+            Purpose::GcErase => Self::Erase,
+            Purpose::Metadata => Self::Metadata,
         }
     }
 
@@ -803,7 +802,7 @@ impl Spans {
             until = until.min(span.queued);
             cause = span.cause;
             let pulled = self.dynamic && span.queued == span.issued && from < until;
-            if pulled && matches!(span.op.job, Job::UserPage(_)) {
+            if pulled && span.op.purpose == Purpose::HostData {
                 // The page waited for any die; what the die did that took it stands for all of them.
                 let mut pieces = Vec::new();
                 self.wait_pieces(span, from, until, &mut |reason, from, until, others| {
@@ -867,7 +866,7 @@ impl Spans {
         until: Instant,
         add: &mut impl FnMut(Reason, Instant, Instant, u32),
     ) {
-        if !matches!(span.op.job, Job::UserPage(_)) {
+        if span.op.purpose != Purpose::HostData {
             self.die_pieces(span, from, until, add);
             return;
         }
@@ -916,7 +915,7 @@ impl Spans {
 fn same_place(a: &Piece, b: &Piece) -> bool {
     match (&a.op, &b.op) {
         (None, None) => true,
-        (Some(a), Some(b)) => a.plane.index() == b.plane.index() && a.at == b.at && a.job == b.job,
+        (Some(a), Some(b)) => (a.plane, a.at, a.kind, a.purpose) == (b.plane, b.at, b.kind, b.purpose),
         _ => false,
     }
 }

@@ -412,12 +412,11 @@ fn check_file(events: &[Value], device: &Device, context: &str) {
         let works = slices.iter().filter(|(.., cat)| ["bus", "array"].contains(cat));
         busy.insert(names[tid], works.map(|(from, until, _)| until - from).sum());
     }
-    let machine = device.nand();
-    for (i, theirs) in machine.channel_busy().enumerate() {
+    for (i, theirs) in device.channel_busy().into_iter().enumerate() {
         let ours = busy.get(&*format!("channel {i}")).copied().unwrap_or(0);
         assert_eq!(ours, theirs.as_nanos(), "channel {i} {context}");
     }
-    for (i, theirs) in machine.station_busy().enumerate() {
+    for (i, theirs) in device.station_busy().into_iter().enumerate() {
         let id = flashweir_device::geometry::StationId(i as u32);
         let name = flashweir_lab::timeline::die_name(device.geometry(), id);
         let ours = busy.get(&*name).copied().unwrap_or(0);

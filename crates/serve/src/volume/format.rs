@@ -7,7 +7,7 @@
 
 use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Payload};
-use flashweir_device::media::{BlockHealth, Owner, Saved};
+use flashweir_device::flash::{BlockHealth, Owner, Saved};
 use flashweir_ftl::recovery::{Member, TrimRecord};
 use std::sync::Arc;
 

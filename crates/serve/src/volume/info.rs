@@ -8,10 +8,10 @@ use super::store::{FileStore, Layout};
 use super::{Described, Opened, Read, VolumeError, describe, description, read_state};
 use flashweir_core::index::Idx as _;
 use flashweir_core::{Lpn, Payload, Ppa};
-use flashweir_device::geometry::PageAddr;
-use flashweir_device::media::{
+use flashweir_device::flash::{
     BlockHealth, Media, PageImage, PageState, SaveArea, Saved, Store, StoreError, Stored,
 };
+use flashweir_device::geometry::PageAddr;
 use flashweir_device::{Device, DeviceConfig, Geometry, Recovery, UNREADABLE};
 use flashweir_ftl::BlockId;
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,8 +8,8 @@ use super::format::{
 };
 use super::host::{Host, Part};
 use super::store::{JournalEnd, Layout};
+use flashweir_device::flash::{BlockHealth, Media, SaveArea, Saved};
 use flashweir_device::geometry::PageAddr;
-use flashweir_device::media::{BlockHealth, Media, SaveArea, Saved};
 use flashweir_ftl::BlockId;
 use std::io;
 

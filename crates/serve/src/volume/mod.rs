@@ -20,7 +20,7 @@ mod upgrade;
 
 use flashweir_core::Bytes;
 use flashweir_device::config::Metadata;
-use flashweir_device::media::{BlockHealth, Media, SaveArea, Store as _};
+use flashweir_device::flash::{BlockHealth, Media, SaveArea, Store as _};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, Geometry, Recovery, RecoveryReport};
 use format::Format;
 use host::{Host, HostFiles, Part, STATE};
@@ -254,7 +254,7 @@ impl Volume {
 
     fn fill(directory: &Path, config: &DeviceConfig, seed: u64) -> Result<(), VolumeError> {
         let io = |what: String| move |error| VolumeError::Io { directory: directory.to_owned(), what, error };
-        let stored = |error: flashweir_device::media::StoreError| io(error.what)(error.error);
+        let stored = |error: flashweir_device::flash::StoreError| io(error.what)(error.error);
         let text = Description::text(config, seed)?;
         let layout = Layout::new(&Geometry::new(config), Format::Two);
         let host = HostFiles::create(directory, layout.lens())

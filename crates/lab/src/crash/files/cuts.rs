@@ -15,7 +15,7 @@ use flashweir_contract::{Content, DeviceKind};
 use flashweir_core::random::mix;
 use flashweir_core::{Bytes, Instant, Lpn, Payload, Stream};
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
-use flashweir_device::nand::Interrupted;
+use flashweir_device::flash::Interrupted;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, Recovery, Torn};
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The tracer: what the device does and when, as records that somebody outside turns into pictures and sums.
 //!
 //! Place in the data flow: hooks in the device and in its NAND machine call [`Tracer::record`]; whoever drives the
-//! device turns the tracer on ([`Device::set_tracing`]) and takes the records after each moment
-//! ([`Device::take_trace`]).
+//! device turns the tracer on ([`crate::Device::set_tracing`]) and takes the records after each moment
+//! ([`crate::Device::take_trace`]).
 //!
 //! A record names its cause by its place: what follows [`Traced::Arrived`], [`Traced::MemoryDone`] or
 //! [`Traced::Finished`] happens because of it, until the next of these three.
@@ -13,9 +13,8 @@
 //! Deliberately absent: what the host saw (the link is not the device's), text, and any limit: records pile up
 //! until they are taken.
 
-use crate::device::Device;
+use super::op::{Op, OpId};
 use crate::geometry::{PageAddr, StationId};
-use crate::nand::{Binder, Frontier, Op, OpId};
 use flashweir_core::{CommandId, Duration, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
 
@@ -211,51 +210,41 @@ impl Tracer {
     pub(crate) fn is_on(&self) -> bool {
         self.log.is_some()
     }
+
+    /// Turns the tracer on or off; whoever looks for room will look at all `planes`.
+    pub(crate) fn set(&mut self, on: bool, planes: u32) {
+        let fresh = || Log {
+            room: vec![true; planes as usize],
+            touched: (0..planes).map(PlaneId).collect(),
+            ..Log::default()
+        };
+        self.log = on.then(|| Box::new(fresh()));
+    }
+
+    /// Hands out the records since the last call, oldest first.
+    pub(crate) fn take(&mut self, each: impl FnMut(&Record)) {
+        if let Some(log) = &mut self.log {
+            log.records.iter().for_each(each);
+            log.records.clear();
+        }
+    }
+
+    /// At the end of a moment: says whose room has changed, of the planes that were touched.
+    #[cold]
+    pub(crate) fn look_for_room(&mut self, has_room: impl Fn(PlaneId) -> bool) {
+        let Some(log) = &mut self.log else { return };
+        for plane in std::mem::take(&mut log.touched) {
+            let room = has_room(plane);
+            if std::mem::replace(&mut log.room[plane.0 as usize], room) != room {
+                log.add(Traced::Room { plane, room });
+            }
+        }
+    }
 }
 
 impl Log {
     #[cold]
     fn add(&mut self, what: Traced) {
         self.records.push(Record { at: self.now, what });
-    }
-}
-
-impl Device {
-    /// Turns the tracer on or off; a clone of the device has a tracer of its own. Turned on, it says of every plane
-    /// whether there is room.
-    pub fn set_tracing(&mut self, on: bool) {
-        self.nand.trace.log = on.then(Box::default);
-        if let Some(log) = &mut self.nand.trace.log {
-            log.room = vec![true; self.geometry.planes() as usize];
-            log.touched = (0..self.geometry.planes()).map(PlaneId).collect();
-            self.trace_room();
-        }
-    }
-
-    /// Hands out the records since the last call, oldest first. Nothing without [`Self::set_tracing`].
-    pub fn take_trace(&mut self, mut each: impl FnMut(&Record)) {
-        if let Some(log) = &mut self.nand.trace.log {
-            log.records.iter().for_each(&mut each);
-            log.records.clear();
-        }
-    }
-
-    /// At the end of a moment: says whose room has changed.
-    #[inline]
-    pub(crate) fn trace_room(&mut self) {
-        if self.nand.trace.is_on() {
-            self.look_for_room();
-        }
-    }
-
-    #[cold]
-    fn look_for_room(&mut self) {
-        let Some(log) = &mut self.nand.trace.log else { return };
-        for plane in std::mem::take(&mut log.touched) {
-            let room = self.space.offer(plane, Frontier::User).is_some();
-            if std::mem::replace(&mut log.room[plane.0 as usize], room) != room {
-                log.add(Traced::Room { plane, room });
-            }
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! When NAND operations happen: stations (dies, or chips where dies do not interleave), channels, queues.
 //!
-//! Place in the data flow: the FTL pushes operations; this machine decides when each begins and ends and
-//! says so; what that does to the medium is the caller's business.
+//! Place in the data flow: a firmware pushes operations, each with a job that the machine carries and never looks at; it
+//! decides when each begins and ends and says so; what that does to the medium is the caller's business.
 //!
 //! A read holds the bus for its command, then the array, then waits for the bus again and moves its data.
 //! A program holds the bus for command and data, then the array. Data that waits for the bus goes before
@@ -11,103 +11,14 @@
 //! operation that was pushed finishes exactly once; the same die reads before it erases, so an address
 //! that a queued read holds stays readable.
 
-use crate::config::{Cell, PageTimes, SuspendConfig, TimingConfig};
+use super::op::{Class, Frontier, Interrupted, Op, OpId, OpKind};
+use super::trace::{Traced, Tracer};
+use crate::config::{PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
 use crate::metrics::NandMetrics;
-use crate::trace::{Traced, Tracer};
 use flashweir_core::{Divisor, Duration, IndexVec, Instant};
-use flashweir_ftl::{BlockId, PlaneId};
+use flashweir_ftl::{Blocks, PlaneId};
 use std::collections::VecDeque;
-
-/// An operation in the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpId(u32);
-
-impl OpId {
-    /// Its place in a table; small, and used again after the operation has ended.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// Read, program or erase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpKind {
-    /// Array to host.
-    Read,
-    /// Host to array.
-    Program,
-    /// A whole block.
-    Erase,
-}
-
-/// Which queue an operation waits in, most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// The device's own metadata.
-    Meta,
-    /// Reads that a host waits for.
-    Read,
-    /// Reads of garbage collection.
-    GcRead,
-    /// Programs of garbage collection.
-    GcWrite,
-    /// Erases.
-    Erase,
-    /// Programs of host data.
-    Write,
-}
-
-/// Which write frontier of a plane a program goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frontier {
-    /// Host data.
-    User,
-    /// Survivors of collection.
-    Gc,
-}
-
-/// What an operation is for; the machine only carries it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Job {
-    /// Part of a host read.
-    HostRead { command: u32 },
-    /// Old content for a write that covers part of a unit.
-    Modify { command: u32 },
-    /// Valid units of a page of the plane's victim.
-    GcRead,
-    /// A page of buffered units, by its number in the page table.
-    UserPage(u32),
-    /// A page of survivors.
-    GcPage(u32),
-    /// Filler that completes a word line.
-    Filler,
-    /// Erase of a victim.
-    GcErase,
-    /// A page of the device's metadata.
-    MetaPage(u32),
-    /// Erase of a metadata block.
-    MetaErase,
-}
-
-/// One operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Op {
-    /// Read, program or erase.
-    pub kind: OpKind,
-    /// Its queue.
-    pub class: Class,
-    /// Where it happens.
-    pub plane: PlaneId,
-    /// Its page; of a program, known from its begin on unless it was given.
-    pub at: PageAddr,
-    /// The frontier of a program that is bound late.
-    pub frontier: Option<Frontier>,
-    /// Bytes that cross the bus.
-    pub bytes: u32,
-    /// What it is for.
-    pub job: Job,
-}
 
 /// A moment of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,18 +31,24 @@ pub enum NandEvent {
     Output(ChannelId),
 }
 
-/// Gives late-bound programs their page, and idle stations work from a shared queue.
-pub trait Binder {
+/// Gives late-bound programs their page out of the pool of blocks, and idle stations work from a shared queue.
+pub(crate) trait Placer<J> {
     /// The page number that the next program of this frontier would get; `None` while there is no room.
-    fn offer(&self, plane: PlaneId, frontier: Frontier) -> Option<u32>;
+    fn offer(&self, pool: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32>;
     /// Takes that page.
-    fn bind(&mut self, plane: PlaneId, frontier: Frontier) -> PageAddr;
+    fn bind(&mut self, pool: &mut Blocks, plane: PlaneId, frontier: Frontier) -> PageAddr;
     /// Work from the shared queue for one of the planes of a station that would otherwise idle.
-    fn pull(&mut self, planes: std::ops::Range<u32>) -> Option<Op>;
+    fn pull(&mut self, pool: &Blocks, planes: std::ops::Range<u32>) -> Option<Op<J>>;
     /// Work from the shared queue for this plane, if its next page has this number: it joins a command of its die.
-    fn pull_beside(&mut self, plane: PlaneId, page: u32) -> Option<Op>;
+    fn pull_beside(&mut self, pool: &Blocks, plane: PlaneId, page: u32) -> Option<Op<J>>;
     /// Bytes to move for a page write, as far as it has been filled now; it is not filled further.
-    fn seal(&mut self, job: Job) -> u32;
+    fn seal(&mut self, job: J) -> u32;
+}
+
+/// A placer and the pool from which it takes blocks, for the length of one look at a channel.
+struct Pages<'a, P> {
+    pool: &'a mut Blocks,
+    placer: &'a mut P,
 }
 
 /// At most so many reads pass waiting programs and erases of a station in a row.
@@ -216,23 +133,14 @@ struct Channel {
     busy: Duration,
 }
 
-/// An operation that is in the cells when the power goes.
-#[derive(Clone, Copy, Debug)]
-pub struct Interrupted {
-    /// The operation.
-    pub op: Op,
-    /// Its name, for the caller's tables.
-    pub id: OpId,
-}
-
 /// The machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub(crate) struct Machine<J> {
     stations: IndexVec<StationId, Station>,
     channels: IndexVec<ChannelId, Channel>,
     /// A bit for each station whose array does nothing, one station of each channel after the other.
     resting: Vec<u64>,
-    ops: Vec<Op>,
+    ops: Vec<Op<J>>,
     free_ops: Vec<u32>,
     per_channel: Divisor,
     planes_per_station: Divisor,
@@ -253,9 +161,9 @@ pub struct Machine {
     pub(crate) trace: Tracer,
 }
 
-impl Machine {
+impl<J: Copy> Machine<J> {
     /// An idle machine; `preemptible` as in [`crate::config::GcConfig`].
-    pub fn new(geometry: &Geometry, timing: &TimingConfig, preemptible: bool) -> Self {
+    pub(crate) fn new(geometry: &Geometry, timing: &TimingConfig, preemptible: bool) -> Self {
         let planes = geometry.planes_per_station() as usize;
         let station = |_| Station {
             phase: Phase::Idle,
@@ -310,24 +218,24 @@ impl Machine {
     }
 
     /// What was counted so far.
-    pub fn metrics(&self) -> &NandMetrics {
+    pub(crate) fn metrics(&self) -> &NandMetrics {
         &self.metrics
     }
 
     /// The operation `id`.
-    pub fn op(&self, id: OpId) -> &Op {
+    pub(crate) fn op(&self, id: OpId) -> &Op<J> {
         &self.ops[id.0 as usize]
     }
 
     /// Takes a finished operation out.
-    pub fn take(&mut self, id: OpId) -> Op {
+    pub(crate) fn take(&mut self, id: OpId) -> Op<J> {
         self.trace.record(|| Traced::Finished { op: id });
         self.free_ops.push(id.0);
         self.ops[id.0 as usize]
     }
 
     /// Queues an operation; it begins when [`Self::start`] is called for its channel.
-    pub fn push(&mut self, op: Op) -> StationId {
+    pub(crate) fn push(&mut self, op: Op<J>) -> StationId {
         let station_id = self.station_of(op.plane);
         let plane = self.nth_plane(op.plane);
         let class = op.class;
@@ -351,17 +259,19 @@ impl Machine {
         station_id
     }
 
-    /// Moves the waiting program of a page of host data before those of pages that are not `first`.
-    pub fn promote_program(&mut self, plane: PlaneId, page: u32, first: impl Fn(u32) -> bool) {
+    /// Moves the waiting program of host data that `is_it` before those that are not `first`.
+    pub(crate) fn promote_program(
+        &mut self,
+        plane: PlaneId,
+        is_it: impl Fn(J) -> bool,
+        first: impl Fn(J) -> bool,
+    ) {
         let (station, nth) = (self.station_of(plane), self.nth_plane(plane));
         let ops = &self.ops;
         let queue = &mut self.stations[station].writes[nth];
-        let page_of = |op: &OpId| match ops[op.0 as usize].job {
-            Job::UserPage(page) => Some(page),
-            _ => None,
-        };
-        let Some(at) = queue.iter().position(|op| page_of(op) == Some(page)) else { return };
-        let to = queue.iter().position(|op| !page_of(op).is_some_and(&first)).unwrap_or(at);
+        let job = |op: &OpId| ops[op.0 as usize].job;
+        let Some(at) = queue.iter().position(|op| is_it(job(op))) else { return };
+        let to = queue.iter().position(|op| !first(job(op))).unwrap_or(at);
         if to < at
             && let Some(op) = queue.remove(at)
         {
@@ -385,7 +295,7 @@ impl Machine {
         ChannelId(self.per_channel.div_u32(station.0))
     }
 
-    fn insert(&mut self, op: Op) -> OpId {
+    fn insert(&mut self, op: Op<J>) -> OpId {
         let id = match self.free_ops.pop() {
             Some(free) => {
                 self.ops[free as usize] = op;
@@ -396,12 +306,12 @@ impl Machine {
                 OpId(self.ops.len() as u32 - 1)
             }
         };
-        self.trace.record(|| Traced::Queued { op: id, what: op });
+        self.trace.record(|| Traced::Queued { op: id, what: op.without_job() });
         id
     }
 
     /// The station may have work that it could not do before.
-    pub fn wake(&mut self, station: StationId) {
+    pub(crate) fn wake(&mut self, station: StationId) {
         let idle = match self.stations[station].phase {
             Phase::Idle => true,
             // A read may interrupt what the array does.
@@ -437,7 +347,7 @@ impl Machine {
 
     /// Stations whose array does nothing, with their number when one of each channel is counted after the other: from number
     /// `turn` on, and going round.
-    pub fn resting(&self, turn: u32) -> impl Iterator<Item = (u32, StationId)> + '_ {
+    pub(crate) fn resting(&self, turn: u32) -> impl Iterator<Item = (u32, StationId)> + '_ {
         let channels = self.channels.len() as u32;
         let station = move |nth| StationId(nth % channels * self.per_channel.get() as u32 + nth / channels);
         let all = self.stations.len() as u32;
@@ -446,7 +356,7 @@ impl Machine {
     }
 
     /// Whether the station does nothing and has nothing to do.
-    pub fn is_idle(&self, station: StationId) -> bool {
+    pub(crate) fn is_idle(&self, station: StationId) -> bool {
         let s = &self.stations[station];
         matches!(s.phase, Phase::Idle)
             && s.suspended.is_none()
@@ -458,7 +368,7 @@ impl Machine {
     }
 
     /// Whether a program of this plane waits in one of its queues.
-    pub fn has_waiting_program(&self, plane: PlaneId, frontier: Frontier) -> bool {
+    pub(crate) fn has_waiting_program(&self, plane: PlaneId, frontier: Frontier) -> bool {
         let station = &self.stations[self.station_of(plane)];
         let plane = self.nth_plane(plane);
         match frontier {
@@ -468,7 +378,7 @@ impl Machine {
     }
 
     /// Whether the station programs or erases now.
-    pub fn is_programming(&self, station: StationId) -> bool {
+    pub(crate) fn is_programming(&self, station: StationId) -> bool {
         let station = &self.stations[station];
         let works = matches!(station.phase, Phase::Array { kind, .. } if kind != OpKind::Read);
         works || station.suspended.is_some()
@@ -476,7 +386,7 @@ impl Machine {
 
     /// What the array of a station does.
     #[inline]
-    pub fn working(&self, station: StationId) -> impl Iterator<Item = OpId> + use<> {
+    pub(crate) fn working(&self, station: StationId) -> impl Iterator<Item = OpId> + use<J> {
         let batch = match self.stations[station].phase {
             Phase::Array { batch, .. } => batch,
             _ => Batch { ops: [0; PLANES_MAX], len: 0 },
@@ -485,7 +395,7 @@ impl Machine {
     }
 
     /// Number of operations in the machine.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.ops.len() - self.free_ops.len()
     }
 
@@ -498,18 +408,18 @@ impl Machine {
     }
 
     /// Time that each station was busy.
-    pub fn station_busy(&self) -> impl Iterator<Item = Duration> + '_ {
+    pub(crate) fn station_busy(&self) -> impl Iterator<Item = Duration> + '_ {
         self.stations.iter().map(|s| s.busy)
     }
 
     /// Time that each channel was busy.
-    pub fn channel_busy(&self) -> impl Iterator<Item = Duration> + '_ {
+    pub(crate) fn channel_busy(&self) -> impl Iterator<Item = Duration> + '_ {
         self.channels.iter().map(|c| c.busy)
     }
 
     /// Time that each station was busy until `now`, at which no event is overdue: what is charged when a command
     /// begins counts as it passes.
-    pub fn station_busy_until(&self, now: Instant) -> impl Iterator<Item = Duration> + '_ {
+    pub(crate) fn station_busy_until(&self, now: Instant) -> impl Iterator<Item = Duration> + '_ {
         self.stations.enumerate().map(move |(id, station)| {
             let ahead = match station.phase {
                 Phase::Array { until, .. } => until.saturating_since(now),
@@ -528,26 +438,26 @@ impl Machine {
     }
 
     /// Time that each channel was busy until `now`, at which no event is overdue.
-    pub fn channel_busy_until(&self, now: Instant) -> impl Iterator<Item = Duration> + '_ {
+    pub(crate) fn channel_busy_until(&self, now: Instant) -> impl Iterator<Item = Duration> + '_ {
         self.channels
             .iter()
             .map(move |channel| channel.busy.saturating_sub(channel.busy_until.saturating_since(now)))
     }
 
     /// Begins whatever can begin on the channel of `station`.
-    pub fn start(
+    pub(crate) fn start(
         &mut self,
         now: Instant,
         station: StationId,
-        binder: &mut impl Binder,
+        (pool, placer): (&mut Blocks, &mut impl Placer<J>),
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) {
-        self.arbitrate(now, self.channel_of(station), binder, schedule);
+        self.arbitrate(now, self.channel_of(station), &mut Pages { pool, placer }, schedule);
     }
 
     /// A scheduled moment has come; operations that finished are appended to `finished`. The caller handles
     /// them and then calls [`Self::start`] for the station that is returned.
-    pub fn handle(&mut self, event: NandEvent, finished: &mut Vec<OpId>) -> Option<StationId> {
+    pub(crate) fn handle(&mut self, event: NandEvent, finished: &mut Vec<OpId>) -> Option<StationId> {
         match event {
             NandEvent::Wake(channel) => {
                 self.channels[channel].wake = false;
@@ -602,7 +512,7 @@ impl Machine {
         &mut self,
         now: Instant,
         channel_id: ChannelId,
-        binder: &mut impl Binder,
+        pages: &mut Pages<'_, impl Placer<J>>,
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) {
         loop {
@@ -634,7 +544,7 @@ impl Machine {
             let Some(nth) = next_bit(channel.ready, channel.turn) else { return };
             let per_channel = self.per_channel.get() as u32;
             let station = StationId(channel_id.0 * per_channel + nth);
-            match self.issue(now, station, binder, schedule) {
+            match self.issue(now, station, pages, schedule) {
                 Some(bus) => {
                     let channel = &mut self.channels[channel_id];
                     channel.turn = if nth + 1 == per_channel { 0 } else { nth + 1 };
@@ -660,7 +570,7 @@ impl Machine {
         &mut self,
         now: Instant,
         id: StationId,
-        binder: &mut impl Binder,
+        pages: &mut Pages<'_, impl Placer<J>>,
         schedule: &mut impl FnMut(Instant, NandEvent),
     ) -> Option<Duration> {
         if !matches!(self.stations[id].phase, Phase::Idle) {
@@ -672,7 +582,7 @@ impl Machine {
                 None => return self.resume(now, id, schedule),
             }
         } else {
-            self.next_batch(id, binder)?
+            self.next_batch(id, pages)?
         };
         let first = *self.op(OpId(batch.ops[0]));
         let bus = self.bus_time(&batch, first.kind);
@@ -729,7 +639,7 @@ impl Machine {
         }
     }
 
-    fn next_batch(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+    fn next_batch(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
         if let Some(op) = self.stations[id].meta.pop_front() {
             return Some(self.single(op));
         }
@@ -738,55 +648,55 @@ impl Machine {
             self.stations[id].read_streak += 1;
             return Some(batch);
         }
-        let batch = self.next_other(id, binder).or_else(|| self.next_reads(id));
+        let batch = self.next_other(id, pages).or_else(|| self.next_reads(id));
         self.stations[id].read_streak = 0;
         batch
     }
 
     /// The next command that is no host read. Where collection is preemptible, it and host data take turns as
     /// long as host data have room.
-    fn next_other(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+    fn next_other(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
         if self.preemptible && self.stations[id].collected_last {
             self.stations[id].collected_last = false;
-            if let Some(batch) = self.next_user(id, binder) {
+            if let Some(batch) = self.next_user(id, pages) {
                 return Some(batch);
             }
         }
-        if let Some(batch) = self.next_collection(id, binder) {
+        if let Some(batch) = self.next_collection(id, pages) {
             self.stations[id].collected_last = true;
             return Some(batch);
         }
-        self.next_user(id, binder)
+        self.next_user(id, pages)
     }
 
-    fn next_collection(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
+    fn next_collection(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
         if let Some(op) = self.stations[id].gc_reads.pop_front() {
             return Some(self.single(op));
         }
-        if let Some(batch) = self.next_programs(id, Frontier::Gc, binder) {
+        if let Some(batch) = self.next_programs(id, Frontier::Gc, pages) {
             return Some(batch);
         }
         self.next_erase(id).map(|op| self.single(op))
     }
 
-    fn next_user(&mut self, id: StationId, binder: &mut impl Binder) -> Option<Batch> {
-        if let Some(batch) = self.next_programs(id, Frontier::User, binder) {
+    fn next_user(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
+        if let Some(batch) = self.next_programs(id, Frontier::User, pages) {
             return Some(batch);
         }
         let planes = self.planes_per_station.get() as u32;
         let planes = id.0 * planes..(id.0 + 1) * planes;
-        let first = binder.pull(planes)?;
+        let first = pages.placer.pull(pages.pool, planes)?;
         let op = self.insert(first);
-        self.bind(op, binder);
+        self.bind(op, pages);
         let mut batch = self.single(op);
         if self.multi_plane {
             let page = self.op(op).at.page;
             let per_die = self.planes_per_die.get() as u32;
             let die = first.plane.0 - self.planes_per_die.div_rem_u32(first.plane.0).1;
             for plane in (die..die + per_die).map(PlaneId).filter(|&plane| plane != first.plane) {
-                let Some(op) = binder.pull_beside(plane, page) else { continue };
+                let Some(op) = pages.placer.pull_beside(pages.pool, plane, page) else { continue };
                 let op = self.insert(op);
-                self.bind(op, binder);
+                self.bind(op, pages);
                 batch.push(op);
             }
         }
@@ -804,12 +714,16 @@ impl Machine {
         self.stations[id].erases.remove(at)
     }
 
-    /// Takes out the programs of host data that wait for a page of `plane`.
-    pub fn drop_waiting_programs(&mut self, plane: PlaneId) -> Vec<Op> {
+    /// Takes out the programs of host data that wait for a page of `plane` and `are_meant`.
+    pub(crate) fn drop_waiting_programs(
+        &mut self,
+        plane: PlaneId,
+        are_meant: impl Fn(J) -> bool,
+    ) -> Vec<Op<J>> {
         let (station, nth) = (self.station_of(plane), self.nth_plane(plane));
         let queue = &mut self.stations[station].writes[nth];
         let (drop, keep): (Vec<OpId>, Vec<OpId>) =
-            queue.drain(..).partition(|op| matches!(self.ops[op.0 as usize].job, Job::UserPage(_)));
+            queue.drain(..).partition(|op| are_meant(self.ops[op.0 as usize].job));
         queue.extend(keep);
         self.stations[station].waiting[Frontier::User as usize] -= drop.len() as u32;
         drop.into_iter().map(|op| self.take(op)).collect()
@@ -856,7 +770,7 @@ impl Machine {
         &mut self,
         id: StationId,
         frontier: Frontier,
-        binder: &mut impl Binder,
+        pages: &mut Pages<'_, impl Placer<J>>,
     ) -> Option<Batch> {
         if self.stations[id].waiting[frontier as usize] == 0 {
             return None;
@@ -870,20 +784,21 @@ impl Machine {
             !queues[plane as usize].is_empty()
         };
         let start = (turn..planes).chain(0..turn).find_map(|plane| {
-            let offset =
-                waits(self, plane).then(|| binder.offer(PlaneId(first_plane + plane), frontier))??;
+            let offset = waits(self, plane)
+                .then(|| pages.placer.offer(pages.pool, PlaneId(first_plane + plane), frontier))??;
             Some((plane, offset))
         });
         let (plane, offset) = start?;
         let mut batch = Batch::default();
-        self.take_program(id, plane, frontier, &mut batch, binder);
+        self.take_program(id, plane, frontier, &mut batch, pages);
         if self.multi_plane {
             let per_die = self.planes_per_die.get() as u32;
             let die = plane - self.planes_per_die.div_rem_u32(plane).1;
             for other in (die..die + per_die).filter(|&other| other != plane) {
-                if waits(self, other) && binder.offer(PlaneId(first_plane + other), frontier) == Some(offset)
+                if waits(self, other)
+                    && pages.placer.offer(pages.pool, PlaneId(first_plane + other), frontier) == Some(offset)
                 {
-                    self.take_program(id, other, frontier, &mut batch, binder);
+                    self.take_program(id, other, frontier, &mut batch, pages);
                 }
             }
         }
@@ -897,22 +812,22 @@ impl Machine {
         plane: u32,
         frontier: Frontier,
         batch: &mut Batch,
-        binder: &mut impl Binder,
+        pages: &mut Pages<'_, impl Placer<J>>,
     ) {
         let station = &mut self.stations[id];
         let queues = if frontier == Frontier::Gc { &mut station.gc_writes } else { &mut station.writes };
         let op = queues[plane as usize].pop_front().expect("the queue was seen to hold a program");
         station.waiting[frontier as usize] -= 1;
-        self.bind(op, binder);
+        self.bind(op, pages);
         batch.push(op);
     }
 
-    fn bind(&mut self, id: OpId, binder: &mut impl Binder) {
+    fn bind(&mut self, id: OpId, pages: &mut Pages<'_, impl Placer<J>>) {
         let op = &mut self.ops[id.0 as usize];
         if let Some(frontier) = op.frontier {
-            op.at = binder.bind(op.plane, frontier);
+            op.at = pages.placer.bind(pages.pool, op.plane, frontier);
         }
-        op.bytes = binder.seal(op.job);
+        op.bytes = pages.placer.seal(op.job);
     }
 
     fn try_suspend(
@@ -963,12 +878,12 @@ impl Machine {
     }
 
     /// Programs and erases that are in the cells at `now`; those that still cross the bus are not.
-    pub fn interrupted(&self, now: Instant) -> Vec<Interrupted> {
+    pub(crate) fn interrupted(&self, now: Instant) -> Vec<Interrupted> {
         let mut list = Vec::new();
         for station in self.stations.iter() {
             let mut add = |kind: OpKind, batch: &Batch| {
                 if kind != OpKind::Read {
-                    list.extend(batch.iter().map(|id| Interrupted { op: *self.op(id), id }));
+                    list.extend(batch.iter().map(|id| Interrupted { op: self.op(id).without_job(), id }));
                 }
             };
             if let Phase::Array { kind, batch, since, .. } = &station.phase
@@ -1010,10 +925,5 @@ fn set_bits(words: &[u64], mut at: u32, end: u32) -> impl Iterator<Item = u32> +
     })
 }
 
-/// First page of the word line of `page`.
-pub fn wordline_start(cell: Cell, page: u32) -> u32 {
-    page - page % cell.pages_per_wordline()
-}
-
-/// A page address that is not known yet.
-pub const UNBOUND: PageAddr = PageAddr { block: BlockId(u32::MAX), page: 0 };
+#[cfg(test)]
+mod tests;

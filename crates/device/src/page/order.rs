@@ -1,7 +1,7 @@
 //! Streams and epochs: what a device with barriers keeps in order (barriers §2, contract §6, contract §8).
 //!
 //! Place in the data flow: a version that belongs to a stream joins its open epoch when it is accepted
-//! ([`crate::write`]); a barrier closes the epoch. A version is *stable* when no cut can make recovery discard it. When
+//! ([`super::accept`]); a barrier closes the epoch. A version is *stable* when no cut can make recovery discard it. When
 //! that is depends on the policy:
 //!
 //! * in-order write-back: a version is written only when all earlier epochs of its stream are on the medium, so what is
@@ -20,267 +20,37 @@
 //! Deliberately absent: order on a device whose buffer is protected (all that was accepted survives), atomic groups. An
 //! ordered deallocation is accepted when all earlier epochs of its stream are stable, so only what follows waits for it.
 
-use crate::arrivals::Arrivals;
-use crate::buffer::SlotState;
+use super::buffer::SlotState;
+use super::epochs::{EPOCHS_MAX, Kept};
+use super::ftl::{Cx, PageFtl};
 use crate::config::PersistPolicy;
-use crate::device::{Device, Effect};
 use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
-use flashweir_core::{DeviceError, Instant, Order, Ppa};
+use flashweir_core::{DeviceError, Order, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::recovery::{MEMBERS_MAX, Member, UNKNOWN_DISTANCE};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-/// Epochs of one stream between two checkpoints at most: their numbers have 24 bits on flash.
-const EPOCHS_MAX: u32 = 1 << 23;
-
-/// Why a unit is valid that the map does not name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    /// The version in this slot is not stable.
-    Slot(u32),
-    /// It is superseded, but recovery counts it as a member of an epoch that is not complete.
-    Counted(StreamId, u32),
-}
-
-#[derive(Clone, Debug, Default)]
-struct Epoch {
-    /// Members so far.
-    members: u32,
-    /// Members that are not on the medium.
-    left: u32,
-    /// Members of the epoch before.
-    previous: u16,
-    /// Sequence number of its first member.
-    first_seq: u64,
-    /// Slots that joined; some may have been given back since.
-    slots: Vec<u32>,
-    /// Superseded members on the medium that recovery counts.
-    counted: BTreeSet<Ppa>,
-    /// Deallocations whose records are not durable.
-    trims: Vec<u64>,
-    /// A version of this epoch was replaced by one of that later epoch: the two and what is between count together.
-    fused_to: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Stream {
-    /// Number of the open epoch, from 1.
-    open: u32,
-    /// The epochs that are not complete, and the open one.
-    epochs: VecDeque<Epoch>,
-    /// All epochs up to this one are complete, as a durable record says.
-    recorded: u32,
-    /// … as the last record says that was made.
-    recording: u32,
-    /// Somebody waits for the epochs up to this one.
-    wanted: u32,
-    /// The open epoch at the last checkpoint.
-    checkpointed: u32,
-    /// A member of an epoch was lost.
-    failed: bool,
-}
-
-impl Default for Stream {
-    fn default() -> Self {
-        Self {
-            open: 1,
-            epochs: VecDeque::from([Epoch::default()]),
-            recorded: 0,
-            recording: 0,
-            wanted: 0,
-            checkpointed: 0,
-            failed: false,
-        }
-    }
-}
-
-impl Stream {
-    /// The first epoch that is not complete, or the open one.
-    fn base(&self) -> u32 {
-        self.open + 1 - self.epochs.len() as u32
-    }
-
-    fn epoch(&mut self, number: u32) -> &mut Epoch {
-        let at = number - self.base();
-        &mut self.epochs[at as usize]
-    }
-
-    /// Closes the open epoch; an empty one stays open.
-    fn close(&mut self) -> bool {
-        let open = self.epochs.back().expect("one epoch is open");
-        if open.members == 0 {
-            return false;
-        }
-        let previous = open.members as u16;
-        self.epochs.push_back(Epoch { previous, ..Epoch::default() });
-        self.open += 1;
-        true
-    }
-
-    /// The last epoch that counts together with those up to `epoch`.
-    fn together(&self, epoch: u32) -> u32 {
-        let epochs = self.epochs.iter().zip(self.base()..);
-        epochs
-            .fold(epoch, |last, (epoch, number)| if number <= last { last.max(epoch.fused_to) } else { last })
-    }
-
-    /// The last closed epoch such that it and all earlier ones are on the medium and none of them counts together with a
-    /// later one.
-    fn ready(&self) -> u32 {
-        let (mut ready, mut together) = (self.base() - 1, 0);
-        for (epoch, number) in self.epochs.iter().zip(self.base()..self.open) {
-            if epoch.left > 0 {
-                break;
-            }
-            together = together.max(epoch.fused_to);
-            if together <= number {
-                ready = number;
-            }
-        }
-        ready
-    }
-}
-
-/// The streams of one device.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Streams {
-    /// The device keeps epochs in order; otherwise nothing below is ever used.
-    policy: PersistPolicy,
-    streams: BTreeMap<StreamId, Stream>,
-    /// Commands of each stream that are not in the queue of acceptance.
-    pub(crate) arrivals: BTreeMap<StreamId, Arrivals>,
-    kept: BTreeMap<Ppa, Kept>,
-    /// Superseded members that are kept, and how many of them are too many.
-    counted: usize,
-    counted_max: usize,
-    /// Versions that never become stable, because an earlier member was lost.
-    stuck: u32,
-    /// Members of earlier boots have sequence numbers up to this one.
-    since: u64,
-}
-
-impl Streams {
-    pub(crate) fn new(policy: PersistPolicy, counted_max: usize) -> Self {
-        Self { policy, counted_max, ..Self::default() }
-    }
-
-    /// Whether so many superseded members are kept that their epochs have to end.
-    pub(crate) fn is_pressed(&self) -> bool {
-        self.counted > self.counted_max
-    }
-
-    /// Members that were written before do not count any more.
-    pub(crate) fn begin_boot(&mut self, seq: u64) {
-        self.since = seq;
-    }
-
-    /// Whether recovery counts members.
-    fn counts(&self) -> bool {
-        self.policy == PersistPolicy::InOrderRecovery
-    }
-
-    /// Whether the device keeps epochs in order.
-    pub(crate) fn is_used(&self) -> bool {
-        self.policy != PersistPolicy::None
-    }
-
-    /// Versions in the buffer that nobody may wait for.
-    pub(crate) fn stuck(&self) -> u32 {
-        self.stuck
-    }
-
-    /// Valid units that the map does not name.
-    pub(crate) fn kept(&self) -> usize {
-        self.kept.len()
-    }
-
-    pub(crate) fn is_kept(&self, ppa: Ppa) -> bool {
-        self.kept.contains_key(&ppa)
-    }
-
-    /// Whether a kept unit lies in `units`.
-    pub(crate) fn any_kept(&self, units: std::ops::Range<u64>) -> bool {
-        self.kept.range(Ppa(units.start)..Ppa(units.end)).next().is_some()
-    }
-
-    /// Everything below was accepted before the first epoch that recovery may have to count.
-    pub(crate) fn horizon(&self) -> Option<u64> {
-        let epochs = self.streams.values().filter_map(|stream| stream.epochs.front());
-        epochs.filter(|epoch| self.counts() && epoch.members > 0).map(|epoch| epoch.first_seq).min()
-    }
-
-    /// A stream that lost a member; only a power cycle begins it anew.
-    pub(crate) fn failed(&self) -> Option<StreamId> {
-        self.streams.iter().find(|(_, stream)| stream.failed).map(|(id, _)| *id)
-    }
-
-    /// One line for each stream, for the message of a run that wedged.
-    /// One line for each stream with what its oldest epoch waits for, for the message of a run that wedged.
-    pub(crate) fn describe(&self) -> String {
-        let line = |(id, stream): (&StreamId, &Stream)| {
-            let base = stream.base();
-            let state = match stream.epochs.front() {
-                _ if stream.failed => "a member was lost, so nothing of it becomes stable".to_owned(),
-                Some(epoch) if epoch.members > 0 => {
-                    let Epoch { members, left, ref trims, .. } = *epoch;
-                    let trims = trims.len();
-                    format!(
-                        "epoch {base} waits for {left} of its {members} members and for the log of {trims} deallocations"
-                    )
-                }
-                _ => format!("epoch {base} has no members"),
-            };
-            let (open, recorded, wanted) = (stream.open, stream.recorded, stream.wanted);
-            let record = if wanted > recorded {
-                format!(", somebody waits for the record of {wanted}")
-            } else {
-                String::new()
-            };
-            format!("stream {}: {state}; open {open}, complete on the medium to {recorded}{record}\n", id.0)
-        };
-        let streams: String = self.streams.iter().map(line).collect();
-        match streams.is_empty() {
-            true => streams,
-            false => format!("{streams}{} stuck, {} kept, {:?}\n", self.stuck, self.kept.len(), self.policy),
-        }
-    }
-
-    /// What records say of each stream.
-    pub(crate) fn recordings(&self) -> Vec<(StreamId, u32)> {
-        self.streams
-            .iter()
-            .map(|(id, stream)| (*id, stream.recording))
-            .filter(|(_, epoch)| *epoch > 0)
-            .collect()
-    }
-}
-
-impl Device {
-    /// The stream that a command belongs to, if that means anything here.
-    pub(crate) fn stream_of(&self, command: u32) -> Option<StreamId> {
-        self.commands.get(command).command.stream.filter(|_| self.orders.policy != PersistPolicy::None)
-    }
-
+impl PageFtl {
     /// Refuses a command of a stream that lost a member, from where it stands; false if there is nothing against it.
-    pub(crate) fn refuse_failed(&mut self, at: u32, effects: &mut Vec<Effect>) -> bool {
-        let Some(id) = self.stream_of(at) else { return false };
+    pub(super) fn refuse_failed(&mut self, cx: &mut Cx, at: u32) -> bool {
+        let Some(id) = cx.stream_of(at) else { return false };
         if !self.orders.streams.get(&id).is_some_and(|stream| stream.failed) {
             return false;
         }
-        self.accept(at, effects);
-        self.commands.get_mut(at).error = Some(DeviceError::StreamFailed(id));
-        self.part_done(at, effects);
+        cx.accept(at);
+        cx.front.commands.get_mut(at).error = Some(DeviceError::StreamFailed(id));
+        cx.part_done(at);
         true
     }
 
     /// Whether a version in the buffer may be overwritten in place by one of `stream` (contract §6).
-    pub(crate) fn may_replace(&self, slot: u32, stream: Option<StreamId>) -> bool {
+    pub(super) fn may_replace(&self, cx: &Cx, slot: u32, stream: Option<StreamId>) -> bool {
         let old = self.buffer.slot(slot);
         if old.state != SlotState::Dirty && old.state != SlotState::Held {
             return false;
         }
-        if self.orders.policy == PersistPolicy::None || self.has_planted(PlantedBug::VersionsReplaced) {
+        if self.orders.policy == PersistPolicy::None || cx.has_planted(PlantedBug::VersionsReplaced) {
             return true;
         }
         let of = stream.and_then(|stream| self.orders.streams.get(&stream));
@@ -295,7 +65,7 @@ impl Device {
             (Some((theirs, epoch)), Some(stream)) if theirs == stream => match (epoch == open, old.orderless)
             {
                 (true, orderless) => !orderless || independent,
-                (false, orderless) => !orderless && open - epoch < self.config.order.fuse_epochs,
+                (false, orderless) => !orderless && open - epoch < cx.config.order.fuse_epochs,
             },
             (Some(_), Some(_)) => false,
         }
@@ -310,7 +80,7 @@ impl Device {
     }
 
     /// The version that was just written over another one in place takes over or takes a place in an epoch.
-    pub(crate) fn replace_member(&mut self, slot: u32, stream: Option<StreamId>) {
+    pub(super) fn replace_member(&mut self, cx: &mut Cx, slot: u32, stream: Option<StreamId>) {
         let old = self.buffer.slot(slot).member;
         match (old, stream) {
             (None, None) => {}
@@ -320,36 +90,36 @@ impl Device {
                 self.buffer.unhold(slot);
                 // Somebody waits for its epoch, which cannot be complete without it.
                 if self.orders.streams[&id].wanted >= epoch {
-                    self.place(slot, true);
+                    self.place(cx, slot, true);
                 }
             }
-            (None, Some(stream)) => self.join(slot, stream),
+            (None, Some(stream)) => self.join(cx, slot, stream),
             (Some((_, epoch)), Some(stream)) => {
                 self.buffer.slot_mut(slot).orderless = false;
                 let open = self.orders.streams.get(&stream).map_or(1, |stream| stream.open);
-                if epoch == open || self.has_planted(PlantedBug::VersionsReplaced) {
-                    self.hold_back(slot);
+                if epoch == open || cx.has_planted(PlantedBug::VersionsReplaced) {
+                    self.hold_back(cx, slot);
                     return;
                 }
                 let of = self.orders.streams.entry(stream).or_default();
                 let earlier = of.epoch(epoch);
                 earlier.left -= 1;
                 earlier.fused_to = earlier.fused_to.max(open);
-                self.metrics.epochs_fused += 1;
-                self.join(slot, stream);
+                cx.metrics.epochs_fused += 1;
+                self.join(cx, slot, stream);
             }
         }
     }
 
     /// A version joins the open epoch of its stream.
-    pub(crate) fn join(&mut self, slot: u32, id: StreamId) {
+    pub(super) fn join(&mut self, cx: &mut Cx, slot: u32, id: StreamId) {
         let seq = self.buffer.slot(slot).seq;
         let epoch = self.add_member(id, seq);
         self.orders.streams.entry(id).or_default().epoch(epoch).slots.push(slot);
         let version = self.buffer.slot_mut(slot);
         (version.member, version.orderless) = (Some((id, epoch)), false);
-        self.metrics.ordered_units += 1;
-        self.hold_back(slot);
+        cx.metrics.ordered_units += 1;
+        self.hold_back(cx, slot);
     }
 
     fn add_member(&mut self, id: StreamId, seq: u64) -> u32 {
@@ -367,85 +137,85 @@ impl Device {
     }
 
     /// In-order write-back: a version whose turn has not come is held back.
-    fn hold_back(&mut self, slot: u32) {
+    fn hold_back(&mut self, cx: &mut Cx, slot: u32) {
         let version = self.buffer.slot(slot);
         let Some((id, epoch)) = version.member else { return };
         let waits = self.orders.policy == PersistPolicy::InOrderWriteBack
             && version.state == SlotState::Dirty
             && epoch > self.orders.streams[&id].base();
-        if waits && !self.has_planted(PlantedBug::BarrierIgnored) {
+        if waits && !cx.has_planted(PlantedBug::BarrierIgnored) {
             self.buffer.hold(slot);
         }
     }
 
     /// What the out-of-band area of a version says about its epoch.
-    pub(crate) fn member_of(&self, slot: u32) -> Option<Member> {
+    pub(super) fn member_of(&self, cx: &Cx, slot: u32) -> Option<Member> {
         let version = self.buffer.slot(slot);
         let (stream, epoch) = version.member?;
         if self.orders.policy == PersistPolicy::InOrderWriteBack {
             return None;
         }
-        Some(Member { orderless: version.orderless, ..self.member_at(stream, epoch) })
+        Some(Member { orderless: version.orderless, ..self.member_at(cx, stream, epoch) })
     }
 
-    fn member_at(&self, id: StreamId, epoch: u32) -> Member {
+    fn member_at(&self, cx: &Cx, id: StreamId, epoch: u32) -> Member {
         let stream = &self.orders.streams[&id];
         let base = stream.base();
         let previous = epoch.checked_sub(base).map_or(0, |at| stream.epochs[at as usize].previous);
-        let previous = if self.has_planted(PlantedBug::MembersUncounted) { 0 } else { previous };
+        let previous = if cx.has_planted(PlantedBug::MembersUncounted) { 0 } else { previous };
         let distance = epoch - (base - 1).min(epoch);
         let distance = u8::try_from(distance).unwrap_or(UNKNOWN_DISTANCE);
         Member { stream: id, epoch, previous, distance, orderless: false }
     }
 
     /// A deallocation joins the open epoch of its stream; recovery counts its record.
-    pub(crate) fn join_trim(&mut self, id: StreamId, seq: u64) -> Option<Member> {
+    pub(super) fn join_trim(&mut self, cx: &mut Cx, id: StreamId, seq: u64) -> Option<Member> {
         let epoch = self.add_member(id, seq);
         self.orders.streams.entry(id).or_default().epoch(epoch).trims.push(seq);
-        (self.orders.policy == PersistPolicy::InOrderRecovery).then(|| self.member_at(id, epoch))
+        (self.orders.policy == PersistPolicy::InOrderRecovery).then(|| self.member_at(cx, id, epoch))
     }
 
     /// Whether all epochs before the open one are stable, so that a deallocation may join it; otherwise they are hastened.
-    pub(crate) fn may_trim(&mut self, now: Instant, id: StreamId, effects: &mut Vec<Effect>) -> bool {
+    pub(super) fn may_trim(&mut self, cx: &mut Cx, id: StreamId) -> bool {
         let stream = self.orders.streams.entry(id).or_default();
         if stream.together(stream.open - 1) == stream.open {
-            self.close_epoch(id);
+            self.close_epoch(cx, id);
         }
         let stream = &self.orders.streams[&id];
         let (open, waits) = (stream.open, stream.epochs.len() > 1);
-        if waits && !self.has_planted(PlantedBug::BarrierIgnored) {
-            let hastened = self.demand(id, open);
-            self.release_pages(now, effects);
-            self.demand_wordlines_of(now, &hastened, effects);
-            self.settle(now, id, effects);
+        if waits && !cx.has_planted(PlantedBug::BarrierIgnored) {
+            let hastened = self.demand(cx, id, open);
+            self.release_pages(cx);
+            self.demand_wordlines_of(cx, &hastened);
+            self.settle(cx, id);
         }
-        self.orders.streams[&id].epochs.len() == 1 || self.has_planted(PlantedBug::BarrierIgnored)
+        self.orders.streams[&id].epochs.len() == 1 || cx.has_planted(PlantedBug::BarrierIgnored)
     }
 
     /// A command of a stream is in: if it is a barrier, the epoch ends.
-    pub(crate) fn end_of_command(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
-        let Some(id) = self.stream_of(at) else { return };
-        if self.commands.get(at).command.order == Some(Order::Barrier) {
-            self.close_epoch(id);
+    pub(super) fn end_of_command(&mut self, cx: &mut Cx, at: u32) {
+        let Some(id) = cx.stream_of(at) else { return };
+        if cx.front.commands.get(at).command.order == Some(Order::Barrier) {
+            self.close_epoch(cx, id);
         }
-        self.settle(now, id, effects);
+        self.settle(cx, id);
     }
 
     /// Accepts a barrier of no length.
-    pub(crate) fn accept_barrier(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
-        self.accept(at, effects);
-        self.metrics.barriers += 1;
-        if let Some(id) = self.stream_of(at) {
-            self.close_epoch(id);
-            self.settle(now, id, effects);
+    pub(super) fn accept_barrier(&mut self, cx: &mut Cx, at: u32) {
+        cx.accept(at);
+        cx.metrics.barriers += 1;
+        if let Some(id) = cx.stream_of(at) {
+            self.close_epoch(cx, id);
+            self.settle(cx, id);
         }
-        self.part_done(at, effects);
+        cx.part_done(at);
     }
 
-    fn close_epoch(&mut self, id: StreamId) {
+    fn close_epoch(&mut self, cx: &mut Cx, id: StreamId) {
         let stream = self.orders.streams.entry(id).or_default();
         if stream.close() {
-            self.metrics.epochs += 1;
+            cx.metrics.epochs += 1;
             if stream.open - stream.checkpointed >= EPOCHS_MAX {
                 self.log.want_checkpoint();
             }
@@ -454,15 +224,15 @@ impl Device {
 
     /// Ends the open epoch of every stream, which only strengthens what is promised: a transaction is complete with it,
     /// and a checkpoint need not wait for a host that is done.
-    pub(crate) fn close_epochs(&mut self) {
+    pub(super) fn close_epochs(&mut self, cx: &mut Cx) {
         for id in self.orders.streams.keys().copied().collect::<Vec<_>>() {
-            self.close_epoch(id);
+            self.close_epoch(cx, id);
         }
     }
 
     /// Somebody waits for the epochs of a stream before `epoch`: what of them may be written is written first. Returns their
     /// versions that are not on the medium.
-    fn demand(&mut self, id: StreamId, epoch: u32) -> Vec<u32> {
+    fn demand(&mut self, cx: &mut Cx, id: StreamId, epoch: u32) -> Vec<u32> {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return Vec::new() };
         stream.wanted = stream.wanted.max(epoch - 1);
         let stream = &self.orders.streams[&id];
@@ -479,30 +249,30 @@ impl Device {
         let mut slots: Vec<u32> = slots.filter(|slot| member(slot) && waits(slot)).collect();
         slots.sort_unstable_by_key(|slot| (self.buffer.slot(*slot).seq, self.buffer.slot(*slot).lpn));
         slots.dedup();
-        slots.iter().for_each(|slot| self.hasten(*slot));
+        slots.iter().for_each(|slot| self.hasten(cx, *slot));
         slots
     }
 
     /// What the version in a slot depends on becomes urgent, itself not. A transaction is complete with its whole epoch.
-    pub(crate) fn demand_closure(&mut self, slot: u32) -> Vec<u32> {
+    pub(super) fn demand_closure(&mut self, cx: &mut Cx, slot: u32) -> Vec<u32> {
         let version = self.buffer.slot(slot);
         let Some((id, epoch)) = version.member.filter(|_| !version.orderless) else { return Vec::new() };
         let stream = self.orders.streams.get_mut(&id).expect("a member has a stream");
         stream.wanted = stream.wanted.max(epoch);
         if self.orders.policy != PersistPolicy::Transactional {
-            return self.demand(id, epoch);
+            return self.demand(cx, id, epoch);
         }
         let last = stream.together(epoch);
         if last == stream.open {
-            self.close_epoch(id);
+            self.close_epoch(cx, id);
         }
-        self.demand(id, last + 1)
+        self.demand(cx, id, last + 1)
     }
 
     /// Somebody waits for everything.
-    pub(crate) fn demand_all(&mut self) {
+    pub(super) fn demand_all(&mut self, cx: &mut Cx) {
         if self.orders.policy == PersistPolicy::Transactional {
-            self.close_epochs();
+            self.close_epochs(cx);
         }
         for stream in self.orders.streams.values_mut() {
             stream.wanted = stream.open;
@@ -513,28 +283,28 @@ impl Device {
     }
 
     /// Ends all epochs and hastens what they lack, so that what they keep of the medium becomes free.
-    pub(crate) fn complete_epochs(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        self.close_epochs();
+    pub(super) fn complete_epochs(&mut self, cx: &mut Cx) {
+        self.close_epochs(cx);
         let mut hastened = Vec::new();
         for (id, open) in
             self.orders.streams.iter().map(|(id, stream)| (*id, stream.open)).collect::<Vec<_>>()
         {
-            hastened.extend(self.demand(id, open));
+            hastened.extend(self.demand(cx, id, open));
         }
-        self.release_pages(now, effects);
-        self.demand_wordlines_of(now, &hastened, effects);
-        self.settle_all(now, effects);
+        self.release_pages(cx);
+        self.demand_wordlines_of(cx, &hastened);
+        self.settle_all(cx);
     }
 
     /// Lets all streams go on as far as they can.
-    pub(crate) fn settle_all(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    pub(super) fn settle_all(&mut self, cx: &mut Cx) {
         for id in self.orders.streams.keys().copied().collect::<Vec<_>>() {
-            self.settle(now, id, effects);
+            self.settle(cx, id);
         }
     }
 
     /// Whether recovery may still discard the version in a slot once it is on the medium.
-    pub(crate) fn is_unstable(&self, slot: u32) -> bool {
+    pub(super) fn is_unstable(&self, cx: &Cx, slot: u32) -> bool {
         let version = self.buffer.slot(slot);
         let Some((id, epoch)) = version.member.filter(|_| !version.orderless) else { return false };
         let stream = &self.orders.streams[&id];
@@ -542,28 +312,28 @@ impl Device {
             PersistPolicy::None | PersistPolicy::InOrderWriteBack => false,
             PersistPolicy::Transactional => epoch > stream.recorded,
             PersistPolicy::InOrderRecovery => {
-                epoch > stream.base() && !self.has_planted(PlantedBug::EarlyStable)
+                epoch > stream.base() && !cx.has_planted(PlantedBug::EarlyStable)
             }
         }
     }
 
     /// The version in a slot is on the medium at `ppa` and not stable.
-    pub(crate) fn keep(&mut self, slot: u32, ppa: Ppa) {
+    pub(super) fn keep(&mut self, slot: u32, ppa: Ppa) {
         self.buffer.programmed(slot, ppa);
         self.orders.kept.insert(ppa, Kept::Slot(slot));
     }
 
     /// A member of an epoch is on the medium; the caller settles the stream.
-    pub(crate) fn member_durable(&mut self, (id, epoch): (StreamId, u32)) {
+    pub(super) fn member_durable(&mut self, (id, epoch): (StreamId, u32)) {
         let stream = self.orders.streams.get_mut(&id).expect("a member has a stream");
         stream.epoch(epoch).left -= 1;
     }
 
     /// Goes on with a stream: epochs that are complete become stable, and what waits for them.
-    pub(crate) fn settle(&mut self, now: Instant, id: StreamId, effects: &mut Vec<Effect>) {
+    pub(super) fn settle(&mut self, cx: &mut Cx, id: StreamId) {
         let transactional = self.orders.policy == PersistPolicy::Transactional;
         if transactional {
-            self.record_ready(id);
+            self.record_ready(cx, id);
         }
         while let Some(stream) = self.orders.streams.get_mut(&id).filter(|stream| stream.epochs.len() > 1) {
             let number = stream.base();
@@ -578,52 +348,52 @@ impl Device {
             self.orders.counted -= epoch.counted.len();
             for ppa in epoch.counted {
                 self.orders.kept.remove(&ppa);
-                self.invalidate(ppa);
+                self.invalidate(cx, ppa);
             }
             if transactional {
-                self.stabilise(&epoch.slots, id, number, effects);
+                self.stabilise(cx, &epoch.slots, id, number);
                 continue;
             }
             let stream = &self.orders.streams[&id];
             let (next, wanted) = (number + 1, stream.wanted);
             let slots = stream.epochs[0].slots.clone();
-            self.stabilise(&slots, id, next, effects);
+            self.stabilise(cx, &slots, id, next);
             for slot in slots {
                 let version = self.buffer.slot(slot);
                 if version.state == SlotState::Held && version.member == Some((id, next)) {
                     self.buffer.unhold(slot);
                     if wanted > next || (wanted == next && self.is_awaited(slot)) {
-                        self.place(slot, true);
+                        self.place(cx, slot, true);
                     }
                 }
             }
         }
-        self.release_pages(now, effects);
-        self.pump_log(now, effects);
-        self.check_flushes(effects);
+        self.release_pages(cx);
+        self.pump_log(cx);
+        self.check_flushes(cx);
     }
 
     /// Makes stable what is on the medium of an epoch.
-    fn stabilise(&mut self, slots: &[u32], id: StreamId, epoch: u32, effects: &mut Vec<Effect>) {
+    fn stabilise(&mut self, cx: &mut Cx, slots: &[u32], id: StreamId, epoch: u32) {
         for &slot in slots {
             let version = self.buffer.slot(slot);
             if let SlotState::Programmed(ppa) = version.state
                 && version.member == Some((id, epoch))
             {
                 self.orders.kept.remove(&ppa);
-                self.unit_stable(slot, ppa, true, effects);
+                self.unit_stable(cx, slot, ppa, true);
             }
         }
     }
 
     /// Transactional: a record says which epochs are complete.
-    fn record_ready(&mut self, id: StreamId) {
+    fn record_ready(&mut self, cx: &mut Cx, id: StreamId) {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return };
         let ready = stream.ready();
         if ready > stream.recording {
             stream.recording = ready;
             self.log.add_complete(id, ready);
-            self.metrics.order_records += 1;
+            cx.metrics.order_records += 1;
         }
         let crowded = self.orders.kept.len() as u64 * 8 >= u64::from(self.buffer.capacity());
         if stream.recording > stream.recorded && (crowded || stream.wanted > stream.recorded) {
@@ -632,7 +402,7 @@ impl Device {
     }
 
     /// These records are durable: all epochs of a stream up to one are complete.
-    pub(crate) fn records_durable(&mut self, recorded: &[(StreamId, u32)]) {
+    pub(super) fn records_durable(&mut self, recorded: &[(StreamId, u32)]) {
         for (id, epoch) in recorded {
             if let Some(stream) = self.orders.streams.get_mut(id) {
                 stream.recorded = stream.recorded.max(*epoch);
@@ -641,7 +411,7 @@ impl Device {
     }
 
     /// The log went on: deallocations that are durable count, and streams go on.
-    pub(crate) fn orders_advanced(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    pub(super) fn orders_advanced(&mut self, cx: &mut Cx) {
         let durable = self.log.durable_trims();
         for stream in self.orders.streams.values_mut() {
             for epoch in &mut stream.epochs {
@@ -650,11 +420,11 @@ impl Device {
                 epoch.left -= (before - epoch.trims.len()) as u32;
             }
         }
-        self.settle_all(now, effects);
+        self.settle_all(cx);
     }
 
     /// A checkpoint is about to be made: it says which epochs are complete.
-    pub(crate) fn note_complete_epochs(&mut self) {
+    pub(super) fn note_complete_epochs(&mut self) {
         let counts = self.orders.counts();
         for stream in self.orders.streams.values_mut() {
             stream.checkpointed = stream.open;
@@ -665,25 +435,22 @@ impl Device {
     }
 
     /// Blocks that hold members of which recovery after a checkpoint must know: it may not vouch for them.
-    pub(crate) fn blocks_with_members(&self, horizon: u64) -> Vec<BlockId> {
-        if self.orders.streams.is_empty() || self.has_planted(PlantedBug::MembersVouched) {
+    pub(super) fn blocks_with_members(&self, cx: &Cx, horizon: u64) -> Vec<BlockId> {
+        if self.orders.streams.is_empty() || cx.has_planted(PlantedBug::MembersVouched) {
             return Vec::new();
         }
-        let has = |block: &BlockId| self.media.members(*block).any(|(_, seq)| seq > horizon);
-        self.space.blocks.ids().filter(has).collect()
+        let has = |block: &BlockId| cx.flash.media.members(*block).any(|(_, seq)| seq > horizon);
+        cx.flash.blocks.ids().filter(has).collect()
     }
 
     /// Whether a block about to be erased may hold the last copy of a member of a complete epoch of which no record says
     /// so. Then one is made; the caller waits for the log.
-    pub(crate) fn needs_record(&mut self, block: BlockId) -> bool {
-        if !self.orders.counts()
-            || !self.keeps_metadata()
-            || self.has_planted(PlantedBug::WatermarkUnrecorded)
-        {
+    pub(super) fn needs_record(&mut self, cx: &mut Cx, block: BlockId) -> bool {
+        if !self.orders.counts() || !cx.keeps_metadata() || cx.has_planted(PlantedBug::WatermarkUnrecorded) {
             return false;
         }
         let since = self.orders.since;
-        let members = self.media.members(block).filter(|(_, seq)| *seq > since);
+        let members = cx.flash.media.members(block).filter(|(_, seq)| *seq > since);
         let mut streams: Vec<StreamId> = members
             .filter(|(member, _)| {
                 let stream = self.orders.streams.get(&member.stream);
@@ -699,19 +466,19 @@ impl Device {
             if complete > stream.recording {
                 stream.recording = complete;
                 self.log.add_complete(*id, complete);
-                self.metrics.order_records += 1;
+                cx.metrics.order_records += 1;
             }
         }
         !streams.is_empty()
     }
 
     /// Whether a unit that nobody needs any more must stay, because recovery counts it; it is kept then.
-    pub(crate) fn keep_for_count(&mut self, ppa: Ppa) -> bool {
-        if !self.orders.counts() || self.has_planted(PlantedBug::SupersededForgotten) {
+    pub(super) fn keep_for_count(&mut self, cx: &mut Cx, ppa: Ppa) -> bool {
+        if !self.orders.counts() || cx.has_planted(PlantedBug::SupersededForgotten) {
             return false;
         }
-        let Some(member) = self.media.member(ppa) else { return false };
-        let new = self.media.oob(ppa).is_some_and(|(_, seq)| seq > self.orders.since);
+        let Some(member) = cx.flash.media.member(ppa) else { return false };
+        let new = cx.flash.media.oob(ppa).is_some_and(|(_, seq)| seq > self.orders.since);
         let Some(stream) = self.orders.streams.get_mut(&member.stream).filter(|_| new) else { return false };
         let counts = member.epoch >= stream.base();
         if counts {
@@ -723,7 +490,7 @@ impl Device {
     }
 
     /// Collection has copied a unit that is kept; false if it is not kept any more.
-    pub(crate) fn move_kept(&mut self, source: Ppa, copy: Ppa) -> bool {
+    pub(super) fn move_kept(&mut self, source: Ppa, copy: Ppa) -> bool {
         let Some(kept) = self.orders.kept.remove(&source) else { return false };
         self.orders.kept.insert(copy, kept);
         match kept {
@@ -739,12 +506,12 @@ impl Device {
     }
 
     /// The version in a slot is lost too, or an orderless one took its place.
-    pub(crate) fn forget_stuck(&mut self, slot: u32) {
+    pub(super) fn forget_stuck(&mut self, slot: u32) {
         self.orders.stuck -= u32::from(std::mem::take(&mut self.buffer.slot_mut(slot).stuck));
     }
 
     /// A member was lost: nothing of later epochs of its stream ever becomes stable, and who waits for it is told.
-    pub(crate) fn fail_stream(&mut self, (id, epoch): (StreamId, u32), effects: &mut Vec<Effect>) {
+    pub(super) fn fail_stream(&mut self, cx: &mut Cx, (id, epoch): (StreamId, u32)) {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return };
         stream.failed = true;
         // A transaction fails as a whole, and with it what counts together with it.
@@ -762,7 +529,7 @@ impl Device {
             if version.state == SlotState::Free || !held || version.orderless || version.stuck {
                 continue;
             }
-            self.stop_waiting(slot, Some(DeviceError::StreamFailed(id)), effects);
+            self.stop_waiting(cx, slot, Some(DeviceError::StreamFailed(id)));
             self.buffer.slot_mut(slot).stuck = true;
             self.orders.stuck += 1;
         }

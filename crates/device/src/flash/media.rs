@@ -14,76 +14,20 @@
 //! Where an [`Overflow`] is attached instead, contents are in memory up to a bound, and what comes then goes there; it holds
 //! nothing that outlives the process.
 //!
-//! Deliberately absent: time. The operation's begin and end are moments of [`crate::nand`].
+//! Deliberately absent: time. The operation's begin and end are moments of [`super::machine`].
 
+use super::oob::{Owner, UnitImage};
+use super::store::{
+    BlockHealth, Overflow, PageImage, SaveArea, Saved, SharedStore, Store, StoreError, Stored,
+};
 use crate::config::DeviceConfig;
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::index::Idx;
 use flashweir_core::random::mix;
-use flashweir_core::{Lpn, Payload, Ppa};
+use flashweir_core::{Payload, Ppa};
 use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::{Member, TrimRecord};
-use std::fmt;
+use flashweir_ftl::recovery::Member;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Whose content a physical unit holds, as its out-of-band area says (`specs/device-metadata.md`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// Filler of a page that was not full.
-    Pad,
-    /// A logical page.
-    Lpn(Lpn),
-    /// A page of the device's own metadata.
-    Meta,
-}
-
-const META: u64 = 3 << 62;
-const LPN: u64 = 1 << 62;
-
-impl Owner {
-    #[inline]
-    fn pack(self) -> u64 {
-        match self {
-            Self::Pad => 0,
-            Self::Lpn(lpn) => LPN | lpn.0,
-            Self::Meta => META,
-        }
-    }
-
-    #[inline]
-    fn unpack(word: u64) -> Self {
-        match word >> 62 {
-            0 => Self::Pad,
-            1 => Self::Lpn(Lpn(word & (LPN - 1))),
-            _ => Self::Meta,
-        }
-    }
-}
-
-/// One unit to be programmed.
-#[derive(Clone, Debug)]
-pub struct UnitImage {
-    /// Whose content it is.
-    pub owner: Owner,
-    /// Sequence number of the version.
-    pub seq: u64,
-    /// Its place in the order of a stream, if it has one.
-    pub member: Option<Member>,
-    /// The content; ignored where contents are not tracked.
-    pub payload: Payload,
-}
-
-impl UnitImage {
-    /// For a medium that does not keep contents.
-    pub fn without_content(owner: Owner, seq: u64) -> Self {
-        Self { owner, seq, member: None, payload: Payload::Zero }
-    }
-
-    /// Filler.
-    pub(crate) fn pad() -> Self {
-        Self::without_content(Owner::Pad, 0)
-    }
-}
 
 /// How an operation stood when the power went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,110 +102,6 @@ fn own_bytes(payload: &Payload) -> u64 {
 struct Wear {
     erases: u32,
     bad: bool,
-}
-
-/// What the capacitor saved at the last cut.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct SaveArea {
-    /// Dirty units: page, sequence number, content.
-    pub units: Vec<(Lpn, u64, Payload)>,
-    /// Deallocations that were not in the log.
-    pub trims: Vec<TrimRecord>,
-}
-
-/// What the capacitor has to protect from now on.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Saved {
-    /// A version in the buffer: page, sequence number, content.
-    Unit(Lpn, u64, Payload),
-    /// A deallocation that is not in the log yet.
-    Trim(TrimRecord),
-}
-
-/// A page as a [`Store`] gets it.
-#[derive(Clone, Copy, Debug)]
-pub struct PageImage<'a> {
-    /// Where it is.
-    pub at: PageAddr,
-    /// Erases that its block had seen.
-    pub erases: u32,
-    /// Number of the block's opening.
-    pub opened: u64,
-    /// As many units as a page holds.
-    pub units: &'a [UnitImage],
-}
-
-/// What is known of a block apart from its pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockHealth {
-    /// Erases that it has seen, interrupted ones included.
-    pub erases: u32,
-    /// It takes no more data.
-    pub bad: bool,
-    /// Its last erase was interrupted.
-    pub erase_torn: bool,
-}
-
-/// Why a store could not keep something.
-#[derive(Debug)]
-pub struct StoreError {
-    /// What was being done, with the file's name.
-    pub what: String,
-    /// What the host's system said.
-    pub error: std::io::Error,
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.error)
-    }
-}
-impl std::error::Error for StoreError {}
-
-/// What a store answers.
-pub type Stored<T = ()> = Result<T, StoreError>;
-
-/// Where a medium lives outside of this process. Each method is one change of the medium; when it has returned, the
-/// change outlives the process, and when the process ends inside, the change has happened, has not, or has left what
-/// an interrupted operation of the medium may leave. Changes outlive it in the order of the calls.
-pub trait Store: fmt::Debug + Send {
-    /// A page was programmed. Its block is programmed in order.
-    fn program(&mut self, page: &PageImage<'_>) -> Stored;
-
-    /// A program left page `at` unreadable, and the pages from `lost_from` on with it.
-    fn spoil(&mut self, at: PageAddr, erases: u32, opened: u64, lost_from: u32) -> Stored;
-
-    /// All pages of a block are gone; `health.erases` counts the erase.
-    fn erase(&mut self, block: BlockId, health: BlockHealth) -> Stored;
-
-    /// A block was marked bad.
-    fn mark(&mut self, block: BlockId, health: BlockHealth) -> Stored;
-
-    /// Content of unit `unit` of a page that was programmed when its block had seen `erases` erases; `None` if it
-    /// cannot be read or fails its checksum.
-    fn read(&mut self, at: PageAddr, unit: u32, erases: u32) -> Option<Payload>;
-
-    /// The capacitor protects these as well; says whether it is time for [`Self::begin_journal`].
-    fn journal(&mut self, entries: &[Saved]) -> Stored<bool>;
-
-    /// From now on the capacitor protects this and nothing older.
-    fn begin_journal(&mut self, area: &SaveArea) -> Stored;
-}
-
-/// A store that several clones of a medium share: the one from before a cut, and the one after.
-pub type SharedStore = Arc<Mutex<dyn Store>>;
-
-/// Where contents are for which there is no memory. The content of a physical unit has one place; nothing is read that was not
-/// written, and nothing that was released.
-pub trait Overflow: fmt::Debug + Send {
-    /// Keeps the content of a unit.
-    fn write(&mut self, at: Ppa, bytes: &[u8]) -> Stored;
-
-    /// Reads it back, as long as it was.
-    fn read(&mut self, at: Ppa, bytes: &mut [u8]) -> Stored;
-
-    /// Nobody will ask for the contents of these units.
-    fn release(&mut self, first: Ppa, count: u64);
 }
 
 /// A bound for contents in memory, and what takes the others. Clones of a medium share the overflow, and only one of them may be

@@ -1,45 +1,47 @@
 //! What a device that does not go on waits for, for people.
 
-use crate::device::{Active, Device};
-use crate::nand::Frontier;
+use super::ftl::{Cx, PageFtl};
+use crate::flash::{Frontier, Placer};
+use crate::front::Active;
 use flashweir_core::Op;
 
-impl Device {
+impl PageFtl {
     /// Who waits for whom: a line for each command, stream and plane.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe_waits(&self, cx: &Cx) -> String {
         let mut text = format!(
             "{} commands, {} waiting, {} flushes, buffer {} used {} dirty, {} pages queued, read-only {}\n",
-            self.commands.len(),
-            self.admission.len(),
+            cx.front.commands.len(),
+            cx.front.admission.len(),
             self.flushes.len(),
             self.buffer.used(),
             self.buffer.dirty(),
             self.space.queued_pages,
-            self.read_only,
+            cx.front.read_only,
         );
-        text += &self.commands.iter().map(|(at, active)| self.waits_for(at, active)).collect::<String>();
+        text +=
+            &cx.front.commands.iter().map(|(at, active)| self.waits_for(cx, at, active)).collect::<String>();
         text += &self.orders.describe();
-        for plane in 0..self.geometry.planes() {
+        for plane in 0..cx.geometry.planes() {
             let id = flashweir_ftl::PlaneId(plane);
             let c = &self.collections[plane as usize];
             text += &format!(
                 "plane {plane}: free {} valid {} {c:?} user waits {} gc waits {} offer {:?}\n",
-                self.space.blocks.free_count(id),
-                self.space
+                cx.flash.blocks.free_count(id),
+                cx.flash
                     .blocks
                     .of_plane(id)
-                    .map(|b| self.space.blocks.valid(flashweir_ftl::BlockId(b)))
+                    .map(|b| cx.flash.blocks.valid(flashweir_ftl::BlockId(b)))
                     .sum::<u32>(),
-                self.nand.has_waiting_program(id, Frontier::User),
-                self.nand.has_waiting_program(id, Frontier::Gc),
-                crate::nand::Binder::offer(&self.space, id, Frontier::User)
+                cx.flash.machine.has_waiting_program(id, Frontier::User),
+                cx.flash.machine.has_waiting_program(id, Frontier::Gc),
+                self.space.offer(&cx.flash.blocks, id, Frontier::User)
             );
         }
         text
     }
 
     /// What a command waits for.
-    fn waits_for(&self, at: u32, active: &Active) -> String {
+    fn waits_for(&self, cx: &Cx, at: u32, active: &Active) -> String {
         let command = &active.command;
         let verb = match command.op {
             Op::Read { .. } => "read",
@@ -49,9 +51,9 @@ impl Device {
             Op::Trim { .. } | Op::WriteZeroes { .. } => "deallocation",
             _ => "barrier",
         };
-        let arrivals = command.stream.and_then(|stream| self.orders.arrivals.get(&stream));
+        let arrivals = command.stream.and_then(|stream| cx.front.arrivals.get(&stream));
         let pending = self.flushes.iter().find(|flush| flush.command == at);
-        let place = self.admission.iter().position(|other| *other == at);
+        let place = cx.front.admission.iter().position(|other| *other == at);
         let state = if let Some(earlier) = arrivals.and_then(|arrivals| arrivals.waits_for(at)) {
             earlier
         } else if let Some(flush) = pending {

@@ -7,38 +7,22 @@
 //! What it selects: of each page in its ranges the newest version; of each of its tags every version that carries it,
 //! also by union; and the volatile deallocations of these pages and tags, because a deallocation supersedes like a write.
 //!
-//! What a selected version of a stream depends on is made durable first ([`crate::order`]).
+//! What a selected version of a stream depends on is made durable first ([`super::order`]).
 //!
 //! Deliberately absent: closures over atomic groups, as this device has none.
 
-use crate::buffer::{Slot, SlotState, Superseded};
+use super::buffer::{Slot, SlotState, Superseded};
+use super::ftl::{Cx, PageFtl};
+use super::pending::{PendingFlush, VolatileTrim};
+use super::tags::Owners;
 use crate::config::RangeFlushSupport;
-use crate::device::{Device, Effect, PendingFlush};
+use crate::flash::trace::Traced;
 use crate::front::Span;
 use crate::planted::PlantedBug;
-use crate::tags::Owners;
-use crate::trace::Traced;
 use flashweir_core::command::{RangeFlush, Tag};
-use flashweir_core::{DeviceError, Instant, Lpn, Op};
+use flashweir_core::{DeviceError, Lpn, Op};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
-
-/// A deallocation whose record is not durable, and what owns it: its own tags, and those of versions that it dropped.
-#[derive(Clone, Debug)]
-pub(crate) struct VolatileTrim {
-    pub(crate) record: TrimRecord,
-    pub(crate) owners: Owners,
-}
-
-impl VolatileTrim {
-    fn first(&self) -> u64 {
-        self.record.lpn.0
-    }
-
-    fn end(&self) -> u64 {
-        self.first() + self.record.count
-    }
-}
 
 /// What a range flush selects, in mapping units.
 struct Selector<'a> {
@@ -63,66 +47,71 @@ impl Selector<'_> {
     }
 }
 
-impl Device {
+impl PageFtl {
     /// Accepts a range flush: what it selects becomes urgent.
-    pub(crate) fn accept_range_flush(&mut self, now: Instant, at: u32, effects: &mut Vec<Effect>) {
-        let Op::RFlush(flush) = &self.commands.get(at).command.op else { unreachable!("a range flush") };
+    pub(super) fn accept_range_flush(&mut self, cx: &mut Cx, at: u32) {
+        let Op::RFlush(flush) = &cx.front.commands.get(at).command.op else { unreachable!("a range flush") };
         let flush = flush.clone();
-        let selector = Selector { units: self.units_of(&flush), tags: &flush.tags };
+        let selector = Selector { units: self.units_of(cx, &flush), tags: &flush.tags };
         let mut targets = self.selected(&selector);
-        self.metrics.range_flushes += 1;
-        self.metrics.range_units_asked += targets.len() as u64;
-        if self.config.buffer.range_flush == RangeFlushSupport::Whole {
-            self.metrics.range_units_closure += u64::from(self.buffer.used());
-            self.accept_flush(now, at, effects);
+        cx.metrics.range_flushes += 1;
+        cx.metrics.range_units_asked += targets.len() as u64;
+        if cx.config.buffer.range_flush == RangeFlushSupport::Whole {
+            cx.metrics.range_units_closure += u64::from(self.buffer.used());
+            self.accept_flush(cx, at);
             return;
         }
-        self.accept(at, effects);
+        cx.accept(at);
         // Of a stream that lost a member, what came after it is never durable.
         let stuck = targets.iter().map(|slot| self.buffer.slot(*slot)).find(|version| version.stuck);
         if let Some((stream, _)) = stuck.and_then(|version| version.member) {
-            self.commands.get_mut(at).error = Some(DeviceError::StreamFailed(stream));
+            cx.front.commands.get_mut(at).error = Some(DeviceError::StreamFailed(stream));
         }
         targets.retain(|slot| !self.buffer.slot(*slot).stuck);
-        self.report_lost(at, |unit, owners| selector.has(unit) || owners.match_any(selector.tags));
-        if self.is_protected() {
+        self.report_lost(cx, at, |unit, owners| selector.has(unit) || owners.match_any(selector.tags));
+        if cx.is_protected() {
             // All is safe already; what was asked for goes first when there is something to write.
-            self.metrics.range_units_closure += targets.len() as u64;
+            cx.metrics.range_units_closure += targets.len() as u64;
             targets.iter().for_each(|slot| self.buffer.hurry(*slot));
-            self.part_done(at, effects);
+            cx.part_done(at);
             return;
         }
-        let trims_upto = self.volatile_trim(&selector);
+        let trims_upto = self.volatile_trim(cx, &selector);
         let units_left = targets.len() as u32;
-        let waits = (units_left > 0 || trims_upto > 0) && !self.has_planted(PlantedBug::EarlyRangeFlush);
+        let waits = (units_left > 0 || trims_upto > 0) && !cx.has_planted(PlantedBug::EarlyRangeFlush);
         if waits {
-            self.nand.trace.record(|| Traced::Waits { command: at, units: units_left, log: trims_upto > 0 });
+            cx.trace().record(|| Traced::Waits { command: at, units: units_left, log: trims_upto > 0 });
             targets.iter().for_each(|slot| self.buffer.wait(*slot, at));
             self.flushes.push(PendingFlush { command: at, upto: 0, units_left, trims_upto });
         }
         let mut closure = targets.clone();
         for slot in targets {
-            closure.extend(self.demand_closure(slot));
-            self.hasten(slot);
+            closure.extend(self.demand_closure(cx, slot));
+            self.hasten(cx, slot);
         }
         closure.sort_unstable();
         closure.dedup();
-        self.metrics.range_units_closure += closure.len() as u64;
-        self.release_pages(now, effects);
-        self.demand_wordlines_of(now, &closure, effects);
-        self.settle_all(now, effects);
+        cx.metrics.range_units_closure += closure.len() as u64;
+        self.release_pages(cx);
+        self.demand_wordlines_of(cx, &closure);
+        self.settle_all(cx);
         if trims_upto > 0 {
             self.log.want();
-            self.pump_log(now, effects);
+            self.pump_log(cx);
         }
         if !waits {
-            self.part_done(at, effects);
+            cx.part_done(at);
         }
     }
 
+    /// The range flush of a command that waits.
+    pub(super) fn range_flush(&mut self, command: u32) -> &mut PendingFlush {
+        self.flushes.iter_mut().find(|flush| flush.command == command).expect("a range flush waits")
+    }
+
     /// The units that the ranges touch; a unit of which a part is selected is selected.
-    fn units_of(&self, flush: &RangeFlush) -> Vec<(u64, u64)> {
-        let span = |&(lba, blocks): &(_, u32)| Span::new(lba, blocks, &self.geometry);
+    fn units_of(&self, cx: &Cx, flush: &RangeFlush) -> Vec<(u64, u64)> {
+        let span = |&(lba, blocks): &(_, u32)| Span::new(lba, blocks, &cx.geometry);
         let mut units: Vec<(u64, u64)> = flush
             .ranges
             .iter()
@@ -180,9 +169,9 @@ impl Device {
     }
 
     /// The newest volatile deallocation that is selected, by its sequence number; 0 if none is.
-    fn volatile_trim(&mut self, selector: &Selector<'_>) -> u64 {
+    fn volatile_trim(&mut self, cx: &mut Cx, selector: &Selector<'_>) -> u64 {
         self.forget_durable_trims();
-        if self.has_planted(PlantedBug::RangeForgetsTrims) {
+        if cx.has_planted(PlantedBug::RangeForgetsTrims) {
             return 0;
         }
         let selected = |trim: &&VolatileTrim| {
@@ -192,8 +181,8 @@ impl Device {
     }
 
     /// Remembers a deallocation until its record is durable.
-    pub(crate) fn note_volatile_trim(&mut self, record: TrimRecord, owners: Owners) {
-        if self.config.buffer.range_flush != RangeFlushSupport::None && !self.is_protected() {
+    pub(super) fn note_volatile_trim(&mut self, cx: &mut Cx, record: TrimRecord, owners: Owners) {
+        if cx.config.buffer.range_flush != RangeFlushSupport::None && !cx.is_protected() {
             self.forget_durable_trims();
             self.volatile_trims.push_back(VolatileTrim { record, owners });
         }
@@ -201,7 +190,7 @@ impl Device {
 
     /// A deallocation of what is deallocated already has no record of its own: it is durable when those of the same pages
     /// are, so its owners own these as well.
-    pub(crate) fn own_volatile_trims(&mut self, first: u64, end: u64, owners: &Owners) {
+    pub(super) fn own_volatile_trims(&mut self, first: u64, end: u64, owners: &Owners) {
         for trim in
             self.volatile_trims.iter_mut().filter(|trim| trim.first().max(first) < trim.end().min(end))
         {
@@ -217,11 +206,11 @@ impl Device {
     }
 
     /// Sees to it that a version is written before everything that nobody waits for.
-    pub(crate) fn hasten(&mut self, slot: u32) {
+    pub(super) fn hasten(&mut self, cx: &mut Cx, slot: u32) {
         match self.buffer.slot(slot).state {
             SlotState::Dirty => {
-                self.metrics.flush_units_forced += 1;
-                self.place(slot, true);
+                cx.metrics.flush_units_forced += 1;
+                self.place(cx, slot, true);
             }
             SlotState::Placed => {}
             // Its turn comes with its epoch, or has come.
@@ -233,31 +222,7 @@ impl Device {
         write.first = true;
         match (write.queued, write.plane) {
             (false, _) => self.space.to_release.push(page),
-            (true, plane) => self.promote(page, plane),
-        }
-    }
-
-    /// Word lines that hold these versions are completed if nothing else completes them.
-    pub(crate) fn demand_wordlines_of(&mut self, now: Instant, slots: &[u32], effects: &mut Vec<Effect>) {
-        if !self.config.faults.paired_page_loss {
-            return;
-        }
-        let pages =
-            slots.iter().map(|slot| self.buffer.slot(*slot)).filter(|slot| slot.state == SlotState::Placed);
-        let mut planes: Vec<_> = pages.map(|slot| self.space.pages[slot.page as usize].plane).collect();
-        planes.sort_unstable();
-        planes.dedup();
-        for plane in planes {
-            (0..2).for_each(|stream| self.complete_wordline(plane, stream, false));
-            self.start(now, self.geometry.station(plane), effects);
-        }
-    }
-
-    /// Tells command `at` of a version that was lost.
-    pub(crate) fn report_lost(&mut self, at: u32, selected: impl Fn(u64, &Owners) -> bool) {
-        if let Some((lpn, _)) = self.lost.iter().find(|(lpn, owners)| selected(lpn.0, owners)) {
-            let lba = self.lba(*lpn);
-            self.commands.get_mut(at).error = Some(DeviceError::WriteFault { lba });
+            (true, plane) => self.promote(cx, page, plane),
         }
     }
 }

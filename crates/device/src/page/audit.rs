@@ -1,19 +1,16 @@
 //! Conservation, asserted at the end of every run: no request, page or erase is lost or invented.
 
-use crate::device::Device;
-use crate::media::Owner;
-use crate::nand::Frontier;
+use super::ftl::{Cx, PageFtl};
+use crate::flash::{Frontier, Owner};
 use flashweir_core::Ppa;
 use flashweir_ftl::{BlockState, MapWord};
 
-impl Device {
+impl PageFtl {
     /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
     /// no command in flight.
-    pub fn audit(&self) {
-        assert_eq!(self.commands.len(), 0, "commands are left in the device");
-        assert_eq!(self.metrics.commands, self.metrics.completions, "each command completes once");
-        assert!(self.flushes.is_empty() && self.admission.is_empty(), "commands wait");
-        let valid = self.space.blocks.audit();
+    pub(super) fn audit_accounts(&self, cx: &Cx) {
+        assert!(self.flushes.is_empty(), "commands wait");
+        let valid = cx.flash.blocks.audit();
         let mut direct = 0;
         for (lpn, word) in self.map.iter() {
             let mut word = word;
@@ -25,60 +22,55 @@ impl Device {
             direct += u64::from(matches!(word, MapWord::Direct(_)));
         }
         // From the medium's side, so that memory is read in order: each valid unit is what the map names.
-        let units = u64::from(self.geometry.units_per_block());
+        let units = u64::from(cx.geometry.units_per_block());
         let mut named = 0;
-        for block in self.space.blocks.ids().filter(|block| self.space.blocks.valid(*block) > 0) {
+        for block in cx.flash.blocks.ids().filter(|block| cx.flash.blocks.valid(*block) > 0) {
             let first = u64::from(block.0) * units;
-            let valid = (first..first + units).map(Ppa).filter(|ppa| self.space.blocks.is_valid(*ppa));
-            named += valid.filter(|ppa| self.is_named(*ppa)).count() as u64;
+            let valid = (first..first + units).map(Ppa).filter(|ppa| cx.flash.blocks.is_valid(*ppa));
+            named += valid.filter(|ppa| self.is_named(cx, *ppa)).count() as u64;
         }
         assert_eq!(direct, named, "each mapped unit is valid and belongs to its page");
         let kept = (self.log.pinned() + self.orders.kept()) as u64;
         assert_eq!(valid, named + kept, "valid units are mapped, pinned or kept");
         let survivors: u32 = self.collections.iter().map(|c| c.moves()).sum();
         let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
-        assert!(survivors > 0 || gc_pages == 0 || self.nand.in_flight() > 0, "survivors are lost");
-        self.audit_blocks();
+        assert!(survivors > 0 || gc_pages == 0 || cx.flash.machine.in_flight() > 0, "survivors are lost");
+        self.audit_blocks(cx);
     }
 
     /// Whether the map names this unit for the page that owns it; a unit that cannot be read owns nothing.
-    fn is_named(&self, ppa: Ppa) -> bool {
-        match self.media.oob(ppa) {
+    fn is_named(&self, cx: &Cx, ppa: Ppa) -> bool {
+        match cx.flash.media.oob(ppa) {
             Some((Owner::Lpn(lpn), _)) => self.is_mapped_to(lpn, ppa),
             _ => false,
         }
     }
 
     /// Pages live + stale + free are all pages, and the erases of all blocks are the erases counted.
-    fn audit_blocks(&self) {
-        let units = u64::from(self.geometry.units_per_block());
+    fn audit_blocks(&self, cx: &Cx) {
+        let units = u64::from(cx.geometry.units_per_block());
         let (mut live, mut stale, mut free) = (0u64, 0u64, 0u64);
         let mut erases = 0;
-        for block in self.space.blocks.ids() {
+        for block in cx.flash.blocks.ids() {
             let written =
-                u64::from(self.media.pages_written(block)) * u64::from(self.geometry.units_per_page);
-            let valid = u64::from(self.space.blocks.valid(block));
+                u64::from(cx.flash.media.pages_written(block)) * u64::from(cx.geometry.units_per_page);
+            let valid = u64::from(cx.flash.blocks.valid(block));
             assert!(valid <= written, "block {} holds more valid units than it was given", block.0);
             live += valid;
             stale += written - valid;
             free += units - written;
-            erases += u64::from(self.media.erases(block));
-            if self.space.blocks.state(block) == BlockState::Free && self.media.tracks_contents() {
+            erases += u64::from(cx.flash.media.erases(block));
+            if cx.flash.blocks.state(block) == BlockState::Free && cx.flash.media.tracks_contents() {
                 assert_eq!(written, 0, "free block {} is not erased", block.0);
             }
         }
-        assert_eq!(live + stale + free, self.geometry.physical_units(), "units are conserved");
-        assert_eq!(erases, self.media.erases_total(), "erases are conserved");
-        let programmed = self.metrics.user_units_programmed
-            + self.metrics.gc_units_moved
-            + self.metrics.filler_units
-            + self.metrics.meta_units;
-        let pages = self.metrics.pages_programmed * u64::from(self.geometry.units_per_page);
+        assert_eq!(live + stale + free, cx.geometry.physical_units(), "units are conserved");
+        assert_eq!(erases, cx.flash.media.erases_total(), "erases are conserved");
+        let programmed = cx.metrics.user_units_programmed
+            + cx.metrics.gc_units_moved
+            + cx.metrics.filler_units
+            + cx.metrics.meta_units;
+        let pages = cx.metrics.pages_programmed * u64::from(cx.geometry.units_per_page);
         assert_eq!(programmed, pages, "each programmed unit has a purpose");
-    }
-
-    /// Owner of a physical unit, for reports.
-    pub fn owner(&self, ppa: Ppa) -> Option<Owner> {
-        self.media.oob(ppa).map(|(owner, _)| owner)
     }
 }

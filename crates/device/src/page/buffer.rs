@@ -7,8 +7,8 @@
 //! Invariants: a slot is in the dirty list exactly while it is `Dirty`; only a dirty slot that nobody waits
 //! for is overwritten in place (contract §6.8: a version in the closure of a pending flush is frozen).
 
+use super::tags::{Owners, TagIndex};
 use crate::config::Eviction;
-use crate::tags::{Owners, TagIndex};
 use flashweir_core::command::{StreamId, Tag};
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::MapWord;

@@ -1,0 +1,172 @@
+//! The context of a firmware: the parts of an SSD that every firmware has, and the moment.
+//!
+//! Place in the data flow: [`crate::ssd`] enters it at each command and event; the firmware reads the instant, pushes operations,
+//! completes commands and leaves effects in it.
+//!
+//! Invariants: a command completes once; nothing new begins at a die before all operations that ended at the same event have had
+//! their effect.
+//!
+//! Deliberately absent: whatever one firmware knows and another does not.
+
+use crate::config::{BufferMode, DeviceConfig, Metadata};
+use crate::effect::{Effect, Event};
+use crate::flash::trace::{Traced, Tracer};
+use crate::flash::{Flash, Op, Placer};
+use crate::front::{Front, Span};
+use crate::geometry::{Geometry, StationId};
+use crate::metrics::DeviceMetrics;
+use crate::planted::PlantedBug;
+use flashweir_core::command::StreamId;
+use flashweir_core::{Command, Completion, Done, Instant, Lba, Lpn};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Cx<J> {
+    pub(crate) now: Instant,
+    /// Effects of the moment, in order.
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) config: DeviceConfig,
+    pub(crate) geometry: Geometry,
+    pub(crate) metrics: DeviceMetrics,
+    pub(crate) front: Front,
+    pub(crate) flash: Flash<J>,
+    pub(crate) planted: Option<PlantedBug>,
+    /// What would begin waits in `to_start`.
+    pub(crate) starts_later: bool,
+    pub(crate) to_start: Vec<StationId>,
+}
+
+impl<J: Copy> Cx<J> {
+    /// At the beginning of time, with no command.
+    pub(crate) fn new(
+        config: DeviceConfig,
+        geometry: Geometry,
+        flash: Flash<J>,
+        planted: Option<PlantedBug>,
+    ) -> Self {
+        let front = Front::new(config.keeps_epochs());
+        Self {
+            now: Instant::ZERO,
+            effects: Vec::new(),
+            geometry,
+            metrics: DeviceMetrics::default(),
+            front,
+            flash,
+            planted,
+            starts_later: false,
+            to_start: Vec::new(),
+            config,
+        }
+    }
+
+    /// The tracer, which is off unless asked for.
+    #[inline]
+    pub(crate) fn trace(&mut self) -> &mut Tracer {
+        &mut self.flash.machine.trace
+    }
+
+    /// Lets the channel of `station` begin what it can.
+    #[inline]
+    pub(crate) fn start(&mut self, station: StationId, placer: &mut impl Placer<J>) {
+        if self.starts_later {
+            self.to_start.push(station);
+            return;
+        }
+        let effects = &mut self.effects;
+        let mut schedule = |at, event| effects.push(Effect::At(at, Event::Nand(event)));
+        self.flash.machine.start(self.now, station, (&mut self.flash.blocks, placer), &mut schedule);
+    }
+
+    /// Queues an operation at its die, which begins it when it can.
+    #[inline]
+    pub(crate) fn push(&mut self, op: Op<J>, placer: &mut impl Placer<J>) {
+        let station = self.flash.machine.push(op);
+        self.start(station, placer);
+    }
+
+    /// When the buffer memory has moved `bytes` of a command; `None` if that takes no time.
+    #[inline]
+    pub(crate) fn memory_access(&mut self, command: u32, bytes: u64) -> Option<Instant> {
+        let (from, until) = self.front.memory_access(self.now, &self.config.buffer, bytes)?;
+        self.trace().record(|| Traced::Memory { command, from, until });
+        Some(until)
+    }
+
+    /// Gives a command its sequence number when its first part is accepted.
+    pub(crate) fn accept(&mut self, at: u32) -> u64 {
+        if self.front.commands.get(at).seq == 0 {
+            let seq = self.next_seq();
+            let active = self.front.commands.get_mut(at);
+            active.seq = seq;
+            active.left = 1;
+            self.effects.push(Effect::Accepted { id: active.command.id, seq });
+        }
+        self.front.commands.get(at).seq
+    }
+
+    /// The next sequence number.
+    #[inline]
+    pub(crate) fn next_seq(&mut self) -> u64 {
+        self.front.seq += 1;
+        self.front.seq
+    }
+
+    /// Completes a command.
+    pub(crate) fn complete(&mut self, command: u32) {
+        let active = self.front.commands.get_mut(command);
+        self.metrics.completions += 1;
+        let failed = active.error.is_some();
+        self.flash.machine.trace.record(|| Traced::Completed { command, failed });
+        let result = match active.error.take() {
+            Some(error) => {
+                self.metrics.errors += 1;
+                Err(error)
+            }
+            None if active.data.is_empty() => Ok(Done::Ok),
+            None => Ok(Done::Data(std::mem::take(&mut active.data).into_boxed_slice())),
+        };
+        let Command { id, queue, .. } = active.command;
+        self.front.commands.remove(command);
+        self.effects.push(Effect::Complete(Completion { id, queue, result }));
+    }
+
+    /// One part of a command has ended.
+    pub(crate) fn part_done(&mut self, command: u32) {
+        let active = self.front.commands.get_mut(command);
+        active.left -= 1;
+        if active.left == 0 {
+            self.complete(command);
+        }
+    }
+
+    /// The stream that a command belongs to, if that means anything here.
+    #[inline]
+    pub(crate) fn stream_of(&self, command: u32) -> Option<StreamId> {
+        self.front.stream_of(command)
+    }
+
+    /// The mapping units of a range.
+    #[inline]
+    pub(crate) fn span(&self, lba: Lba, blocks: u32) -> Span {
+        Span::new(lba, blocks, &self.geometry)
+    }
+
+    /// The first 512-byte block of a unit, for errors.
+    pub(crate) fn lba(&self, lpn: Lpn) -> Lba {
+        self.geometry.lba_of(lpn)
+    }
+
+    /// Whether deallocations and maps must survive a cut.
+    pub(crate) fn keeps_metadata(&self) -> bool {
+        self.config.ftl.metadata == Metadata::Log
+    }
+
+    /// Whether a FLUSH has nothing to do because the capacitor covers the whole buffer.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.config.buffer.mode == BufferMode::PowerLossProtected && self.config.completion_is_durable()
+    }
+
+    pub(crate) fn has_planted(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+}

@@ -1,0 +1,127 @@
+//! The flash of an SSD, whatever firmware runs on it: the machine that says when operations happen, the medium, the pool of blocks.
+//!
+//! Place in the data flow: a firmware pushes operations into the [`Machine`], does to the [`Media`] what they do when they have
+//! ended, and takes blocks from the pool and gives them back.
+//!
+//! Invariants: a block is in the pool or it is used by one firmware; a bad block is in neither; what survives a power cut is the
+//! medium and nothing else.
+//!
+//! Deliberately absent: jobs. What an operation is for is its firmware's business; [`Purpose`] is for pictures of time.
+
+pub(crate) mod machine;
+pub(crate) mod media;
+pub(crate) mod oob;
+pub(crate) mod op;
+pub(crate) mod plan;
+pub(crate) mod store;
+pub mod trace;
+
+pub use machine::NandEvent;
+pub(crate) use machine::{Machine, Placer};
+pub use media::{Media, PageState, Torn};
+pub use oob::{Owner, UnitImage};
+pub use op::{Class, Frontier, Interrupted, Op, OpId, OpKind, Purpose};
+pub(crate) use op::{UNBOUND, wordline_start};
+pub use plan::RecoveryReport;
+pub use store::{BlockHealth, Overflow, PageImage, SaveArea, Saved, SharedStore, Store, StoreError, Stored};
+
+use crate::config::DeviceConfig;
+use crate::geometry::Geometry;
+use flashweir_core::index::Idx;
+use flashweir_core::random::Stream;
+use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId};
+use std::collections::BTreeSet;
+
+/// Machine, medium and pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Flash<J> {
+    pub(crate) machine: Machine<J>,
+    pub(crate) media: Media,
+    pub(crate) blocks: Blocks,
+    /// What goes wrong.
+    pub(crate) random: Stream,
+    /// Blocks of each plane that cannot be used.
+    pub(crate) bad_blocks_of_plane: Vec<u32>,
+}
+
+/// A medium fresh from the factory: bad blocks are drawn by the seed, never among those that are `reserved` for metadata, and
+/// no plane has more than the fraction says, as vendors guarantee.
+pub(crate) fn factory_media(
+    config: &DeviceConfig,
+    geometry: &Geometry,
+    (seed, track_contents): (u64, bool),
+    reserved: &BTreeSet<BlockId>,
+) -> Media {
+    let mut factory = Stream::new(seed, "factory");
+    let bad_max = geometry.factory_bad_max();
+    let mut bad_of_plane = vec![0; geometry.planes() as usize];
+    let mut bad = Vec::new();
+    for block in (0..geometry.blocks()).map(BlockId) {
+        let of_plane = &mut bad_of_plane[geometry.plane_of(block).index()];
+        let drawn = factory.chance(config.faults.factory_bad);
+        if drawn && *of_plane < bad_max && !reserved.contains(&block) {
+            *of_plane += 1;
+            bad.push(block);
+        }
+    }
+    Media::new(config, track_contents, &bad)
+}
+
+impl<J: Copy> Flash<J> {
+    /// Idle, with every block in the pool that is not bad and not `reserved` for metadata.
+    pub(crate) fn new(
+        config: &DeviceConfig,
+        geometry: &Geometry,
+        media: Media,
+        seed: u64,
+        reserved: &BTreeSet<BlockId>,
+    ) -> Self {
+        let mut blocks =
+            Blocks::new(geometry.planes(), geometry.blocks_per_plane, geometry.units_per_block());
+        reserved.iter().for_each(|block| blocks.reserve_meta(*block));
+        let mut bad_blocks_of_plane = vec![0; geometry.planes() as usize];
+        for block in blocks.ids().filter(|block| media.is_bad(*block)) {
+            bad_blocks_of_plane[geometry.plane_of(block).index()] += 1;
+            if blocks.state(block) == BlockState::Free {
+                blocks.retire(block);
+            }
+        }
+        let mut timing = config.timing.clone();
+        if config.order.penalty > 0.0 {
+            timing.program = timing.program.longer_by(config.order.penalty);
+        }
+        Self {
+            machine: Machine::new(geometry, &timing, config.ftl.gc.preemptible),
+            media,
+            blocks,
+            random: Stream::new(seed, "device-faults"),
+            bad_blocks_of_plane,
+        }
+    }
+
+    /// Takes a block that holds nothing valid out of use, for ever.
+    pub(crate) fn retire(&mut self, plane: PlaneId, block: BlockId) {
+        self.media.mark_bad(block);
+        self.blocks.retire(block);
+        self.bad_blocks_of_plane[plane.index()] += 1;
+    }
+
+    /// Free blocks of a plane: the least, and the mean over the planes.
+    pub(crate) fn free_blocks(&self) -> (u64, f64) {
+        let planes = self.bad_blocks_of_plane.len() as u32;
+        let counts = (0..planes).map(|plane| self.blocks.free_count(PlaneId(plane)));
+        let (least, sum) = counts.fold((u32::MAX, 0), |(least, sum), n| (least.min(n), sum + n));
+        (u64::from(least), f64::from(sum) / f64::from(planes))
+    }
+
+    /// Erase counts of the blocks that are in use: least, mean, largest.
+    pub(crate) fn wear(&self) -> (u64, f64, u64) {
+        let good = self.blocks.ids().filter(|block| !self.media.is_bad(*block));
+        let (mut least, mut most, mut sum, mut count) = (u32::MAX, 0, 0u64, 0u64);
+        for erases in good.map(|block| self.media.erases(block)) {
+            (least, most) = (least.min(erases), most.max(erases));
+            (sum, count) = (sum + u64::from(erases), count + 1);
+        }
+        (u64::from(least), sum as f64 / count.max(1) as f64, u64::from(most))
+    }
+}

@@ -1,0 +1,64 @@
+//! What no device can do: commands that contradict themselves or leave the namespace.
+//!
+//! Deliberately absent: which commands a firmware knows, which is its own check.
+
+use super::{Front, Span, range};
+use crate::config::PersistPolicy;
+use crate::geometry::Geometry;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Command, Data, DeviceError, Op, Order};
+
+impl Front {
+    /// Refuses an order that makes no sense, or that a device with this policy does not keep.
+    pub(crate) fn check_order(&self, command: &Command, policy: PersistPolicy) -> Result<(), DeviceError> {
+        let ordered = command.order.is_some() || command.stream.is_some();
+        if ordered && policy == PersistPolicy::None {
+            return Err(DeviceError::NotSupported("ordered commands"));
+        }
+        if (ordered || command.op == Op::Barrier) && command.stream.is_none() {
+            return Err(DeviceError::InvalidField("an order needs a stream"));
+        }
+        if let Some(epoch) = command.epoch {
+            let closes = command.op == Op::Barrier || command.order == Some(Order::Barrier);
+            if epoch.members.is_some() != closes {
+                return Err(DeviceError::InvalidField("an epoch's number of members comes with its barrier"));
+            }
+            if command.stream.is_none() {
+                return Err(DeviceError::InvalidField("the number of an epoch needs a stream"));
+            }
+        }
+        if let (Some(stream), false) = (command.stream, matches!(command.op, Op::Read { .. })) {
+            let arrivals = self.arrivals.get(&stream);
+            arrivals.map_or(Ok(()), |arrivals| arrivals.check(command.epoch))?;
+        }
+        if command.op == Op::Barrier && command.order == Some(Order::Within) {
+            return Err(DeviceError::InvalidField("a barrier of no length closes an epoch"));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a range outside of the namespace, and data that do not fit their range.
+pub(crate) fn check_range(command: &Command, geometry: &Geometry) -> Result<(), DeviceError> {
+    let capacity_blocks = geometry.capacity_lbas();
+    if let Some((lba, blocks)) = range(&command.op)
+        && lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks)
+    {
+        return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
+    }
+    match &command.op {
+        Op::Write { blocks, data: Data::Bytes(bytes), .. }
+            if bytes.len() as u64 != u64::from(*blocks) * LBA_BYTES =>
+        {
+            Err(DeviceError::InvalidField("the data are not as long as the range"))
+        }
+        Op::Write { lba, blocks, data: Data::Units(units) } => {
+            let span = Span::new(*lba, *blocks, geometry);
+            if span.partial_first || span.partial_last || units.len() as u64 != u64::from(span.len()) {
+                return Err(DeviceError::InvalidField("the contents are not those of whole mapping units"));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,93 @@
+//! The front of an SSD, whatever firmware runs on it: commands between arrival and completion, and those that wait in an order.
+//!
+//! Place in the data flow: [`crate::ssd`] puts a command here when it arrives; the firmware takes it from queue to queue and
+//! completes it.
+//!
+//! Deliberately absent: what a command does.
+
+mod arrivals;
+mod check;
+mod span;
+
+pub(crate) use arrivals::Arrivals;
+pub(crate) use check::check_range;
+pub(crate) use span::{Span, range};
+
+use crate::config::BufferConfig;
+use crate::slab::Slab;
+use flashweir_core::command::StreamId;
+use flashweir_core::{Command, DeviceError, Duration, Instant, Payload};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A command between arrival and completion.
+#[derive(Clone, Debug)]
+pub(crate) struct Active {
+    pub(crate) command: Command,
+    pub(crate) seq: u64,
+    /// Parts that have not ended: units, reads, the log.
+    pub(crate) left: u32,
+    /// Next unit of a write or deallocation to be accepted.
+    pub(crate) next: u64,
+    pub(crate) error: Option<DeviceError>,
+    pub(crate) data: Vec<Payload>,
+}
+
+/// Commands in the device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Front {
+    pub(crate) commands: Slab<Active>,
+    /// Commands of each stream that are not in the queue of acceptance.
+    pub(crate) arrivals: BTreeMap<StreamId, Arrivals>,
+    /// Streams mean something: the device keeps epochs in order.
+    pub(crate) keeps_order: bool,
+    /// Commands that change something and wait to be accepted, in order.
+    pub(crate) admission: VecDeque<u32>,
+    pub(crate) admitting: bool,
+    /// The sequence number that was given last.
+    pub(crate) seq: u64,
+    /// The device takes no more writes.
+    pub(crate) read_only: bool,
+    memory_free_at: Instant,
+}
+
+impl Front {
+    /// Without a command; `keeps_order` if streams mean something.
+    pub(crate) fn new(keeps_order: bool) -> Self {
+        Self { keeps_order, ..Self::default() }
+    }
+
+    /// A command has arrived.
+    #[inline]
+    pub(crate) fn insert(&mut self, command: Command) -> u32 {
+        let active = Active { command, seq: 0, left: 0, next: 0, error: None, data: Vec::new() };
+        self.commands.insert(active)
+    }
+
+    /// The stream that a command belongs to, if that means anything here.
+    #[inline]
+    pub(crate) fn stream_of(&self, at: u32) -> Option<StreamId> {
+        self.commands.get(at).command.stream.filter(|_| self.keeps_order)
+    }
+
+    /// From when until when the buffer memory moves `bytes`; `None` if that takes no time.
+    #[inline]
+    pub(crate) fn memory_access(
+        &mut self,
+        now: Instant,
+        buffer: &BufferConfig,
+        bytes: u64,
+    ) -> Option<(Instant, Instant)> {
+        if buffer.bytes_per_s == 0 && buffer.access_latency == Duration::ZERO {
+            return None;
+        }
+        let time = buffer.access_latency + Duration::of_transfer(bytes, buffer.bytes_per_s);
+        let from = self.memory_free_at.max(now);
+        self.memory_free_at = from + time;
+        Some((from, from + time))
+    }
+
+    /// Sets the clock of a quiet device to zero.
+    pub(crate) fn reset_clock(&mut self) {
+        self.memory_free_at = Instant::ZERO;
+    }
+}

@@ -1,0 +1,412 @@
+//! Acceptance: what arrives waits its turn, gets its place in the order of all, and its data go into the buffer.
+//!
+//! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
+
+use super::buffer::{SlotState, Superseded};
+use super::content::LOST;
+use super::ftl::{Cx, PageFtl};
+use super::job::Job;
+use super::tags::Owners;
+use crate::config::BufferMode;
+use crate::flash::trace::Traced;
+use crate::flash::{Purpose, Saved};
+use crate::front::{Arrivals, Span, range};
+use crate::planted::PlantedBug;
+use flashweir_core::command::{StreamId, pattern};
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Data, DeviceError, Lpn, Op, Payload, Ppa};
+use flashweir_ftl::MapWord;
+use flashweir_ftl::recovery::TrimRecord;
+use std::sync::Arc;
+
+impl PageFtl {
+    /// Commands of a stream are accepted as they arrive, however long each needs before that, or by the numbers of their epochs.
+    pub(super) fn note_ordered(&mut self, cx: &mut Cx, at: u32) {
+        if let Some(stream) = cx.stream_of(at) {
+            let epoch = cx.front.commands.get(at).command.epoch;
+            cx.front.arrivals.entry(stream).or_default().note(Some(at), epoch);
+        }
+    }
+
+    /// A command that was refused is a member of its epoch all the same.
+    pub(super) fn note_refused(&mut self, cx: &mut Cx, at: u32) {
+        let epoch = cx.front.commands.get(at).command.epoch;
+        if let (Some(stream), Some(_)) = (cx.stream_of(at), epoch) {
+            let arrivals = cx.front.arrivals.entry(stream).or_default();
+            if arrivals.check(epoch).is_ok() {
+                arrivals.note(None, epoch);
+                self.pass(cx, stream);
+            }
+        }
+    }
+
+    /// A command can be accepted: with all that it needs, and behind those of its stream that go before it.
+    pub(super) fn ready(&mut self, cx: &mut Cx, at: u32) {
+        let Some(stream) = cx.stream_of(at) else { return self.enqueue(cx, at) };
+        cx.front.arrivals.entry(stream).or_default().ready(at);
+        self.pass(cx, stream);
+    }
+
+    fn pass(&mut self, cx: &mut Cx, stream: StreamId) {
+        while let Some(next) = cx.front.arrivals.get_mut(&stream).and_then(Arrivals::pass) {
+            self.enqueue(cx, next);
+        }
+    }
+
+    /// Accepts a command that changes something, or lets it wait behind those that came before.
+    fn enqueue(&mut self, cx: &mut Cx, at: u32) {
+        cx.trace().record(|| Traced::Enqueued { command: at });
+        cx.front.admission.push_back(at);
+        if cx.front.admission.len() == 1 {
+            self.admit(cx);
+        }
+        // After a recovery a plane may be short of blocks before anything was programmed.
+        self.collect_recheck(cx);
+    }
+
+    /// Accepts waiting commands as far as there is room.
+    pub(super) fn admit(&mut self, cx: &mut Cx) {
+        // What is accepted may set things free that call here again.
+        if std::mem::replace(&mut cx.front.admitting, true) {
+            return;
+        }
+        while let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) {
+            let done = self.refuse_failed(cx, at) || self.admit_one(cx, at);
+            if !done {
+                break;
+            }
+            cx.front.admission.pop_front();
+            cx.trace().record(|| Traced::Admitted { command: at });
+        }
+        cx.front.admitting = false;
+        self.commit_saved(cx);
+    }
+
+    /// Accepts one command as far as there is room; true when it is in.
+    fn admit_one(&mut self, cx: &mut Cx, at: u32) -> bool {
+        match cx.front.commands.get(at).command.op {
+            Op::Write { .. } => self.accept_write(cx, at),
+            Op::Trim { .. } | Op::WriteZeroes { .. } => self.accept_trim(cx, at),
+            Op::Flush => {
+                self.accept_flush(cx, at);
+                true
+            }
+            Op::RFlush(_) => {
+                self.accept_range_flush(cx, at);
+                true
+            }
+            Op::Barrier => {
+                self.accept_barrier(cx, at);
+                true
+            }
+            Op::Read { .. } => {
+                self.start_read(cx, at);
+                true
+            }
+            _ => unreachable!("the command was checked"),
+        }
+    }
+
+    /// Whether a flush keeps everybody else from the buffer.
+    pub(super) fn is_locked(&self, cx: &Cx) -> bool {
+        cx.config.buffer.exclusive_flush && !self.flushes.is_empty()
+    }
+
+    /// The data are in the device. Units that are covered in part need their old content first.
+    pub(super) fn start_write(&mut self, cx: &mut Cx, at: u32) {
+        let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a write has a range");
+        let span = cx.span(lba, blocks);
+        let mut reads = 0;
+        if span.partial_first || span.partial_last {
+            let last = span.end - 1;
+            let ends = [Some(span.first), (last != span.first).then_some(last)];
+            for unit in ends.into_iter().flatten().filter(|unit| span.is_partial(*unit)) {
+                let MapWord::Direct(ppa) = self.map.get(Lpn(unit)) else { continue };
+                reads += 1;
+                cx.metrics.modify_pages_read += 1;
+                let job = Job::Modify { command: at };
+                self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, job));
+            }
+        }
+        cx.front.commands.get_mut(at).left = reads;
+        if reads == 0 {
+            self.ready(cx, at);
+        }
+    }
+
+    pub(super) fn modify_done(&mut self, cx: &mut Cx, command: u32) {
+        let active = cx.front.commands.get_mut(command);
+        active.left -= 1;
+        if active.left == 0 {
+            self.ready(cx, command);
+        }
+    }
+
+    /// Accepts units of a write while there is room; true when all are in.
+    pub(super) fn accept_write(&mut self, cx: &mut Cx, at: u32) -> bool {
+        let seq = cx.accept(at);
+        let active = cx.front.commands.get(at);
+        let (fua, next) = (active.command.fua, active.next);
+        let Op::Write { lba, blocks, data } = &active.command.op else { unreachable!("a write") };
+        let (lba, blocks, data) = (*lba, *blocks, data.clone());
+        let span = cx.span(lba, blocks);
+        let fua = fua && !cx.has_planted(PlantedBug::FuaCoversNothing) && !cx.is_protected();
+        let waits = fua || cx.config.buffer.mode == BufferMode::WriteThrough;
+        let mut complete = true;
+        let mut hastened = Vec::new();
+        for unit in span.first + next..span.end {
+            if !self.buffer.has_room() {
+                complete = false;
+                break;
+            }
+            let payload = self.unit_content(cx, &data, lba.0, blocks, &span, unit);
+            self.note_lost(cx, at, Lpn(unit), &payload);
+            hastened.extend(self.accept_unit(cx, at, Lpn(unit), seq, payload, waits));
+            cx.front.commands.get_mut(at).next += 1;
+        }
+        if !complete && self.buffer.used() == self.orders.stuck() {
+            // Nothing in the buffer will ever leave it.
+            cx.front.commands.get_mut(at).error = Some(DeviceError::ReadOnly);
+            cx.part_done(at);
+            return true;
+        }
+        self.background |= !complete;
+        if !complete || waits || self.buffer.dirty() > self.high_water_units {
+            self.destage(cx);
+        }
+        self.release_pages(cx);
+        self.demand_wordlines_of(cx, &hastened);
+        if complete {
+            cx.metrics.host_writes += 1;
+            cx.metrics.host_units_written += u64::from(span.len());
+            if waits {
+                let units = cx.front.commands.get(at).left - 1;
+                cx.trace().record(|| Traced::Waits { command: at, units, log: false });
+            }
+            self.end_of_command(cx, at);
+            cx.part_done(at);
+        } else if self.buffer.has_room() {
+            return self.refuse_failed(cx, at) || self.accept_write(cx, at);
+        }
+        complete
+    }
+
+    /// A write of a part cannot complete a unit whose other part is lost.
+    fn note_lost(&mut self, cx: &mut Cx, at: u32, lpn: Lpn, payload: &Payload) {
+        if *payload == LOST {
+            let lba = cx.lba(lpn);
+            cx.front.commands.get_mut(at).error.get_or_insert(DeviceError::Uncorrectable { lba });
+        }
+    }
+
+    /// Puts a unit into the buffer. Returns what had to be hastened because the command waits for it.
+    fn accept_unit(
+        &mut self,
+        cx: &mut Cx,
+        at: u32,
+        lpn: Lpn,
+        seq: u64,
+        payload: Payload,
+        waits: bool,
+    ) -> Vec<u32> {
+        if cx.flash.media.is_stored() && cx.is_protected() {
+            cx.flash.media.note_saved(Saved::Unit(lpn, seq, payload.clone()));
+        }
+        let tags = cx.front.commands.get(at).command.tags;
+        let stream = cx.stream_of(at);
+        let mut under = self.map.get(lpn);
+        if let MapWord::Cached { slot, generation } = under {
+            self.buffer.named(slot, generation);
+            if !waits && self.may_replace(cx, slot, stream) {
+                cx.metrics.buffer_write_hits += 1;
+                self.buffer.overwrite(slot, seq, payload);
+                self.replace_member(cx, slot, stream);
+                if cx.has_planted(PlantedBug::TagsReplaced) {
+                    self.buffer.disown(slot);
+                }
+                self.buffer.own(slot, tags);
+                return Vec::new();
+            }
+        }
+        if cx.has_planted(PlantedBug::EarlyInvalidation)
+            && let MapWord::Direct(ppa) = under
+        {
+            self.outdate(cx, ppa);
+            under = MapWord::Unmapped;
+        }
+        let slot = self.buffer.insert(lpn, seq, payload, under);
+        self.buffer.own(slot, tags);
+        self.map.replace(lpn, self.buffer.word(slot));
+        if let Some(stream) = stream {
+            self.join(cx, slot, stream);
+        }
+        if !waits {
+            return Vec::new();
+        }
+        self.buffer.slot_mut(slot).waiter = Some(at);
+        cx.front.commands.get_mut(at).left += 1;
+        let hastened = self.demand_closure(cx, slot);
+        if self.buffer.slot(slot).state == SlotState::Dirty {
+            self.place(cx, slot, true);
+        }
+        hastened
+    }
+
+    /// The new content of a unit, merged with the current one where it is covered in part.
+    fn unit_content(&self, cx: &Cx, data: &Data, lba: u64, blocks: u32, span: &Span, unit: u64) -> Payload {
+        if !cx.flash.media.tracks_contents() {
+            return Payload::Zero;
+        }
+        let unit_bytes = cx.geometry.unit_bytes as usize;
+        let whole = |data: &Data| match data {
+            Data::Zero => Payload::Zero,
+            Data::Pattern(operation) => Payload::Tag(pattern(*operation, Lpn(unit))),
+            Data::Bytes(bytes) if bytes.len() == unit_bytes => Payload::Bytes(Arc::clone(bytes)),
+            Data::Bytes(bytes) => {
+                let from = (unit * cx.geometry.lbas_per_unit - lba) as usize * LBA_BYTES as usize;
+                Payload::Bytes(Arc::from(&bytes[from..from + unit_bytes]))
+            }
+            Data::Units(units) => units[(unit - span.first) as usize].clone(),
+        };
+        if !span.is_partial(unit) {
+            return whole(data);
+        }
+        let mut merged = vec![0; unit_bytes];
+        match self.newest(cx, Lpn(unit)).unwrap_or_default() {
+            LOST => return LOST,
+            current => current.expand(&mut merged),
+        }
+        let unit_lba = unit * cx.geometry.lbas_per_unit;
+        let (from, to) =
+            (lba.max(unit_lba), (lba + u64::from(blocks)).min(unit_lba + cx.geometry.lbas_per_unit));
+        let at =
+            (from - unit_lba) as usize * LBA_BYTES as usize..(to - unit_lba) as usize * LBA_BYTES as usize;
+        match data {
+            Data::Bytes(bytes) => {
+                let source = (from - lba) as usize * LBA_BYTES as usize;
+                let len = at.len();
+                merged[at].copy_from_slice(&bytes[source..source + len]);
+            }
+            synthetic => {
+                let mut new = vec![0; unit_bytes];
+                whole(synthetic).expand(&mut new);
+                merged[at.clone()].copy_from_slice(&new[at]);
+            }
+        }
+        Payload::Bytes(Arc::from(merged))
+    }
+
+    /// Accepts a deallocation; true when it is in.
+    pub(super) fn accept_trim(&mut self, cx: &mut Cx, at: u32) -> bool {
+        if self.log.is_congested() {
+            // What the horizon waits for goes to the medium; the checkpoint after that makes room.
+            self.complete_epochs(cx);
+            self.write_all(cx);
+            self.pump_log(cx);
+            if self.log.is_congested() {
+                return false;
+            }
+        }
+        let stream = cx.stream_of(at);
+        if let Some(stream) = stream
+            && cx.front.commands.get(at).seq == 0
+            && !self.may_trim(cx, stream)
+        {
+            return self.refuse_failed(cx, at);
+        }
+        let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a deallocation has a range");
+        let zeroes = matches!(cx.front.commands.get(at).command.op, Op::WriteZeroes { .. });
+        let span = cx.span(lba, blocks);
+        let waits = cx.config.buffer.mode == BufferMode::WriteThrough
+            || (cx.front.commands.get(at).command.fua && !cx.is_protected());
+        let mut hastened = Vec::new();
+        if zeroes && (span.partial_first || span.partial_last) {
+            let seq = cx.accept(at);
+            let last = span.end - 1;
+            let ends = [Some(span.first), (last != span.first).then_some(last)];
+            let done = cx.front.commands.get(at).next;
+            for unit in ends.into_iter().flatten().filter(|u| span.is_partial(*u)).skip(done as usize) {
+                if !self.buffer.has_room() {
+                    self.background = true;
+                    self.destage(cx);
+                    if !self.buffer.has_room() {
+                        return false;
+                    }
+                }
+                let payload = self.unit_content(cx, &Data::Zero, lba.0, blocks, &span, unit);
+                self.note_lost(cx, at, Lpn(unit), &payload);
+                hastened.extend(self.accept_unit(cx, at, Lpn(unit), seq, payload, waits));
+                cx.front.commands.get_mut(at).next += 1;
+            }
+        }
+        let seq = cx.accept(at);
+        let first = span.first + u64::from(span.partial_first);
+        let end = (span.end - u64::from(span.partial_last)).max(first);
+        let mut owners = Owners::of(cx.front.commands.get(at).command.tags);
+        let changed = self.unmap(cx, Lpn(first), Lpn(end), seq, &mut owners);
+        cx.metrics.host_trims += 1;
+        cx.metrics.host_units_trimmed += end - first;
+        if (changed || stream.is_some()) && cx.keeps_metadata() {
+            let trim = TrimRecord { lpn: Lpn(first), count: end - first, seq };
+            let member = stream.and_then(|stream| self.join_trim(cx, stream, seq));
+            self.log.add_trim(trim, member);
+            self.note_volatile_trim(cx, trim, owners);
+            if cx.is_protected() {
+                cx.flash.media.note_saved(Saved::Trim(trim));
+            }
+        } else {
+            self.own_volatile_trims(first, end, &owners);
+        }
+        // What an earlier deallocation of the same pages still has in the log counts for this one too.
+        if waits && self.log.last_trim() > self.log.durable_trims() {
+            cx.front.commands.get_mut(at).left += 1;
+            self.log.wait_for_trims(at);
+            let units = cx.front.commands.get(at).left - 2;
+            cx.trace().record(|| Traced::Waits { command: at, units, log: true });
+        }
+        self.destage(cx);
+        self.demand_wordlines_of(cx, &hastened);
+        self.end_of_command(cx, at);
+        self.pump_log(cx);
+        cx.part_done(at);
+        true
+    }
+
+    /// Unmaps a range at run time; says whether anything was mapped. What owned versions that go with it is added to
+    /// `owners`: whoever was promised one of them is content with its deallocation.
+    fn unmap(&mut self, cx: &mut Cx, first: Lpn, end: Lpn, seq: u64, owners: &mut Owners) -> bool {
+        let mut changed = false;
+        let mut at = first;
+        while let Some(lpn) = self.map.next_present(at, end) {
+            at = Lpn(lpn.0 + 1);
+            let mut word = self.map.replace(lpn, MapWord::Unmapped);
+            changed |= word != MapWord::Unmapped;
+            while let MapWord::Cached { slot, .. } = word {
+                owners.unite(&self.buffer.owners(slot));
+                let version = self.buffer.slot_mut(slot);
+                word = version.under;
+                if version.state == SlotState::Dirty && version.waiter.is_none() && version.member.is_none() {
+                    self.buffer.release(slot);
+                } else {
+                    version.under = MapWord::Unmapped;
+                    if version.superseded == Superseded::No {
+                        version.superseded = Superseded::ByTrim(seq);
+                    }
+                }
+            }
+            if let MapWord::Direct(ppa) = word {
+                self.drop_after_log(cx, ppa);
+            }
+        }
+        changed
+    }
+
+    /// A place that a deallocation gives up: invalid once the record is durable.
+    fn drop_after_log(&mut self, cx: &mut Cx, ppa: Ppa) {
+        if cx.keeps_metadata() && !cx.has_planted(PlantedBug::EarlyInvalidation) {
+            self.log.pin(ppa);
+        } else {
+            self.outdate(cx, ppa);
+        }
+    }
+}

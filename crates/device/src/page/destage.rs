@@ -1,0 +1,137 @@
+//! Destage: which versions leave the buffer when, and how they become pages that wait for the machine.
+
+use super::frontier::PageUnit;
+use super::ftl::{Cx, PageFtl};
+use super::job::Job;
+use crate::config::Allocation;
+use crate::flash::{Frontier, Placer};
+use crate::geometry::StationId;
+use flashweir_core::{Lpn, Ppa};
+use flashweir_ftl::PlaneId;
+
+impl PageFtl {
+    /// The plane to which striping assigns a logical page.
+    #[inline]
+    pub(super) fn plane_for(&self, cx: &Cx, lpn: Lpn) -> PlaneId {
+        if cx.config.ftl.allocation == Allocation::Dynamic {
+            return PlaneId(0);
+        }
+        let page = cx.geometry.striped_page(lpn);
+        cx.geometry.plane_at(cx.config.ftl.striping.place(page, cx.geometry.dimensions()))
+    }
+
+    /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_pages`].
+    pub(super) fn place(&mut self, cx: &mut Cx, slot: u32, urgent: bool) {
+        self.buffer.place(slot);
+        self.join_page(cx, slot, urgent);
+    }
+
+    fn join_page(&mut self, cx: &mut Cx, slot: u32, urgent: bool) {
+        let version = self.buffer.slot(slot);
+        let unit = PageUnit { lpn: version.lpn, seq: version.seq, slot, source: Ppa(0) };
+        let plane = self.plane_for(cx, unit.lpn);
+        let page = match *self.space.filling(plane) {
+            Some(page) => page,
+            None => {
+                let page = self.space.new_page(plane, Frontier::User);
+                *self.space.filling(plane) = Some(page);
+                page
+            }
+        };
+        self.buffer.slot_mut(slot).page = page;
+        let full = cx.geometry.units_per_page as usize;
+        let write = &mut self.space.pages[page as usize];
+        write.units.push(unit);
+        write.urgent |= urgent;
+        let is_full = write.units.len() == full;
+        if is_full || urgent {
+            self.space.to_release.push(page);
+        }
+        if is_full {
+            *self.space.filling(plane) = None;
+        }
+    }
+
+    /// Hands full and urgent pages to the machine.
+    pub(super) fn release_pages(&mut self, cx: &mut Cx) {
+        while let Some(page) = self.space.to_release.pop() {
+            self.release_page(cx, page);
+        }
+    }
+
+    pub(super) fn release_page(&mut self, cx: &mut Cx, page: u32) {
+        let write = &mut self.space.pages[page as usize];
+        if std::mem::replace(&mut write.queued, true) {
+            return;
+        }
+        self.space.queued_pages += 1;
+        let plane = write.plane;
+        if self.dead_planes[plane.0 as usize] {
+            self.fail_page(cx, page);
+        } else if cx.config.ftl.allocation == Allocation::Dynamic {
+            self.space.push_shared(page);
+            self.start_idle_station(cx);
+        } else {
+            let station = cx.flash.machine.push(self.space.op(page));
+            self.promote(cx, page, plane);
+            cx.start(station, &mut self.space);
+        }
+    }
+
+    /// A page of host data that waits for the machine goes before those for which no range flush waits.
+    pub(super) fn promote(&mut self, cx: &mut Cx, page: u32, plane: PlaneId) {
+        if !self.space.pages[page as usize].first {
+            return;
+        }
+        if cx.config.ftl.allocation == Allocation::Dynamic {
+            self.space.promote_shared(page);
+        } else {
+            let pages = &self.space.pages;
+            let is_first = |job| matches!(job, Job::UserPage(other) if pages[other as usize].first);
+            cx.flash.machine.promote_program(plane, |job| job == Job::UserPage(page), is_first);
+        }
+    }
+
+    /// Wakes the next idle station, channel by channel, for work from the shared queue.
+    fn start_idle_station(&mut self, cx: &mut Cx) {
+        let is_fit = |station| cx.flash.machine.is_idle(station) && self.has_room(cx, station);
+        let found = cx.flash.machine.resting(self.station_turn).find(|&(_, station)| is_fit(station));
+        let Some((nth, station)) = found else { return };
+        cx.flash.machine.wake(station);
+        cx.start(station, &mut self.space);
+        self.station_turn = (nth + 1) % cx.geometry.stations();
+    }
+
+    /// Whether a plane of the station takes host data.
+    fn has_room(&self, cx: &Cx, station: StationId) -> bool {
+        let planes = cx.geometry.planes_per_station();
+        let mut planes = (station.0 * planes..(station.0 + 1) * planes).map(PlaneId);
+        planes.any(|plane| self.space.offer(&cx.flash.blocks, plane, Frontier::User).is_some())
+    }
+
+    /// Writes dirty units: in the background down to the low-water mark, and whatever is urgent.
+    pub(super) fn destage(&mut self, cx: &mut Cx) {
+        if self.buffer.dirty() > self.high_water_units {
+            self.background = true;
+        }
+        let pages_max = 2 * cx.geometry.planes() as usize;
+        let low = self.low_water_units;
+        while self.background && self.space.queued_pages < pages_max {
+            let blocked = !cx.front.admission.is_empty() && !self.buffer.has_room();
+            if self.buffer.dirty() <= low && !blocked {
+                self.background = false;
+                break;
+            }
+            let Some(slot) = self.buffer.oldest() else { break };
+            self.place(cx, slot, false);
+            self.release_pages(cx);
+        }
+        let blocked = !cx.front.admission.is_empty() && !self.buffer.has_room();
+        if blocked && self.space.queued_pages == 0 {
+            self.complete_epochs(cx);
+            self.space.release_held();
+            self.demand_wordlines(cx);
+        }
+        self.release_pages(cx);
+    }
+}

@@ -1,0 +1,143 @@
+//! Programs and erases that fail, and planes that can neither write nor make room.
+//!
+//! Invariants: the units of a page whose program failed are written elsewhere; a block that failed takes no more pages and
+//! is emptied and retired; what cannot be written any more fails each command that waits for it, and each one that asks later.
+
+use super::buffer::Superseded;
+use super::ftl::{Cx, PageFtl};
+use super::job::{Job, Op as NandOp};
+use super::tags::Owners;
+use crate::config::Allocation;
+use crate::flash::{Frontier, Placer};
+use flashweir_core::DeviceError;
+use flashweir_core::index::Idx;
+use flashweir_ftl::PlaneId;
+
+impl PageFtl {
+    /// The block of a failed program takes no more pages and will be emptied.
+    pub(super) fn program_failed(&mut self, cx: &mut Cx, op: &NandOp) {
+        cx.metrics.program_failures += 1;
+        let opened = self.space.opened(op.at.block);
+        cx.flash.media.spoil(op.at, opened, op.at.page);
+        self.space.abandon(&cx.flash.blocks, op.at.block);
+        cx.flash.blocks.close(op.at.block);
+        self.failing.push(op.at.block);
+        // The word line takes no further page, so what it holds cannot be lost to one.
+        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
+        self.wordline_complete(cx, op.plane, stream);
+        self.collect_check(cx, op.plane);
+    }
+
+    /// Puts a page whose program failed back into the queue.
+    pub(super) fn write_again(&mut self, cx: &mut Cx, page: u32) {
+        match self.space.pages[page as usize].frontier {
+            Frontier::User => {
+                self.space.pages[page as usize].queued = false;
+                self.release_page(cx, page);
+            }
+            Frontier::Gc => cx.push(self.space.op(page), &mut self.space),
+        }
+    }
+
+    /// Gives up host data of a plane that has no block left to write to.
+    pub(super) fn fail_page(&mut self, cx: &mut Cx, page: u32) {
+        let plane = self.space.pages[page as usize].plane;
+        if *self.space.filling(plane) == Some(page) {
+            *self.space.filling(plane) = None;
+        }
+        let units = std::mem::take(&mut self.space.pages[page as usize].units);
+        for unit in &units {
+            let lba = cx.lba(unit.lpn);
+            let version = self.buffer.slot(unit.slot);
+            let (under, lost) = (version.under, version.superseded == Superseded::No);
+            let member = version.member;
+            let word = self.buffer.word(unit.slot);
+            if lost {
+                self.replace_word(unit.lpn, word, under);
+            }
+            let owners = self.buffer.owners(unit.slot);
+            self.stop_waiting(cx, unit.slot, Some(DeviceError::WriteFault { lba }));
+            self.forget_stuck(unit.slot);
+            self.buffer.release(unit.slot);
+            if lost {
+                self.lost.entry(unit.lpn).or_default().unite(&owners);
+            }
+            if let Some(member) = member {
+                self.fail_stream(cx, member);
+            }
+        }
+        self.space.queued_pages -= 1;
+        self.space.pages[page as usize].units = units;
+        self.space.free_page(page);
+        self.check_flushes(cx);
+    }
+
+    /// A plane that lost too many blocks cannot promise room for its share: the device turns read-only while
+    /// it can still write what it has accepted.
+    pub(super) fn check_spare(&mut self, cx: &mut Cx, plane: PlaneId) {
+        let share = cx.geometry.user_units / u64::from(cx.geometry.planes());
+        let data = share.div_ceil(u64::from(cx.geometry.units_per_block())) as u32;
+        let meta = (2 * cx.geometry.meta_blocks_per_region).div_ceil(cx.geometry.planes());
+        let usable = cx.geometry.blocks_per_plane - cx.flash.bad_blocks_of_plane[plane.index()];
+        let gc = &cx.config.ftl.gc;
+        if usable < data + meta + gc.reserve_blocks + 1 + u32::from(gc.hot_cold) {
+            cx.front.read_only = true;
+        }
+    }
+
+    /// After an operation in `plane` of a device whose blocks may fail: if the plane can neither write nor
+    /// make room, what waits for it fails, and the device takes no more writes.
+    pub(super) fn check_stuck(&mut self, cx: &mut Cx, plane: PlaneId) {
+        let dynamic = cx.config.ftl.allocation == Allocation::Dynamic;
+        let station = cx.geometry.station(plane).0;
+        let planes = cx.geometry.planes_per_station();
+        for plane in (station * planes..(station + 1) * planes).map(PlaneId) {
+            self.give_up(cx, plane, dynamic);
+        }
+    }
+
+    fn give_up(&mut self, cx: &mut Cx, plane: PlaneId, dynamic: bool) {
+        let stuck = match dynamic {
+            false => self.is_stuck(cx, plane),
+            true => (0..cx.geometry.planes()).all(|plane| self.is_stuck(cx, PlaneId(plane))),
+        };
+        if !stuck || self.dead_planes[plane.index()] {
+            return;
+        }
+        cx.front.read_only = true;
+        for page in self.space.drop_waiting(dynamic) {
+            self.fail_page(cx, page);
+        }
+        let is_page = |job| matches!(job, Job::UserPage(_));
+        for op in cx.flash.machine.drop_waiting_programs(plane, is_page) {
+            if let Job::UserPage(page) = op.job {
+                self.fail_page(cx, page);
+            }
+        }
+        match dynamic {
+            false => self.dead_planes[plane.index()] = true,
+            true => self.dead_planes.fill(true),
+        }
+        self.admit(cx);
+    }
+
+    /// Whether nothing can be written to the plane and nothing under way changes that.
+    fn is_stuck(&self, cx: &Cx, plane: PlaneId) -> bool {
+        let collection = &self.collections[plane.index()];
+        let no_room = |frontier| self.space.offer(&cx.flash.blocks, plane, frontier).is_none();
+        let survivors_wait =
+            cx.flash.machine.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
+        let nothing_to_collect = collection.victim.is_none() && no_room(Frontier::User);
+        !collection.erasing
+            && (survivors_wait || nothing_to_collect)
+            && !cx.flash.machine.is_programming(cx.geometry.station(plane))
+    }
+
+    /// Tells command `at` of a version that was lost.
+    pub(super) fn report_lost(&mut self, cx: &mut Cx, at: u32, selected: impl Fn(u64, &Owners) -> bool) {
+        if let Some((lpn, _)) = self.lost.iter().find(|(lpn, owners)| selected(lpn.0, owners)) {
+            let lba = cx.lba(*lpn);
+            cx.front.commands.get_mut(at).error = Some(DeviceError::WriteFault { lba });
+        }
+    }
+}

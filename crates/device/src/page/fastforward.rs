@@ -1,0 +1,170 @@
+//! The FTL without time: the same frontiers, victims and map, driven unit by unit.
+//!
+//! Used to bring a device into a steady state at once, and to measure write amplification alone.
+//!
+//! Invariant: between two calls no page is half filled and nothing is in flight.
+
+use super::content::LOST;
+use super::ftl::{Cx, PageFtl};
+use crate::config::Allocation;
+use crate::flash::{Frontier, Owner, Placer, UnitImage};
+use crate::geometry::PageAddr;
+use flashweir_core::index::Idx;
+use flashweir_core::{Lpn, Payload, Ppa};
+use flashweir_ftl::{BlockId, MapWord, PlaneId};
+
+/// Writes units outside of time. Finish it, so that nothing waits.
+#[derive(Debug)]
+pub(crate) struct UnitWriter {
+    /// Units that wait for their page to be full, by plane.
+    user: Vec<Vec<(Lpn, Payload)>>,
+    turn: u32,
+}
+
+impl UnitWriter {
+    /// Begins on a firmware whose buffer is empty.
+    pub(crate) fn new(ftl: &PageFtl, cx: &Cx) -> Self {
+        assert_eq!(ftl.buffer.used(), 0, "time stands still only for a quiet device");
+        Self { user: vec![Vec::new(); cx.geometry.planes() as usize], turn: 0 }
+    }
+
+    /// Writes one logical page.
+    #[inline]
+    pub(crate) fn write(&mut self, ftl: &mut PageFtl, cx: &mut Cx, lpn: Lpn, payload: Payload) {
+        cx.metrics.host_units_written += 1;
+        let plane = match cx.config.ftl.allocation {
+            Allocation::Static => ftl.plane_for(cx, lpn),
+            Allocation::Dynamic => {
+                let units = cx.geometry.units_per_page;
+                let plane = PlaneId(self.turn / units % cx.geometry.planes());
+                self.turn = self.turn.wrapping_add(1);
+                plane
+            }
+        };
+        if cx.geometry.units_per_page == 1 {
+            program(ftl, cx, plane, Frontier::User, std::iter::once((lpn, None, payload)));
+            return;
+        }
+        self.user[plane.index()].push((lpn, payload));
+        if self.user[plane.index()].len() == cx.geometry.units_per_page as usize {
+            self.program_waiting(ftl, cx, plane);
+        }
+    }
+
+    fn program_waiting(&mut self, ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId) {
+        let mut units = std::mem::take(&mut self.user[plane.index()]);
+        program(ftl, cx, plane, Frontier::User, units.drain(..).map(|(lpn, payload)| (lpn, None, payload)));
+        self.user[plane.index()] = units;
+    }
+
+    /// Pads what waits, and completes word lines whose later pages could destroy earlier ones.
+    pub(crate) fn finish(mut self, ftl: &mut PageFtl, cx: &mut Cx) {
+        for plane in 0..self.user.len() {
+            if !self.user[plane].is_empty() {
+                self.program_waiting(ftl, cx, PlaneId(plane as u32));
+            }
+        }
+        if cx.config.faults.paired_page_loss {
+            let pages = cx.config.timing.cell.pages_per_wordline();
+            for plane in (0..self.user.len() as u32).map(PlaneId) {
+                for frontier in [Frontier::User, Frontier::Gc] {
+                    while ftl.space.next_page(plane, frontier).is_some_and(|page| page % pages != 0) {
+                        program(ftl, cx, plane, frontier, std::iter::empty());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Programs one page; a unit with a source is a copy and keeps its version.
+#[inline]
+fn program(
+    ftl: &mut PageFtl,
+    cx: &mut Cx,
+    plane: PlaneId,
+    frontier: Frontier,
+    units: impl Iterator<Item = (Lpn, Option<Ppa>, Payload)>,
+) {
+    if frontier == Frontier::User {
+        make_room(ftl, cx, plane);
+    }
+    let at = ftl.space.bind(&mut cx.flash.blocks, plane, frontier);
+    ftl.space.program_ended(plane, frontier);
+    if at.page == 0 {
+        cx.flash.media.set_opened(at.block, ftl.space.opened(at.block));
+    }
+    let mut count = 0;
+    for (lpn, source, payload) in units {
+        let ppa = cx.geometry.ppa(at, count);
+        count += 1;
+        let seq = match source {
+            Some(source) => cx.flash.media.oob(source).map_or(0, |(_, seq)| seq),
+            None => cx.next_seq(),
+        };
+        cx.flash.media.append(at.block, UnitImage { owner: Owner::Lpn(lpn), seq, member: None, payload });
+        if let MapWord::Direct(old) = ftl.map.replace(lpn, MapWord::Direct(ppa)) {
+            cx.flash.blocks.set_invalid(old);
+        }
+        cx.flash.blocks.set_valid(ppa);
+    }
+    let units_per_page = cx.geometry.units_per_page;
+    for _ in count..units_per_page {
+        cx.flash.media.append(at.block, UnitImage::pad());
+    }
+    match frontier {
+        Frontier::User => cx.metrics.user_units_programmed += u64::from(count),
+        Frontier::Gc => cx.metrics.gc_units_moved += u64::from(count),
+    }
+    cx.metrics.filler_units += u64::from(units_per_page - count);
+    cx.metrics.pages_programmed += 1;
+    if at.page + 1 == cx.geometry.pages_per_block {
+        cx.flash.blocks.close(at.block);
+    }
+}
+
+/// Collects until the plane has as many free blocks as the configuration wants, or none can be gained: what
+/// collections leave unused in pages of several units must not be moved for ever.
+#[inline]
+fn make_room(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId) {
+    let wanted = cx.config.ftl.gc.start_below_blocks;
+    while cx.flash.blocks.free_count(plane) < wanted {
+        let Some(victim) = ftl.gainful(cx, plane) else { break };
+        collect(ftl, cx, plane, victim);
+    }
+}
+
+fn collect(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId, victim: BlockId) {
+    cx.flash.blocks.collect(victim);
+    cx.metrics.gc_victims += 1;
+    let units_per_page = cx.geometry.units_per_page as usize;
+    let first = cx.geometry.ppa(PageAddr { block: victim, page: 0 }, 0).0;
+    let mut page: Vec<(Lpn, Option<Ppa>, Payload)> = Vec::with_capacity(units_per_page);
+    let mut left = cx.flash.blocks.valid(victim);
+    for ppa in (first..first + u64::from(cx.geometry.units_per_block())).map(Ppa) {
+        if left == 0 {
+            break;
+        }
+        if !cx.flash.blocks.is_valid(ppa) {
+            continue;
+        }
+        left -= 1;
+        let Some((Owner::Lpn(lpn), _)) = cx.flash.media.oob(ppa) else {
+            unreachable!("a valid unit belongs to a logical page")
+        };
+        let payload = match cx.flash.media.tracks_contents() {
+            true => cx.flash.media.payload(ppa).unwrap_or(LOST),
+            false => Payload::Zero,
+        };
+        page.push((lpn, Some(ppa), payload));
+        if page.len() == units_per_page {
+            program(ftl, cx, plane, Frontier::Gc, page.drain(..));
+        }
+    }
+    if !page.is_empty() {
+        program(ftl, cx, plane, Frontier::Gc, page.drain(..));
+    }
+    cx.flash.media.erase(victim);
+    cx.metrics.erases += 1;
+    cx.flash.blocks.release(victim);
+}

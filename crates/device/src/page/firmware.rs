@@ -1,0 +1,208 @@
+//! The page-mapped firmware as a [`Firmware`]: which part answers what.
+
+use super::frontier::Space;
+use super::ftl::{Cx, PageFtl};
+use super::job::{Job, Op as NandOp};
+use super::map_log::meta_image;
+use super::scan::Scan;
+use super::recover;
+use crate::config::{DeviceConfig, PersistPolicy, RangeFlushSupport};
+use crate::effect::{Effect, Event};
+use crate::firmware::{DeviceOptions, Firmware, Plan};
+use crate::flash::{Media, NandEvent, SaveArea, UnitImage};
+use crate::front::{check_range, range};
+use crate::geometry::Geometry;
+use flashweir_core::{Command, DeviceError, Lpn, Op, Payload};
+use flashweir_ftl::{BlockId, MapWord, PlaneId};
+use std::collections::BTreeSet;
+
+impl Firmware for PageFtl {
+    type Job = Job;
+    type Placer = Space;
+
+    fn reserved(geometry: &Geometry) -> BTreeSet<BlockId> {
+        (0..2).flat_map(|region| geometry.meta_blocks(region)).collect()
+    }
+
+    fn new(cx: &Cx, seed: u64) -> Self {
+        Self::empty(cx, seed)
+    }
+
+    fn recover(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Plan<Self> {
+        assert!(media.tracks_contents(), "recovery needs a medium that keeps contents");
+        recover::plan(Scan::new(config, options, media))
+    }
+
+    fn recovered(&mut self, cx: &mut Cx) {
+        // From here on the capacitor covers the buffer, which holds what was saved.
+        cx.flash.media.set_save_area(None);
+        self.begin_journal(cx);
+    }
+
+    fn check(&self, cx: &Cx, command: &Command) -> Result<(), DeviceError> {
+        let name = match &command.op {
+            Op::Read { .. } | Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. } | Op::Flush => None,
+            Op::RFlush(_) if cx.config.buffer.range_flush == RangeFlushSupport::None => Some("range flush"),
+            Op::RFlush(_) => None,
+            Op::Barrier if cx.config.order.policy == PersistPolicy::None => Some("barrier"),
+            Op::Barrier => None,
+            Op::Share(_) => Some("SHARE"),
+            Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
+                Some("append-only segments")
+            }
+            Op::PpaRead(_) | Op::PpaWrite { .. } | Op::PpaErase(_) => Some("open channel"),
+        };
+        if let Some(name) = name {
+            return Err(DeviceError::NotSupported(name));
+        }
+        cx.front.check_order(command, cx.config.order.policy)?;
+        if command.ns != 0 {
+            return Err(DeviceError::InvalidField("there is only namespace 0"));
+        }
+        check_range(command, &cx.geometry)?;
+        if let Op::RFlush(flush) = &command.op {
+            flush.check(cx.geometry.capacity_lbas())?;
+        }
+        let changes = !matches!(command.op, Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::Barrier);
+        if changes && cx.front.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
+    }
+
+    fn refused(&mut self, cx: &mut Cx, at: u32) {
+        self.note_refused(cx, at);
+    }
+
+    fn arrive(&mut self, cx: &mut Cx, at: u32) {
+        let op = &cx.front.commands.get(at).command.op;
+        let is_write = matches!(op, Op::Write { .. });
+        if range(op).is_some_and(|(_, blocks)| blocks == 0) {
+            self.note_refused(cx, at);
+            cx.complete(at);
+        } else if matches!(op, Op::Read { .. }) && !self.is_locked(cx) {
+            self.start_read(cx, at);
+        } else if is_write {
+            self.note_ordered(cx, at);
+            let bytes = cx.front.commands.get(at).command.bytes_down();
+            match cx.memory_access(at, bytes) {
+                Some(done) => cx.effects.push(Effect::At(done, Event::BufferMemory { command: at })),
+                None => self.start_write(cx, at),
+            }
+        } else {
+            self.note_ordered(cx, at);
+            self.ready(cx, at);
+        }
+    }
+
+    fn memory_done(&mut self, cx: &mut Cx, at: u32) {
+        if matches!(cx.front.commands.get(at).command.op, Op::Read { .. }) {
+            cx.part_done(at);
+        } else {
+            self.start_write(cx, at);
+        }
+    }
+
+    #[inline]
+    fn done(&mut self, cx: &mut Cx, op: NandOp) {
+        match op.job {
+            Job::HostRead { command } => self.host_read_done(cx, &op, command),
+            Job::Modify { command } => self.modify_done(cx, command),
+            Job::GcRead => self.gc_read_done(cx, &op),
+            Job::UserPage(page) | Job::GcPage(page) => self.page_done(cx, &op, page),
+            Job::Filler => self.filler_done(cx, &op),
+            Job::GcErase => self.gc_erase_done(cx, &op),
+            Job::MetaPage(page) => self.meta_page_done(cx, &op, page),
+            Job::MetaErase => self.meta_erase_done(cx, &op),
+        }
+        let faults = &cx.config.faults;
+        if faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0 {
+            match self.orders.is_used() {
+                // What one plane lost may be what another one keeps.
+                true => (0..cx.geometry.planes()).for_each(|plane| self.check_stuck(cx, PlaneId(plane))),
+                false => self.check_stuck(cx, op.plane),
+            }
+        }
+    }
+
+    #[inline]
+    fn placer(&self) -> &Space {
+        &self.space
+    }
+
+    #[inline]
+    fn placer_mut(&mut self) -> &mut Space {
+        &mut self.space
+    }
+
+    fn opened(&self, op: &NandOp) -> u64 {
+        if matches!(op.job, Job::MetaPage(_)) { 0 } else { self.space.opened(op.at.block) }
+    }
+
+    fn image(&self, cx: &Cx, op: &NandOp, images: &mut Vec<UnitImage>) {
+        match op.job {
+            Job::UserPage(page) | Job::GcPage(page) => self.page_images(cx, page, images),
+            Job::MetaPage(i) => {
+                let (group, image) = self.log.image(i);
+                images.push(meta_image(group, image));
+            }
+            // Nothing but filler, which the medium adds.
+            Job::Filler => {}
+            Job::HostRead { .. } | Job::Modify { .. } | Job::GcRead | Job::GcErase | Job::MetaErase => {}
+        }
+    }
+
+    fn saved(&self, cx: &Cx) -> Option<SaveArea> {
+        cx.is_protected().then(|| self.save(cx))
+    }
+
+    fn is_volatile(&self, cx: &Cx) -> bool {
+        !cx.is_protected() && (self.buffer.used() > 0 || self.log.last_trim() > self.log.durable_trims())
+    }
+
+    fn is_mapped(&self, lpn: Lpn) -> bool {
+        lpn.0 < self.map.len() && self.map.get(lpn) != MapWord::Unmapped
+    }
+
+    fn has_lost(&self, lpn: Lpn) -> bool {
+        self.lost.contains_key(&lpn)
+    }
+
+    fn content(&self, cx: &Cx, lpn: Lpn) -> Option<Payload> {
+        self.newest(cx, lpn)
+    }
+
+    #[inline]
+    fn prefetch(&self, lpn: Lpn) {
+        self.map.prefetch(lpn);
+    }
+
+    #[inline]
+    fn prefetch_for(&self, cx: &Cx, event: Event) {
+        let Event::Nand(NandEvent::Array { station, .. }) = event else { return };
+        for op in cx.flash.machine.working(station) {
+            let op = cx.flash.machine.op(op);
+            if let Job::UserPage(page) = op.job {
+                for unit in &self.space.pages[page as usize].units {
+                    self.map.prefetch(unit.lpn);
+                    self.buffer.prefetch(unit.slot);
+                }
+                cx.flash.blocks.prefetch(cx.geometry.ppa(op.at, 0));
+                cx.flash.media.prefetch(op.at.block);
+            }
+        }
+    }
+
+    fn buffer_use(&self) -> [u64; 3] {
+        [self.buffer.capacity(), self.buffer.used(), self.buffer.dirty()].map(u64::from)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.map.memory_bytes()
+    }
+
+    fn audit(&self, cx: &Cx) {
+        self.audit_accounts(cx);
+    }
+
+    fn describe(&self, cx: &Cx) -> String {
+        self.describe_waits(cx)
+    }
+}

@@ -1,0 +1,95 @@
+//! FLUSH: everything that was accepted before becomes durable.
+
+use super::buffer::Superseded;
+use super::ftl::{Cx, PageFtl};
+use super::pending::PendingFlush;
+use crate::flash::SaveArea;
+use crate::flash::trace::Traced;
+use crate::planted::PlantedBug;
+use flashweir_core::DeviceError;
+
+impl PageFtl {
+    /// Accepts a FLUSH: everything accepted before it becomes urgent.
+    pub(super) fn accept_flush(&mut self, cx: &mut Cx, at: u32) {
+        let upto = cx.accept(at);
+        cx.metrics.flushes += 1;
+        if !cx.is_protected() {
+            cx.metrics.flush_units_forced += u64::from(self.buffer.dirty());
+            self.demand_all(cx);
+            self.write_all(cx);
+            self.settle_all(cx);
+        }
+        // What was lost before, or just now.
+        self.report_lost(cx, at, |_, _| true);
+        if let Some(stream) = self.orders.failed() {
+            cx.front.commands.get_mut(at).error.get_or_insert(DeviceError::StreamFailed(stream));
+        }
+        if !cx.is_protected() {
+            let units_left = self.buffer.used() - self.orders.stuck();
+            let mut flush = PendingFlush { command: at, upto, units_left, trims_upto: 0 };
+            if self.log.last_trim() > self.log.durable_trims() {
+                flush.trims_upto = self.log.last_trim();
+                self.log.want();
+            }
+            if cx.has_planted(PlantedBug::LostTrim) {
+                flush.trims_upto = 0;
+            }
+            if cx.has_planted(PlantedBug::EarlyFlush) {
+                (flush.units_left, flush.trims_upto) = (0, 0);
+            }
+            if flush.units_left > 0 || flush.trims_upto > 0 {
+                let (units, log) = (flush.units_left, flush.trims_upto > 0);
+                cx.trace().record(|| Traced::Waits { command: at, units, log });
+                self.flushes.push(flush);
+                self.pump_log(cx);
+                return;
+            }
+        }
+        cx.part_done(at);
+    }
+
+    /// Sends every dirty unit to the medium.
+    pub(super) fn write_all(&mut self, cx: &mut Cx) {
+        while let Some(slot) = self.buffer.oldest() {
+            self.place(cx, slot, true);
+        }
+        self.space.release_held();
+        self.release_pages(cx);
+        self.demand_wordlines(cx);
+    }
+
+    /// Completes every FLUSH that has nothing left to wait for.
+    pub(super) fn check_flushes(&mut self, cx: &mut Cx) {
+        let durable = self.log.durable_trims();
+        while let Some(done) = self.flushes.iter().position(|f| f.units_left == 0 && f.trims_upto <= durable)
+        {
+            let flush = self.flushes.remove(done);
+            cx.part_done(flush.command);
+        }
+    }
+
+    /// Brings to the store what was accepted since the last call, before anybody is told.
+    pub(super) fn commit_saved(&mut self, cx: &mut Cx) {
+        if cx.flash.media.commit_saved() {
+            self.begin_journal(cx);
+        }
+    }
+
+    /// Where the medium has a store: the capacitor protects the buffer as it is now.
+    pub(super) fn begin_journal(&mut self, cx: &mut Cx) {
+        if cx.flash.media.is_stored() && cx.is_protected() {
+            let area = self.save(cx);
+            cx.flash.media.begin_journal(&area);
+        }
+    }
+
+    /// What the capacitor saves: every version that is not on the medium and still counts. The record of a
+    /// deallocation that superseded a version may be durable already, so the version is not saved.
+    pub(super) fn save(&self, cx: &Cx) -> SaveArea {
+        let all = cx.has_planted(PlantedBug::DeadVersionSaved);
+        let live = self.buffer.iter().filter(|(_, slot)| all || slot.superseded == Superseded::No);
+        let units = live.map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
+        let trims = self.log.unlogged_trims().filter(|_| !cx.has_planted(PlantedBug::SaveForgetsTrims));
+        SaveArea { units: units.collect(), trims: trims.collect() }
+    }
+}

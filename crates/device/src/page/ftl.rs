@@ -1,0 +1,90 @@
+//! The state of the page-mapped firmware, put together.
+
+use super::buffer::Buffer;
+use super::collection::Collection;
+use super::epochs::Streams;
+use super::frontier::Space;
+use super::job::Job;
+use super::map_log::MapLog;
+use super::pending::{PendingFlush, VolatileTrim};
+use super::tags::Owners;
+use crate::config::PersistPolicy;
+use crate::flash::UnitImage;
+use crate::geometry::Geometry;
+use flashweir_core::Lpn;
+use flashweir_ftl::{BlockId, Map, PlaneId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What this firmware works on.
+pub(super) type Cx = crate::cx::Cx<Job>;
+
+/// The page-mapped firmware.
+#[derive(Clone, Debug)]
+pub(crate) struct PageFtl {
+    pub(super) map: Map,
+    pub(super) space: Space,
+    pub(super) buffer: Buffer,
+    pub(super) flushes: Vec<PendingFlush>,
+    pub(super) collections: Vec<Collection>,
+    pub(super) log: MapLog,
+    pub(super) orders: Streams,
+    pub(super) background: bool,
+    /// Dirty units above which writing in the background begins, and at which it ends.
+    pub(super) high_water_units: u32,
+    pub(super) low_water_units: u32,
+    pub(super) collection_waste_pages: u32,
+    /// Pages whose newest version could not be written after it was accepted, and what owned it. Reads of them fail, and so does
+    /// each FLUSH of them, not only the first: one that succeeds promises all that completed before (contract §4.1).
+    pub(super) lost: BTreeMap<Lpn, Owners>,
+    /// Deallocations that a range flush may have to wait for, in order.
+    pub(super) volatile_trims: VecDeque<VolatileTrim>,
+    /// Planes that can neither write nor make room.
+    pub(super) dead_planes: Vec<bool>,
+    /// Collections of each plane since the last one for wear-levelling.
+    pub(super) collections_since_wear: Vec<u32>,
+    /// Planes that are short of blocks and had nothing to collect when they looked.
+    pub(super) starved: Vec<bool>,
+    /// Starved planes in which a unit became invalid since.
+    pub(super) recheck: Vec<PlaneId>,
+    /// Blocks that failed and are to be emptied.
+    pub(super) failing: Vec<BlockId>,
+    /// Where static striping looks for the next idle station of dynamic allocation.
+    pub(super) station_turn: u32,
+    /// Pages of word lines that are not complete, by plane and frontier.
+    pub(super) open_wordlines: Vec<[Vec<u32>; 2]>,
+    /// Room for what a page write puts on the medium.
+    pub(super) images: Vec<UnitImage>,
+}
+
+impl PageFtl {
+    /// A firmware with an empty map; recovery fills it after a cut.
+    pub(super) fn empty(cx: &Cx, seed: u64) -> Self {
+        let (config, geometry) = (&cx.config, &cx.geometry);
+        let units = (config.buffer.capacity.0 / geometry.unit_bytes) as u32;
+        let planes = geometry.planes() as usize;
+        let policy = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
+        Self {
+            map: Map::new(geometry.user_units),
+            space: Space::new(config, geometry, seed),
+            buffer: Buffer::new(units, config.buffer.eviction),
+            flushes: Vec::new(),
+            collections: (0..planes).map(|_| Collection::default()).collect(),
+            log: MapLog::new(config, geometry),
+            orders: Streams::new(policy, geometry.counted_members_max() as usize),
+            background: false,
+            high_water_units: (f64::from(units) * config.buffer.high_water) as u32,
+            low_water_units: (f64::from(units) * config.buffer.low_water) as u32,
+            collection_waste_pages: Geometry::collection_waste_pages(config),
+            lost: BTreeMap::new(),
+            volatile_trims: VecDeque::new(),
+            dead_planes: vec![false; planes],
+            collections_since_wear: vec![0; planes],
+            starved: vec![false; planes],
+            recheck: Vec::new(),
+            failing: Vec::new(),
+            station_turn: 0,
+            open_wordlines: vec![[Vec::new(), Vec::new()]; planes],
+            images: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Garbage collection and wear-levelling, one plane at a time.
+//!
+//! A victim's valid units are read, join pages of the plane's collection frontier, and when all copies are
+//! durable (and nothing in the victim is pinned by a deallocation that is not logged) the victim is erased.
+//!
+//! Invariants: a copy replaces its source only if the source is still what the map names; a block is erased
+//! only when none of its units is valid.
+
+use super::collection::Collection;
+use super::frontier::PageUnit;
+use super::ftl::{Cx, PageFtl};
+use super::job::{Job, Op as NandOp};
+use crate::flash::trace::Traced;
+use crate::flash::{Class, Frontier, OpKind, Owner, Purpose};
+use crate::geometry::PageAddr;
+use crate::planted::PlantedBug;
+use flashweir_core::index::Idx;
+use flashweir_core::{Lpn, Ppa};
+use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId, VictimPicker};
+
+/// Reads of one victim that are under way at the same time.
+const READS_MAX: u32 = 4;
+
+/// Collections of a plane for each one that static wear-levelling may choose: moving cold data frees nothing.
+const WEAR_EVERY: u32 = 8;
+
+impl PageFtl {
+    /// Begins a collection in `plane` if it is short of blocks, worn unevenly, or has a failing block.
+    pub(super) fn collect_check(&mut self, cx: &mut Cx, plane: PlaneId) {
+        if self.collections[plane.index()].victim.is_some() {
+            return;
+        }
+        cx.trace().touch(plane);
+        let short = cx.flash.blocks.free_count(plane) < cx.config.ftl.gc.start_below_blocks;
+        let failing = self.failing.iter().position(|block| {
+            cx.geometry.plane_of(*block) == plane && cx.flash.blocks.state(*block) == BlockState::Closed
+        });
+        let victim = match failing {
+            Some(at) => Some(self.failing[at]),
+            None if short => self.coldest(cx, plane).or_else(|| self.gainful(cx, plane)),
+            None => None,
+        };
+        match victim {
+            Some(victim) => {
+                cx.flash.blocks.collect(victim);
+                cx.metrics.gc_victims += 1;
+                let valid = cx.flash.blocks.valid(victim);
+                cx.trace().record(|| Traced::Victim { plane, block: victim, valid });
+                let gains = valid > 0 && valid < cx.geometry.units_per_block();
+                if cx.config.ftl.gc.preemptible && short && gains {
+                    self.space.begin_pace(plane);
+                } else {
+                    self.space.end_pace(plane);
+                }
+                self.collections[plane.index()].valid = valid;
+                self.collections_since_wear[plane.index()] += 1;
+                let collection = &mut self.collections[plane.index()];
+                collection.victim = Some(victim);
+                collection.page = 0;
+                collection.drained = false;
+                self.collect_step(cx, plane);
+            }
+            None => {
+                self.starved[plane.index()] = short;
+                self.space.end_pace(plane);
+            }
+        }
+    }
+
+    /// A unit is not needed any more, because something newer than it is durable.
+    pub(super) fn outdate(&mut self, cx: &mut Cx, ppa: Ppa) {
+        if self.keep_for_count(cx, ppa) {
+            return;
+        }
+        cx.flash.media.give_up_content(ppa);
+        self.invalidate(cx, ppa);
+    }
+
+    /// A place is not needed any more; a plane that waited for something to collect looks again.
+    pub(super) fn invalidate(&mut self, cx: &mut Cx, ppa: Ppa) {
+        cx.flash.blocks.set_invalid(ppa);
+        let plane = cx.geometry.plane_of(cx.flash.blocks.block(ppa));
+        if std::mem::take(&mut self.starved[plane.index()]) {
+            self.recheck.push(plane);
+        }
+    }
+
+    /// Lets planes look again in which a unit became invalid.
+    pub(super) fn collect_recheck(&mut self, cx: &mut Cx) {
+        while let Some(plane) = self.recheck.pop() {
+            self.collect_check(cx, plane);
+        }
+    }
+
+    /// A victim whose collection frees more than it uses: the policy's choice, or else the emptiest block. A
+    /// plane that holds more than its share has none and waits until something in it becomes invalid.
+    pub(super) fn gainful(&mut self, cx: &mut Cx, plane: PlaneId) -> Option<BlockId> {
+        let pages = cx.geometry.pages_per_block - self.collection_waste_pages;
+        let valid_max = pages * cx.geometry.units_per_page - 1;
+        let blocks = &cx.flash.blocks;
+        let victim = self.space.victims.pick(blocks, plane)?;
+        let victim =
+            if blocks.valid(victim) <= valid_max { victim } else { VictimPicker::emptiest(blocks, plane)? };
+        (blocks.valid(victim) <= valid_max).then_some(victim)
+    }
+
+    /// The least worn block, if static wear-levelling wants it moved.
+    fn coldest(&mut self, cx: &mut Cx, plane: PlaneId) -> Option<BlockId> {
+        let threshold = cx.config.ftl.wear.static_threshold;
+        if threshold == 0 || self.collections_since_wear[plane.index()] < WEAR_EVERY {
+            return None;
+        }
+        let blocks = &cx.flash.blocks;
+        let mut most = 0;
+        let mut least: Option<(u32, BlockId)> = None;
+        for block in blocks.of_plane(plane).map(BlockId) {
+            let erases = blocks.erases(block);
+            match blocks.state(block) {
+                BlockState::Free => most = most.max(erases),
+                BlockState::Closed if least.is_none_or(|(l, _)| erases < l) => least = Some((erases, block)),
+                _ => {}
+            }
+        }
+        let (erases, block) = least?;
+        if most.saturating_sub(erases) <= threshold {
+            return None;
+        }
+        cx.metrics.wear_victims += 1;
+        self.collections_since_wear[plane.index()] = 0;
+        self.space.cold_to_worn[plane.index()] = true;
+        Some(block)
+    }
+
+    /// Does the next part of a plane's collection.
+    pub(super) fn collect_step(&mut self, cx: &mut Cx, plane: PlaneId) {
+        let Some(victim) = self.collections[plane.index()].victim else { return };
+        let pages = cx.flash.media.pages_written(victim);
+        while self.collections[plane.index()].page < pages
+            && self.collections[plane.index()].reads < READS_MAX
+        {
+            let at = PageAddr { block: victim, page: self.collections[plane.index()].page };
+            self.collections[plane.index()].page += 1;
+            let units = Self::valid_units(cx, at).count() as u32;
+            if units > 0 {
+                self.collections[plane.index()].reads += 1;
+                cx.metrics.gc_pages_read += 1;
+                cx.push(
+                    NandOp {
+                        kind: OpKind::Read,
+                        class: Class::GcRead,
+                        plane,
+                        at,
+                        frontier: None,
+                        bytes: units * cx.geometry.unit_bytes as u32,
+                        purpose: Purpose::GcRead,
+                        job: Job::GcRead,
+                    },
+                    &mut self.space,
+                );
+            }
+        }
+        let collection = &mut self.collections[plane.index()];
+        if collection.page < pages || collection.reads > 0 || collection.erasing {
+            return;
+        }
+        collection.drained = true;
+        if let Some(page) = collection.filling.take() {
+            self.queue_survivors(cx, page);
+        }
+        if self.collections[plane.index()].moves > 0 {
+            self.complete_wordline(cx, plane, self.space.stream(Frontier::Gc), false);
+            cx.start(cx.geometry.station(plane), &mut self.space);
+            return;
+        }
+        let units = u64::from(cx.geometry.units_per_block());
+        let first = u64::from(victim.0) * units;
+        if self.orders.any_kept(first..first + units) {
+            // Meanwhile recovery needs to count what nobody needed when its page was read.
+            let collection = &mut self.collections[plane.index()];
+            (collection.page, collection.drained) = (0, false);
+            self.collect_step(cx, plane);
+            return;
+        }
+        if self.needs_record(cx, victim) || cx.flash.blocks.valid(victim) > 0 {
+            self.collections[plane.index()].waits_for_log = true;
+            self.log.want();
+            self.pump_log(cx);
+            return;
+        }
+        self.collections[plane.index()].erasing = true;
+        let at = PageAddr { block: victim, page: 0 };
+        cx.push(
+            NandOp {
+                kind: OpKind::Erase,
+                class: Class::Erase,
+                plane,
+                at,
+                frontier: None,
+                bytes: 0,
+                purpose: Purpose::GcErase,
+                job: Job::GcErase,
+            },
+            &mut self.space,
+        );
+    }
+
+    fn valid_units(cx: &Cx, at: PageAddr) -> impl Iterator<Item = Ppa> + '_ {
+        (0..cx.geometry.units_per_page)
+            .map(move |unit| cx.geometry.ppa(at, unit))
+            .filter(|ppa| cx.flash.blocks.is_valid(*ppa))
+    }
+
+    pub(super) fn gc_read_done(&mut self, cx: &mut Cx, op: &NandOp) {
+        self.collections[op.plane.index()].reads -= 1;
+        for ppa in Self::valid_units(cx, op.at).collect::<Vec<_>>() {
+            let Some((Owner::Lpn(lpn), seq)) = cx.flash.media.oob(ppa) else { continue };
+            if !self.is_mapped_to(lpn, ppa) && !self.orders.is_kept(ppa) {
+                continue;
+            }
+            let seq = if cx.has_planted(PlantedBug::CopyRenumbered) { cx.next_seq() } else { seq };
+            self.collections[op.plane.index()].moves += 1;
+            let page = match self.collections[op.plane.index()].filling {
+                Some(page) => page,
+                None => self.space.new_page(op.plane, Frontier::Gc),
+            };
+            let units = &mut self.space.pages[page as usize].units;
+            units.push(PageUnit { lpn, seq, slot: 0, source: ppa });
+            let full = units.len() == cx.geometry.units_per_page as usize;
+            self.collections[op.plane.index()].filling = (!full).then_some(page);
+            if full {
+                self.queue_survivors(cx, page);
+            }
+        }
+        self.collect_step(cx, op.plane);
+    }
+
+    fn queue_survivors(&mut self, cx: &mut Cx, page: u32) {
+        cx.push(self.space.op(page), &mut self.space);
+    }
+
+    /// Whether `ppa` is the durable place of `lpn`.
+    pub(super) fn is_mapped_to(&self, lpn: Lpn, ppa: Ppa) -> bool {
+        let mut word = self.map.get(lpn);
+        while let MapWord::Cached { slot, generation } = word {
+            word = self.buffer.named(slot, generation).under;
+        }
+        word == MapWord::Direct(ppa)
+    }
+
+    /// A copy is durable: it takes its source's place unless that was superseded meanwhile. The source keeps its content:
+    /// it is the same version, so after a cut recovery may choose either of the two.
+    pub(super) fn relocate(&mut self, cx: &mut Cx, lpn: Lpn, source: Ppa, copy: Ppa) {
+        let moved = self.move_kept(source, copy)
+            || self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy));
+        if moved {
+            self.invalidate(cx, source);
+            cx.flash.blocks.set_valid(copy);
+        }
+    }
+
+    pub(super) fn survivors_durable(&mut self, cx: &mut Cx, plane: PlaneId, units: u32) {
+        self.collections[plane.index()].moves -= units;
+        self.space.earn(plane, units, self.collections[plane.index()].valid);
+        self.collect_step(cx, plane);
+    }
+
+    pub(super) fn gc_erase_done(&mut self, cx: &mut Cx, op: &NandOp) {
+        let (block, plane) = (op.at.block, op.plane);
+        self.collections[plane.index()] = Collection::default();
+        let endurance = cx.config.faults.endurance;
+        let worn_out = endurance > 0 && cx.flash.media.erases(block) >= endurance;
+        let fails = worn_out || cx.flash.random.chance(cx.config.faults.erase_fail);
+        let failed_before = self.failing.iter().position(|b| *b == block);
+        if fails || failed_before.is_some() {
+            if let Some(at) = failed_before {
+                self.failing.swap_remove(at);
+            } else {
+                cx.metrics.erase_failures += 1;
+            }
+            cx.flash.retire(plane, block);
+            cx.metrics.grown_bad_blocks += 1;
+            self.check_spare(cx, plane);
+        } else {
+            cx.flash.media.erase(block);
+            cx.metrics.erases += 1;
+            cx.flash.blocks.release(block);
+        }
+        cx.flash.machine.wake(cx.geometry.station(plane));
+        self.collect_check(cx, plane);
+        self.destage(cx);
+        self.admit(cx);
+    }
+}

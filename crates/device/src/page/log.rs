@@ -1,0 +1,259 @@
+//! The map log: what makes deallocations durable and recovery short (`specs/device-metadata.md`).
+//!
+//! Two regions of blocks take turns. A region begins with a checkpoint of the map (none on a new device),
+//! log groups follow; when the next group does not fit, a checkpoint goes into the other region.
+//!
+//! Invariants:
+//! 1. One group is being written at a time; a group counts only when all its pages are on the medium.
+//! 2. The region that holds the newest complete checkpoint is erased only after a newer one is complete.
+//! 3. A place that a deallocation gave up stays valid until the record is durable.
+
+use super::frontier::Space;
+use super::ftl::{Cx, PageFtl};
+use super::job::{Job, Op as NandOp};
+use super::map_log::{Writing, meta_image, with_member};
+use super::meta_format::{GroupKind, Record};
+use crate::flash::trace::{LogWork, Traced};
+use crate::flash::{Class, OpKind, Purpose};
+use crate::geometry::PageAddr;
+use crate::planted::PlantedBug;
+use flashweir_ftl::recovery::Mapping;
+use flashweir_ftl::{BlockId, MapWord, PlaneId};
+use std::sync::Arc;
+
+impl PageFtl {
+    /// Writes the next log group or checkpoint if one is due.
+    pub(super) fn pump_log(&mut self, cx: &mut Cx) {
+        if !matches!(self.log.writing, Writing::Nothing) {
+            return;
+        }
+        if self.log.last_trim == self.log.durable_trims {
+            // What was given up after its record had gone into the log is free already.
+            for ppa in std::mem::take(&mut self.log.pins) {
+                self.outdate(cx, ppa);
+            }
+        }
+        let congested = self.log.is_congested() && self.log.recent_trims[0].0.seq <= self.horizon(cx);
+        if (congested || self.log.wants_checkpoint) && cx.keeps_metadata() {
+            self.log.wants_checkpoint = false;
+            self.begin_checkpoint(cx);
+            return;
+        }
+        if !self.log.is_due() {
+            if self.log.pending.is_empty() && self.log.wanted {
+                self.log.wanted = false;
+                self.log_advanced(cx);
+            }
+            return;
+        }
+        if !cx.keeps_metadata() {
+            self.log.pending.clear();
+            return;
+        }
+        let pages = self.log.pending.len().div_ceil(self.log.records_per_page) as u32;
+        if pages > self.log.room() {
+            self.begin_checkpoint(cx);
+            return;
+        }
+        let records = std::mem::take(&mut self.log.pending);
+        self.log.wanted = false;
+        let images = self.log.pages(GroupKind::Log, self.log.group, &records);
+        self.log.group += 1;
+        self.log.writing = Writing::Group {
+            pages_left: pages,
+            pins: std::mem::take(&mut self.log.pins),
+            trims_upto: self.log.last_trim,
+            epochs: self.orders.recordings(),
+        };
+        cx.trace().record(|| Traced::Log { work: LogWork::Group, count: pages });
+        self.write_meta(cx, self.log.region, images);
+    }
+
+    fn write_meta(&mut self, cx: &mut Cx, region: usize, images: Vec<Arc<[u8]>>) {
+        let first = self.log.next_page;
+        self.log.next_page += images.len() as u32;
+        self.log.images = images;
+        for i in 0..self.log.images.len() as u32 {
+            let at = self.log.page_at(region, first + i);
+            cx.push(
+                NandOp {
+                    kind: OpKind::Program,
+                    class: Class::Meta,
+                    plane: cx.geometry.plane_of(at.block),
+                    at,
+                    frontier: None,
+                    bytes: cx.geometry.units_per_page * cx.geometry.unit_bytes as u32,
+                    purpose: Purpose::Metadata,
+                    job: Job::MetaPage(i),
+                },
+                &mut self.space,
+            );
+        }
+    }
+
+    /// What programming page `i` of the group under way does to the medium.
+    fn program_meta(&mut self, cx: &mut Cx, at: PageAddr, i: u32) {
+        let (group, image) = self.log.image(i);
+        cx.flash.media.program(at, 0, std::iter::once(meta_image(group, image)));
+        cx.metrics.meta_units += u64::from(cx.geometry.units_per_page);
+        cx.metrics.pages_programmed += 1;
+        cx.metrics.log_pages += 1;
+    }
+
+    pub(super) fn meta_page_done(&mut self, cx: &mut Cx, op: &NandOp, i: u32) {
+        self.program_meta(cx, op.at, i);
+        let left = match &mut self.log.writing {
+            Writing::Group { pages_left, .. } | Writing::Checkpoint { pages_left, .. } => {
+                *pages_left -= 1;
+                *pages_left
+            }
+            Writing::Nothing | Writing::Erasing { .. } => unreachable!("a metadata page belongs to a group"),
+        };
+        if left > 0 {
+            return;
+        }
+        cx.trace().record(|| Traced::LogDone);
+        let (pins, trims_upto, epochs) = match std::mem::replace(&mut self.log.writing, Writing::Nothing) {
+            Writing::Group { pins, trims_upto, epochs, .. } => (pins, trims_upto, epochs),
+            Writing::Checkpoint { horizon, pages, pins, trims_upto, epochs, .. } => {
+                cx.metrics.checkpoints += 1;
+                self.log.region ^= 1;
+                self.log.next_page = pages;
+                self.log.recent_trims.retain(|(trim, _)| trim.seq > horizon);
+                (pins, trims_upto, epochs)
+            }
+            Writing::Nothing | Writing::Erasing { .. } => unreachable!("a metadata page belongs to a group"),
+        };
+        for ppa in pins {
+            self.outdate(cx, ppa);
+        }
+        self.log.durable_trims = self.log.durable_trims.max(trims_upto);
+        self.records_durable(&epochs);
+        self.log_advanced(cx);
+        self.pump_log(cx);
+    }
+
+    /// Lets everybody go on who waited for the log.
+    fn log_advanced(&mut self, cx: &mut Cx) {
+        let durable = self.log.durable_trims;
+        while let Some(at) = self.log.waiters.iter().position(|(_, seq)| *seq <= durable) {
+            let (command, _) = self.log.waiters.swap_remove(at);
+            cx.part_done(command);
+        }
+        self.orders_advanced(cx);
+        self.check_flushes(cx);
+        self.admit(cx);
+        self.collect_recheck(cx);
+        for plane in 0..self.collections.len() {
+            if std::mem::take(&mut self.collections[plane].waits_for_log) {
+                self.collect_step(cx, PlaneId(plane as u32));
+            }
+        }
+    }
+
+    fn begin_checkpoint(&mut self, cx: &mut Cx) {
+        let target = self.log.region ^ 1;
+        let used: Vec<BlockId> = self.log.regions[target]
+            .iter()
+            .copied()
+            .filter(|b| cx.flash.media.pages_written(*b) > 0 || cx.flash.media.erase_torn(*b))
+            .collect();
+        self.log.writing = Writing::Erasing { left: used.len() as u32 };
+        cx.trace().record(|| Traced::Log { work: LogWork::Erase, count: used.len() as u32 });
+        if used.is_empty() {
+            self.write_checkpoint(cx);
+            return;
+        }
+        for block in used {
+            cx.push(
+                NandOp {
+                    kind: OpKind::Erase,
+                    class: Class::Meta,
+                    plane: cx.geometry.plane_of(block),
+                    at: PageAddr { block, page: 0 },
+                    frontier: None,
+                    bytes: 0,
+                    purpose: Purpose::Metadata,
+                    job: Job::MetaErase,
+                },
+                &mut self.space,
+            );
+        }
+    }
+
+    pub(super) fn meta_erase_done(&mut self, cx: &mut Cx, op: &NandOp) {
+        cx.flash.media.erase(op.at.block);
+        cx.metrics.erases += 1;
+        cx.flash.blocks.note_erase(op.at.block);
+        let Writing::Erasing { left } = &mut self.log.writing else {
+            unreachable!("an erase begins a checkpoint")
+        };
+        *left -= 1;
+        if *left == 0 {
+            self.write_checkpoint(cx);
+        }
+    }
+
+    fn write_checkpoint(&mut self, cx: &mut Cx) {
+        self.note_complete_epochs();
+        let horizon = self.horizon(cx);
+        let mut open: Vec<BlockId> = Space::open_blocks(&cx.flash.blocks).collect();
+        open.extend(self.blocks_with_members(cx, horizon));
+        if cx.has_planted(PlantedBug::OpenBlockTrusted) {
+            open.clear();
+        }
+        let records = self.checkpoint_records(cx, horizon, open);
+        let images = self.log.pages(GroupKind::Checkpoint, self.log.group, &records);
+        self.log.group += 1;
+        self.log.next_page = 0;
+        let pages = images.len() as u32;
+        // The summaries that were pending describe blocks that the checkpoint vouches for; the
+        // deallocations are part of it.
+        self.log.pending.clear();
+        self.log.wanted = false;
+        self.log.writing = Writing::Checkpoint {
+            pages_left: pages,
+            horizon,
+            pages,
+            pins: std::mem::take(&mut self.log.pins),
+            trims_upto: self.log.last_trim,
+            epochs: self.orders.recordings(),
+        };
+        cx.trace().record(|| Traced::Log { work: LogWork::Checkpoint, count: pages });
+        self.write_meta(cx, self.log.region ^ 1, images);
+    }
+
+    /// Everything accepted at or below is on the medium or superseded.
+    fn horizon(&self, cx: &Cx) -> u64 {
+        if cx.has_planted(PlantedBug::HorizonAhead) {
+            return cx.front.seq;
+        }
+        let slots = self.buffer.iter().map(|(_, slot)| slot.seq);
+        let waiting =
+            cx.front.admission.front().map(|at| cx.front.commands.get(*at).seq).filter(|seq| *seq > 0);
+        let epochs = self.orders.horizon().filter(|_| !cx.has_planted(PlantedBug::HorizonInEpoch));
+        slots.chain(waiting).chain(epochs).min().map_or(cx.front.seq, |seq| seq - 1)
+    }
+
+    /// The records of a checkpoint: durable places of all pages, and what the horizon does not cover.
+    pub(super) fn checkpoint_records(&self, cx: &Cx, horizon: u64, open: Vec<BlockId>) -> Vec<Record> {
+        let mut records = vec![Record::Checkpoint { horizon, openings: self.space.openings }];
+        records.extend(open.into_iter().map(Record::Open));
+        let forgets = cx.has_planted(PlantedBug::CheckpointForgetsTrims);
+        let epochs = self.orders.recordings().into_iter();
+        records.extend(epochs.map(|(stream, epoch)| Record::Complete { stream, epoch }));
+        let uncovered = self.log.recent_trims.iter().filter(|(trim, _)| trim.seq > horizon && !forgets);
+        records.extend(uncovered.flat_map(|(trim, member)| with_member(Record::Trim(*trim), *member)));
+        for (lpn, mut word) in self.map.iter() {
+            while let MapWord::Cached { slot, generation } = word {
+                word = self.buffer.named(slot, generation).under;
+            }
+            if let MapWord::Direct(ppa) = word
+                && let Some((_, seq)) = cx.flash.media.oob(ppa)
+            {
+                records.push(Record::Mapping(Mapping { lpn, ppa, seq }));
+            }
+        }
+        records
+    }
+}

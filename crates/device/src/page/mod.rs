@@ -1,0 +1,44 @@
+//! The page-mapped firmware: a map of every mapping unit, a write buffer, write frontiers, collection, a map log.
+//!
+//! The way of a write: [`accept`] puts it into the [`buffer`], [`destage`] onto pages, the machine programs them where
+//! [`frontier`] has room, [`programmed`] makes them durable and the map name them. [`read`] finds the newest version; [`gc`]
+//! makes room; [`log`] makes deallocations durable; [`order`] keeps epochs; [`flush`] and [`range_flush`] wait for what they
+//! cover; [`scan`] and [`recover`] come after a power cut.
+//!
+//! Invariants: a write is visible to reads from its acceptance on; the old place of a page stays valid until the new version is
+//! programmed, and until the record is logged if it was deallocated (contract §7.1).
+//!
+//! What is data (`buffer`, `tags`, `epochs`, `collection`, `map_log`, `pending`, `frontier`) imports no sibling that acts; what
+//! acts imports [`ftl`], where all of it is put together.
+
+mod accept;
+mod audit;
+mod buffer;
+mod collection;
+mod content;
+mod describe;
+mod destage;
+mod epochs;
+mod failing;
+mod fastforward;
+mod firmware;
+mod flush;
+mod frontier;
+mod ftl;
+mod gc;
+mod job;
+mod log;
+mod map_log;
+mod meta_format;
+mod order;
+mod pending;
+mod programmed;
+mod range_flush;
+mod read;
+mod recover;
+mod scan;
+mod tags;
+
+pub use content::UNREADABLE;
+pub(crate) use fastforward::UnitWriter;
+pub(crate) use ftl::PageFtl;

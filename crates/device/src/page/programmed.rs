@@ -1,0 +1,336 @@
+//! Programs that have ended: what is on the medium, and when that makes it durable.
+//!
+//! Invariant: the old place of a page becomes invalid when the new version is programmed, not when it is
+//! accepted (contract §7.1).
+
+use super::buffer::{SlotState, Superseded};
+use super::content::LOST;
+use super::frontier::{PageUnit, PageWrite};
+use super::ftl::{Cx, PageFtl};
+use super::job::{Job, Op as NandOp};
+use crate::flash::{Class, Frontier, OpKind, Owner, Placer, Purpose, UNBOUND, UnitImage, wordline_start};
+use crate::front::Active;
+use crate::geometry::PageAddr;
+use crate::planted::PlantedBug;
+use crate::slab::Slab;
+use flashweir_core::command::StreamId;
+use flashweir_core::{DeviceError, Lpn, Ppa};
+use flashweir_ftl::recovery::Member;
+use flashweir_ftl::{MapWord, PlaneId};
+
+impl PageFtl {
+    /// A page of host data or of survivors has been programmed, or has failed.
+    pub(super) fn page_done(&mut self, cx: &mut Cx, op: &NandOp, page: u32) {
+        if self.space.pages[page as usize].frontier == Frontier::User {
+            self.space.queued_pages -= 1;
+            for unit in &self.space.pages[page as usize].units {
+                if let MapWord::Direct(old) = self.buffer.slot(unit.slot).under {
+                    cx.flash.blocks.prefetch(old);
+                }
+            }
+        }
+        self.space.program_ended(op.plane, self.space.pages[page as usize].frontier);
+        if cx.flash.random.chance(cx.config.faults.program_fail) {
+            self.program_failed(cx, op);
+            self.write_again(cx, page);
+            return;
+        }
+        self.space.pages[page as usize].at = op.at;
+        self.program_page(cx, page, op.at);
+        let stream = self.space.stream(self.space.pages[page as usize].frontier);
+        self.open_wordlines[op.plane.0 as usize][stream].push(page);
+        self.page_ended(cx, op);
+    }
+
+    /// What a program does to the medium.
+    pub(super) fn program_page(&mut self, cx: &mut Cx, page: u32, at: PageAddr) {
+        let opened = self.space.opened(at.block);
+        let write = &self.space.pages[page as usize];
+        let units = write.units.len() as u64;
+        match write.frontier {
+            Frontier::User => cx.metrics.user_units_programmed += units,
+            Frontier::Gc => cx.metrics.gc_units_moved += units,
+        }
+        cx.metrics.filler_units += u64::from(cx.geometry.units_per_page) - units;
+        cx.metrics.pages_programmed += 1;
+        if cx.flash.media.tracks_contents() || self.orders.is_used() {
+            let mut images = std::mem::take(&mut self.images);
+            self.page_images(cx, page, &mut images);
+            cx.flash.media.program(at, opened, images.drain(..));
+            self.images = images;
+        } else {
+            let image = |unit: &PageUnit| UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq);
+            cx.flash.media.program(at, opened, write.units.iter().map(image));
+        }
+    }
+
+    /// What a unit of a page write says about its epoch; a copy says what its source says.
+    fn member_image(&self, cx: &Cx, write: &PageWrite, unit: &PageUnit) -> Option<Member> {
+        match write.frontier {
+            Frontier::User => self.member_of(cx, unit.slot),
+            Frontier::Gc => cx.flash.media.member(unit.source),
+        }
+    }
+
+    /// Appends what the page write `page` puts on the medium.
+    pub(super) fn page_images(&self, cx: &Cx, page: u32, images: &mut Vec<UnitImage>) {
+        let write = &self.space.pages[page as usize];
+        let image = |unit: &PageUnit| {
+            let payload = match write.frontier {
+                Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
+                Frontier::Gc => cx.flash.media.payload(unit.source).unwrap_or(LOST),
+            };
+            UnitImage {
+                owner: Owner::Lpn(unit.lpn),
+                seq: unit.seq,
+                member: self.member_image(cx, write, unit),
+                payload,
+            }
+        };
+        images.extend(write.units.iter().map(image));
+    }
+
+    /// After a program: closes the block if it is full, and makes durable what its word line held.
+    fn page_ended(&mut self, cx: &mut Cx, op: &NandOp) {
+        let last = op.at.page + 1 == cx.geometry.pages_per_block;
+        let cell = cx.config.timing.cell;
+        let complete = last
+            || !cx.config.faults.paired_page_loss
+            || cx.has_planted(PlantedBug::PairedPageIgnored)
+            || wordline_start(cell, op.at.page + 1) == op.at.page + 1;
+        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
+        if complete {
+            self.wordline_complete(cx, op.plane, stream);
+        } else {
+            self.complete_wordline(cx, op.plane, stream, false);
+        }
+        if last {
+            cx.flash.blocks.close(op.at.block);
+            if cx.keeps_metadata() && !cx.has_planted(PlantedBug::LogBeforeData) {
+                self.log.add_summary(
+                    op.at.block,
+                    self.space.opened(op.at.block),
+                    &cx.flash.media,
+                    &cx.geometry,
+                );
+            }
+        } else if cx.has_planted(PlantedBug::LogBeforeData) && op.at.page + 2 == cx.geometry.pages_per_block {
+            let opened = self.space.opened(op.at.block);
+            self.log.add_summary(op.at.block, opened, &cx.flash.media, &cx.geometry);
+            self.log.want();
+        }
+        if self.orders.is_pressed() {
+            self.complete_epochs(cx);
+        }
+        self.collect_check(cx, op.plane);
+        self.collect_recheck(cx);
+        self.destage(cx);
+        self.admit(cx);
+        self.pump_log(cx);
+    }
+
+    pub(super) fn wordline_complete(&mut self, cx: &mut Cx, plane: PlaneId, stream: usize) {
+        let mut pages = std::mem::take(&mut self.open_wordlines[plane.0 as usize][stream]);
+        for page in pages.drain(..) {
+            self.page_durable(cx, page);
+        }
+        self.open_wordlines[plane.0 as usize][stream] = pages;
+        self.check_flushes(cx);
+    }
+
+    pub(super) fn filler_done(&mut self, cx: &mut Cx, op: &NandOp) {
+        self.space.program_ended(op.plane, op.frontier.unwrap_or(Frontier::User));
+        let opened = self.space.opened(op.at.block);
+        cx.flash.media.program(op.at, opened, std::iter::empty());
+        cx.metrics.filler_units += u64::from(cx.geometry.units_per_page);
+        cx.metrics.pages_programmed += 1;
+        self.page_ended(cx, op);
+    }
+
+    /// Sees to it that all incomplete word lines are completed.
+    pub(super) fn demand_wordlines(&mut self, cx: &mut Cx) {
+        if !cx.config.faults.paired_page_loss {
+            return;
+        }
+        for plane in (0..cx.geometry.planes()).map(PlaneId) {
+            (0..2).for_each(|stream| self.complete_wordline(cx, plane, stream, true));
+            cx.start(cx.geometry.station(plane), &mut self.space);
+        }
+    }
+
+    /// Word lines that hold these versions are completed if nothing else completes them.
+    pub(super) fn demand_wordlines_of(&mut self, cx: &mut Cx, slots: &[u32]) {
+        if !cx.config.faults.paired_page_loss {
+            return;
+        }
+        let pages =
+            slots.iter().map(|slot| self.buffer.slot(*slot)).filter(|slot| slot.state == SlotState::Placed);
+        let mut planes: Vec<_> = pages.map(|slot| self.space.pages[slot.page as usize].plane).collect();
+        planes.sort_unstable();
+        planes.dedup();
+        for plane in planes {
+            (0..2).for_each(|stream| self.complete_wordline(cx, plane, stream, false));
+            cx.start(cx.geometry.station(plane), &mut self.space);
+        }
+    }
+
+    /// Completes a word line by filler if somebody waits for its pages and nothing else comes.
+    pub(super) fn complete_wordline(&mut self, cx: &mut Cx, plane: PlaneId, stream: usize, demanded: bool) {
+        let held = &self.open_wordlines[plane.0 as usize][stream];
+        let mut frontiers =
+            [Frontier::User, Frontier::Gc].into_iter().filter(|f| self.space.stream(*f) == stream);
+        let comes = frontiers.any(|frontier| {
+            cx.flash.machine.has_waiting_program(plane, frontier)
+                && self.space.offer(&cx.flash.blocks, plane, frontier).is_some()
+        });
+        if held.is_empty() || comes || self.space.programming[plane.0 as usize][stream] > 0 {
+            return;
+        }
+        let waits = |page: &u32| {
+            let page = &self.space.pages[*page as usize];
+            match page.frontier {
+                Frontier::User => page.urgent || self.flushes.iter().any(|flush| flush.upto > 0),
+                Frontier::Gc => self.collections[plane.0 as usize].is_drained(),
+            }
+        };
+        if !demanded && !held.iter().any(waits) {
+            return;
+        }
+        let frontier = if stream == Frontier::Gc as usize { Frontier::Gc } else { Frontier::User };
+        // A shared frontier goes on as collection's, which may use the last blocks.
+        let collects = held.iter().any(|page| self.space.pages[*page as usize].frontier == Frontier::Gc);
+        let frontier = if collects { Frontier::Gc } else { frontier };
+        cx.flash.machine.push(NandOp {
+            kind: OpKind::Program,
+            class: if frontier == Frontier::Gc { Class::GcWrite } else { Class::Write },
+            plane,
+            at: UNBOUND,
+            frontier: Some(frontier),
+            bytes: 0,
+            purpose: Purpose::Filler,
+            job: Job::Filler,
+        });
+    }
+
+    /// All units of a page are durable.
+    fn page_durable(&mut self, cx: &mut Cx, page: u32) {
+        let units = std::mem::take(&mut self.space.pages[page as usize].units);
+        let (at, frontier, plane) = {
+            let write = &self.space.pages[page as usize];
+            (write.at, write.frontier, write.plane)
+        };
+        let mut streams: Vec<StreamId> = Vec::new();
+        for (i, unit) in units.iter().enumerate() {
+            let ppa = cx.geometry.ppa(at, i as u32);
+            match frontier {
+                Frontier::User => streams.extend(self.unit_durable(cx, unit.slot, ppa)),
+                Frontier::Gc => self.relocate(cx, unit.lpn, unit.source, ppa),
+            }
+        }
+        streams.dedup();
+        for stream in streams {
+            self.settle(cx, stream);
+        }
+        if frontier == Frontier::Gc {
+            self.survivors_durable(cx, plane, units.len() as u32);
+        }
+        self.space.pages[page as usize].units = units;
+        self.space.free_page(page);
+    }
+
+    /// The version in a slot is on the medium. Returns its stream, which the caller settles.
+    fn unit_durable(&mut self, cx: &mut Cx, slot: u32, ppa: Ppa) -> Option<StreamId> {
+        let member = self.buffer.slot(slot).member;
+        if self.is_unstable(cx, slot) {
+            cx.flash.blocks.set_valid(ppa);
+            self.keep(slot, ppa);
+        } else {
+            self.unit_stable(cx, slot, ppa, false);
+        }
+        let (stream, epoch) = member?;
+        self.member_durable((stream, epoch));
+        Some(stream)
+    }
+
+    /// The version in a slot is on the medium, and no cut makes recovery discard it. `kept` is whether its place is
+    /// marked valid already.
+    pub(super) fn unit_stable(&mut self, cx: &mut Cx, slot: u32, ppa: Ppa, kept: bool) {
+        let version = self.buffer.slot(slot);
+        let (lpn, superseded, counts) = (version.lpn, version.superseded, version.member.is_some());
+        let needed = match superseded {
+            Superseded::No => true,
+            // The deallocation is not durable yet: until then this version must not be lost.
+            Superseded::ByTrim(trim) => cx.keeps_metadata() && trim > self.log.durable_trims(),
+            Superseded::ByWrite => false,
+        };
+        if !kept && (needed || counts) {
+            cx.flash.blocks.set_valid(ppa);
+        }
+        match superseded {
+            Superseded::No => self.install(cx, lpn, slot, ppa),
+            Superseded::ByTrim(_) if needed => self.log.pin(ppa),
+            _ if kept || counts => self.outdate(cx, ppa),
+            Superseded::ByWrite | Superseded::ByTrim(_) => {}
+        }
+        self.stop_waiting(cx, slot, None);
+        self.buffer.release(slot);
+    }
+
+    /// Whoever waits for the version in a slot waits no longer: it is safe, or it is lost by this `error`.
+    pub(super) fn stop_waiting(&mut self, cx: &mut Cx, slot: u32, error: Option<DeviceError>) {
+        let version = self.buffer.slot_mut(slot);
+        let (seq, waiter, stuck) = (version.seq, version.waiter.take(), version.stuck);
+        let tell = |commands: &mut Slab<Active>, command: u32| {
+            if let Some(error) = &error {
+                commands.get_mut(command).error.get_or_insert_with(|| error.clone());
+            }
+        };
+        while let Some(command) = self.buffer.stop_wait(slot) {
+            self.range_flush(command).units_left -= 1;
+            tell(&mut cx.front.commands, command);
+        }
+        for flush in self.flushes.iter_mut().filter(|flush| flush.upto >= seq && !stuck) {
+            flush.units_left -= 1;
+            tell(&mut cx.front.commands, flush.command);
+        }
+        if let Some(command) = waiter {
+            tell(&mut cx.front.commands, command);
+            cx.part_done(command);
+        }
+    }
+
+    /// Makes `ppa` the durable place of `lpn`, of which `slot` held this version.
+    fn install(&mut self, cx: &mut Cx, lpn: Lpn, slot: u32, ppa: Ppa) {
+        let mut old = std::mem::replace(&mut self.buffer.slot_mut(slot).under, MapWord::Unmapped);
+        while let MapWord::Cached { slot, .. } = old {
+            let older = self.buffer.slot_mut(slot);
+            older.superseded = Superseded::ByWrite;
+            old = std::mem::replace(&mut older.under, MapWord::Unmapped);
+        }
+        if let MapWord::Direct(old) = old {
+            self.outdate(cx, old);
+        }
+        let word = self.buffer.word(slot);
+        self.replace_word(lpn, word, MapWord::Direct(ppa));
+    }
+
+    /// Replaces one word of a page's chain: the map's own, or what lies under a newer version. Says whether
+    /// it was there.
+    pub(super) fn replace_word(&mut self, lpn: Lpn, old: MapWord, new: MapWord) -> bool {
+        let mut word = self.map.get(lpn);
+        if word == old {
+            self.map.replace(lpn, new);
+            return true;
+        }
+        while let MapWord::Cached { slot, generation } = word {
+            self.buffer.named(slot, generation);
+            let under = &mut self.buffer.slot_mut(slot).under;
+            if *under == old {
+                *under = new;
+                return true;
+            }
+            word = *under;
+        }
+        false
+    }
+}

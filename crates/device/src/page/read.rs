@@ -1,0 +1,108 @@
+//! Reads: the newest version of each unit, from the buffer or from the medium.
+
+use super::content::LOST;
+use super::ftl::{Cx, PageFtl};
+use super::job::{Job, Op as NandOp};
+use crate::effect::{Effect, Event};
+use crate::flash::{Class, OpKind, Purpose};
+use crate::front::range;
+use crate::geometry::PageAddr;
+use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
+use flashweir_ftl::MapWord;
+
+impl PageFtl {
+    /// Looks up every unit; units of the same flash page are read once.
+    pub(super) fn start_read(&mut self, cx: &mut Cx, at: u32) {
+        let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a read has a range");
+        let span = cx.span(lba, blocks);
+        cx.metrics.host_reads += 1;
+        cx.metrics.host_units_read += u64::from(span.len());
+        if cx.flash.media.tracks_contents() {
+            let data = (span.first..span.end).map(|unit| self.newest(cx, Lpn(unit)).unwrap_or_default());
+            let data: Vec<Payload> = data.collect();
+            // A store may lose what the medium has: its own page checksum is what tells.
+            if cx.flash.media.is_stored()
+                && let Some(lost) = (span.first..).zip(&data).find(|(_, content)| **content == LOST)
+            {
+                let lba = cx.lba(Lpn(lost.0));
+                cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { lba });
+                cx.metrics.uncorrectable_reads += 1;
+            }
+            cx.front.commands.get_mut(at).data = data;
+        }
+        if let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
+            let lba = cx.lba(*lost);
+            cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { lba });
+        }
+        let mut parts = 0;
+        let mut cached = 0;
+        let mut page: Option<(PageAddr, Ppa, u32)> = None;
+        for unit in span.first..span.end {
+            match self.map.get(Lpn(unit)) {
+                MapWord::Direct(ppa) => {
+                    let addr = cx.geometry.page_of(ppa).0;
+                    match &mut page {
+                        Some((last, _, units)) if *last == addr => *units += 1,
+                        other => {
+                            if let Some((_, ppa, units)) = other.replace((addr, ppa, 1)) {
+                                self.read_page(cx, at, ppa, units);
+                                parts += 1;
+                            }
+                        }
+                    }
+                }
+                MapWord::Cached { .. } => cached += 1,
+                MapWord::Unmapped | MapWord::Shared(_) => {}
+            }
+        }
+        if let Some((_, ppa, units)) = page {
+            self.read_page(cx, at, ppa, units);
+            parts += 1;
+        }
+        cx.metrics.buffer_read_hits += cached;
+        if cached > 0
+            && let Some(done) = cx.memory_access(at, cached * cx.geometry.unit_bytes)
+        {
+            parts += 1;
+            cx.effects.push(Effect::At(done, Event::BufferMemory { command: at }));
+        }
+        if parts == 0 {
+            cx.complete(at);
+        } else {
+            cx.front.commands.get_mut(at).left = parts;
+        }
+    }
+
+    fn read_page(&mut self, cx: &mut Cx, command: u32, ppa: Ppa, units: u32) {
+        cx.metrics.pages_read += 1;
+        let (purpose, job) = (Purpose::HostRead { command }, Job::HostRead { command });
+        self.push_read(cx, ppa, units, (purpose, job));
+    }
+
+    /// Queues the read of `units` units of the page that holds `ppa`.
+    pub(super) fn push_read(&mut self, cx: &mut Cx, ppa: Ppa, units: u32, (purpose, job): (Purpose, Job)) {
+        let at = cx.geometry.page_of(ppa).0;
+        cx.push(
+            NandOp {
+                kind: OpKind::Read,
+                class: Class::Read,
+                plane: cx.geometry.plane_of(at.block),
+                at,
+                frontier: None,
+                bytes: units * cx.geometry.unit_bytes as u32,
+                purpose,
+                job,
+            },
+            &mut self.space,
+        );
+    }
+
+    pub(super) fn host_read_done(&mut self, cx: &mut Cx, op: &NandOp, command: u32) {
+        if !cx.flash.media.is_readable(op.at) {
+            cx.metrics.uncorrectable_reads += 1;
+            let lba = range(&cx.front.commands.get(command).command.op).expect("a read has a range").0;
+            cx.front.commands.get_mut(command).error.get_or_insert(DeviceError::Uncorrectable { lba });
+        }
+        cx.part_done(command);
+    }
+}

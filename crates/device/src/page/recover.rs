@@ -1,0 +1,220 @@
+//! The writing half of a recovery: survivors of planes that are short, and the checkpoint with which the new boot begins.
+//!
+//! Invariants: no step destroys what the fold needed before the new checkpoint is complete; a cut between or inside of the steps
+//! leaves a medium from which recovery begins anew.
+
+use super::content::LOST;
+use super::ftl::{Cx, PageFtl};
+use super::map_log::meta_image;
+use super::meta_format::GroupKind;
+use super::scan::{BOOT_GAP, Scan};
+use crate::firmware::{Plan, boot};
+use crate::flash::plan::{Step, duration};
+use crate::flash::{Frontier, Owner, Placer, RecoveryReport, SaveArea, Torn, UnitImage};
+use crate::geometry::PageAddr;
+use crate::planted::PlantedBug;
+use flashweir_core::{Lpn, Payload, Ppa};
+use flashweir_ftl::recovery::Fold;
+use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Plans what has to be written after what a scan finds.
+pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
+    scan.read_metadata();
+    let (fold, checkpoint) = scan.fold();
+    let group = scan.groups.keys().next_back().map_or(1, |last| last + 1);
+    let nth_boot = scan.groups.values().map(|g| g.boot).max().unwrap_or(1) + 1;
+    // The newest complete checkpoint and its log stay until the new one is complete.
+    let live_region = checkpoint.map(|n| scan.groups[&n].region).unwrap_or(0);
+    let target =
+        if scan.has_planted(PlantedBug::RecoveryNotIdempotent) { live_region } else { live_region ^ 1 };
+    let save = scan.media.save_area().cloned();
+    let reads = scan.reads_of_station.clone();
+    let openings = scan.openings_max + BOOT_GAP;
+    let (mut cx, mut ftl) = boot::<PageFtl>(scan.config.clone(), scan.options, scan.media);
+    let mut report = RecoveryReport { pages_read: reads.iter().sum(), ..RecoveryReport::default() };
+    restore(&mut ftl, &mut cx, &fold);
+    ftl.space.openings = openings;
+    let mut steps = Vec::new();
+    erase_garbage(&mut cx, &scan.unfinished, &scan.counted, &mut steps);
+    let seq_saved = save.iter().flat_map(|s| s.units.iter().map(|(_, seq, _)| *seq)).max().unwrap_or(0);
+    let victims = collect_short(&mut ftl, &mut cx, &mut steps);
+    cx.front.seq = fold.seq_max().max(seq_saved) + BOOT_GAP;
+    ftl.orders.begin_boot(cx.front.seq);
+    ftl.log.boot = nth_boot;
+    write_checkpoint(&mut ftl, &mut cx, target, group, &mut steps);
+    if let Some(save) = &save {
+        restore_saved(&mut ftl, &mut cx, save);
+    }
+    for victim in victims {
+        cx.flash.blocks.release(victim);
+        steps.push(Step::Erase(victim));
+    }
+    report.units = fold.mappings().count() as u64;
+    report.steps = steps.len() as u64;
+    report.time = duration(&cx.config, &cx.geometry, &reads, &steps);
+    for plane in 0..cx.geometry.planes() {
+        ftl.space.close_frontiers(&mut cx.flash.blocks, PlaneId(plane));
+        ftl.check_spare(&mut cx, PlaneId(plane));
+        ftl.recheck.push(PlaneId(plane));
+    }
+    Plan { cx, firmware: ftl, steps, report }
+}
+
+/// Fills map and block account with what was found; every block that holds anything is closed.
+fn restore(ftl: &mut PageFtl, cx: &mut Cx, fold: &Fold) {
+    for block in cx.flash.blocks.ids() {
+        let erases = cx.flash.media.erases(block);
+        let used = cx.flash.media.pages_written(block) > 0 || cx.flash.media.erase_torn(block);
+        let is_data = cx.flash.blocks.state(block) == BlockState::Free;
+        cx.flash.blocks.restore(block, erases, used && is_data);
+    }
+    for mapping in fold.mappings() {
+        ftl.map.replace(mapping.lpn, MapWord::Direct(mapping.ppa));
+        cx.flash.blocks.set_valid(mapping.ppa);
+    }
+}
+
+/// Erases blocks without a valid unit where a plane is short of free ones, and those of an unfinished recovery.
+/// What is in them was superseded or discarded, so a later recovery does not miss it, unless it has to count members of
+/// epochs: what holds these is left to [`collect_short`], whose victims are erased when the checkpoint is complete.
+fn erase_garbage(cx: &mut Cx, unfinished: &[BlockId], counted: &BTreeSet<BlockId>, steps: &mut Vec<Step>) {
+    let enough = cx.config.ftl.gc.start_below_blocks;
+    for block in cx.flash.blocks.ids() {
+        let plane = cx.geometry.plane_of(block);
+        let blocks = &mut cx.flash.blocks;
+        let empty = blocks.state(block) == BlockState::Closed && blocks.valid(block) == 0;
+        let garbage = empty && !counted.contains(&block);
+        if garbage && (blocks.free_count(plane) < enough || unfinished.contains(&block)) {
+            blocks.collect(block);
+            blocks.release(block);
+            steps.push(Step::Erase(block));
+        }
+    }
+}
+
+/// Puts what the capacitor saved back into the buffer, newest version of each page only and in the order in
+/// which they were accepted. They get new numbers, above the horizon of the new checkpoint. The capacitor saves
+/// them again at the next cut, so nothing needs to be programmed before the device takes commands.
+fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea) {
+    let mut newest: BTreeMap<Lpn, (u64, &Payload)> = BTreeMap::new();
+    for (lpn, seq, payload) in &save.units {
+        let entry = newest.entry(*lpn).or_insert((*seq, payload));
+        if *seq >= entry.0 {
+            *entry = (*seq, payload);
+        }
+    }
+    newest.retain(|lpn, (seq, _)| {
+        let trimmed =
+            save.trims.iter().any(|t| (t.lpn.0..t.lpn.0 + t.count).contains(&lpn.0) && t.seq > *seq);
+        let durable = match ftl.map.get(*lpn) {
+            MapWord::Direct(ppa) => cx.flash.media.oob(ppa).map_or(0, |(_, seq)| seq),
+            _ => 0,
+        };
+        !trimmed && *seq > durable
+    });
+    let mut units: Vec<(u64, Lpn, &Payload)> =
+        newest.into_iter().map(|(lpn, (seq, payload))| (seq, lpn, payload)).collect();
+    units.sort_unstable_by_key(|(seq, lpn, _)| (*seq, *lpn));
+    for (_, lpn, payload) in units {
+        let seq = cx.next_seq();
+        let slot = ftl.buffer.insert(lpn, seq, payload.clone(), ftl.map.get(lpn));
+        ftl.map.replace(lpn, ftl.buffer.word(slot));
+    }
+}
+
+/// Plans one page of survivors.
+fn program(
+    ftl: &mut PageFtl,
+    cx: &mut Cx,
+    plane: PlaneId,
+    units: &[(Lpn, u64, Payload)],
+    steps: &mut Vec<Step>,
+) {
+    let frontier = Frontier::Gc;
+    ftl.space.offer(&cx.flash.blocks, plane, frontier).expect("a plane keeps free blocks in reserve");
+    let at = ftl.space.bind(&mut cx.flash.blocks, plane, frontier);
+    ftl.space.program_ended(plane, frontier);
+    for ((lpn, _, _), unit) in units.iter().zip(0..) {
+        let ppa = cx.geometry.ppa(at, unit);
+        if let MapWord::Direct(old) = ftl.map.replace(*lpn, MapWord::Direct(ppa)) {
+            cx.flash.blocks.set_invalid(old);
+        }
+        cx.flash.blocks.set_valid(ppa);
+    }
+    let image = |(lpn, seq, payload): &(Lpn, u64, Payload)| UnitImage {
+        owner: Owner::Lpn(*lpn),
+        seq: *seq,
+        member: None,
+        payload: payload.clone(),
+    };
+    let opened = ftl.space.opened(at.block);
+    steps.push(Step::Program { at, opened, units: units.iter().map(image).collect() });
+}
+
+/// Collects in planes that are short of free blocks, so that cuts that follow each other soon, before collection
+/// has had its time, never use up a plane. Returns the victims, to be erased once the checkpoint is complete.
+fn collect_short(ftl: &mut PageFtl, cx: &mut Cx, steps: &mut Vec<Step>) -> Vec<BlockId> {
+    let enough = cx.config.ftl.gc.start_below_blocks;
+    let pages_per_block = cx.geometry.pages_per_block;
+    let mut victims = Vec::new();
+    for plane in (0..cx.geometry.planes()).map(PlaneId) {
+        let mut gained = 0;
+        while cx.flash.blocks.free_count(plane) + gained < enough {
+            let room_open = ftl.space.next_page(plane, Frontier::Gc).map_or(0, |next| pages_per_block - next);
+            let room = room_open + cx.flash.blocks.free_count(plane) * pages_per_block;
+            let Some(victim) = ftl.gainful(cx, plane) else { break };
+            let pages = cx.flash.blocks.valid(victim).div_ceil(cx.geometry.units_per_page);
+            if pages > room {
+                break;
+            }
+            cx.flash.blocks.collect(victim);
+            let survivors = survivors(cx, victim);
+            for page in survivors.chunks(cx.geometry.units_per_page as usize) {
+                program(ftl, cx, plane, page, steps);
+            }
+            victims.push(victim);
+            gained += 1;
+        }
+    }
+    victims
+}
+
+/// The valid units of a block.
+fn survivors(cx: &Cx, block: BlockId) -> Vec<(Lpn, u64, Payload)> {
+    let first = cx.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
+    let units = (first..first + u64::from(cx.geometry.units_per_block())).map(Ppa);
+    let valid = units.filter(|ppa| cx.flash.blocks.is_valid(*ppa));
+    valid
+        .filter_map(|ppa| match cx.flash.media.oob(ppa)? {
+            (Owner::Lpn(lpn), seq) => Some((lpn, seq, cx.flash.media.payload(ppa).unwrap_or(LOST))),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Plans the checkpoint with which the new boot begins.
+fn write_checkpoint(ftl: &mut PageFtl, cx: &mut Cx, target: usize, group: u64, steps: &mut Vec<Step>) {
+    for block in cx.geometry.meta_blocks(target as u32) {
+        if cx.flash.media.pages_written(block) > 0 || cx.flash.media.erase_torn(block) {
+            steps.push(Step::Erase(block));
+        }
+    }
+    let mut after = cx.flash.media.sketch();
+    steps.iter().for_each(|step| step.apply(&mut after, Torn::Done));
+    let resurrect = cx.has_planted(PlantedBug::Resurrection);
+    let horizon = if resurrect { 0 } else { cx.front.seq };
+    if resurrect {
+        ftl.space.openings = 0;
+    }
+    let before = std::mem::replace(&mut cx.flash.media, after);
+    let records = ftl.checkpoint_records(cx, horizon, Vec::new());
+    cx.flash.media = before;
+    let images = ftl.log.pages(GroupKind::Checkpoint, group, &records);
+    let pages = images.len() as u32;
+    for (i, image) in images.into_iter().enumerate() {
+        let units = vec![meta_image(group, image)];
+        steps.push(Step::Program { at: ftl.log.page_at(target, i as u32), opened: 0, units });
+    }
+    ftl.log.resume(target, pages, group + 1, ftl.log.boot, cx.front.seq);
+}

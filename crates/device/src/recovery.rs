@@ -1,0 +1,70 @@
+//! The power comes back: a recovery reads the medium, then writes in a few steps.
+//!
+//! A cut between or inside of these steps leaves a medium from which recovery begins anew.
+//!
+//! Invariant: only after the last step does the device take commands.
+
+use crate::config::DeviceConfig;
+use crate::device::{Device, Kind};
+use crate::firmware::{DeviceOptions, Firmware, Plan};
+use crate::flash::plan::Step;
+use crate::flash::{Media, RecoveryReport, Torn};
+use crate::page::PageFtl;
+use crate::planted::PlantedBug;
+use crate::ssd::Ssd;
+
+/// A recovery under way.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    device: Device,
+    planted: Option<PlantedBug>,
+    steps: Vec<Step>,
+    next: usize,
+    report: RecoveryReport,
+}
+
+impl Recovery {
+    /// Reads the medium and plans what to write. The device kept metadata and contents.
+    pub fn begin(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Self {
+        let Plan { cx, firmware, steps, report } = PageFtl::recover(config, options, media);
+        let device = Device { kind: Kind::Page(Ssd::of(cx, firmware)) };
+        Self { device, planted: options.planted, steps, next: 0, report }
+    }
+
+    /// Steps that are left.
+    pub fn steps_left(&self) -> usize {
+        self.steps.len() - self.next
+    }
+
+    /// Does the next step; false if there is none.
+    pub fn advance(&mut self) -> bool {
+        let Some(step) = self.steps.get(self.next) else { return false };
+        step.apply(self.device.media_mut(), Torn::Done);
+        self.next += 1;
+        true
+    }
+
+    /// The medium if the power goes now, in the middle of the next step.
+    pub fn cut(&self, torn: Torn) -> Media {
+        let mut media = self.device.media().clone();
+        if let Some(step) = self.steps.get(self.next) {
+            step.apply(&mut media, torn);
+        }
+        if self.next > 0 && self.planted == Some(PlantedBug::SaveClearedEarly) {
+            media.set_save_area(None);
+        }
+        media
+    }
+
+    /// What it does and how long it takes.
+    pub fn report(&self) -> RecoveryReport {
+        self.report
+    }
+
+    /// Does all steps that are left; the device takes commands from then on.
+    pub fn finish(mut self) -> (Device, RecoveryReport) {
+        while self.advance() {}
+        self.device.recovered();
+        (self.device, self.report)
+    }
+}

@@ -1,0 +1,180 @@
+//! One SSD as a state machine, for any firmware: commands and events come in, effects go out, and the power may go at any moment.
+//!
+//! Invariants: each accepted command completes exactly once; nothing new begins before all operations of a moment have had their
+//! effect.
+//!
+//! Deliberately absent: a clock, threads, I/O; what a command does.
+
+use crate::config::DeviceConfig;
+use crate::cx::Cx;
+use crate::effect::{Effect, Event};
+use crate::firmware::{DeviceOptions, Firmware, boot};
+use crate::flash::trace::Traced;
+use crate::flash::{
+    Frontier, Interrupted, Media, NandEvent, OpId, OpKind, Placer, Purpose, Torn, factory_media,
+    wordline_start,
+};
+use crate::geometry::Geometry;
+use flashweir_core::{Command, Instant};
+
+/// A firmware and what it works on.
+#[derive(Clone, Debug)]
+pub(crate) struct Ssd<F: Firmware> {
+    pub(crate) cx: Cx<F::Job>,
+    pub(crate) firmware: F,
+    finished: Vec<OpId>,
+}
+
+impl<F: Firmware> Ssd<F> {
+    /// A device fresh from the factory. The configuration was validated.
+    pub(crate) fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
+        let geometry = Geometry::new(&config);
+        let origin = (options.seed, options.track_contents);
+        let media = factory_media(&config, &geometry, origin, &F::reserved(&geometry));
+        let (cx, firmware) = boot(config, options, media);
+        Self::of(cx, firmware)
+    }
+
+    /// A device with this firmware.
+    pub(crate) fn of(cx: Cx<F::Job>, firmware: F) -> Self {
+        Self { cx, firmware, finished: Vec::new() }
+    }
+
+    /// A moment begins: its effects go to whoever called.
+    #[inline]
+    fn enter(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.cx.now = now;
+        std::mem::swap(&mut self.cx.effects, effects);
+        self.cx.trace().moment(now);
+    }
+
+    #[inline]
+    fn leave(&mut self, effects: &mut Vec<Effect>) {
+        self.trace_room();
+        std::mem::swap(&mut self.cx.effects, effects);
+    }
+
+    /// A command has arrived with its data.
+    pub(crate) fn command(&mut self, now: Instant, command: Command, effects: &mut Vec<Effect>) {
+        self.enter(now, effects);
+        let cx = &mut self.cx;
+        cx.metrics.commands += 1;
+        let verdict = self.firmware.check(cx, &command);
+        let id = command.id;
+        let at = cx.front.insert(command);
+        cx.trace().record(|| Traced::Arrived { command: at, id });
+        match verdict {
+            Ok(()) => self.firmware.arrive(cx, at),
+            Err(error) => {
+                cx.front.commands.get_mut(at).error = Some(error);
+                self.firmware.refused(cx, at);
+                cx.complete(at);
+            }
+        }
+        self.leave(effects);
+    }
+
+    /// A moment that the device asked for has come.
+    pub(crate) fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.enter(now, effects);
+        match event {
+            Event::Nand(event) => self.nand_event(event),
+            Event::BufferMemory { command } => {
+                self.cx.trace().record(|| Traced::MemoryDone { command });
+                self.firmware.memory_done(&mut self.cx, command);
+            }
+        }
+        self.leave(effects);
+    }
+
+    fn nand_event(&mut self, event: NandEvent) {
+        let Self { cx, firmware, finished } = self;
+        let station = cx.flash.machine.handle(event, finished);
+        // Nothing new begins before all operations of the moment have had their effect.
+        cx.starts_later = true;
+        for id in finished.drain(..) {
+            let op = cx.flash.machine.take(id);
+            cx.trace().touch(op.plane);
+            firmware.done(cx, op);
+        }
+        cx.starts_later = false;
+        if let Some(station) = station {
+            cx.start(station, firmware.placer_mut());
+        }
+        while let Some(station) = cx.to_start.pop() {
+            cx.start(station, firmware.placer_mut());
+        }
+    }
+
+    /// Whether the device has nothing left to do on its own.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.cx.front.commands.len() == 0 && self.cx.flash.machine.in_flight() == 0
+    }
+
+    /// Sets the clock of a quiet device to zero, for its use in another world.
+    pub(crate) fn reset_clock(&mut self) {
+        assert!(self.is_quiet(), "the device still works\n{}", self.firmware.describe(&self.cx));
+        self.cx.flash.machine.reset_clock();
+        self.cx.front.reset_clock();
+    }
+
+    /// What is left if the power goes at `now`; `torn` says how each interrupted operation stands.
+    pub(crate) fn cut(&self, now: Instant, mut torn: impl FnMut(&Interrupted) -> Torn) -> Media {
+        let mut left = self.cx.flash.media.clone();
+        for interrupted in self.cx.flash.machine.interrupted(now) {
+            self.tear(&mut left, &interrupted, torn(&interrupted));
+        }
+        if let Some(save) = self.firmware.saved(&self.cx) {
+            let empty = save.units.is_empty() && save.trims.is_empty();
+            left.set_save_area((!empty).then_some(save));
+        }
+        left
+    }
+
+    /// Leaves on `media` what an interrupted operation leaves.
+    fn tear(&self, media: &mut Media, interrupted: &Interrupted, torn: Torn) {
+        let op = self.cx.flash.machine.op(interrupted.id);
+        match (op.kind, torn) {
+            (_, Torn::Absent) | (OpKind::Read, _) => {}
+            (OpKind::Erase, Torn::Damaged) => media.tear_erase(op.at.block),
+            (OpKind::Erase, Torn::Done) => media.erase(op.at.block),
+            (OpKind::Program, Torn::Damaged) => {
+                let config = &self.cx.config;
+                let paired = config.faults.paired_page_loss && op.purpose != Purpose::Metadata;
+                let from = if paired { wordline_start(config.timing.cell, op.at.page) } else { op.at.page };
+                media.spoil(op.at, self.firmware.opened(op), from);
+            }
+            (OpKind::Program, Torn::Done) => {
+                let mut images = Vec::new();
+                self.firmware.image(&self.cx, op, &mut images);
+                media.program(op.at, self.firmware.opened(op), images.into_iter());
+            }
+        }
+    }
+
+    /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
+    /// no command in flight.
+    pub(crate) fn audit(&self) {
+        assert_eq!(self.cx.front.commands.len(), 0, "commands are left in the device");
+        assert_eq!(self.cx.metrics.commands, self.cx.metrics.completions, "each command completes once");
+        assert!(self.cx.front.admission.is_empty(), "commands wait");
+        self.firmware.audit(&self.cx);
+    }
+
+    /// Turns the tracer on or off; a clone of the device has a tracer of its own.
+    pub(crate) fn set_tracing(&mut self, on: bool) {
+        let planes = self.cx.geometry.planes();
+        self.cx.trace().set(on, planes);
+        self.trace_room();
+    }
+
+    /// At the end of a moment: says whose room has changed.
+    #[inline]
+    fn trace_room(&mut self) {
+        if self.cx.trace().is_on() {
+            let (placer, flash) = (self.firmware.placer(), &mut self.cx.flash);
+            let pool = &flash.blocks;
+            flash.machine.trace.look_for_room(|plane| placer.offer(pool, plane, Frontier::User).is_some());
+        }
+    }
+}

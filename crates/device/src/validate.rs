@@ -1,0 +1,215 @@
+//! What a configuration must be: each key checked once, with errors that name key, value and range.
+
+use crate::config::{BufferMode, DeviceConfig, Metadata, PageTimes, PersistPolicy};
+use crate::geometry::Geometry;
+use flashweir_core::units::LBA_BYTES;
+
+/// A key of the configuration whose value is wrong.
+fn bad<T>(key: &str, value: impl std::fmt::Display, expected: &str) -> Result<T, String> {
+    Err(format!("{key} = {value}: expected {expected}"))
+}
+
+fn within(key: &str, value: u32, low: u32, high: u32) -> Result<(), String> {
+    if (low..=high).contains(&value) { Ok(()) } else { bad(key, value, &format!("{low} to {high}")) }
+}
+
+fn fraction(key: &str, value: f64) -> Result<(), String> {
+    if (0.0..=1.0).contains(&value) { Ok(()) } else { bad(key, value, "0 to 1") }
+}
+
+impl DeviceConfig {
+    /// Checks every key; the error names the key, its value and what was expected.
+    pub fn validate(&self) -> Result<(), String> {
+        self.validate_geometry()?;
+        self.validate_timing()?;
+        self.validate_buffer()?;
+        self.validate_order()?;
+        self.link.validate()?;
+        for (key, value) in [
+            ("faults.factory_bad", self.faults.factory_bad),
+            ("faults.program_fail", self.faults.program_fail),
+            ("faults.erase_fail", self.faults.erase_fail),
+        ] {
+            if !(0.0..=0.5).contains(&value) {
+                return bad(key, value, "0 to 0.5");
+            }
+        }
+        self.validate_space()
+    }
+
+    fn validate_geometry(&self) -> Result<(), String> {
+        let g = &self.geometry;
+        within("geometry.channels", g.channels, 1, 256)?;
+        within("geometry.chips_per_channel", g.chips_per_channel, 1, 64)?;
+        within("geometry.dies_per_chip", g.dies_per_chip, 1, 16)?;
+        within("geometry.planes_per_die", g.planes_per_die, 1, 8)?;
+        within("geometry.blocks_per_plane", g.blocks_per_plane, 4, 65_536)?;
+        within("geometry.pages_per_block", g.pages_per_block, 2, 16_384)?;
+        let stations = g.chips_per_channel * g.dies_per_chip;
+        if stations > 64 {
+            return bad(
+                "geometry.chips_per_channel × dies_per_chip",
+                stations,
+                "at most 64 dies on a channel",
+            );
+        }
+        let (page, unit) = (g.page_bytes.0, g.unit_bytes.0);
+        if !unit.is_multiple_of(LBA_BYTES) || !(512..=65_536).contains(&unit) {
+            return bad("geometry.unit_bytes", g.unit_bytes, "a multiple of 512 bytes, 512 B to 64 KiB");
+        }
+        if page == 0 || !page.is_multiple_of(unit) || page / unit > 16 {
+            return bad("geometry.page_bytes", g.page_bytes, "1 to 16 whole mapping units");
+        }
+        let blocks = u64::from(g.channels)
+            * u64::from(stations)
+            * u64::from(g.planes_per_die)
+            * u64::from(g.blocks_per_plane);
+        if blocks > u64::from(u32::MAX / 2) {
+            return bad("geometry", format!("{blocks} blocks"), "at most 2,147,483,647 blocks");
+        }
+        Ok(())
+    }
+
+    fn validate_timing(&self) -> Result<(), String> {
+        let t = &self.timing;
+        for (key, times) in [("timing.read", &t.read), ("timing.program", &t.program)] {
+            if let PageTimes::Each(each) = times
+                && each.len() != t.cell.pages_per_wordline() as usize
+            {
+                let expected =
+                    format!("one time or {} (one for each page of a word line)", t.cell.pages_per_wordline());
+                return bad(key, format!("{} times", each.len()), &expected);
+            }
+        }
+        if t.bus_bytes_per_s == 0 {
+            return bad("timing.bus_bytes_per_s", 0, "1 or more");
+        }
+        if !self.geometry.pages_per_block.is_multiple_of(t.cell.pages_per_wordline())
+            && self.faults.paired_page_loss
+        {
+            return bad(
+                "geometry.pages_per_block",
+                self.geometry.pages_per_block,
+                "a multiple of the pages of a word line, because faults.paired_page_loss is on",
+            );
+        }
+        Ok(())
+    }
+
+    fn validate_buffer(&self) -> Result<(), String> {
+        let b = &self.buffer;
+        fraction("buffer.high_water", b.high_water)?;
+        fraction("buffer.low_water", b.low_water)?;
+        if b.low_water > b.high_water {
+            return bad(
+                "buffer.low_water",
+                b.low_water,
+                &format!("at most buffer.high_water = {}", b.high_water),
+            );
+        }
+        let page = self.geometry.page_bytes;
+        if b.capacity.0 < page.0 {
+            return bad("buffer.capacity", b.capacity, &format!("at least one page of {page}"));
+        }
+        if b.capacity.0 / self.geometry.unit_bytes.0 > 1 << 30 {
+            return bad("buffer.capacity", b.capacity, "at most 2^30 mapping units");
+        }
+        Ok(())
+    }
+
+    fn validate_order(&self) -> Result<(), String> {
+        let order = &self.order;
+        if !(0.0..=1.0).contains(&order.penalty) {
+            return bad("order.penalty", order.penalty, "0 to 1");
+        }
+        within("order.fuse_epochs", order.fuse_epochs, 1, 1 << 20)?;
+        if order.fuse_epochs > 1 && order.policy != PersistPolicy::Transactional {
+            return bad("order.fuse_epochs", order.fuse_epochs, "1, unless order.policy = \"transactional\"");
+        }
+        let needs_log = order.policy == PersistPolicy::Transactional;
+        if needs_log && self.ftl.metadata == Metadata::None {
+            return Err(
+                "order.policy = \"transactional\": expected ftl.metadata = \"log\", which holds its records"
+                    .into(),
+            );
+        }
+        if order.policy != PersistPolicy::None && self.buffer.mode == BufferMode::WriteThrough {
+            return Err("order.policy: expected \"none\" where buffer.mode = \"write-through\", which has nothing to order".into());
+        }
+        Ok(())
+    }
+
+    fn validate_space(&self) -> Result<(), String> {
+        let f = &self.ftl;
+        if !(0.0..=0.9).contains(&f.over_provisioning) {
+            return bad("ftl.over_provisioning", f.over_provisioning, "0 to 0.9");
+        }
+        within("ftl.gc.choices", f.gc.choices, 1, 1024)?;
+        within("ftl.gc.reserve_blocks", f.gc.reserve_blocks, 1, 1024)?;
+        if f.gc.start_below_blocks <= f.gc.reserve_blocks {
+            let expected = format!("more than ftl.gc.reserve_blocks = {}", f.gc.reserve_blocks);
+            return bad("ftl.gc.start_below_blocks", f.gc.start_below_blocks, &expected);
+        }
+        // A victim without anything to reclaim must fit behind what an earlier one left unused.
+        let waste = Geometry::collection_waste_pages(self);
+        let reserve = 1 + u32::from(waste > 0) + u32::from(self.faults.program_fail > 0.0);
+        if f.gc.reserve_blocks < reserve {
+            return bad(
+                "ftl.gc.reserve_blocks",
+                f.gc.reserve_blocks,
+                &format!(
+                    "at least {reserve}: pages of several units, shared word lines and failing programs need one each"
+                ),
+            );
+        }
+        let geometry = Geometry::new(self);
+        let wasted =
+            f64::from(self.geometry.blocks_per_plane * waste) / f64::from(self.geometry.pages_per_block);
+        // What is not stable keeps what it replaces, and planes may have twice their share of it.
+        let kept = match self.keeps_epochs() && self.order.policy != PersistPolicy::InOrderWriteBack {
+            true => 2 * self.buffer.capacity.0 / geometry.unit_bytes + geometry.counted_members_max(),
+            false => 0,
+        };
+        let share = 2.0_f64.min(f64::from(geometry.planes())) / f64::from(geometry.planes());
+        let kept = kept as f64 / f64::from(geometry.units_per_block()) * share;
+        let needed = f64::from(f.gc.reserve_blocks + 2 + u32::from(f.gc.hot_cold)) + wasted + kept;
+        let spare = geometry.spare_blocks_per_plane_min();
+        if spare < needed {
+            let epochs = if kept > 0.0 { " and epochs" } else { "" };
+            return bad(
+                "ftl.over_provisioning",
+                f.over_provisioning,
+                &format!(
+                    "enough for {needed:.1} spare blocks in each plane of {} (reserve, frontiers, one to collect, \
+                     and what collections{epochs} leave unused); this leaves {spare:.1} after metadata and bad blocks",
+                    self.geometry.blocks_per_plane
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    /// What is wrong with collection once so much of the capacity (0 to 1) holds data: it keeps more blocks of a plane free
+    /// than are left, so it never stops, whatever victims are full of. `None` if the spare blocks suffice.
+    pub fn collection_never_stops(&self, fill: f64) -> Option<String> {
+        let geometry = Geometry::new(self);
+        let spare = geometry.spare_blocks_per_plane_min();
+        let data =
+            geometry.user_units as f64 / f64::from(geometry.planes()) / f64::from(geometry.units_per_block());
+        let (blocks, wanted) = (geometry.blocks_per_plane, self.ftl.gc.start_below_blocks);
+        let left = spare + data * (1.0 - fill);
+        if left >= f64::from(wanted) {
+            return None;
+        }
+        let fill_max = ((spare + data - f64::from(wanted)) / data).max(0.0);
+        Some(format!(
+            "ftl.gc.start_below_blocks = {wanted} of {blocks}: with {:.0} % of the capacity written, {:.1} blocks of each \
+             plane hold data and {left:.1} are left, so collection never stops and moves nearly full blocks; expected \
+             at most {:.0}, more ftl.over_provisioning, or at most {:.0} % written",
+            fill * 100.0,
+            data * fill,
+            left.floor().max(0.0),
+            (fill_max * 100.0).floor(),
+        ))
+    }
+}
