@@ -4,8 +4,8 @@
 //!
 //! Invariant: suites of a layer stand in order of cost.
 
-use crate::host::on_path;
 use crate::{ci, file_pairs};
+use flashweir_judges::host::on_path;
 
 /// Files of a layer, from the root.
 pub(crate) struct Layer {
