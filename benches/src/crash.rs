@@ -1,8 +1,8 @@
 //! Distinct media that the crash laboratory recovers and judges, per CPU second: one thread, all tiny devices.
 
 use crate::cpu;
-use flashweir_lab::crash::devices::{names, tiny};
-use flashweir_lab::crash::explorer::{Counts, Effort, WorldSpec, explore_world};
+use flashweir_crash::devices::{names, tiny};
+use flashweir_crash::explorer::{Counts, Effort, WorldSpec, explore_world};
 
 /// Distinct media of one run at least.
 const STATES: u64 = 100_000;

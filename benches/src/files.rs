@@ -6,9 +6,10 @@ use flashweir_device::presets::preset;
 use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::vfs::{HostCosts, MountOptions};
 use flashweir_host::HostConfig;
-use flashweir_lab::files::{self, Format, Setup, Work};
-use flashweir_lab::stack::FlushMode;
-use flashweir_lab::workload::fio::parse_job_file_on_files;
+use flashweir_lab::files::{self, Setup, Work};
+use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::Format;
+use flashweir_workload::fio::parse_job_file_on_files;
 
 /// Random writes past the page cache, 32 in flight, to a file that fills an eighth of the volume.
 const DIRECT: &str = "[writes]\nrw=randwrite\nbs=4k\nsize=2g\ndirect=1\nioengine=libaio\niodepth=32\n";

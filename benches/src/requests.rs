@@ -6,9 +6,9 @@ use crate::cpu;
 use flashweir_core::{Bytes, Duration};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
-use flashweir_lab::precondition::{Mode, Pattern, Precondition};
-use flashweir_lab::workload::fio::{FioJob, parse_job_file};
-use flashweir_lab::world::{JobSetup, World};
+use flashweir_sim::precondition::{Mode, Pattern, Precondition};
+use flashweir_sim::world::{JobSetup, World};
+use flashweir_workload::fio::{FioJob, parse_job_file};
 use std::collections::BTreeMap;
 
 /// 8 KiB at random over half of the device, 32 in flight; a long time, so that a run takes a second.

@@ -2,10 +2,10 @@
 //!
 //! A bar is a ratio of counts to CPU seconds, or a number of bytes; wall-clock time is judged nowhere.
 
-use crate::ci::cargo;
-use crate::host::{commit, machine, out_dir, published, seed};
-use crate::steps::take;
 use crate::{bench_metadata, bench_mount, bench_mqsim, bench_nbd};
+use flashweir_judges::builds::cargo;
+use flashweir_judges::host::{commit, machine, out_dir, published, seed};
+use flashweir_judges::steps::take;
 use serde_json::{Value, json};
 use std::process::Command;
 

@@ -10,8 +10,8 @@
 
 use crate::bench::median;
 use crate::bench_mount::Rig;
-use crate::host::{on_path, root};
-use crate::steps::take;
+use flashweir_judges::host::{on_path, root};
+use flashweir_judges::steps::take;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ pub(crate) fn speed() -> Result<Metadata, String> {
     let mut rig = Rig::new()?;
     let memory = rig.make("memory")?;
     let (program, passthrough) = (memory.join("metadata"), memory.join("passthrough_ll"));
-    let source = root().join("xtask/src/mount/metadata.c");
+    let source = root().join("xtask/src/bench_metadata.c");
     take(Command::new("cc").arg("-O2").arg("-o").arg(&program).arg(source))?;
     let flags = take(Command::new("pkg-config").args(["fuse3", "--cflags", "--libs"]))?;
     take(

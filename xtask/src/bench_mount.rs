@@ -9,8 +9,8 @@
 
 use crate::bench::median;
 use crate::bench_nbd::fio_iops;
-use crate::host::{on_path, published};
-use crate::steps::take;
+use flashweir_judges::host::{on_path, published};
+use flashweir_judges::steps::take;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

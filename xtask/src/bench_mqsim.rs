@@ -5,8 +5,8 @@
 //! and without it nothing is measured, which is said.
 
 use crate::bench::median;
-use crate::host::{published, root};
-use crate::steps::take;
+use flashweir_judges::host::{published, root};
+use flashweir_judges::steps::take;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;

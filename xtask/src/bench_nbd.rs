@@ -4,8 +4,8 @@
 //! the machine does meanwhile hits both. The median of the turns counts.
 
 use crate::bench::median;
-use crate::host::{on_path, published};
-use crate::steps::take;
+use flashweir_judges::host::{on_path, published};
+use flashweir_judges::steps::take;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

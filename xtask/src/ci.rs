@@ -5,16 +5,11 @@
 //!
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
-use crate::ext4;
-use crate::f2fs;
 use crate::file_pairs;
-use crate::fio_formats;
-use crate::host::{built, on_path, out_dir, root, seed};
-use crate::live_cuts;
-use crate::mount;
-use crate::packages;
-use crate::serve;
-use crate::steps::{Steps, Verdict, show, take};
+use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
+use flashweir_judges::host::{on_path, out_dir, root, seed};
+use flashweir_judges::steps::{Steps, Verdict, show, take};
+use flashweir_judges::{ext4, f2fs, fio_formats, live_cuts, mount, packages, serve};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -55,9 +50,6 @@ pub(crate) const SQLITE_CUTS: [&str; 3] = [
     "--cuts 100 --format ext4-dual --order durable,all --journal delete,persist,wal",
     "--cuts 100 --format f2fs-dual --order durable,all --journal delete,wal",
 ];
-
-/// The step that builds what later ones run.
-pub(crate) const BUILD: &str = "build weir";
 
 /// Runs what needs neither root nor any program but those of the toolchain; says whether nothing failed.
 pub(crate) fn check() -> Result<bool, String> {
@@ -138,29 +130,6 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     mount::JUDGES.steps(steps, seed);
     fio_formats::JUDGES.steps(steps, seed);
     Ok(())
-}
-
-/// A cargo command in the workspace; tests that draw random cases take the seed.
-pub(crate) fn cargo(seed: u64) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root());
-    command.env("FLASHWEIR_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
-    command
-}
-
-/// Builds `weir` and the examples with which judges work, all at once: cargo then agrees with itself about features.
-pub(crate) fn weir_builds(seed: u64) -> Command {
-    let mut command = cargo(seed);
-    command.args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]);
-    command.args(["--example", "live_cuts", "--example", "tree"]);
-    command
-}
-
-/// `weir` as [`weir_builds`] builds it.
-pub(crate) fn weir(seed: u64) -> Command {
-    let mut command = Command::new(built("weir"));
-    command.current_dir(root()).env("FLASHWEIR_SEED", seed.to_string());
-    command
 }
 
 fn tests(seed: u64) -> Verdict {

@@ -8,7 +8,7 @@
 //!
 //! Deliberately absent: links to other hosts, and whether a section says what the citing text makes of it.
 
-use crate::host::root;
+use flashweir_judges::host::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};

@@ -3,9 +3,9 @@
 //! An archive has the program, its completions, its manual pages, and the texts that a user needs without the repository; beside it lies
 //! its SHA-256. The same commit, compiler and machine give the same archive: names are sorted and times are those of the commit.
 
-use crate::ci::cargo;
-use crate::host::{commit, out_dir, output, published, root};
-use crate::steps::{show, take};
+use flashweir_judges::builds::cargo;
+use flashweir_judges::host::{commit, out_dir, output, published, root};
+use flashweir_judges::steps::{show, take};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     let mut tar = Command::new("tar");
     tar.current_dir(&out).args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
     tar.arg(format!("--mtime=@{time}")).args(["--use-compress-program", "gzip -9n", "-cf", &archive, &name]);
-    if let crate::steps::Verdict::Failed(why) = show(&mut tar) {
+    if let flashweir_judges::steps::Verdict::Failed(why) = show(&mut tar) {
         return Err(why);
     }
     let sum = take(Command::new("sha256sum").current_dir(&out).arg(&archive))?;

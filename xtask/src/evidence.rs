@@ -3,12 +3,12 @@
 //! Work is cut into chunks. Each chunk that is done is in the file before the next begins, so that a run
 //! which was stopped goes on where it was; with another commit or seed it begins anew.
 
-use crate::ci::{cargo, weir, weir_builds};
 use crate::file_pairs;
-use crate::host::{commit, machine, root, seed};
-use crate::live_cuts;
 use crate::mutants;
-use crate::steps::take;
+use flashweir_judges::builds::{cargo, weir, weir_builds};
+use flashweir_judges::host::{commit, machine, root, seed};
+use flashweir_judges::live_cuts;
+use flashweir_judges::steps::take;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -17,21 +17,10 @@ mod ci;
 mod citations;
 mod dist;
 mod evidence;
-mod ext4;
-mod f2fs;
 mod file_pairs;
-mod fio_formats;
-mod host;
-mod judges;
-mod live_cuts;
-mod mount;
 mod mutants;
-mod packages;
-mod serve;
-mod steps;
-mod tree;
-mod uml;
 
+use flashweir_judges::{ext4, f2fs, fio_formats, mount, serve};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask <command>

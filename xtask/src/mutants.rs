@@ -14,9 +14,9 @@ mod rules;
 mod run;
 mod survivors;
 
-use crate::host::{seed, target_dir};
 use copy::Copy;
 use draw::Drawn;
+use flashweir_judges::host::{seed, target_dir};
 use layers::{LAYERS, Tests};
 use run::Outcome;
 use serde_json::{Value, json};

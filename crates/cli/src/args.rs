@@ -13,9 +13,9 @@ use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use flashweir_core::{Duration, Instant};
-use flashweir_lab::crash::files::Format as FileSystem;
-use flashweir_lab::precondition::{Mode, Pattern, Precondition};
-use flashweir_lab::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
+use flashweir_crash::files::Format as FileSystem;
+use flashweir_sim::precondition::{Mode, Pattern, Precondition};
+use flashweir_workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use std::path::PathBuf;
 
 /// Version and commit, as in `0.1.0 (abc1234 2026-11-23)`; see `build.rs`.
@@ -394,7 +394,7 @@ impl ReadArgs {
 
 fn format(text: &str) -> Result<Format, String> {
     Format::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
-        let nearest = flashweir_lab::spelling::nearest(text, Format::ALL.map(Format::name));
+        let nearest = flashweir_workload::spelling::nearest(text, Format::ALL.map(Format::name));
         let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean `{nearest}`?"));
         format!("expected {}{hint}", Format::names())
     })

@@ -17,18 +17,17 @@ use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use clap::Args;
 use flashweir_core::{Bytes, Duration};
+use flashweir_crash::files::Format;
+use flashweir_crash::recorded::{
+    Call, Config, Counts, Directory, Moment, Recording, Step, Wrong, directories, fresh,
+};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::presets::preset;
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::{Ino, MountOptions};
-use flashweir_lab::crash::files::Format;
-use flashweir_lab::crash::recorded::{
-    Call, Config, Counts, Directory, Moment, Recording, Step, Wrong, directories, fresh,
-};
-use flashweir_lab::files as mounted_as;
-use flashweir_lab::stack::FlushMode;
 use flashweir_serve::Speed;
 use flashweir_serve::fuse::{Medium, Memory, MountConfig, Mounted, Recorder, mount};
+use flashweir_sim::stack::FlushMode;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use rustix::time::Timespec;
@@ -327,7 +326,7 @@ impl<'a> Bench<'a> {
             contents,
             end,
         };
-        let format = mounted_as::Format::from(self.format);
+        let format = flashweir_sim::volume::Format::from(self.format);
         let config = MountConfig {
             directory: self.directory.clone(),
             flush: FlushMode::Flush,

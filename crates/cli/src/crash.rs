@@ -8,14 +8,14 @@ use crate::output::{check, print, print_or_write, stopped};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use crate::{crash_files, crash_sqlite};
-use flashweir_device::PlantedBug;
-use flashweir_lab::crash::devices::{names, tiny};
-use flashweir_lab::crash::token::bug_named;
-use flashweir_lab::crash::{
+use flashweir_crash::devices::{names, tiny};
+use flashweir_crash::token::bug_named;
+use flashweir_crash::{
     Counts, CrashConfig, CrashReport, Mutant, MutationScore, Token, ViolationReport, describe, explore,
     replay,
 };
-use flashweir_lab::spelling::nearest;
+use flashweir_device::PlantedBug;
+use flashweir_workload::spelling::nearest;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

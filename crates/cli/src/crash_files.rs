@@ -9,14 +9,14 @@ use crate::output::{check, print, print_or_write};
 use crate::progress::Bar;
 use crate::run::{thousands, threads};
 use flashweir_core::{Lpn, Payload};
-use flashweir_fs::port::{Block, BlockPort, Image, Write as BlockWrite, block_on};
-use flashweir_lab::crash::files::explorer::Outside;
-use flashweir_lab::crash::files::token::{bug_named, mode_named};
-use flashweir_lab::crash::files::tree::Tree;
-use flashweir_lab::crash::files::{
+use flashweir_crash::files::explorer::Outside;
+use flashweir_crash::files::token::{bug_named, mode_named};
+use flashweir_crash::files::tree::Tree;
+use flashweir_crash::files::{
     Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, Format, On, Sequences, Token, explore, hunt,
     replay,
 };
+use flashweir_fs::port::{Block, BlockPort, Image, Write as BlockWrite, block_on};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use flashweir_device::config::{BufferMode, DeviceConfig};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
 use flashweir_lab::scenario::{Fault, Scenario, read_device};
-use flashweir_lab::spelling::nearest;
+use flashweir_workload::spelling::nearest;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;

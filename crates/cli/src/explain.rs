@@ -19,12 +19,12 @@ use flashweir_core::{Duration, Instant};
 use flashweir_device::Geometry;
 use flashweir_device::flash::{Op, OpKind};
 use flashweir_lab::experiment::{Experiment, Wanted};
-use flashweir_lab::precondition::Precondition;
 use flashweir_lab::scenario::{Scenario, Source, WorkloadConfig};
-use flashweir_lab::timeline::{
+use flashweir_sim::precondition::Precondition;
+use flashweir_sim::request::Kind;
+use flashweir_sim::timeline::{
     ByReason, Ledger, Means, NO_ROOM, Piece, REASONS, Reason, Request, Stage, die_name, kind_name,
 };
-use flashweir_lab::workload::Kind;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::PathBuf;

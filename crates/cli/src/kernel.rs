@@ -8,8 +8,8 @@
 
 use crate::crash_files::{Blocks, Images};
 use crate::error::{Failure, Outcome};
-use flashweir_lab::crash::files::Format;
-use flashweir_lab::crash::files::tree::{Body, Node, Tree};
+use flashweir_crash::files::Format;
+use flashweir_crash::files::tree::{Body, Node, Tree};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

@@ -106,9 +106,9 @@ fn bug(payload: &(dyn std::any::Any + Send), place: &str) -> String {
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let case = flashweir_lab::crash::current_case();
+    let case = flashweir_crash::current_case();
     let case = case.map_or(String::new(), |case| format!("; weir crash --replay '{case}'"));
-    let files = flashweir_lab::crash::files::campaign::current_case();
+    let files = flashweir_crash::files::campaign::current_case();
     let case = files.map_or(case, |case| format!("; weir crash files --replay '{case}'"));
     format!(
         "this is a bug of the simulator, please report this line: version {}{place}: {message}: weir {}{case}",

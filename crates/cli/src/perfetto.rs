@@ -12,7 +12,7 @@ use crate::output::{check, temporary};
 use crate::run::thousands;
 use flashweir_core::Instant;
 use flashweir_lab::experiment::{Experiment, Wanted};
-use flashweir_lab::timeline::{EVENTS_MAX, Findings, HEAD, Limits, Perfetto, TAIL, Written};
+use flashweir_sim::timeline::{EVENTS_MAX, Findings, HEAD, Limits, Perfetto, TAIL, Written};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

@@ -3,8 +3,8 @@
 use crate::error::{Failure, Outcome};
 use flashweir_device::config::DeviceConfig;
 use flashweir_lab::report::{Report, Text};
-use flashweir_lab::results::RunResult;
 use flashweir_lab::scenario::{Scenario, Source};
+use flashweir_sim::measure::RunResult;
 use std::fmt::Write as _;
 
 /// The page of a scenario.

@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use crate::report;
 use flashweir_lab::report::{Curve, CurvePanel, Curves, Report, TextTable};
 use flashweir_lab::reproduce::{self, Claim, Paper, Row, SHARES, Scale, Study, Verdict};
-use flashweir_lab::spelling::nearest;
+use flashweir_workload::spelling::nearest;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 

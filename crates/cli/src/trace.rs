@@ -5,7 +5,7 @@ use crate::error::{Failure, Outcome};
 use crate::json::{self, Kind};
 use crate::output::print;
 use crate::run::thousands;
-use flashweir_lab::workload::trace::TraceInfo;
+use flashweir_workload::trace::TraceInfo;
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -14,7 +14,7 @@ use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, FastForward};
 use flashweir_ftl::{GcPolicy, theory};
 use flashweir_lab::report::{CLOSED_FORM, Curve, CurvePanel, Curves, Report};
-use flashweir_lab::results::{DeviceTotals, MetricValue, RunResult, Sampler, Snapshot};
+use flashweir_sim::measure::{DeviceTotals, MetricValue, RunResult, Sampler, Snapshot};
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 

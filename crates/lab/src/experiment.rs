@@ -14,19 +14,19 @@ mod options;
 #[cfg(test)]
 mod tests;
 
-use crate::precondition::Mode;
-use crate::results::{IoLog, RunResult};
 use crate::scenario::{Run, Scenario, Source};
-use crate::timeline::{Findings, Ledger, Perfetto, Timeline};
-use crate::workload::fio::{Direction, Fault, FioError, FioJob, JobSpec, Sizes, Verify, parse_job_file};
-use crate::workload::trace::{Replay, ReplayConfig, Timing, Trace, TraceError};
-use crate::world::{JobSetup, Progress, World};
 use board::{Board, Task};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceOptions};
+use flashweir_sim::measure::{IoLog, RunResult};
+use flashweir_sim::precondition::Mode;
+use flashweir_sim::timeline::{Findings, Ledger, Perfetto, Timeline};
+use flashweir_sim::world::{JobSetup, Progress, World};
+use flashweir_workload::fio::{Direction, Fault, FioError, FioJob, JobSpec, Sizes, Verify, parse_job_file};
+use flashweir_workload::trace::{Replay, ReplayConfig, Timing, Trace, TraceError};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

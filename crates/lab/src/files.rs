@@ -8,27 +8,27 @@
 //!
 //! Deliberately absent: several devices or volumes in one stack, and unmounting: what a run leaves behind is dropped.
 
-use crate::results::{DeviceTotals, TraceHash, WorkloadResult};
-use crate::stack::{FlushMode, Port, Slot, Stack};
-use crate::workload::filebench::{self, Filebench, Model, RunError};
-use crate::workload::fio::FileJob;
-use crate::workload::fio::on_files::{self, FileJobError};
-use crate::workload::oltp::insert::{Insert, InsertOptions};
-use crate::workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
-use crate::workload::oltp::tpcc::{Tpcc, TpccOptions};
-use crate::workload::oltp::{OltpError, RunOptions};
 use flashweir_core::executor::Handle;
 use flashweir_core::metrics::Metric;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
 use flashweir_fs::AnyFs;
-use flashweir_fs::ext4::{self, Before, Ext4Metrics, Ext4Options};
-use flashweir_fs::f2fs::{self, F2fsMetrics, F2fsOptions, Flushing};
+use flashweir_fs::ext4::{Ext4Metrics, Ext4Options};
+use flashweir_fs::f2fs::F2fsMetrics;
 use flashweir_fs::order::CommitMode;
-use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{ConfigError, Creds, Errno, MountOptions, Process, Vfs, VfsMetrics};
 use flashweir_host::HostConfig;
+use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
+use flashweir_sim::stack::{FlushMode, Port, Slot, Stack};
+use flashweir_sim::volume::{Format, VolumeError, make};
+use flashweir_workload::filebench::{self, Filebench, Model, RunError};
+use flashweir_workload::fio::FileJob;
+use flashweir_workload::fio::on_files::{self, FileJobError};
+use flashweir_workload::oltp::insert::{Insert, InsertOptions};
+use flashweir_workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
+use flashweir_workload::oltp::tpcc::{Tpcc, TpccOptions};
+use flashweir_workload::oltp::{OltpError, RunOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,28 +60,6 @@ pub struct Setup {
     pub runtime: Option<Duration>,
     /// filebench's files are all opened past the page cache.
     pub is_direct: bool,
-}
-
-/// Which file system is on the device, and how it is mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// F2FS.
-    F2fs {
-        /// Checkpoints are made durable by range flushes too, if files are; the paper leaves that as future work.
-        range_checkpoints: bool,
-        /// Whether each fsync is a checkpoint.
-        fastboot: bool,
-        /// How its order is kept. Dual mode needs a device that keeps epochs in their order.
-        commit_mode: CommitMode,
-    },
-    /// ext4. Its dual mode needs a device that keeps epochs in their order, or a block layer that does.
-    Ext4(Ext4Options),
-}
-
-impl Default for Format {
-    fn default() -> Self {
-        Self::F2fs { range_checkpoints: false, fastboot: false, commit_mode: CommitMode::Legacy }
-    }
 }
 
 /// A workload on files.
@@ -143,12 +121,7 @@ impl FilesResult {
 #[derive(Clone, Debug, PartialEq)]
 pub enum FilesError {
     /// The volume cannot be made or mounted.
-    Volume {
-        /// The file system.
-        format: &'static str,
-        /// What it says.
-        error: String,
-    },
+    Volume(VolumeError),
     /// The mount options are out of their range.
     Mount(ConfigError),
     /// A fio job.
@@ -176,7 +149,7 @@ pub enum FilesError {
 impl fmt::Display for FilesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Volume { format, error } => write!(f, "{format}: {error}"),
+            Self::Volume(error) => error.fmt(f),
             Self::Mount(error) => error.fmt(f),
             Self::Fio(error) => error.fmt(f),
             Self::Filebench { name, error } => write!(f, "{name}: {error}"),
@@ -189,81 +162,10 @@ impl fmt::Display for FilesError {
 
 impl std::error::Error for FilesError {}
 
-impl Format {
-    /// Name of the file system.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::F2fs { .. } => "F2FS",
-            Self::Ext4(_) => "ext4",
-        }
+impl From<VolumeError> for FilesError {
+    fn from(error: VolumeError) -> Self {
+        Self::Volume(error)
     }
-}
-
-/// Mounts a file system from what is on a device, with recovery, as the format says.
-///
-/// # Errors
-/// What the format says of the medium.
-pub async fn mount_on(
-    disk: Rc<dyn BlockPort>,
-    flush: FlushMode,
-    format: &Format,
-) -> Result<AnyFs, FilesError> {
-    mount_with(disk, flush, format, None).await
-}
-
-/// The same; F2FS makes a checkpoint after `checkpoint_interval` if there is something for one, as ext4 commits after five seconds.
-///
-/// # Errors
-/// What the format says of the medium.
-pub async fn mount_with(
-    disk: Rc<dyn BlockPort>,
-    flush: FlushMode,
-    format: &Format,
-    checkpoint_interval: Option<Duration>,
-) -> Result<AnyFs, FilesError> {
-    let error = |error: String| FilesError::Volume { format: format.name(), error };
-    match format {
-        Format::F2fs { range_checkpoints, fastboot, commit_mode } => {
-            let fsync = match flush {
-                FlushMode::RangeFlush => Flushing::RangeFlush,
-                FlushMode::Flush | FlushMode::NoFlush => Flushing::Flush,
-            };
-            let checkpoint = if *range_checkpoints { fsync } else { Flushing::Flush };
-            let (fastboot, commit_mode) = (*fastboot, *commit_mode);
-            let options = F2fsOptions {
-                fsync,
-                checkpoint,
-                fastboot,
-                commit_mode,
-                checkpoint_interval,
-                ..F2fsOptions::default()
-            };
-            AnyFs::f2fs(disk, options).await.map_err(|why| error(why.to_string()))
-        }
-        Format::Ext4(options) => {
-            AnyFs::ext4(disk, options.clone()).await.map_err(|why| error(why.to_string()))
-        }
-    }
-}
-
-/// Makes a volume on an empty device, and mounts it.
-///
-/// # Errors
-/// What the format says of the medium.
-pub async fn make(port: Port, flush: FlushMode, format: &Format) -> Result<AnyFs, FilesError> {
-    let error = |error: String| FilesError::Volume { format: format.name(), error };
-    match format {
-        Format::F2fs { .. } => {
-            let volume = f2fs::Options::new(port.capacity_blocks());
-            f2fs::mkfs(&port, &volume).await.map(drop).map_err(|why| error(why.to_string()))?;
-        }
-        Format::Ext4(_) => {
-            let volume =
-                ext4::Options { before: Before::Zeros, ..ext4::Options::new(port.capacity_blocks()) };
-            ext4::mkfs(&port, &volume).await.map(drop).map_err(|why| error(why.to_string()))?;
-        }
-    }
-    mount_on(Rc::new(port), flush, format).await
 }
 
 /// What a file system counted.
@@ -542,14 +444,14 @@ impl Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::filebench::{parse_model, personality};
-    use crate::workload::fio::parse_job_file_on_files;
-    use crate::workload::oltp::tpcc::Scale;
     use flashweir_core::Bytes;
     use flashweir_device::config::PersistPolicy;
     use flashweir_device::presets::preset;
     use flashweir_fs::ext4::Journaling;
     use flashweir_fs::vfs::HostCosts;
+    use flashweir_workload::filebench::{parse_model, personality};
+    use flashweir_workload::fio::parse_job_file_on_files;
+    use flashweir_workload::oltp::tpcc::Scale;
 
     fn setup(flush: FlushMode) -> Setup {
         let mut device = preset("rflush").unwrap();

@@ -1,19 +1,18 @@
-//! The laboratory: the only place where host and device meet.
+//! The laboratory: scenarios become experiments, their results tables, files and pages, and papers' claims are held against them.
+//!
+//! Place in the data flow: what a user asks for comes in as a [`scenario`], a claim of a paper ([`reproduce`]), workloads on files
+//! ([`files`]) or another simulator's configuration ([`mqsim`]); `flashweir-sim` runs it with what `flashweir-workload` wants.
+//!
+//! Invariants: no clock is read; what is compared byte by byte carries no wall-clock time; results do not depend on how many
+//! worlds run at once.
+//!
+//! Deliberately absent: the crash laboratory, which is `flashweir-crash`.
 #![forbid(unsafe_code)]
 
-pub mod crash;
 pub mod experiment;
 pub mod files;
-pub mod live;
-pub mod model_port;
 pub mod mqsim;
-pub mod precondition;
 pub mod report;
 pub mod reproduce;
 pub mod results;
 pub mod scenario;
-pub mod spelling;
-pub mod stack;
-pub mod timeline;
-pub mod workload;
-pub mod world;

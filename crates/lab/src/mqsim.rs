@@ -9,8 +9,6 @@
 //! Deliberately absent: MQSim's address generator (the requests are alike in distribution, not in sequence),
 //! its cached map, and flows confined to some of the planes.
 
-use crate::precondition::{Mode, Pattern, Precondition};
-use crate::spelling::nearest;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
@@ -19,6 +17,8 @@ use flashweir_device::config::{
 };
 use flashweir_device::geometry::Geometry;
 use flashweir_ftl::{GcPolicy, Striping};
+use flashweir_sim::precondition::{Mode, Pattern, Precondition};
+use flashweir_workload::spelling::nearest;
 use std::fmt::Write as _;
 
 /// What MQSim's `Device_Level_Data_Caching_Mode` asks for. It stands in the workload file, and changes the

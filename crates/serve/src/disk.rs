@@ -17,7 +17,7 @@ use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::config::Metadata;
 use flashweir_device::{Device, DeviceOptions, RecoveryReport};
-use flashweir_lab::live::{Finished, Live, Tear};
+use flashweir_sim::live::{Finished, Live, Tear};
 use std::fmt;
 use std::io;
 use std::path::Path;

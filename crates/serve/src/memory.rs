@@ -147,8 +147,8 @@ mod tests {
     use super::*;
     use flashweir_core::random::Stream;
     use flashweir_core::{Agenda, Command, Data, Lba, Lpn, Op, Payload};
+    use flashweir_crash::devices::{names, tiny};
     use flashweir_device::{DeviceOptions, Effect, Event, Torn};
-    use flashweir_lab::crash::devices::{names, tiny};
     use std::os::unix::fs::MetadataExt as _;
 
     fn run(device: &mut Device, agenda: &mut Agenda<Event>, number: u64, op: Op) {

@@ -15,7 +15,7 @@ use crate::control::{Ask, CutDone, CutOrder, DiskStatus, LINE_BYTES_MAX, Reply, 
 use crate::disk::{Answer, Body, ClientId, Disk, OnCut};
 use crate::nbd::{Command, Config, Connection, Errno, Progress, TlsKeys};
 use flashweir_core::{Duration, Instant, Payload};
-use flashweir_lab::live::Tear;
+use flashweir_sim::live::Tear;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::fmt;

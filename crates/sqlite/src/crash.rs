@@ -21,12 +21,12 @@ use crate::workload::{
 };
 use flashweir_core::Duration;
 use flashweir_core::random::{Stream, mix};
+use flashweir_crash::files::Format;
+use flashweir_crash::files::cuts::{Cuts, awake, image_of, medium};
+use flashweir_crash::files::volume::{Base, Setup, mount};
 use flashweir_device::Device;
 use flashweir_fs::vfs::Creds;
-use flashweir_lab::crash::files::Format;
-use flashweir_lab::crash::files::cuts::{Cuts, awake, image_of, medium};
-use flashweir_lab::crash::files::volume::{Base, Setup, mount};
-use flashweir_lab::stack::{FlushMode, Stack};
+use flashweir_sim::stack::{FlushMode, Stack};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -15,9 +15,10 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::vfs::{Creds, MountOptions, Vfs};
 use flashweir_host::HostConfig;
-use flashweir_lab::files::{self, Counters, FilesError, Format};
-use flashweir_lab::results::{DeviceTotals, TraceHash, WorkloadResult};
-use flashweir_lab::stack::{FlushMode, Port, Stack};
+use flashweir_lab::files::{Counters, FilesError};
+use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
+use flashweir_sim::stack::{FlushMode, Port, Stack};
+use flashweir_sim::volume::{Format, make};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -228,7 +229,7 @@ fn name_of(format: &Format) -> String {
 }
 
 async fn task(setup: Setup, port: Port, handle: Handle) -> Result<Done, RunError> {
-    let fs = files::make(port.clone(), setup.flush, &setup.format).await?;
+    let fs = make(port.clone(), setup.flush, &setup.format).await.map_err(FilesError::Volume)?;
     let epoch_seconds = setup.mount.epoch_seconds;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let (plan, options, seed) = (setup.plan, setup.workload, setup.seed);

@@ -12,10 +12,10 @@ use flashweir_core::Duration;
 use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{HostCosts, MountOptions};
-use flashweir_lab::files::Format;
 use flashweir_lab::reproduce::{Paper, Scale, Study, barrier_device};
-use flashweir_lab::results::Percentile;
-use flashweir_lab::stack::FlushMode;
+use flashweir_sim::measure::Percentile;
+use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::Format;
 
 const ON_UFS: Study = Study {
     name: "sqlite-itself-ufs",

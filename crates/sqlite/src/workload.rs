@@ -12,7 +12,7 @@ use crate::order::Plan;
 use crate::{Clock, VFS};
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Instant, Stream};
-use flashweir_lab::results::{CallRecorder, CallResult};
+use flashweir_sim::measure::{CallRecorder, CallResult};
 use rusqlite::{Connection, OpenFlags, Statement};
 use serde::{Deserialize, Serialize};
 use std::fmt;

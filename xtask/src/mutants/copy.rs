@@ -7,8 +7,8 @@
 
 use super::layers::{LAYERS, Tests};
 use super::rules::{Mutants, Operator, Rendered, mutants_of};
-use crate::ci::cargo;
-use crate::host::{root, target_dir};
+use flashweir_judges::builds::cargo;
+use flashweir_judges::host::{root, target_dir};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@
 //!
 //! Invariant: suites of a layer stand in order of cost.
 
-use crate::host::on_path;
 use crate::{ci, file_pairs};
+use flashweir_judges::host::on_path;
 
 /// Files of a layer, from the root.
 pub(crate) struct Layer {
@@ -93,7 +93,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             tests("flashweir-host", "lib", "tests::programs"),
             tests("flashweir-host", "lib", "tests::waiting"),
             tests("flashweir-host", "lib", ""),
-            tests("flashweir-lab", "it", "ordered_stack"),
+            tests("flashweir-sim", "it", "ordered_stack"),
         ],
         cuts: Vec::new,
     },
@@ -110,7 +110,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             tests("flashweir-fs", "lib", "vfs"),
             tests("flashweir-fs", "vfs", "writeback"),
             tests("flashweir-fs", "vfs", ""),
-            tests("flashweir-lab", "it", "fsync"),
+            tests("flashweir-sim", "it", "fsync"),
         ],
         cuts: || file_cuts(""),
     },
@@ -171,7 +171,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
         tests: &[
             tests("flashweir-db", "lib", ""),
             tests("flashweir-db", "it", ""),
-            tests("flashweir-lab", "it", "database"),
+            tests("flashweir-sim", "it", "database"),
         ],
         cuts: Vec::new,
     },

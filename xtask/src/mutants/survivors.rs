@@ -6,7 +6,7 @@
 //! found when the code changes.
 
 use super::draw::Drawn;
-use crate::host::root;
+use flashweir_judges::host::root;
 use toml::{Table, Value};
 
 pub(crate) const FILE: &str = "docs/evidence/mutants-survivors.toml";

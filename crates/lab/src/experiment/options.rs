@@ -3,12 +3,13 @@
 //! A job file may write one thing in many ways; here each has one. Options that have their default are left out
 //! except for those that readers look for: `rw`, `bs`, `iodepth`, `numjobs` and `size`.
 
-use crate::workload::fio::{
-    Direction, Distribution, JobSpec, LogSpec, Mix, Process, Rate, Sequencer, Sizes, Verify, Walk, Zone,
-};
-use crate::workload::trace::{Fit, ReplayConfig, Timing, Trace};
 use flashweir_core::Duration;
 use flashweir_core::units::LBA_BYTES;
+use flashweir_sim::measure::LogSpec;
+use flashweir_workload::fio::{
+    Direction, Distribution, JobSpec, Mix, Process, Rate, Sequencer, Sizes, Verify, Walk, Zone,
+};
+use flashweir_workload::trace::{Fit, ReplayConfig, Timing, Trace};
 use std::collections::BTreeMap;
 
 /// The options of a fio job.

@@ -1,6 +1,6 @@
 use super::*;
-use crate::precondition::{Mode, Precondition};
-use crate::workload::trace::{Fit, ReadOptions};
+use flashweir_sim::precondition::{Mode, Precondition};
+use flashweir_workload::trace::{Fit, ReadOptions};
 use std::sync::atomic::AtomicUsize;
 
 const SMALL: &str =

@@ -1,6 +1,6 @@
 use super::*;
-use crate::workload::fio::{Direction, Mix, Sizes, parse_job_file};
 use flashweir_device::presets::preset;
+use flashweir_workload::fio::{Direction, Mix, Sizes, parse_job_file};
 use std::path::Path;
 
 /// A file of the comparison data.

@@ -12,11 +12,12 @@ use super::heat::{Block, Heat, SHADES};
 use super::lines::{Axis, Line, Panel, Point};
 use super::scale::Unit;
 use super::{CLOSED_FORM, Curves, Report};
-use crate::results::{
+use crate::results::{estimate, groups};
+use flashweir_sim::measure::{
     Axis as TimeAxis, Course, DEPTH_LEVELS, Distribution, JOBS_MAX, JobResult, KINDS, Percentile, Requests,
-    RunResult, estimate, groups, kind_name,
+    RunResult, kind_name,
 };
-use crate::workload::Kind;
+use flashweir_sim::request::Kind;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -763,18 +764,18 @@ fn utilisation(study: &Study<'_>) -> Figure {
         let groups = course.groups(HEAT_COLUMNS);
         let last = groups.last()?.1.end;
         let edges = groups.iter().map(|(_, span)| span.start).chain([last]).map(|at| at as f64).collect();
-        let row = |busy: &crate::results::Numbers| {
+        let row = |busy: &flashweir_sim::measure::Numbers| {
             let share = |(columns, span): &(Range<usize>, Range<u64>)| {
                 sum(busy, columns) / (span.end - span.start).max(1) as f64
             };
             groups.iter().map(share).collect::<Vec<f64>>()
         };
-        let block = |name, busy: &[crate::results::Numbers], least: f64, most: f64| Block {
+        let block = |name, busy: &[flashweir_sim::measure::Numbers], least: f64, most: f64| Block {
             name,
             rows: busy.iter().map(row).collect(),
             height: (busy.len() as f64 * 4.0).clamp(least, most),
         };
-        let mean = |busy: &[crate::results::Numbers]| {
+        let mean = |busy: &[flashweir_sim::measure::Numbers]| {
             let all: u64 = busy.iter().flat_map(|numbers| numbers.iter()).sum();
             all as f64 * 100.0 / busy.len().max(1) as f64 / last.max(1) as f64
         };

@@ -19,7 +19,7 @@ mod svg;
 #[cfg(test)]
 mod tests;
 
-use crate::results::RunResult;
+use flashweir_sim::measure::RunResult;
 
 /// The metric of a run that holds what theory expects of its write amplification.
 pub const CLOSED_FORM: &str = "theory.write_amplification";

@@ -180,7 +180,7 @@ fn jobs_of_one_file_stay_apart() {
         workload("two", "rw=randread\niodepth=4\nnumber_ios=2000\n[k]\nbs=16k\nrw=randrw\nnumber_ios=900");
     let results = runs(&["a", "b"], 1, &two);
     let course = results[0].course.as_deref().unwrap();
-    let sum = |requests: &[crate::results::Requests]| {
+    let sum = |requests: &[flashweir_sim::measure::Requests]| {
         requests.iter().map(|r| r.count.iter().sum::<u64>()).sum::<u64>()
     };
     let apart: Vec<(&str, u64)> =
@@ -238,9 +238,11 @@ fn long_names_many_variants_and_short_runs_fit() {
 fn little_is_enough() {
     page(&[]);
     page(&[RunResult::default()]);
-    page(&[crate::results::testing::run(1), crate::results::testing::random_run(2)]);
+    page(&[flashweir_sim::measure::testing::run(1), flashweir_sim::measure::testing::random_run(2)]);
     let mut without_time = RunResult { device: "d".into(), ..RunResult::default() };
-    without_time.metrics.insert("device.host_units_written".into(), crate::results::MetricValue::Count(1));
+    without_time
+        .metrics
+        .insert("device.host_units_written".into(), flashweir_sim::measure::MetricValue::Count(1));
     let html = page(&[without_time]);
     assert_eq!(ids(&html), ["waf"]);
     let points = vec![(0.1, 3.0), (0.2, 0.0)];

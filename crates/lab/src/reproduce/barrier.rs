@@ -5,7 +5,6 @@ mod files;
 mod servers;
 
 use super::{Scale, Shares, Study};
-use crate::stack::{FlushMode, Port, Stack};
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::random::Stream;
 use flashweir_core::{Bytes, Duration, Instant, Lpn, Order, Payload, executor::Handle};
@@ -16,6 +15,7 @@ use flashweir_fs::ext4::CommitMode;
 use flashweir_fs::port::{Block, BlockPort, Ticket, Write};
 use flashweir_fs::vfs::HostCosts;
 use flashweir_host::{BlockLayer, DepthSample, HostConfig};
+use flashweir_sim::stack::{FlushMode, Port, Stack};
 use std::collections::VecDeque;
 
 /// A device below a file system that commits so: the firmware without barriers has no cost of them. Panics if there is no such preset.

@@ -1,19 +1,20 @@
 //! Studies of the RFLUSH paper (range-flush §6).
 
 use super::{Scale, Study};
-use crate::files::{self, FilesResult, Format, Setup, Work};
-use crate::results::Percentile;
-use crate::stack::FlushMode;
-use crate::workload::filebench::{parse_model, personality};
-use crate::workload::fio::parse_job_file_on_files;
-use crate::workload::oltp::COMMIT;
-use crate::workload::oltp::linkbench::LinkBenchOptions;
-use crate::workload::oltp::tpcc::TpccOptions;
+use crate::files::{self, FilesResult, Setup, Work};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};
 use flashweir_device::presets::preset;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_sim::measure::Percentile;
+use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::Format;
+use flashweir_workload::filebench::{parse_model, personality};
+use flashweir_workload::fio::parse_job_file_on_files;
+use flashweir_workload::oltp::COMMIT;
+use flashweir_workload::oltp::linkbench::LinkBenchOptions;
+use flashweir_workload::oltp::tpcc::TpccOptions;
 
 pub(super) const STUDIES: &[Study] = &[
     THREADS,
@@ -259,7 +260,7 @@ fn threads(variant: usize, x: f64, seed: u64, scale: Scale, change: fn(&mut Setu
     let (syncing, others): (Vec<_>, Vec<_>) =
         result.workloads.iter().partition(|workload| workload.name == "syncing");
     let writes_per_s =
-        |workload: &&crate::results::WorkloadResult| workload.calls_per_s(&workload.sum(&["write"]));
+        |workload: &&flashweir_sim::measure::WorkloadResult| workload.calls_per_s(&workload.sum(&["write"]));
     let micros = |kinds: &[&str], percentile| {
         let ns = syncing[0].sum(kinds).latency.percentile_ns(percentile);
         ns.map_or(f64::NAN, |ns| ns as f64 / 1e3)

@@ -3,8 +3,8 @@
 //! Invariants: the lines of one kind are equidistant, since intervals without requests are written as well;
 //! the latencies of such a line are empty, not zero.
 
-use super::run::{RunResult, kind_name};
 use csv::Writer;
+use flashweir_sim::measure::{RunResult, kind_name};
 use std::io::{self, Write};
 
 /// The columns. Times are counted from the beginning of the world.
@@ -60,7 +60,7 @@ pub fn write_csv(runs: &[RunResult], out: impl Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::testing::{random_run, run};
+    use flashweir_sim::measure::testing::{random_run, run};
 
     fn text(runs: &[RunResult]) -> String {
         let mut out = Vec::new();

@@ -9,10 +9,11 @@
 //! `latency_ns` and its like count submission to completion; samples of bandwidth and IOPS are the
 //! intervals of the series, with those in which nothing completed; group 0 holds all jobs.
 
-use super::distribution::{Distribution, Percentile, Summary};
-use super::run::{DeviceTotals, Interval, JobResult, KindResult, MetricValue, RunResult};
-use crate::workload::Kind;
-use crate::workload::fio::SteadyState;
+use flashweir_sim::measure::SteadyState;
+use flashweir_sim::measure::{
+    DeviceTotals, Distribution, Interval, JobResult, KindResult, MetricValue, Percentile, RunResult, Summary,
+};
+use flashweir_sim::request::Kind;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -366,7 +367,7 @@ impl Classes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::testing::{random_run, run};
+    use flashweir_sim::measure::testing::{random_run, run};
     use serde_json::Value;
     use std::collections::BTreeSet;
 

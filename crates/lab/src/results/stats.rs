@@ -6,8 +6,7 @@
 //!
 //! Deliberately absent: tests for normality. Means over seeds are means of thousands of requests each.
 
-use super::distribution::Percentile;
-use super::run::{JobResult, KindResult};
+use flashweir_sim::measure::{JobResult, KindResult, Percentile};
 use std::fmt;
 
 /// A mean and how far the true mean may lie from it.
@@ -243,9 +242,9 @@ pub fn shortfalls(job: &JobResult, kind: &KindResult) -> Vec<Shortfall> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::testing::run;
-    use crate::workload::Kind;
     use flashweir_core::Stream;
+    use flashweir_sim::measure::testing::run;
+    use flashweir_sim::request::Kind;
 
     /// P(|T| > t) by Simpson's rule: with T = sqrt(v) tan(a) the density of the angle is cos(a)^(v-1).
     fn tail(t: f64, freedom: u64) -> f64 {

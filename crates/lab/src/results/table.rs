@@ -6,10 +6,9 @@
 //! Invariants: units stand in the headings; the numbers of a column have equally many digits after the
 //! point, so that they compare by eye; names are shortened before numbers are.
 
-use super::distribution::{Distribution, Percentile};
-use super::run::{JobResult, KINDS, KindResult, RunResult, kind_name};
 use super::stats::{Estimate, Shortfall, estimate, shortfalls};
-use crate::workload::Kind;
+use flashweir_sim::measure::{Distribution, JobResult, KINDS, KindResult, Percentile, RunResult, kind_name};
+use flashweir_sim::request::Kind;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -322,7 +321,7 @@ fn thousands(number: f64, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::testing::{random_run, run};
+    use flashweir_sim::measure::testing::{random_run, run};
 
     fn expect(got: &str, expected: &str) {
         assert_eq!(got, expected.trim_start_matches('\n'), "\n{got}");

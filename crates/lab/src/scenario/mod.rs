@@ -19,15 +19,15 @@ mod tree;
 
 pub use error::{Fault, ScenarioError};
 
-use crate::precondition::Precondition;
-use crate::spelling::nearest;
-use crate::workload::fio::parse_job_file;
-use crate::workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
+use flashweir_sim::precondition::Precondition;
+use flashweir_workload::fio::parse_job_file;
+use flashweir_workload::spelling::nearest;
+use flashweir_workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};

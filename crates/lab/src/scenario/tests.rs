@@ -1,7 +1,7 @@
 use super::*;
-use crate::precondition::Mode;
 use flashweir_device::config::{BufferMode, PageTimes};
 use flashweir_ftl::GcPolicy;
+use flashweir_sim::precondition::Mode;
 
 const FIO: &str = "[job]\nrw=randread\nbs=4k\nsize=64m\n";
 

@@ -8,8 +8,8 @@
 //! read all).
 
 use super::error::Fault;
-use crate::spelling::nearest;
 use flashweir_core::{Bytes, Duration};
+use flashweir_workload::spelling::nearest;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 

@@ -6,8 +6,8 @@ use flashweir_core::{Bytes, Lpn, Payload};
 use flashweir_device::presets::preset;
 use flashweir_device::{DeviceConfig, FastForward};
 use flashweir_ftl::{GcPolicy, theory};
-use flashweir_lab::precondition::{Mode, Pattern, Precondition};
-use flashweir_lab::workload::Kind;
+use flashweir_sim::precondition::{Mode, Pattern, Precondition};
+use flashweir_sim::request::Kind;
 
 /// One plane with one write frontier, as the theory and Desnoyers' simulator assume.
 fn one_plane(policy: GcPolicy, spare: f64, blocks: u32, pages: u32) -> DeviceConfig {

@@ -6,11 +6,11 @@ use flashweir_device::DeviceConfig;
 use flashweir_device::config::BufferMode;
 use flashweir_device::presets::preset;
 use flashweir_lab::mqsim::{Caching, import_device, import_device_with, import_workload, is_preconditioned};
-use flashweir_lab::precondition::prefill;
-use flashweir_lab::results::{JobResult, KindResult};
-use flashweir_lab::workload::Kind;
-use flashweir_lab::workload::trace::{Fit, ReadOptions, Replay, ReplayConfig, Trace};
-use flashweir_lab::world::World;
+use flashweir_sim::measure::{JobResult, KindResult};
+use flashweir_sim::request::Kind;
+use flashweir_sim::world::World;
+use flashweir_workload::trace::prefill;
+use flashweir_workload::trace::{Fit, ReadOptions, Replay, ReplayConfig, Trace};
 use std::sync::Arc;
 
 fn only(job: &JobResult, kind: Kind) -> &KindResult {

@@ -2,12 +2,7 @@
 
 mod amplification;
 mod answers;
-mod crash;
-mod database;
-mod file_crash;
-mod fsync;
-mod ordered_stack;
+mod courses;
 mod planes;
-mod recorded;
 mod support;
 mod timeline;

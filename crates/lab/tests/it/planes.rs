@@ -3,8 +3,8 @@
 use crate::support::{device, run_fio};
 use flashweir_device::config::{Allocation, DeviceConfig};
 use flashweir_device::presets;
-use flashweir_lab::results::{MetricValue, RunResult};
-use flashweir_lab::workload::Kind;
+use flashweir_sim::measure::{MetricValue, RunResult};
+use flashweir_sim::request::Kind;
 
 /// Presets with dynamic allocation and dies of several planes.
 fn presets_with_planes() -> Vec<DeviceConfig> {

@@ -2,11 +2,11 @@
 
 use flashweir_core::{Bytes, Duration};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
-use flashweir_lab::precondition::{Mode, Pattern, Precondition};
-use flashweir_lab::results::RunResult;
-use flashweir_lab::workload::Workload;
-use flashweir_lab::workload::fio::{FioJob, parse_job_file};
-use flashweir_lab::world::{JobSetup, World};
+use flashweir_sim::measure::RunResult;
+use flashweir_sim::precondition::{Mode, Pattern, Precondition};
+use flashweir_sim::workload::Workload;
+use flashweir_sim::world::{JobSetup, World};
+use flashweir_workload::fio::{FioJob, parse_job_file};
 use std::collections::BTreeMap;
 
 pub(crate) fn device(config: &DeviceConfig, seed: u64) -> Device {

@@ -5,15 +5,15 @@ use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, Stream};
 use flashweir_device::config::{Allocation, BufferMode, Cell, Metadata, PageTimes, SuspendConfig};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig};
-use flashweir_lab::live::Live;
-use flashweir_lab::precondition::{Mode, Pattern, Precondition};
-use flashweir_lab::results::RunResult;
-use flashweir_lab::timeline::{
+use flashweir_sim::live::Live;
+use flashweir_sim::measure::RunResult;
+use flashweir_sim::precondition::{Mode, Pattern, Precondition};
+use flashweir_sim::request::Kind;
+use flashweir_sim::timeline::{
     Findings, HEAD, Ledger, Limits, Perfetto, Reason, Stage, TAIL, Timeline, Work,
 };
-use flashweir_lab::workload::Kind;
-use flashweir_lab::workload::fio::{FioJob, parse_job_file};
-use flashweir_lab::world::World;
+use flashweir_sim::world::World;
+use flashweir_workload::fio::{FioJob, parse_job_file};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -418,7 +418,7 @@ fn check_file(events: &[Value], device: &Device, context: &str) {
     }
     for (i, theirs) in device.station_busy().into_iter().enumerate() {
         let id = flashweir_device::geometry::StationId(i as u32);
-        let name = flashweir_lab::timeline::die_name(device.geometry(), id);
+        let name = flashweir_sim::timeline::die_name(device.geometry(), id);
         let ours = busy.get(&*name).copied().unwrap_or(0);
         assert_eq!(ours, theirs.as_nanos(), "{name} {context}");
     }

@@ -14,11 +14,11 @@ use super::lazyfs::Operation;
 use super::stale::Teller;
 use super::table::{From, How, Table};
 use super::world::{Job, Message, Queue, Turn};
+use flashweir_crash::recorded::Room;
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, Seek, SetAttr, SetTime, SyncKind,
     Timestamp, XattrMode,
 };
-use flashweir_lab::crash::recorded::Room;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::future::Future;

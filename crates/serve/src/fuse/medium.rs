@@ -15,7 +15,7 @@ use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, Write, bytes_of};
 use flashweir_fs::{ext4, f2fs};
 use flashweir_host::HostConfig;
-use flashweir_lab::stack::{FlushMode, Port, Stack};
+use flashweir_sim::stack::{FlushMode, Port, Stack};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs::File;

@@ -40,7 +40,7 @@ pub use medium::{FormatKind, Medium, Memory};
 pub use recorder::Recorder;
 pub use session::{MountConfig, MountError, Mounted, mount};
 
-use flashweir_lab::files::Format;
+use flashweir_sim::volume::Format;
 
 /// How a volume of a kind is mounted on a device; or why it cannot be, in words for the command line.
 pub type Choose =

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a call is noted when it has succeeded, with what its program had printed before it began.
 
-use flashweir_lab::crash::recorded::Step;
+use flashweir_crash::recorded::Step;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -11,7 +11,7 @@ use super::stale::Teller;
 use super::world::{self, Message, Own, Post, Queue};
 use crate::clock::Speed;
 use flashweir_fs::vfs::{Fs, MountOptions};
-use flashweir_lab::stack::FlushMode;
+use flashweir_sim::stack::FlushMode;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fmt;

@@ -10,12 +10,12 @@ use super::faults::Due;
 use super::kernel::{NodeId, Stale};
 use super::lazyfs::Faults;
 use super::recorder::Recorder;
+use flashweir_crash::recorded::{Call, Room, Step};
 use flashweir_fs::vfs::{
     Access, AclKind, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags,
     RenameMode, Result, Seek, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
 };
-use flashweir_lab::crash::recorded::{Call, Room, Step};
-use flashweir_lab::stack::Port;
+use flashweir_sim::stack::Port;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -831,7 +831,7 @@ mod tests {
     use flashweir_fs::f2fs::{self, F2fs};
     use flashweir_fs::port::BlockPort as _;
     use flashweir_fs::vfs::MountOptions;
-    use flashweir_lab::stack::{FlushMode, Stack};
+    use flashweir_sim::stack::{FlushMode, Stack};
 
     const ROOT: NodeId = NodeId::ROOT;
     const CALLER: Creds = Creds::checked(7, 8);
@@ -961,7 +961,7 @@ mod tests {
         });
         let (told, file, synced, lost, generation) = told.unwrap();
         let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-        let (mut second, _) = first.cut(options, flashweir_lab::live::Tear::Likeliest);
+        let (mut second, _) = first.cut(options, flashweir_sim::live::Tear::Likeliest);
         let (port, handle) = (second.port(), second.handle());
         let done = second.block_on(async move {
             let table = mounted(port, handle, Some(told)).await;

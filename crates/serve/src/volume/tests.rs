@@ -7,12 +7,12 @@ use super::*;
 use flashweir_contract::{Content as Identity, Log, Oracle, Verdict};
 use flashweir_core::random::Stream;
 use flashweir_core::{Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
+use flashweir_crash::devices::{names, tiny};
+use flashweir_crash::explorer::{contents, kind_of, observed};
+use flashweir_crash::sim::Sim;
+use flashweir_crash::workload::{History, exercise, history, with_streams};
 use flashweir_device::config::PersistPolicy;
 use flashweir_device::{Effect, Event, UNREADABLE};
-use flashweir_lab::crash::devices::{names, tiny};
-use flashweir_lab::crash::explorer::{contents, kind_of, observed};
-use flashweir_lab::crash::sim::Sim;
-use flashweir_lab::crash::workload::{History, exercise, history, with_streams};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A directory of its own for each test, removed at the end.

@@ -10,7 +10,7 @@ use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{Creds, Fs, HostCosts, MountOptions, Vfs};
 use flashweir_host::HostConfig;
-use flashweir_lab::stack::{FlushMode, Stack};
+use flashweir_sim::stack::{FlushMode, Stack};
 use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
 use flashweir_sqlite::{Clock, Guest, HostOptions, Phases, VFS};
 use rusqlite::{Connection, OpenFlags};

@@ -1,7 +1,7 @@
 //! What SQLite promises survives power cuts, and bugs in the mapping of its syncs are found.
 
-use flashweir_lab::crash::files::Format;
-use flashweir_lab::stack::FlushMode;
+use flashweir_crash::files::Format;
+use flashweir_sim::stack::FlushMode;
 use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, explore};
 use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
 

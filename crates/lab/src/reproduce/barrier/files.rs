@@ -1,8 +1,6 @@
 //! Studies of the barrier paper on files: ext4 that waits beside ext4 that orders (BarrierFS), on its three devices.
 
 use super::super::{Scale, Study};
-use crate::files::{Format, make};
-use crate::stack::{FlushMode, Stack};
 use flashweir_core::random::Stream;
 use flashweir_core::{Duration, Instant, executor::Handle};
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
@@ -12,6 +10,8 @@ use flashweir_fs::vfs::{
     Barrier, Creds, Errno, File, HostCosts, MountOptions, Process, Source, SyncKind, Vfs,
 };
 use flashweir_host::HostConfig;
+use flashweir_sim::stack::{FlushMode, Stack};
+use flashweir_sim::volume::{Format, make};
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -1,15 +1,16 @@
 //! Studies of the barrier paper on the work of servers: mail and inserts into a database, over ext4.
 
 use super::super::{Scale, Study};
-use crate::files::{self, Format, Setup, Work};
-use crate::stack::FlushMode;
-use crate::workload::filebench::{parse_model, personality};
-use crate::workload::oltp::insert::InsertOptions;
+use crate::files::{self, Setup, Work};
 use flashweir_core::Duration;
 use flashweir_db::DataIo;
 use flashweir_fs::ext4::{CommitMode, Ext4Options};
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_host::HostConfig;
+use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::Format;
+use flashweir_workload::filebench::{parse_model, personality};
+use flashweir_workload::oltp::insert::InsertOptions;
 
 pub(super) const VARMAIL_PLAIN: Study = Study {
     name: "varmail-plain",

@@ -1,0 +1,197 @@
+//! Cuts of a stack while something runs on it: what the medium may be after each turn, and some of that, drawn.
+//!
+//! Place in the data flow: whoever drives a [`Stack`] shows it to [`Cuts::look`] after each turn; afterwards each medium that was
+//! chosen is brought back by [`awake`].
+//!
+//! Invariants: what is chosen is a function of the run; turns after which nothing else can be seen on the medium are one situation.
+
+use super::explorer::base_hash;
+use super::ops::PlaceHash;
+use super::token::Bug;
+use super::volume::{BLOCKS, Base};
+use crate::explorer::{cell_hash, combinations};
+use flashweir_contract::{Content, DeviceKind};
+use flashweir_core::random::mix;
+use flashweir_core::{Bytes, Instant, Lpn, Payload, Stream};
+use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
+use flashweir_device::flash::Interrupted;
+use flashweir_device::presets::preset;
+use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, Recovery, Torn};
+use flashweir_sim::stack::Stack;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The device of a base: small, and full. Where everything is made durable by range flushes it is the emulator of the RFLUSH
+/// paper, whose buffer holds a whole sequence, and whose pages hold one unit, so that nothing is written beside what was
+/// asked for. The other one is a phone's, with a buffer that overflows, a link that takes time, several units in a page, and
+/// word lines that a cut destroys as a whole. Where the file system relies on order, each keeps epochs in one of the three ways,
+/// and has more blocks to spare, because what an epoch may still need cannot be collected.
+fn config(base: &Base) -> DeviceConfig {
+    use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
+    let is_phone = base.seed.is_multiple_of(2);
+    let is_ordered = base.format.device_kind() == DeviceKind::D3;
+    let name = if is_phone { "mobile-ufs" } else { "rflush" };
+    let mut config = preset(name).expect("it is among the presets");
+    let geometry = &mut config.geometry;
+    (geometry.channels, geometry.chips_per_channel, geometry.planes_per_die) = (2, 1, 1);
+    geometry.pages_per_block = if is_phone { 24 } else { 64 };
+    config.buffer.capacity = if is_phone { Bytes::kib(256) } else { Bytes::mib(4) };
+    config.buffer.range_flush = RangeFlushSupport::Selective;
+    config.ftl.over_provisioning = if is_ordered { 0.3 } else { 0.15 };
+    if is_ordered {
+        config.order.policy = [InOrderRecovery, Transactional, InOrderWriteBack][(base.seed % 3) as usize];
+    }
+    config.faults.paired_page_loss = is_phone;
+    let block_bytes = u64::from(geometry.pages_per_block) * geometry.page_bytes.0;
+    let blocks = (BLOCKS * 4096) as f64 / (1.0 - config.ftl.over_provisioning) / block_bytes as f64;
+    config.geometry.blocks_per_plane = (blocks / 2.0).ceil() as u32 + 1;
+    config
+}
+
+fn options(planted: Option<Bug>) -> DeviceOptions {
+    DeviceOptions { seed: 1, track_contents: true, planted: Bug::in_device(planted) }
+}
+
+/// A base as it lies on a device that has been written all over more than once.
+pub fn medium(base: &Base) -> Media {
+    let make = || {
+        let mut device = Device::new(config(base), options(None));
+        let units = device.geometry().user_units;
+        assert!(units >= BLOCKS, "the device has {units} units");
+        let mut random = Stream::new(base.seed, "ageing of a device");
+        let mut fill = FastForward::new(&mut device);
+        let content = |unit| base.contents.get(&Lpn(unit)).cloned().unwrap_or_default();
+        for unit in 0..units {
+            fill.write(Lpn(unit), Payload::Tag(mix(base.seed ^ unit)));
+        }
+        for unit in 0..units {
+            fill.write(Lpn(unit), content(unit));
+        }
+        for _ in 0..units {
+            let unit = random.below(units);
+            fill.write(Lpn(unit), content(unit));
+        }
+        fill.finish();
+        device.cut(Instant::ZERO, |_| Torn::Absent)
+    };
+    base.medium.get_or_init(make).clone()
+}
+
+/// The device that wakes up with a medium. Panics where it asserts that something cannot be, which is a fault to be found.
+pub fn awake(base: &Base, planted: Option<Bug>, media: Media) -> Device {
+    let (device, _) = Recovery::begin(&config(base), options(planted), media).finish();
+    device.audit();
+    device
+}
+
+/// The hash of what a device reads as, as [`explorer`](super::explorer) hashes images.
+pub fn image_of(base: &Base, device: &Device) -> u64 {
+    let mut hash = PlaceHash::default();
+    let zero = Payload::default();
+    for lpn in (0..BLOCKS).map(Lpn) {
+        let (before, now) = (base.contents.get(&lpn).unwrap_or(&zero), device.peek(lpn).unwrap_or_default());
+        let is_shared = match (before, &now) {
+            (Payload::Bytes(a), Payload::Bytes(b)) => Arc::ptr_eq(a, b),
+            (a, b) => a == b,
+        };
+        if !is_shared {
+            hash.add(lpn, Content::from(&now).0);
+            hash.remove(lpn, Content::from(before).0);
+        }
+    }
+    base_hash(base).wrapping_add(hash.0)
+}
+
+/// What the power finds when it fails: the medium, and what is in the cells.
+pub(super) struct Situation {
+    key: u64,
+    cells: Vec<Interrupted>,
+    now: Instant,
+}
+
+impl Situation {
+    /// `salt` stands for the medium.
+    pub(super) fn new(device: &Device, now: Instant, salt: u64) -> Self {
+        let cells = device.interrupted(now);
+        let key = cells.iter().fold(mix(salt), |hash, cell| mix(hash ^ cell_hash(cell)));
+        Self { key, cells, now }
+    }
+
+    /// The ways in which the cells may be torn.
+    pub(super) fn torn(&self) -> Vec<Vec<Torn>> {
+        combinations(&self.cells, &mut Stream::new(self.key, "torn operations"))
+    }
+
+    pub(super) fn media(&self, device: &Device, torn: &[Torn]) -> Media {
+        let mut next = torn.iter();
+        device.cut(self.now, |_| next.next().copied().unwrap_or(Torn::Absent))
+    }
+}
+
+/// The cuts of a run.
+#[derive(Debug)]
+pub struct Cuts {
+    states_max: usize,
+    /// First turns of situations.
+    firsts: Vec<u32>,
+    last_key: Option<u64>,
+    allowed: u64,
+    /// Of all media those with the lowest ranks: rank, situation, which of its ways to be torn.
+    chosen: BTreeMap<(u64, usize, usize), Media>,
+}
+
+impl Cuts {
+    /// So many media at most.
+    pub fn new(states_max: usize) -> Self {
+        Self { states_max, firsts: Vec::new(), last_key: None, allowed: 0, chosen: BTreeMap::new() }
+    }
+
+    /// Looks at a stack after so many turns. What is there before the first one and after the last is always chosen.
+    pub fn look(&mut self, turn: u32, stack: &Stack, is_last: bool) {
+        let now = stack.cut_instant();
+        stack.with_device(|device| {
+            let situation = Situation::new(device, now, device.media().digest());
+            let is_old = self.last_key.replace(situation.key) == Some(situation.key);
+            if is_old && !is_last {
+                return;
+            }
+            self.firsts.push(turn);
+            let torn = situation.torn();
+            self.allowed += torn.len() as u64;
+            for (index, torn) in torn.iter().enumerate() {
+                let is_end = index == 0 && (turn == 0 || is_last);
+                let rank = if is_end { 0 } else { mix(situation.key ^ index as u64).max(1) };
+                let key = (rank, self.firsts.len() - 1, index);
+                let is_wanted = self.chosen.last_key_value().is_none_or(|(last, _)| key < *last);
+                if is_wanted || self.chosen.len() < self.states_max {
+                    self.chosen.insert(key, situation.media(device, torn));
+                }
+                if self.chosen.len() > self.states_max {
+                    self.chosen.pop_last();
+                }
+            }
+        });
+    }
+
+    /// Situations so far.
+    pub fn situations(&self) -> u64 {
+        self.firsts.len() as u64
+    }
+
+    /// Media that these may leave.
+    pub fn allowed(&self) -> u64 {
+        self.allowed
+    }
+
+    /// The media that were chosen, each with the turns after which a cut may leave it; `end` is the last turn.
+    pub fn into_media(self, end: u32) -> Vec<(Range<u32>, Media)> {
+        let mut media: Vec<(usize, usize, Media)> =
+            self.chosen.into_iter().map(|((_, situation, torn), media)| (situation, torn, media)).collect();
+        media.sort_by_key(|&(situation, torn, _)| (situation, torn));
+        let firsts = self.firsts;
+        let turns =
+            |situation: usize| firsts[situation]..firsts.get(situation + 1).copied().unwrap_or(end + 1);
+        media.into_iter().map(|(situation, _, media)| (turns(situation), media)).collect()
+    }
+}

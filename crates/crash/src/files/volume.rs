@@ -1,0 +1,484 @@
+//! The file system under test: a small volume that has been in use, mounted for each case, recovered and checked after each
+//! cut.
+//!
+//! Place in the data flow: a [`Base`] is made once and shared; [`Clock`] runs what the explorer does with it.
+//!
+//! The volume is aged (crash-laboratory §3.5): its free segments hold nodes and data of files that are gone, so that a recovery that
+//! follows something old finds something old.
+//!
+//! Invariant: a base is a function of its seed.
+
+use super::format::{self, Format};
+use super::ops::{Op, Ops, Pairs, Runner};
+use super::token::Bug;
+use super::tree::{Tree, Unreadable};
+use flashweir_contract::{Contents, DeviceKind};
+use flashweir_core::executor::Handle;
+use flashweir_core::{Executor, Instant, Stream};
+use flashweir_device::Media;
+use flashweir_fs::AnyFs;
+use flashweir_fs::memfs::{MemFs, MemFsConfig};
+use flashweir_fs::port::BlockPort;
+use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Follow, MountOptions, SetTime, Vfs};
+use flashweir_sim::model_port::ModelPort;
+use flashweir_sim::stack::FlushMode;
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+/// With less, so few sections are free that every fsync is a checkpoint.
+pub const BLOCKS: u64 = (96 << 20) / 4096;
+/// What every case finds. The files are durable and named by no generated operation but some.
+const PREPARED: &str = "mkdir:A,mkdir:B,mkdir:A/D,write:A/old:0+9000,write:B/old:0+4096,setxattr:A/old:kept:40,\
+                        symlink:A/old:link,link:A/old:B/second,sync";
+/// A base whose seed has this bit is nearly full, and its segments have holes: room has to be made by cleaning.
+pub const FULL: u64 = 1 << 62;
+/// Pages of each file that fills it, and of each that takes the place of one of them that was deleted.
+pub const FILL_PAGES: u64 = 64;
+const HOLE_PAGES: u64 = 24;
+/// Pages that the first ones leave free, and the last ones.
+const FILL_LEAVES: u64 = 1_200;
+const HOLES_LEAVE: u64 = 500;
+/// One in so many of the first ones is deleted.
+const DELETED: u64 = 4;
+/// The log of an ext4 ends at most so many blocks behind where a case begins on half of the bases, and on the others at least so
+/// many; behind where it begins it has old transactions everywhere.
+const LOG_LEFT_MAX: u64 = 24;
+const LOG_LEFT_MIN: u64 = 100;
+/// Rounds of files that come and go before that, and files of each.
+const AGES: u64 = 3;
+const AGED_FILES: u64 = 420;
+
+/// An executor with time of its own.
+#[derive(Debug, Default)]
+pub struct Clock {
+    executor: Executor,
+    now: Instant,
+}
+
+impl Clock {
+    /// For tasks of this clock.
+    pub fn handle(&self) -> Handle {
+        self.executor.handle()
+    }
+
+    /// Lets time pass until `future` is ready; `None` if it waits for what never comes.
+    pub fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Option<T> {
+        let result = Rc::new(RefCell::new(None));
+        let slot = Rc::clone(&result);
+        let task = self.executor.spawn(async move {
+            let value = future.await;
+            *slot.borrow_mut() = Some(value);
+        });
+        loop {
+            self.executor.run_ready(self.now);
+            if !self.executor.is_alive(task) {
+                return result.take();
+            }
+            self.now = self.executor.next_timer()?;
+        }
+    }
+}
+
+impl Drop for Clock {
+    /// Tasks hold the mount and the mount holds the executor.
+    fn drop(&mut self) {
+        self.executor.clear();
+    }
+}
+
+/// What a volume is on, with time of its own.
+pub trait Disk {
+    /// Lets a task work there until it is ready; `None` if it waits for what never comes, or if the power fails before.
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+    ) -> Option<T>;
+}
+
+impl Disk for ModelPort {
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+    ) -> Option<T> {
+        let mut clock = Clock::default();
+        let handle = clock.handle();
+        clock.run(task(Rc::new(self.clone()), handle))
+    }
+}
+
+/// Mount options of all mounts here: a small cache and calls that cost nothing.
+pub fn options() -> MountOptions {
+    MountOptions { cache: CacheConfig::of_bytes(4 << 20), ..MountOptions::default() }
+}
+
+/// How a case has the file system mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// Which it is.
+    pub format: Format,
+    /// What the host makes of flushes; the file system uses range flushes where the host does.
+    pub mode: FlushMode,
+    /// Seed of the base, on which options depend that must not matter.
+    pub base: u64,
+    /// A bug to be found.
+    pub planted: Option<Bug>,
+}
+
+impl Setup {
+    /// Without a bug.
+    pub fn new(format: Format, mode: FlushMode, base: u64) -> Self {
+        Self { format, mode, base, planted: None }
+    }
+}
+
+/// Mounts the file system on a port, which recovers it.
+pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Result<Vfs<AnyFs>, String> {
+    Vfs::mount(format::mount(port, setup).await?, handle, options()).map_err(|error| error.to_string())
+}
+
+/// A reference in memory, with what was prepared.
+pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<AnyFs>, Vfs<AnyFs>), String> {
+    let vfs = Vfs::mount(MemFs::new(MemFsConfig::default()).into(), handle.clone(), options());
+    let vfs = vfs.map_err(|error| error.to_string())?;
+    let mut runner = Runner::new(&vfs, handle);
+    if filled != Filled::default() {
+        runner.begin_filling().await?;
+        for file in 0..filled.files {
+            runner.fill(file).await?;
+        }
+        runner.make_holes(filled.files).await?;
+        for file in 0..filled.holes {
+            runner.fill_hole(file).await?;
+        }
+    }
+    prepare(&mut runner).await?;
+    Ok((runner, vfs))
+}
+
+/// What fills a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Files of the first kind, those that were deleted included.
+    pub files: u64,
+    /// Files of the second.
+    pub holes: u64,
+}
+
+impl Runner<AnyFs> {
+    async fn filling(&mut self, number: u64, op: Op) -> Result<(), String> {
+        let said = |errno: Errno| format!("{op} before the first case: {errno:?}");
+        self.apply(PREPARED_NUMBERS + 0x2000 + number as usize, &op).await.map(drop).map_err(said)
+    }
+
+    async fn begin_filling(&mut self) -> Result<(), String> {
+        self.filling(0, Op::Mkdir("fill".into())).await
+    }
+
+    async fn fill(&mut self, file: u64) -> Result<(), String> {
+        self.filling(file, Op::Write(format!("fill/{file}"), 0, FILL_PAGES * 4_096)).await
+    }
+
+    async fn make_holes(&mut self, files: u64) -> Result<(), String> {
+        for file in (0..files).filter(|file| file % DELETED == 1) {
+            self.filling(file, Op::Unlink(format!("fill/{file}"))).await?;
+        }
+        self.filling(0, Op::Sync).await
+    }
+
+    async fn fill_hole(&mut self, file: u64) -> Result<(), String> {
+        self.filling(0x1000 + file, Op::Write(format!("fill/hole-{file}"), 0, HOLE_PAGES * 4_096)).await
+    }
+}
+
+/// Fills a volume until little is free, deletes some, and fills it again.
+async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>) -> Result<Filled, String> {
+    let said = |errno: Errno| format!("filling the volume: {errno:?}");
+    let mut filled = Filled::default();
+    runner.begin_filling().await?;
+    while vfs.statfs().await.map_err(said)?.pages_free > FILL_LEAVES {
+        runner.fill(filled.files).await?;
+        filled.files += 1;
+        vfs.sync_all().await.map_err(said)?;
+    }
+    runner.make_holes(filled.files).await?;
+    while vfs.statfs().await.map_err(said)?.pages_free > HOLES_LEAVE {
+        runner.fill_hole(filled.holes).await?;
+        filled.holes += 1;
+        vfs.sync_all().await.map_err(said)?;
+    }
+    Ok(filled)
+}
+
+/// Number and generation of an inode of the reference as one number; it is never used again.
+pub fn forever(ino: u64, generation: u32) -> u64 {
+    ino << 32 | u64::from(generation)
+}
+
+async fn prepare(runner: &mut Runner<AnyFs>) -> Result<(), String> {
+    let Ops(ops) = PREPARED.parse()?;
+    for (index, op) in ops.iter().enumerate() {
+        let said = |errno: Errno| format!("{op} before the first case: {errno:?}");
+        runner.apply(PREPARED_NUMBERS + index, op).await.map_err(said)?;
+    }
+    Ok(())
+}
+
+/// Numbers of operations that prepare and age, beyond those of any sequence.
+const PREPARED_NUMBERS: usize = 0x8000;
+
+/// A volume that each case begins on, and the reference's view of it.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// Which file system.
+    pub format: Format,
+    /// What it was made of.
+    pub seed: u64,
+    /// Blocks of the disk; all of it is durable.
+    pub contents: Arc<Contents>,
+    /// What it shows, with the reference's numbers.
+    pub tree: Arc<Tree>,
+    /// The numbers of the volume.
+    pub numbers: Pairs,
+    /// Pages that an empty volume has: free ones, and those of the root.
+    pub pages: u64,
+    /// What it is filled with.
+    pub filled: Filled,
+    /// The same on the simulated device, once somebody wants it.
+    pub(super) medium: OnceLock<Media>,
+}
+
+impl Base {
+    /// Makes, ages and prepares a volume.
+    pub fn make(format: Format, seed: u64) -> Result<Self, String> {
+        let never = || "the preparation waits for ever".to_owned();
+        let port = ModelPort::new(DeviceKind::D1.policy(), BLOCKS, FlushMode::Flush);
+        let mut clock = Clock::default();
+        let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
+        let made = clock.run(async move {
+            format::make(&*disk, format, seed).await?;
+            let fs = format::mount_to_age(Rc::clone(&disk), format).await?;
+            let vfs = Vfs::mount(fs, handle.clone(), options()).map_err(|error| error.to_string())?;
+            let said = |errno: Errno| format!("ageing the volume: {errno:?}");
+            age(&vfs, &handle, seed).await.map_err(said)?;
+            // What a new volume of ext4 has and no other.
+            match vfs.process(Creds::ROOT).rmdir("/lost+found").await {
+                Ok(()) | Err(Errno::ENOENT) => vfs.sync_all().await.map_err(said)?,
+                Err(errno) => return Err(said(errno)),
+            }
+            let stat = vfs.statfs().await.map_err(said)?;
+            let empty = format::used_pages(&disk, format).await?;
+            let mut runner = Runner::new(&vfs, handle.clone());
+            let filled =
+                if seed & FULL != 0 { fill_volume(&vfs, &mut runner).await? } else { Filled::default() };
+            prepare(&mut runner).await?;
+            turn_log(&vfs, seed).await.map_err(said)?;
+            let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
+            vfs.unmount().await.map_err(said)?;
+            Ok::<_, String>((tree, stat.pages_free + empty, filled))
+        });
+        let (found, pages, filled) = made.ok_or_else(never)??;
+        let mut clock = Clock::default();
+        let handle = clock.handle();
+        let expected = clock.run(async move {
+            let (_, vfs) = reference(handle, filled).await?;
+            Tree::read(&vfs, None, forever).await.map_err(|wrong| format!("{wrong:?}"))
+        });
+        let tree = expected.ok_or_else(never)??;
+        let numbers = tree.nodes.keys().filter_map(|&model| Some((model, found.find(&tree.path_of(model))?)));
+        let numbers: Pairs = numbers.collect();
+        if let Some(difference) = tree.difference(&found, &numbers) {
+            return Err(format!("the prepared volume is not as it should be: {difference}"));
+        }
+        Ok(Self {
+            format,
+            seed,
+            contents: Arc::new(port.contents()),
+            tree: Arc::new(tree),
+            numbers,
+            pages,
+            filled,
+            medium: OnceLock::new(),
+        })
+    }
+
+    /// A disk with this volume, as a cut may leave it.
+    pub fn port(&self, mode: FlushMode) -> ModelPort {
+        ModelPort::with_contents(self.format.device_kind().policy(), Arc::clone(&self.contents), BLOCKS, mode)
+    }
+}
+
+/// Lets the log of an ext4 go round, and end where it soon has to go on at its beginning, or not so soon.
+async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
+    let left = || match vfs.fs() {
+        AnyFs::Ext4(fs) => Some(u64::from(fs.log_blocks_left())),
+        AnyFs::F2fs(_) | AnyFs::Mem(_) => None,
+    };
+    let mut random = Stream::new(seed, "where a log begins");
+    let near_end = 4 + random.below(LOG_LEFT_MAX - 4);
+    while left().is_some_and(|left| left > near_end) {
+        touch(vfs).await?;
+    }
+    if random.chance(0.5) {
+        // A turn further.
+        while left().is_some_and(|left| left <= near_end) {
+            touch(vfs).await?;
+        }
+        let target = LOG_LEFT_MIN + random.below(left().unwrap_or(1));
+        while left().is_some_and(|left| left > target) {
+            touch(vfs).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Changes and makes durable what nobody looks at.
+pub(crate) async fn touch(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
+    let root = vfs.process(Creds::ROOT);
+    root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
+    vfs.sync_all().await
+}
+
+/// Files that come and go, some of them made durable one by one.
+async fn age(vfs: &Vfs<AnyFs>, handle: &Handle, seed: u64) -> Result<(), Errno> {
+    let mut random = Stream::new(seed, "ageing of a volume");
+    let mut runner = Runner::new(vfs, handle.clone());
+    let mut number = PREPARED_NUMBERS + 100;
+    for round in 0..AGES {
+        runner.apply(number, &Op::Mkdir("old".into())).await?;
+        for file in 0..AGED_FILES {
+            number += 1;
+            let name = format!("old/{round}-{file}");
+            runner.apply(number, &Op::Write(name.clone(), 0, 100 + random.below(8_000))).await?;
+            if random.chance(0.05) {
+                runner.apply(number, &Op::Fsync(name)).await?;
+            }
+        }
+        vfs.sync_all().await?;
+        for file in 0..AGED_FILES {
+            runner.apply(number, &Op::Unlink(format!("old/{round}-{file}"))).await?;
+        }
+        runner.apply(number, &Op::Rmdir("old".into())).await?;
+        vfs.sync_all().await?;
+    }
+    Ok(())
+}
+
+/// Why a volume that was cut off is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// It cannot be mounted.
+    Mount(String),
+    /// What is there cannot be read.
+    Read(String),
+    /// The check finds something, with when.
+    Check(String),
+    /// It cannot be used.
+    Use(String),
+    /// Something waits for what never comes.
+    Wedged,
+}
+
+impl Damage {
+    /// What is wrong, in one line.
+    pub fn what(&self) -> String {
+        match self {
+            Self::Mount(what) => format!("mount: {what}"),
+            Self::Read(what) => format!("read: {what}"),
+            Self::Check(what) => format!("check: {what}"),
+            Self::Use(what) => format!("use: {what}"),
+            Self::Wedged => "recovery waits for ever".into(),
+        }
+    }
+}
+
+/// Recovers the volume on a port by mounting it; gives what it shows. It is unmounted again, and must be good before and
+/// after.
+pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
+    let recovered = on.run(|disk, handle| async move {
+        let vfs = mount(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
+        let read = |Unreadable { path, errno }| Damage::Read(format!("{path}: {errno:?}"));
+        let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(read)?;
+        vfs.unmount().await.map_err(|errno| Damage::Use(format!("unmount: {errno:?}")))?;
+        format::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
+        Ok(tree)
+    });
+    recovered.unwrap_or(Err(Damage::Wedged))
+}
+
+/// Checks the volume on a port as it is, without recovery.
+pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
+    let checked = on.run(move |disk, _| async move { format::used_pages(&disk, format).await });
+    checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
+}
+
+/// Shows that a recovered volume can be used: something is written, everything is deleted, and all room is free again.
+pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
+    let done = on.run(move |disk, handle| async move {
+        let vfs = mount(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;
+        let failed = |what: &'static str| move |errno: Errno| Damage::Use(format!("{what}: {errno:?}"));
+        let mut runner = Runner::new(&vfs, handle);
+        for (index, word) in
+            ["mkdir:new", "write:new/a:0+300000", "fsync:new/a", "write:new/b:100+50"].iter().enumerate()
+        {
+            let op = word.parse().map_err(Damage::Use)?;
+            runner.apply(PREPARED_NUMBERS + index, &op).await.map_err(failed("writing"))?;
+        }
+        empty(&vfs, "/".into()).await.map_err(failed("deleting"))?;
+        vfs.sync_all().await.map_err(failed("sync"))?;
+        let free = vfs.statfs().await.map_err(failed("statfs"))?.pages_free;
+        vfs.unmount().await.map_err(failed("unmount"))?;
+        let used = format::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
+        match free + used == pages {
+            true => Ok(()),
+            false => Err(Damage::Use(format!("{free} pages are free and {used} in use, of {pages}"))),
+        }
+    });
+    done.unwrap_or(Err(Damage::Wedged))
+}
+
+/// Deletes everything in a directory.
+async fn empty(vfs: &Vfs<AnyFs>, dir: String) -> Result<(), Errno> {
+    let process = vfs.process(Creds::ROOT);
+    let mut todo = vec![dir];
+    while let Some(dir) = todo.last().cloned() {
+        let mut below = None;
+        for entry in process.list(&dir).await? {
+            let path = format!("{}/{}", dir.trim_end_matches('/'), String::from_utf8_lossy(&entry.name));
+            if entry.kind.is_dir() {
+                below = Some(path);
+            } else {
+                process.unlink(&path).await?;
+            }
+        }
+        match below {
+            Some(below) => todo.push(below),
+            None => {
+                todo.pop();
+                if !todo.is_empty() {
+                    process.rmdir(&dir).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_is_good_and_can_be_used() {
+        for seed in [2, 3] {
+            let base = Base::make(Format::F2fs, seed).unwrap();
+            assert!(base.contents.len() > 2_000, "it was used: {} blocks", base.contents.len());
+            let mut port = base.port(FlushMode::RangeFlush);
+            let setup = Setup::new(Format::F2fs, FlushMode::RangeFlush, seed);
+            let tree = recover(&mut port, setup).unwrap();
+            assert_eq!(base.tree.difference(&tree, &base.numbers), None);
+            exercise(&mut port, base.pages, setup).unwrap();
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The same case on the whole stack: a file system on our simulated device, which is cut between and in its operations.
+//!
+//! Place in the data flow: [`explore`] does the sequence in virtual time and looks after each turn of the stack whether the
+//! medium or what is in the cells has changed; there the power fails, with the programs and erases in the cells torn as the
+//! laboratory of devices tears them. Each medium that is chosen is brought back by the device's own recovery, and what it
+//! then reads as by a mount of the file system on that device. [`replay`] finds one of them again.
+//!
+//! A position is twice the number of turns before the cut. What happens in turn `t` happens at `2t - 1`: it is over
+//! when the power fails after that turn, and may have had no effect on a medium before it.
+//!
+//! Invariants: the answer is a function of the case; volumes that read alike are recovered once.
+//!
+//! Deliberately absent: cuts inside the device's recovery, which the laboratory of devices makes.
+
+use super::cuts::{Cuts, Situation, awake, image_of, medium};
+use super::explorer::{Case, Counts, Effort, Fault, Found, Noted, Outside, caught, idempotent};
+use super::format::Did;
+use super::oracle::History;
+use super::tree::Tree;
+use super::volume::{BLOCKS, Disk, check, exercise, recover};
+use flashweir_contract::Contents;
+use flashweir_core::executor::Handle;
+use flashweir_core::random::mix;
+use flashweir_core::{Lpn, Payload, Stream};
+use flashweir_device::{Device, Media};
+use flashweir_fs::port::BlockPort;
+use flashweir_sim::stack::{FlushMode, Stack};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+
+/// Turns of one sequence at most; some tens of thousands are usual.
+const TURNS_MAX: u32 = 20_000_000;
+
+/// The device that wakes up with a medium.
+fn wake(case: &Case<'_>, media: Media) -> Result<Device, Fault> {
+    caught(|| Ok(awake(case.base, case.planted, media)))
+}
+
+/// The device, its tasks, and at which turn the power is to fail.
+struct Powered {
+    stack: Stack,
+    turns: u32,
+    stop: Option<u32>,
+}
+
+impl Powered {
+    fn new(device: Device, mode: FlushMode) -> Self {
+        Self { stack: Stack::new(device, mode), turns: 0, stop: None }
+    }
+}
+
+impl Disk for Powered {
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+    ) -> Option<T> {
+        let slot = self.stack.spawn_for(task(Rc::new(self.stack.port()), self.stack.handle()));
+        while !slot.is_set() {
+            if self.stop == Some(self.turns) || self.turns == TURNS_MAX || !self.stack.turn() {
+                return None;
+            }
+            self.turns += 1;
+        }
+        slot.take()
+    }
+}
+
+fn contents_of(device: &Device) -> Contents {
+    let units = (0..BLOCKS).map(|unit| (Lpn(unit), device.peek(Lpn(unit)).unwrap_or_default()));
+    units.filter(|(_, payload)| *payload != Payload::Zero).collect()
+}
+
+/// The position of a cut after so many turns.
+fn position(turns: u32) -> u64 {
+    2 * u64::from(turns)
+}
+
+/// Does the sequence of a case. `look` is called before the first turn and after each one until the last operation has ended;
+/// it is told which of them is the last. Gives the history, what the file
+/// system did, and the last turn.
+fn drive(case: &Case<'_>, mut look: impl FnMut(u32, &Stack, bool)) -> Result<(History, Did, u32), Fault> {
+    let differs = |what: &str| Fault::Differs(what.into());
+    let device = wake(case, medium(case.base))?;
+    caught(|| {
+        let noted = Noted::begin(case)?;
+        let mut stack = Stack::with_digest(device, case.mode);
+        let turns = Rc::new(Cell::new(0));
+        let now = Rc::clone(&turns);
+        let stamp = move || position(now.get()).saturating_sub(1);
+        let sequence = noted.sequence(case, Rc::new(stack.port()), stack.handle(), Rc::new(stamp));
+        let slot = stack.spawn_for(sequence);
+        look(0, &stack, false);
+        let mut end = None;
+        while !slot.is_set() {
+            let turn = turns.get() + 1;
+            turns.set(turn);
+            if turn == TURNS_MAX || !stack.turn() {
+                return Err(differs("it waits for ever"));
+            }
+            if end.is_none() {
+                end = noted.end.get().map(|_| turn);
+                look(turn, &stack, end.is_some());
+            }
+        }
+        slot.take().unwrap_or(Err("it never ended".into())).map_err(Fault::Differs)?;
+        Ok((noted.history(), noted.did.get(), end.expect("it has ended")))
+    })
+}
+
+struct Explorer<'a> {
+    case: &'a Case<'a>,
+    counts: Counts,
+    images: Vec<u64>,
+    trees: BTreeMap<u64, Tree>,
+}
+
+/// Explores a case: what was done, the hashes of the images that were recovered, and the first fault.
+pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
+    let counts = Counts { cases: 1, operations: case.ops.0.len() as u64, ..Counts::default() };
+    let mut explorer = Explorer { case, counts, images: Vec::new(), trees: BTreeMap::new() };
+    let found = explorer.all().err();
+    (explorer.counts, explorer.images, found)
+}
+
+impl Explorer<'_> {
+    fn all(&mut self) -> Result<(), Found> {
+        let (case, Effort { states_max, .. }) = (self.case, self.case.effort);
+        let mut cuts = Cuts::new(states_max);
+        let run = drive(case, |turn, stack, is_last| cuts.look(turn, stack, is_last));
+        let (history, did, end) = run.map_err(|fault| Found { fault, cut: None, image: 0, nested: None })?;
+        self.counts = self.counts.with(did);
+        self.counts.allowed += cuts.allowed();
+        self.counts.cuts += cuts.situations();
+        let mut judged = BTreeSet::new();
+        for (turns, media) in cuts.into_media(end) {
+            let image = self.recover(turns.start, media)?;
+            for turn in turns {
+                if !judged.insert((image, history.moment(position(turn)))) {
+                    continue;
+                }
+                self.counts.judged += 1;
+                let verdict = history.judge(position(turn), &self.trees[&image]);
+                let fault = |violation| Found {
+                    fault: Fault::Violation(violation),
+                    cut: Some(turn),
+                    image,
+                    nested: None,
+                };
+                verdict.map_err(fault)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the device back with a medium. If nothing was seen before that reads as it does, recovers the volume, and does
+    /// with some of them what is done with some. Gives the hash of the image.
+    fn recover(&mut self, turn: u32, media: Media) -> Result<u64, Found> {
+        let (case, effort) = (self.case, self.case.effort);
+        let found = |image, fault| Found { fault, cut: Some(turn), image, nested: None };
+        let device = wake(case, media.clone()).map_err(|fault| found(0, fault))?;
+        let image = image_of(case.base, &device);
+        if self.trees.contains_key(&image) {
+            return Ok(image);
+        }
+        let is_due = |every: u64, salt: u64| every > 0 && mix(image ^ salt).is_multiple_of(every);
+        let found = |fault| found(image, fault);
+        self.counts.recovered += 1;
+        self.images.push(image);
+        if is_due(effort.check_every, 1) {
+            let mut disk = Powered::new(device.clone(), case.mode);
+            caught(|| check(&mut disk, case.base.format).map_err(Fault::Damage)).map_err(found)?;
+        }
+        let before = contents_of(&device);
+        let mut disk = Powered::new(device, case.mode);
+        let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage)).map_err(found)?;
+        let Outside { checker, recoverer } = case.outside.unwrap_or_default();
+        let outside = |said: Result<bool, String>| said.map_err(|what| found(Fault::Outside(what)));
+        if let Some((_, check)) = checker.filter(|(every, _)| is_due(*every, 4)) {
+            outside(check(&disk.stack.with_device(contents_of), BLOCKS).map(|()| true))?;
+            self.counts.outside += 1;
+        }
+        if let Some((_, replay)) = recoverer.filter(|(every, _)| is_due(*every, 5)) {
+            self.counts.replayed += u64::from(outside(replay(&before, BLOCKS, &tree))?);
+        }
+        if is_due(effort.nested_every, 2) {
+            let mut random = Stream::new(image, "cuts of a recovery");
+            for _ in 0..effort.nested_draws {
+                let cut = random.below(u64::from(disk.turns) + 1) as u32;
+                let mut variants = interrupted(case, media.clone(), image, cut).map_err(found)?;
+                let torn = random.below(variants.len() as u64) as usize;
+                let nested = |again, fault| Found { nested: Some((cut, again)), ..found(fault) };
+                let device = wake(case, variants.swap_remove(torn)).map_err(|fault| nested(0, fault))?;
+                let again = image_of(case.base, &device);
+                self.counts.recovered += 1;
+                self.counts.nested += 1;
+                self.images.push(again);
+                idempotent(&mut Powered::new(device, case.mode), &tree, case.setup())
+                    .map_err(|fault| nested(again, fault))?;
+            }
+        }
+        if is_due(effort.exercise_every, 3) {
+            self.counts.exercised += 1;
+            caught(|| exercise(&mut disk, case.base.pages, case.setup()).map_err(Fault::Damage))
+                .map_err(found)?;
+        }
+        self.trees.insert(image, tree);
+        Ok(image)
+    }
+}
+
+/// The media that a cut after so many turns of a recovery may leave.
+fn interrupted(case: &Case<'_>, media: Media, image: u64, cut: u32) -> Result<Vec<Media>, Fault> {
+    let mut disk = Powered { stop: Some(cut), ..Powered::new(wake(case, media)?, case.mode) };
+    // It ends, or is cut off.
+    let _ = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage));
+    let now = disk.stack.cut_instant();
+    Ok(disk.stack.with_device(|device| {
+        let situation = Situation::new(device, now, image ^ u64::from(cut));
+        situation.torn().iter().map(|torn| situation.media(device, torn)).collect()
+    }))
+}
+
+/// What the power left after so many turns and reads as `image`.
+fn with_image(case: &Case<'_>, media: Vec<Media>, image: u64) -> Result<Option<(Media, Device)>, Fault> {
+    for media in media {
+        let device = wake(case, media.clone())?;
+        if image_of(case.base, &device) == image {
+            return Ok(Some((media, device)));
+        }
+    }
+    Ok(None)
+}
+
+/// Does one image of a case again, and everything that is checked. Errors: there is no such cut or image.
+pub fn replay(
+    case: &Case<'_>,
+    cut: Option<u32>,
+    image: u64,
+    nested: Option<(u32, u64)>,
+) -> Result<Option<Fault>, String> {
+    let mut media = Vec::new();
+    let run = drive(case, |turn, stack, _| {
+        if cut == Some(turn) {
+            let now = stack.cut_instant();
+            media = stack.with_device(|device| {
+                let situation = Situation::new(device, now, device.media().digest());
+                situation.torn().iter().map(|torn| situation.media(device, torn)).collect()
+            });
+        }
+    });
+    let (history, _, end) = match run {
+        Ok(run) => run,
+        Err(fault) => return Ok(Some(fault)),
+    };
+    let Some(cut) = cut else { return Ok(None) };
+    if cut > end {
+        return Err(format!("cut c{cut}: the sequence has {end} events"));
+    }
+    replay_on(case, &history, (cut, media), image, nested).unwrap_or_else(|fault| Ok(Some(fault)))
+}
+
+fn replay_on(
+    case: &Case<'_>,
+    history: &History,
+    (cut, media): (u32, Vec<Media>),
+    image: u64,
+    nested: Option<(u32, u64)>,
+) -> Result<Result<Option<Fault>, String>, Fault> {
+    let Some((media, device)) = with_image(case, media, image)? else {
+        return Ok(Err(format!("no state after c{cut} has the hash {image:016x}")));
+    };
+    caught(|| check(&mut Powered::new(device.clone(), case.mode), case.base.format).map_err(Fault::Damage))?;
+    let mut disk = Powered::new(device, case.mode);
+    let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage))?;
+    history.judge(position(cut), &tree).map_err(Fault::Violation)?;
+    if let Some((cut, again)) = nested {
+        let Some((_, device)) = with_image(case, interrupted(case, media, image, cut)?, again)? else {
+            return Ok(Err(format!("no state of the recovery has the hash {again:016x}")));
+        };
+        idempotent(&mut Powered::new(device, case.mode), &tree, case.setup())?;
+        return Ok(Ok(None));
+    }
+    caught(|| exercise(&mut disk, case.base.pages, case.setup()).map_err(Fault::Damage))?;
+    Ok(Ok(None))
+}

@@ -1,0 +1,28 @@
+//! The crash laboratory (crash-laboratory §3): tiny devices, random histories, a power cut at every event.
+//!
+//! Place in the data flow: [`devices`] × seeds make worlds; [`explorer`] cuts each at every event, recovers
+//! what is left and asks the contract's oracle; a violation is made small and becomes one line, its
+//! [`Token`], that replays it. [`explore`] does that for many worlds, [`mutation_score`] asks whether it
+//! would have found a bug.
+//!
+//! Invariants: a report is a function of its configuration, whatever the number of threads; nobody here
+//! reads a clock.
+#![forbid(unsafe_code)]
+
+pub mod campaign;
+pub mod devices;
+pub mod explorer;
+pub mod files;
+mod layer;
+pub mod litmus;
+pub mod recorded;
+pub mod replay;
+pub mod sim;
+pub mod token;
+pub mod workload;
+
+pub use campaign::{CrashConfig, CrashProgress, CrashReport, Mutant, MutationScore, explore, mutation_score};
+pub use explorer::{Counts, Effort, Fault, current_case};
+pub use litmus::{LitmusResult, litmus};
+pub use replay::{Replayed, ViolationReport, describe, replay};
+pub use token::Token;

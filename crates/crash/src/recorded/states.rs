@@ -1,0 +1,486 @@
+//! What a power cut may leave of what a program did.
+//!
+//! A recording is done on the model device of the contract, which may show after a cut whatever a disk may that keeps its word
+//! ([`flashweir_sim::model_port`]), at several paces ([`Course`]): what the host writes back, and when it commits, depends on how time
+//! passes between the calls.
+//!
+//! Place in the data flow: each image that was drawn is recovered by a mount; what can be seen of it is one [`Directory`].
+
+use super::calls::{Player, Step};
+use crate::files::Format;
+use crate::files::explorer::{Effort, begin, choose, positions, states_at};
+use crate::files::tree::{Body, Tree};
+use crate::files::volume::Disk as _;
+use flashweir_contract::Contents;
+use flashweir_core::random::mix;
+use flashweir_core::{Duration, Payload, Stream};
+use flashweir_fs::port::BlockPort;
+use flashweir_fs::vfs::{CacheConfig, MountOptions, Vfs};
+use flashweir_fs::{AnyFs, ext4, f2fs};
+use flashweir_sim::model_port::ModelPort;
+use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::mount_on;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory of the page cache.
+const CACHE_BYTES: u64 = 256 << 20;
+/// Longer than ext4 waits until it commits, and shorter than dirty pages stay in memory.
+const COMMITTED: Duration = Duration::from_secs(6);
+/// Longer than dirty pages stay in memory.
+const WRITTEN_BACK: Duration = Duration::from_secs(40);
+/// Of ten calls in a drawn course so many are followed by a commit, and by a sync of everything.
+const DRAWN_COMMITTED: u64 = 2;
+const DRAWN_SYNCED: u64 = 1;
+/// Legal states of one position that are looked at.
+const STATES_AT_MAX: usize = 600;
+/// Positions of a course that are looked at.
+const POSITIONS_MAX: usize = 2_000;
+
+/// What a program did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// What the disk held before, when it was not mounted.
+    pub before: Arc<Contents>,
+    /// Blocks of the disk.
+    pub blocks: u64,
+    /// Its calls, in the order in which they ended.
+    pub steps: Vec<Step>,
+    /// Bytes that it had printed at its end.
+    pub printed: u64,
+}
+
+impl Recording {
+    /// What was printed when the call with this number began.
+    fn printed(&self, step: usize) -> u64 {
+        self.steps.get(step).map_or(self.printed, |step| step.printed)
+    }
+}
+
+/// How far to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How the file system is mounted.
+    pub format: Format,
+    /// Courses of time that are drawn, beside the fixed ones.
+    pub drawn: u32,
+    /// Images of a course that are recovered at most.
+    pub states_max: usize,
+    /// What is drawn.
+    pub seed: u64,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// How time passes while the calls are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Course {
+    /// They follow each other at once.
+    Busy,
+    /// After each the journal is committed, as it is after some seconds.
+    Committed,
+    /// After each everything is written back, as it is after half a minute, and then synced, as somebody else may do.
+    Synced,
+    /// After some of them one of both happens.
+    Drawn(u64),
+}
+
+impl fmt::Display for Course {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("no time passes between the calls"),
+            Self::Committed => f.write_str("6 s pass after each call"),
+            Self::Synced => f.write_str("40 s pass after each call, and everything is synced"),
+            Self::Drawn(seed) => {
+                write!(f, "after some calls 6 s pass, after some 40 s and a sync (draw {seed})")
+            }
+        }
+    }
+}
+
+impl Course {
+    fn all(config: &Config) -> Vec<Self> {
+        let drawn = (0..u64::from(config.drawn)).map(|draw| Self::Drawn(config.seed.wrapping_add(draw)));
+        [Self::Busy, Self::Committed, Self::Synced].into_iter().chain(drawn).collect()
+    }
+
+    /// How long it is quiet after a call, and whether then everything is synced.
+    fn pause(self, step: usize) -> (Duration, bool) {
+        match self {
+            Self::Busy => (Duration::ZERO, false),
+            Self::Committed => (COMMITTED, false),
+            Self::Synced => (WRITTEN_BACK, true),
+            Self::Drawn(seed) => match Stream::new(mix(seed) ^ step as u64, "pauses").below(10) {
+                draw if draw < DRAWN_SYNCED => (WRITTEN_BACK, true),
+                draw if draw < DRAWN_SYNCED + DRAWN_COMMITTED => (COMMITTED, false),
+                _ => (Duration::ZERO, false),
+            },
+        }
+    }
+}
+
+/// When the power went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Calls that had ended.
+    pub ended: usize,
+    /// Whether the next one had begun.
+    pub in_next: bool,
+    /// Bytes that the program had printed.
+    pub printed: u64,
+    /// How time passed.
+    pub course: Course,
+}
+
+/// A directory that a power cut may leave.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    /// What can be seen of it.
+    pub digest: u64,
+    /// What a disk that shows it holds otherwise than before the recording.
+    changes: Contents,
+    /// The first moment of those at which least had been printed, and of those at which most had.
+    pub least: Moment,
+    /// See there.
+    pub most: Moment,
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Courses of time.
+    pub courses: u64,
+    /// Positions of the disk's log at which the power could be cut.
+    pub positions: u64,
+    /// Of them, those at which it was.
+    pub cuts: u64,
+    /// States that the disk may be in there, of those that were drawn.
+    pub allowed: u64,
+    /// Images among them that nobody recovered, as there were more than [`Config::states_max`]. One that is allowed at several
+    /// positions counts once.
+    pub left_out: u64,
+    /// Different images that were recovered.
+    pub recovered: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.courses += other.courses;
+        self.positions += other.positions;
+        self.cuts += other.cuts;
+        self.allowed += other.allowed;
+        self.left_out += other.left_out;
+        self.recovered += other.recovered;
+    }
+}
+
+/// Why nothing can be said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// The calls cannot be made again: they depend on how those of several threads follow each other.
+    Again(String),
+    /// A recovery fails: a bug of ours.
+    Recovery(String),
+    /// Somebody wanted no more of it.
+    Stopped,
+}
+
+/// The contents of a fresh file system on a disk of so many blocks, whose root belongs to a user and group. Errors are for people.
+///
+/// # Errors
+/// There is no room for one.
+pub fn fresh(format: Format, blocks: u64, root_owner: (u32, u32)) -> Result<Contents, String> {
+    let mut port = ModelPort::new(format.device_kind().policy(), blocks, FlushMode::Flush);
+    let made = port.run(move |disk, _| async move {
+        match format.is_ext4() {
+            true => {
+                let options = ext4::Options { root_owner, ..ext4::Options::new(blocks) };
+                ext4::mkfs(&*disk, &options).await.map(drop).map_err(|e| e.to_string())
+            }
+            false => {
+                let options = f2fs::Options { root_owner, ..f2fs::Options::new(blocks) };
+                f2fs::mkfs(&*disk, &options).await.map(drop).map_err(|e| e.to_string())
+            }
+        }
+    });
+    made.unwrap_or_else(|| Err("it waits for ever".into()))?;
+    Ok(port.contents())
+}
+
+/// A file system as [`Format`] says. Errors are for people.
+async fn mount(disk: Rc<dyn BlockPort>, format: Format) -> Result<AnyFs, String> {
+    mount_on(disk, FlushMode::Flush, &format.into()).await.map_err(|error| error.to_string())
+}
+
+fn options() -> MountOptions {
+    MountOptions { cache: CacheConfig::of_bytes(CACHE_BYTES), ..MountOptions::default() }
+}
+
+/// Where in the log of the disk a call began and ended.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    begun: u32,
+    ended: u32,
+}
+
+/// The recording, played once.
+struct Run {
+    port: ModelPort,
+    spans: Vec<Span>,
+    end: u32,
+}
+
+fn play(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
+    let policy = format.device_kind().policy();
+    let before = Arc::clone(&recording.before);
+    let mut port = ModelPort::with_contents(policy, before, recording.blocks, FlushMode::Flush);
+    let spans = Rc::new(RefCell::new(Vec::new()));
+    let (noted, log, calls) = (Rc::clone(&spans), port.clone(), Arc::clone(recording));
+    let played = port.run(move |disk, handle| async move {
+        let fs = mount(disk, format).await.map_err(Wrong::Recovery)?;
+        let vfs = Vfs::mount(fs, handle.clone(), options());
+        let vfs = vfs.map_err(|error| Wrong::Recovery(error.to_string()))?;
+        begin(&vfs).await.map_err(|errno| Wrong::Recovery(format!("the first checkpoint: {errno:?}")))?;
+        let mut player = Player::new(vfs.clone());
+        for (index, step) in calls.steps.iter().enumerate() {
+            let begun = log.position().0;
+            let made = player.apply(&step.call).await;
+            made.map_err(|errno| Wrong::Again(format!("call {}, {}: {errno}", index + 1, step.shown)))?;
+            noted.borrow_mut().push(Span { begun, ended: log.position().0 });
+            let (pause, is_synced) = course.pause(index);
+            handle.sleep_until(handle.now() + pause).await;
+            if is_synced {
+                vfs.sync_all().await.map_err(|errno| Wrong::Recovery(format!("sync: {errno}")))?;
+            }
+        }
+        Ok(log.position().0)
+    });
+    let end = played.unwrap_or_else(|| Err(Wrong::Recovery("it waits for ever".into())))?;
+    let spans = spans.take();
+    Ok(Run { port, spans, end })
+}
+
+impl Run {
+    /// What had been done when the log was that long.
+    fn moment(&self, recording: &Recording, course: Course, position: u32) -> Moment {
+        let begun = self.spans.partition_point(|span| span.begun <= position);
+        let ended = self.spans.partition_point(|span| span.ended <= position).min(begun);
+        let in_next = begun > ended;
+        let printed = recording.printed(if in_next { ended } else { begun });
+        Moment { ended, in_next, printed, course }
+    }
+}
+
+/// What a mount that recovers a disk shows.
+fn recover(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
+    let recovered = port.run(move |disk, handle| async move {
+        let fs = mount(disk, format).await?;
+        let vfs = Vfs::mount(fs, handle, options()).map_err(|error| error.to_string())?;
+        let tree = Tree::read(&vfs, None, |ino, _| ino).await;
+        let tree = tree.map_err(|wrong| format!("{}: {}", wrong.path, wrong.errno))?;
+        vfs.unmount().await.map_err(|errno| format!("unmount: {errno}"))?;
+        Ok(tree)
+    });
+    recovered.unwrap_or_else(|| Err("recovery waits for ever".into())).map_err(Wrong::Recovery)
+}
+
+/// A number for what can be seen: paths, kinds, contents, rights and attributes.
+fn digest(tree: &Tree) -> u64 {
+    let text = |text: &[u8]| Payload::Bytes(Arc::from(text)).identity();
+    let mut digest = 0u64;
+    let mut todo = vec![(String::new(), tree.root)];
+    let mut paths: BTreeMap<u64, u64> = BTreeMap::new();
+    while let Some((path, number)) = todo.pop() {
+        let name = text(path.as_bytes());
+        // A further name of an inode stands for the first.
+        let first = *paths.entry(number).or_insert(name);
+        let node = &tree.nodes[&number];
+        let body = match &node.body {
+            Body::File(bytes) => mix(1) ^ text(bytes) ^ mix(bytes.len() as u64),
+            Body::Symlink(target) => mix(2) ^ text(target.as_bytes()),
+            Body::Other => mix(3),
+            Body::Directory(entries) => {
+                todo.extend(entries.iter().map(|(name, child)| (format!("{path}/{name}"), *child)));
+                mix(4)
+            }
+        };
+        let attributes = node.xattrs.iter().fold(u64::from(node.mode), |hash, (name, value)| {
+            mix(hash ^ text(name.as_bytes())).wrapping_add(text(value))
+        });
+        digest = digest.wrapping_add(mix(mix(name ^ mix(first)) ^ mix(body) ^ attributes));
+    }
+    digest
+}
+
+/// What one course may leave.
+type OfCourse = Result<(Counts, BTreeMap<u64, Directory>), Wrong>;
+
+/// Explores one course. `go_on` is told of images that were recovered.
+fn of_course(
+    recording: &Arc<Recording>,
+    config: &Config,
+    course: Course,
+    go_on: &dyn Fn(u64) -> bool,
+) -> OfCourse {
+    let run = play(recording, config.format, course)?;
+    let (port, effort) = (&run.port, Effort { draws: 40, ..Effort::default() });
+    let mut cuts = positions(&port.log(), run.end);
+    // Of many positions those at the ends of calls, and some of the others.
+    let ends: BTreeSet<u32> = run.spans.iter().flat_map(|span| [span.begun, span.ended]).collect();
+    let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
+    let positions = cuts.len() as u64;
+    cuts.retain(|cut| ends.contains(cut) || mix(u64::from(*cut)).is_multiple_of(stride));
+    let mut counts = Counts { courses: 1, positions, cuts: cuts.len() as u64, ..Counts::default() };
+    let (mut by_cut, mut images) = (Vec::new(), BTreeSet::new());
+    for &cut in &cuts {
+        if !go_on(0) {
+            return Err(Wrong::Stopped);
+        }
+        let mut states = states_at(port, cut, 0, &effort);
+        counts.allowed += states.len() as u64;
+        images.extend(states.iter().map(|(image, _)| *image));
+        states.truncate(STATES_AT_MAX);
+        by_cut.push((cut, states));
+    }
+    choose(&mut by_cut, config.seed, config.states_max);
+    let mut digests: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut directories: BTreeMap<u64, Directory> = BTreeMap::new();
+    for (cut, states) in by_cut {
+        let moment = run.moment(recording, course, cut);
+        for (image, state) in states {
+            let known = digests.get(&image).copied();
+            let seen = match known {
+                Some(seen) => seen,
+                None => {
+                    if !go_on(1) {
+                        return Err(Wrong::Stopped);
+                    }
+                    let seen = digest(&recover(&mut port.woken(&state), config.format)?);
+                    counts.recovered += 1;
+                    digests.insert(image, seen);
+                    seen
+                }
+            };
+            let changes = || {
+                let mut now = port.woken(&state).contents();
+                for lpn in recording.before.keys() {
+                    now.entry(*lpn).or_insert(Payload::Zero);
+                }
+                now.retain(|lpn, content| recording.before.get(lpn) != Some(content));
+                now
+            };
+            let directory = directories.entry(seen).or_insert_with(|| Directory {
+                digest: seen,
+                changes: changes(),
+                least: moment,
+                most: moment,
+            });
+            directory.meet(moment, moment);
+        }
+    }
+    counts.left_out = images.len() as u64 - counts.recovered;
+    Ok((counts, directories))
+}
+
+impl Directory {
+    /// What a disk that shows it holds, which held `before` before the recording.
+    pub fn contents(&self, before: &Contents) -> Contents {
+        let mut contents = before.clone();
+        contents.extend(self.changes.iter().map(|(lpn, content)| (*lpn, content.clone())));
+        contents.retain(|_, content| *content != Payload::Zero);
+        contents
+    }
+
+    /// It may be seen at these moments, too.
+    fn meet(&mut self, least: Moment, most: Moment) {
+        if least.printed < self.least.printed {
+            self.least = least;
+        }
+        if most.printed > self.most.printed {
+            self.most = most;
+        }
+    }
+}
+
+/// What the threads share.
+struct Shared<P> {
+    next: usize,
+    ended: BTreeMap<usize, OfCourse>,
+    recovered: u64,
+    stop: bool,
+    progress: P,
+}
+
+impl<P> Shared<P> {
+    /// The next course.
+    fn take(&mut self) -> usize {
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Each directory that a power cut may leave, in the order in which they are first seen: nothing else depends on the number of
+/// threads. `progress` is told the fraction that is done, and says whether to go on.
+///
+/// # Errors
+/// See [`Wrong`].
+pub fn directories(
+    recording: &Arc<Recording>,
+    config: &Config,
+    progress: impl FnMut(f64) -> bool + Send,
+) -> Result<(Counts, Vec<Directory>), Wrong> {
+    let courses = Course::all(config);
+    let expected = (courses.len() * config.states_max).max(1) as f64;
+    let shared = Shared { next: 0, ended: BTreeMap::new(), recovered: 0, stop: false, progress };
+    let shared = Mutex::new(shared);
+    let go_on = |recovered: u64| {
+        let mut shared = lock(&shared);
+        shared.recovered += recovered;
+        let courses_ended = shared.ended.len() as f64 / courses.len() as f64;
+        let part = (shared.recovered as f64 / expected).max(courses_ended).min(1.0);
+        shared.stop |= !(shared.progress)(part);
+        !shared.stop
+    };
+    let work = || {
+        loop {
+            // The lock is given back before the course begins.
+            let index = lock(&shared).take();
+            let Some(course) = courses.get(index) else { break };
+            let ended = of_course(recording, config, *course, &go_on);
+            lock(&shared).ended.insert(index, ended);
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..config.threads.min(courses.len())).for_each(|_| {
+            scope.spawn(work);
+        });
+        work();
+    });
+    let ended = shared.into_inner().unwrap_or_else(PoisonError::into_inner).ended;
+    let mut counts = Counts::default();
+    let mut all: Vec<Directory> = Vec::new();
+    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+    for result in ended.into_values() {
+        let (of_course, directories) = result?;
+        counts.add(&of_course);
+        let mut directories: Vec<Directory> = directories.into_values().collect();
+        directories.sort_by_key(|directory| (directory.most, directory.digest));
+        for directory in directories {
+            match places.get(&directory.digest) {
+                Some(place) => all[*place].meet(directory.least, directory.most),
+                None => {
+                    places.insert(directory.digest, all.len());
+                    all.push(directory);
+                }
+            }
+        }
+    }
+    Ok((counts, all))
+}

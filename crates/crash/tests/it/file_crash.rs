@@ -1,0 +1,582 @@
+//! The crash laboratory of file systems: what it finds, and what it must not find.
+
+use flashweir_crash::files::explorer::{self, Case, run};
+use flashweir_crash::files::ops::content;
+use flashweir_crash::files::oracle::Violation;
+use flashweir_crash::files::token::bug_named;
+use flashweir_crash::files::tree::{Body, Node, Tree};
+use flashweir_crash::files::volume::{Base, Setup, recover};
+use flashweir_crash::files::{
+    Bug, Effort, Fault, FileCrashConfig, Format, On, Ops, Sequences, Token, ace, explore, hunt, replay,
+};
+use flashweir_device::PlantedBug as DeviceBug;
+use flashweir_sim::stack::FlushMode;
+use std::sync::Arc;
+
+fn config(sequences: Sequences, count: u64) -> FileCrashConfig {
+    let seed = std::env::var("FLASHWEIR_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let effort = Effort { states_max: 40, exercise_every: 16, ..Effort::default() };
+    FileCrashConfig { sequences, count: Some(count), seed, effort, ..FileCrashConfig::default() }
+}
+
+/// Nothing is found in so many sequences, of which more than `least` images are recovered.
+fn finds_nothing(format: Format, on: On, (sequences, count): (Sequences, u64), least: u64) {
+    let config = FileCrashConfig { format, on, ..config(sequences, count) };
+    let report = explore(&config, None, |_| true).unwrap();
+    assert_eq!(report.violations, [], "{format:?} {on:?}");
+    assert!(report.totals.recovered > least, "{report:?}");
+}
+
+/// A bug is found in so many sequences, again by its token, and not without it.
+fn is_found_out(format: Format, name: &str, (sequences, count): (Sequences, u64)) {
+    let planted = Some(bug_named(format, name).unwrap());
+    let config = FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(sequences, count) };
+    let report = explore(&config, None, |_| true).unwrap();
+    let [violation] = &report.violations[..] else { panic!("{format:?} {name}: {report:?}") };
+    let token: Token = violation.token.parse().unwrap();
+    assert!(replay(&token).unwrap().is_some(), "{token}");
+    assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+}
+
+/// Nothing is found after one sequence on a disk that answers late.
+fn finds_nothing_after(base: &Base, words: &str, least: u64) {
+    let case = Case {
+        on: On::Late,
+        base,
+        mode: FlushMode::RangeFlush,
+        planted: None,
+        ops: &words.parse().unwrap(),
+        effort: Effort::default(),
+        outside: None,
+    };
+    let (counts, _, found) = explorer::explore(&case);
+    assert_eq!(found, None, "{:?}", base.format);
+    assert!(counts.recovered > least, "{counts:?}");
+}
+
+#[test]
+fn file_cuts_keep_promises() {
+    for (sequences, mode) in [
+        (Sequences::Random, FlushMode::RangeFlush),
+        (Sequences::Random, FlushMode::Flush),
+        (Sequences::Seq2, FlushMode::RangeFlush),
+    ] {
+        let config = FileCrashConfig { mode, ..config(sequences, 8) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{sequences:?}, {mode:?}");
+        assert!(report.totals.recovered > 150 && report.totals.nested > 10, "{report:?}");
+    }
+}
+
+/// The same on ext4, whose data are ordered.
+#[test]
+fn file_cuts_of_ext4_keep_promises() {
+    let effort = Effort { states_max: 40, nested_every: 8, ..Effort::default() };
+    for (sequences, count) in [(Sequences::Seq1, 24), (Sequences::Seq2, 12), (Sequences::Random, 8)] {
+        let config = FileCrashConfig { format: Format::Ext4, effort, ..config(sequences, count) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{sequences:?}");
+        assert!(report.totals.recovered > 150 && report.totals.nested > 10, "{report:?}");
+    }
+}
+
+/// Where blocks change owners, also while several requests are under way.
+#[test]
+fn file_cuts_keep_promises_where_blocks_are_used_again() {
+    for (format, on) in [
+        (Format::F2fs, On::Model),
+        (Format::F2fs, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4, On::Late),
+    ] {
+        finds_nothing(format, on, (Sequences::Reuse, 8), 150);
+    }
+}
+
+/// Files that are made without a name, and access control lists with the modes that they change.
+#[test]
+fn file_cuts_keep_promises_of_nameless_files_and_lists() {
+    for (format, on) in [
+        (Format::F2fs, On::Model),
+        (Format::F2fsDual, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4Dual, On::Late),
+        (Format::Ext4Journal, On::Model),
+    ] {
+        finds_nothing(format, on, (Sequences::Nameless, 12), 100);
+    }
+}
+
+/// Files of so many parts that their maps have nodes below the inode.
+#[test]
+fn file_cuts_keep_promises_of_files_in_parts() {
+    for (format, on) in [
+        (Format::F2fs, On::Late),
+        (Format::Ext4, On::Model),
+        (Format::Ext4, On::Late),
+        (Format::Ext4Dual, On::Late),
+    ] {
+        finds_nothing(format, on, (Sequences::Trees, 8), 100);
+    }
+}
+
+/// Orphans that are forgotten do not pass.
+#[test]
+fn nameless_files_that_are_forgotten_are_found_out() {
+    for (format, name) in [(Format::F2fs, "forgotten-orphans"), (Format::Ext4, "no-orphans")] {
+        is_found_out(format, name, (Sequences::Nameless, 40));
+    }
+}
+
+/// What a journal protects from blocks that change owners, and from data that are late.
+#[test]
+fn ext4_that_forgets_who_had_a_block_is_found_out() {
+    for (name, on) in
+        [("no-revoke", On::Model), ("early-discard-of-freed", On::Model), ("unordered-data", On::Late)]
+    {
+        let planted = Some(bug_named(Format::Ext4, name).unwrap());
+        let config = FileCrashConfig {
+            format: Format::Ext4,
+            on,
+            seed: 1,
+            planted,
+            minimise: false,
+            ..config(Sequences::Reuse, 40)
+        };
+        let report = explore(&config, None, |_| true).unwrap();
+        let [violation] = &report.violations[..] else { panic!("{name}: {report:?}") };
+        let token: Token = violation.token.parse().unwrap();
+        assert!(replay(&token).unwrap().is_some(), "{token}");
+        assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
+    }
+}
+
+/// Data in the journal show one version, and dual-mode journaling keeps the order of barriers.
+#[test]
+fn file_cuts_of_ext4_keep_versions_and_order() {
+    for (format, on, sequences) in [
+        (Format::Ext4Journal, On::Model, Sequences::Seq2),
+        (Format::Ext4Journal, On::Late, Sequences::Reuse),
+        (Format::Ext4Dual, On::Model, Sequences::Seq2),
+        (Format::Ext4Dual, On::Late, Sequences::Random),
+        (Format::Ext4Dual, On::Late, Sequences::Reuse),
+    ] {
+        let config = FileCrashConfig { format, on, ..config(sequences, 8) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{format:?} {on:?} {sequences:?}");
+        assert!(report.totals.recovered > 150, "{report:?}");
+    }
+}
+
+/// F2FS that orders in the place of waiting keeps its promises, and the order of barriers.
+#[test]
+fn file_cuts_of_f2fs_keep_order() {
+    for (on, sequences, mode) in [
+        (On::Model, Sequences::Seq1, FlushMode::Flush),
+        (On::Model, Sequences::Seq2, FlushMode::RangeFlush),
+        (On::Late, Sequences::Random, FlushMode::Flush),
+        (On::Late, Sequences::Reuse, FlushMode::RangeFlush),
+    ] {
+        let count = if sequences == Sequences::Seq1 { 24 } else { 8 };
+        let config = FileCrashConfig { format: Format::F2fsDual, on, mode, ..config(sequences, count) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{on:?} {sequences:?}");
+        assert!(report.totals.recovered > 100, "{report:?}");
+    }
+}
+
+/// Each order that F2FS relies on there is missed where it is left out.
+#[test]
+fn f2fs_that_loses_an_order_is_found_out() {
+    for name in [
+        "no-metadata-flush",
+        "no-data-flush",
+        "orderless-data",
+        "open-nodes",
+        "lost-barrier",
+        "forgotten-moves",
+    ] {
+        let format = Format::F2fsDual;
+        is_found_out(format, name, (Sequences::Seq1, 60));
+    }
+}
+
+/// Bugs of the journal that need few sequences, each with what gives it away.
+#[test]
+fn ext4_whose_journal_has_bugs_is_found_out() {
+    for (format, name, sequences) in [
+        (Format::Ext4, "no-barriers", Sequences::Seq1),
+        (Format::Ext4, "trusted-old-commits", Sequences::Seq1),
+        (Format::Ext4Journal, "split-writes", Sequences::Seq1),
+        (Format::Ext4Dual, "lazy-commit", Sequences::Seq1),
+        (Format::Ext4Dual, "no-flush-before-commit", Sequences::Seq1),
+        (Format::Ext4Dual, "unordered-data", Sequences::Seq1),
+    ] {
+        is_found_out(format, name, (sequences, 60));
+    }
+}
+
+/// Found by `weir crash files`: a commit came between a direct write behind the end of a file and its new size.
+#[test]
+fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
+    for format in [Format::Ext4, Format::Ext4Dual, Format::Ext4Journal] {
+        for seed in [24, 25] {
+            let base = Base::make(format, seed).unwrap();
+            let words = "write:A/foo:8000+20000,sync&,unlink:A/foo,creat:A/foo,direct:A/foo:4096+4096";
+            finds_nothing_after(&base, words, 20);
+        }
+    }
+}
+
+/// Found by sqlite3 on a mount: fdatasync of a directory made nothing durable, so the journal that it had deleted came back.
+#[test]
+fn regression_fdatasync_of_a_directory_keeps_its_names() {
+    for format in [Format::F2fs, Format::Ext4, Format::Ext4Dual, Format::Ext4Journal] {
+        let base = Base::make(format, 3).unwrap();
+        let words =
+            "write:A/foo:0+100,fsync:A/foo,fsync:A,unlink:A/foo,fdatasync:A,write:B/bar:0+100,fsync:B/bar";
+        finds_nothing_after(&base, words, 10);
+    }
+}
+
+/// Found by MariaDB on a mount: a block that had room and was written for the first time changes the extent tree alone, and below
+/// its root no sync knew of it, so the block was zeros again.
+#[test]
+fn regression_a_sync_commits_what_makes_a_block_written() {
+    for format in [Format::Ext4, Format::Ext4Dual] {
+        let base = Base::make(format, 5).unwrap();
+        // Every other block, so that the extents have no room in the inode.
+        let apart: Vec<String> = (0..8).map(|at| format!("direct:A/foo:{}+4096", 8192 * at)).collect();
+        let words = format!(
+            "creat:A/foo,falloc:A/foo:0+65536,{},sync,direct:A/foo:12288+4096,fdatasync:A/foo,\
+             direct:A/foo:28672+4096,fsync:A/foo",
+            apart.join(",")
+        );
+        finds_nothing_after(&base, &words, 10);
+    }
+}
+
+/// Without flushes ext4 is found out as well.
+#[test]
+fn ext4_without_flushes_is_found_out() {
+    let config = FileCrashConfig {
+        format: Format::Ext4,
+        mode: FlushMode::NoFlush,
+        minimise: false,
+        ..config(Sequences::Random, 6)
+    };
+    let report = explore(&config, None, |_| true).unwrap();
+    let [violation] = &report.violations[..] else { panic!("{report:?}") };
+    let token: Token = violation.token.parse().unwrap();
+    assert_eq!(token.format, Format::Ext4);
+    assert!(replay(&token).unwrap().is_some(), "{token}");
+}
+
+/// The same through the simulated device, cut in its operations.
+#[test]
+fn file_cuts_of_the_whole_stack_keep_promises() {
+    let effort = Effort { states_max: 24, nested_every: 4, ..Effort::default() };
+    for (sequences, count) in [(Sequences::Random, 4), (Sequences::Seq2, 4)] {
+        let config = FileCrashConfig { on: On::Device, effort, ..config(sequences, count) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{sequences:?}");
+        let totals = report.totals;
+        assert!(totals.recovered > 20 && totals.nested > 3 && totals.allowed > 500, "{totals:?}");
+    }
+}
+
+/// Where the contract asks for tags of two versions of a block, a device that keeps only the newer ones is found out.
+#[test]
+fn tags_that_are_replaced_are_found() {
+    let effort = Effort { states_max: 16, nested_every: 0, exercise_every: 0, ..Effort::default() };
+    let config = FileCrashConfig { effort, ..config(Sequences::Seq1, 12) };
+    let config = FileCrashConfig { seed: 1, ..config };
+    let mutant = hunt(&config, Bug::Device(DeviceBug::TagsReplaced), |_| true).unwrap();
+    let killed_by = mutant.killed_by.expect("it is found");
+    let token: Token = killed_by.token.parse().unwrap();
+    let fault = replay(&token).unwrap();
+    assert!(matches!(fault, Some(Fault::Violation(Violation::Content(_)))), "{fault:?}");
+    // Without the bug there is no such image, or nothing wrong with it.
+    assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))));
+}
+
+/// Without any flush nothing is promised to survive, and the laboratory says so; each token shows the same again.
+#[test]
+fn a_stack_without_flushes_is_found_out() {
+    let config =
+        FileCrashConfig { mode: FlushMode::NoFlush, violations_max: 2, ..config(Sequences::Random, 6) };
+    let report = explore(&config, None, |_| true).unwrap();
+    assert_eq!(report.violations.len(), 2);
+    for violation in &report.violations {
+        for token in [&violation.token, &violation.found_as] {
+            let token: Token = token.parse().unwrap();
+            assert!(replay(&token).unwrap().is_some(), "{token}");
+        }
+        let token: Token = violation.token.parse().unwrap();
+        let found_as: Token = violation.found_as.parse().unwrap();
+        assert!(token.ops.0.len() <= found_as.ops.0.len().min(12), "{token} is short");
+    }
+}
+
+#[test]
+fn file_cuts_do_not_depend_on_threads() {
+    let of = |jobs| explore(&FileCrashConfig { jobs, ..config(Sequences::Seq2, 5) }, None, |_| true).unwrap();
+    assert_eq!(of(1), of(3));
+}
+
+#[test]
+fn every_bounded_sequence_runs_as_the_reference_does() {
+    let base = Base::make(Format::F2fs, 5).unwrap();
+    for ops in ace::seq1().iter().step_by(7) {
+        let case = Case {
+            on: On::Model,
+            base: &base,
+            mode: FlushMode::Flush,
+            planted: None,
+            ops,
+            effort: Effort::default(),
+            outside: None,
+        };
+        run(&case).unwrap_or_else(|fault| panic!("{ops}: {fault:?}"));
+    }
+}
+
+/// Found by `weir crash files`: the laboratory did not know what it had made through a link that leads nowhere.
+#[test]
+fn a_file_that_is_made_through_a_dangling_link_is_known() {
+    for words in
+        ["symlink:A/D/bar:second,write:second:0+20000,sync", "symlink:A/D/bar:second,creat:second,sync"]
+    {
+        verdict(words, |_| ()).unwrap_or_else(|violation| panic!("{words}: {violation:?}"));
+    }
+}
+
+/// The oracle took a file that is deleted last for one that is new, of which pages may be zeros.
+#[test]
+fn bytes_of_a_file_that_is_being_deleted_are_judged() {
+    // What it leaves has the file again.
+    let there = "write:A/foo:0+9000,sync,creat:B/foo";
+    let mut base_and_run = None;
+    verdict_unsynced(there, |tree| base_and_run = Some(tree.clone())).unwrap();
+    let with_file = base_and_run.unwrap();
+    let found = verdict(&format!("{there},unlink:A/foo"), |tree| {
+        *tree = with_file.clone();
+        bytes(tree, "A/foo", |bytes| bytes[..4096].fill(0));
+    });
+    assert!(matches!(found, Err(Violation::Content(_))), "{found:?}");
+    verdict(&format!("{there},unlink:A/foo"), |tree| *tree = with_file.clone()).unwrap();
+}
+
+/// A sequence, what it leaves when everything persists, and the verdict on that after `change`.
+fn verdict(words: &str, change: impl FnOnce(&mut Tree)) -> Result<(), Violation> {
+    verdict_at(words, |end, _| end, change)
+}
+
+/// The same with a sync at the end that had not begun at the cut: what it leaves might be there by chance.
+fn verdict_unsynced(words: &str, change: impl FnOnce(&mut Tree)) -> Result<(), Violation> {
+    verdict_at(&format!("{words},sync"), |_, last_begun| last_begun, change)
+}
+
+fn verdict_at(
+    words: &str,
+    cut: impl FnOnce(u64, u64) -> u64,
+    change: impl FnOnce(&mut Tree),
+) -> Result<(), Violation> {
+    let base = Base::make(Format::F2fs, 4).unwrap();
+    let ops: Ops = words.parse().unwrap();
+    let case = Case {
+        on: On::Model,
+        base: &base,
+        mode: FlushMode::Flush,
+        planted: None,
+        ops: &ops,
+        effort: Effort::default(),
+        outside: None,
+    };
+    let run = run(&case).unwrap();
+    let mut tree =
+        recover(&mut run.port.clone(), Setup::new(Format::F2fs, FlushMode::Flush, base.seed)).unwrap();
+    let cut = cut(u64::from(run.end), run.history.steps.last().unwrap().begun);
+    run.history.judge(cut, &tree).unwrap();
+    change(&mut tree);
+    run.history.judge(cut, &tree)
+}
+
+fn node<'a>(tree: &'a mut Tree, path: &str) -> &'a mut Node {
+    let number = tree.find(path).unwrap_or_else(|| panic!("{path} is there"));
+    Arc::make_mut(tree.nodes.get_mut(&number).unwrap())
+}
+
+fn bytes(tree: &mut Tree, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let body = &mut node(tree, path).body;
+    let Body::File(file) = body else { panic!("{path} is a file") };
+    let mut changed = file.to_vec();
+    change(&mut changed);
+    *body = Body::File(changed.into());
+}
+
+fn unname(tree: &mut Tree, dir: &str, name: &str) -> u64 {
+    let Body::Directory(entries) = &mut node(tree, dir).body else { panic!("{dir} is a directory") };
+    entries.remove(name).unwrap()
+}
+
+fn forget(tree: &mut Tree, dir: &str, name: &str) {
+    let number = unname(tree, dir, name);
+    tree.nodes.remove(&number);
+}
+
+#[test]
+fn what_was_synced_must_be_there() {
+    let words = "write:A/foo:0+9000,setxattr:A/foo:x:10,fsync:A/foo";
+    let of = |change: fn(&mut Tree)| verdict(words, change);
+    assert_eq!(of(|_| {}), Ok(()));
+    assert!(matches!(of(|tree| forget(tree, "A", "foo")), Err(Violation::Name(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(8_000))), Err(Violation::Size(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.push(0))), Err(Violation::Size(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file[8_999] = 0)), Err(Violation::Content(_))));
+    assert!(matches!(
+        of(|tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0))),
+        Err(Violation::Content(_))
+    ));
+    assert!(matches!(of(|tree| node(tree, "A/foo").xattrs.clear()), Err(Violation::Xattr(_))));
+    assert!(matches!(of(|tree| node(tree, "A/foo").mode = 0), Err(Violation::Inode(_))));
+    assert!(matches!(of(|tree| node(tree, "A/foo").links = 2), Err(Violation::Inode(_))));
+    // Another file, which was there from the beginning.
+    assert!(matches!(of(|tree| forget(tree, "B", "old")), Err(Violation::Name(_))));
+    assert!(matches!(of(|tree| bytes(tree, "A/old", |file| file[0] ^= 1)), Err(Violation::Content(_))));
+    let link = |tree: &mut Tree| node(tree, "link").body = Body::Symlink("elsewhere".into());
+    assert!(matches!(of(link), Err(Violation::Inode(_))));
+}
+
+#[test]
+fn what_was_not_synced_may_be_old_or_new_and_nothing_else() {
+    let words = "write:A/foo:0+9000,sync,write:A/foo:0+4096,append:A/foo:5000";
+    let of = |change: fn(&mut Tree)| verdict_unsynced(words, change);
+    let old = |file: &mut Vec<u8>| {
+        file[..4_096].copy_from_slice(&content(0, 0, 4_096));
+    };
+    assert_eq!(verdict_unsynced(words, |tree| bytes(tree, "A/foo", old)), Ok(()));
+    assert_eq!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(9_000))), Ok(()));
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(9_001))), Err(Violation::Size(_))));
+    assert!(matches!(
+        of(|tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0))),
+        Err(Violation::Content(_))
+    ));
+    let others = |file: &mut Vec<u8>| {
+        file[..4_096].copy_from_slice(&content(77, 0, 4_096));
+    };
+    assert!(matches!(
+        verdict_unsynced(words, |tree| bytes(tree, "A/foo", others)),
+        Err(Violation::Content(_))
+    ));
+    assert!(matches!(of(|tree| forget(tree, "A", "foo")), Err(Violation::Name(_))));
+}
+
+#[test]
+fn a_rename_is_whole() {
+    let words = "write:A/foo:0+100,write:B/foo:0+200,sync,rename:A/foo:B/foo";
+    let both = |tree: &mut Tree| {
+        let number = tree.find("B/foo").unwrap();
+        let Body::Directory(entries) = &mut node(tree, "A").body else { panic!("a directory") };
+        entries.insert("foo".into(), number);
+        node(tree, "B/foo").links = 2;
+    };
+    let found = verdict_unsynced(words, both);
+    assert!(matches!(found, Err(Violation::Rename(_))), "{found:?}");
+    let words = "write:A/foo:0+100,sync,rename:A/foo:B/foo";
+    assert!(matches!(
+        verdict_unsynced(words, |tree| forget(tree, "B", "foo")),
+        Err(Violation::Vanished(_) | Violation::Rename(_))
+    ));
+}
+
+#[test]
+fn what_is_gone_for_good_stays_away() {
+    let words = "write:A/foo:0+100,sync,link:A/foo:B/foo,unlink:A/foo,fsync:A";
+    let back = |tree: &mut Tree| {
+        let number = tree.find("B/foo").unwrap();
+        let Body::Directory(entries) = &mut node(tree, "A").body else { panic!("a directory") };
+        entries.insert("foo".into(), number);
+        node(tree, "B/foo").links = 2;
+    };
+    assert!(matches!(verdict(words, back), Err(Violation::Name(_))));
+    let stranger = |tree: &mut Tree| {
+        let number = tree.find("A/old").unwrap();
+        let Body::Directory(entries) = &mut node(tree, "B").body else { panic!("a directory") };
+        entries.insert("stranger".into(), number);
+        node(tree, "A/old").links = 3;
+    };
+    assert!(matches!(verdict("sync", stranger), Err(Violation::Name(_))));
+}
+
+/// What fsync promised of a file that had no name holds when it has got one.
+#[test]
+fn what_was_synced_without_a_name_must_be_there_with_one() {
+    let words = "tmpfile:A,heldappend:9000,heldfsync,linkheld:A/foo";
+    let of = |change: fn(&mut Tree)| verdict_unsynced(words, change);
+    assert_eq!(of(|_| {}), Ok(()));
+    assert_eq!(of(|tree| forget(tree, "A", "foo")), Ok(()), "the name is not promised");
+    assert!(matches!(of(|tree| bytes(tree, "A/foo", |file| file.truncate(0))), Err(Violation::Size(_))));
+    let zeros = |tree: &mut Tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0));
+    assert!(matches!(of(zeros), Err(Violation::Content(_))));
+    assert!(matches!(of(|tree| node(tree, "A/foo").links = 0), Err(Violation::Inode(_))));
+    // Without the fsync it may be empty.
+    let words = "tmpfile:A,heldappend:9000,linkheld:A/foo";
+    assert_eq!(verdict_unsynced(words, |tree| bytes(tree, "A/foo", |file| file.truncate(0))), Ok(()));
+}
+
+/// Permission bits and access list change in one step.
+#[test]
+fn a_mode_and_its_list_are_of_one_moment() {
+    const LIST: &str = "system.posix_acl_access";
+    let words = "write:A/foo:0+100,setacl:A/foo:2,sync,chmod:A/foo:607";
+    let list_of = |words: &str| {
+        let mut list = None;
+        verdict_unsynced(words, |tree| list = node(tree, "A/foo").xattrs.get(LIST).cloned()).unwrap();
+        list.unwrap()
+    };
+    let (old, new) = (list_of("write:A/foo:0+100,setacl:A/foo:2"), list_of(words));
+    assert_ne!(old, new);
+    let half = |tree: &mut Tree| {
+        node(tree, "A/foo").xattrs.insert(LIST.into(), Arc::clone(&old));
+    };
+    assert!(matches!(verdict_unsynced(words, half), Err(Violation::Inode(_))));
+    let no_list = |tree: &mut Tree| node(tree, "A/foo").xattrs.clear();
+    assert!(matches!(verdict_unsynced(words, no_list), Err(Violation::Inode(_))));
+}
+
+/// fdatasync promises data, size, and that the file is found; not attributes.
+#[test]
+fn fdatasync_promises_less_than_fsync() {
+    let words = "write:A/foo:0+100,sync,setxattr:A/foo:x:10,append:A/foo:5000,fdatasync:A/foo";
+    assert_eq!(verdict(words, |tree| node(tree, "A/foo").xattrs.clear()), Ok(()));
+    assert!(matches!(
+        verdict(words, |tree| bytes(tree, "A/foo", |file| file.truncate(100))),
+        Err(Violation::Size(_))
+    ));
+    let words = words.replace("fdatasync", "fsync");
+    assert!(matches!(verdict(&words, |tree| node(tree, "A/foo").xattrs.clear()), Err(Violation::Xattr(_))));
+}
+
+#[test]
+fn a_replay_names_what_there_is_not() {
+    let with = |text: &str| replay(&text.parse::<Token>().unwrap());
+    assert!(with("f2fs@flush@2@creat:foo,sync@c9999@0000000000000000").unwrap_err().contains("events"));
+    assert!(with("f2fs@flush@2@creat:foo,sync@c1@0000000000000000").unwrap_err().contains("no state"));
+    assert_eq!(with("f2fs@flush@2@creat:foo,sync@c-"), Ok(None::<Fault>));
+}
+
+/// What is behind a link is synced, not the link: the oracle took the name of the link for durable.
+#[test]
+fn regression_a_sync_through_a_link_promises_nothing_of_the_link() {
+    let words = "write:B/bar:4096+4096,symlink:B/bar:old,fsync:old";
+    let without_file = |tree: &mut Tree| {
+        assert_eq!(tree.find("old"), None);
+        let Body::Directory(entries) = &mut node(tree, "B").body else { panic!("a directory") };
+        let gone = entries.remove("bar").unwrap();
+        tree.nodes.remove(&gone);
+    };
+    assert!(matches!(verdict(words, without_file), Err(Violation::Name(_))));
+    let token = "f2fs-on-device@rflush@35041564@write:B/bar:4096+4096,symlink:B/bar:old,fsync:old@c2227@1faca78f1dd09cbc";
+    assert_eq!(replay(&token.parse::<Token>().unwrap()), Ok(None));
+}

@@ -1,0 +1,5 @@
+//! Integration tests of the crash laboratory: what it finds, what it finds good, and that a line replays it.
+
+mod crash;
+mod file_crash;
+mod recorded;

@@ -1,0 +1,431 @@
+//! The result of one run: one device, one workload, one seed.
+//!
+//! Invariants: a result depends on the configuration and the seed only. It holds no wall-clock time, so
+//! that two runs of one seed are compared byte by byte. Kinds of requests that never completed are absent.
+
+use super::course::Course;
+use super::distribution::{Distribution, Summary};
+use crate::measure::SteadyState;
+use crate::request::Kind;
+use flashweir_core::metrics::Metric;
+use flashweir_device::DeviceMetrics;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Number of queue-depth levels: 1, 2, 4, 8, 16, 32 and 64 or more.
+pub const DEPTH_LEVELS: usize = 7;
+
+/// Every kind of request, in the order in which results list them.
+pub const KINDS: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
+
+/// The position of a kind in [`KINDS`].
+#[inline]
+pub(super) const fn kind_index(kind: Kind) -> usize {
+    match kind {
+        Kind::Read => 0,
+        Kind::Write => 1,
+        Kind::Trim => 2,
+        Kind::WriteZeroes => 3,
+        Kind::Flush => 4,
+    }
+}
+
+/// The name of a kind in files and tables.
+pub const fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Read => "read",
+        Kind::Write => "write",
+        Kind::Trim => "trim",
+        Kind::WriteZeroes => "zero",
+        Kind::Flush => "flush",
+    }
+}
+
+/// Everything that one run measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunResult {
+    /// Name of the device's configuration. A sweep gives each variant its own.
+    pub device: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Seed of every random stream.
+    pub seed: u64,
+    /// Virtual time from the beginning of the world to its end, in nanoseconds.
+    pub virtual_time_ns: u64,
+    /// What each job saw, in the order of the configuration.
+    pub jobs: Vec<JobResult>,
+    /// What the device did, in the terms that every device shares.
+    pub totals: DeviceTotals,
+    /// What this device counted besides, by name.
+    pub metrics: BTreeMap<String, MetricValue>,
+    /// Of everything that the device did.
+    #[serde(default)]
+    pub trace_hash: TraceHash,
+    /// The course of the run, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub course: Option<Box<Course>>,
+}
+
+impl RunResult {
+    /// Adds declared counters under `prefix`, as in `nand.programs`. Panics if a name is taken.
+    pub fn add_metrics(&mut self, prefix: &str, list: &[Metric]) {
+        for metric in list {
+            let name = format!("{prefix}.{}", metric.name);
+            let before = self.metrics.insert(name, MetricValue::Count(metric.value));
+            assert!(before.is_none(), "metric `{prefix}.{}` is added once", metric.name);
+        }
+    }
+}
+
+/// A hash of events: runs that have the same one did the same. In files it is a string of 16 hexadecimal digits, since tools that
+/// read JSON keep no more than 53 bits of a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceHash(pub u64);
+
+impl fmt::Display for TraceHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for TraceHash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TraceHash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let number = u64::from_str_radix(&text, 16);
+        number.map(Self).map_err(|_| D::Error::custom(format!("`{text}`: expected 16 hexadecimal digits")))
+    }
+}
+
+/// One value that a device reports.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MetricValue {
+    /// A count, or a sum of units.
+    Count(u64),
+    /// A ratio; always finite.
+    Ratio(f64),
+}
+
+impl MetricValue {
+    /// The value, whatever it is; a count loses digits beyond 53 bits.
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Self::Count(count) => count as f64,
+            Self::Ratio(ratio) => ratio,
+        }
+    }
+}
+
+/// What a device did during the measured time, in the terms that every device shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceTotals {
+    /// Bytes that the host wrote.
+    pub host_written_bytes: u64,
+    /// Bytes that were programmed into the NAND, for whatever reason.
+    pub nand_written_bytes: u64,
+    /// Blocks erased.
+    pub erases: u64,
+    /// Mapping units that garbage collection moved.
+    pub gc_units_moved: u64,
+    /// Flushes that the device completed.
+    pub flushes: u64,
+}
+
+impl DeviceTotals {
+    /// The totals of these counters of a device with mapping units of `unit_bytes`.
+    pub fn of(metrics: &DeviceMetrics, unit_bytes: u64) -> Self {
+        let nand_units = metrics.user_units_programmed
+            + metrics.gc_units_moved
+            + metrics.filler_units
+            + metrics.meta_units;
+        Self {
+            host_written_bytes: metrics.host_units_written * unit_bytes,
+            nand_written_bytes: nand_units * unit_bytes,
+            erases: metrics.erases,
+            gc_units_moved: metrics.gc_units_moved,
+            flushes: metrics.flushes,
+        }
+    }
+
+    /// Write amplification: bytes programmed per byte that the host wrote; `None` if it wrote none.
+    pub fn waf(&self) -> Option<f64> {
+        (self.host_written_bytes > 0).then(|| self.nand_written_bytes as f64 / self.host_written_bytes as f64)
+    }
+}
+
+/// What one job saw between `start_ns` and `end_ns`, both since the world began.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobResult {
+    /// Name of the job.
+    pub name: String,
+    /// Options of the job as text, for readers that look for `rw`, `bs` or `iodepth`.
+    pub options: BTreeMap<String, String>,
+    /// When measuring began.
+    pub start_ns: u64,
+    /// When measuring ended.
+    pub end_ns: u64,
+    /// Length of an interval of the series; the last interval may be shorter.
+    pub interval_ns: u64,
+    /// Requests submitted while 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, and 64 or more were in
+    /// flight, the submitted one included.
+    pub depth_levels: [u64; DEPTH_LEVELS],
+    /// One entry per kind of which a request completed.
+    pub kinds: Vec<KindResult>,
+    /// What came of the search for a steady state, where the job had one; not of several jobs as one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady_state: Option<SteadyState>,
+}
+
+/// What one job saw of one kind of request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KindResult {
+    /// Which kind.
+    #[serde(with = "kind_text")]
+    pub kind: Kind,
+    /// Requests completed.
+    pub requests: u64,
+    /// Bytes of the requests completed.
+    pub bytes: u64,
+    /// From when a request should have started to its submission.
+    pub slat: Summary,
+    /// From submission to completion.
+    pub clat: Distribution,
+    /// From when a request should have started to its completion.
+    pub lat: Distribution,
+    /// The intervals in which a request completed, ascending.
+    pub series: Vec<IntervalRow>,
+}
+
+/// One interval of one kind, stored as an array of five numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "[u64; 5]", into = "[u64; 5]")]
+pub struct IntervalRow {
+    /// Which interval: it reaches from `index` interval lengths after the start of the job, exclusive, to
+    /// one length later, inclusive.
+    pub index: u64,
+    /// Requests completed in it.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Sum of their latencies from the intended start to completion.
+    pub latency_sum_ns: u64,
+    /// 99th percentile of these latencies, with two significant digits.
+    pub latency_p99_ns: u64,
+}
+
+impl From<[u64; 5]> for IntervalRow {
+    fn from([index, requests, bytes, latency_sum_ns, latency_p99_ns]: [u64; 5]) -> Self {
+        Self { index, requests, bytes, latency_sum_ns, latency_p99_ns }
+    }
+}
+impl From<IntervalRow> for [u64; 5] {
+    fn from(r: IntervalRow) -> Self {
+        [r.index, r.requests, r.bytes, r.latency_sum_ns, r.latency_p99_ns]
+    }
+}
+
+/// One interval of one kind with its place in time; intervals without requests are included.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// Where it begins, since the world began.
+    pub start_ns: u64,
+    /// How long it is.
+    pub length_ns: u64,
+    /// Whether it has the full length; only the last one may not.
+    pub full: bool,
+    /// Requests completed in it.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Mean and 99th percentile of their latencies in nanoseconds; `None` if there was no request.
+    pub latency_mean_p99_ns: Option<(f64, u64)>,
+}
+
+impl Interval {
+    /// Requests per second.
+    pub fn iops(&self) -> f64 {
+        per_second(self.requests, self.length_ns)
+    }
+    /// Bytes per second.
+    pub fn bytes_per_s(&self) -> f64 {
+        per_second(self.bytes, self.length_ns)
+    }
+}
+
+/// `count` in `span_ns`, per second; zero if no time passed.
+pub(super) fn per_second(count: u64, span_ns: u64) -> f64 {
+    if span_ns == 0 { 0.0 } else { count as f64 * 1e9 / span_ns as f64 }
+}
+
+impl JobResult {
+    /// The measured time in nanoseconds.
+    pub fn span_ns(&self) -> u64 {
+        self.end_ns - self.start_ns
+    }
+    /// The entry of `kind`, if a request of it completed.
+    pub fn kind(&self, kind: Kind) -> Option<&KindResult> {
+        self.kinds.iter().find(|k| k.kind == kind)
+    }
+    /// Requests of `kind` completed per second.
+    pub fn iops(&self, kind: &KindResult) -> f64 {
+        per_second(kind.requests, self.span_ns())
+    }
+    /// Bytes of `kind` completed per second.
+    pub fn bytes_per_s(&self, kind: &KindResult) -> f64 {
+        per_second(kind.bytes, self.span_ns())
+    }
+
+    /// Every interval of the measured time, with those in which nothing completed: a stall is zero, not a
+    /// gap.
+    pub fn intervals<'a>(&'a self, kind: &'a KindResult) -> impl Iterator<Item = Interval> + 'a {
+        let count = self.span_ns().div_ceil(self.interval_ns.max(1));
+        let mut rows = kind.series.iter().peekable();
+        (0..count).map(move |index| {
+            let offset_ns = index * self.interval_ns;
+            let length_ns = self.interval_ns.min(self.span_ns() - offset_ns);
+            let row = rows.next_if(|row| row.index == index);
+            Interval {
+                start_ns: self.start_ns + offset_ns,
+                length_ns,
+                full: length_ns == self.interval_ns,
+                requests: row.map_or(0, |r| r.requests),
+                bytes: row.map_or(0, |r| r.bytes),
+                latency_mean_p99_ns: row
+                    .map(|r| (r.latency_sum_ns as f64 / r.requests as f64, r.latency_p99_ns)),
+            }
+        })
+    }
+
+    /// Several jobs as one, under the name and options of the first. Distributions are merged; the series
+    /// is merged where the jobs share start and interval, and is empty otherwise. The 99th percentile of a
+    /// merged interval is the largest of the jobs, an upper bound.
+    pub fn merge(jobs: &[Self]) -> Option<Self> {
+        let (first, rest) = jobs.split_first()?;
+        let aligned = rest.iter().all(|j| (j.start_ns, j.interval_ns) == (first.start_ns, first.interval_ns));
+        let mut merged = first.clone();
+        merged.steady_state = merged.steady_state.filter(|_| rest.is_empty());
+        for job in rest {
+            merged.start_ns = merged.start_ns.min(job.start_ns);
+            merged.end_ns = merged.end_ns.max(job.end_ns);
+            for (level, more) in merged.depth_levels.iter_mut().zip(job.depth_levels) {
+                *level += more;
+            }
+            for kind in &job.kinds {
+                match merged.kinds.iter_mut().find(|k| k.kind == kind.kind) {
+                    Some(into) => into.absorb(kind),
+                    None => merged.kinds.push(kind.clone()),
+                }
+            }
+        }
+        merged.kinds.sort_by_key(|k| kind_index(k.kind));
+        if !aligned {
+            merged.kinds.iter_mut().for_each(|k| k.series.clear());
+        }
+        Some(merged)
+    }
+}
+
+impl KindResult {
+    fn absorb(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.slat = self.slat.merge(&other.slat);
+        self.clat = self.clat.merge(&other.clat);
+        self.lat = self.lat.merge(&other.lat);
+        self.series.extend(&other.series);
+        self.series.sort_by_key(|row| row.index);
+        self.series.dedup_by(|later, kept| {
+            let same = later.index == kept.index;
+            if same {
+                kept.requests += later.requests;
+                kept.bytes += later.bytes;
+                kept.latency_sum_ns += later.latency_sum_ns;
+                kept.latency_p99_ns = kept.latency_p99_ns.max(later.latency_p99_ns);
+            }
+            same
+        });
+    }
+}
+
+pub(super) mod kind_text {
+    use super::{KINDS, Kind, kind_name};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(in crate::measure) fn serialize<S: Serializer>(kind: &Kind, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(kind_name(*kind))
+    }
+    pub(in crate::measure) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Kind, D::Error> {
+        let text = String::deserialize(d)?;
+        KINDS.into_iter().find(|k| kind_name(*k) == text).ok_or_else(|| {
+            Error::custom(format!(
+                "`{text}` is not a kind: expected one of {}",
+                KINDS.map(kind_name).join(", ")
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::testing::{random_run, run};
+
+    #[test]
+    fn a_result_is_read_back_byte_for_byte() {
+        for result in [run(1), random_run(2), RunResult::default()] {
+            let text = serde_json::to_string(&result).unwrap();
+            let back: RunResult = serde_json::from_str(&text).unwrap();
+            assert_eq!(back, result);
+            assert_eq!(serde_json::to_string(&back).unwrap(), text);
+        }
+        assert_eq!(
+            serde_json::to_string(&random_run(3)).unwrap(),
+            serde_json::to_string(&random_run(3)).unwrap()
+        );
+        assert_ne!(random_run(3), random_run(4));
+    }
+
+    #[test]
+    fn metrics_keep_their_type() {
+        let values = BTreeMap::from([("a", MetricValue::Count(u64::MAX)), ("b", MetricValue::Ratio(1.0))]);
+        let text = serde_json::to_string(&values).unwrap();
+        assert_eq!(text, r#"{"a":18446744073709551615,"b":1.0}"#);
+        assert_eq!(serde_json::from_str::<BTreeMap<&str, MetricValue>>(&text).unwrap(), values);
+        let bad = text.replace("1.0", "\"x\"");
+        assert!(serde_json::from_str::<BTreeMap<&str, MetricValue>>(&bad).is_err());
+    }
+
+    #[test]
+    fn write_amplification_needs_writes() {
+        let totals =
+            DeviceTotals { host_written_bytes: 4, nand_written_bytes: 10, ..DeviceTotals::default() };
+        assert_eq!(totals.waf(), Some(2.5));
+        assert_eq!(DeviceTotals::default().waf(), None);
+    }
+
+    #[test]
+    fn merged_jobs_keep_every_request() {
+        let jobs = random_run(5).jobs;
+        let merged = JobResult::merge(&jobs).unwrap();
+        for kind in KINDS {
+            let of = |job: &JobResult| job.kind(kind).map_or(0, |k| k.requests);
+            assert_eq!(of(&merged), jobs.iter().map(of).sum::<u64>());
+            let Some(k) = merged.kind(kind) else { continue };
+            assert_eq!(merged.intervals(k).map(|i| i.requests).sum::<u64>(), k.requests);
+            assert_eq!((k.lat.summary.count, k.lat.bins.count()), (k.requests, k.requests));
+        }
+        assert!(JobResult::merge(&[]).is_none());
+    }
+}

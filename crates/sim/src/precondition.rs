@@ -1,0 +1,192 @@
+//! Bringing a device into a stated state before a measurement.
+//!
+//! `instant` drives the FTL's own decisions without time (see [`flashweir_device::FastForward`]);
+//! `age-by-writing` sends the same writes through link, buffer and NAND. Both leave the same kind of state;
+//! a test holds their write amplification against each other.
+
+use crate::request::{Kind, Request};
+use crate::workload::{Step, Workload};
+use crate::world::{JobSetup, World};
+use flashweir_core::random::Stream;
+use flashweir_core::{Duration, Instant, Lba, Lpn, Payload};
+use flashweir_device::{Device, FastForward};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How the state is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// A new device.
+    #[default]
+    None,
+    /// At once, in no virtual time.
+    Instant,
+    /// By writing, which takes the time that it takes.
+    AgeByWriting,
+}
+
+/// The order of the overwrites.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Uniform random.
+    #[default]
+    Random,
+    /// Ascending.
+    Sequential,
+}
+
+/// The state to reach: `fill` of the capacity written once in ascending order, then `overwrite` times that
+/// much written again.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Precondition {
+    /// How.
+    pub mode: Mode,
+    /// Fraction of the capacity that is written, from its beginning.
+    pub fill: f64,
+    /// Writes on top, in multiples of the filled part.
+    pub overwrite: f64,
+    /// Order of the writes on top.
+    pub pattern: Pattern,
+}
+
+impl Default for Precondition {
+    fn default() -> Self {
+        Self { mode: Mode::None, fill: 1.0, overwrite: 2.0, pattern: Pattern::Random }
+    }
+}
+
+impl Precondition {
+    /// Checks the ranges; the error names key, value and range.
+    pub fn validate(&self) -> Result<(), String> {
+        if !(0.0..=1.0).contains(&self.fill) {
+            return Err(format!("precondition.fill = {}: expected 0 to 1", self.fill));
+        }
+        if !(0.0..=100.0).contains(&self.overwrite) {
+            return Err(format!("precondition.overwrite = {}: expected 0 to 100", self.overwrite));
+        }
+        Ok(())
+    }
+
+    /// Brings a fresh device into the state; `progress` gets the fraction done and may stop it by returning
+    /// false, after which the device is of no use.
+    pub fn apply(&self, device: Device, seed: u64, progress: impl FnMut(f64) -> bool) -> (Device, bool) {
+        match self.mode {
+            Mode::None => (device, true),
+            Mode::Instant => self.instantly(device, seed, progress),
+            Mode::AgeByWriting => self.by_writing(device, seed, progress),
+        }
+    }
+
+    fn writes(&self, units: u64, seed: u64) -> Writes {
+        let filled = ((units as f64 * self.fill) as u64).min(units);
+        let total = filled + (filled as f64 * self.overwrite) as u64;
+        Writes { random: Stream::new(seed, "precondition"), filled, total, next: 0, pattern: self.pattern }
+    }
+
+    fn instantly(
+        &self,
+        mut device: Device,
+        seed: u64,
+        mut progress: impl FnMut(f64) -> bool,
+    ) -> (Device, bool) {
+        let writes = self.writes(device.geometry().user_units, seed);
+        let total = writes.total;
+        let mut forward = FastForward::new(&mut device);
+        let mut finished = true;
+        for (i, lpn) in writes.enumerate() {
+            forward.write(lpn, Payload::Tag(flashweir_core::command::pattern(i as u64, lpn)));
+            if (i + 1) % (1 << 20) == 0 && !progress(i as f64 / total as f64) {
+                finished = false;
+                break;
+            }
+        }
+        forward.finish();
+        (device, finished)
+    }
+
+    fn by_writing(&self, device: Device, seed: u64, mut progress: impl FnMut(f64) -> bool) -> (Device, bool) {
+        let geometry = device.geometry();
+        let writes = self.writes(geometry.user_units, seed);
+        let total = writes.total;
+        let depth = geometry.stations() * 4;
+        let blocks = geometry.lbas_per_unit as u32;
+        let workload = Ageing { writes, blocks, depth, in_flight: 0 };
+        let setup = JobSetup {
+            name: "ageing".into(),
+            options: BTreeMap::new(),
+            workload: Box::new(workload),
+            group: 0,
+            ramp: Duration::ZERO,
+            report_group: 0,
+            stats: false,
+        };
+        let mut world = World::new(device, vec![setup], Duration::from_secs(1));
+        let finished = world.run(|p| progress(p.requests as f64 / total.max(1) as f64));
+        (world.settle(), finished)
+    }
+}
+
+/// The sequence of logical pages to write.
+#[derive(Debug)]
+struct Writes {
+    random: Stream,
+    filled: u64,
+    total: u64,
+    next: u64,
+    pattern: Pattern,
+}
+
+impl Iterator for Writes {
+    type Item = Lpn;
+
+    #[inline]
+    fn next(&mut self) -> Option<Lpn> {
+        if self.next == self.total {
+            return None;
+        }
+        let nth = self.next;
+        self.next += 1;
+        Some(Lpn(match self.pattern {
+            _ if nth < self.filled => nth,
+            Pattern::Sequential => nth % self.filled,
+            Pattern::Random => self.random.below(self.filled),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Ageing {
+    writes: Writes,
+    blocks: u32,
+    depth: u32,
+    in_flight: u32,
+}
+
+impl Workload for Ageing {
+    fn poll(&mut self, now: Instant) -> Step {
+        if self.in_flight == self.depth {
+            return Step::Blocked;
+        }
+        match self.writes.next() {
+            None => Step::Done,
+            Some(lpn) => {
+                self.in_flight += 1;
+                Step::Submit(Request {
+                    kind: Kind::Write,
+                    lba: Lba(lpn.0 * u64::from(self.blocks)),
+                    blocks: self.blocks,
+                    fua: false,
+                    intended: now,
+                    token: 0,
+                })
+            }
+        }
+    }
+
+    fn completed(&mut self, _now: Instant, _token: u32) {
+        self.in_flight -= 1;
+    }
+}

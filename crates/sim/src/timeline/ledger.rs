@@ -1,0 +1,223 @@
+//! Sums over requests: where the time of all went, of the median, of the slowest.
+//!
+//! Place in the data flow: the [`Timeline`](super::Timeline) adds each request when it is over; `weir explain` asks
+//! for the means between two ranks.
+//!
+//! Invariants: memory does not grow with the number of requests: requests of the same kind whose latencies differ by
+//! less than 1/64 share one account; the parts of an account add up to its latencies, to the nanosecond.
+
+use super::{REASONS, Reason, Request, STAGES, Stage};
+use crate::request::Kind;
+use std::collections::BTreeMap;
+
+/// Requests that are kept whole, the slowest ones.
+const SLOWEST: usize = 5;
+
+/// Latencies from 2^n on are told apart by this many bits.
+const BITS: u32 = 6;
+
+/// Nanoseconds by stage and reason.
+pub type Matrix<T> = [[T; REASONS]; STAGES];
+
+/// Requests whose latencies are about the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Account {
+    /// How many.
+    pub requests: u64,
+    /// Sum of their latencies, in nanoseconds.
+    pub latency_ns: u64,
+    /// What it is made of.
+    pub by: Matrix<u64>,
+}
+
+impl Default for Account {
+    fn default() -> Self {
+        Self { requests: 0, latency_ns: 0, by: [[0; REASONS]; STAGES] }
+    }
+}
+
+impl Account {
+    /// Adds a request; panics if its parts do not add up to its latency.
+    pub fn add(&mut self, request: &Request) {
+        let latency_ns = request.until.since(request.from).as_nanos();
+        self.requests += 1;
+        self.latency_ns += latency_ns;
+        let mut sum = 0;
+        for piece in request.pieces.iter().filter(|piece| piece.stage != Stage::Behind) {
+            self.by[piece.stage as usize][piece.reason.index()] += piece.length().as_nanos();
+            sum += piece.length().as_nanos();
+        }
+        for (to, ns) in self.by[Stage::Behind as usize].iter_mut().zip(request.behind) {
+            *to += ns;
+            sum += ns;
+        }
+        assert_eq!(sum, latency_ns, "the parts of request {} add up: {request:?}", request.number);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.latency_ns += other.latency_ns;
+        for (to, from) in self.by.iter_mut().flatten().zip(other.by.iter().flatten()) {
+            *to += from;
+        }
+    }
+}
+
+/// Means over requests, in nanoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Means {
+    /// Requests of which these are the means.
+    pub requests: u64,
+    /// Latency.
+    pub latency_ns: f64,
+    /// What it is made of; adds up to the latency.
+    pub by: Matrix<f64>,
+}
+
+impl Means {
+    /// Time in a stage.
+    pub fn stage(&self, stage: Stage) -> f64 {
+        self.by[stage as usize].iter().sum()
+    }
+
+    /// Time in a stage for a reason.
+    pub fn reason(&self, stage: Stage, reason: Reason) -> f64 {
+        self.by[stage as usize][reason.index()]
+    }
+}
+
+/// Where the time of the requests of a run went.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    only: Option<Kind>,
+    wanted: Option<u64>,
+    found: Option<Request>,
+    accounts: BTreeMap<(u16, Kind), Box<Account>>,
+    slowest: Vec<Request>,
+}
+
+impl Ledger {
+    /// An empty one, for requests of one kind or all, that keeps the request with the number `wanted`.
+    pub fn new(only: Option<Kind>, wanted: Option<u64>) -> Self {
+        Self { only, wanted, found: None, accounts: BTreeMap::new(), slowest: Vec::new() }
+    }
+
+    /// Adds a request that is over.
+    pub fn add(&mut self, request: Request) {
+        if self.wanted == Some(request.number) {
+            self.found = Some(request.clone());
+        }
+        if !request.counts || self.only.is_some_and(|only| only != request.asked.kind) {
+            return;
+        }
+        let latency = request.until.since(request.from).as_nanos();
+        self.accounts.entry((bucket(latency), request.asked.kind)).or_default().add(&request);
+        let slower = |other: &Request| other.until.since(other.from).as_nanos() >= latency;
+        let place = self.slowest.iter().take_while(|other| slower(other)).count();
+        if place < SLOWEST {
+            self.slowest.truncate(SLOWEST - 1);
+            self.slowest.insert(place, request);
+        }
+    }
+
+    /// The request that was wanted, if there was one with this number.
+    pub fn found(&self) -> Option<&Request> {
+        self.found.as_ref()
+    }
+
+    /// The slowest requests, the slowest one first.
+    pub fn slowest(&self) -> &[Request] {
+        &self.slowest
+    }
+
+    /// Requests of a kind, or all.
+    pub fn requests(&self, kind: Option<Kind>) -> u64 {
+        let accounts = self.accounts.iter().filter(|((_, of), _)| kind.is_none_or(|kind| kind == *of));
+        accounts.map(|(_, account)| account.requests).sum()
+    }
+
+    /// The kinds of which there were requests.
+    pub fn kinds(&self) -> Vec<Kind> {
+        let mut kinds: Vec<Kind> = self.accounts.keys().map(|(_, kind)| *kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    /// Means over the requests of a kind, or of all, with ranks `from` to `until` (exclusive) in the order of
+    /// latency; `None` if there are none. Where a rank falls between requests whose latencies are about the same,
+    /// their mean stands for each of them.
+    pub fn means(&self, kind: Option<Kind>, from: u64, until: u64) -> Option<Means> {
+        let mut merged: BTreeMap<u16, Account> = BTreeMap::new();
+        for ((bucket, of), account) in &self.accounts {
+            if kind.is_none_or(|kind| kind == *of) {
+                merged.entry(*bucket).or_default().merge(account);
+            }
+        }
+        let mut means = Means { requests: 0, latency_ns: 0.0, by: [[0.0; REASONS]; STAGES] };
+        let mut rank = 0;
+        for account in merged.values() {
+            let (first, end) = (rank.max(from), (rank + account.requests).min(until));
+            rank += account.requests;
+            if first >= end {
+                continue;
+            }
+            let share = (end - first) as f64 / account.requests as f64;
+            means.requests += end - first;
+            means.latency_ns += share * account.latency_ns as f64;
+            for (to, ns) in means.by.iter_mut().flatten().zip(account.by.iter().flatten()) {
+                *to += share * *ns as f64;
+            }
+        }
+        let requests = means.requests as f64;
+        means.latency_ns /= requests;
+        means.by.iter_mut().flatten().for_each(|ns| *ns /= requests);
+        (means.requests > 0).then_some(means)
+    }
+
+    /// Means over all requests of a kind, or of all kinds.
+    pub fn all(&self, kind: Option<Kind>) -> Option<Means> {
+        self.means(kind, 0, u64::MAX)
+    }
+
+    /// Means over the tenth of the requests around the median.
+    pub fn median(&self, kind: Option<Kind>) -> Option<Means> {
+        let requests = self.requests(kind);
+        let half = (requests / 20).max(1);
+        let middle = requests / 2;
+        self.means(kind, middle.saturating_sub(half), (middle + half).min(requests))
+    }
+
+    /// Means over the slowest `fraction` of the requests, and over one at least.
+    pub fn tail(&self, kind: Option<Kind>, fraction: f64) -> Option<Means> {
+        let requests = self.requests(kind);
+        let tail = (requests as f64 * fraction).ceil().clamp(1.0, requests.max(1) as f64) as u64;
+        self.means(kind, requests.saturating_sub(tail), requests)
+    }
+}
+
+/// The account of a latency: exact below 64 ns, then in steps of 1/64.
+fn bucket(ns: u64) -> u16 {
+    let octave = (ns | 1).ilog2();
+    let shift = octave.saturating_sub(BITS);
+    ((shift << BITS) + (ns >> shift) as u32) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bucket;
+
+    #[test]
+    fn accounts_rise_with_latency_and_are_narrow() {
+        let mut last = (0, 0);
+        for ns in (0..1000).chain((0..4000).map(|i| 1000 + i * i * 977)) {
+            let at = bucket(ns);
+            assert!(at >= last.0);
+            if at > last.0 {
+                last = (at, ns);
+            }
+            assert!(ns - last.1 <= ns / 64, "{ns} shares an account with {}", last.1);
+        }
+        assert!(bucket(u64::MAX) < u16::MAX);
+    }
+}

@@ -1,0 +1,209 @@
+//! Where time goes: what a request and the device did, from the moment a job wanted it until the host saw it done.
+//!
+//! Place in the data flow: whoever drives a device (the [`World`](crate::world::World), or a server on the wall
+//! clock) tells a [`Timeline`] what the host does and lets it take the device's records after each moment. The
+//! timeline feeds [`Spans`], and those feed a file for Perfetto ([`Perfetto`]) and sums for people ([`Ledger`]).
+//!
+//! ```text
+//! timeline.submitted(now, id, asked)     the host wants something
+//! timeline.sent(now, id)                 it is on the link
+//! device.command(…), device.event(…)
+//! timeline.device(now, &mut device)      after each of these calls
+//! timeline.seen(now, id, counts)         the host has seen the completion
+//! timeline.finish(now, &mut device)      at the end
+//! ```
+//!
+//! Invariants: a timeline changes no answer and no instant of the device; the pieces of a request follow each other
+//! without a gap and add up to its latency, asserted for each request.
+//!
+//! Deliberately absent: clocks and files. Times are the caller's, and bytes go to the caller's writer.
+
+mod ledger;
+mod perfetto;
+mod spans;
+
+pub use ledger::{Account, Ledger, Matrix, Means};
+pub use perfetto::{EVENTS_MAX, HEAD, Limits, Perfetto, TAIL, Written, die_name, kind_name};
+
+pub use spans::{ByReason, NO_ROOM, Piece, REASONS, Reason, STAGES, Served, Spans, Stage, Work};
+
+use crate::request::Kind;
+use flashweir_core::{Instant, Lba};
+use flashweir_device::Device;
+use flashweir_device::config::Allocation;
+use flashweir_device::trace::{Record, Traced};
+use std::collections::BTreeMap;
+
+/// What a host asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// What to do.
+    pub kind: Kind,
+    /// First block of 512 bytes.
+    pub lba: Lba,
+    /// Blocks of 512 bytes; 0 for a flush.
+    pub blocks: u32,
+    /// Complete only when durable.
+    pub fua: bool,
+    /// The queue that it goes to.
+    pub queue: u16,
+    /// When it should have started; its latency counts from here.
+    pub intended: Instant,
+}
+
+/// A request that is over.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its number in the order of submission, from 0.
+    pub number: u64,
+    /// What was asked for.
+    pub asked: Asked,
+    /// From here its latency counts.
+    pub from: Instant,
+    /// When the host saw the completion.
+    pub until: Instant,
+    /// Where the time went, without a gap.
+    pub pieces: Vec<Piece>,
+    /// What the commands before it waited for while it was [`Stage::Behind`] them.
+    pub behind: ByReason,
+    /// It completed with an error.
+    pub failed: bool,
+    /// It counts in results.
+    pub counts: bool,
+}
+
+/// A request that is not over.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub(crate) number: u64,
+    pub(crate) asked: Asked,
+    pub(crate) sent: Option<Instant>,
+    pub(crate) served: Option<Served>,
+}
+
+/// Follows the requests of one device.
+#[derive(Debug)]
+pub struct Timeline {
+    spans: Spans,
+    open: BTreeMap<u64, Open>,
+    numbers: u64,
+    perfetto: Option<Perfetto>,
+    ledger: Option<Ledger>,
+    over: bool,
+}
+
+/// What a timeline has found out.
+#[derive(Debug)]
+pub struct Findings {
+    /// What was written for Perfetto.
+    pub perfetto: Option<Written>,
+    /// Where the time of requests went.
+    pub ledger: Option<Ledger>,
+}
+
+impl Timeline {
+    /// Turns on the tracer of `device`, which has no command in flight. What is done with what it says:
+    /// `perfetto` writes it, `ledger` sums it up.
+    pub fn new(device: &mut Device, perfetto: Option<Perfetto>, ledger: Option<Ledger>) -> Self {
+        let dynamic = device.config().ftl.allocation == Allocation::Dynamic;
+        let spans = Spans::new(device.geometry(), dynamic);
+        device.set_tracing(true);
+        let mut perfetto = perfetto;
+        if let Some(perfetto) = &mut perfetto {
+            perfetto.begin(device);
+        }
+        Self { spans, open: BTreeMap::new(), numbers: 0, perfetto, ledger, over: false }
+    }
+
+    /// The host wants something; `id` is the name of its command, used again at the earliest when it was seen.
+    pub fn submitted(&mut self, id: u64, asked: Asked) {
+        let number = self.numbers;
+        self.numbers += 1;
+        self.open.insert(id, Open { number, asked, sent: None, served: None });
+    }
+
+    /// The command is on the link.
+    pub fn sent(&mut self, now: Instant, id: u64) {
+        if let Some(open) = self.open.get_mut(&id) {
+            open.sent = Some(now);
+        }
+    }
+
+    /// Takes what the device has recorded; to be called after each call of [`Device::command`] and
+    /// [`Device::event`].
+    pub fn device(&mut self, now: Instant, device: &mut Device) {
+        if self.over {
+            return;
+        }
+        device.take_trace(|record| self.record(record));
+        for served in self.spans.take_served() {
+            if let Some(open) = self.open.get_mut(&served.id) {
+                open.served = Some(served);
+            }
+        }
+        if let Some(perfetto) = &mut self.perfetto {
+            perfetto.counters(now, device);
+            self.over = perfetto.is_full(now) && self.ledger.is_none();
+            if self.over {
+                perfetto.end(now, &self.spans, &self.open);
+                device.set_tracing(false);
+            }
+        }
+    }
+
+    fn record(&mut self, record: &Record) {
+        if let Some(perfetto) = &mut self.perfetto {
+            perfetto.record(record, &self.spans, &self.open);
+        }
+        self.spans.feed(record);
+        if let Traced::Arrived { command, id } = record.what
+            && let Some(open) = self.open.get(&id.0)
+            && matches!(open.asked.kind, Kind::Trim | Kind::WriteZeroes)
+        {
+            self.spans.note_trim(command);
+        }
+    }
+
+    /// The host has seen the completion; `counts` if the request belongs to the results.
+    pub fn seen(&mut self, now: Instant, id: u64, counts: bool) {
+        if self.over {
+            return;
+        }
+        let Some(Open { number, asked, sent, served: Some(served) }) = self.open.remove(&id) else { return };
+        let sent = sent.unwrap_or(served.arrived);
+        let from = asked.intended.min(sent);
+        let mut pieces = Vec::with_capacity(served.pieces.len() + 3);
+        let edge = |stage, from, until| Piece::plain(stage, Reason::Itself, from, until);
+        pieces.push(edge(Stage::HostQueue, from, sent));
+        pieces.push(edge(Stage::LinkDown, sent, served.arrived));
+        pieces.extend(served.pieces);
+        pieces.push(edge(Stage::LinkUp, served.completed, now));
+        pieces.retain(|piece| piece.from < piece.until);
+        let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
+        assert_eq!(end, Some(now), "the pieces of request {number} follow each other: {pieces:?}");
+        let behind = served.behind;
+        let request =
+            Request { number, asked, from, until: now, pieces, behind, failed: served.failed, counts };
+        if let Some(perfetto) = &mut self.perfetto {
+            perfetto.request(&request);
+        }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.add(request);
+        }
+    }
+
+    /// Whether nobody wants to know more.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Ends the timeline and turns the tracer off.
+    pub fn finish(mut self, now: Instant, device: &mut Device) -> Findings {
+        self.device(now, device);
+        device.set_tracing(false);
+        if let Some(perfetto) = self.perfetto.as_mut().filter(|_| !self.over) {
+            perfetto.end(now, &self.spans, &self.open);
+        }
+        Findings { perfetto: self.perfetto.map(Perfetto::finish), ledger: self.ledger }
+    }
+}

@@ -1,0 +1,358 @@
+//! The engine of `flashweir-db` under power cuts: over the vfs, over F2FS, over a simulated device and over the contract's model,
+//! which may show any legal state.
+//!
+//! What several tasks do is such that each state of the rows says which transactions are in it: transaction `n` of a task gives
+//! all of its rows the stamp `n`, and leaves a row of its own. So after a cut all rows of a task have one stamp, which is that of
+//! the last acknowledged commit or of the one that was under way; in between are transactions that roll back.
+
+use flashweir_contract::{DeviceKind, Exploration, LogPos};
+use flashweir_core::executor::Handle;
+use flashweir_core::{Bytes, Duration, Executor, Instant, Stream};
+use flashweir_db::{CommitMode, Config, CpuCosts, Db, DbError, Recovery, Tree};
+use flashweir_device::presets::preset;
+use flashweir_device::{Device, DeviceOptions};
+use flashweir_fs::f2fs::{self, F2fs};
+use flashweir_fs::port::BlockPort;
+use flashweir_fs::vfs::{Creds, Fs, MountOptions, Process, Vfs};
+use flashweir_sim::live::Tear;
+use flashweir_sim::model_port::ModelPort;
+use flashweir_sim::stack::{FlushMode, Stack};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+const TASKS: u8 = 3;
+const ROWS: u16 = 12;
+
+/// Pages of 16 KiB, memory for few of them, a log that goes around.
+fn config() -> Config {
+    Config {
+        page_bytes: 16_384,
+        pool_bytes: 64 * 16_384,
+        log_files: 2,
+        log_file_bytes: 520 << 10,
+        batch_pages: 8,
+        dirty_percent_max: 5,
+        transactions_max: 4,
+        costs: CpuCosts::ZERO,
+        ..Config::default()
+    }
+}
+
+/// Transactions that were acknowledged, by task.
+type Acked = Rc<RefCell<[u32; TASKS as usize]>>;
+
+fn row_key(task: u8, row: u16) -> [u8; 3] {
+    // Tasks are side by side in the pages.
+    let [high, low] = row.to_be_bytes();
+    [high, low, task]
+}
+
+fn mark_key(task: u8, stamp: u32) -> Vec<u8> {
+    [&[task][..], &stamp.to_be_bytes()].concat()
+}
+
+fn value(stamp: u32, row: u16) -> Vec<u8> {
+    // Lengths change, so that pages split and are united.
+    let bytes = 4 + (stamp as usize * 37 + usize::from(row) * 101) % 1500;
+    let mut value = stamp.to_le_bytes().repeat(bytes.div_ceil(4));
+    value.truncate(bytes.max(4));
+    value
+}
+
+async fn write_all<F: Fs>(
+    trx: &mut flashweir_db::Transaction<F>,
+    rows: Tree,
+    task: u8,
+    stamp: u32,
+) -> Result<(), DbError> {
+    for row in 0..ROWS {
+        let (key, value) = (row_key(task, row), value(stamp, row));
+        if stamp == 1 {
+            trx.insert(rows, &key, &value).await?;
+        } else {
+            trx.update(rows, &key, &value).await?;
+        }
+    }
+    Ok(())
+}
+
+/// One transaction after the other, until the power fails.
+async fn work<F: Fs>(db: Db<F>, task: u8, from: u32, acked: Acked, seed: u64) {
+    let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
+    let mut stream = Stream::new(seed, &format!("database.{task}"));
+    for stamp in from.. {
+        let mut trx = db.begin().await.unwrap();
+        write_all(&mut trx, rows, task, stamp).await.unwrap();
+        trx.insert(marks, &mark_key(task, stamp), &[task; 300]).await.unwrap();
+        trx.commit().await.unwrap();
+        acked.borrow_mut()[usize::from(task)] = stamp;
+        if stream.chance(0.4) {
+            let mut trx = db.begin().await.unwrap();
+            for row in 0..ROWS {
+                trx.update(rows, &row_key(task, row), b"never").await.unwrap();
+            }
+            trx.delete(marks, &mark_key(task, stamp)).await.unwrap();
+            trx.rollback().await.unwrap();
+        }
+    }
+}
+
+async fn mount(port: Rc<dyn BlockPort>, handle: Handle) -> Result<Vfs<F2fs>, String> {
+    let fs = F2fs::mount(port).await.map_err(|error| format!("mount: {error}"))?;
+    Vfs::mount(fs, handle, MountOptions::default()).map_err(|error| error.to_string())
+}
+
+/// A volume with an empty database, which is durable.
+async fn make(port: Rc<dyn BlockPort>, handle: Handle, config: Config) -> Db<F2fs> {
+    f2fs::mkfs(&*port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();
+    let vfs = mount(port, handle.clone()).await.unwrap();
+    let process = vfs.process(Creds::ROOT);
+    process.mkdir("/db", 0o755).await.unwrap();
+    let db = Db::create(&process, handle, "/db", config).await.unwrap();
+    db.create_tree("rows").await.unwrap();
+    db.create_tree("marks").await.unwrap();
+    vfs.sync_all().await.unwrap();
+    db
+}
+
+/// Opens what a cut left and says what is wrong with it, or what was done to it.
+async fn verify(
+    port: Rc<dyn BlockPort>,
+    handle: Handle,
+    config: Config,
+    acked: [u32; TASKS as usize],
+) -> Result<Recovery, String> {
+    let vfs = mount(port, handle.clone()).await?;
+    let (db, recovery) = open(&vfs.process(Creds::ROOT), handle, config).await?;
+    let report = db.check().await.map_err(|error| error.to_string())?;
+    if !report.is_good() || report.lost_pages > 0 {
+        return Err(format!("{report:?}"));
+    }
+    let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
+    for task in 0..TASKS {
+        let acked = acked[usize::from(task)];
+        let mut stamp = None;
+        for row in 0..ROWS {
+            let found = db.get(rows, &row_key(task, row)).await.map_err(|error| error.to_string())?;
+            let found_stamp = match &found {
+                None => 0,
+                Some(found) => u32::from_le_bytes(std::array::from_fn(|i| found[i])),
+            };
+            if *stamp.get_or_insert(found_stamp) != found_stamp {
+                return Err(format!("task {task}: a part of a transaction: {stamp:?} and {found_stamp}"));
+            }
+            if found.is_some_and(|found| found != value(found_stamp, row)) {
+                return Err(format!("task {task}, row {row}: not what transaction {found_stamp} wrote"));
+            }
+        }
+        let stamp = stamp.unwrap_or(0);
+        if !(acked..=acked + 1).contains(&stamp) {
+            return Err(format!("task {task}: {acked} was acknowledged, {stamp} is there"));
+        }
+        let found = db.scan(marks, &[task], Some(&[task + 1]), usize::MAX).await;
+        let keys: Vec<Vec<u8>> =
+            found.map_err(|error| error.to_string())?.into_iter().map(|(key, _)| key).collect();
+        let wanted: Vec<Vec<u8>> = (1..=stamp).map(|stamp| mark_key(task, stamp)).collect();
+        if keys != wanted {
+            return Err(format!("task {task}: {} marks of {stamp}", keys.len()));
+        }
+        // It goes on.
+        let mut trx = db.begin().await.map_err(|error| error.to_string())?;
+        write_all(&mut trx, rows, task, stamp + 1).await.map_err(|error| error.to_string())?;
+        trx.commit().await.map_err(|error| error.to_string())?;
+    }
+    let report = db.check().await.map_err(|error| error.to_string())?;
+    if report.is_good() { Ok(recovery) } else { Err(format!("after going on: {report:?}")) }
+}
+
+async fn open<F: Fs>(
+    process: &Process<F>,
+    handle: Handle,
+    config: Config,
+) -> Result<(Db<F>, Recovery), String> {
+    Db::open(process, handle, "/db", config).await.map_err(|error| format!("open: {error}"))
+}
+
+// The simulated device.
+
+const DEVICE: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
+
+fn stack(name: &str, mode: FlushMode) -> Stack {
+    let mut device = preset(name).unwrap();
+    device.geometry.channels = 2;
+    device.geometry.chips_per_channel = 2;
+    device.geometry.blocks_per_plane = 128;
+    device.ftl.over_provisioning = 0.3;
+    device.ftl.metadata = flashweir_device::config::Metadata::Log;
+    device.buffer.capacity = Bytes::mib(4);
+    device.validate().unwrap();
+    Stack::new(Device::new(device, DEVICE), mode)
+}
+
+/// Runs for a drawn time, cuts, recovers, verifies. Returns how many transactions were acknowledged, and what recovery did.
+fn cut_once(device: &str, mode: FlushMode, config: &Config, seed: u64) -> Result<(u32, Recovery), String> {
+    // Transactions take time, so that some are under way when others make the log durable.
+    let costs = CpuCosts { row: Duration::from_micros(100), ..CpuCosts::ZERO };
+    let config = &Config { costs, ..config.clone() };
+    let mut stream = Stream::new(seed, "database.cut");
+    let mut first = stack(device, mode);
+    let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(first.port()), first.handle());
+    let db = first.block_on(make(port, handle.clone(), config.clone())).expect("it is made");
+    let acked = Acked::default();
+    for task in 0..TASKS {
+        handle.spawn(work(db.clone(), task, 1, Rc::clone(&acked), seed));
+    }
+    drop(db);
+    let end = first.now() + Duration::from_micros(1_000 + stream.below(150_000));
+    while first.now() < end && first.turn() {}
+    let mut second = first.cut(DEVICE, Tear::Drawn(seed)).0;
+    let acked = *acked.borrow();
+    let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(second.port()), second.handle());
+    let verified = second.block_on(verify(port, handle, config.clone(), acked));
+    let verified = verified.unwrap_or_else(|| Err("recovery waits for something that never comes".into()));
+    Ok((acked.iter().sum(), verified?))
+}
+
+#[test]
+fn what_was_committed_survives_cuts_of_the_whole_stack() {
+    let (mut commits, mut redone, mut rolled_back) = (0, 0, 0);
+    for seed in 0..50 {
+        for (device, mode) in [("rflush", FlushMode::RangeFlush), ("mobile-ufs", FlushMode::Flush)] {
+            let cut = cut_once(device, mode, &config(), seed);
+            let (acked, recovery) = cut.unwrap_or_else(|fault| panic!("{device}, seed {seed}: {fault}"));
+            commits += acked;
+            redone += recovery.changes_redone;
+            rolled_back += recovery.rolled_back;
+        }
+    }
+    assert!(commits > 300 && redone > 1000 && rolled_back > 0, "{commits}, {redone}, {rolled_back}");
+}
+
+/// Planted: commits that do not wait for their sync.
+#[test]
+fn commits_without_a_sync_are_found() {
+    let config = Config { commit: CommitMode::Write, ..config() };
+    let found = (0..6).filter(|&seed| cut_once("rflush", FlushMode::RangeFlush, &config, seed).is_err());
+    assert!(found.count() >= 4);
+}
+
+/// Planted: a device that flushes nothing.
+#[test]
+fn a_device_that_does_not_flush_is_found() {
+    let found = (0..6).filter(|&seed| cut_once("mobile-ufs", FlushMode::NoFlush, &config(), seed).is_err());
+    assert!(found.count() >= 4);
+}
+
+// The model of the contract.
+
+/// Counts of acknowledged transactions from a position of the log on.
+type History = Rc<RefCell<Vec<(LogPos, [u32; TASKS as usize])>>>;
+
+fn until(executor: &mut Executor, is_done: impl Fn() -> bool) {
+    let mut now = Instant::ZERO;
+    loop {
+        executor.run_ready(now);
+        if is_done() {
+            return;
+        }
+        now = executor.next_timer().expect("the tasks wait for something that comes");
+    }
+}
+
+/// A task on the model, where nothing takes time: it lets the others have their turn after each transaction's half.
+async fn work_on_model(db: Db<F2fs>, task: u8, port: ModelPort, handle: Handle, history: History) {
+    let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
+    for stamp in 1..=12 {
+        let mut trx = db.begin().await.unwrap();
+        write_all(&mut trx, rows, task, stamp).await.unwrap();
+        handle.yield_now().await;
+        trx.insert(marks, &mark_key(task, stamp), &[task; 300]).await.unwrap();
+        trx.commit().await.unwrap();
+        let mut acked = history.borrow().last().expect("it begins with one").1;
+        acked[usize::from(task)] = stamp;
+        history.borrow_mut().push((port.position(), acked));
+        if (stamp + u32::from(task)).is_multiple_of(3) {
+            let mut trx = db.begin().await.unwrap();
+            for row in 0..ROWS {
+                trx.update(rows, &row_key(task, row), b"never").await.unwrap();
+            }
+            handle.yield_now().await;
+            trx.rollback().await.unwrap();
+        }
+        // Pages are written in the middle of it all.
+        if stamp % 4 == u32::from(task) {
+            db.flush().await.unwrap();
+        }
+    }
+}
+
+/// Runs on the model and tries states after cuts at drawn positions. Returns how many states there were, and the first fault.
+fn states_on_model(config: &Config, seed: u64, cuts: u64) -> (u64, Option<String>) {
+    let port = ModelPort::new(DeviceKind::D1.policy(), (64 << 20) / 4096, FlushMode::RangeFlush);
+    let mut executor = Executor::new();
+    let made = Rc::new(RefCell::new(None));
+    {
+        let (slot, port, handle) = (Rc::clone(&made), Rc::new(port.clone()), executor.handle());
+        let config = config.clone();
+        executor.spawn(async move {
+            let db = make(port, handle, config).await;
+            *slot.borrow_mut() = Some(db);
+        });
+    }
+    until(&mut executor, || made.borrow().is_some());
+    let db: Db<F2fs> = made.take().expect("it is made");
+    let history: History = Rc::new(RefCell::new(vec![(port.position(), [0; TASKS as usize])]));
+    let running = Rc::new(Cell::new(TASKS));
+    for task in 0..TASKS {
+        let running = Rc::clone(&running);
+        let work = work_on_model(db.clone(), task, port.clone(), executor.handle(), Rc::clone(&history));
+        executor.spawn(async move {
+            work.await;
+            running.set(running.get() - 1);
+        });
+    }
+    until(&mut executor, || running.get() == 0);
+    let history = history.take();
+    let (first, last) = (history[0].0.0, port.position().0);
+    let mut stream = Stream::new(seed, "database.positions");
+    let mut states = 0;
+    for cut in 0..cuts {
+        let upto = LogPos(first + stream.below(u64::from(last - first) + 1) as u32);
+        let acked = history.iter().rev().find(|(position, _)| *position <= upto).expect("the first is").1;
+        let exploration =
+            Exploration { exhaustive_atoms_max: 1, random_draws: 3, seed: seed + cut, pairs: false };
+        let tried = port.after_cut(upto, exploration, |woken| {
+            let mut executor = Executor::new();
+            let verified = Rc::new(RefCell::new(None));
+            let slot = Rc::clone(&verified);
+            let verify = verify(Rc::new(woken), executor.handle(), config.clone(), acked);
+            executor.spawn(async move {
+                let result = verify.await;
+                *slot.borrow_mut() = Some(result);
+            });
+            until(&mut executor, || verified.borrow().is_some());
+            let verified = verified.take().expect("it has ended");
+            verified.map(drop).map_err(|fault| format!("cut at {}: {fault}", upto.0))
+        });
+        match tried {
+            Ok((count, _)) => states += count,
+            Err(fault) => return (states, Some(fault)),
+        }
+    }
+    (states, None)
+}
+
+#[test]
+fn what_was_committed_is_in_every_state_that_the_contract_allows() {
+    for seed in 0..2 {
+        let (states, fault) = states_on_model(&config(), seed, 40);
+        assert_eq!(fault, None, "seed {seed}, after {states} states");
+        assert!(states > 200, "{states}");
+    }
+}
+
+#[test]
+fn on_the_model_commits_without_a_sync_are_found() {
+    let config = Config { commit: CommitMode::Write, ..config() };
+    assert!(states_on_model(&config, 0, 20).1.is_some());
+}

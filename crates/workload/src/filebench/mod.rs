@@ -1,0 +1,49 @@
+//! filebench's workloads on a file system: `.f` files in, results by flowop out.
+//!
+//! Place in the data flow: `lex` and `parse` (text to a [`Model`]) → `tree` (the files of a fileset) → `run` (threads as
+//! tasks, on a mounted file system in virtual time) with `thread` (what each flowop does), `pool` (which file comes
+//! next) and `limits` (semaphores, events) → [`WorkloadResult`](flashweir_sim::measure::WorkloadResult).
+//!
+//! Invariants: equal models, seeds and file systems make equal results; only what completed while the model ran counts;
+//! the threads of a model know nothing of other workloads on the same mount.
+//!
+//! Where filebench leaves a choice, or its programs and its manual differ:
+//!
+//! * Opening that a read or write does by itself (no flowop opened the file) is no call of its own.
+//! * `aiowrite` lasts until the write is done, `aiowait` waits for all of them.
+//! * A random offset is a multiple of `iosize` so that the I/O ends within the file.
+//! * A plain size of a fileset is exact (version 1.5); `cvar(type=cvar-gamma,...)` varies.
+//! * `deletefile` takes the next file that nobody has open. filebench gives up if the next one is open, so that its
+//!   filesets slowly fill; ours keep their size.
+//! * Files stay in the page cache after they were made; filebench asks the kernel to drop them.
+//! * `hog` takes [`Options::hog_step`] for each step.
+//!
+//! Deliberately absent: raw devices, directories as objects of flowops, position sets, processes that share nothing.
+
+mod error;
+mod lex;
+mod limits;
+mod model;
+mod parse;
+mod pool;
+mod run;
+mod thread;
+pub(crate) mod tree;
+
+pub use error::{Fault, ModelError, RunError};
+pub use model::{Amount, Fileset, Flowop, Gamma, Model, Op, Process, Thread};
+pub use parse::parse_model;
+pub use run::{Filebench, Options};
+
+/// The four personalities, by name: scenarios/filebench/NAME.f.
+pub const PERSONALITIES: [(&str, &str); 4] = [
+    ("fileserver", include_str!("../../../../scenarios/filebench/fileserver.f")),
+    ("varmail", include_str!("../../../../scenarios/filebench/varmail.f")),
+    ("webserver", include_str!("../../../../scenarios/filebench/webserver.f")),
+    ("oltp", include_str!("../../../../scenarios/filebench/oltp.f")),
+];
+
+/// The text of a personality.
+pub fn personality(name: &str) -> Option<&'static str> {
+    PERSONALITIES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}

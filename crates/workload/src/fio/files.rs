@@ -1,0 +1,216 @@
+//! fio job files whose jobs read and write files of a file system instead of a device.
+//!
+//! Place in the data flow: the options about files are taken out of the sections; what is left is read as for a device
+//! as large as all files of the job, one behind the other; `on_files` runs the result.
+//!
+//! Invariants: files of one job are equally long; a request lies where its address lies, so sequential jobs go through
+//! one file after the other (`file_service_type=sequential`). An engine that keeps one request in flight has depth 1.
+//!
+//! Deliberately absent: `opendir`, formats of names, other orders of files.
+
+use super::error::{Fault, FioError};
+use super::parse::{Section, expanded, sections};
+use super::resolve::{SYNCHRONOUS, jobs_of};
+use super::spec::JobSpec;
+use super::value::{self, KbBase};
+use flashweir_core::Bytes;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_sim::measure::LogSpec;
+
+/// A job and its files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileJob {
+    /// What it does. Addresses count from the beginning of the first file.
+    pub spec: JobSpec,
+    /// Paths of its files.
+    pub files: Vec<String>,
+    /// Length of each file.
+    pub file_bytes: u64,
+    /// Past the page cache.
+    pub is_direct: bool,
+    /// Files have contents before the job begins, also if it only writes.
+    pub overwrites: bool,
+}
+
+/// The jobs of a job file on files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileJobs {
+    /// All jobs in the order of the file, the clones of a section next to each other.
+    pub jobs: Vec<FileJob>,
+    /// What the file asks for and does not get, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Options about files, as far as they were read.
+#[derive(Clone, Debug, Default)]
+struct Draft {
+    directory: String,
+    filename: Option<String>,
+    nrfiles: Option<u64>,
+    filesize: Option<u64>,
+    size: Option<u64>,
+    is_direct: bool,
+    overwrites: bool,
+    engine: Option<String>,
+}
+
+/// Reads a job file whose jobs use files. `file` is its name in messages.
+///
+/// # Errors
+/// The first thing in the file that is wrong or cannot be simulated, with its line.
+pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioError> {
+    let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
+    let text = expanded(text, &|name| std::env::var(name).ok()).map_err(place)?;
+    let mut sections = sections(&text).map_err(place)?;
+    let mut base = KbBase::Binary;
+    let mut global = Draft::default();
+    let mut drafts = Vec::new();
+    for section in &mut sections {
+        let mut draft = global.clone();
+        for entry in section.entries.iter().filter(|entry| entry.name == "kb_base") {
+            base = if entry.value == Some("1000") { KbBase::Decimal } else { KbBase::Binary };
+        }
+        draft.apply(section, base).map_err(place)?;
+        if section.is_global() {
+            global = draft.clone();
+        } else if let Err(reason) = draft.bytes() {
+            let fault = Fault::Conflict { section: section.name.into(), reason: reason.to_owned() };
+            return Err(place((section.line, fault)));
+        }
+        drafts.push(draft);
+    }
+    // Sections of defaults need none.
+    let capacities: Vec<Bytes> = drafts.iter().map(|draft| Bytes(draft.bytes().unwrap_or(0))).collect();
+    let (specs, mut warnings) = jobs_of(file, &sections, &capacities)?;
+    let mut jobs = Vec::new();
+    for (section, spec) in specs {
+        jobs.push(drafts[section].job(sections[section].name, spec));
+    }
+    for FileJob { spec, .. } in &mut jobs {
+        let left_out = [
+            ("verify", spec.verify.take().is_some()),
+            ("steadystate", spec.steady.take().is_some()),
+            ("write_bw_log, write_lat_log and write_iops_log", spec.log.is_wanted()),
+        ];
+        for (option, _) in left_out.iter().filter(|(_, is_set)| *is_set) {
+            warnings.push(format!("{file}: [{}] {option} of a job on files: ignored", spec.name));
+        }
+        spec.log = LogSpec::default();
+    }
+    for job in jobs.iter_mut().filter(|job| job.spec.iodepth > 1 && !job.is_direct) {
+        warnings.push(format!("{file}: [{}] buffered I/O keeps one request in flight", job.spec.name));
+        job.spec.iodepth = 1;
+    }
+    Ok(FileJobs { jobs, warnings })
+}
+
+impl Draft {
+    /// Takes the options about files out of the section.
+    fn apply(&mut self, section: &mut Section<'_>, base: KbBase) -> Result<(), (u32, Fault)> {
+        let name = section.name;
+        let mut failed = None;
+        section.entries.retain(|entry| {
+            let bad = |expected: &str| Fault::Value {
+                option: entry.name.to_owned(),
+                section: name.to_owned(),
+                value: entry.value.unwrap_or("").to_owned(),
+                expected: expected.to_owned(),
+            };
+            match self.set(entry.name, entry.value, base) {
+                Ok(is_about_files) => !is_about_files,
+                Err(expected) => {
+                    failed.get_or_insert((entry.line, bad(expected)));
+                    true
+                }
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether the option is about files and nothing else.
+    fn set(&mut self, name: &str, value: Option<&str>, base: KbBase) -> Result<bool, &'static str> {
+        const SIZE: &str = "a multiple of 512 bytes above 0, such as 1g";
+        let text = value.unwrap_or("");
+        let flag = || match value {
+            None | Some("1") => Ok(true),
+            Some("0") => Ok(false),
+            Some(_) => Err("0 or 1"),
+        };
+        let bytes =
+            || value::size(text, base).filter(|&n| n > 0 && n % LBA_BYTES == 0 && n < 1 << 50).ok_or(SIZE);
+        match name {
+            "directory" if text.is_empty() => return Err("a directory"),
+            "directory" => self.directory = text.to_owned(),
+            "filename" if text.split(':').any(str::is_empty) => return Err("names separated by colons"),
+            "filename" => self.filename = Some(text.to_owned()),
+            "nrfiles" | "nr_files" => {
+                let number = value::integer(text).filter(|n| (1..=1 << 20).contains(n));
+                self.nrfiles = Some(number.ok_or("a whole number from 1 to 1048576")?);
+            }
+            "filesize" => self.filesize = Some(bytes()?),
+            "direct" => self.is_direct = flag()?,
+            "buffered" => self.is_direct = !flag()?,
+            "overwrite" => self.overwrites = flag()?,
+            "file_service_type" => {
+                if text != "sequential" {
+                    return Err("sequential; requests go where their addresses lie");
+                }
+            }
+            // What is left to the reader of the rest, too.
+            "ioengine" => {
+                self.engine = Some(text.to_owned());
+                return Ok(false);
+            }
+            "size" => {
+                self.size = Some(bytes()?);
+                return Ok(false);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn file_count(&self) -> u64 {
+        match &self.filename {
+            Some(names) => names.split(':').count() as u64,
+            None => self.nrfiles.unwrap_or(1),
+        }
+    }
+
+    /// Length of each file.
+    fn file_bytes(&self) -> Option<u64> {
+        let part = |size: u64| size / self.file_count() / LBA_BYTES * LBA_BYTES;
+        self.filesize.or(self.size.map(part)).filter(|&bytes| bytes > 0)
+    }
+
+    /// Length of all files, or what is wrong with it.
+    fn bytes(&self) -> Result<u64, &'static str> {
+        let file_bytes = self.file_bytes().ok_or("files need a length: `size` or `filesize` in bytes")?;
+        let all = file_bytes.saturating_mul(self.file_count());
+        match self.size {
+            Some(size) if self.filesize.is_none() && size != all => {
+                Err("`size` is not a multiple of 512 bytes for each of its files")
+            }
+            _ => Ok(all),
+        }
+    }
+
+    fn job(&self, section: &str, mut spec: JobSpec) -> FileJob {
+        let directory = self.directory.trim_end_matches('/');
+        let path = |name: &str| match name.starts_with('/') {
+            true => name.to_owned(),
+            false => format!("{directory}/{name}"),
+        };
+        let files = match &self.filename {
+            Some(names) => names.split(':').map(path).collect(),
+            // Clones of a job have files of their own; the name is fio's.
+            None => (0..self.file_count()).map(|n| path(&format!("{section}.{}.{n}", spec.clone))).collect(),
+        };
+        let is_synchronous = self.engine.as_deref().is_none_or(|engine| SYNCHRONOUS.contains(&engine));
+        if is_synchronous {
+            spec.iodepth = 1;
+        }
+        let file_bytes = self.file_bytes().unwrap_or(LBA_BYTES);
+        FileJob { spec, files, file_bytes, is_direct: self.is_direct, overwrites: self.overwrites }
+    }
+}

@@ -1,0 +1,746 @@
+//! One fio job as a state machine.
+//!
+//! Place in the data flow: the world polls it for requests and hands completions back; what to do comes
+//! from a [`JobSpec`], where to do it from [`super::distribution`].
+//!
+//! Invariants: at most `iodepth` requests are in flight; a flush is alone in flight; every request lies in
+//! the region; nothing is allocated after construction.
+//!
+//! Deliberately absent: several jobs. Who runs job files starts the jobs of a stonewall group when all jobs
+//! of the group before are done.
+
+use super::distribution::{Picker, Sweep};
+use super::spec::{
+    Direction, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Verify, Walk,
+};
+use super::steady::Search;
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Duration, Instant, Lba, Stream};
+use flashweir_sim::measure::{LogSpec, SteadyState};
+use flashweir_sim::request::{Kind, Request};
+use flashweir_sim::workload::{Step, Workload};
+use std::collections::BTreeMap;
+
+/// The low bits of a token say what its completion means.
+const CLASS_BITS: u32 = 2;
+/// A request that counts as I/O.
+const CLASS_IO: u32 = 0;
+/// A flush.
+const CLASS_FLUSH: u32 = 1;
+/// A trim whose range is to be written next.
+const CLASS_TRIM_OF_PAIR: u32 = 2;
+/// A read of what was written.
+const CLASS_VERIFY: u32 = 3;
+
+/// Where the job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not polled yet.
+    Unstarted,
+    /// Waits for its start.
+    Delayed(Instant),
+    /// Makes requests.
+    Running,
+    /// Makes no requests until none is in flight.
+    Draining(Then),
+    /// Waits for a flush, the only request in flight.
+    Flushing {
+        /// Whether the job ends with it.
+        last: bool,
+    },
+    /// Pauses until an instant.
+    Thinking(Instant),
+    /// Reads back what was written.
+    Verifying,
+    /// Makes no requests ever again.
+    Ended,
+}
+
+/// What follows when nothing is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// A flush, then more requests.
+    Flush,
+    /// A pause.
+    Think,
+    /// A flush, then the end.
+    LastFlush,
+    /// Reads of what was written, then the end.
+    Verify,
+}
+
+/// The two halves of a trim and a write of the same range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pair {
+    /// The next request is a trim, or the job has no pairs.
+    Whole,
+    /// The trim is in flight; its completion must come before the write, or a device could swap the two.
+    Trimming(Place),
+    /// The write is next.
+    Writing(Place),
+}
+
+/// A range in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    first: u64,
+    blocks: u32,
+}
+
+/// Draws the sizes of requests.
+#[derive(Clone, Debug)]
+enum SizePicker {
+    Fixed(u32),
+    /// Multiples of `min` up to `max`.
+    Range {
+        min: u32,
+        max: u32,
+    },
+    /// One entry for each per cent of the requests.
+    Split {
+        table: Box<[u32; 100]>,
+        min: u32,
+    },
+}
+
+impl SizePicker {
+    fn new(sizes: &Sizes) -> Self {
+        match sizes {
+            Sizes::Fixed(blocks) => Self::Fixed(*blocks),
+            Sizes::Range { min, max } => Self::Range { min: *min, max: *max },
+            Sizes::Split(parts) => {
+                let mut table = Box::new([0; 100]);
+                let entries = parts
+                    .iter()
+                    .flat_map(|(blocks, share)| std::iter::repeat_n(*blocks, usize::from(*share)));
+                for (slot, blocks) in table.iter_mut().zip(entries) {
+                    *slot = blocks;
+                }
+                Self::Split { table, min: sizes.min_blocks() }
+            }
+        }
+    }
+
+    #[inline]
+    fn next(&self, stream: &mut Stream) -> u32 {
+        match self {
+            Self::Fixed(blocks) => *blocks,
+            Self::Range { min, max } => min * (1 + stream.below(u64::from(max / min)) as u32),
+            Self::Split { table, .. } => table[stream.below(100) as usize],
+        }
+    }
+
+    #[inline]
+    fn min(&self) -> u32 {
+        match self {
+            Self::Fixed(min) | Self::Range { min, .. } | Self::Split { min, .. } => *min,
+        }
+    }
+}
+
+/// When rated requests are due. The schedule does not depend on completions.
+#[derive(Clone, Debug)]
+struct Pace {
+    bytes_per_s: u64,
+    process: Process,
+    due: Instant,
+    /// What the divisions so far left over, in bytes times nanoseconds, so that no drift adds up.
+    rest: u64,
+}
+
+impl Pace {
+    fn advance(&mut self, bytes: u64, stream: &mut Stream) {
+        // At most 2^30 * 10^9 + 2^62, which 64 bits hold.
+        let work = bytes * 1_000_000_000;
+        let gap_ns = match self.process {
+            Process::Linear => {
+                let work = work + self.rest;
+                self.rest = work % self.bytes_per_s;
+                work / self.bytes_per_s
+            }
+            Process::Poisson => {
+                let mean_ns = work as f64 / self.bytes_per_s as f64;
+                (-(1.0 - stream.unit()).ln() * mean_ns).round() as u64
+            }
+        };
+        self.due = self.due.saturating_add(Duration::from_nanos(gap_ns));
+    }
+}
+
+/// What one direction keeps between its requests.
+#[derive(Clone, Debug)]
+struct Lane {
+    sizes: SizePicker,
+    picker: Picker,
+    align_blocks: u64,
+    random_percent: u8,
+    /// The last range, if there was one.
+    last: Option<Place>,
+    /// Requests left in the run that the last random address began.
+    run_left: u32,
+    pace: Option<Pace>,
+}
+
+/// The job's randomness, one stream for each purpose.
+#[derive(Clone, Debug)]
+struct Streams {
+    mix: Stream,
+    size: Stream,
+    address: Stream,
+    pace: Stream,
+}
+
+/// A running fio job.
+#[derive(Clone, Debug)]
+pub struct FioJob {
+    phase: Phase,
+    in_flight: u32,
+    iodepth: u32,
+    serial: u32,
+    ends_at: Instant,
+    left_blocks: u64,
+    left_requests: u64,
+    mix: Mix,
+    pair: Pair,
+    /// A direction whose next request is not due yet.
+    chosen: Option<Direction>,
+    region: Region,
+    walk: Walk,
+    sweep: Option<Sweep>,
+    lanes: [Lane; 3],
+    streams: Streams,
+    fsync: Counter,
+    fdatasync: Counter,
+    wrote: bool,
+    think: Option<Think>,
+    think_left: u32,
+    think_at: Instant,
+    think_from: Instant,
+    counts_from: Instant,
+    steady: Option<Box<Sought>>,
+    /// Blocks by place, of writes that will be read back.
+    written: Option<BTreeMap<u64, u32>>,
+    spec: Box<JobSpec>,
+}
+
+/// The search for a steady state, and what is in flight.
+#[derive(Clone, Debug)]
+struct Sought {
+    search: Search,
+    /// Blocks by token.
+    flights: BTreeMap<u32, u32>,
+}
+
+/// Counts to a number again and again.
+#[derive(Clone, Copy, Debug)]
+struct Counter {
+    every: u32,
+    left: u32,
+}
+
+impl Counter {
+    /// A counter that is never full if `every` is zero.
+    fn new(every: u32) -> Self {
+        Self { every, left: every }
+    }
+
+    /// Whether this step fills it.
+    #[inline]
+    fn step(&mut self) -> bool {
+        if self.every == 0 {
+            return false;
+        }
+        self.left -= 1;
+        if self.left > 0 {
+            return false;
+        }
+        self.left = self.every;
+        true
+    }
+}
+
+impl FioJob {
+    /// The job that `spec` describes. All its randomness comes from `seed`, or from the seed of the spec if
+    /// it has one, and from the name of its stream.
+    pub fn new(spec: JobSpec, seed: u64) -> Self {
+        let seed = spec.seed.unwrap_or(seed);
+        let stream = |purpose: &str| Stream::new(seed, &format!("fio/{}/{purpose}", spec.stream));
+        let mut address = stream("address");
+        // One key for all directions, so that they share their hot addresses.
+        let key = address.next_u64();
+        let lane = |direction: Direction| {
+            let d = direction as usize;
+            let sizes = SizePicker::new(&spec.sizes[d]);
+            let align = u64::from(spec.align_blocks[d]);
+            let addresses = spec.region.blocks.saturating_sub(u64::from(sizes.min())) / align + 1;
+            let pace = match spec.rate[d] {
+                Rate::Unlimited => None,
+                Rate::BytesPerSecond(bytes_per_s) => {
+                    Some(Pace { bytes_per_s, process: spec.process, due: Instant::ZERO, rest: 0 })
+                }
+            };
+            Lane {
+                sizes,
+                picker: Picker::new(&spec.distribution[d], addresses, align, key),
+                align_blocks: align,
+                random_percent: spec.random_percent[d],
+                last: None,
+                run_left: 0,
+                pace,
+            }
+        };
+        let used = Direction::ALL.into_iter().find(|d| spec.mix.uses(*d)).unwrap_or(Direction::Read);
+        let align = u64::from(spec.align_blocks[used as usize]);
+        let sweep = spec.random_map.then(|| Sweep::new(spec.region.blocks / align, &mut address));
+        let Limits { blocks, requests, .. } = spec.limits;
+        let ramps = spec.ramp > Duration::ZERO;
+        Self {
+            phase: Phase::Unstarted,
+            in_flight: 0,
+            iodepth: spec.iodepth,
+            serial: 0,
+            ends_at: Instant::MAX,
+            left_blocks: blocks.unwrap_or(u64::MAX),
+            left_requests: requests.unwrap_or(u64::MAX),
+            mix: spec.mix,
+            pair: Pair::Whole,
+            chosen: None,
+            region: spec.region,
+            walk: spec.walk,
+            sweep,
+            lanes: Direction::ALL.map(lane),
+            streams: Streams { mix: stream("mix"), size: stream("size"), address, pace: stream("pace") },
+            fsync: Counter::new(spec.fsync),
+            fdatasync: Counter::new(spec.fdatasync),
+            wrote: false,
+            think: spec.think,
+            think_left: spec.think.map_or(u32::MAX, |think| think.every),
+            think_at: Instant::MAX,
+            think_from: Instant::ZERO,
+            counts_from: if ramps { Instant::MAX } else { Instant::ZERO },
+            steady: None,
+            written: spec.verify.map(|_| BTreeMap::new()),
+            spec: Box::new(spec),
+        }
+    }
+
+    /// What the job does.
+    pub fn spec(&self) -> &JobSpec {
+        &self.spec
+    }
+
+    /// When the job starts, first polled at `now`.
+    fn start_after_delay(&mut self, now: Instant) -> Instant {
+        let (least, most) = self.spec.start_delay;
+        let spread = most.saturating_sub(least).as_nanos();
+        let extra = if spread == 0 { 0 } else { self.streams.pace.below(spread.saturating_add(1)) };
+        now.saturating_add(least).saturating_add(Duration::from_nanos(extra))
+    }
+
+    /// Starts the clocks.
+    fn start(&mut self, now: Instant) {
+        let ramp_ends = now.saturating_add(self.spec.ramp);
+        if self.spec.ramp > Duration::ZERO {
+            self.counts_from = ramp_ends;
+        }
+        if let Some(runtime) = self.spec.limits.runtime {
+            self.ends_at = ramp_ends.saturating_add(runtime);
+        }
+        for pace in self.lanes.iter_mut().filter_map(|lane| lane.pace.as_mut()) {
+            pace.due = now;
+        }
+        let search = self.spec.steady.map(|rule| Search::new(rule, ramp_ends));
+        self.steady = search.map(|search| Box::new(Sought { search, flights: BTreeMap::new() }));
+        self.arm_pause(now);
+        self.phase = Phase::Running;
+    }
+
+    /// Counts anew to the next pause.
+    fn arm_pause(&mut self, now: Instant) {
+        if let Some(think) = self.think {
+            self.think_left = think.every;
+            self.think_at = think.after.map_or(Instant::MAX, |span| now.saturating_add(span));
+        }
+    }
+
+    fn exhausted(&self, now: Instant) -> bool {
+        now >= self.ends_at || self.left_blocks == 0 || self.left_requests == 0
+    }
+
+    /// The phase of a job that will make no more I/O.
+    fn finish(&mut self) {
+        let flush = self.spec.end_fsync && self.wrote;
+        self.phase = if flush { Phase::Draining(Then::LastFlush) } else { self.closing() };
+    }
+
+    /// What comes when everything is written, and flushed if that was asked for.
+    fn closing(&self) -> Phase {
+        let has_written = self.written.as_ref().is_some_and(|written| !written.is_empty());
+        if has_written { Phase::Draining(Then::Verify) } else { Phase::Ended }
+    }
+
+    /// The next read of what was written; `None` if there is none left.
+    fn verify(&mut self, now: Instant) -> Option<Step> {
+        if self.in_flight >= self.iodepth {
+            return Some(Step::Blocked);
+        }
+        let next = self.written.as_mut().filter(|_| now < self.ends_at).and_then(BTreeMap::pop_first);
+        match next {
+            Some((first, blocks)) => {
+                self.in_flight += 1;
+                let (lba, token) = (Lba(self.region.first.0 + first), self.token(CLASS_VERIFY));
+                let request = Request { kind: Kind::Read, lba, blocks, fua: false, intended: now, token };
+                Some(Step::Submit(request))
+            }
+            None if self.in_flight > 0 => Some(Step::Blocked),
+            None => {
+                self.phase = Phase::Ended;
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn token(&mut self, class: u32) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial << CLASS_BITS | class
+    }
+
+    fn flush(&mut self, now: Instant) -> Step {
+        self.in_flight = 1;
+        let token = self.token(CLASS_FLUSH);
+        Step::Submit(Request { kind: Kind::Flush, lba: Lba(0), blocks: 0, fua: false, intended: now, token })
+    }
+
+    /// One step of a running job; `None` if the phase changed instead.
+    #[inline]
+    fn run(&mut self, now: Instant) -> Option<Step> {
+        if self.exhausted(now) {
+            self.finish();
+            return None;
+        }
+        if now >= self.think_at {
+            self.begin_pause(now);
+            return None;
+        }
+        if self.in_flight >= self.iodepth || matches!(self.pair, Pair::Trimming(_)) {
+            return Some(Step::Blocked);
+        }
+        let direction = self.direction();
+        let (direction, intended) = match self.due(direction, now) {
+            Ok(due) => due,
+            Err(later) => return Some(Step::Wait(later.min(self.ends_at).min(self.think_at))),
+        };
+        Some(Step::Submit(self.request(direction, intended)))
+    }
+
+    /// The direction of the next request, before paces have a say.
+    #[inline]
+    fn direction(&mut self) -> Direction {
+        match self.mix {
+            Mix::Only(direction) => direction,
+            Mix::ReadWrite { read_percent } => self.chosen.take().unwrap_or_else(|| {
+                let read = self.streams.mix.below(100) < u64::from(read_percent);
+                if read { Direction::Read } else { Direction::Write }
+            }),
+            Mix::TrimWrite => match self.pair {
+                Pair::Writing(_) => Direction::Write,
+                Pair::Whole | Pair::Trimming(_) => Direction::Trim,
+            },
+        }
+    }
+
+    /// The direction that makes a request now and when that was due, or when the next one will be due.
+    /// As in fio, a mixed job whose choice is not due yet takes the other direction if that has a pace too
+    /// and is due earlier; a mix with paces therefore follows the paces.
+    #[inline]
+    fn due(&mut self, direction: Direction, now: Instant) -> Result<(Direction, Instant), Instant> {
+        let Some(pace) = &self.lanes[direction as usize].pace else { return Ok((direction, now)) };
+        let mut next = (direction, pace.due);
+        if next.1 > now && matches!(self.mix, Mix::ReadWrite { .. }) {
+            let other = if direction == Direction::Read { Direction::Write } else { Direction::Read };
+            if let Some(pace) = &self.lanes[other as usize].pace
+                && pace.due < next.1
+            {
+                next = (other, pace.due);
+            }
+        }
+        if next.1 > now {
+            self.chosen = Some(next.0);
+            return Err(next.1);
+        }
+        Ok(next)
+    }
+
+    /// Makes a request and does all the counting for it.
+    #[inline]
+    fn request(&mut self, direction: Direction, intended: Instant) -> Request {
+        let place = match self.pair {
+            Pair::Writing(place) => place,
+            Pair::Whole | Pair::Trimming(_) => self.place(direction),
+        };
+        let bytes = u64::from(place.blocks) * LBA_BYTES;
+        if let Some(pace) = &mut self.lanes[direction as usize].pace {
+            pace.advance(bytes, &mut self.streams.pace);
+        }
+        self.in_flight += 1;
+        self.left_blocks = if self.left_blocks == u64::MAX {
+            u64::MAX
+        } else {
+            self.left_blocks.saturating_sub(u64::from(place.blocks))
+        };
+        self.left_requests -= 1;
+        let mut class = CLASS_IO;
+        if self.mix == Mix::TrimWrite {
+            let trims = direction == Direction::Trim;
+            self.pair = if trims { Pair::Trimming(place) } else { Pair::Whole };
+            class = if trims { CLASS_TRIM_OF_PAIR } else { CLASS_IO };
+        }
+        let writes = direction == Direction::Write;
+        let mut flush = false;
+        if writes {
+            self.wrote = true;
+            if let Some(written) = &mut self.written {
+                let longest = written.entry(place.first).or_insert(0);
+                *longest = (*longest).max(place.blocks);
+            }
+            let (fsync, fdatasync) = (self.fsync.step(), self.fdatasync.step());
+            flush = fsync || fdatasync;
+        }
+        if self.think.is_some() && self.think_left != u32::MAX {
+            self.think_left -= 1;
+        }
+        if flush {
+            self.phase = Phase::Draining(Then::Flush);
+        } else if self.think_left == 0 {
+            self.begin_pause(intended);
+        }
+        let token = self.token(class);
+        if let Some(sought) = &mut self.steady {
+            sought.flights.insert(token, place.blocks);
+        }
+        Request {
+            kind: match direction {
+                Direction::Read => Kind::Read,
+                Direction::Write => Kind::Write,
+                Direction::Trim => Kind::Trim,
+            },
+            lba: Lba(self.region.first.0 + place.first),
+            blocks: place.blocks,
+            fua: writes && self.spec.fua,
+            intended,
+            token,
+        }
+    }
+
+    fn begin_pause(&mut self, now: Instant) {
+        self.think_from = now;
+        self.phase = Phase::Draining(Then::Think);
+    }
+
+    /// Size and address of the next request in a direction.
+    #[inline]
+    fn place(&mut self, direction: Direction) -> Place {
+        let lane = &mut self.lanes[direction as usize];
+        let blocks = lane.sizes.next(&mut self.streams.size);
+        let place = match self.walk {
+            Walk::Sequential { gap_blocks } => lane.after_last(blocks, gap_blocks, self.region.blocks),
+            Walk::Random { run } => {
+                let goes_on = lane.run_left > 0
+                    || lane.random_percent < 100
+                        && self.streams.mix.below(100) >= u64::from(lane.random_percent);
+                match goes_on.then(|| lane.in_run(blocks, self.spec.sequencer, self.region.blocks)).flatten()
+                {
+                    Some(place) => {
+                        lane.run_left = lane.run_left.saturating_sub(1);
+                        place
+                    }
+                    None => {
+                        lane.run_left = run - 1;
+                        let stream = &mut self.streams.address;
+                        let index = match &mut self.sweep {
+                            Some(sweep) => sweep.next(stream),
+                            None => lane.picker.next(stream),
+                        };
+                        lane.fitted(index * lane.align_blocks, blocks, self.region.blocks)
+                    }
+                }
+            }
+        };
+        debug_assert!(place.first + u64::from(place.blocks) <= self.region.blocks);
+        lane.last = Some(place);
+        place
+    }
+
+    /// What comes when nothing is in flight any more.
+    fn drained(&mut self, now: Instant, then: Then) -> Option<Step> {
+        match then {
+            Then::LastFlush => {
+                self.phase = Phase::Flushing { last: true };
+                Some(self.flush(now))
+            }
+            Then::Verify => {
+                // As in fio, the time begins anew.
+                self.ends_at = self.spec.limits.runtime.map_or(Instant::MAX, |span| now.saturating_add(span));
+                self.phase = Phase::Verifying;
+                None
+            }
+            Then::Flush | Then::Think if self.exhausted(now) => {
+                self.finish();
+                None
+            }
+            Then::Flush => {
+                self.phase = Phase::Flushing { last: false };
+                Some(self.flush(now))
+            }
+            Then::Think => {
+                let pause = self.think.map_or(Duration::ZERO, |think| think.pause);
+                self.phase = Phase::Thinking(now.saturating_add(pause));
+                None
+            }
+        }
+    }
+
+    /// The pause is over.
+    fn resume(&mut self, now: Instant) {
+        if self.spec.rate_ignore_thinktime {
+            let lost = now.saturating_since(self.think_from);
+            for pace in self.lanes.iter_mut().filter_map(|lane| lane.pace.as_mut()) {
+                pace.due = pace.due.saturating_add(lost);
+            }
+        }
+        self.arm_pause(now);
+        self.phase = Phase::Running;
+    }
+}
+
+impl Lane {
+    /// Shrinks a request to the smallest size where it would leave the region.
+    #[inline]
+    fn fitted(&self, first: u64, blocks: u32, region_blocks: u64) -> Place {
+        let fits = first + u64::from(blocks) <= region_blocks;
+        Place { first, blocks: if fits { blocks } else { self.sizes.min() } }
+    }
+
+    /// The next place of a sequential walk, which wraps around at the ends of the region.
+    fn after_last(&self, blocks: u32, gap_blocks: i64, region_blocks: u64) -> Place {
+        let Some(last) = self.last else { return Place { first: 0, blocks } };
+        let end = last.first + u64::from(last.blocks);
+        let first = match end.checked_add_signed(gap_blocks) {
+            Some(first) => first,
+            None => {
+                let top = region_blocks.saturating_sub(gap_blocks.unsigned_abs());
+                top.min(region_blocks - u64::from(blocks))
+            }
+        };
+        if first + u64::from(self.sizes.min()) > region_blocks {
+            return Place { first: 0, blocks };
+        }
+        self.fitted(first, blocks, region_blocks)
+    }
+
+    /// The next place of a run, or none if the run hits the end of the region.
+    fn in_run(&self, blocks: u32, sequencer: Sequencer, region_blocks: u64) -> Option<Place> {
+        let first = match (self.last, sequencer) {
+            (None, _) => 0,
+            (Some(last), Sequencer::Sequential) => last.first + u64::from(last.blocks),
+            (Some(last), Sequencer::Identical) => last.first,
+        };
+        let fits = first + u64::from(self.sizes.min()) <= region_blocks;
+        fits.then(|| self.fitted(first, blocks, region_blocks))
+    }
+}
+
+impl Workload for FioJob {
+    #[inline]
+    fn poll(&mut self, now: Instant) -> Step {
+        loop {
+            let step = match self.phase {
+                Phase::Running => self.run(now),
+                Phase::Unstarted => {
+                    self.phase = Phase::Delayed(self.start_after_delay(now));
+                    None
+                }
+                Phase::Delayed(until) if now < until => Some(Step::Wait(until)),
+                Phase::Delayed(_) => {
+                    self.start(now);
+                    None
+                }
+                Phase::Draining(_) if self.in_flight > 0 => Some(Step::Blocked),
+                Phase::Draining(then) => self.drained(now, then),
+                Phase::Flushing { .. } => Some(Step::Blocked),
+                Phase::Thinking(until) if now < until.min(self.ends_at) => {
+                    Some(Step::Wait(until.min(self.ends_at)))
+                }
+                Phase::Thinking(_) => {
+                    self.resume(now);
+                    None
+                }
+                Phase::Verifying => self.verify(now),
+                Phase::Ended => Some(Step::Done),
+            };
+            if let Some(step) = step {
+                return step;
+            }
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, now: Instant, token: u32) {
+        assert!(self.in_flight > 0, "a completion belongs to a request in flight");
+        self.in_flight -= 1;
+        if let Some(sought) = &mut self.steady
+            && let Some(blocks) = sought.flights.remove(&token)
+            && sought.search.completed(now, u64::from(blocks) * LBA_BYTES)
+        {
+            // Steady: the time is over, and nothing is looked at any more.
+            self.ends_at = self.ends_at.min(now);
+            sought.flights.clear();
+        }
+        match token & ((1 << CLASS_BITS) - 1) {
+            CLASS_FLUSH => match self.phase {
+                Phase::Flushing { last: true } => self.phase = self.closing(),
+                Phase::Flushing { last: false } if self.think_left == 0 => self.begin_pause(now),
+                Phase::Flushing { last: false } => self.phase = Phase::Running,
+                _ => unreachable!("a flush is alone in flight"),
+            },
+            CLASS_TRIM_OF_PAIR => {
+                let Pair::Trimming(place) = self.pair else {
+                    unreachable!("the trim of a pair completes before its write is made")
+                };
+                self.pair = Pair::Writing(place);
+            }
+            _ => {}
+        }
+    }
+
+    fn measured(&self, now: Instant) -> bool {
+        self.spec.stats && now >= self.counts_from
+    }
+
+    fn verifies(&self) -> bool {
+        self.spec.verify == Some(Verify::Compare)
+    }
+
+    fn is_verification(&self, token: u32) -> bool {
+        token & ((1 << CLASS_BITS) - 1) == CLASS_VERIFY
+    }
+
+    fn log(&self) -> Option<LogSpec> {
+        self.spec.log.is_wanted().then(|| self.spec.log.clone())
+    }
+
+    fn steady_state(&self) -> Option<SteadyState> {
+        Some(self.steady.as_ref()?.search.found())
+    }
+
+    fn planned(&self) -> Option<Duration> {
+        let ramp_ns = self.spec.ramp.as_nanos();
+        let runtime = self.spec.limits.runtime?;
+        Some(Duration::from_nanos(runtime.as_nanos().saturating_add(ramp_ns)))
+    }
+}
+
+#[cfg(test)]
+#[path = "job_tests.rs"]
+mod tests;

@@ -1,0 +1,42 @@
+//! fio job files as workloads of a device, or of files: text in, [`JobSpec`]s out, and [`FioJob`] to run one.
+//!
+//! Place in the data flow: `parse` (text to sections) → `options` (sections to drafts, with `value` for
+//! numbers and `known` for names) → `resolve` (drafts to [`JobSpec`]s for one device) → `job` (the state
+//! machine, with `distribution` for its addresses). On a file system `files` reads the options about files before, and
+//! `on_files` runs the jobs.
+//!
+//! Invariants: a job file that means something else here than in fio is refused or warned about; equal
+//! specs and seeds make equal requests.
+//!
+//! Deliberately absent: threads, engines (but for their depth on files), zones, latency targets, the steady state of
+//! a group of jobs (each is judged alone). Where
+//! fio's behaviour and its manual differ, the manual holds: with `thinktime` no more than `thinktime_blocks` requests
+//! are made between two pauses, and `fsync=N` flushes once after `N` writes also if reads are mixed in. New passes over
+//! a region use a new order rather than repeating the first one, and the seed of the world takes the place of
+//! `randrepeat`. Contents of `verify` have no header: a unit holds the number of its write, and is compared as a whole.
+
+pub(crate) mod distribution;
+mod error;
+mod expression;
+mod files;
+mod job;
+mod known;
+pub mod on_files;
+mod options;
+mod parse;
+mod resolve;
+mod spec;
+mod steady;
+mod value;
+
+pub use error::{Fault, FioError};
+pub use files::{FileJob, FileJobs, parse_job_file_on_files};
+pub use job::FioJob;
+pub use resolve::{JobFile, parse_job_file};
+pub use spec::{
+    Direction, Distribution, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Steady, Think,
+    Verify, Walk, Zone,
+};
+
+#[cfg(test)]
+mod files_tests;

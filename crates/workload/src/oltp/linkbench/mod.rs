@@ -1,0 +1,214 @@
+//! A LinkBench-like mix: ten kinds of operations on a social graph (Armstrong et al., SIGMOD 2013; docs/transaction-mixes.md).
+//!
+//! Place in the data flow: [`LinkBench::prepare`] makes and loads a graph, [`LinkBench::run`] runs the connections,
+//! [`LinkBench::check`] compares links, their index and their counts.
+//!
+//! Invariants: what the graph is at the beginning is a function of seed and node, so requests know which links there were
+//! without looking. A node's links lead to the nodes behind it, as LinkBench's do.
+//!
+//! Deliberately absent: LinkBench's own table of out-degrees (a power law stands for it), and accesses that prefer nodes with
+//! many links (0.5 % of its reads and 5 % of its writes).
+
+mod graph;
+mod operations;
+
+#[cfg(test)]
+mod tests;
+
+use super::connections;
+use super::{OltpError, RunOptions, check_common, in_range};
+use crate::fio::distribution::{Permutation, ZipfRanks};
+use flashweir_core::Stream;
+use flashweir_core::executor::Handle;
+use flashweir_db::{Config, Db, DbError, Tree};
+use flashweir_fs::vfs::{Fs, Process};
+use flashweir_sim::measure::WorkloadResult;
+use graph::Graph;
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+/// What the caller of the mix decides.
+#[derive(Clone, Debug)]
+pub struct LinkBenchOptions {
+    /// Nodes of the graph; a million are about 1 GB.
+    pub nodes: u64,
+    /// The run.
+    pub run: RunOptions,
+    /// The database.
+    pub db: Config,
+}
+
+impl LinkBenchOptions {
+    /// So many nodes, the engine's defaults, 16 connections for a minute.
+    pub fn new(name: &str, seed: u64, nodes: u64) -> Self {
+        Self { nodes, run: RunOptions::new(name, seed), db: Config::default() }
+    }
+
+    /// Checks the bounds of everything.
+    ///
+    /// # Errors
+    /// The first option that is out of its range.
+    pub fn check(&self) -> Result<(), OltpError> {
+        in_range("nodes", self.nodes, 100, 1 << 32)?;
+        check_common(&self.run, &self.db)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tables {
+    node: Tree,
+    link: Tree,
+    /// Links of a node by type, the visible ones first, the newest first.
+    link_index: Tree,
+    count: Tree,
+}
+
+const TREES: [&str; 4] = ["nodetable", "linktable", "id1_type", "counttable"];
+
+impl Tables {
+    fn of(db: &Db<impl Fs>) -> Result<Self, DbError> {
+        Ok(Self {
+            node: db.tree(TREES[0])?,
+            link: db.tree(TREES[1])?,
+            link_index: db.tree(TREES[2])?,
+            count: db.tree(TREES[3])?,
+        })
+    }
+}
+
+/// Which nodes are asked for: Zipf's law, the likely ones scattered over all.
+#[derive(Debug)]
+struct Likely {
+    ranks: ZipfRanks,
+    order: Permutation,
+}
+
+impl Likely {
+    fn new(nodes: u64, theta: f64, seed: u64, name: &str) -> Self {
+        let key = Stream::new(seed, &format!("linkbench.{name}")).next_u64();
+        Self { ranks: ZipfRanks::new(nodes, theta), order: Permutation::new(nodes, key) }
+    }
+
+    fn next(&self, stream: &mut Stream) -> u64 {
+        self.order.at(self.ranks.next(stream) - 1)
+    }
+}
+
+/// A database with the graph.
+pub struct LinkBench<F: Fs> {
+    shared: Rc<Shared<F>>,
+    handle: Handle,
+}
+
+impl<F: Fs> fmt::Debug for LinkBench<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkBench").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+struct Shared<F: Fs> {
+    db: Db<F>,
+    tables: Tables,
+    options: LinkBenchOptions,
+    graph: Graph,
+    handle: Handle,
+    links_read: Likely,
+    links_written: Likely,
+    nodes_read: Likely,
+    nodes_updated: Likely,
+    /// The number of the next node.
+    next_node: Cell<u64>,
+}
+
+impl<F: Fs> LinkBench<F> {
+    /// Makes a database in the directory `dir`, which exists, and loads the graph. It is durable when this returns.
+    ///
+    /// # Errors
+    /// An option out of its range; the database failed.
+    pub async fn prepare(
+        process: &Process<F>,
+        handle: Handle,
+        dir: &str,
+        options: LinkBenchOptions,
+    ) -> Result<Self, OltpError> {
+        options.check()?;
+        let failed = |error| OltpError::Db { during: "loading", error };
+        let db = Db::create(process, handle.clone(), dir, options.db.clone()).await.map_err(failed)?;
+        for name in TREES {
+            db.create_tree(name).await.map_err(failed)?;
+        }
+        let tables = Tables::of(&db).map_err(failed)?;
+        let graph = Graph::new(options.run.seed, options.nodes, &options.db);
+        graph.load(&db, &tables).await.map_err(failed)?;
+        db.flush().await.map_err(failed)?;
+        let next_node = options.nodes;
+        Ok(Self::of(db, tables, graph, handle, options, next_node))
+    }
+
+    /// The mix on a database that has its graph, such as one that was opened after a power cut. Seed and nodes are those that
+    /// it was loaded with.
+    ///
+    /// # Errors
+    /// Tables that are not there; the database failed.
+    pub async fn attach(db: Db<F>, handle: Handle, options: LinkBenchOptions) -> Result<Self, OltpError> {
+        options.check()?;
+        let failed = |error| OltpError::Db { during: "attaching", error };
+        let tables = Tables::of(&db).map_err(failed)?;
+        let graph = Graph::new(options.run.seed, options.nodes, &options.db);
+        let (mut low, mut high) = (options.nodes, u64::MAX);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let behind = db.scan(tables.node, &graph::node_key(middle), None, 1).await.map_err(failed)?;
+            if behind.is_empty() { high = middle } else { low = middle + 1 }
+        }
+        Ok(Self::of(db, tables, graph, handle, options, low))
+    }
+
+    fn of(
+        db: Db<F>,
+        tables: Tables,
+        graph: Graph,
+        handle: Handle,
+        options: LinkBenchOptions,
+        next_node: u64,
+    ) -> Self {
+        let (nodes, seed) = (options.nodes, options.run.seed);
+        let likely = |theta, name| Likely::new(nodes, theta, seed, name);
+        let shared = Shared {
+            db,
+            tables,
+            graph,
+            handle: handle.clone(),
+            links_read: likely(0.8, "links"),
+            links_written: likely(0.741, "links"),
+            nodes_read: likely(0.625, "nodes"),
+            nodes_updated: likely(0.606, "nodes"),
+            next_node: Cell::new(next_node),
+            options,
+        };
+        Self { shared: Rc::new(shared), handle }
+    }
+
+    /// The database.
+    pub fn db(&self) -> &Db<F> {
+        &self.shared.db
+    }
+
+    /// Runs the connections until the time is over. It can be called again.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub async fn run(&self) -> Result<WorkloadResult, OltpError> {
+        connections::run(Rc::clone(&self.shared), self.handle.clone(), &self.shared.options.run).await
+    }
+
+    /// Where links, their index and their counts contradict each other; nothing may run meanwhile.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub async fn check(&self) -> Result<Vec<String>, OltpError> {
+        let checked = graph::check(&self.shared.db, &self.shared.tables).await;
+        checked.map_err(|error| OltpError::Db { during: "checking", error })
+    }
+}

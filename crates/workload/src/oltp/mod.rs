@@ -1,0 +1,137 @@
+//! Transaction mixes on a database: TPC-C-like, LinkBench-like, and inserts of single rows (docs/transaction-mixes.md).
+//!
+//! Place in the data flow: a mix makes a database of `flashweir-db` in a directory of a mounted file system, loads it, and runs
+//! transactions of several connections as tasks; what comes out is a [`WorkloadResult`](flashweir_sim::measure::WorkloadResult) with a
+//! call for each kind of transaction. Mixes and other workloads run side by side on one stack: each is prepared, then all are
+//! run as tasks of their own.
+//!
+//! Deliberately absent: clients and a network. A connection sends its next transaction when the last one has ended, without
+//! keying and think times.
+
+mod connections;
+pub use connections::COMMIT;
+pub mod insert;
+pub mod linkbench;
+mod settings;
+
+pub mod tpcc;
+
+use flashweir_core::Duration;
+use flashweir_db::{Db, DbError, Row, Tree};
+use flashweir_fs::vfs::{Errno, Fs};
+use std::fmt;
+
+/// Rows that a check of the tables reads at once.
+const ROWS: usize = 4096;
+
+/// Looks at every row of a table, in the order of the keys.
+async fn each<F: Fs>(db: &Db<F>, tree: Tree, mut look: impl FnMut(&Row)) -> flashweir_db::Result<()> {
+    let mut from = Vec::new();
+    loop {
+        let rows = db.scan(tree, &from, None, ROWS).await?;
+        rows.iter().for_each(&mut look);
+        match rows.into_iter().last() {
+            Some((key, _)) => from = [key, vec![0]].concat(),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// What the run of every mix has.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Name of the run, in results and in the names of its random streams. Runs side by side have different names.
+    pub name: String,
+    /// Seed of the random streams.
+    pub seed: u64,
+    /// Connections; each does one transaction at a time.
+    pub connections: u32,
+    /// Time at the start that does not count; the time of the run begins after it.
+    pub ramp: Duration,
+    /// How long transactions are begun.
+    pub runtime: Duration,
+    /// Length of an interval of the series.
+    pub interval: Duration,
+}
+
+impl RunOptions {
+    /// A run of this name and seed: 16 connections, no ramp, 60 s, intervals of a second.
+    pub fn new(name: &str, seed: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            seed,
+            connections: 16,
+            ramp: Duration::ZERO,
+            runtime: Duration::from_secs(60),
+            interval: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why a mix could not be loaded or run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OltpError {
+    /// An option that cannot be.
+    Option {
+        /// Which.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+        /// What would have been valid.
+        expected: String,
+    },
+    /// A word that sets no option.
+    Setting {
+        /// As written.
+        key: String,
+        /// As written.
+        value: String,
+        /// What would have been valid.
+        expected: String,
+    },
+    /// The database failed.
+    Db {
+        /// What was done: a kind of transaction, or loading. Empty where the error says it all.
+        during: &'static str,
+        /// Why.
+        error: DbError,
+    },
+    /// The directory of the database cannot be made.
+    Directory {
+        /// Its path.
+        path: String,
+        /// Why.
+        errno: Errno,
+    },
+}
+
+impl fmt::Display for OltpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Option { key, value, expected } => write!(f, "{key} is {value}: expected {expected}"),
+            Self::Setting { key, value, expected } => {
+                write!(f, "{key} cannot be `{value}`: expected {expected}")
+            }
+            Self::Db { during: "", error } => error.fmt(f),
+            Self::Db { during, error } => write!(f, "{during}: {error}"),
+            Self::Directory { path, errno } => write!(f, "making {path}: {errno}"),
+        }
+    }
+}
+
+impl std::error::Error for OltpError {}
+
+/// Checks what every mix has.
+fn check_common(run: &RunOptions, db: &flashweir_db::Config) -> Result<(), OltpError> {
+    in_range("connections", run.connections.into(), 1, 4096)?;
+    in_range("interval (ns)", run.interval.as_nanos(), 1, u64::MAX)?;
+    db.validate().map_err(|error| OltpError::Db { during: "", error })
+}
+
+/// Checks the bounds of an option.
+pub(crate) fn in_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<(), OltpError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(OltpError::Option { key, value, expected: format!("{min} to {max}") })
+}

@@ -1,0 +1,23 @@
+//! What a device holds before a trace begins.
+
+use super::Record;
+use flashweir_core::command::pattern;
+use flashweir_core::{Lpn, Payload};
+use flashweir_device::{Device, FastForward};
+use flashweir_sim::request::Kind;
+use std::collections::BTreeSet;
+
+/// Writes every page that a trace reads and the device does not hold, at once: what a trace reads was written
+/// before it began. MQSim takes such pages as written, too.
+pub fn prefill(device: &mut Device, records: &[Record]) {
+    let (per_unit, units) = (device.geometry().lbas_per_unit, device.geometry().user_units);
+    let reads = records.iter().filter(|record| record.kind == Kind::Read);
+    let pages = reads.flat_map(|record| record.lba.0 / per_unit..record.end().div_ceil(per_unit));
+    let pages: BTreeSet<u64> = pages.map(|page| page % units).collect();
+    let missing: Vec<Lpn> = pages.into_iter().map(Lpn).filter(|lpn| !device.is_mapped(*lpn)).collect();
+    let mut forward = FastForward::new(device);
+    for lpn in missing {
+        forward.write(lpn, Payload::Tag(pattern(0, lpn)));
+    }
+    forward.finish();
+}

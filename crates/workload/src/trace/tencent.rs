@@ -1,0 +1,25 @@
+//! Tencent's block storage traces of October 2018 (Zhang et al., ATC 2020; SNIA IOTTA 27917):
+//! `Timestamp,Offset,Size,IOType,VolumeID`, the time in seconds since 1970, offset and size in sectors of
+//! 512 bytes, type 0 is a read and 1 a write (the inverse of MQSim's).
+//!
+//! The time has whole seconds, so the requests of one second all start together when it is replayed as it
+//! was recorded.
+
+use super::text::{block_range, columns, number, time};
+use super::{Parsed, Problem, Record};
+use flashweir_sim::request::Kind;
+
+const COLUMNS: &str = "Timestamp,Offset,Size,IOType,VolumeID";
+
+pub(super) fn parse(text: &str) -> Result<Parsed<'_>, Problem> {
+    let [at, offset, size, kind, device] = columns(text.split(','), COLUMNS)?;
+    let at = time(at, 1_000_000_000, "seconds")?;
+    let (lba, blocks) = block_range(offset, size)?;
+    let kind = match kind {
+        "0" => Kind::Read,
+        "1" => Kind::Write,
+        _ => return Err(Problem::field(kind, "a type", "0 (read) or 1 (write)")),
+    };
+    number(device, "a volume")?;
+    Ok(Parsed { device, record: Record::new(at, kind, lba, blocks) })
+}

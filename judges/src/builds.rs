@@ -1,0 +1,32 @@
+//! What judges and other steps run: cargo in the workspace, and `weir` with the examples beside it.
+//!
+//! Invariant: whoever needs a program builds it by the one command of [`weir_builds`], so that cargo builds it once.
+
+use crate::host::{built, root};
+use std::process::Command;
+
+/// The step that builds what later ones run.
+pub const BUILD: &str = "build weir";
+
+/// A cargo command in the workspace; tests that draw random cases take the seed.
+pub fn cargo(seed: u64) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command.env("FLASHWEIR_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
+    command
+}
+
+/// Builds `weir` and the examples with which judges work, all at once: cargo then agrees with itself about features.
+pub fn weir_builds(seed: u64) -> Command {
+    let mut command = cargo(seed);
+    command.args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]);
+    command.args(["--example", "live_cuts", "--example", "tree"]);
+    command
+}
+
+/// `weir` as [`weir_builds`] builds it.
+pub fn weir(seed: u64) -> Command {
+    let mut command = Command::new(built("weir"));
+    command.current_dir(root()).env("FLASHWEIR_SEED", seed.to_string());
+    command
+}

@@ -1,0 +1,98 @@
+//! The machine and the checkout that judges and steps run on.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The root of the workspace.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("this crate is a directory of the workspace").to_path_buf()
+}
+
+/// Where cargo puts what it builds, from the root.
+pub fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// What was built in the profile `release`, by its path there.
+pub fn built(name: &str) -> PathBuf {
+    target_dir().join("release").join(name)
+}
+
+/// What was built in the profile `dist`, by its path there.
+pub fn published(name: &str) -> PathBuf {
+    target_dir().join("dist").join(name)
+}
+
+/// A directory for what this tool leaves behind.
+pub fn out_dir() -> Result<PathBuf, String> {
+    let dir = target_dir().join("xtask");
+    std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Where the administrator's tools are, which are not on everybody's path.
+pub const ADMIN_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+
+/// Whether a program can be started by its name, or is a tool of the administrator.
+pub fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut dirs = std::env::split_paths(&path).chain(std::env::split_paths(ADMIN_PATH));
+    dirs.any(|dir| dir.join(program).is_file())
+}
+
+/// Whether we are root; wrong answers only make apt-get fail.
+pub fn is_root() -> bool {
+    output("id", &["-u"]).is_some_and(|id| id == "0")
+}
+
+/// Trimmed standard output of a program that succeeded.
+pub fn output(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).current_dir(root()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+/// Hash of the commit, with `+changes` where the checkout differs from it, but for evidence: that changes while it is taken.
+pub fn commit() -> String {
+    let commit = output("git", &["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    let differs =
+        ["status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)docs/evidence"];
+    match output("git", &differs) {
+        Some(changes) if changes.is_empty() => commit,
+        _ => format!("{commit}+changes"),
+    }
+}
+
+/// Name and number of processors.
+pub fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores")
+}
+
+/// Seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// The seed of the rotating parts: `FLASHWEIR_SEED`, or one that changes with each commit and each day.
+pub fn seed() -> Result<u64, String> {
+    if let Ok(text) = std::env::var("FLASHWEIR_SEED") {
+        return text.parse().map_err(|_| format!("FLASHWEIR_SEED={text}: expected a number below 2^64"));
+    }
+    let commits = output("git", &["rev-list", "--count", "HEAD"]);
+    let commits: u64 = commits.and_then(|count| count.parse().ok()).unwrap_or(0);
+    Ok(commits * 100_000 + unix_seconds() / 86_400)
+}
+
+/// How often something is done: what this variable of the environment says, or so often.
+pub fn count_or(variable: &str, usual: u64) -> Result<u64, String> {
+    let Ok(text) = std::env::var(variable) else { return Ok(usual) };
+    text.parse().map_err(|_| format!("{variable}={text}: expected a number below 2^64"))
+}

@@ -1,0 +1,76 @@
+//! Outside judges: programs and kernels that know nothing of this project, as steps of CI and one by one.
+//!
+//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+
+use crate::builds::{BUILD, weir_builds};
+use crate::host::seed;
+use crate::packages;
+use crate::place::Place;
+use crate::steps::{Steps, Verdict, show};
+
+/// What a judge says: a line of counts, or what is wrong.
+pub type Finding = Result<String, String>;
+
+/// A judge: its name, what it shows, and how it finds that out.
+pub(crate) type Judge = (&'static str, &'static str, fn(&Place) -> Finding);
+
+/// Judges of one subject.
+#[derive(Clone, Copy, Debug)]
+pub struct Judges {
+    /// How their steps are called.
+    pub(crate) subject: &'static str,
+    /// All of them, in the order of CI.
+    pub(crate) all: &'static [Judge],
+}
+
+impl Judges {
+    /// All as steps of CI, once everything is built.
+    pub fn steps(&self, steps: &mut Steps, seed: u64) {
+        self.call_all(steps, seed, &[]);
+    }
+
+    /// Builds what is needed and calls those that were named, or all.
+    pub fn run(&self, names: &[&str]) -> Result<bool, String> {
+        for name in names {
+            if !self.all.iter().any(|judge| judge.0 == *name) {
+                let known: Vec<String> =
+                    self.all.iter().map(|(name, what, _)| format!("  {name:<14} {what}")).collect();
+                return Err(format!("no judge {name:?}; there are\n{}", known.join("\n")));
+            }
+        }
+        let seed = seed()?;
+        println!("seed {seed}");
+        let mut all = Steps::default();
+        all.step("Debian packages", || match packages::install_missing() {
+            Ok(note) => Verdict::Passed(note),
+            Err(why) => Verdict::Failed(why),
+        });
+        if all.step(BUILD, || show(&mut weir_builds(seed))) {
+            self.call_all(&mut all, seed, names);
+        }
+        Ok(all.summary())
+    }
+
+    fn call_all(&self, steps: &mut Steps, seed: u64, names: &[&str]) {
+        let chosen = self.all.iter().filter(|judge| names.is_empty() || names.contains(&judge.0));
+        for (name, what, judge) in chosen {
+            steps.step(&format!("{}, {name}: {what}", self.subject), || match call(name, seed, *judge) {
+                Ok(counts) => Verdict::Passed(counts),
+                Err(why) => Verdict::Failed(why),
+            });
+        }
+    }
+}
+
+/// One judge in a directory of its own, which is gone afterwards.
+fn call(name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Finding {
+    let place = Place::new(name, seed)?;
+    let finding = judge(&place);
+    if finding.is_err() {
+        place.show_log();
+    }
+    match (finding, place.leftovers()) {
+        (Ok(_), Some(left)) => Err(format!("it left behind: {left}")),
+        (finding, _) => finding,
+    }
+}

@@ -1,0 +1,468 @@
+//! `cargo xtask mount-judges`: other people's programs and test suites on file systems that `weir mount` has mounted, power
+//! cuts among them, and the checkers of the formats afterwards.
+//!
+//! Place: `ci` runs all of them; `mount-judges NAME` runs one. They need root, `/dev/fuse`, and the two suites, which cargo
+//! installs among what it builds.
+//!
+//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+
+mod check;
+mod coherence;
+mod fsx;
+mod interrupts;
+mod lazyfs;
+mod nameless;
+mod project;
+mod room;
+
+use crate::f2fs;
+use crate::host::{root, target_dir};
+use crate::judge::{Finding, Judge, Judges};
+use crate::place::Place;
+use crate::program::{Program, run as program, wait_until};
+use crate::tree::built;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::process::Command;
+use std::time::Duration;
+
+/// The judges of mounts.
+pub const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
+
+/// All of them, in the order of CI.
+const ALL: [Judge; 16] = [
+    ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
+    ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
+    ("cuts", "what was synced is there after cuts, what was open is not", cuts),
+    ("kept", "volumes keep what was synced when the mount is killed, images are as before", kept),
+    ("room", "an image for which there is no room is refused, or saved elsewhere", room::judge),
+    ("without-root", "mount, cut and check need no root", room::without_root),
+    (
+        "interrupts",
+        "no signal but SIGKILL is seen by a call, and nothing acknowledged is lost",
+        interrupts::judge,
+    ),
+    (
+        "coherence",
+        "direct writes, blocks, set-ID bits and limits as on a local file system",
+        coherence::judge,
+    ),
+    ("nameless", "O_TMPFILE, access lists, data and holes, before and after power cuts", nameless::judge),
+    ("barriers", "the example in C: a page is never newer than its log", barriers),
+    (
+        "databases",
+        "sqlite3, MariaDB under sysbench and RocksDB have after cuts what they acknowledged",
+        databases,
+    ),
+    ("check", "weir check finds the sync that an example lacks, and nothing where it is", check::judge),
+    ("lazyfs", "a test rig for LazyFS finds what it expects", lazyfs::judge),
+    ("pjdfstest", "the rules of POSIX, by pjdfstest", pjdfstest),
+    ("fsx", "random operations on one file, by fsx", fsx::judge),
+    ("fsx-cuts", "fsx and power cuts in turn: what was synced is there, to the byte", fsx::cuts),
+];
+
+/// The formats, as their options say.
+const FORMATS: [&str; 2] = ["ext4", "f2fs"];
+
+/// Longest that a mount takes to end.
+const END: Duration = Duration::from_secs(60);
+
+/// A running `weir mount`.
+struct Mount<'a> {
+    place: &'a Place,
+    program: Program,
+    dir: String,
+}
+
+impl<'a> Mount<'a> {
+    /// Mounts an image or a volume; the options are words.
+    fn new(place: &'a Place, medium: &str, options: &str) -> Result<Self, String> {
+        let (weir, dir) = (built("weir"), place.make_dir("mnt")?);
+        let mut line = vec![weir.as_str(), "mount", medium, &dir];
+        line.extend(options.split_whitespace());
+        let mut program = Program::start(place, &line)?;
+        wait_until("a mount", || {
+            if !program.is_running() {
+                return Err(format!("weir mount ended at once: {}", program.output().trim()));
+            }
+            Ok(program.output().contains("control: "))
+        })?;
+        Ok(Self { place, program, dir })
+    }
+
+    /// The path of a file.
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir)
+    }
+
+    /// Cuts the power.
+    fn cut(&self, seed: u64) -> Finding {
+        let control = format!("{}.control", self.dir);
+        program(self.place, &[&built("weir"), "cut", &control, "--seed", &seed.to_string()])
+    }
+
+    /// Unmounts and waits until everything is kept.
+    fn unmount(mut self) -> Result<(), String> {
+        program(self.place, &["umount", &self.dir])?;
+        let status = self.program.wait(END)?;
+        if status.success() { Ok(()) } else { Err(format!("weir mount: {}", self.program.output().trim())) }
+    }
+
+    /// Ends it as a crash of the host would.
+    fn kill(mut self) -> Result<(), String> {
+        self.program.kill();
+        program(self.place, &["umount", "-l", &self.dir]).map(drop)
+    }
+}
+
+/// A program in C from beside this file.
+fn compiled(place: &Place, name: &str, options: &[&str]) -> Finding {
+    let (program_path, source) =
+        (place.path(name), root().join("judges/src/mount").join(name).with_extension("c"));
+    let source = source.display().to_string();
+    let line = ["cc", "-Wall", "-Wextra", "-Werror", "-o", &program_path, &source];
+    program(place, &[&line[..], options].concat())?;
+    Ok(program_path)
+}
+
+/// A new image of 512 MiB.
+fn image(place: &Place, format: &str) -> Finding {
+    let image = place.path(&format!("{format}.img"));
+    program(place, &[&built("weir"), "mkfs", format, &image, "--force", "--size", "512MiB"])?;
+    Ok(image)
+}
+
+/// Neither our check nor that of the format finds anything.
+fn is_good(place: &Place, format: &str, image: &str) -> Result<(), String> {
+    program(place, &[&built("weir"), "fsck", image])?;
+    match format {
+        "ext4" => program(place, &["e2fsck", "-fn", image]).map(drop),
+        _ => f2fs::fsck(place, image),
+    }
+}
+
+/// What programs do; `$1` is the directory, `$2` a tree of files.
+const WORK: &str = r#"
+set -e
+cd "$1"
+cp -a "$2" copy
+diff -r "$2" copy
+git init -q repository
+cp -r copy repository/
+(cd repository && git add -A && git -c user.name=judge -c user.email=judge@localhost commit -qm first && git fsck && test -z "$(git status --short)")
+dd if=/dev/urandom of=direct bs=64k count=100 oflag=direct status=none
+test "$(dd if=direct bs=64k iflag=direct status=none | md5sum)" = "$(md5sum < direct)"
+for mode in delete wal; do
+  sqlite3 "$mode.db" "pragma journal_mode=$mode; create table t(a, b); with recursive n(a) as (select 1 union all select a+1 from n where a<1000) insert into t select a, hex(randomblob(100)) from n; update t set b=b||'x' where a%7=0;" > said
+  test "$(sqlite3 "$mode.db" 'pragma integrity_check; select count(*) from t')" = "ok
+1000"
+done
+rm -r copy/*
+mv repository moved
+ln moved/.git/HEAD head
+ln -s head link
+test "$(cat link)" = "$(cat moved/.git/HEAD)"
+"#;
+
+fn programs(place: &Place) -> Finding {
+    let mounts = [
+        ("ext4", "--speed max"),
+        ("ext4", "--speed 20 --journal-mode journal --device sata-mlc"),
+        ("ext4", "--speed max --commit dual --device barrier-850 --write-back"),
+        ("f2fs", "--speed max"),
+        ("f2fs", "--speed real --cache 1MiB"),
+        ("f2fs", "--speed max --commit dual --device barrier-850"),
+        ("f2fs", "--speed max --flush rflush --device rflush"),
+    ];
+    let tree = root().join("crates/fs/src").display().to_string();
+    for (format, options) in mounts {
+        let found = || {
+            let image = image(place, format)?;
+            let mount = Mount::new(place, &image, options)?;
+            program(place, &["sh", "-c", WORK, "sh", &mount.dir, &tree])?;
+            mount.unmount()?;
+            is_good(place, format, &image)?;
+            // Everything is there again.
+            let mount = Mount::new(place, &image, options)?;
+            program(place, &["git", "-C", &mount.path("moved"), "fsck"])?;
+            program(place, &["diff", "-r", &tree, &mount.path("moved/copy")])?;
+            mount.unmount()
+        };
+        found().map_err(|error: String| format!("{format} {options}: {error}"))?;
+    }
+    Ok(format!("{} mounts", mounts.len()))
+}
+
+/// Writes a file and makes it and its name durable.
+fn synced(mount: &Mount<'_>, name: &str, content: &[u8]) -> Result<File, String> {
+    let named = |error: std::io::Error| format!("{name}: {error}");
+    let mut options = File::options();
+    let mut file =
+        options.read(true).write(true).create(true).truncate(true).open(mount.path(name)).map_err(named)?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(named)?;
+    File::open(&mount.dir).and_then(|dir| dir.sync_all()).map_err(named)?;
+    Ok(file)
+}
+
+fn cuts(place: &Place) -> Finding {
+    const CUTS: u64 = 8;
+    const FILES: u64 = 20;
+    let content = |cut: u64, file: u64| format!("cut {cut}, file {file}\n").repeat(1 + 400 * file as usize);
+    let mut count = 0;
+    for format in FORMATS {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, "--speed max")?;
+        for cut in 0..CUTS {
+            let mut open = Vec::new();
+            for file in 0..FILES {
+                open.push(synced(&mount, &format!("{cut}-{file}"), content(cut, file).as_bytes())?);
+            }
+            // What nobody syncs may be lost; what is longer in the kernel than on the disk must not be afterwards.
+            for (at, file) in open.iter().enumerate().filter(|(at, _)| at % 3 == 0) {
+                file.write_all_at(b"not synced", 1 << 20).map_err(|error| format!("{at}: {error}"))?;
+            }
+            mount.cut(place.seed() + cut)?;
+            let mut byte = [0];
+            for file in &open {
+                let told =
+                    [file.read_at(&mut byte, 0).err(), file.sync_all().err(), file.write_at(&byte, 0).err()];
+                if told.iter().any(|error| error.as_ref().and_then(std::io::Error::raw_os_error) != Some(5)) {
+                    return Err(format!(
+                        "{format}, cut {cut}: an old descriptor says {told:?}, expected EIO"
+                    ));
+                }
+            }
+            for (cut, file) in (0..=cut).flat_map(|cut| (0..FILES).map(move |file| (cut, file))) {
+                let (name, expected) = (format!("{cut}-{file}"), content(cut, file));
+                let mut found = Vec::new();
+                let read =
+                    File::open(mount.path(&name)).and_then(|mut opened| opened.read_to_end(&mut found));
+                read.map_err(|error| format!("{format}, {name}: {error}"))?;
+                // The write that nobody synced may have become durable all the same.
+                if !found.starts_with(expected.as_bytes()) || (file % 3 != 0 && found.len() != expected.len())
+                {
+                    return Err(format!(
+                        "{format}: {name} has {} bytes, expected {}",
+                        found.len(),
+                        expected.len()
+                    ));
+                }
+                count += 1;
+            }
+        }
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+    }
+    Ok(format!("{} cuts, {count} files looked at", CUTS * 2))
+}
+
+fn kept(place: &Place) -> Finding {
+    for format in FORMATS {
+        let volume = place.path(&format!("{format}-volume"));
+        let create = ["volume", "create", &volume, "--device", "consumer-tlc-nvme", "--capacity", "1GiB"];
+        program(place, &[&[built("weir").as_str()], &create[..]].concat())?;
+        let mount = Mount::new(place, &volume, &format!("--speed max --mkfs {format}"))?;
+        drop(synced(&mount, "synced", b"it is there")?);
+        mount.kill()?;
+        let mount = Mount::new(place, &volume, "--speed max")?;
+        let there = std::fs::read(mount.path("synced")).map_err(|error| format!("{format}: {error}"))?;
+        if there != b"it is there" {
+            return Err(format!("{format}: another content: {there:?}"));
+        }
+        std::fs::write(mount.path("closed"), "it is, too").map_err(|error| error.to_string())?;
+        mount.unmount()?;
+        let mount = Mount::new(place, &volume, "--speed max")?;
+        let there = std::fs::read(mount.path("closed")).map_err(|error| format!("{format}: {error}"))?;
+        if there != b"it is, too" {
+            return Err(format!("{format}: another content: {there:?}"));
+        }
+        mount.unmount()?;
+        program(place, &[&built("weir"), "volume", "check", &volume])?;
+        image_is_kept(place, format)?;
+    }
+    Ok("killed and unmounted, both formats".into())
+}
+
+/// An image is as it was until a mount has ended in order, and as it was after one that changes nothing.
+fn image_is_kept(place: &Place, format: &str) -> Result<(), String> {
+    let image = image(place, format)?;
+    let content = || std::fs::read(&image).map_err(|error| format!("{image}: {error}"));
+    let before = content()?;
+    let mount = Mount::new(place, &image, "--speed max")?;
+    drop(synced(&mount, "synced", b"on the device")?);
+    mount.kill()?;
+    if content()? != before {
+        return Err(format!("{format}: a mount that was killed has changed its image"));
+    }
+    let mount = Mount::new(place, &image, "--speed max --read-only")?;
+    let refused = std::fs::write(mount.path("refused"), "").err().and_then(|error| error.raw_os_error());
+    mount.unmount()?;
+    if (refused, content()? == before) != (Some(30), true) {
+        return Err(format!(
+            "{format}, read-only: a write says {refused:?}, expected EROFS, and the same image"
+        ));
+    }
+    let mount = Mount::new(place, &image, "--speed max")?;
+    std::fs::write(mount.path("written"), "kept").map_err(|error| error.to_string())?;
+    mount.unmount()?;
+    if content()? == before {
+        return Err(format!("{format}: what was written is not in the image"));
+    }
+    is_good(place, format, &image)
+}
+
+/// A device whose buffer is soon full, so that cuts come between what is kept and what is lost.
+const BARRIERS: &str = "--speed real --commit dual --device barrier-850 --set buffer.capacity=1MiB";
+
+fn barriers(place: &Place) -> Finding {
+    const CUTS: u64 = 4;
+    let source = |name: &str| root().join(name).display().to_string();
+    let (example, include) = (place.path("barrier"), format!("-I{}", source("include")));
+    program(
+        place,
+        &["cc", "-Wall", "-Wextra", "-Werror", "-o", &example, &source("examples/barrier.c"), &include],
+    )?;
+    let mut records = 0;
+    for format in FORMATS {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, BARRIERS)?;
+        for cut in 0..CUTS {
+            let (log, page) = (mount.path(&format!("log-{cut}")), mount.path(&format!("page-{cut}")));
+            let records_log = synced(&mount, &format!("log-{cut}"), &[0; 256 << 10])?;
+            drop(synced(&mount, &format!("page-{cut}"), &[0; 4096])?);
+            let mut rounds = Program::start(place, &[&example, &log, &page, "1000000000"])?;
+            // Some rounds are through when the power goes.
+            let (mut record, last) = ([0; 8], 8 * (600 + 300 * cut));
+            wait_until("rounds of the example", || {
+                let read = records_log.read_exact_at(&mut record, last);
+                read.map(|()| record != [0; 8]).map_err(|error| format!("{log}: {error}"))
+            })?;
+            mount.cut(place.seed() + cut)?;
+            let status = rounds.wait(END)?;
+            if status.success() || !rounds.output().contains("Input/output error") {
+                return Err(format!("{format}: the example saw no cut: {}", rounds.output().trim()));
+            }
+            let said = program(place, &[&example, "--check", &log, &page])?;
+            records += said.split(' ').find_map(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        }
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+    }
+    if records == 0 {
+        return Err("no cut left a record: nothing was shown".into());
+    }
+    Ok(format!("{} cuts, {records} records survived", CUTS * 2))
+}
+
+/// Power cuts under each database.
+const DATABASE_CUTS: u64 = 2;
+
+fn databases(place: &Place) -> Finding {
+    let setting = |name: &str, value: &str| format!("{name}={value}");
+    let mut runs = 0;
+    for format in FORMATS {
+        for (script, journal) in [
+            ("sqlite3", "wal"),
+            ("sqlite3", "delete"),
+            ("sqlite3", "persist"),
+            ("mariadb", ""),
+            ("rocksdb", ""),
+        ] {
+            let script =
+                root().join("examples/databases").join(script).with_extension("sh").display().to_string();
+            let settings = [
+                setting("WEIR", &built("weir")),
+                setting("FORMAT", format),
+                setting("JOURNAL", journal),
+                setting("CUTS", &DATABASE_CUTS.to_string()),
+                setting("SEED", &(place.seed() % 1_000_000 + runs).to_string()),
+                setting("TMPDIR", &place.dir().display().to_string()),
+            ];
+            let line: Vec<&str> = ["env"]
+                .into_iter()
+                .chain(settings.iter().map(String::as_str))
+                .chain(["bash", &script])
+                .collect();
+            program(place, &line)?;
+            runs += 1;
+        }
+    }
+    Ok(format!("{} cuts", runs * DATABASE_CUTS))
+}
+
+/// A suite from crates.io, installed if it is not.
+fn suite(name: &str, version: &str) -> Finding {
+    let dir = target_dir().join("xtask").join("suites");
+    let suite = dir.join("bin").join(name);
+    if !suite.is_file() {
+        let mut install = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        install.args(["install", "--quiet", "--locked", "--root"]).arg(&dir);
+        install.arg("--target-dir").arg(dir.join("build")).arg(format!("{name}@{version}"));
+        // What was set for this workspace is not for others.
+        install.current_dir(std::env::temp_dir()).env_remove("CARGO_TARGET_DIR");
+        let status = install.status().map_err(|error| format!("cargo install {name}: {error}"))?;
+        if !status.success() {
+            return Err(format!("cargo install {name}@{version} ended with {status}"));
+        }
+    }
+    Ok(suite.display().to_string())
+}
+
+/// As docs/posix.md says: two users that every Debian has, and times of which the kernel's ticks are the grain.
+const PJDFSTEST: &str = "[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+allow_remount = false
+[dummy_auth]
+entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
+";
+
+/// Directory with a `mount` that calls no helper: where libfuse is installed, its `mount.fuse` takes a remount of `fuse.weir` for
+/// a call of a program `weir`.
+fn without_helpers(place: &Place) -> Result<String, String> {
+    let dir = place.make_dir("no-helpers")?;
+    let mount = place.write("no-helpers/mount", b"#!/bin/sh\nexec /bin/mount -i \"$@\"\n")?;
+    program(place, &["chmod", "755", &mount])?;
+    Ok(dir)
+}
+
+fn pjdfstest(place: &Place) -> Finding {
+    let suite = suite("pjdfstest", "0.2.2")?;
+    let config = place.write("pjdfstest.toml", PJDFSTEST.as_bytes())?;
+    // Among the others these fail on any file system: an earlier one leaves a file open, and Linux does not make that read-only.
+    let remounts = PJDFSTEST.replace("allow_remount = false", "allow_remount = true");
+    let remounts = place.write("remounts.toml", remounts.as_bytes())?;
+    let no_helpers = without_helpers(place)?;
+    let first_on_path = r#"PATH="$0:$PATH" exec "$@""#;
+    let other = place.make_dir("other")?;
+    // Some rules are about what is on another file system.
+    program(place, &["mount", "-t", "tmpfs", "other", &other])?;
+    let mut said = String::new();
+    for format in FORMATS {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, "--speed max --allow-other")?;
+        let output = program(place, &[&suite, "-c", &config, "-p", &mount.dir, "-s", &other])?;
+        let line =
+            ["sh", "-c", first_on_path, &no_helpers, &suite, "-c", &remounts, "-p", &mount.dir, "erofs"];
+        let read_only = program(place, &line)?;
+        let summary =
+            output.lines().find(|line| line.starts_with("Summary: ")).unwrap_or("no summary").to_owned();
+        let is_right = summary.starts_with("Summary: 0 failed, 14 skipped, 384 passed");
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+        if !read_only.contains("Summary: 0 failed, 0 skipped, 13 passed") {
+            return Err(format!("{format}: not all rules of read-only file systems: {}", read_only.trim()));
+        }
+        if !is_right {
+            return Err(format!("{format}: {summary}, expected 0 failed, 14 skipped, 384 passed"));
+        }
+        said = summary;
+    }
+    program(place, &["umount", &other])?;
+    Ok(format!("both formats: {}, and 13 by themselves", said.trim_start_matches("Summary: ")))
+}

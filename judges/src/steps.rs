@@ -1,0 +1,92 @@
+//! Steps with names, times and a summary.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How a step ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// With what there is to say about it.
+    Passed(String),
+    Failed(String),
+    /// Not run, and why. Counts neither way.
+    Skipped(String),
+}
+
+/// The steps so far.
+#[derive(Debug, Default)]
+pub struct Steps {
+    done: Vec<(String, Verdict, Duration)>,
+}
+
+impl Steps {
+    /// Runs a step; a failure does not stop those that follow.
+    pub fn step(&mut self, name: &str, run: impl FnOnce() -> Verdict) -> bool {
+        println!("── {name}");
+        let start = Instant::now();
+        let verdict = run();
+        let time = start.elapsed();
+        match &verdict {
+            Verdict::Passed(note) => println!("   passed in {:.1} s{}", time.as_secs_f64(), dashed(note)),
+            Verdict::Failed(why) => println!("   FAILED in {:.1} s{}", time.as_secs_f64(), dashed(why)),
+            Verdict::Skipped(why) => println!("   not run: {why}"),
+        }
+        let passed = !matches!(verdict, Verdict::Failed(_));
+        self.done.push((name.into(), verdict, time));
+        passed
+    }
+
+    /// Prints the summary; says whether nothing failed.
+    pub fn summary(&self) -> bool {
+        println!("\n── summary");
+        for (name, verdict, time) in &self.done {
+            let (word, note) = match verdict {
+                Verdict::Passed(note) => ("passed", note),
+                Verdict::Failed(why) => ("FAILED", why),
+                Verdict::Skipped(why) => ("not run", why),
+            };
+            let note = note.lines().next().unwrap_or_default();
+            println!("{word:>8} {:>7.1} s  {name}{}", time.as_secs_f64(), dashed(note));
+        }
+        let count = |wanted: fn(&Verdict) -> bool| self.done.iter().filter(|(_, v, _)| wanted(v)).count();
+        let passed = count(|v| matches!(v, Verdict::Passed(_)));
+        let failed = count(|v| matches!(v, Verdict::Failed(_)));
+        let total: Duration = self.done.iter().map(|(_, _, time)| *time).sum();
+        println!("{:>8} {:>7.1} s  in all", "", total.as_secs_f64());
+        println!("{passed} passed, {failed} failed");
+        failed == 0
+    }
+}
+
+fn dashed(note: &str) -> String {
+    if note.is_empty() { String::new() } else { format!(": {note}") }
+}
+
+/// Runs a program with its output shown.
+pub fn show(command: &mut Command) -> Verdict {
+    match command.status() {
+        Ok(status) if status.success() => Verdict::Passed(String::new()),
+        Ok(status) => Verdict::Failed(format!("{} ended with {status}", line(command))),
+        Err(error) => Verdict::Failed(format!("{}: {error}", line(command))),
+    }
+}
+
+/// Runs a program and takes its standard output; shows everything if it fails.
+pub fn take(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{}: {error}", line(command)))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    print!("{text}");
+    print!("{}", String::from_utf8_lossy(&output.stderr));
+    Err(format!("{} ended with {}", line(command), output.status))
+}
+
+/// The command as one would type it.
+pub fn line(command: &Command) -> String {
+    let program = command.get_program().to_string_lossy();
+    let program = program.rsplit('/').next().unwrap_or_default().to_string();
+    let args = command.get_args().map(|arg| arg.to_string_lossy().into_owned());
+    std::iter::once(program).chain(args).collect::<Vec<_>>().join(" ")
+}
