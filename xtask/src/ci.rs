@@ -5,7 +5,7 @@
 //!
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
-use crate::file_pairs;
+use crate::{file_pairs, freshness};
 use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
 use flashweir_judges::host::{on_path, out_dir, root, seed};
 use flashweir_judges::steps::{Steps, Verdict, show, take};
@@ -72,6 +72,7 @@ pub(crate) fn run() -> Result<bool, String> {
     });
     checks(&mut steps, seed);
     steps.step("licences and sources of dependencies", || deny(seed));
+    steps.step("evidence beside the code", freshness::step);
     let built = steps.step(BUILD, || show(&mut weir_builds(seed)));
     if built {
         with_weir(&mut steps, seed, &out)?;

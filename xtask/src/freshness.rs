@@ -4,8 +4,8 @@
 //!
 //! Invariant: a file of evidence that is not in the table fails the step, so that none is forgotten.
 
-use crate::host::{output, root};
-use crate::steps::Verdict;
+use flashweir_judges::host::{output, root};
+use flashweir_judges::steps::Verdict;
 use serde_json::Value;
 
 /// The device and what judges it.

@@ -18,6 +18,7 @@ mod citations;
 mod dist;
 mod evidence;
 mod file_pairs;
+mod freshness;
 mod mutants;
 
 use flashweir_judges::{ext4, f2fs, fio_formats, mount, serve};
