@@ -107,6 +107,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/fs/src/vfs/writeback.rs",
         ],
         tests: &[
+            tests("flashweir-fs", "lib", "port"),
             tests("flashweir-fs", "lib", "vfs"),
             tests("flashweir-fs", "vfs", "writeback"),
             tests("flashweir-fs", "vfs", ""),
