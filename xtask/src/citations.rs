@@ -17,8 +17,9 @@ use std::path::{Component, Path, PathBuf};
 const SIGN: char = '\u{a7}';
 
 /// Where citations are looked for, from the root.
-const PLACES: [&str; 13] = [
+const PLACES: [&str; 14] = [
     "crates",
+    "judges",
     "xtask",
     "benches",
     "docs",

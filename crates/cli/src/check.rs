@@ -6,15 +6,18 @@
 //! Invariants: what is reported depends on the recording, the seed and the answers of that command, not on the number of threads;
 //! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
 
-use crate::args::{ResultArgs, Shape, whole};
-use crate::crash_files::{Blocks, write_image};
 use crate::error::{Failure, Outcome, say};
-use crate::files::time;
-use crate::filesystem::{caller, volume_size};
+use crate::filesystem::caller;
+use crate::images::{Blocks, write_image};
 use crate::json;
+use crate::options::{ResultArgs, Shape};
+use crate::output::thousands;
 use crate::output::{check, print_or_write};
 use crate::progress::Bar;
-use crate::run::{thousands, threads};
+use crate::run::threads;
+use crate::values::time;
+use crate::values::volume_size;
+use crate::values::whole;
 use clap::Args;
 use flashweir_core::{Bytes, Duration};
 use flashweir_crash::files::Format;

@@ -1,13 +1,19 @@
 //! `weir crash`: the crash laboratory on the command line.
 
-use crate::args::{CrashArgs, CrashCommand, Shape};
+use crate::crash_files::CrashFilesArgs;
+use crate::crash_sqlite::CrashSqliteArgs;
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
 use crate::json;
+use crate::options::ResultArgs;
+use crate::options::Shape;
+use crate::output::thousands;
 use crate::output::{check, print, print_or_write, stopped};
 use crate::progress::Bar;
-use crate::run::{thousands, threads};
+use crate::run::threads;
+use crate::values::whole;
 use crate::{crash_files, crash_sqlite};
+use clap::{Args, Subcommand};
 use flashweir_crash::devices::{names, tiny};
 use flashweir_crash::token::bug_named;
 use flashweir_crash::{
@@ -23,6 +29,58 @@ use std::time::Instant;
 /// Distinct states at most until a planted bug must have been found. Over twelve seeds the one that hid best took 34,000 in the mean, so
 /// one that takes this many is not looked for in the right place.
 const MUTANT_STATES: u64 = 1_000_000;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir crash --states 100000              every tiny device, cut at every event
+  weir crash --device tiny-d1 --seed 7
+  weir crash --mutants                    would it find a bug? plants every known one in turn
+  weir crash --planted early-flush        one of them, drawn
+  weir crash --replay TOKEN               the line that a violation prints
+  weir crash files                        a file system instead of a device: see weir crash files --help
+
+Tiny devices run random histories; their power is cut at every event, also inside of recoveries, and what is left is \
+recovered and held against the contract. A violation is made small and drawn, and ends the command with exit code 1.")]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct CrashArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<CrashCommand>,
+    /// A tiny device, as in tiny-d1; may be given often [default: all]
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) device: Vec<String>,
+    /// Worlds of each device, each with three random histories and at most some 2,000 states; for 200 of them there is a deep one
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
+    pub(crate) worlds: Option<u64>,
+    /// Stop after so many distinct states [default without --worlds: 100000]; with --mutants and --planted at most so many for each bug
+    /// [default: 1000000]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) states: Option<u64>,
+    /// Seed of the first world of each device
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    pub(crate) seed: u64,
+    /// Plant each known bug in turn and count those that are found
+    #[arg(long, conflicts_with = "planted")]
+    pub(crate) mutants: bool,
+    /// Plant this bug
+    #[arg(long, value_name = "BUG")]
+    pub(crate) planted: Option<String>,
+    /// Stop after so many violations
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
+    pub(crate) violations: usize,
+    /// Do again what this token says, and draw it
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device"])]
+    pub(crate) replay: Option<String>,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CrashCommand {
+    /// Cut the power of a file system: sequences of operations on files, every state that the device may leave
+    Files(CrashFilesArgs),
+    /// Cut the power below SQLite: what it said was committed is there, and its database is good
+    Sqlite(CrashSqliteArgs),
+}
 
 /// `weir crash`.
 pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {

@@ -1,14 +1,18 @@
 //! `weir crash files`: the crash laboratory of file systems on the command line.
 
-use crate::args::{CrashFilesArgs, Shape};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
+use crate::images::{Blocks, Images};
 use crate::json;
 use crate::kernel::Kernel;
+use crate::options::ResultArgs;
+use crate::options::Shape;
+use crate::output::thousands;
 use crate::output::{check, print, print_or_write};
 use crate::progress::Bar;
-use crate::run::{thousands, threads};
-use flashweir_core::{Lpn, Payload};
+use crate::run::threads;
+use crate::values::whole;
+use clap::Args;
 use flashweir_crash::files::explorer::Outside;
 use flashweir_crash::files::token::{bug_named, mode_named};
 use flashweir_crash::files::tree::Tree;
@@ -16,13 +20,11 @@ use flashweir_crash::files::{
     Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, Format, On, Sequences, Token, explore, hunt,
     replay,
 };
-use flashweir_fs::port::{Block, BlockPort, Image, Write as BlockWrite, block_on};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Distinct images of drawn sequences if nothing else is asked for.
@@ -30,6 +32,73 @@ const STATES: u64 = 100_000;
 
 /// Images of one sequence in the search for a planted bug if nothing else is asked for: more sequences find more.
 const HUNT_STATES_EACH: usize = 40;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir crash files                                     every sequence of one operation, after ACE
+  weir crash files --sequences seq-2 --states 100000   drawn ones of two operations
+  weir crash files --sequences random --count 500      longer ones
+  weir crash files --on device --sequences random --count 100   on the simulated device, cut in its operations
+  weir crash files --flush noflush                     what happens if nothing is ever flushed: must fail
+  weir crash files --format ext4                       the same on ext4
+  weir crash files --sequences reuse --on late --count 200   blocks change owners, requests are under way
+  weir crash files --sequences tasks --on late --count 200   two tasks at once
+  weir crash files --fsck-every 100                    fsck.f2fs (or e2fsck) looks at some of the recovered images
+  weir crash files --mutants                           would it find a bug? plants every known one in turn
+  weir crash files --replay TOKEN                      the line that a violation prints
+
+Each sequence is done on a small volume that has been in use. The power is cut at every write and flush; every state \
+that the contract of the device allows there (all of them while few blocks are undecided, then a choice) is recovered by a \
+mount, checked, read, and held against what fsync, fdatasync, sync and rename promise: docs/file-crash.md. A violation is \
+made small, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
+operations of its flash, and the device recovers first.")]
+pub(crate) struct CrashFilesArgs {
+    /// Which file system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
+    #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "f2fs")]
+    pub(crate) format: String,
+    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, those in which blocks change owners, those with files without names and access lists, those over files in many parts, or those of two tasks at once
+    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees", "tasks"], default_value = "seq-1")]
+    pub(crate) sequences: String,
+    /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) count: Option<u64>,
+    /// Stop after so many distinct images [default: seq-1 has an end; 100000 for others without --count]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) states: Option<u64>,
+    /// Images that are recovered for one sequence, at most
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
+    pub(crate) states_each: Option<u64>,
+    /// Seed of the volumes and of what is drawn
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
+    pub(crate) seed: u64,
+    /// What the file system is on: any device that keeps the contract, one whose answers come late, or the simulated one, cut in its operations
+    #[arg(long, value_name = "VOLUME", value_parser = ["model", "late", "device"], default_value = "model")]
+    pub(crate) on: String,
+    /// What the host makes of flushes: FLUSH for each, range flushes, or nothing at all
+    #[arg(long, value_name = "MODE", value_parser = ["flush", "rflush", "noflush"], default_value = "rflush")]
+    pub(crate) flush: String,
+    /// Stop after so many violations
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
+    pub(crate) violations: usize,
+    /// Plant each known bug of the file system in turn and count those that are found
+    #[arg(long, conflicts_with_all = ["planted", "sequences", "states", "fsck_every", "kernel_every"])]
+    pub(crate) mutants: bool,
+    /// Plant this bug
+    #[arg(long, value_name = "BUG")]
+    pub(crate) planted: Option<String>,
+    /// Do again what this token says
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["sequences", "count", "states", "fsck_every", "kernel_every", "mutants", "planted"])]
+    pub(crate) replay: Option<String>,
+    /// One recovered image in so many is also checked by fsck.f2fs or `e2fsck -fn`, which has to be installed
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) fsck_every: Option<u64>,
+    /// ext4: one image in so many is also mounted by the Linux of this machine before our recovery; it replays the journal and has
+    /// to show what we do. As root
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    pub(crate) kernel_every: Option<u64>,
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
+}
 
 /// `weir crash files`.
 pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
@@ -230,45 +299,9 @@ fn shown(report: &FileCrashReport) -> String {
     text
 }
 
-pub(crate) type Blocks = BTreeMap<Lpn, Payload>;
-
 /// The program outside that checks a format.
 fn judge_of(format: Format) -> &'static str {
     if format.is_ext4() { "e2fsck" } else { "fsck.f2fs" }
-}
-
-/// Images for other programs, each in a file of its own that is there only for one question.
-pub(crate) struct Images {
-    dir: PathBuf,
-    next: AtomicU64,
-}
-
-impl Images {
-    /// In a directory of its own, which goes with this.
-    pub(crate) fn new(purpose: &str) -> Outcome<Self> {
-        let dir = std::env::temp_dir().join(format!("weir-{purpose}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|error| Failure::Run(format!("{}: {error}", dir.display())))?;
-        Ok(Self { dir, next: AtomicU64::new(0) })
-    }
-
-    /// Asks about a disk with these blocks.
-    pub(crate) fn ask<T>(
-        &self,
-        contents: &Blocks,
-        blocks: u64,
-        question: impl FnOnce(&Path) -> Result<T, String>,
-    ) -> Result<T, String> {
-        let path = self.dir.join(format!("{}.img", self.next.fetch_add(1, Ordering::Relaxed)));
-        let answer = write_image(&path, contents, blocks).and_then(|()| question(&path));
-        let _ = std::fs::remove_file(&path);
-        answer
-    }
-}
-
-impl Drop for Images {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
 }
 
 /// What the format's own checker says.
@@ -309,14 +342,4 @@ impl Fsck {
             None => Err(format!("{program} checked nothing: {}", said.trim())),
         }
     }
-}
-
-/// A file with the blocks of a disk.
-pub(crate) fn write_image(path: &Path, contents: &Blocks, blocks: u64) -> Result<(), String> {
-    let image = Image::create(path, blocks).map_err(|error| error.to_string())?;
-    for (lpn, payload) in contents {
-        let write = BlockWrite::new(Block(lpn.0), vec![payload.clone()]);
-        block_on(image.write(write).completed()).map_err(|error| error.to_string())?;
-    }
-    Ok(())
 }

@@ -1,13 +1,15 @@
 //! `weir crash sqlite`: power cuts below SQLite on the command line.
 
-use crate::args::{ResultArgs, Shape, whole};
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
 use crate::json;
+use crate::options::{ResultArgs, Shape};
+use crate::output::thousands;
 use crate::output::{check, print_or_write};
 use crate::progress::Bar;
-use crate::run::{thousands, threads};
+use crate::run::threads;
 use crate::sqlite::{JournalArg, OrderArg, SyncArg};
+use crate::values::whole;
 use clap::Args;
 use flashweir_crash::files::Format;
 use flashweir_crash::files::token::mode_named;

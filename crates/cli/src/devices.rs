@@ -1,8 +1,8 @@
 //! Devices by name or by file, with keys set on the command line; `weir device`.
 
-use crate::args::DeviceCommand;
 use crate::error::{Failure, Outcome, unreadable};
 use crate::json;
+use crate::options::DeviceCommand;
 use crate::output::print;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::{BufferMode, DeviceConfig};

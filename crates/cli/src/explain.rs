@@ -6,13 +6,16 @@
 //! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are
 //! small everywhere are put together, not left out.
 
-use crate::args::{PatternArg, PreconditionArg, ResultArgs, real, whole};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
+use crate::options::{PatternArg, PreconditionArg, ResultArgs};
+use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped};
 use crate::progress::Watch;
-use crate::run::{load, stem, thousands, threads};
+use crate::run::{load, stem, threads};
+use crate::values::fraction;
+use crate::values::{real, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant};
@@ -104,15 +107,6 @@ impl KindArg {
             Self::Flush => Kind::Flush,
         }
     }
-}
-
-/// A fraction in percent.
-fn fraction(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-    number
-        .filter(|number| *number > 0.0 && *number <= 100.0)
-        .map(|number| number / 100.0)
-        .ok_or_else(|| "expected more than 0% and at most 100%, as in 0.1%".to_owned())
 }
 
 /// `weir explain`.

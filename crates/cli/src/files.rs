@@ -1,14 +1,17 @@
 //! `weir files`: workloads on the files of a file system on a device, several at once.
 
-use crate::args::{ResultArgs, Shape, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
+use crate::options::{ResultArgs, Shape};
+use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
-use crate::run::{stem, thousands};
+use crate::run::stem;
+use crate::values::whole;
+use crate::values::{cache, time};
 use clap::{Args, ValueEnum};
-use flashweir_core::{Bytes, Duration};
+use flashweir_core::Duration;
 use flashweir_db::DataIo;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
@@ -233,17 +236,6 @@ impl FlushArg {
             Self::Noflush => FlushMode::NoFlush,
         }
     }
-}
-
-pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned())
-}
-
-pub(crate) fn cache(text: &str) -> Result<CacheConfig, String> {
-    let expected = || "expected a size from 128KiB to 8TiB, such as 1GiB".to_owned();
-    let size: Bytes = text.parse().map_err(|_| expected())?;
-    let cache = CacheConfig::of_bytes(size.0);
-    if (128 << 10..=8 << 40).contains(&size.0) { Ok(cache) } else { Err(expected()) }
 }
 
 /// `weir files`.

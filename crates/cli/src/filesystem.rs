@@ -1,10 +1,12 @@
 //! `weir mkfs` and `weir fsck`: file systems in image files.
 
-use crate::args::{ShapeArgs, whole};
 use crate::devices::size;
 use crate::error::{Failure, Outcome};
 use crate::json;
+use crate::options::ShapeArgs;
 use crate::output::{print, temporary};
+use crate::values::whole;
+use crate::values::{percent, uuid, volume_size};
 use clap::{Args, Subcommand};
 use flashweir_core::Bytes;
 use flashweir_fs::format::{Error, Format, Problem, Time};
@@ -131,32 +133,6 @@ pub(crate) struct FsckArgs {
     image: PathBuf,
     #[command(flatten)]
     shape: ShapeArgs,
-}
-
-pub(crate) fn volume_size(text: &str) -> Result<Bytes, String> {
-    let size =
-        text.parse().ok().filter(|size: &Bytes| size.0 > 0 && size.0.is_multiple_of(BLOCK_BYTES as u64));
-    size.ok_or_else(|| "expected a multiple of 4096 bytes, such as 1GiB".to_owned())
-}
-
-/// Hundredths of a per cent.
-fn percent(text: &str) -> Result<u32, String> {
-    let part = text.parse().ok().map(|percent: f64| (percent * 100.0).round());
-    let part = part.filter(|part| (1.0..=9500.0).contains(part));
-    part.map(|part| part as u32).ok_or_else(|| "expected 0.01 to 95".to_owned())
-}
-
-fn uuid(text: &str) -> Result<[u8; 16], String> {
-    let digits: Option<Vec<u8>> = text
-        .chars()
-        .filter(|digit| *digit != '-')
-        .map(|digit| digit.to_digit(16).map(|digit| digit as u8))
-        .collect();
-    let bytes = digits.filter(|digits| digits.len() == 32).map(|digits| {
-        let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-        bytes.try_into().expect("16 pairs")
-    });
-    bytes.ok_or_else(|| "expected 32 hexadecimal digits, with or without dashes".to_owned())
 }
 
 /// An identity that no other volume has (version 4 of RFC 9562).

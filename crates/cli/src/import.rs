@@ -1,7 +1,7 @@
 //! `weir import`: configurations of other simulators as device files and fio jobs.
 
-use crate::args::ImportCommand;
 use crate::error::{Failure, Outcome, say, unreadable};
+use crate::options::ImportCommand;
 use crate::output::{Files, print};
 use flashweir_device::config::DeviceConfig;
 use flashweir_lab::mqsim::{

@@ -6,8 +6,8 @@
 //! Invariant: a volume without the mark that its journal has to be replayed does not count, and the mark is gone after the mount:
 //! e2fsck says nothing about a journal that nobody replayed.
 
-use crate::crash_files::{Blocks, Images};
 use crate::error::{Failure, Outcome};
+use crate::images::{Blocks, Images};
 use flashweir_crash::files::Format;
 use flashweir_crash::files::tree::{Body, Node, Tree};
 use std::fs::{self, Metadata};

@@ -17,12 +17,14 @@ mod error;
 mod explain;
 mod files;
 mod filesystem;
+mod images;
 mod import;
 mod json;
 mod kernel;
 mod manual;
 mod memory;
 mod mount;
+mod options;
 mod output;
 mod perfetto;
 mod pool;
@@ -35,10 +37,12 @@ mod sqlite;
 mod top;
 mod trace;
 mod usage;
+mod values;
 mod volume;
 mod waf;
 
 use args::{Cli, Command};
+use clap::CommandFactory as _;
 use error::{Failure, Outcome, say};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -80,8 +84,8 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Save(args) => mount::save(args),
         Command::Top(args) => top::command(args, cancel),
         Command::Rerun(args) => serve::rerun(args),
-        Command::Completions(args) => manual::completions(args),
-        Command::Man(args) => manual::man(args),
+        Command::Completions(args) => manual::completions(args, Cli::command()),
+        Command::Man(args) => manual::man(args, Cli::command()),
         Command::Crash(args) => in_crash_laboratory(|| crash::command(args, cancel)),
     }
 }

@@ -1,9 +1,8 @@
 //! `weir completions` and `weir man`: what shells and `man` know of the command line, from its own definition.
 
-use crate::args::Cli;
 use crate::error::{Failure, Outcome};
 use crate::output::print;
-use clap::{Args, CommandFactory as _};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use std::path::PathBuf;
 
@@ -29,21 +28,21 @@ pub(crate) struct ManArgs {
 }
 
 /// `weir completions`.
-pub(crate) fn completions(args: &CompletionsArgs) -> Outcome {
+pub(crate) fn completions(args: &CompletionsArgs, mut cli: Command) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "weir", &mut script);
+    clap_complete::generate(args.shell, &mut cli, "weir", &mut script);
     print(&String::from_utf8_lossy(&script))
 }
 
 /// `weir man`.
-pub(crate) fn man(args: &ManArgs) -> Outcome {
+pub(crate) fn man(args: &ManArgs, cli: Command) -> Outcome {
     let Some(dir) = &args.out_dir else {
         let mut page = Vec::new();
-        clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(Failure::run)?;
+        clap_mangen::Man::new(cli).render(&mut page).map_err(Failure::run)?;
         return print(&String::from_utf8_lossy(&page));
     };
     let failed =
         |error: std::io::Error| Failure::Run(format!("{} cannot be written: {error}", dir.display()));
     std::fs::create_dir_all(dir).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), dir).map_err(failed)
+    clap_mangen::generate_to(cli, dir).map_err(failed)
 }

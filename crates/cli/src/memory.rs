@@ -1,16 +1,7 @@
-//! Memory of contents: its bound, and giving back to the system what was freed.
+//! Memory of contents: giving back to the system what was freed.
 //!
 //! Invariant: one call of C, and no other unsafe code in this crate.
 #![allow(unsafe_code)]
-
-use flashweir_core::Bytes;
-
-/// The argument of `--memory`.
-pub(crate) fn bound(text: &str) -> Result<Bytes, String> {
-    const LEAST: u64 = 1 << 20;
-    let size = text.parse().ok().filter(|size: &Bytes| size.0 >= LEAST);
-    size.ok_or_else(|| "expected a size from 1MiB on, such as 1GiB".to_owned())
-}
 
 /// Gives memory back to the system that was freed. Contents are freed in pieces of 4 KiB, between which glibc keeps what it got from
 /// the system unless it is asked.

@@ -1,10 +1,11 @@
 //! `weir mount`: a file system on a simulated device as a directory.
 
-use crate::args::whole;
 use crate::devices::{resolve, size};
 use crate::error::{Failure, Outcome, say};
-use crate::files::{FlushArg, FormatArg, FormatOptions, cache};
+use crate::files::{FlushArg, FormatArg, FormatOptions};
 use crate::output::print;
+use crate::values::cache;
+use crate::values::whole;
 use clap::{Args, ValueEnum};
 use flashweir_core::Bytes;
 use flashweir_fs::ext4::Ext4Options;
@@ -78,7 +79,7 @@ pub(crate) struct MountArgs {
     write_through: bool,
     /// Memory for what is on an image's device; the rest is in a file without a name beside the image, which goes with the
     /// command [default: all of it in memory]
-    #[arg(long, value_name = "SIZE", value_parser = crate::memory::bound)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::values::bound)]
     memory: Option<Bytes>,
     /// ext4 tells the device which blocks are free, so that they take no memory; F2FS does so in any case
     /// [default: on; off with --commit dual, whose device would wait]
@@ -123,7 +124,7 @@ pub(crate) struct MountArgs {
 /// `weir mount`.
 pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
     let medium = medium(args)?;
-    let control = args.control.clone().unwrap_or_else(|| crate::serve::control_of(&plain(&args.directory)));
+    let control = args.control.clone().unwrap_or_else(|| crate::top::control_of(&plain(&args.directory)));
     let (options, flush, order_only) = (args.options.clone(), args.flush, args.order_only);
     let discard = args.discard;
     let config = MountConfig {

@@ -22,6 +22,19 @@ pub(crate) fn width() -> Option<usize> {
     std::io::stdout().is_terminal().then_some(TERMINAL_WIDTH)
 }
 
+/// A number with commas.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// The user has stopped what is not through: prints what there is of it, on standard output, since files appear whole.
 pub(crate) fn stopped(
     through: usize,

@@ -6,10 +6,10 @@
 //! Invariants: the file appears whole or not at all; parts are removed whatever happens; nothing of the size of the
 //! file is held in memory.
 
-use crate::args::TraceArgs;
 use crate::error::{Failure, Outcome, say};
+use crate::options::TraceArgs;
+use crate::output::thousands;
 use crate::output::{check, temporary};
-use crate::run::thousands;
 use flashweir_core::Instant;
 use flashweir_lab::experiment::{Experiment, Wanted};
 use flashweir_sim::timeline::{EVENTS_MAX, Findings, HEAD, Limits, Perfetto, TAIL, Written};

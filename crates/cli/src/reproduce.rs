@@ -1,9 +1,9 @@
 //! `weir reproduce`: what papers claim, beside what comes out here.
 
-use crate::args::{ReproduceArgs, Shape};
 use crate::devices::table;
 use crate::error::{Failure, Failures, Outcome};
 use crate::json;
+use crate::options::{ReproduceArgs, Shape};
 use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
@@ -116,7 +116,7 @@ fn measure(study: &Study, scale: Scale, seeds: u32, pool: Pool<'_>) -> Option<Ve
 
 fn number(value: f64) -> String {
     match value.abs() {
-        size if size >= 1_000.0 => crate::run::thousands(value.round() as u64),
+        size if size >= 1_000.0 => crate::output::thousands(value.round() as u64),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 1.0 => format!("{value:.2}"),
         _ => format!("{value:.3}"),

@@ -1,9 +1,10 @@
 //! `weir run`, `weir fio` and `weir replay`: three ways to an experiment, and what is shown of it.
 
-use crate::args::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
 use crate::devices::resolve;
 use crate::error::{Failure, Failures, Outcome, say, unreadable};
 use crate::json::{self, Kind};
+use crate::options::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
+use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped, width, write};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
@@ -247,19 +248,6 @@ fn speed(outcomes: &[experiment::Outcome], cost: Cost) -> String {
         let _ = write!(line, " besides {:.1} s for the state of devices", cost.preparing.as_secs_f64());
     }
     line
-}
-
-/// A number with commas.
-pub(crate) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Requests that a device refused make the run a failure, after its results were shown.

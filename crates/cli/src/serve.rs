@@ -1,12 +1,14 @@
 //! `weir serve`, `weir cut` and `weir rerun`: simulated devices as disks of real programs.
 
-use crate::args::{PreconditionArg, ShapeArgs, TraceArgs};
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say};
 use crate::json::{self, Kind};
+use crate::options::{PreconditionArg, ShapeArgs, TraceArgs};
 use crate::output::{check, print};
 use crate::perfetto::TimelineFile;
 use crate::top;
+use crate::top::control_of;
+use crate::values::span;
 use clap::Args;
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
@@ -84,7 +86,7 @@ pub(crate) struct ServeArgs {
     spin: u32,
     /// Memory for what is on a device in memory; the rest is in a file without a name in $TMPDIR, which goes with the server
     /// [default: all of it in memory]
-    #[arg(long, value_name = "SIZE", value_parser = crate::memory::bound)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::values::bound)]
     memory: Option<Bytes>,
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
     #[arg(long, value_name = "KEY=VALUE")]
@@ -148,10 +150,6 @@ pub(crate) struct CutArgs {
     off: flashweir_core::Duration,
     #[command(flatten)]
     shape: ShapeArgs,
-}
-
-fn span(text: &str) -> Result<flashweir_core::Duration, String> {
-    text.parse().map_err(|_| "expected a time such as 500ms or 2s".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -248,13 +246,6 @@ fn endpoints(args: &ServeArgs) -> Outcome<Vec<Endpoint>> {
         endpoints.push(Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 10_809))));
     }
     Ok(endpoints)
-}
-
-/// The control socket that belongs to a unix socket.
-pub(crate) fn control_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".control");
-    name.into()
 }
 
 fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {

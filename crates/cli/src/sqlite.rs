@@ -1,13 +1,15 @@
 //! `weir sqlite`: SQLite itself on a file system on a device, in virtual time.
 
-use crate::args::{ResultArgs, Shape, whole};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
-use crate::files::{CommitArg, FlushArg, FormatArg, JournalModeArg, cache, time};
+use crate::files::{CommitArg, FlushArg, FormatArg, JournalModeArg};
 use crate::json;
+use crate::options::{ResultArgs, Shape};
+use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
-use crate::run::thousands;
+use crate::values::whole;
+use crate::values::{cache, time};
 use clap::{Args, ValueEnum};
 use flashweir_core::Duration;
 use flashweir_device::config::PersistPolicy;

@@ -4,11 +4,10 @@
 //!
 //! Invariant: the terminal is left as it was found, however the view ends.
 
-use crate::args::ShapeArgs;
 use crate::error::{Failure, Outcome};
 use crate::json;
+use crate::options::ShapeArgs;
 use crate::output::print;
-use crate::serve::control_of;
 use clap::Args;
 use flashweir_serve::control::{self, Ask, DiskStatus, Reply, Status};
 use std::fmt::Write as _;
@@ -24,6 +23,13 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Dies in one row.
 const DIES_IN_ROW: usize = 64;
+
+/// The control socket that belongs to a unix socket.
+pub(crate) fn control_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".control");
+    name.into()
+}
 
 #[derive(Debug, Args)]
 #[command(

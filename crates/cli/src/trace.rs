@@ -1,10 +1,10 @@
 //! `weir trace info`: the summary of a trace.
 
-use crate::args::{ReadArgs, TraceCommand};
 use crate::error::{Failure, Outcome};
 use crate::json::{self, Kind};
+use crate::options::{ReadArgs, TraceCommand};
 use crate::output::print;
-use crate::run::thousands;
+use crate::output::thousands;
 use flashweir_workload::trace::TraceInfo;
 use std::fmt::Write as _;
 use std::path::Path;

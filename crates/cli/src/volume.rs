@@ -1,11 +1,13 @@
 //! `weir volume`: disks that are kept in a directory, made, looked at and checked.
 
-use crate::args::{ShapeArgs, whole};
 use crate::devices::{resolve, size};
 use crate::error::{Failure, Outcome};
 use crate::json::{self, Kind};
+use crate::options::ShapeArgs;
 use crate::output::print;
 use crate::progress::Bar;
+use crate::values::capacity;
+use crate::values::whole;
 use clap::{Args, Subcommand};
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
@@ -88,11 +90,6 @@ pub(crate) struct UpgradeArgs {
     /// No progress; errors are still said
     #[arg(long, short)]
     quiet: bool,
-}
-
-fn capacity(text: &str) -> Result<Bytes, String> {
-    let size = text.parse().ok().filter(|size: &Bytes| size.0 > 0);
-    size.ok_or_else(|| "expected a size such as 100GiB".to_owned())
 }
 
 /// `weir volume`.

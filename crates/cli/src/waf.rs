@@ -1,9 +1,9 @@
 //! `weir waf`: write amplification alone, without time, beside the closed forms.
 
-use crate::args::{Shape, WafArgs};
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Failures, Outcome};
 use crate::json;
+use crate::options::{Shape, WafArgs};
 use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
