@@ -1,6 +1,6 @@
 //! Memory of contents: what does not fit into its bound, and what is given back.
 //!
-//! Place in the data flow: the device keeps contents in memory ([`flashweir_device::media`]). With a bound, what comes when that
+//! Place in the data flow: the device keeps contents in memory ([`flashweir_device::Media`]). With a bound, what comes when that
 //! memory is full goes to a file without a name, at its own place there; what is deallocated, overwritten or erased becomes a hole
 //! again. What is freed in memory stays with the allocator of the process until it is told to give it back.
 //!
