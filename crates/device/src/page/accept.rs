@@ -7,6 +7,7 @@ use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
 use super::job::Job;
 use super::tags::Owners;
+use super::work::Due;
 use crate::config::BufferMode;
 use crate::flash::trace::Traced;
 use crate::flash::{Purpose, Saved};
@@ -58,28 +59,24 @@ impl PageFtl {
         cx.trace().record(|| Traced::Enqueued { command: at });
         cx.front.admission.push_back(at);
         if cx.front.admission.len() == 1 {
-            self.admit(cx);
+            self.work.set(Due::Admit);
         }
-        // After a recovery a plane may be short of blocks before anything was programmed.
-        self.collect_recheck(cx);
     }
 
-    /// Accepts waiting commands as far as there is room.
+    /// Accepts the first of the commands that wait, as far as there is room.
     pub(super) fn admit(&mut self, cx: &mut Cx) {
-        // What is accepted may set things free that call here again.
-        if std::mem::replace(&mut cx.front.admitting, true) {
-            return;
-        }
-        while let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) {
-            let done = self.refuse_failed(cx, at) || self.admit_one(cx, at);
-            if !done {
-                break;
-            }
+        let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return };
+        if self.refuse_failed(cx, at) || self.admit_one(cx, at) {
             cx.front.admission.pop_front();
             cx.trace().record(|| Traced::Admitted { command: at });
+            if !cx.front.admission.is_empty() {
+                self.work.set(Due::Admit);
+            }
         }
-        cx.front.admitting = false;
-        self.commit_saved(cx);
+        if self.log.is_congested() {
+            // What was accepted may let a checkpoint cover more.
+            self.work.set(Due::Log);
+        }
     }
 
     /// Accepts one command as far as there is room; true when it is in.
@@ -171,11 +168,13 @@ impl PageFtl {
             return true;
         }
         self.background |= !complete;
-        if !complete || waits || self.buffer.dirty() > self.high_water_units {
-            self.destage(cx);
+        if self.background || waits || self.buffer.dirty() > self.high_water_units {
+            self.work.set(Due::Destage);
         }
-        self.release_pages(cx);
-        self.demand_wordlines_of(cx, &hastened);
+        if !self.space.to_release.is_empty() {
+            self.work.set(Due::Release);
+        }
+        self.work.complete_wordlines_of(&hastened);
         if complete {
             cx.metrics.host_writes += 1;
             cx.metrics.host_units_written += u64::from(span.len());
@@ -185,8 +184,6 @@ impl PageFtl {
             }
             self.end_of_command(cx, at);
             cx.part_done(at);
-        } else if self.buffer.has_room() {
-            return self.refuse_failed(cx, at) || self.accept_write(cx, at);
         }
         complete
     }
@@ -302,10 +299,8 @@ impl PageFtl {
             // What the horizon waits for goes to the medium; the checkpoint after that makes room.
             self.complete_epochs(cx);
             self.write_all(cx);
-            self.pump_log(cx);
-            if self.log.is_congested() {
-                return false;
-            }
+            self.work.set(Due::Log);
+            return false;
         }
         let stream = cx.stream_of(at);
         if let Some(stream) = stream
@@ -328,10 +323,8 @@ impl PageFtl {
             for unit in ends.into_iter().flatten().filter(|u| span.is_partial(*u)).skip(done as usize) {
                 if !self.buffer.has_room() {
                     self.background = true;
-                    self.destage(cx);
-                    if !self.buffer.has_room() {
-                        return false;
-                    }
+                    self.work.set(Due::Destage);
+                    return false;
                 }
                 let payload = self.unit_content(cx, &Data::Zero, lba.0, blocks, &span, unit);
                 self.note_lost(cx, at, Lpn(unit), &payload);
@@ -364,10 +357,10 @@ impl PageFtl {
             let units = cx.front.commands.get(at).left - 2;
             cx.trace().record(|| Traced::Waits { command: at, units, log: true });
         }
-        self.destage(cx);
-        self.demand_wordlines_of(cx, &hastened);
+        self.work.set(Due::Destage);
+        self.work.complete_wordlines_of(&hastened);
         self.end_of_command(cx, at);
-        self.pump_log(cx);
+        self.work.set(Due::Log);
         cx.part_done(at);
         true
     }

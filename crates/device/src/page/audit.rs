@@ -1,8 +1,14 @@
 //! Conservation, asserted at the end of every run: no request, page or erase is lost or invented.
 
 use super::ftl::{Cx, PageFtl};
+#[cfg(debug_assertions)]
+use super::pending::PendingFlush;
 use crate::flash::{Frontier, Owner};
 use flashweir_core::Ppa;
+#[cfg(debug_assertions)]
+use flashweir_core::{Op, index::Idx};
+#[cfg(debug_assertions)]
+use flashweir_ftl::BlockId;
 use flashweir_ftl::{BlockState, MapWord};
 
 impl PageFtl {
@@ -36,6 +42,53 @@ impl PageFtl {
         let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
         assert!(survivors > 0 || gc_pages == 0 || cx.flash.machine.in_flight() > 0, "survivors are lost");
         self.audit_blocks(cx);
+    }
+
+    /// At the end of a moment: panics if somebody could go on who was not asked to.
+    #[cfg(debug_assertions)]
+    pub(super) fn audit_rest(&self, cx: &Cx) {
+        assert!(self.work.is_empty(), "something is due");
+        let durable = self.log.durable_trims();
+        let ended = |flush: &PendingFlush| flush.units_left == 0 && flush.trims_upto <= durable;
+        assert!(!self.flushes.iter().any(ended), "a flush waits for nothing");
+        assert!(self.space.to_release.is_empty(), "a page waits for nothing");
+        assert!(!self.could_destage(cx), "versions could leave the buffer");
+        assert!(!self.could_log(cx), "the log could be written");
+        assert!(!self.could_admit(cx), "a command could be accepted\n{}", self.describe_waits(cx));
+        assert!(
+            !self.orders.could_settle(),
+            "epochs are complete and not stable\n{}",
+            self.orders.describe()
+        );
+        assert!(!self.could_collect(cx), "a block that failed could be emptied");
+    }
+
+    #[cfg(debug_assertions)]
+    fn could_destage(&self, cx: &Cx) -> bool {
+        let pages_max = 2 * cx.geometry.planes() as usize;
+        let blocked = !cx.front.admission.is_empty() && !self.buffer.has_room();
+        let wanted = self.background && (self.buffer.dirty() > self.low_water_units || blocked);
+        wanted && self.space.queued_pages < pages_max && self.buffer.oldest().is_some()
+    }
+
+    #[cfg(debug_assertions)]
+    fn could_admit(&self, cx: &Cx) -> bool {
+        let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return false };
+        match cx.front.commands.get(at).command.op {
+            Op::Write { .. } => self.buffer.has_room(),
+            // It waits for the log, for its epoch, or for room for what it covers in part.
+            Op::Trim { .. } | Op::WriteZeroes { .. } => {
+                !self.log.is_congested() && cx.stream_of(at).is_none() && self.buffer.has_room()
+            }
+            _ => true,
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    fn could_collect(&self, cx: &Cx) -> bool {
+        let is_closed = |block: &&BlockId| cx.flash.blocks.state(**block) == BlockState::Closed;
+        let idle = |block: &BlockId| self.collections[cx.geometry.plane_of(*block).index()].victim.is_none();
+        self.failing.iter().filter(is_closed).any(idle)
     }
 
     /// Whether the map names this unit for the page that owns it; a unit that cannot be read owns nothing.

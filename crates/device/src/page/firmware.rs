@@ -116,10 +116,17 @@ impl Firmware for PageFtl {
         if faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0 {
             match self.orders.is_used() {
                 // What one plane lost may be what another one keeps.
-                true => (0..cx.geometry.planes()).for_each(|plane| self.check_stuck(cx, PlaneId(plane))),
-                false => self.check_stuck(cx, op.plane),
+                true => (0..cx.geometry.planes()).for_each(|plane| self.work.check_stuck(PlaneId(plane))),
+                false => self.work.check_stuck(op.plane),
             }
         }
+    }
+
+    #[inline]
+    fn go_on(&mut self, cx: &mut Cx) {
+        self.drain(cx);
+        #[cfg(debug_assertions)]
+        self.audit_rest(cx);
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use super::content::LOST;
 use super::frontier::{PageUnit, PageWrite};
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
+use super::work::Due;
 use crate::flash::{Class, Frontier, OpKind, Owner, Placer, Purpose, UNBOUND, UnitImage, wordline_start};
 use crate::front::Active;
 use crate::geometry::PageAddr;
@@ -117,16 +118,16 @@ impl PageFtl {
         } else if cx.has_planted(PlantedBug::LogBeforeData) && op.at.page + 2 == cx.geometry.pages_per_block {
             let opened = self.space.opened(op.at.block);
             self.log.add_summary(op.at.block, opened, &cx.flash.media, &cx.geometry);
-            self.log.want();
+            self.want_log();
         }
         if self.orders.is_pressed() {
             self.complete_epochs(cx);
         }
-        self.collect_check(cx, op.plane);
-        self.collect_recheck(cx);
-        self.destage(cx);
-        self.admit(cx);
-        self.pump_log(cx);
+        self.work.collect(op.plane);
+        self.note_room(cx);
+        if self.log.has_work() {
+            self.work.set(Due::Log);
+        }
     }
 
     pub(super) fn wordline_complete(&mut self, cx: &mut Cx, plane: PlaneId, stream: usize) {
@@ -135,7 +136,9 @@ impl PageFtl {
             self.page_durable(cx, page);
         }
         self.open_wordlines[plane.0 as usize][stream] = pages;
-        self.check_flushes(cx);
+        if !self.flushes.is_empty() {
+            self.work.set(Due::Flushes);
+        }
     }
 
     pub(super) fn filler_done(&mut self, cx: &mut Cx, op: &NandOp) {
@@ -229,10 +232,10 @@ impl PageFtl {
         }
         streams.dedup();
         for stream in streams {
-            self.settle(cx, stream);
+            self.work.settle(stream);
         }
         if frontier == Frontier::Gc {
-            self.survivors_durable(cx, plane, units.len() as u32);
+            self.survivors_durable(plane, units.len() as u32);
         }
         self.space.pages[page as usize].units = units;
         self.space.free_page(page);

@@ -15,6 +15,7 @@ use super::buffer::{Slot, SlotState, Superseded};
 use super::ftl::{Cx, PageFtl};
 use super::pending::{PendingFlush, VolatileTrim};
 use super::tags::Owners;
+use super::work::Due;
 use crate::config::RangeFlushSupport;
 use crate::flash::trace::Traced;
 use crate::front::Span;
@@ -119,12 +120,12 @@ impl PageFtl {
         closure.sort_unstable();
         closure.dedup();
         cx.metrics.range_units_closure += closure.len() as u64;
-        self.release_pages(cx);
-        self.demand_wordlines_of(cx, &closure);
-        self.settle_all(cx);
+        self.work.set(Due::Release);
+        self.work.complete_wordlines_of(&closure);
+        self.settle_all();
         if trims_upto > 0 {
-            self.log.want();
-            self.pump_log(cx);
+            self.want_log();
+            self.work.set(Due::Log);
         }
         if !waits {
             cx.part_done(at);

@@ -56,7 +56,7 @@ pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
     for plane in 0..cx.geometry.planes() {
         ftl.space.close_frontiers(&mut cx.flash.blocks, PlaneId(plane));
         ftl.check_spare(&mut cx, PlaneId(plane));
-        ftl.recheck.push(PlaneId(plane));
+        ftl.work.collect(PlaneId(plane));
     }
     Plan { cx, firmware: ftl, steps, report }
 }
