@@ -2,7 +2,7 @@
 //!
 //! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
 
-use super::buffer::{SlotState, Superseded};
+use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
 use super::job::Job;
@@ -118,11 +118,15 @@ impl PageFtl {
             let last = span.end - 1;
             let ends = [Some(span.first), (last != span.first).then_some(last)];
             for unit in ends.into_iter().flatten().filter(|unit| span.is_partial(*unit)) {
-                let MapWord::Direct(ppa) = self.map.get(Lpn(unit)) else { continue };
-                reads += 1;
-                cx.metrics.modify_pages_read += 1;
-                let job = Job::Modify { command: at };
-                self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, job));
+                match self.buffer.place(self.map.get(Lpn(unit))) {
+                    Place::Unit(ppa) => {
+                        reads += 1;
+                        cx.metrics.modify_pages_read += 1;
+                        let job = Job::Modify { command: at };
+                        self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, job));
+                    }
+                    Place::Nowhere | Place::Slot(_) => {}
+                }
             }
         }
         cx.front.commands.get_mut(at).left = reads;
@@ -212,9 +216,8 @@ impl PageFtl {
         let tags = cx.front.commands.get(at).command.tags;
         let stream = cx.stream_of(at);
         let mut under = self.map.get(lpn);
-        if let MapWord::Cached { slot, generation } = under {
-            self.buffer.named(slot, generation);
-            if !waits && self.may_replace(cx, slot, stream) {
+        match self.buffer.place(under) {
+            Place::Slot(slot) if !waits && self.may_replace(cx, slot, stream) => {
                 cx.metrics.buffer_write_hits += 1;
                 self.buffer.overwrite(slot, seq, payload);
                 self.replace_member(cx, slot, stream);
@@ -224,12 +227,11 @@ impl PageFtl {
                 self.buffer.own(slot, tags);
                 return Vec::new();
             }
-        }
-        if cx.has_planted(PlantedBug::EarlyInvalidation)
-            && let MapWord::Direct(ppa) = under
-        {
-            self.outdate(cx, ppa);
-            under = MapWord::Unmapped;
+            Place::Unit(ppa) if cx.has_planted(PlantedBug::EarlyInvalidation) => {
+                self.outdate(cx, ppa);
+                under = MapWord::Unmapped;
+            }
+            Place::Nowhere | Place::Slot(_) | Place::Unit(_) => {}
         }
         let slot = self.buffer.insert(lpn, seq, payload, under);
         self.buffer.own(slot, tags);
@@ -374,24 +376,34 @@ impl PageFtl {
             at = Lpn(lpn.0 + 1);
             let mut word = self.map.replace(lpn, MapWord::Unmapped);
             changed |= word != MapWord::Unmapped;
-            while let MapWord::Cached { slot, .. } = word {
-                owners.unite(&self.buffer.owners(slot));
-                let version = self.buffer.slot_mut(slot);
-                word = version.under;
-                if version.state == SlotState::Dirty && version.waiter.is_none() && version.member.is_none() {
-                    self.buffer.release(slot);
-                } else {
-                    version.under = MapWord::Unmapped;
-                    if version.superseded == Superseded::No {
-                        version.superseded = Superseded::ByTrim(seq);
+            loop {
+                match self.buffer.place(word) {
+                    Place::Nowhere => break,
+                    Place::Slot(slot) => word = self.unmap_slot(slot, seq, owners),
+                    Place::Unit(ppa) => {
+                        self.drop_after_log(cx, ppa);
+                        break;
                     }
                 }
             }
-            if let MapWord::Direct(ppa) = word {
-                self.drop_after_log(cx, ppa);
-            }
         }
         changed
+    }
+
+    /// A version in the buffer is deallocated: it goes, or it does not count any more when it is durable. Returns what was under it.
+    fn unmap_slot(&mut self, slot: u32, seq: u64, owners: &mut Owners) -> MapWord {
+        owners.unite(&self.buffer.owners(slot));
+        let version = self.buffer.slot_mut(slot);
+        let under = version.under;
+        if version.state == SlotState::Dirty && version.waiter.is_none() && version.member.is_none() {
+            self.buffer.release(slot);
+        } else {
+            version.under = MapWord::Unmapped;
+            if version.superseded == Superseded::No {
+                version.superseded = Superseded::ByTrim(seq);
+            }
+        }
+        under
     }
 
     /// A place that a deallocation gives up: invalid once the record is durable.

@@ -1,15 +1,12 @@
 //! Conservation, asserted at the end of every run: no request, page or erase is lost or invented.
 
+use super::buffer::Place;
 use super::ftl::{Cx, PageFtl};
-#[cfg(debug_assertions)]
 use super::pending::PendingFlush;
 use crate::flash::{Frontier, Owner};
-use flashweir_core::Ppa;
-#[cfg(debug_assertions)]
-use flashweir_core::{Op, index::Idx};
-#[cfg(debug_assertions)]
-use flashweir_ftl::BlockId;
-use flashweir_ftl::{BlockState, MapWord};
+use flashweir_core::index::Idx;
+use flashweir_core::{Op, Ppa};
+use flashweir_ftl::{BlockId, BlockState};
 
 impl PageFtl {
     /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
@@ -19,13 +16,10 @@ impl PageFtl {
         let valid = cx.flash.blocks.audit();
         let mut direct = 0;
         for (lpn, word) in self.map.iter() {
-            let mut word = word;
-            while let MapWord::Cached { slot, generation } = word {
-                let version = self.buffer.named(slot, generation);
-                assert_eq!(version.lpn, lpn, "a slot of the chain belongs to its page");
-                word = version.under;
+            if let Place::Slot(slot) = self.buffer.place(word) {
+                assert_eq!(self.buffer.slot(slot).lpn, lpn, "a slot of the chain belongs to its page");
             }
-            direct += u64::from(matches!(word, MapWord::Direct(_)));
+            direct += u64::from(self.buffer.durable(word).is_some());
         }
         // From the medium's side, so that memory is read in order: each valid unit is what the map names.
         let units = u64::from(cx.geometry.units_per_block());
@@ -45,7 +39,6 @@ impl PageFtl {
     }
 
     /// At the end of a moment: panics if somebody could go on who was not asked to.
-    #[cfg(debug_assertions)]
     pub(super) fn audit_rest(&self, cx: &Cx) {
         assert!(self.work.is_empty(), "something is due");
         let durable = self.log.durable_trims();
@@ -63,7 +56,6 @@ impl PageFtl {
         assert!(!self.could_collect(cx), "a block that failed could be emptied");
     }
 
-    #[cfg(debug_assertions)]
     fn could_destage(&self, cx: &Cx) -> bool {
         let pages_max = 2 * cx.geometry.planes() as usize;
         let blocked = !cx.front.admission.is_empty() && !self.buffer.has_room();
@@ -71,7 +63,6 @@ impl PageFtl {
         wanted && self.space.queued_pages < pages_max && self.buffer.oldest().is_some()
     }
 
-    #[cfg(debug_assertions)]
     fn could_admit(&self, cx: &Cx) -> bool {
         let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return false };
         match cx.front.commands.get(at).command.op {
@@ -84,7 +75,6 @@ impl PageFtl {
         }
     }
 
-    #[cfg(debug_assertions)]
     fn could_collect(&self, cx: &Cx) -> bool {
         let is_closed = |block: &&BlockId| cx.flash.blocks.state(**block) == BlockState::Closed;
         let idle = |block: &BlockId| self.collections[cx.geometry.plane_of(*block).index()].victim.is_none();

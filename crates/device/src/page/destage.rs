@@ -23,7 +23,7 @@ impl PageFtl {
 
     /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_pages`].
     pub(super) fn place(&mut self, cx: &mut Cx, slot: u32, urgent: bool) {
-        self.buffer.place(slot);
+        self.buffer.choose(slot);
         self.join_page(cx, slot, urgent);
     }
 

@@ -157,7 +157,6 @@ impl Streams {
     }
 
     /// Whether an epoch is complete that was not settled; for audits.
-    #[cfg(debug_assertions)]
     pub(super) fn could_settle(&self) -> bool {
         let complete = |stream: &Stream| match self.policy {
             PersistPolicy::Transactional => stream.base() <= stream.recorded,

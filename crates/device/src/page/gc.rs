@@ -234,11 +234,7 @@ impl PageFtl {
 
     /// Whether `ppa` is the durable place of `lpn`.
     pub(super) fn is_mapped_to(&self, lpn: Lpn, ppa: Ppa) -> bool {
-        let mut word = self.map.get(lpn);
-        while let MapWord::Cached { slot, generation } = word {
-            word = self.buffer.named(slot, generation).under;
-        }
-        word == MapWord::Direct(ppa)
+        self.buffer.durable(self.map.get(lpn)) == Some(ppa)
     }
 
     /// A copy is durable: it takes its source's place unless that was superseded meanwhile. The source keeps its content:

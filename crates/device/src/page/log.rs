@@ -19,7 +19,7 @@ use crate::flash::{Class, OpKind, Purpose};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_ftl::recovery::Mapping;
-use flashweir_ftl::{BlockId, MapWord, PlaneId};
+use flashweir_ftl::{BlockId, PlaneId};
 use std::sync::Arc;
 
 impl PageFtl {
@@ -77,7 +77,6 @@ impl PageFtl {
     }
 
     /// Whether the next group or checkpoint could begin, or somebody waits for nothing; for audits.
-    #[cfg(debug_assertions)]
     pub(super) fn could_log(&self, cx: &Cx) -> bool {
         let congested = || self.log.is_congested() && self.log.recent_trims[0].0.seq <= self.horizon(cx);
         let due = || congested() || self.log.wants_checkpoint || self.log.is_due() || self.log.wanted;
@@ -258,11 +257,8 @@ impl PageFtl {
         records.extend(epochs.map(|(stream, epoch)| Record::Complete { stream, epoch }));
         let uncovered = self.log.recent_trims.iter().filter(|(trim, _)| trim.seq > horizon && !forgets);
         records.extend(uncovered.flat_map(|(trim, member)| with_member(Record::Trim(*trim), *member)));
-        for (lpn, mut word) in self.map.iter() {
-            while let MapWord::Cached { slot, generation } = word {
-                word = self.buffer.named(slot, generation).under;
-            }
-            if let MapWord::Direct(ppa) = word
+        for (lpn, word) in self.map.iter() {
+            if let Some(ppa) = self.buffer.durable(word)
                 && let Some((_, seq)) = cx.flash.media.oob(ppa)
             {
                 records.push(Record::Mapping(Mapping { lpn, ppa, seq }));

@@ -3,7 +3,7 @@
 //! Invariant: the old place of a page becomes invalid when the new version is programmed, not when it is
 //! accepted (spec 6.4).
 
-use super::buffer::{SlotState, Superseded};
+use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
 use super::frontier::{PageUnit, PageWrite};
 use super::ftl::{Cx, PageFtl};
@@ -25,8 +25,9 @@ impl PageFtl {
         if self.space.pages[page as usize].frontier == Frontier::User {
             self.space.queued_pages -= 1;
             for unit in &self.space.pages[page as usize].units {
-                if let MapWord::Direct(old) = self.buffer.slot(unit.slot).under {
-                    cx.flash.blocks.prefetch(old);
+                match self.buffer.place(self.buffer.slot(unit.slot).under) {
+                    Place::Unit(old) => cx.flash.blocks.prefetch(old),
+                    Place::Nowhere | Place::Slot(_) => {}
                 }
             }
         }
@@ -305,13 +306,19 @@ impl PageFtl {
     /// Makes `ppa` the durable place of `lpn`, of which `slot` held this version.
     fn install(&mut self, cx: &mut Cx, lpn: Lpn, slot: u32, ppa: Ppa) {
         let mut old = std::mem::replace(&mut self.buffer.slot_mut(slot).under, MapWord::Unmapped);
-        while let MapWord::Cached { slot, .. } = old {
-            let older = self.buffer.slot_mut(slot);
-            older.superseded = Superseded::ByWrite;
-            old = std::mem::replace(&mut older.under, MapWord::Unmapped);
-        }
-        if let MapWord::Direct(old) = old {
-            self.outdate(cx, old);
+        loop {
+            match self.buffer.place(old) {
+                Place::Nowhere => break,
+                Place::Slot(slot) => {
+                    let older = self.buffer.slot_mut(slot);
+                    older.superseded = Superseded::ByWrite;
+                    old = std::mem::replace(&mut older.under, MapWord::Unmapped);
+                }
+                Place::Unit(old) => {
+                    self.outdate(cx, old);
+                    break;
+                }
+            }
         }
         let word = self.buffer.word(slot);
         self.replace_word(lpn, word, MapWord::Direct(ppa));
@@ -325,15 +332,18 @@ impl PageFtl {
             self.map.replace(lpn, new);
             return true;
         }
-        while let MapWord::Cached { slot, generation } = word {
-            self.buffer.named(slot, generation);
-            let under = &mut self.buffer.slot_mut(slot).under;
-            if *under == old {
-                *under = new;
-                return true;
+        loop {
+            match self.buffer.place(word) {
+                Place::Nowhere | Place::Unit(_) => return false,
+                Place::Slot(slot) => {
+                    let under = &mut self.buffer.slot_mut(slot).under;
+                    if *under == old {
+                        *under = new;
+                        return true;
+                    }
+                    word = *under;
+                }
             }
-            word = *under;
         }
-        false
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! Deliberately absent: closures over atomic groups, as this device has none.
 
-use super::buffer::{Slot, SlotState, Superseded};
+use super::buffer::{Place, Slot, SlotState, Superseded};
 use super::ftl::{Cx, PageFtl};
 use super::pending::{PendingFlush, VolatileTrim};
 use super::tags::Owners;
@@ -22,7 +22,6 @@ use crate::front::Span;
 use crate::planted::PlantedBug;
 use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::{DeviceError, Lpn, Op};
-use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
 
 /// Ranges of one command at most (spec 1.5).
@@ -166,8 +165,9 @@ impl PageFtl {
             for &(first, end) in &selector.units {
                 let mut at = Lpn(first);
                 while let Some(lpn) = self.map.next_present(at, Lpn(end)) {
-                    if let MapWord::Cached { slot, .. } = self.map.get(lpn) {
-                        slots.push(slot);
+                    match self.buffer.place(self.map.get(lpn)) {
+                        Place::Slot(slot) => slots.push(slot),
+                        Place::Nowhere | Place::Unit(_) => {}
                     }
                     at = Lpn(lpn.0 + 1);
                 }
