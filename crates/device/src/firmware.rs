@@ -63,6 +63,9 @@ pub(crate) trait Firmware: Clone + Debug + Sized {
     /// An operation has ended.
     fn done(&mut self, cx: &mut Cx<Self::Job>, op: Op<Self::Job>);
 
+    /// All of a command or event has had its effect: whoever can go on does, in one order, until nobody can.
+    fn go_on(&mut self, cx: &mut Cx<Self::Job>);
+
     /// What gives programs their pages.
     fn placer(&self) -> &Self::Placer;
 

@@ -40,23 +40,28 @@ impl<F: Firmware> Ssd<F> {
         Self { cx, firmware, finished: Vec::new() }
     }
 
-    /// A moment begins: its effects go to whoever called.
+    /// A moment begins.
     #[inline]
-    fn enter(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn enter(&mut self, now: Instant) {
+        debug_assert!(self.cx.effects.is_empty(), "effects of the last moment were handed out");
         self.cx.now = now;
-        std::mem::swap(&mut self.cx.effects, effects);
         self.cx.trace().moment(now);
     }
 
+    /// A moment ends: its effects go to whoever called, who has mostly taken those of the last one.
     #[inline]
     fn leave(&mut self, effects: &mut Vec<Effect>) {
         self.trace_room();
-        std::mem::swap(&mut self.cx.effects, effects);
+        if effects.is_empty() {
+            std::mem::swap(&mut self.cx.effects, effects);
+        } else {
+            effects.append(&mut self.cx.effects);
+        }
     }
 
     /// A command has arrived with its data.
     pub(crate) fn command(&mut self, now: Instant, command: Command, effects: &mut Vec<Effect>) {
-        self.enter(now, effects);
+        self.enter(now);
         let cx = &mut self.cx;
         cx.metrics.commands += 1;
         let verdict = self.firmware.check(cx, &command);
@@ -71,17 +76,19 @@ impl<F: Firmware> Ssd<F> {
                 cx.complete(at);
             }
         }
+        self.firmware.go_on(&mut self.cx);
         self.leave(effects);
     }
 
     /// A moment that the device asked for has come.
     pub(crate) fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
-        self.enter(now, effects);
+        self.enter(now);
         match event {
             Event::Nand(event) => self.nand_event(event),
             Event::BufferMemory { command } => {
                 self.cx.trace().record(|| Traced::MemoryDone { command });
                 self.firmware.memory_done(&mut self.cx, command);
+                self.firmware.go_on(&mut self.cx);
             }
         }
         self.leave(effects);
@@ -97,6 +104,7 @@ impl<F: Firmware> Ssd<F> {
             cx.trace().touch(op.plane);
             firmware.done(cx, op);
         }
+        firmware.go_on(cx);
         cx.starts_later = false;
         if let Some(station) = station {
             cx.start(station, firmware.placer_mut());

@@ -1,5 +1,6 @@
 //! What the out-of-band area of a unit says, and units on their way to the medium (`specs/device-metadata.md`).
 
+use flashweir_core::command::SegmentId;
 use flashweir_core::{Lpn, Payload};
 use flashweir_ftl::recovery::Member;
 
@@ -10,12 +11,24 @@ pub enum Owner {
     Pad,
     /// A logical page.
     Lpn(Lpn),
+    /// A page that several logical pages share, by its number among those (spec 2.2).
+    Vpid(u64),
+    /// A unit of an append segment (spec 4.1).
+    Seg {
+        /// The segment; 29 bits have room.
+        segment: SegmentId,
+        /// The unit's number in it.
+        offset: u32,
+    },
     /// A page of the device's own metadata.
     Meta,
 }
 
-const META: u64 = 3 << 62;
 const LPN: u64 = 1 << 62;
+const VPID: u64 = 2 << 62;
+/// Shared pages and segments have 61 bits.
+const SEG: u64 = VPID | 1 << 61;
+const META: u64 = 3 << 62;
 
 impl Owner {
     #[inline]
@@ -23,15 +36,25 @@ impl Owner {
         match self {
             Self::Pad => 0,
             Self::Lpn(lpn) => LPN | lpn.0,
+            Self::Vpid(vpid) => {
+                debug_assert!(vpid < 1 << 61, "shared page {vpid} has a number of 61 bits");
+                VPID | vpid
+            }
+            Self::Seg { segment, offset } => {
+                debug_assert!(segment.0 < 1 << 29, "segment {} has a number of 29 bits", segment.0);
+                SEG | u64::from(segment.0) << 32 | u64::from(offset)
+            }
             Self::Meta => META,
         }
     }
 
     #[inline]
     pub(super) fn unpack(word: u64) -> Self {
-        match word >> 62 {
-            0 => Self::Pad,
-            1 => Self::Lpn(Lpn(word & (LPN - 1))),
+        match word >> 61 {
+            0 | 1 => Self::Pad,
+            2 | 3 => Self::Lpn(Lpn(word & (LPN - 1))),
+            4 => Self::Vpid(word & ((SEG ^ VPID) - 1)),
+            5 => Self::Seg { segment: SegmentId((word >> 32) as u32 & ((1 << 29) - 1)), offset: word as u32 },
             _ => Self::Meta,
         }
     }
@@ -59,5 +82,28 @@ impl UnitImage {
     /// Filler.
     pub(crate) fn pad() -> Self {
         Self::without_content(Owner::Pad, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_owner_is_read_back(number in any::<u64>(), offset in any::<u32>()) {
+            let segment = SegmentId(number as u32 >> 3);
+            let owners = [
+                Owner::Pad,
+                Owner::Lpn(Lpn(number >> 2)),
+                Owner::Vpid(number >> 3),
+                Owner::Seg { segment, offset },
+                Owner::Meta,
+            ];
+            for owner in owners {
+                prop_assert_eq!(Owner::unpack(owner.pack()), owner);
+            }
+        }
     }
 }

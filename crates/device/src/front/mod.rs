@@ -42,7 +42,6 @@ pub(crate) struct Front {
     pub(crate) keeps_order: bool,
     /// Commands that change something and wait to be accepted, in order.
     pub(crate) admission: VecDeque<u32>,
-    pub(crate) admitting: bool,
     /// The sequence number that was given last.
     pub(crate) seq: u64,
     /// The device takes no more writes.

@@ -2,11 +2,12 @@
 //!
 //! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
 
-use super::buffer::{SlotState, Superseded};
+use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
 use super::job::Job;
 use super::tags::Owners;
+use super::work::Due;
 use crate::config::BufferMode;
 use crate::flash::trace::Traced;
 use crate::flash::{Purpose, Saved};
@@ -58,28 +59,24 @@ impl PageFtl {
         cx.trace().record(|| Traced::Enqueued { command: at });
         cx.front.admission.push_back(at);
         if cx.front.admission.len() == 1 {
-            self.admit(cx);
+            self.work.set(Due::Admit);
         }
-        // After a recovery a plane may be short of blocks before anything was programmed.
-        self.collect_recheck(cx);
     }
 
-    /// Accepts waiting commands as far as there is room.
+    /// Accepts the first of the commands that wait, as far as there is room.
     pub(super) fn admit(&mut self, cx: &mut Cx) {
-        // What is accepted may set things free that call here again.
-        if std::mem::replace(&mut cx.front.admitting, true) {
-            return;
-        }
-        while let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) {
-            let done = self.refuse_failed(cx, at) || self.admit_one(cx, at);
-            if !done {
-                break;
-            }
+        let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return };
+        if self.refuse_failed(cx, at) || self.admit_one(cx, at) {
             cx.front.admission.pop_front();
             cx.trace().record(|| Traced::Admitted { command: at });
+            if !cx.front.admission.is_empty() {
+                self.work.set(Due::Admit);
+            }
         }
-        cx.front.admitting = false;
-        self.commit_saved(cx);
+        if self.log.is_congested() {
+            // What was accepted may let a checkpoint cover more.
+            self.work.set(Due::Log);
+        }
     }
 
     /// Accepts one command as far as there is room; true when it is in.
@@ -121,11 +118,15 @@ impl PageFtl {
             let last = span.end - 1;
             let ends = [Some(span.first), (last != span.first).then_some(last)];
             for unit in ends.into_iter().flatten().filter(|unit| span.is_partial(*unit)) {
-                let MapWord::Direct(ppa) = self.map.get(Lpn(unit)) else { continue };
-                reads += 1;
-                cx.metrics.modify_pages_read += 1;
-                let job = Job::Modify { command: at };
-                self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, job));
+                match self.buffer.place(self.map.get(Lpn(unit))) {
+                    Place::Unit(ppa) => {
+                        reads += 1;
+                        cx.metrics.modify_pages_read += 1;
+                        let job = Job::Modify { command: at };
+                        self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, job));
+                    }
+                    Place::Nowhere | Place::Slot(_) => {}
+                }
             }
         }
         cx.front.commands.get_mut(at).left = reads;
@@ -171,11 +172,13 @@ impl PageFtl {
             return true;
         }
         self.background |= !complete;
-        if !complete || waits || self.buffer.dirty() > self.high_water_units {
-            self.destage(cx);
+        if self.background || waits || self.buffer.dirty() > self.high_water_units {
+            self.work.set(Due::Destage);
         }
-        self.release_pages(cx);
-        self.demand_wordlines_of(cx, &hastened);
+        if !self.space.to_release.is_empty() {
+            self.work.set(Due::Release);
+        }
+        self.work.complete_wordlines_of(&hastened);
         if complete {
             cx.metrics.host_writes += 1;
             cx.metrics.host_units_written += u64::from(span.len());
@@ -185,8 +188,6 @@ impl PageFtl {
             }
             self.end_of_command(cx, at);
             cx.part_done(at);
-        } else if self.buffer.has_room() {
-            return self.refuse_failed(cx, at) || self.accept_write(cx, at);
         }
         complete
     }
@@ -215,9 +216,8 @@ impl PageFtl {
         let tags = cx.front.commands.get(at).command.tags;
         let stream = cx.stream_of(at);
         let mut under = self.map.get(lpn);
-        if let MapWord::Cached { slot, generation } = under {
-            self.buffer.named(slot, generation);
-            if !waits && self.may_replace(cx, slot, stream) {
+        match self.buffer.place(under) {
+            Place::Slot(slot) if !waits && self.may_replace(cx, slot, stream) => {
                 cx.metrics.buffer_write_hits += 1;
                 self.buffer.overwrite(slot, seq, payload);
                 self.replace_member(cx, slot, stream);
@@ -227,12 +227,11 @@ impl PageFtl {
                 self.buffer.own(slot, tags);
                 return Vec::new();
             }
-        }
-        if cx.has_planted(PlantedBug::EarlyInvalidation)
-            && let MapWord::Direct(ppa) = under
-        {
-            self.outdate(cx, ppa);
-            under = MapWord::Unmapped;
+            Place::Unit(ppa) if cx.has_planted(PlantedBug::EarlyInvalidation) => {
+                self.outdate(cx, ppa);
+                under = MapWord::Unmapped;
+            }
+            Place::Nowhere | Place::Slot(_) | Place::Unit(_) => {}
         }
         let slot = self.buffer.insert(lpn, seq, payload, under);
         self.buffer.own(slot, tags);
@@ -302,10 +301,8 @@ impl PageFtl {
             // What the horizon waits for goes to the medium; the checkpoint after that makes room.
             self.complete_epochs(cx);
             self.write_all(cx);
-            self.pump_log(cx);
-            if self.log.is_congested() {
-                return false;
-            }
+            self.work.set(Due::Log);
+            return false;
         }
         let stream = cx.stream_of(at);
         if let Some(stream) = stream
@@ -328,10 +325,8 @@ impl PageFtl {
             for unit in ends.into_iter().flatten().filter(|u| span.is_partial(*u)).skip(done as usize) {
                 if !self.buffer.has_room() {
                     self.background = true;
-                    self.destage(cx);
-                    if !self.buffer.has_room() {
-                        return false;
-                    }
+                    self.work.set(Due::Destage);
+                    return false;
                 }
                 let payload = self.unit_content(cx, &Data::Zero, lba.0, blocks, &span, unit);
                 self.note_lost(cx, at, Lpn(unit), &payload);
@@ -364,10 +359,10 @@ impl PageFtl {
             let units = cx.front.commands.get(at).left - 2;
             cx.trace().record(|| Traced::Waits { command: at, units, log: true });
         }
-        self.destage(cx);
-        self.demand_wordlines_of(cx, &hastened);
+        self.work.set(Due::Destage);
+        self.work.complete_wordlines_of(&hastened);
         self.end_of_command(cx, at);
-        self.pump_log(cx);
+        self.work.set(Due::Log);
         cx.part_done(at);
         true
     }
@@ -381,24 +376,34 @@ impl PageFtl {
             at = Lpn(lpn.0 + 1);
             let mut word = self.map.replace(lpn, MapWord::Unmapped);
             changed |= word != MapWord::Unmapped;
-            while let MapWord::Cached { slot, .. } = word {
-                owners.unite(&self.buffer.owners(slot));
-                let version = self.buffer.slot_mut(slot);
-                word = version.under;
-                if version.state == SlotState::Dirty && version.waiter.is_none() && version.member.is_none() {
-                    self.buffer.release(slot);
-                } else {
-                    version.under = MapWord::Unmapped;
-                    if version.superseded == Superseded::No {
-                        version.superseded = Superseded::ByTrim(seq);
+            loop {
+                match self.buffer.place(word) {
+                    Place::Nowhere => break,
+                    Place::Slot(slot) => word = self.unmap_slot(slot, seq, owners),
+                    Place::Unit(ppa) => {
+                        self.drop_after_log(cx, ppa);
+                        break;
                     }
                 }
             }
-            if let MapWord::Direct(ppa) = word {
-                self.drop_after_log(cx, ppa);
-            }
         }
         changed
+    }
+
+    /// A version in the buffer is deallocated: it goes, or it does not count any more when it is durable. Returns what was under it.
+    fn unmap_slot(&mut self, slot: u32, seq: u64, owners: &mut Owners) -> MapWord {
+        owners.unite(&self.buffer.owners(slot));
+        let version = self.buffer.slot_mut(slot);
+        let under = version.under;
+        if version.state == SlotState::Dirty && version.waiter.is_none() && version.member.is_none() {
+            self.buffer.release(slot);
+        } else {
+            version.under = MapWord::Unmapped;
+            if version.superseded == Superseded::No {
+                version.superseded = Superseded::ByTrim(seq);
+            }
+        }
+        under
     }
 
     /// A place that a deallocation gives up: invalid once the record is durable.

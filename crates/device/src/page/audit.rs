@@ -1,9 +1,12 @@
 //! Conservation, asserted at the end of every run: no request, page or erase is lost or invented.
 
+use super::buffer::Place;
 use super::ftl::{Cx, PageFtl};
+use super::pending::PendingFlush;
 use crate::flash::{Frontier, Owner};
-use flashweir_core::Ppa;
-use flashweir_ftl::{BlockState, MapWord};
+use flashweir_core::index::Idx;
+use flashweir_core::{Op, Ppa};
+use flashweir_ftl::{BlockId, BlockState};
 
 impl PageFtl {
     /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
@@ -13,13 +16,10 @@ impl PageFtl {
         let valid = cx.flash.blocks.audit();
         let mut direct = 0;
         for (lpn, word) in self.map.iter() {
-            let mut word = word;
-            while let MapWord::Cached { slot, generation } = word {
-                let version = self.buffer.named(slot, generation);
-                assert_eq!(version.lpn, lpn, "a slot of the chain belongs to its page");
-                word = version.under;
+            if let Place::Slot(slot) = self.buffer.place(word) {
+                assert_eq!(self.buffer.slot(slot).lpn, lpn, "a slot of the chain belongs to its page");
             }
-            direct += u64::from(matches!(word, MapWord::Direct(_)));
+            direct += u64::from(self.buffer.durable(word).is_some());
         }
         // From the medium's side, so that memory is read in order: each valid unit is what the map names.
         let units = u64::from(cx.geometry.units_per_block());
@@ -36,6 +36,49 @@ impl PageFtl {
         let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
         assert!(survivors > 0 || gc_pages == 0 || cx.flash.machine.in_flight() > 0, "survivors are lost");
         self.audit_blocks(cx);
+    }
+
+    /// At the end of a moment: panics if somebody could go on who was not asked to.
+    pub(super) fn audit_rest(&self, cx: &Cx) {
+        assert!(self.work.is_empty(), "something is due");
+        let durable = self.log.durable_trims();
+        let ended = |flush: &PendingFlush| flush.units_left == 0 && flush.trims_upto <= durable;
+        assert!(!self.flushes.iter().any(ended), "a flush waits for nothing");
+        assert!(self.space.to_release.is_empty(), "a page waits for nothing");
+        assert!(!self.could_destage(cx), "versions could leave the buffer");
+        assert!(!self.could_log(cx), "the log could be written");
+        assert!(!self.could_admit(cx), "a command could be accepted\n{}", self.describe_waits(cx));
+        assert!(
+            !self.orders.could_settle(),
+            "epochs are complete and not stable\n{}",
+            self.orders.describe()
+        );
+        assert!(!self.could_collect(cx), "a block that failed could be emptied");
+    }
+
+    fn could_destage(&self, cx: &Cx) -> bool {
+        let pages_max = 2 * cx.geometry.planes() as usize;
+        let blocked = !cx.front.admission.is_empty() && !self.buffer.has_room();
+        let wanted = self.background && (self.buffer.dirty() > self.low_water_units || blocked);
+        wanted && self.space.queued_pages < pages_max && self.buffer.oldest().is_some()
+    }
+
+    fn could_admit(&self, cx: &Cx) -> bool {
+        let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return false };
+        match cx.front.commands.get(at).command.op {
+            Op::Write { .. } => self.buffer.has_room(),
+            // It waits for the log, for its epoch, or for room for what it covers in part.
+            Op::Trim { .. } | Op::WriteZeroes { .. } => {
+                !self.log.is_congested() && cx.stream_of(at).is_none() && self.buffer.has_room()
+            }
+            _ => true,
+        }
+    }
+
+    fn could_collect(&self, cx: &Cx) -> bool {
+        let is_closed = |block: &&BlockId| cx.flash.blocks.state(**block) == BlockState::Closed;
+        let idle = |block: &BlockId| self.collections[cx.geometry.plane_of(*block).index()].victim.is_none();
+        self.failing.iter().filter(is_closed).any(idle)
     }
 
     /// Whether the map names this unit for the page that owns it; a unit that cannot be read owns nothing.

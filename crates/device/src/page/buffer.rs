@@ -66,6 +66,18 @@ pub(crate) struct Slot {
 
 const NONE: u32 = u32::MAX;
 
+/// Where a map word says that a version is. All words of this firmware are read as one of these, so that a kind of word that is
+/// new is met by every reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nowhere: never written, or deallocated.
+    Nowhere,
+    /// In a slot of the buffer, over what the slot names as `under`.
+    Slot(u32),
+    /// On the medium.
+    Unit(Ppa),
+}
+
 /// The slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
@@ -140,14 +152,6 @@ impl Buffer {
         flashweir_core::prefetch(&slot.next);
     }
 
-    /// The slot that a map word names; panics if the word is stale (a bug of ours).
-    #[inline]
-    pub(crate) fn named(&self, slot: u32, generation: u32) -> &Slot {
-        let named = &self.slots[slot as usize];
-        assert_eq!(named.generation, generation, "slot {slot} was reused");
-        named
-    }
-
     /// Takes a free slot for a dirty version.
     pub(crate) fn insert(&mut self, lpn: Lpn, seq: u64, payload: Payload, under: MapWord) -> u32 {
         let slot = match self.free.pop() {
@@ -165,6 +169,32 @@ impl Buffer {
         self.slots[slot as usize].state = SlotState::Dirty;
         self.link(slot);
         slot
+    }
+
+    /// Where a word says that a version is; panics if it names a slot that was used again since (a bug of ours).
+    #[inline]
+    pub(crate) fn place(&self, word: MapWord) -> Place {
+        match word {
+            MapWord::Unmapped => Place::Nowhere,
+            MapWord::Cached { slot, generation } => {
+                debug_assert_eq!(self.slots[slot as usize].generation, generation, "slot {slot} was reused");
+                Place::Slot(slot)
+            }
+            MapWord::Direct(ppa) => Place::Unit(ppa),
+            MapWord::Shared(vpid) => unreachable!("this firmware shares no page, and {vpid} is one"),
+        }
+    }
+
+    /// The durable place below all versions in the buffer, if there is one.
+    #[inline]
+    pub(crate) fn durable(&self, mut word: MapWord) -> Option<Ppa> {
+        loop {
+            match self.place(word) {
+                Place::Nowhere => return None,
+                Place::Slot(slot) => word = self.slots[slot as usize].under,
+                Place::Unit(ppa) => return Some(ppa),
+            }
+        }
     }
 
     /// The map word of a slot.
@@ -288,7 +318,7 @@ impl Buffer {
     }
 
     /// A dirty slot was chosen for writing.
-    pub(crate) fn place(&mut self, slot: u32) {
+    pub(crate) fn choose(&mut self, slot: u32) {
         assert_eq!(self.slots[slot as usize].state, SlotState::Dirty);
         self.unlink(slot);
         self.slots[slot as usize].state = SlotState::Placed;

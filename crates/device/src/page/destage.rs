@@ -3,6 +3,7 @@
 use super::frontier::PageUnit;
 use super::ftl::{Cx, PageFtl};
 use super::job::Job;
+use super::work::Due;
 use crate::config::Allocation;
 use crate::flash::{Frontier, Placer};
 use crate::geometry::StationId;
@@ -22,7 +23,7 @@ impl PageFtl {
 
     /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_pages`].
     pub(super) fn place(&mut self, cx: &mut Cx, slot: u32, urgent: bool) {
-        self.buffer.place(slot);
+        self.buffer.choose(slot);
         self.join_page(cx, slot, urgent);
     }
 
@@ -109,6 +110,18 @@ impl PageFtl {
         planes.any(|plane| self.space.offer(&cx.flash.blocks, plane, Frontier::User).is_some())
     }
 
+    /// There is room in the buffer, at the machine or on the medium: whoever waits for it may go on.
+    #[inline]
+    pub(super) fn note_room(&mut self, cx: &Cx) {
+        let waits = !cx.front.admission.is_empty();
+        if waits || self.background || self.buffer.dirty() > self.high_water_units {
+            self.work.set(Due::Destage);
+        }
+        if waits {
+            self.work.set(Due::Admit);
+        }
+    }
+
     /// Writes dirty units: in the background down to the low-water mark, and whatever is urgent.
     pub(super) fn destage(&mut self, cx: &mut Cx) {
         if self.buffer.dirty() > self.high_water_units {
@@ -130,7 +143,7 @@ impl PageFtl {
         if blocked && self.space.queued_pages == 0 {
             self.complete_epochs(cx);
             self.space.release_held();
-            self.demand_wordlines(cx);
+            self.work.complete_all_wordlines();
         }
         self.release_pages(cx);
     }

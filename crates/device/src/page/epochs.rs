@@ -156,6 +156,15 @@ impl Streams {
         self.policy == PersistPolicy::InOrderRecovery
     }
 
+    /// Whether an epoch is complete that was not settled; for audits.
+    pub(super) fn could_settle(&self) -> bool {
+        let complete = |stream: &Stream| match self.policy {
+            PersistPolicy::Transactional => stream.base() <= stream.recorded,
+            _ => stream.epochs[0].left == 0,
+        };
+        self.streams.values().any(|stream| stream.epochs.len() > 1 && complete(stream))
+    }
+
     /// Whether the device keeps epochs in order.
     pub(super) fn is_used(&self) -> bool {
         self.policy != PersistPolicy::None

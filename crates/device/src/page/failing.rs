@@ -7,6 +7,7 @@ use super::buffer::Superseded;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::tags::Owners;
+use super::work::Due;
 use crate::config::Allocation;
 use crate::flash::{Frontier, Placer};
 use flashweir_core::DeviceError;
@@ -25,7 +26,9 @@ impl PageFtl {
         // The word line takes no further page, so what it holds cannot be lost to one.
         let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
         self.wordline_complete(cx, op.plane, stream);
-        self.collect_check(cx, op.plane);
+        self.work.collect(op.plane);
+        self.note_room(cx);
+        self.work.set(Due::Log);
     }
 
     /// Puts a page whose program failed back into the queue.
@@ -69,7 +72,10 @@ impl PageFtl {
         self.space.queued_pages -= 1;
         self.space.pages[page as usize].units = units;
         self.space.free_page(page);
-        self.check_flushes(cx);
+        self.work.set(Due::Flushes);
+        // There is room in the buffer, and among the pages that the machine has.
+        self.work.set(Due::Admit);
+        self.work.set(Due::Destage);
     }
 
     /// A plane that lost too many blocks cannot promise room for its share: the device turns read-only while
@@ -118,7 +124,7 @@ impl PageFtl {
             false => self.dead_planes[plane.index()] = true,
             true => self.dead_planes.fill(true),
         }
-        self.admit(cx);
+        self.work.set(Due::Admit);
     }
 
     /// Whether nothing can be written to the plane and nothing under way changes that.

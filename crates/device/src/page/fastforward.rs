@@ -4,6 +4,7 @@
 //!
 //! Invariant: between two calls no page is half filled and nothing is in flight.
 
+use super::buffer::Place;
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
 use crate::config::Allocation;
@@ -103,8 +104,10 @@ fn program(
             None => cx.next_seq(),
         };
         cx.flash.media.append(at.block, UnitImage { owner: Owner::Lpn(lpn), seq, member: None, payload });
-        if let MapWord::Direct(old) = ftl.map.replace(lpn, MapWord::Direct(ppa)) {
-            cx.flash.blocks.set_invalid(old);
+        match ftl.buffer.place(ftl.map.replace(lpn, MapWord::Direct(ppa))) {
+            Place::Nowhere => {}
+            Place::Slot(_) => unreachable!("the buffer of a quiet device is empty"),
+            Place::Unit(old) => cx.flash.blocks.set_invalid(old),
         }
         cx.flash.blocks.set_valid(ppa);
     }

@@ -1,5 +1,6 @@
 //! The page-mapped firmware as a [`Firmware`]: which part answers what.
 
+use super::buffer::Place;
 use super::frontier::Space;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
@@ -13,7 +14,7 @@ use crate::flash::{Media, NandEvent, SaveArea, UnitImage};
 use crate::front::{check_range, range};
 use crate::geometry::Geometry;
 use flashweir_core::{Command, DeviceError, Lpn, Op, Payload};
-use flashweir_ftl::{BlockId, MapWord, PlaneId};
+use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::BTreeSet;
 
 impl Firmware for PageFtl {
@@ -116,9 +117,17 @@ impl Firmware for PageFtl {
         if faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0 {
             match self.orders.is_used() {
                 // What one plane lost may be what another one keeps.
-                true => (0..cx.geometry.planes()).for_each(|plane| self.check_stuck(cx, PlaneId(plane))),
-                false => self.check_stuck(cx, op.plane),
+                true => (0..cx.geometry.planes()).for_each(|plane| self.work.check_stuck(PlaneId(plane))),
+                false => self.work.check_stuck(op.plane),
             }
+        }
+    }
+
+    #[inline]
+    fn go_on(&mut self, cx: &mut Cx) {
+        self.drain(cx);
+        if cfg!(debug_assertions) {
+            self.audit_rest(cx);
         }
     }
 
@@ -158,7 +167,7 @@ impl Firmware for PageFtl {
     }
 
     fn is_mapped(&self, lpn: Lpn) -> bool {
-        lpn.0 < self.map.len() && self.map.get(lpn) != MapWord::Unmapped
+        lpn.0 < self.map.len() && self.buffer.place(self.map.get(lpn)) != Place::Nowhere
     }
 
     fn has_lost(&self, lpn: Lpn) -> bool {

@@ -3,6 +3,7 @@
 use super::buffer::Superseded;
 use super::ftl::{Cx, PageFtl};
 use super::pending::PendingFlush;
+use super::work::Due;
 use crate::flash::SaveArea;
 use crate::flash::trace::Traced;
 use crate::planted::PlantedBug;
@@ -17,7 +18,7 @@ impl PageFtl {
             cx.metrics.flush_units_forced += u64::from(self.buffer.dirty());
             self.demand_all(cx);
             self.write_all(cx);
-            self.settle_all(cx);
+            self.settle_all();
         }
         // What was lost before, or just now.
         self.report_lost(cx, at, |_, _| true);
@@ -29,7 +30,7 @@ impl PageFtl {
             let mut flush = PendingFlush { command: at, upto, units_left, trims_upto: 0 };
             if self.log.last_trim() > self.log.durable_trims() {
                 flush.trims_upto = self.log.last_trim();
-                self.log.want();
+                self.want_log();
             }
             if cx.has_planted(PlantedBug::LostTrim) {
                 flush.trims_upto = 0;
@@ -41,7 +42,7 @@ impl PageFtl {
                 let (units, log) = (flush.units_left, flush.trims_upto > 0);
                 cx.trace().record(|| Traced::Waits { command: at, units, log });
                 self.flushes.push(flush);
-                self.pump_log(cx);
+                self.work.set(Due::Log);
                 return;
             }
         }
@@ -54,8 +55,8 @@ impl PageFtl {
             self.place(cx, slot, true);
         }
         self.space.release_held();
-        self.release_pages(cx);
-        self.demand_wordlines(cx);
+        self.work.set(Due::Release);
+        self.work.complete_all_wordlines();
     }
 
     /// Completes every FLUSH that has nothing left to wait for.
@@ -65,6 +66,9 @@ impl PageFtl {
         {
             let flush = self.flushes.remove(done);
             cx.part_done(flush.command);
+            if cx.config.buffer.exclusive_flush {
+                self.work.set(Due::Admit);
+            }
         }
     }
 

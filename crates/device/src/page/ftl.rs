@@ -8,11 +8,12 @@ use super::job::Job;
 use super::map_log::MapLog;
 use super::pending::{PendingFlush, VolatileTrim};
 use super::tags::Owners;
+use super::work::Work;
 use crate::config::PersistPolicy;
 use crate::flash::UnitImage;
 use crate::geometry::Geometry;
 use flashweir_core::Lpn;
-use flashweir_ftl::{BlockId, Map, PlaneId};
+use flashweir_ftl::{BlockId, Map};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What this firmware works on.
@@ -44,8 +45,8 @@ pub(crate) struct PageFtl {
     pub(super) collections_since_wear: Vec<u32>,
     /// Planes that are short of blocks and had nothing to collect when they looked.
     pub(super) starved: Vec<bool>,
-    /// Starved planes in which a unit became invalid since.
-    pub(super) recheck: Vec<PlaneId>,
+    /// Who may go on.
+    pub(super) work: Work,
     /// Blocks that failed and are to be emptied.
     pub(super) failing: Vec<BlockId>,
     /// Where static striping looks for the next idle station of dynamic allocation.
@@ -80,7 +81,7 @@ impl PageFtl {
             dead_planes: vec![false; planes],
             collections_since_wear: vec![0; planes],
             starved: vec![false; planes],
-            recheck: Vec::new(),
+            work: Work::default(),
             failing: Vec::new(),
             station_turn: 0,
             open_wordlines: vec![[Vec::new(), Vec::new()]; planes],

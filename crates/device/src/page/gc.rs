@@ -10,6 +10,7 @@ use super::collection::Collection;
 use super::frontier::PageUnit;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
+use super::work::Due;
 use crate::flash::trace::Traced;
 use crate::flash::{Class, Frontier, OpKind, Owner, Purpose};
 use crate::geometry::PageAddr;
@@ -81,14 +82,7 @@ impl PageFtl {
         cx.flash.blocks.set_invalid(ppa);
         let plane = cx.geometry.plane_of(cx.flash.blocks.block(ppa));
         if std::mem::take(&mut self.starved[plane.index()]) {
-            self.recheck.push(plane);
-        }
-    }
-
-    /// Lets planes look again in which a unit became invalid.
-    pub(super) fn collect_recheck(&mut self, cx: &mut Cx) {
-        while let Some(plane) = self.recheck.pop() {
-            self.collect_check(cx, plane);
+            self.work.collect(plane);
         }
     }
 
@@ -183,8 +177,8 @@ impl PageFtl {
         }
         if self.needs_record(cx, victim) || cx.flash.blocks.valid(victim) > 0 {
             self.collections[plane.index()].waits_for_log = true;
-            self.log.want();
-            self.pump_log(cx);
+            self.want_log();
+            self.work.set(Due::Log);
             return;
         }
         self.collections[plane.index()].erasing = true;
@@ -231,7 +225,7 @@ impl PageFtl {
                 self.queue_survivors(cx, page);
             }
         }
-        self.collect_step(cx, op.plane);
+        self.work.collect_step(op.plane);
     }
 
     fn queue_survivors(&mut self, cx: &mut Cx, page: u32) {
@@ -240,11 +234,7 @@ impl PageFtl {
 
     /// Whether `ppa` is the durable place of `lpn`.
     pub(super) fn is_mapped_to(&self, lpn: Lpn, ppa: Ppa) -> bool {
-        let mut word = self.map.get(lpn);
-        while let MapWord::Cached { slot, generation } = word {
-            word = self.buffer.named(slot, generation).under;
-        }
-        word == MapWord::Direct(ppa)
+        self.buffer.durable(self.map.get(lpn)) == Some(ppa)
     }
 
     /// A copy is durable: it takes its source's place unless that was superseded meanwhile. The source keeps its content:
@@ -258,10 +248,10 @@ impl PageFtl {
         }
     }
 
-    pub(super) fn survivors_durable(&mut self, cx: &mut Cx, plane: PlaneId, units: u32) {
+    pub(super) fn survivors_durable(&mut self, plane: PlaneId, units: u32) {
         self.collections[plane.index()].moves -= units;
         self.space.earn(plane, units, self.collections[plane.index()].valid);
-        self.collect_step(cx, plane);
+        self.work.collect_step(plane);
     }
 
     pub(super) fn gc_erase_done(&mut self, cx: &mut Cx, op: &NandOp) {
@@ -286,8 +276,7 @@ impl PageFtl {
             cx.flash.blocks.release(block);
         }
         cx.flash.machine.wake(cx.geometry.station(plane));
-        self.collect_check(cx, plane);
-        self.destage(cx);
-        self.admit(cx);
+        self.work.collect(plane);
+        self.note_room(cx);
     }
 }

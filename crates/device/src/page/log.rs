@@ -13,15 +13,22 @@ use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::map_log::{Writing, meta_image, with_member};
 use super::meta_format::{GroupKind, Record};
+use super::work::Due;
 use crate::flash::trace::{LogWork, Traced};
 use crate::flash::{Class, OpKind, Purpose};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_ftl::recovery::Mapping;
-use flashweir_ftl::{BlockId, MapWord, PlaneId};
+use flashweir_ftl::{BlockId, PlaneId};
 use std::sync::Arc;
 
 impl PageFtl {
+    /// Somebody waits for what is pending in the log.
+    pub(super) fn want_log(&mut self) {
+        self.log.want();
+        self.work.set(Due::Log);
+    }
+
     /// Writes the next log group or checkpoint if one is due.
     pub(super) fn pump_log(&mut self, cx: &mut Cx) {
         if !matches!(self.log.writing, Writing::Nothing) {
@@ -67,6 +74,13 @@ impl PageFtl {
         };
         cx.trace().record(|| Traced::Log { work: LogWork::Group, count: pages });
         self.write_meta(cx, self.log.region, images);
+    }
+
+    /// Whether the next group or checkpoint could begin, or somebody waits for nothing; for audits.
+    pub(super) fn could_log(&self, cx: &Cx) -> bool {
+        let congested = || self.log.is_congested() && self.log.recent_trims[0].0.seq <= self.horizon(cx);
+        let due = || congested() || self.log.wants_checkpoint || self.log.is_due() || self.log.wanted;
+        matches!(self.log.writing, Writing::Nothing) && cx.keeps_metadata() && due()
     }
 
     fn write_meta(&mut self, cx: &mut Cx, region: usize, images: Vec<Arc<[u8]>>) {
@@ -130,7 +144,7 @@ impl PageFtl {
         self.log.durable_trims = self.log.durable_trims.max(trims_upto);
         self.records_durable(&epochs);
         self.log_advanced(cx);
-        self.pump_log(cx);
+        self.work.set(Due::Log);
     }
 
     /// Lets everybody go on who waited for the log.
@@ -140,13 +154,12 @@ impl PageFtl {
             let (command, _) = self.log.waiters.swap_remove(at);
             cx.part_done(command);
         }
-        self.orders_advanced(cx);
-        self.check_flushes(cx);
-        self.admit(cx);
-        self.collect_recheck(cx);
+        self.orders_advanced();
+        self.work.set(Due::Flushes);
+        self.work.set(Due::Admit);
         for plane in 0..self.collections.len() {
             if std::mem::take(&mut self.collections[plane].waits_for_log) {
-                self.collect_step(cx, PlaneId(plane as u32));
+                self.work.collect_step(PlaneId(plane as u32));
             }
         }
     }
@@ -244,11 +257,8 @@ impl PageFtl {
         records.extend(epochs.map(|(stream, epoch)| Record::Complete { stream, epoch }));
         let uncovered = self.log.recent_trims.iter().filter(|(trim, _)| trim.seq > horizon && !forgets);
         records.extend(uncovered.flat_map(|(trim, member)| with_member(Record::Trim(*trim), *member)));
-        for (lpn, mut word) in self.map.iter() {
-            while let MapWord::Cached { slot, generation } = word {
-                word = self.buffer.named(slot, generation).under;
-            }
-            if let MapWord::Direct(ppa) = word
+        for (lpn, word) in self.map.iter() {
+            if let Some(ppa) = self.buffer.durable(word)
                 && let Some((_, seq)) = cx.flash.media.oob(ppa)
             {
                 records.push(Record::Mapping(Mapping { lpn, ppa, seq }));

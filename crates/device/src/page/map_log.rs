@@ -180,6 +180,14 @@ impl MapLog {
         self.recent_trims.len() >= (self.pages_per_region as usize * self.records_per_page / 4).max(8)
     }
 
+    /// Whether anything may have to be written, or is to be looked at.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        let asked = self.wanted || self.wants_checkpoint;
+        let waits = !self.pending.is_empty() || !self.pins.is_empty() || !self.recent_trims.is_empty();
+        matches!(self.writing, Writing::Nothing) && (asked || waits)
+    }
+
     pub(super) fn is_due(&self) -> bool {
         let waits = self.wanted && !self.pending.is_empty();
         waits || self.pending.len() >= self.records_per_page || self.pins.len() >= PINS_MAX

@@ -5,10 +5,12 @@
 //! makes room; [`log`] makes deallocations durable; [`order`] keeps epochs; [`flush`] and [`range_flush`] wait for what they
 //! cover; [`scan`] and [`recover`] come after a power cut.
 //!
+//! Whoever sets something free notes in [`work`] who may go on because of it, and [`drain`] lets them.
+//!
 //! Invariants: a write is visible to reads from its acceptance on; the old place of a page stays valid until the new version is
 //! programmed, and until the record is logged if it was deallocated (contract §7.1).
 //!
-//! What is data (`buffer`, `tags`, `epochs`, `collection`, `map_log`, `pending`, `frontier`) imports no sibling that acts; what
+//! What is data (`buffer`, `tags`, `epochs`, `collection`, `map_log`, `pending`, `frontier`, `work`) imports no sibling that acts; what
 //! acts imports [`ftl`], where all of it is put together.
 
 mod accept;
@@ -18,6 +20,7 @@ mod collection;
 mod content;
 mod describe;
 mod destage;
+mod drain;
 mod epochs;
 mod failing;
 mod fastforward;
@@ -38,6 +41,7 @@ mod read;
 mod recover;
 mod scan;
 mod tags;
+mod work;
 
 pub use content::UNREADABLE;
 pub(crate) use fastforward::UnitWriter;

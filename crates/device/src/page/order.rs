@@ -23,6 +23,7 @@
 use super::buffer::SlotState;
 use super::epochs::{EPOCHS_MAX, Kept};
 use super::ftl::{Cx, PageFtl};
+use super::work::Due;
 use crate::config::PersistPolicy;
 use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
@@ -185,9 +186,9 @@ impl PageFtl {
         let (open, waits) = (stream.open, stream.epochs.len() > 1);
         if waits && !cx.has_planted(PlantedBug::BarrierIgnored) {
             let hastened = self.demand(cx, id, open);
-            self.release_pages(cx);
-            self.demand_wordlines_of(cx, &hastened);
-            self.settle(cx, id);
+            self.work.set(Due::Release);
+            self.work.complete_wordlines_of(&hastened);
+            self.work.settle(id);
         }
         self.orders.streams[&id].epochs.len() == 1 || cx.has_planted(PlantedBug::BarrierIgnored)
     }
@@ -198,7 +199,7 @@ impl PageFtl {
         if cx.front.commands.get(at).command.order == Some(Order::Barrier) {
             self.close_epoch(cx, id);
         }
-        self.settle(cx, id);
+        self.work.settle(id);
     }
 
     /// Accepts a barrier of no length.
@@ -207,7 +208,7 @@ impl PageFtl {
         cx.metrics.barriers += 1;
         if let Some(id) = cx.stream_of(at) {
             self.close_epoch(cx, id);
-            self.settle(cx, id);
+            self.work.settle(id);
         }
         cx.part_done(at);
     }
@@ -218,6 +219,7 @@ impl PageFtl {
             cx.metrics.epochs += 1;
             if stream.open - stream.checkpointed >= EPOCHS_MAX {
                 self.log.want_checkpoint();
+                self.work.set(Due::Log);
             }
         }
     }
@@ -239,6 +241,7 @@ impl PageFtl {
         let before = stream.epochs.iter().zip(stream.base()..epoch);
         if before.clone().any(|(epoch, _)| !epoch.trims.is_empty()) {
             self.log.want();
+            self.work.set(Due::Log);
         }
         let member = |slot: &u32| self.buffer.slot(*slot).member.is_some_and(|(of, _)| of == id);
         let waits = |slot: &u32| {
@@ -274,11 +277,13 @@ impl PageFtl {
         if self.orders.policy == PersistPolicy::Transactional {
             self.close_epochs(cx);
         }
+        let mut has_trims = false;
         for stream in self.orders.streams.values_mut() {
             stream.wanted = stream.open;
-            if stream.epochs.iter().any(|epoch| !epoch.trims.is_empty()) {
-                self.log.want();
-            }
+            has_trims |= stream.epochs.iter().any(|epoch| !epoch.trims.is_empty());
+        }
+        if has_trims {
+            self.want_log();
         }
     }
 
@@ -291,15 +296,15 @@ impl PageFtl {
         {
             hastened.extend(self.demand(cx, id, open));
         }
-        self.release_pages(cx);
-        self.demand_wordlines_of(cx, &hastened);
-        self.settle_all(cx);
+        self.work.set(Due::Release);
+        self.work.complete_wordlines_of(&hastened);
+        self.settle_all();
     }
 
     /// Lets all streams go on as far as they can.
-    pub(super) fn settle_all(&mut self, cx: &mut Cx) {
+    pub(super) fn settle_all(&mut self) {
         for id in self.orders.streams.keys().copied().collect::<Vec<_>>() {
-            self.settle(cx, id);
+            self.work.settle(id);
         }
     }
 
@@ -345,6 +350,8 @@ impl PageFtl {
                 break;
             }
             let epoch = stream.epochs.pop_front().expect("there are two");
+            // A deallocation may wait for it.
+            self.work.set(Due::Admit);
             self.orders.counted -= epoch.counted.len();
             for ppa in epoch.counted {
                 self.orders.kept.remove(&ppa);
@@ -362,15 +369,16 @@ impl PageFtl {
                 let version = self.buffer.slot(slot);
                 if version.state == SlotState::Held && version.member == Some((id, next)) {
                     self.buffer.unhold(slot);
+                    self.work.set(Due::Destage);
                     if wanted > next || (wanted == next && self.is_awaited(slot)) {
                         self.place(cx, slot, true);
                     }
                 }
             }
         }
-        self.release_pages(cx);
-        self.pump_log(cx);
-        self.check_flushes(cx);
+        self.work.set(Due::Release);
+        self.work.set(Due::Log);
+        self.work.set(Due::Flushes);
     }
 
     /// Makes stable what is on the medium of an epoch.
@@ -397,7 +405,7 @@ impl PageFtl {
         }
         let crowded = self.orders.kept.len() as u64 * 8 >= u64::from(self.buffer.capacity());
         if stream.recording > stream.recorded && (crowded || stream.wanted > stream.recorded) {
-            self.log.want();
+            self.want_log();
         }
     }
 
@@ -411,7 +419,7 @@ impl PageFtl {
     }
 
     /// The log went on: deallocations that are durable count, and streams go on.
-    pub(super) fn orders_advanced(&mut self, cx: &mut Cx) {
+    pub(super) fn orders_advanced(&mut self) {
         let durable = self.log.durable_trims();
         for stream in self.orders.streams.values_mut() {
             for epoch in &mut stream.epochs {
@@ -420,7 +428,7 @@ impl PageFtl {
                 epoch.left -= (before - epoch.trims.len()) as u32;
             }
         }
-        self.settle_all(cx);
+        self.settle_all();
     }
 
     /// A checkpoint is about to be made: it says which epochs are complete.

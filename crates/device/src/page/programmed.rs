@@ -3,11 +3,12 @@
 //! Invariant: the old place of a page becomes invalid when the new version is programmed, not when it is
 //! accepted (contract §7.1).
 
-use super::buffer::{SlotState, Superseded};
+use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
 use super::frontier::{PageUnit, PageWrite};
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
+use super::work::Due;
 use crate::flash::{Class, Frontier, OpKind, Owner, Placer, Purpose, UNBOUND, UnitImage, wordline_start};
 use crate::front::Active;
 use crate::geometry::PageAddr;
@@ -24,8 +25,9 @@ impl PageFtl {
         if self.space.pages[page as usize].frontier == Frontier::User {
             self.space.queued_pages -= 1;
             for unit in &self.space.pages[page as usize].units {
-                if let MapWord::Direct(old) = self.buffer.slot(unit.slot).under {
-                    cx.flash.blocks.prefetch(old);
+                match self.buffer.place(self.buffer.slot(unit.slot).under) {
+                    Place::Unit(old) => cx.flash.blocks.prefetch(old),
+                    Place::Nowhere | Place::Slot(_) => {}
                 }
             }
         }
@@ -117,16 +119,16 @@ impl PageFtl {
         } else if cx.has_planted(PlantedBug::LogBeforeData) && op.at.page + 2 == cx.geometry.pages_per_block {
             let opened = self.space.opened(op.at.block);
             self.log.add_summary(op.at.block, opened, &cx.flash.media, &cx.geometry);
-            self.log.want();
+            self.want_log();
         }
         if self.orders.is_pressed() {
             self.complete_epochs(cx);
         }
-        self.collect_check(cx, op.plane);
-        self.collect_recheck(cx);
-        self.destage(cx);
-        self.admit(cx);
-        self.pump_log(cx);
+        self.work.collect(op.plane);
+        self.note_room(cx);
+        if self.log.has_work() {
+            self.work.set(Due::Log);
+        }
     }
 
     pub(super) fn wordline_complete(&mut self, cx: &mut Cx, plane: PlaneId, stream: usize) {
@@ -135,7 +137,9 @@ impl PageFtl {
             self.page_durable(cx, page);
         }
         self.open_wordlines[plane.0 as usize][stream] = pages;
-        self.check_flushes(cx);
+        if !self.flushes.is_empty() {
+            self.work.set(Due::Flushes);
+        }
     }
 
     pub(super) fn filler_done(&mut self, cx: &mut Cx, op: &NandOp) {
@@ -229,10 +233,10 @@ impl PageFtl {
         }
         streams.dedup();
         for stream in streams {
-            self.settle(cx, stream);
+            self.work.settle(stream);
         }
         if frontier == Frontier::Gc {
-            self.survivors_durable(cx, plane, units.len() as u32);
+            self.survivors_durable(plane, units.len() as u32);
         }
         self.space.pages[page as usize].units = units;
         self.space.free_page(page);
@@ -302,13 +306,19 @@ impl PageFtl {
     /// Makes `ppa` the durable place of `lpn`, of which `slot` held this version.
     fn install(&mut self, cx: &mut Cx, lpn: Lpn, slot: u32, ppa: Ppa) {
         let mut old = std::mem::replace(&mut self.buffer.slot_mut(slot).under, MapWord::Unmapped);
-        while let MapWord::Cached { slot, .. } = old {
-            let older = self.buffer.slot_mut(slot);
-            older.superseded = Superseded::ByWrite;
-            old = std::mem::replace(&mut older.under, MapWord::Unmapped);
-        }
-        if let MapWord::Direct(old) = old {
-            self.outdate(cx, old);
+        loop {
+            match self.buffer.place(old) {
+                Place::Nowhere => break,
+                Place::Slot(slot) => {
+                    let older = self.buffer.slot_mut(slot);
+                    older.superseded = Superseded::ByWrite;
+                    old = std::mem::replace(&mut older.under, MapWord::Unmapped);
+                }
+                Place::Unit(old) => {
+                    self.outdate(cx, old);
+                    break;
+                }
+            }
         }
         let word = self.buffer.word(slot);
         self.replace_word(lpn, word, MapWord::Direct(ppa));
@@ -322,15 +332,18 @@ impl PageFtl {
             self.map.replace(lpn, new);
             return true;
         }
-        while let MapWord::Cached { slot, generation } = word {
-            self.buffer.named(slot, generation);
-            let under = &mut self.buffer.slot_mut(slot).under;
-            if *under == old {
-                *under = new;
-                return true;
+        loop {
+            match self.buffer.place(word) {
+                Place::Nowhere | Place::Unit(_) => return false,
+                Place::Slot(slot) => {
+                    let under = &mut self.buffer.slot_mut(slot).under;
+                    if *under == old {
+                        *under = new;
+                        return true;
+                    }
+                    word = *under;
+                }
             }
-            word = *under;
         }
-        false
     }
 }

@@ -11,17 +11,17 @@
 //!
 //! Deliberately absent: closures over atomic groups, as this device has none.
 
-use super::buffer::{Slot, SlotState, Superseded};
+use super::buffer::{Place, Slot, SlotState, Superseded};
 use super::ftl::{Cx, PageFtl};
 use super::pending::{PendingFlush, VolatileTrim};
 use super::tags::Owners;
+use super::work::Due;
 use crate::config::RangeFlushSupport;
 use crate::flash::trace::Traced;
 use crate::front::Span;
 use crate::planted::PlantedBug;
 use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::{DeviceError, Lpn, Op};
-use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
 
 /// What a range flush selects, in mapping units.
@@ -92,12 +92,12 @@ impl PageFtl {
         closure.sort_unstable();
         closure.dedup();
         cx.metrics.range_units_closure += closure.len() as u64;
-        self.release_pages(cx);
-        self.demand_wordlines_of(cx, &closure);
-        self.settle_all(cx);
+        self.work.set(Due::Release);
+        self.work.complete_wordlines_of(&closure);
+        self.settle_all();
         if trims_upto > 0 {
-            self.log.want();
-            self.pump_log(cx);
+            self.want_log();
+            self.work.set(Due::Log);
         }
         if !waits {
             cx.part_done(at);
@@ -138,8 +138,9 @@ impl PageFtl {
             for &(first, end) in &selector.units {
                 let mut at = Lpn(first);
                 while let Some(lpn) = self.map.next_present(at, Lpn(end)) {
-                    if let MapWord::Cached { slot, .. } = self.map.get(lpn) {
-                        slots.push(slot);
+                    match self.buffer.place(self.map.get(lpn)) {
+                        Place::Slot(slot) => slots.push(slot),
+                        Place::Nowhere | Place::Unit(_) => {}
                     }
                     at = Lpn(lpn.0 + 1);
                 }

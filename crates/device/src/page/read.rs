@@ -1,5 +1,6 @@
 //! Reads: the newest version of each unit, from the buffer or from the medium.
 
+use super::buffer::Place;
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
@@ -8,7 +9,6 @@ use crate::flash::{Class, OpKind, Purpose};
 use crate::front::range;
 use crate::geometry::PageAddr;
 use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
-use flashweir_ftl::MapWord;
 
 impl PageFtl {
     /// Looks up every unit; units of the same flash page are read once.
@@ -38,8 +38,8 @@ impl PageFtl {
         let mut cached = 0;
         let mut page: Option<(PageAddr, Ppa, u32)> = None;
         for unit in span.first..span.end {
-            match self.map.get(Lpn(unit)) {
-                MapWord::Direct(ppa) => {
+            match self.buffer.place(self.map.get(Lpn(unit))) {
+                Place::Unit(ppa) => {
                     let addr = cx.geometry.page_of(ppa).0;
                     match &mut page {
                         Some((last, _, units)) if *last == addr => *units += 1,
@@ -51,8 +51,8 @@ impl PageFtl {
                         }
                     }
                 }
-                MapWord::Cached { .. } => cached += 1,
-                MapWord::Unmapped | MapWord::Shared(_) => {}
+                Place::Slot(_) => cached += 1,
+                Place::Nowhere => {}
             }
         }
         if let Some((_, ppa, units)) = page {

@@ -3,6 +3,7 @@
 //! Invariants: no step destroys what the fold needed before the new checkpoint is complete; a cut between or inside of the steps
 //! leaves a medium from which recovery begins anew.
 
+use super::buffer::Place;
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
 use super::map_log::meta_image;
@@ -56,7 +57,7 @@ pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
     for plane in 0..cx.geometry.planes() {
         ftl.space.close_frontiers(&mut cx.flash.blocks, PlaneId(plane));
         ftl.check_spare(&mut cx, PlaneId(plane));
-        ftl.recheck.push(PlaneId(plane));
+        ftl.work.collect(PlaneId(plane));
     }
     Plan { cx, firmware: ftl, steps, report }
 }
@@ -107,10 +108,8 @@ fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea) {
     newest.retain(|lpn, (seq, _)| {
         let trimmed =
             save.trims.iter().any(|t| (t.lpn.0..t.lpn.0 + t.count).contains(&lpn.0) && t.seq > *seq);
-        let durable = match ftl.map.get(*lpn) {
-            MapWord::Direct(ppa) => cx.flash.media.oob(ppa).map_or(0, |(_, seq)| seq),
-            _ => 0,
-        };
+        let durable = ftl.buffer.durable(ftl.map.get(*lpn)).and_then(|ppa| cx.flash.media.oob(ppa));
+        let durable = durable.map_or(0, |(_, seq)| seq);
         !trimmed && *seq > durable
     });
     let mut units: Vec<(u64, Lpn, &Payload)> =
@@ -137,8 +136,10 @@ fn program(
     ftl.space.program_ended(plane, frontier);
     for ((lpn, _, _), unit) in units.iter().zip(0..) {
         let ppa = cx.geometry.ppa(at, unit);
-        if let MapWord::Direct(old) = ftl.map.replace(*lpn, MapWord::Direct(ppa)) {
-            cx.flash.blocks.set_invalid(old);
+        match ftl.buffer.place(ftl.map.replace(*lpn, MapWord::Direct(ppa))) {
+            Place::Nowhere => {}
+            Place::Slot(_) => unreachable!("the buffer is empty until everything is planned"),
+            Place::Unit(old) => cx.flash.blocks.set_invalid(old),
         }
         cx.flash.blocks.set_valid(ppa);
     }

@@ -258,6 +258,12 @@ fn encode_unit(unit: &UnitRecord, out: &mut [u8]) {
         Owner::Pad => (OWNER_FILLER, 0),
         Owner::Lpn(lpn) => (OWNER_LPN, lpn.0),
         Owner::Meta => (OWNER_META, 0),
+        Owner::Vpid(_) | Owner::Seg { .. } => {
+            unreachable!(
+                "a volume is of a firmware that this format reads, and none of those writes {:?}",
+                unit.owner
+            )
+        }
     };
     let (content, len, value) = match unit.content {
         ContentRecord::Zero => (0, 0, 0),
