@@ -11,9 +11,9 @@ pub enum Owner {
     Pad,
     /// A logical page.
     Lpn(Lpn),
-    /// A page that several logical pages share, by its number among those (spec 2.2).
+    /// A page that several logical pages share, by its number among those (share §3).
     Vpid(u64),
-    /// A unit of an append segment (spec 4.1).
+    /// A unit of an append segment (append-segments §3).
     Seg {
         /// The segment; 29 bits have room.
         segment: SegmentId,
