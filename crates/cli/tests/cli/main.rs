@@ -1117,11 +1117,14 @@ fn an_interrupt_shows_what_was_explained_and_which_claims_were_judged() {
     assert_eq!(output.status.code(), Some(130));
     assert!(text(&output.stderr).starts_with("weir: stopped: 0 of 1 runs are through, 1 in part\n"));
     assert!(text(&output.stdout).contains("latency"), "{}", text(&output.stdout));
-    // The first study takes less than a second, all of them minutes.
-    let output = interrupted("25", "reproduce rflush --jobs 1 -q");
-    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("runs are through"), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("claims inside their bands"), "{}", text(&output.stdout));
+    // The first study takes a moment, all of them minutes; on a busy machine the moment is longer.
+    let output = ["10", "40", "160"].into_iter().find_map(|after| {
+        let output = interrupted(after, "reproduce rflush --jobs 1 -q");
+        assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("runs are through"), "{}", text(&output.stderr));
+        text(&output.stdout).contains("claims inside their bands").then_some(output)
+    });
+    assert!(output.is_some(), "no study was judged");
 }
 
 #[test]
