@@ -10,6 +10,7 @@ use flashweir_core::{Command, Data, DeviceError, Op, Order};
 
 impl Front {
     /// Refuses an order that makes no sense, or that a device with this policy does not keep.
+    #[inline]
     pub(crate) fn check_order(&self, command: &Command, policy: PersistPolicy) -> Result<(), DeviceError> {
         let ordered = command.order.is_some() || command.stream.is_some();
         if ordered && policy == PersistPolicy::None {
@@ -39,6 +40,7 @@ impl Front {
 }
 
 /// Refuses a range outside of the namespace, and data that do not fit their range.
+#[inline]
 pub(crate) fn check_range(command: &Command, geometry: &Geometry) -> Result<(), DeviceError> {
     let capacity_blocks = geometry.capacity_lbas();
     if let Some((lba, blocks)) = range(&command.op)

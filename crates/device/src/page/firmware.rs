@@ -125,7 +125,10 @@ impl Firmware for PageFtl {
 
     #[inline]
     fn go_on(&mut self, cx: &mut Cx) {
-        self.drain(cx);
+        // A read sets nothing free.
+        if !self.work.is_empty() {
+            self.drain(cx);
+        }
         if cfg!(debug_assertions) {
             self.audit_rest(cx);
         }

@@ -122,6 +122,7 @@ impl Work {
     }
 
     /// Whether nobody may go on.
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.bits == 0
     }
