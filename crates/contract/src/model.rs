@@ -13,7 +13,7 @@ use crate::log::{Content, Kind, Log, LogPos, OpIx, Submission};
 use crate::policy::Policy;
 use crate::program::{Request, Target};
 use crate::states::{CrashState, Exploration, LegalStates};
-use flashweir_core::command::{SharePair, pattern};
+use flashweir_core::command::{SharePair, check_range, pattern};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Command, CommandId, Completion, Data, DeviceError, Done, Lba, Lpn, Op, Order, Payload};
 use std::collections::BTreeMap;
@@ -241,7 +241,7 @@ impl ModelDevice {
             }
             Op::Share(pairs) => self.share(pairs),
             Op::RFlush(flush) => {
-                flush.check(self.capacity_units * u64::from(self.unit_blocks))?;
+                flush.check(self.capacity_blocks())?;
                 Ok(Vec::new())
             }
             _ => Ok(Vec::new()),
@@ -325,12 +325,12 @@ impl ModelDevice {
         Ok(Done::Data(lpns.map(|lpn| self.read(Lpn(lpn))).collect()))
     }
 
+    fn capacity_blocks(&self) -> u64 {
+        self.capacity_units * u64::from(self.unit_blocks)
+    }
+
     fn check_range(&self, lba: Lba, blocks: u32) -> Result<(), DeviceError> {
-        let capacity_blocks = self.capacity_units * u64::from(self.unit_blocks);
-        if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
-            return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
-        }
-        Ok(())
+        check_range(lba, blocks, self.capacity_blocks())
     }
 }
 

@@ -138,12 +138,19 @@ impl RangeFlush {
         if !self.segments.is_empty() {
             return Err(DeviceError::NotSupported("append-only segments"));
         }
-        for &(lba, blocks) in &self.ranges {
-            if lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks) {
-                return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
-            }
-        }
-        Ok(())
+        self.ranges.iter().try_for_each(|&(lba, blocks)| check_range(lba, blocks, capacity_blocks))
+    }
+}
+
+/// Refuses a range that leaves a namespace of `capacity_blocks` blocks of 512 bytes.
+///
+/// # Errors
+/// [`DeviceError::OutOfRange`], also where the end of the range is no number.
+#[inline]
+pub fn check_range(lba: Lba, blocks: u32, capacity_blocks: u64) -> Result<(), DeviceError> {
+    match lba.0.checked_add(u64::from(blocks)) {
+        Some(end) if end <= capacity_blocks => Ok(()),
+        _ => Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks }),
     }
 }
 

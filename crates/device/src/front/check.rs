@@ -6,7 +6,7 @@ use super::{Front, Span, range};
 use crate::config::PersistPolicy;
 use crate::geometry::Geometry;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Command, Data, DeviceError, Op, Order};
+use flashweir_core::{Command, Data, DeviceError, Op, Order, command};
 
 impl Front {
     /// Refuses an order that makes no sense, or that a device with this policy does not keep.
@@ -41,14 +41,11 @@ impl Front {
 
 /// Refuses a range outside of the namespace, and data that do not fit their range.
 #[inline]
-pub(crate) fn check_range(command: &Command, geometry: &Geometry) -> Result<(), DeviceError> {
-    let capacity_blocks = geometry.capacity_lbas();
-    if let Some((lba, blocks)) = range(&command.op)
-        && lba.0.checked_add(u64::from(blocks)).is_none_or(|end| end > capacity_blocks)
-    {
-        return Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks });
+pub(crate) fn check_range(asked: &Command, geometry: &Geometry) -> Result<(), DeviceError> {
+    if let Some((lba, blocks)) = range(&asked.op) {
+        command::check_range(lba, blocks, geometry.capacity_lbas())?;
     }
-    match &command.op {
+    match &asked.op {
         Op::Write { blocks, data: Data::Bytes(bytes), .. }
             if bytes.len() as u64 != u64::from(*blocks) * LBA_BYTES =>
         {
