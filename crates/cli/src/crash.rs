@@ -67,6 +67,9 @@ pub(crate) struct CrashArgs {
     /// Stop after so many violations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     pub(crate) violations: usize,
+    /// Print a violation as it was found, without looking for fewer operations that do as well
+    #[arg(long)]
+    pub(crate) no_minimise: bool,
     /// Do again what this token says, and draw it
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device"])]
     pub(crate) replay: Option<String>,
@@ -131,13 +134,16 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
         worlds_each: args.worlds,
         jobs: threads(args.results.jobs),
         violations_max: args.violations,
+        minimise: !args.no_minimise,
         ..CrashConfig::default()
     };
     Ok(match planted.transpose()? {
         // Looked for as `--mutants` does, and drawn.
-        Some(bug) => {
-            CrashConfig { minimise: true, violations_max: args.violations, ..config.with_planted(bug) }
-        }
+        Some(bug) => CrashConfig {
+            minimise: !args.no_minimise,
+            violations_max: args.violations,
+            ..config.with_planted(bug)
+        },
         None => config,
     })
 }

@@ -80,6 +80,9 @@ pub(crate) struct CrashFilesArgs {
     /// Stop after so many violations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     pub(crate) violations: usize,
+    /// Print a violation as it was found, without looking for fewer operations that do as well
+    #[arg(long)]
+    pub(crate) no_minimise: bool,
     /// Plant each known bug of the file system in turn and count those that are found
     #[arg(long, conflicts_with_all = ["planted", "sequences", "states", "fsck_every", "kernel_every"])]
     pub(crate) mutants: bool,
@@ -186,7 +189,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
         jobs: threads(args.results.jobs),
         effort: Effort { states_max, ..effort },
         violations_max: args.violations,
-        minimise: true,
+        minimise: !args.no_minimise,
     })
 }
 

@@ -20,9 +20,13 @@ use std::time::{Duration, Instant};
 /// What runs at once.
 const JOBS: usize = 2;
 
-/// A suite hangs when it takes so many times as long as without a mutant, and a while.
+/// A suite hangs when it takes so many times the CPU time that it takes without a mutant, and a while; other builds on the machine do not
+/// bear on it.
 const HANG_TIMES: u32 = 5;
 const HANG: Duration = Duration::from_secs(20);
+
+/// A suite that waits for what never comes takes no CPU time: it hangs after so many times as much by the clock.
+const WAIT_TIMES: u32 = 10;
 
 /// A mutant that eats memory ends before the machine does.
 const MEMORY_KIB: u64 = 6 << 20;
@@ -31,6 +35,7 @@ const MEMORY_KIB: u64 = 6 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Baseline {
     pub(crate) suite: Suite,
+    /// CPU time.
     pub(crate) time: Duration,
     /// The mutants whose sites it comes to.
     pub(crate) reached: BTreeSet<u32>,
@@ -49,7 +54,8 @@ pub(crate) struct Outcome {
 
 /// How a program ended.
 enum End {
-    Passed,
+    /// After so much CPU time.
+    Passed(Duration),
     Failed(String),
     /// It was ended at its limit.
     Late(String),
@@ -109,19 +115,19 @@ fn baseline(
 ) -> Result<Option<Baseline>, String> {
     let list = dir().join(format!("reached-{worker}"));
     let _ = std::fs::remove_file(&list);
-    let mut command = command(copy, seed, suite)?;
+    let most = limit.unwrap_or(Duration::from_secs(3600));
+    let mut command = command(copy, seed, suite, most)?;
     command.env("FLASHWEIR_MUTANTS_REACHED", &list);
-    let begin = Instant::now();
-    match ended(command, worker, limit.unwrap_or(Duration::from_secs(3600)))? {
+    let time = match ended(command, worker, most)? {
         End::Late(_) if limit.is_some() => return Ok(None),
         End::Late(why) | End::Failed(why) => {
             return Err(format!("without a mutant, {} fails: {why}", suite.name()));
         }
-        End::Passed => {}
-    }
+        End::Passed(time) => time,
+    };
     let text = std::fs::read_to_string(&list).unwrap_or_default();
     let reached = text.lines().filter_map(|line| line.parse().ok()).collect();
-    Ok(Some(Baseline { suite: suite.clone(), time: begin.elapsed(), reached }))
+    Ok(Some(Baseline { suite: suite.clone(), time, reached }))
 }
 
 /// Tries each mutant; `told` hears of each as it ends.
@@ -132,13 +138,28 @@ pub(crate) fn try_all(
     mutants: &[Drawn],
     told: impl FnMut(&Outcome) -> Result<(), String> + Send,
 ) -> Result<Vec<Outcome>, String> {
-    let told = Mutex::new(told);
+    let (told, records) = (Mutex::new(told), Mutex::default());
     let all = in_parallel(&mutants.iter().collect::<Vec<_>>(), |worker, drawn| {
-        let outcome = try_one(copy, seed, worker, &baselines[drawn.layer], drawn)?;
+        let outcome = try_one(copy, seed, worker, &baselines[drawn.layer], drawn, &records)?;
         (told.lock().expect(CALM))(&outcome)?;
         Ok(outcome)
     });
     all.into_iter().collect()
+}
+
+/// Of each suite, how many mutants it was tried on and how many it found.
+type Records = Mutex<BTreeMap<String, (u32, u32)>>;
+
+/// Suites that come to the mutant, those first that found most in the least time.
+fn in_turn<'a>(suites: &'a [Baseline], drawn: &Drawn, records: &Records) -> Vec<&'a Baseline> {
+    let records = records.lock().expect(CALM);
+    let price = |one: &Baseline| {
+        let (tried, found) = records.get(&one.suite.name()).copied().unwrap_or_default();
+        one.time.as_secs_f64() * f64::from(tried + 2) / f64::from(found + 1)
+    };
+    let mut reaching: Vec<_> = suites.iter().filter(|suite| suite.reached.contains(&drawn.id)).collect();
+    reaching.sort_by(|a, b| price(a).total_cmp(&price(b)));
+    reaching
 }
 
 fn try_one(
@@ -147,15 +168,24 @@ fn try_one(
     worker: usize,
     suites: &[Baseline],
     drawn: &Drawn,
+    records: &Records,
 ) -> Result<Outcome, String> {
     let begin = Instant::now();
     let mut killed = None;
-    let reaching: Vec<&Baseline> = suites.iter().filter(|suite| suite.reached.contains(&drawn.id)).collect();
+    let reaching = in_turn(suites, drawn, records);
     for baseline in &reaching {
-        let mut command = command(copy, seed, &baseline.suite)?;
+        let most = baseline.time * HANG_TIMES + HANG;
+        let mut command = command(copy, seed, &baseline.suite, most)?;
         command.env("FLASHWEIR_MUTANT", drawn.id.to_string());
-        if let End::Failed(why) | End::Late(why) = ended(command, worker, baseline.time * HANG_TIMES + HANG)?
-        {
+        let end = ended(command, worker, most * WAIT_TIMES)?;
+        let found = match end {
+            End::Failed(why) | End::Late(why) => Some(why),
+            End::Passed(_) => None,
+        };
+        let mut records = records.lock().expect(CALM);
+        let record = records.entry(baseline.suite.name()).or_default();
+        *record = (record.0 + 1, record.1 + u32::from(found.is_some()));
+        if let Some(why) = found {
             killed = Some((baseline.suite.name(), why));
             break;
         }
@@ -164,12 +194,14 @@ fn try_one(
     Ok(Outcome { drawn: drawn.clone(), killed, seconds, suites: reaching.len() })
 }
 
-/// The program of a suite; with limited memory.
-fn command(copy: &Copy, seed: u64, suite: &Suite) -> Result<Command, String> {
+/// The program of a suite, with limited memory and CPU time.
+fn command(copy: &Copy, seed: u64, suite: &Suite, most: Duration) -> Result<Command, String> {
     let (program, directory, args): (&Path, PathBuf, Vec<String>) = match suite {
         Suite::Weir(args) => {
             let mut args: Vec<String> = args.split(' ').map(String::from).collect();
             args.extend(["--jobs".into(), "1".into(), "--seed".into(), seed.to_string()]);
+            // What fewer operations would do as well is of no interest here.
+            args.extend((!args[1].starts_with("sqlite")).then(|| "--no-minimise".to_string()));
             (&copy.weir, source(), args)
         }
         Suite::Tests(tests) => {
@@ -182,7 +214,9 @@ fn command(copy: &Copy, seed: u64, suite: &Suite) -> Result<Command, String> {
         }
     };
     let mut command = Command::new("sh");
-    command.args(["-c", &format!("ulimit -v {MEMORY_KIB}; exec \"$0\" \"$@\"")]).arg(program).args(args);
+    let seconds = most.as_secs() + 1;
+    let limited = format!("ulimit -v {MEMORY_KIB}; ulimit -t {seconds}; exec \"$0\" \"$@\"");
+    command.args(["-c", &limited]).arg(program).args(args);
     command.current_dir(directory).stdin(Stdio::null());
     command.env("FLASHWEIR_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
     command.env_remove("FLASHWEIR_MUTANT").env_remove("FLASHWEIR_MUTANTS_REACHED");
@@ -200,7 +234,9 @@ fn ended(mut command: Command, worker: usize, limit: Duration) -> Result<End, St
     command.env("TMPDIR", &temporary).stderr(file.try_clone().map_err(wrong)?).stdout(file);
     let mut child = command.spawn().map_err(|error| format!("sh: {error}"))?;
     let begin = Instant::now();
+    let mut used = Duration::ZERO;
     let status = loop {
+        used = cpu_time(child.id()).unwrap_or(used);
         match child.try_wait().map_err(|error| format!("sh: {error}"))? {
             Some(status) => break status,
             None if begin.elapsed() > limit => {
@@ -212,11 +248,19 @@ fn ended(mut command: Command, worker: usize, limit: Duration) -> Result<End, St
         }
     };
     if status.success() {
-        return Ok(End::Passed);
+        return Ok(End::Passed(used));
     }
     let text =
         std::fs::read(&said).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     Ok(End::Failed(format!("{status}: {}", telling(&text))))
+}
+
+/// What a process has used of the CPU, until it ends: user and system time of `/proc/PID/stat`, in hundredths of a second.
+fn cpu_time(process: u32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split(' ').collect();
+    let [user, system] = [fields.get(12)?, fields.get(13)?].map(|field| field.parse::<u64>().ok());
+    Some(Duration::from_millis((user? + system?) * 10))
 }
 
 /// The line that says most.
