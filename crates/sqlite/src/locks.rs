@@ -234,6 +234,14 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_beyond_the_slots_is_refused() {
+        let locks = Locks::default();
+        assert!(locks.lock_slots("db", 1, 0..1, true, false));
+        assert!(!locks.lock_slots("db", 1, 7..99, true, false), "there are not so many");
+        assert!(!locks.lock_slots("db", 1, 7..99, false, false));
+    }
+
+    #[test]
     fn memory_lives_as_long_as_somebody_uses_it() {
         let locks = Locks::default();
         assert!(locks.region("db", 1, 0, 32_768, false).is_none());

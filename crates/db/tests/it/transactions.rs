@@ -52,6 +52,20 @@ fn counters(bed: &mut Bed, config: Config, keys: u8) -> (Db<MemFs>, Tree) {
 }
 
 #[test]
+fn a_transaction_knows_whether_it_changed_anything() {
+    let mut bed = Bed::new();
+    let (db, tree) = counters(&mut bed, small(), 1);
+    bed.run(async move {
+        let mut trx = db.begin().await.unwrap();
+        assert!(trx.lock(tree, &[0]).await.unwrap().is_some());
+        assert!(!trx.has_changes(), "a lock is no change");
+        trx.update(tree, &[0], &7u64.to_le_bytes()).await.unwrap();
+        assert!(trx.has_changes());
+        trx.commit().await.unwrap();
+    });
+}
+
+#[test]
 fn no_addition_is_lost() {
     let mut bed = Bed::new();
     let costs = flashweir_db::CpuCosts::default();
