@@ -302,6 +302,11 @@ fn counts(report: &CrashReport) -> String {
 
 fn drawn(violation: &ViolationReport) -> String {
     let mut text = format!("\nviolation: {}\n", violation.what);
+    // What was not made smaller has no drawing either.
+    if violation.drawing.is_empty() {
+        let _ = writeln!(text, "as it was found: weir crash --replay '{}'", violation.found_as);
+        return text;
+    }
     let _ =
         writeln!(text, "shortest history ({} operations):\n{}", violation.ops, violation.drawing.trim_end());
     let _ = writeln!(text, "to see it again: weir crash --replay '{}'", violation.token);
