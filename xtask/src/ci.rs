@@ -245,9 +245,9 @@ fn planted(seed: u64) -> Verdict {
     Verdict::Passed(format!("{MUTANT_SEEDS} seeds"))
 }
 
-/// What CI makes of the devices, after looks that are shorter.
+/// What CI makes of the devices, after looks that are shorter. A violation is not made small.
 pub(crate) fn device_cuts() -> Vec<String> {
-    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --worlds {worlds}")).to_vec()
+    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}")).to_vec()
 }
 
 fn crash(seed: u64) -> Verdict {

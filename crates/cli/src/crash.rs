@@ -139,11 +139,10 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
     };
     Ok(match planted.transpose()? {
         // Looked for as `--mutants` does, and drawn.
-        Some(bug) => CrashConfig {
-            minimise: !args.no_minimise,
-            violations_max: args.violations,
-            ..config.with_planted(bug)
-        },
+        Some(bug) => {
+            let CrashConfig { minimise, violations_max, .. } = config;
+            CrashConfig { minimise, violations_max, ..config.with_planted(bug) }
+        }
         None => config,
     })
 }
@@ -303,13 +302,11 @@ fn counts(report: &CrashReport) -> String {
 fn drawn(violation: &ViolationReport) -> String {
     let mut text = format!("\nviolation: {}\n", violation.what);
     // What was not made smaller has no drawing either.
-    if violation.drawing.is_empty() {
-        let _ = writeln!(text, "as it was found: weir crash --replay '{}'", violation.found_as);
-        return text;
+    if !violation.drawing.is_empty() {
+        let drawing = violation.drawing.trim_end();
+        let _ = writeln!(text, "shortest history ({} operations):\n{drawing}", violation.ops);
+        let _ = writeln!(text, "to see it again: weir crash --replay '{}'", violation.token);
     }
-    let _ =
-        writeln!(text, "shortest history ({} operations):\n{}", violation.ops, violation.drawing.trim_end());
-    let _ = writeln!(text, "to see it again: weir crash --replay '{}'", violation.token);
     let _ = writeln!(text, "as it was found: weir crash --replay '{}'", violation.found_as);
     text
 }

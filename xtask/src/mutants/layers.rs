@@ -1,8 +1,6 @@
 //! The layers of which mutants are drawn: the files of each layer's durability path, and the suites that have to find its mutants.
 //!
 //! Place: data for [`super`]. The suites are those of CI; their lists stand in [`crate::ci`] and [`crate::file_pairs`].
-//!
-//! Invariant: suites of a layer stand in order of cost.
 
 use crate::{ci, file_pairs};
 use flashweir_judges::host::on_path;
@@ -208,7 +206,7 @@ impl Layer {
     }
 }
 
-/// CI's cuts of file systems whose format begins so: those of each pair, which are short, then the campaigns. Linux looks at
+/// CI's cuts of file systems whose format begins so: those of each pair, then the campaigns. A violation is not made small. Linux looks at
 /// none of them, since two would share its loop devices and mount points; a format's tools do where they are installed.
 fn file_cuts(format: &str) -> Vec<String> {
     let is_of = |what: &&str| match what.split_once("--format ") {
@@ -218,11 +216,14 @@ fn file_cuts(format: &str) -> Vec<String> {
     let tools = ["fsck.f2fs", "e2fsck"].iter().all(|tool| on_path(tool));
     let fsck = if tools { " --fsck-every 500" } else { "" };
     let pairs = file_pairs::of_ci();
-    let pairs =
-        pairs.iter().map(String::as_str).filter(is_of).map(|what| format!("crash files --quiet {what}"));
+    let pairs = pairs
+        .iter()
+        .map(String::as_str)
+        .filter(is_of)
+        .map(|what| format!("crash files --quiet --no-minimise {what}"));
     let campaigns = ci::FILE_CUTS.iter().copied().filter(is_of).map(|what| {
         let words = what.split(" --kernel-every").next().unwrap_or(what);
-        format!("crash files --quiet{fsck} {words}")
+        format!("crash files --quiet --no-minimise{fsck} {words}")
     });
     pairs.chain(campaigns).collect()
 }
