@@ -256,6 +256,18 @@ fn regression_a_sync_commits_what_makes_a_block_written() {
     }
 }
 
+/// Found by `weir crash files --sequences tasks`: an fbarrier gave its pages to the task that waits for the answer as a batch of
+/// another number, so a sync that waited for the first one took a page that had changed meanwhile for written.
+#[test]
+fn regression_a_sync_waits_for_pages_that_a_barrier_has_under_way() {
+    for (format, seed) in [(Format::Ext4Dual, 7), (Format::Ext4Dual, 8), (Format::F2fsDual, 7)] {
+        let base = Base::make(format, seed).unwrap();
+        let words =
+            "write:A/bar:0+100,fbarrier:A/bar,write:A/bar:0+9000,fbarrier:A/bar&,write:A/bar:0+4096,sync";
+        finds_nothing_after(&base, words, 10);
+    }
+}
+
 /// Without flushes ext4 is found out as well.
 #[test]
 fn ext4_without_flushes_is_found_out() {

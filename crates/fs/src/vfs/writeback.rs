@@ -87,9 +87,9 @@ pub(crate) async fn turns<F: Fs>(mount: Weak<Shared<F>>, turn: Rc<Event>, handle
 }
 
 /// Pages that were handed to the file system; if this is dropped before the answer, they are dirty again.
-struct Batch<'a, F: Fs> {
-    vfs: &'a Vfs<F>,
-    inode: &'a Rc<Inode>,
+struct Batch<F: Fs> {
+    vfs: Vfs<F>,
+    inode: Rc<Inode>,
     number: u64,
     pages: Vec<DirtyPage>,
     /// Where they are in memory, where they stay until the answer.
@@ -97,7 +97,7 @@ struct Batch<'a, F: Fs> {
     written: bool,
 }
 
-impl<F: Fs> Drop for Batch<'_, F> {
+impl<F: Fs> Drop for Batch<F> {
     fn drop(&mut self) {
         let mut pages = self.vfs.0.pages.borrow_mut();
         let mut is_dirty = false;
@@ -107,7 +107,7 @@ impl<F: Fs> Drop for Batch<'_, F> {
         }
         drop(pages);
         if is_dirty {
-            self.vfs.queue_dirty(self.inode);
+            self.vfs.queue_dirty(&self.inode);
         }
         self.vfs.0.batches.give_back(std::mem::take(&mut self.pages));
         self.vfs.0.slots.give_back(std::mem::take(&mut self.slots));
@@ -189,7 +189,7 @@ impl<F: Fs> Vfs<F> {
     // Writing.
 
     /// Marks the pages of `indices` that are dirty as being written and collects them.
-    fn begin_batch<'a>(&'a self, inode: &'a Rc<Inode>, indices: &[(u64, Slot)]) -> Batch<'a, F> {
+    fn begin_batch(&self, inode: &Rc<Inode>, indices: &[(u64, Slot)]) -> Batch<F> {
         let (mut batch, mut slots) = (self.0.batches.take(), self.0.slots.take());
         let mut pages = self.0.pages.borrow_mut();
         for (at, &(index, found)) in indices.iter().enumerate() {
@@ -201,7 +201,9 @@ impl<F: Fs> Vfs<F> {
                 slots.push(slot);
             }
         }
-        Batch { vfs: self, inode, number: inode.begin_batch(), pages: batch, slots, written: false }
+        drop(pages);
+        let (vfs, inode, number) = (self.clone(), Rc::clone(inode), inode.begin_batch());
+        Batch { vfs, inode, number, pages: batch, slots, written: false }
     }
 
     /// Writes the pages of `indices` that are still dirty. Returns how many there were.
@@ -221,7 +223,7 @@ impl<F: Fs> Vfs<F> {
         self.end_batch(&mut batch, result, cause).map(|()| count)
     }
 
-    fn end_batch(&self, batch: &mut Batch<'_, F>, result: Result<()>, cause: WriteCause) -> Result<()> {
+    fn end_batch(&self, batch: &mut Batch<F>, result: Result<()>, cause: WriteCause) -> Result<()> {
         let count = batch.pages.len() as u64;
         batch.written = result.is_ok();
         match result {
@@ -394,7 +396,7 @@ impl<F: Fs> Vfs<F> {
 
     /// All pages of an inode that are dirty when those that are being written have been, or are in order. A page that is
     /// being written and has changed since is waited for.
-    async fn dirty_batch<'a>(&'a self, inode: &'a Rc<Inode>) -> Batch<'a, F> {
+    async fn dirty_batch(&self, inode: &Rc<Inode>) -> Batch<F> {
         if self.0.fs.syncs_in_order() {
             inode.batches_ordered().await;
         }
@@ -422,14 +424,10 @@ impl<F: Fs> Vfs<F> {
                 return failed.and(self.end_use(user).await);
             }
         };
-        // The task has the pages from here on.
-        let (number, pages) = (inode.begin_batch(), std::mem::take(&mut batch.pages));
-        inode.batch_is_ordered(number);
-        let slots = std::mem::take(&mut batch.slots);
-        drop(batch);
+        // The batch goes to the task as it is: who waits for batches that have begun waits for this one to its end.
+        inode.batch_is_ordered(batch.number);
         let vfs = self.clone();
         self.spawn_helper(async move {
-            let mut batch = Batch { vfs: &vfs, inode: user.rc(), number, pages, slots, written: false };
             let result = ticket.await;
             // Whoever has the file open is told at the next fsync.
             let _ = vfs.end_batch(&mut batch, result, WriteCause::Sync);
