@@ -350,7 +350,8 @@ impl Noted {
                 let begun = position();
                 {
                     let mut history = noted.borrow_mut();
-                    history.steps.push(Step { op: op.clone(), begun, ended: None, result: Ok(()) });
+                    let step = Step { op: op.clone(), begun, ended: None, begun_by_end: 0, result: Ok(()) };
+                    history.steps.push(step);
                     history.states.push(Arc::clone(tree));
                 }
                 let ended = {
@@ -362,8 +363,10 @@ impl Noted {
                         if let Err(what) = note(&mut history, &made, &found) {
                             wrong.borrow_mut().get_or_insert(format!("operation {index}, {op}: {what}"));
                         }
+                        let begun_by_end = history.steps.len();
                         let step = &mut history.steps[index];
-                        (step.ended, step.result) = (Some(position()), found.map(drop));
+                        (step.ended, step.begun_by_end) = (Some(position()), begun_by_end);
+                        step.result = found.map(drop);
                     }
                 };
                 match op {

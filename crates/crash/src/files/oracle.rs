@@ -28,6 +28,8 @@ pub struct Step {
     pub begun: u64,
     /// Position at which it had returned; `None` if it never did.
     pub ended: Option<u64>,
+    /// How many steps had begun when it returned: with several tasks, others than it and those before it.
+    pub begun_by_end: usize,
     /// What it returned.
     pub result: Result<(), Errno>,
 }
@@ -217,8 +219,9 @@ impl History {
         for (index, step) in self.done(&moment) {
             let op = step.op.plain();
             let (Op::Fbarrier(path) | Op::Fdatabarrier(path)) = op else { continue };
-            let then = moment.of_first(index + 1);
-            if self.judge_until(index + 1, self.floors(&then, None), observed).all().is_ok() {
+            // Only what began when the barrier had returned is later.
+            let then = moment.of_first(step.begun_by_end);
+            if self.judge_until(then.begun, self.floors(&then, None), observed).all().is_ok() {
                 continue;
             }
             let ordered = match op {
