@@ -19,6 +19,8 @@ mod dist;
 mod evidence;
 mod file_pairs;
 mod freshness;
+#[cfg(test)]
+mod imports;
 mod mutants;
 
 use flashweir_judges::{ext4, f2fs, fio_formats, mount, serve};
