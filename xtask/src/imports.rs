@@ -32,13 +32,19 @@ const KNOWN: &[(&[&str], &str)] = &[
         ],
         "not cut yet",
     ),
-    (&["crates/db/src/db.rs", "crates/db/src/page_io.rs", "crates/db/src/transaction.rs"], "not cut yet"),
-    (&["crates/fs/src/acl.rs", "crates/fs/src/vfs/types.rs", "crates/fs/src/xattrs.rs"], "not cut yet"),
+    (&["crates/fs/src/ext4/check/map.rs", "crates/fs/src/ext4/check/mod.rs"], "not cut yet"),
     (
         &[
-            "crates/fs/src/any.rs",
-            "crates/fs/src/ext4/write/mod.rs",
-            "crates/fs/src/ext4/write/order.rs",
+            "crates/fs/src/ext4/write/map.rs",
+            "crates/fs/src/ext4/write/orphan.rs",
+            "crates/fs/src/ext4/write/spans.rs",
+            "crates/fs/src/ext4/write/state.rs",
+        ],
+        "not cut yet",
+    ),
+    (&["crates/fs/src/ext4/write/mod.rs", "crates/fs/src/ext4/write/order.rs"], "not cut yet"),
+    (
+        &[
             "crates/fs/src/f2fs/write/checkpoint.rs",
             "crates/fs/src/f2fs/write/fsync.rs",
             "crates/fs/src/f2fs/write/mod.rs",
@@ -50,24 +56,7 @@ const KNOWN: &[(&[&str], &str)] = &[
         ],
         "not cut yet",
     ),
-    (&["crates/fs/src/ext4/check/map.rs", "crates/fs/src/ext4/check/mod.rs"], "not cut yet"),
-    (
-        &[
-            "crates/fs/src/ext4/write/map.rs",
-            "crates/fs/src/ext4/write/orphan.rs",
-            "crates/fs/src/ext4/write/spans.rs",
-            "crates/fs/src/ext4/write/state.rs",
-        ],
-        "not cut yet",
-    ),
-    (&["crates/fs/src/vfs/file.rs", "crates/fs/src/vfs/readahead.rs"], "not cut yet"),
     (&["crates/fs/src/vfs/mount.rs", "crates/fs/src/vfs/writeback.rs"], "not cut yet"),
-    (&["crates/fs/src/acl.rs", "crates/fs/src/vfs/", "crates/fs/src/xattrs.rs"], "not cut yet"),
-    (&["crates/fs/src/any.rs", "crates/fs/src/ext4/", "crates/fs/src/f2fs/"], "not cut yet"),
-    (
-        &["crates/host/src/block_layer.rs", "crates/host/src/config.rs", "crates/host/src/elevator.rs"],
-        "not cut yet",
-    ),
     (
         &[
             "crates/lab/src/report/figures.rs",
@@ -149,30 +138,6 @@ const KNOWN: &[(&[&str], &str)] = &[
             "crates/workload/src/trace/msr.rs",
             "crates/workload/src/trace/tencent.rs",
             "crates/workload/src/trace/text.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
-            "judges/src/mount.rs",
-            "judges/src/mount/check.rs",
-            "judges/src/mount/coherence.rs",
-            "judges/src/mount/fsx.rs",
-            "judges/src/mount/interrupts.rs",
-            "judges/src/mount/lazyfs.rs",
-            "judges/src/mount/nameless.rs",
-            "judges/src/mount/project.rs",
-            "judges/src/mount/room.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
-            "xtask/src/bench.rs",
-            "xtask/src/bench_metadata.rs",
-            "xtask/src/bench_mount.rs",
-            "xtask/src/bench_mqsim.rs",
-            "xtask/src/bench_nbd.rs",
         ],
         "not cut yet",
     ),

@@ -12,6 +12,7 @@ mod bench_metadata;
 mod bench_mount;
 mod bench_mqsim;
 mod bench_nbd;
+mod bench_turns;
 mod ci;
 #[cfg(test)]
 mod citations;

@@ -162,6 +162,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
         name: "database",
         files: &[
             "crates/db/src/db.rs",
+            "crates/db/src/file.rs",
             "crates/db/src/log.rs",
             "crates/db/src/log_io.rs",
             "crates/db/src/page_io.rs",

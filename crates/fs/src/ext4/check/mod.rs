@@ -21,7 +21,7 @@ use super::layout::superblock::{Feature, state};
 use super::layout::xattr::{self, XattrBlock};
 use super::layout::{Addr, Geometry, Group, Ino, extent};
 use super::volume::Volume;
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::format::{Kind, PROBLEMS_MAX, u16_at, u32_at, unless_port};
 use crate::port::BlockPort;
 use crate::xattrs::{Xattr, value};

@@ -30,7 +30,7 @@ use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::order::{CommitMode, Dispatched, errno_of, is_kept};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event, Pool};

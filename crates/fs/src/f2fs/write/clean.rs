@@ -20,7 +20,7 @@ use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::space::Choice;
 use super::state::{State, Step, Stop};
 use super::{F2fs, Scope, Turns};
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::order::{answers, errno_of};
 use crate::port::{BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};

@@ -28,7 +28,7 @@ use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::order::{CommitMode, answer, answers, errno_of, is_kept};
 use crate::port::{BlockPort, Ticket, Write};
 use crate::vfs::{Errno, Event};
