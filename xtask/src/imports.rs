@@ -93,8 +93,6 @@ const KNOWN: &[(&[&str], &str)] = &[
         ],
         "not cut yet",
     ),
-    (&["crates/serve/src/fuse/faults.rs", "crates/serve/src/fuse/table.rs"], "not cut yet"),
-    (&["crates/serve/src/nbd/session.rs", "crates/serve/src/nbd/transmit.rs"], "not cut yet"),
     (
         &[
             "crates/serve/src/volume/info.rs",
@@ -103,44 +101,7 @@ const KNOWN: &[(&[&str], &str)] = &[
         ],
         "not cut yet",
     ),
-    (&["crates/serve/src/volume/load.rs", "crates/serve/src/volume/store.rs"], "not cut yet"),
-    (
-        &[
-            "crates/sim/src/timeline/ledger.rs",
-            "crates/sim/src/timeline/mod.rs",
-            "crates/sim/src/timeline/perfetto.rs",
-        ],
-        "not cut yet",
-    ),
     (&["crates/sqlite/src/guest.rs", "crates/sqlite/src/interface.rs"], "not cut yet"),
-    (&["crates/workload/src/filebench/run.rs", "crates/workload/src/filebench/thread.rs"], "not cut yet"),
-    (
-        &["crates/workload/src/oltp/linkbench/graph.rs", "crates/workload/src/oltp/linkbench/mod.rs"],
-        "not cut yet",
-    ),
-    (
-        &[
-            "crates/workload/src/oltp/tpcc/check.rs",
-            "crates/workload/src/oltp/tpcc/load.rs",
-            "crates/workload/src/oltp/tpcc/mod.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
-            "crates/workload/src/trace/alibaba.rs",
-            "crates/workload/src/trace/blkparse.rs",
-            "crates/workload/src/trace/disksim.rs",
-            "crates/workload/src/trace/error.rs",
-            "crates/workload/src/trace/fio.rs",
-            "crates/workload/src/trace/mod.rs",
-            "crates/workload/src/trace/mqsim.rs",
-            "crates/workload/src/trace/msr.rs",
-            "crates/workload/src/trace/tencent.rs",
-            "crates/workload/src/trace/text.rs",
-        ],
-        "not cut yet",
-    ),
 ];
 
 /// Edges from each file, or entry of a folder, to those that it uses.

@@ -8,12 +8,11 @@
 //! of every page from before, so that none of them is written to what is there now.
 
 use super::bell::Bell;
-use super::faults::Due;
 use super::kernel::{Inlet, NodeId, Notifier, Place};
 use super::lazyfs::{COMMANDS, Command, Kept};
 use super::medium::{Held, Medium, OpenImage, Unkept, make, recognise};
 use super::session::{MountConfig, Ready};
-use super::table::{Name, Table, Told};
+use super::table::{Due, Name, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
 use crate::memory::GiveBack;

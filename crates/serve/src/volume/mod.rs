@@ -16,6 +16,7 @@ mod load;
 mod store;
 #[cfg(test)]
 mod tests;
+mod torn;
 mod upgrade;
 
 use flashweir_core::Bytes;
@@ -26,7 +27,7 @@ use format::Format;
 use host::{Host, HostFiles, Part, STATE};
 pub use info::{Checked, Content, Info, check, info};
 pub use load::Problem;
-use load::{Loaded, Torn, load, load_journal};
+use load::{Loaded, load, load_journal};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -34,6 +35,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{FileStore, JournalEnd, Layout};
+use torn::Torn;
 pub use upgrade::{Upgraded, upgrade};
 
 /// Version of the format that volumes have.

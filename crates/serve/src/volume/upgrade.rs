@@ -11,8 +11,9 @@
 
 use super::format::{Format, Found, PageContent, PageRecord, encode_page};
 use super::host::{Host as _, Part};
-use super::load::{Loaded, Torn, decode_pages};
+use super::load::{Loaded, decode_pages};
 use super::store::Layout;
+use super::torn::Torn;
 use super::{DESCRIPTION, Description, Opened, Read, VolumeError};
 use flashweir_core::Bytes;
 use flashweir_device::Geometry;
