@@ -32,17 +32,6 @@ const KNOWN: &[(&[&str], &str)] = &[
         ],
         "not cut yet",
     ),
-    (&["crates/fs/src/ext4/check/map.rs", "crates/fs/src/ext4/check/mod.rs"], "not cut yet"),
-    (
-        &[
-            "crates/fs/src/ext4/write/map.rs",
-            "crates/fs/src/ext4/write/orphan.rs",
-            "crates/fs/src/ext4/write/spans.rs",
-            "crates/fs/src/ext4/write/state.rs",
-        ],
-        "not cut yet",
-    ),
-    (&["crates/fs/src/ext4/write/mod.rs", "crates/fs/src/ext4/write/order.rs"], "not cut yet"),
     (
         &[
             "crates/fs/src/f2fs/write/checkpoint.rs",
@@ -53,43 +42,6 @@ const KNOWN: &[(&[&str], &str)] = &[
             "crates/fs/src/f2fs/write/recover.rs",
             "crates/fs/src/f2fs/write/space.rs",
             "crates/fs/src/f2fs/write/state.rs",
-        ],
-        "not cut yet",
-    ),
-    (&["crates/fs/src/vfs/mount.rs", "crates/fs/src/vfs/writeback.rs"], "not cut yet"),
-    (
-        &[
-            "crates/lab/src/report/figures.rs",
-            "crates/lab/src/report/mod.rs",
-            "crates/lab/src/report/page.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
-            "crates/lab/src/reproduce/barrier.rs",
-            "crates/lab/src/reproduce/barrier/files.rs",
-            "crates/lab/src/reproduce/barrier/servers.rs",
-            "crates/lab/src/reproduce/mod.rs",
-            "crates/lab/src/reproduce/rflush.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
-            "crates/lab/src/reproduce/barrier/",
-            "crates/lab/src/reproduce/mod.rs",
-            "crates/lab/src/reproduce/rflush.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
-            "crates/serve/src/fuse/control.rs",
-            "crates/serve/src/fuse/fifo.rs",
-            "crates/serve/src/fuse/front.rs",
-            "crates/serve/src/fuse/session.rs",
-            "crates/serve/src/fuse/world.rs",
         ],
         "not cut yet",
     ),

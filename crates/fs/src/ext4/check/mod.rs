@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: repair.
 
+mod blocks;
 mod directory;
 mod groups;
 mod map;
@@ -25,7 +26,7 @@ use crate::boxed::Boxed;
 use crate::format::{Kind, PROBLEMS_MAX, u16_at, u32_at, unless_port};
 use crate::port::BlockPort;
 use crate::xattrs::{Xattr, value};
-use map::{Blocks, Map};
+use blocks::{Blocks, Map};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
