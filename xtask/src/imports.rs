@@ -34,19 +34,6 @@ const KNOWN: &[(&[&str], &str)] = &[
     ),
     (
         &[
-            "crates/fs/src/f2fs/write/checkpoint.rs",
-            "crates/fs/src/f2fs/write/fsync.rs",
-            "crates/fs/src/f2fs/write/mod.rs",
-            "crates/fs/src/f2fs/write/options.rs",
-            "crates/fs/src/f2fs/write/order.rs",
-            "crates/fs/src/f2fs/write/recover.rs",
-            "crates/fs/src/f2fs/write/space.rs",
-            "crates/fs/src/f2fs/write/state.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
             "crates/serve/src/volume/info.rs",
             "crates/serve/src/volume/mod.rs",
             "crates/serve/src/volume/upgrade.rs",

@@ -152,6 +152,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/fs/src/f2fs/write/mod.rs",
             "crates/fs/src/f2fs/write/order.rs",
             "crates/fs/src/f2fs/write/recover.rs",
+            "crates/fs/src/f2fs/write/segments.rs",
             "crates/fs/src/f2fs/write/space.rs",
             "crates/fs/src/f2fs/write/state.rs",
         ],

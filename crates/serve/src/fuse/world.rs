@@ -845,7 +845,6 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_fs::vfs::Fs;
 
     #[test]
     fn patience_wears_out_and_comes_back() {

@@ -20,9 +20,15 @@ mod fsync;
 mod names;
 mod options;
 mod order;
+mod ordered;
 mod recover;
+mod recovered;
+mod segments;
+mod since;
 mod space;
 mod state;
+mod stop;
+mod tags;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
@@ -35,16 +41,18 @@ use crate::vfs::{Errno, Event};
 use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order, Payload};
-pub use fsync::{Flushing, METADATA, PlantedBug};
-use fsync::{Since, in_place_tag};
-pub use options::{Background, F2fsMetrics, F2fsOptions, InPlace};
-use order::Ordered;
-pub use recover::Recovered;
-use space::{Marks, Space};
-use state::{OpenLog, State, Step, Stop};
+pub use options::{Background, F2fsMetrics, F2fsOptions, Flushing, InPlace, PlantedBug};
+use ordered::Ordered;
+pub use recovered::Recovered;
+use segments::{Marks, Space};
+use since::Since;
+use state::{OpenLog, State};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use stop::{Step, Stop};
+pub use tags::METADATA;
+use tags::in_place_tag;
 
 /// When the background looks again, in seconds of the file system's clock.
 #[derive(Clone, Copy, Debug, Default)]
