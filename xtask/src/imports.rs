@@ -23,17 +23,6 @@ use syn::{Item, UseTree, Visibility};
 const KNOWN: &[(&[&str], &str)] = &[
     (
         &[
-            "crates/crash/src/files/cuts.rs",
-            "crates/crash/src/files/explorer.rs",
-            "crates/crash/src/files/format.rs",
-            "crates/crash/src/files/token.rs",
-            "crates/crash/src/files/volume.rs",
-            "crates/crash/src/files/whole.rs",
-        ],
-        "not cut yet",
-    ),
-    (
-        &[
             "crates/serve/src/volume/info.rs",
             "crates/serve/src/volume/mod.rs",
             "crates/serve/src/volume/upgrade.rs",
