@@ -24,7 +24,7 @@ pub struct Request {
 /// What to do with a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Answer with its content: [`Session::reply_read`].
+    /// Answer with its content: [`Session::reply_read`](super::Session::reply_read).
     Read,
     /// Replace its content.
     Write {
@@ -51,7 +51,7 @@ pub enum Command {
     Flush,
     /// It will be read soon.
     Cache,
-    /// Say what of it is allocated: [`Session::reply_block_status`].
+    /// Say what of it is allocated: [`Session::reply_block_status`](super::Session::reply_block_status).
     BlockStatus {
         /// The first extent is enough.
         one: bool,

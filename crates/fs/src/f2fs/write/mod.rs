@@ -5,7 +5,7 @@
 //! one file where that is enough, and [`recover`] finds them at the next mount. On a disk that keeps order all of that
 //! may be dispatched without waiting ([`order`]).
 //!
-//! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); a checkpoint waits for
+//! Invariants: an operation runs on the state without waiting, or not at all ([`stop::Stop`]); a checkpoint waits for
 //! all writes that were submitted before it.
 //!
 //! Operations that take room [`clean`] first where there is little.
