@@ -11,21 +11,20 @@ mod coherence;
 mod fsx;
 mod interrupts;
 mod lazyfs;
+mod mounted;
 mod nameless;
 mod project;
 mod room;
 
-use crate::f2fs;
-use crate::host::{root, target_dir};
+use crate::host::root;
 use crate::judge::{Finding, Judge, Judges};
 use crate::place::Place;
 use crate::program::{Program, run as program, wait_until};
 use crate::tree::built;
+use mounted::{END, FORMATS, Mount, image, is_good, suite, synced};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
-use std::process::Command;
-use std::time::Duration;
 
 /// The judges of mounts.
 pub const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
@@ -61,86 +60,6 @@ const ALL: [Judge; 16] = [
     ("fsx", "random operations on one file, by fsx", fsx::judge),
     ("fsx-cuts", "fsx and power cuts in turn: what was synced is there, to the byte", fsx::cuts),
 ];
-
-/// The formats, as their options say.
-const FORMATS: [&str; 2] = ["ext4", "f2fs"];
-
-/// Longest that a mount takes to end.
-const END: Duration = Duration::from_secs(60);
-
-/// A running `weir mount`.
-struct Mount<'a> {
-    place: &'a Place,
-    program: Program,
-    dir: String,
-}
-
-impl<'a> Mount<'a> {
-    /// Mounts an image or a volume; the options are words.
-    fn new(place: &'a Place, medium: &str, options: &str) -> Result<Self, String> {
-        let (weir, dir) = (built("weir"), place.make_dir("mnt")?);
-        let mut line = vec![weir.as_str(), "mount", medium, &dir];
-        line.extend(options.split_whitespace());
-        let mut program = Program::start(place, &line)?;
-        wait_until("a mount", || {
-            if !program.is_running() {
-                return Err(format!("weir mount ended at once: {}", program.output().trim()));
-            }
-            Ok(program.output().contains("control: "))
-        })?;
-        Ok(Self { place, program, dir })
-    }
-
-    /// The path of a file.
-    fn path(&self, name: &str) -> String {
-        format!("{}/{name}", self.dir)
-    }
-
-    /// Cuts the power.
-    fn cut(&self, seed: u64) -> Finding {
-        let control = format!("{}.control", self.dir);
-        program(self.place, &[&built("weir"), "cut", &control, "--seed", &seed.to_string()])
-    }
-
-    /// Unmounts and waits until everything is kept.
-    fn unmount(mut self) -> Result<(), String> {
-        program(self.place, &["umount", &self.dir])?;
-        let status = self.program.wait(END)?;
-        if status.success() { Ok(()) } else { Err(format!("weir mount: {}", self.program.output().trim())) }
-    }
-
-    /// Ends it as a crash of the host would.
-    fn kill(mut self) -> Result<(), String> {
-        self.program.kill();
-        program(self.place, &["umount", "-l", &self.dir]).map(drop)
-    }
-}
-
-/// A program in C from beside this file.
-fn compiled(place: &Place, name: &str, options: &[&str]) -> Finding {
-    let (program_path, source) =
-        (place.path(name), root().join("judges/src/mount").join(name).with_extension("c"));
-    let source = source.display().to_string();
-    let line = ["cc", "-Wall", "-Wextra", "-Werror", "-o", &program_path, &source];
-    program(place, &[&line[..], options].concat())?;
-    Ok(program_path)
-}
-
-/// A new image of 512 MiB.
-fn image(place: &Place, format: &str) -> Finding {
-    let image = place.path(&format!("{format}.img"));
-    program(place, &[&built("weir"), "mkfs", format, &image, "--force", "--size", "512MiB"])?;
-    Ok(image)
-}
-
-/// Neither our check nor that of the format finds anything.
-fn is_good(place: &Place, format: &str, image: &str) -> Result<(), String> {
-    program(place, &[&built("weir"), "fsck", image])?;
-    match format {
-        "ext4" => program(place, &["e2fsck", "-fn", image]).map(drop),
-        _ => f2fs::fsck(place, image),
-    }
-}
 
 /// What programs do; `$1` is the directory, `$2` a tree of files.
 const WORK: &str = r#"
@@ -192,17 +111,6 @@ fn programs(place: &Place) -> Finding {
         found().map_err(|error: String| format!("{format} {options}: {error}"))?;
     }
     Ok(format!("{} mounts", mounts.len()))
-}
-
-/// Writes a file and makes it and its name durable.
-fn synced(mount: &Mount<'_>, name: &str, content: &[u8]) -> Result<File, String> {
-    let named = |error: std::io::Error| format!("{name}: {error}");
-    let mut options = File::options();
-    let mut file =
-        options.read(true).write(true).create(true).truncate(true).open(mount.path(name)).map_err(named)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(named)?;
-    File::open(&mount.dir).and_then(|dir| dir.sync_all()).map_err(named)?;
-    Ok(file)
 }
 
 fn cuts(place: &Place) -> Finding {
@@ -389,24 +297,6 @@ fn databases(place: &Place) -> Finding {
         }
     }
     Ok(format!("{} cuts", runs * DATABASE_CUTS))
-}
-
-/// A suite from crates.io, installed if it is not.
-fn suite(name: &str, version: &str) -> Finding {
-    let dir = target_dir().join("xtask").join("suites");
-    let suite = dir.join("bin").join(name);
-    if !suite.is_file() {
-        let mut install = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        install.args(["install", "--quiet", "--locked", "--root"]).arg(&dir);
-        install.arg("--target-dir").arg(dir.join("build")).arg(format!("{name}@{version}"));
-        // What was set for this workspace is not for others.
-        install.current_dir(std::env::temp_dir()).env_remove("CARGO_TARGET_DIR");
-        let status = install.status().map_err(|error| format!("cargo install {name}: {error}"))?;
-        if !status.success() {
-            return Err(format!("cargo install {name}@{version} ended with {status}"));
-        }
-    }
-    Ok(suite.display().to_string())
 }
 
 /// As docs/posix.md says: two users that every Debian has, and times of which the kernel's ticks are the grain.

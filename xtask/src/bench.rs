@@ -145,12 +145,6 @@ impl Table {
     }
 }
 
-/// The middle one of an odd number of turns.
-pub(crate) fn median(mut turns: Vec<f64>) -> f64 {
-    turns.sort_by(f64::total_cmp);
-    turns[turns.len() / 2]
-}
-
 /// Digits in groups of three; of ratios, two behind the point.
 fn grouped(value: f64) -> String {
     if value < 100.0 {

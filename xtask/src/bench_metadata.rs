@@ -8,8 +8,8 @@
 //! attributes after each change of it (until Linux 7): one request more for each file created, renamed or removed. With
 //! `default_permissions` passthrough has the same. The bar is the one without.
 
-use crate::bench::median;
 use crate::bench_mount::Rig;
+use crate::bench_turns::median;
 use flashweir_judges::host::{on_path, root};
 use flashweir_judges::steps::take;
 use serde_json::{Value, json};

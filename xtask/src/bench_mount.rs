@@ -7,8 +7,8 @@
 //! bindfs opens the file below without O_DIRECT, as it does by default: tmpfs copies in both cases. Before it, each request
 //! is one of FUSE, as before ours.
 
-use crate::bench::median;
 use crate::bench_nbd::fio_iops;
+use crate::bench_turns::median;
 use flashweir_judges::host::{on_path, published};
 use flashweir_judges::steps::take;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@
 //! makes of them; a process counts from its beginning to its end. MQSim is not ours to install: `MQSIM` names its program,
 //! and without it nothing is measured, which is said.
 
-use crate::bench::median;
+use crate::bench_turns::median;
 use flashweir_judges::host::{published, root};
 use flashweir_judges::steps::take;
 use serde_json::{Value, json};

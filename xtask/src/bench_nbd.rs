@@ -3,7 +3,7 @@
 //! Both servers hold their disk in memory and are asked by fio through the same kind of socket, in turns, so that what
 //! the machine does meanwhile hits both. The median of the turns counts.
 
-use crate::bench::median;
+use crate::bench_turns::median;
 use flashweir_judges::host::{on_path, published};
 use flashweir_judges::steps::take;
 use serde_json::Value;

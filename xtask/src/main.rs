@@ -12,6 +12,7 @@ mod bench_metadata;
 mod bench_mount;
 mod bench_mqsim;
 mod bench_nbd;
+mod bench_turns;
 mod ci;
 #[cfg(test)]
 mod citations;
@@ -19,6 +20,8 @@ mod dist;
 mod evidence;
 mod file_pairs;
 mod freshness;
+#[cfg(test)]
+mod imports;
 mod mutants;
 
 use flashweir_judges::{ext4, f2fs, fio_formats, mount, serve};

@@ -13,8 +13,9 @@ use crate::progress::Bar;
 use crate::run::threads;
 use crate::values::whole;
 use clap::Args;
-use flashweir_crash::files::explorer::Outside;
-use flashweir_crash::files::token::{bug_named, mode_named};
+use flashweir_crash::files::bug::bug_named;
+use flashweir_crash::files::case::Outside;
+use flashweir_crash::files::token::mode_named;
 use flashweir_crash::files::tree::Tree;
 use flashweir_crash::files::{
     Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, Format, On, Sequences, Token, explore, hunt,

@@ -1,6 +1,6 @@
 //! A database: its files, its tasks, its trees, and operations that are tried until nothing is missing.
 //!
-//! Place in the data flow: workloads hold a [`Db`] and begin [`Transaction`]s on it.
+//! Place in the data flow: workloads hold a [`Db`] and begin [`Transaction`](crate::Transaction)s on it.
 //!
 //! Invariants: a call is run to its end; only a power cut drops futures. After a failed write or sync the engine stops, and
 //! every call says why: it does not know what is durable.
@@ -8,11 +8,10 @@
 use crate::config::{Config, DataIo, DbMetrics};
 use crate::core::{Core, HEAD_PAGE, Halt, Step};
 use crate::error::{DbError, Result};
+use crate::file::DbFile;
 use crate::log::{FIRST_LSN, Log};
 use crate::page::{Kind, Page, PageNo};
-use crate::page_io::{self, DbFile};
 use crate::redo::Op;
-use crate::transaction::Transaction;
 use crate::tree;
 use crate::undo::page_of;
 use flashweir_core::Duration;
@@ -281,12 +280,6 @@ impl<F: Fs> Shared<F> {
             }
         }
     }
-
-    /// Brings the head into memory for good and starts the cleaner.
-    pub(crate) async fn start(self: &Rc<Self>) -> Result<()> {
-        self.handle.spawn(page_io::clean(Rc::downgrade(self), Rc::clone(&self.work)));
-        self.fetch(HEAD_PAGE).await
-    }
 }
 
 impl<F: Fs> Db<F> {
@@ -451,24 +444,6 @@ impl<F: Fs> Db<F> {
             match next {
                 Some(next) => from = next,
                 None => return Ok(rows),
-            }
-        }
-    }
-
-    // Transactions.
-
-    /// Begins a transaction; waits while as many are under way as there may be.
-    ///
-    /// # Errors
-    /// The engine stopped.
-    pub async fn begin(&self) -> Result<Transaction<F>> {
-        self.0.charge(self.0.config.costs.transaction).await;
-        loop {
-            self.0.check_alive()?;
-            let slot = self.0.core.borrow_mut().slots_free.pop();
-            match slot {
-                Some(slot) => return Ok(Transaction::new(self.clone(), slot)),
-                None => self.0.slot_freed.wait().await,
             }
         }
     }

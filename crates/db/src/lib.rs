@@ -26,6 +26,7 @@ mod config;
 mod core;
 mod db;
 mod error;
+mod file;
 mod load;
 mod locks;
 mod log;

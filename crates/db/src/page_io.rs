@@ -9,12 +9,13 @@
 //!    the data file is synced. So of copy and page one is always whole.
 //! 3. One batch at a time, checkpoints included.
 
+use crate::core::HEAD_PAGE;
 use crate::db::Shared;
 use crate::error::{DbError, Result};
 use crate::page::{Page, PageNo};
 use crate::pool::Copy;
 use flashweir_core::signal::Signal;
-use flashweir_fs::vfs::{Errno, Fs, Sink, Source, SyncKind};
+use flashweir_fs::vfs::{Fs, Sink, Source, SyncKind};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
@@ -27,6 +28,12 @@ struct Writes {
 }
 
 impl<F: Fs> Shared<F> {
+    /// Brings the head into memory for good and starts the cleaner.
+    pub(crate) async fn start(self: &Rc<Self>) -> Result<()> {
+        self.handle.spawn(clean(Rc::downgrade(self), Rc::clone(&self.work)));
+        self.fetch(HEAD_PAGE).await
+    }
+
     pub(crate) fn offset(&self, number: PageNo) -> u64 {
         u64::from(number) * u64::from(self.config.page_bytes)
     }
@@ -262,36 +269,5 @@ pub(crate) async fn clean<F: Fs>(shared: Weak<Shared<F>>, work: Rc<Signal>) {
             }
         }
         work.wait().await;
-    }
-}
-
-/// A file of the database, with its name for errors.
-pub(crate) struct DbFile<F: Fs> {
-    pub(crate) name: String,
-    pub(crate) file: flashweir_fs::vfs::File<F>,
-}
-
-impl<F: Fs> DbFile<F> {
-    fn error(&self, what: &str, errno: Errno) -> DbError {
-        DbError::File { what: format!("{what} {}", self.name), errno }
-    }
-
-    /// Writes all of it.
-    pub(crate) async fn write(&self, offset: u64, source: Source<'_>) -> Result<()> {
-        let len = source.len();
-        match self.file.pwrite(offset, source).await {
-            Ok(written) if written == len => Ok(()),
-            Ok(_) => Err(self.error("writing", Errno::ENOSPC)),
-            Err(errno) => Err(self.error("writing", errno)),
-        }
-    }
-
-    /// Reads what there is; behind the end of the file nothing changes.
-    pub(crate) async fn read(&self, offset: u64, sink: Sink<'_>) -> Result<()> {
-        self.file.pread(offset, sink).await.map(drop).map_err(|errno| self.error("reading", errno))
-    }
-
-    pub(crate) async fn sync(&self, kind: SyncKind) -> Result<()> {
-        self.file.sync(kind).await.map_err(|errno| self.error("syncing", errno))
     }
 }

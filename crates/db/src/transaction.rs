@@ -43,8 +43,26 @@ enum Change<'a> {
     Delete,
 }
 
+impl<F: Fs> Db<F> {
+    /// Begins a transaction; waits while as many are under way as there may be.
+    ///
+    /// # Errors
+    /// The engine stopped.
+    pub async fn begin(&self) -> Result<Transaction<F>> {
+        self.0.charge(self.0.config.costs.transaction).await;
+        loop {
+            self.0.check_alive()?;
+            let slot = self.0.core.borrow_mut().slots_free.pop();
+            match slot {
+                Some(slot) => return Ok(Transaction::new(self.clone(), slot)),
+                None => self.0.slot_freed.wait().await,
+            }
+        }
+    }
+}
+
 impl<F: Fs> Transaction<F> {
-    pub(crate) fn new(db: Db<F>, slot: u32) -> Self {
+    fn new(db: Db<F>, slot: u32) -> Self {
         let id = {
             let mut core = db.0.core.borrow_mut();
             core.transactions += 1;

@@ -14,9 +14,8 @@
 //!
 //! Deliberately absent: who may do what by a list. The kernel decides that for mounts.
 
+use crate::errno::Errno;
 use crate::format::{u16_at, u32_at};
-use crate::vfs::Errno;
-use crate::xattrs;
 
 /// The version of the form for programs.
 const WIRE_VERSION: u32 = 2;
@@ -53,8 +52,8 @@ impl AclKind {
         Self::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)
     }
 
-    /// The attribute in both formats: nothing is behind the prefix.
-    pub(crate) const fn on_disk(self) -> xattrs::Name<'static> {
+    /// The attribute in both formats, as the number of its prefix; nothing is behind the prefix.
+    pub(crate) const fn on_disk(self) -> (u8, &'static [u8]) {
         match self {
             Self::Access => (2, b""),
             Self::Default => (3, b""),

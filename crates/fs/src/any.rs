@@ -8,18 +8,14 @@
 //!
 //! Invariant: a call does what the file system's own would do, in the same order; only an allocation lies between.
 
+use crate::boxed::Boxed;
 use crate::ext4::{self, Ext4, Ext4Options};
 use crate::f2fs::{self, F2fs, F2fsOptions};
 use crate::memfs::MemFs;
 use crate::port::BlockPort;
 use crate::vfs::*;
 use flashweir_core::{Duration, Payload};
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-
-/// A future of which only the result is known. The crate that makes the box compiles what is in it.
-pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// See the module. A clone is the same file system.
 #[derive(Clone)]

@@ -8,6 +8,8 @@
 
 pub mod acl;
 mod any;
+mod boxed;
+mod errno;
 pub mod ext4;
 pub mod f2fs;
 pub mod format;
@@ -17,4 +19,5 @@ pub mod port;
 pub mod vfs;
 pub mod xattrs;
 
-pub use any::{AnyFs, Boxed};
+pub use any::AnyFs;
+pub use boxed::Boxed;

@@ -27,9 +27,9 @@ use crate::epochs::{EpochState, FlushState, StreamState};
 use crate::metrics::{DepthSample, HostMetrics};
 use crate::overlap::Overlaps;
 use crate::request::{Class, Kind, Part, Request, State, in_order, placed, share_of};
+use crate::task::TaskAttribute;
 use flashweir_core::command::{EpochStamp, StreamId};
 use flashweir_core::{Command, CommandId, DeviceError, Done, Instant, Op, Order};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What happens to a block layer.
@@ -89,19 +89,6 @@ pub struct Offer {
     pub command: Command,
     /// Its place among what the device holds.
     pub attribute: TaskAttribute,
-}
-
-/// The attribute of a task in the device's queue (SCSI Architecture Model).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TaskAttribute {
-    /// In any order with other simple ones.
-    #[default]
-    Simple,
-    /// After everything that came before it, and before everything that comes after.
-    Ordered,
-    /// Before everything.
-    HeadOfQueue,
 }
 
 /// Why a queue of the device gets nothing.

@@ -1,6 +1,6 @@
 //! Knobs of the block layer, typed and validated once.
 
-use crate::block_layer::TaskAttribute;
+use crate::task::TaskAttribute;
 use flashweir_core::Duration;
 use serde::{Deserialize, Serialize};
 

@@ -13,9 +13,11 @@ mod epochs;
 mod metrics;
 mod overlap;
 mod request;
+mod task;
 #[cfg(test)]
 mod tests;
 
-pub use block_layer::{BlockLayer, Effect, Input, Offer, TaskAttribute};
+pub use block_layer::{BlockLayer, Effect, Input, Offer};
 pub use config::{CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 pub use metrics::{DepthSample, HostMetrics};
+pub use task::TaskAttribute;

@@ -1,6 +1,6 @@
 //! `weir check` itself: it finds what is wrong with two programs, nothing where that is mended, and Linux agrees.
 
-use super::FORMATS;
+use super::mounted::FORMATS;
 use crate::host::root;
 use crate::judge::Finding;
 use crate::place::Place;

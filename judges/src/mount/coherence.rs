@@ -1,6 +1,6 @@
 //! What programs see of each other's changes, and of the limits of a file system.
 
-use super::{FORMATS, Mount, compiled, image, is_good};
+use super::mounted::{FORMATS, Mount, compiled, image, is_good};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;

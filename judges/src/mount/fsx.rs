@@ -2,7 +2,7 @@
 //!
 //! Invariant: what CI does is short; `FLASHWEIR_FSX_OPERATIONS` and `FLASHWEIR_FSX_CUTS` say how much is done elsewhere.
 
-use super::{END, FORMATS, Mount, image, is_good, suite};
+use super::mounted::{END, FORMATS, Mount, image, is_good, suite};
 use crate::host::count_or;
 use crate::judge::Finding;
 use crate::place::Place;

@@ -1,6 +1,6 @@
 //! Signals to programs that wait for a mount.
 
-use super::{FORMATS, Mount, compiled, image, is_good, synced};
+use super::mounted::{FORMATS, Mount, compiled, image, is_good, synced};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;

@@ -1,6 +1,6 @@
 //! Commands of LazyFS on the FIFO of a mount, as a test rig gives them.
 
-use super::{END, FORMATS, Mount, image, is_good, synced};
+use super::mounted::{END, FORMATS, Mount, image, is_good, synced};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;

@@ -1,6 +1,6 @@
 //! Files without a name, access control lists, data and holes.
 
-use super::{FORMATS, Mount, compiled, image, is_good};
+use super::mounted::{FORMATS, Mount, compiled, image, is_good};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;

@@ -2,7 +2,7 @@
 //!
 //! The projects are made on the spot: one in C with a Makefile, one in Rust without dependencies. Nothing comes from a network.
 
-use super::{FORMATS, Mount, image, is_good};
+use super::mounted::{FORMATS, Mount, image, is_good};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;

@@ -1,6 +1,6 @@
 //! An image on a disk of the host that has no room for it, and mounts without root.
 
-use super::{END, Mount, is_good};
+use super::mounted::{END, Mount, is_good};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::{Program, run as program, wait_until};

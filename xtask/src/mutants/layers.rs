@@ -150,6 +150,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/fs/src/f2fs/write/mod.rs",
             "crates/fs/src/f2fs/write/order.rs",
             "crates/fs/src/f2fs/write/recover.rs",
+            "crates/fs/src/f2fs/write/segments.rs",
             "crates/fs/src/f2fs/write/space.rs",
             "crates/fs/src/f2fs/write/state.rs",
         ],
@@ -160,6 +161,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
         name: "database",
         files: &[
             "crates/db/src/db.rs",
+            "crates/db/src/file.rs",
             "crates/db/src/log.rs",
             "crates/db/src/log_io.rs",
             "crates/db/src/page_io.rs",

@@ -4,11 +4,14 @@
 //! report is made of the first so many, whoever explored them.
 
 use super::ace;
-use super::explorer::{self, Case, Counts, Effort, Fault, Found, Outside};
+use super::bug::Bug;
+use super::case::{Case, Counts, Effort, Fault, Found, On, Outside};
+use super::explorer;
 use super::format::Format;
 use super::ops::Ops;
-use super::token::{Bug, On, Token, mode_name};
-use super::volume::{Base, FULL};
+use super::setup::FULL;
+use super::token::{Token, mode_name};
+use super::volume::Base;
 use flashweir_contract::minimise;
 use flashweir_sim::stack::FlushMode;
 use serde::{Deserialize, Serialize};

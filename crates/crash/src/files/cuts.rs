@@ -5,10 +5,10 @@
 //!
 //! Invariants: what is chosen is a function of the run; turns after which nothing else can be seen on the medium are one situation.
 
-use super::explorer::base_hash;
+use super::bug::Bug;
 use super::ops::PlaceHash;
-use super::token::Bug;
-use super::volume::{BLOCKS, Base};
+use super::setup::BLOCKS;
+use super::volume::{Base, base_hash};
 use crate::explorer::{cell_hash, combinations};
 use flashweir_contract::{Content, DeviceKind};
 use flashweir_core::random::mix;

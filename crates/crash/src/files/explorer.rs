@@ -10,225 +10,23 @@
 //!
 //! Invariant: the answer is a function of the case.
 
-use super::format::{Did, Format};
-use super::ops::{Made, Op, Ops, PlaceHash, Runner};
-use super::oracle::{History, Step, Violation};
-use super::token::{Bug, On};
+use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, idempotent};
+use super::mounting::Did;
+use super::ops::PlaceHash;
+use super::oracle::History;
+use super::sequence::Noted;
+use super::setup::BLOCKS;
 use super::tree::Tree;
-use super::volume::{
-    BLOCKS, Base, Clock, Damage, Disk, Setup, check, exercise, forever, mount, recover, reference, touch,
-};
+use super::volume::{Disk, base_hash, check, exercise, recover};
 use super::whole;
-use flashweir_contract::{Contents, CrashState, Exploration, Kind, Log, LogPos};
+use flashweir_contract::{CrashState, Exploration, Kind, Log, LogPos};
 use flashweir_core::Stream;
-use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_fs::AnyFs;
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{Errno, Vfs};
 use flashweir_sim::model_port::{LatePort, ModelPort};
-use flashweir_sim::stack::FlushMode;
-use serde::{Deserialize, Serialize};
-use std::cell::{Cell, RefCell};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-
-/// How far a case is explored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Effort {
-    /// At a cut all states up to this many undecided blocks; beyond, those with one missing or one present.
-    pub exhaustive_max: u32,
-    /// And so many that are drawn.
-    pub draws: u32,
-    /// Images that are recovered, at most.
-    pub states_max: usize,
-    /// One image in so many is also checked before its recovery; 0 is none.
-    pub check_every: u64,
-    /// The recovery of one image in so many is cut; 0 is none.
-    pub nested_every: u64,
-    /// In so many places.
-    pub nested_draws: u32,
-    /// One image in so many is used after its recovery; 0 is none.
-    pub exercise_every: u64,
-}
-
-impl Default for Effort {
-    fn default() -> Self {
-        Self {
-            exhaustive_max: 7,
-            draws: 24,
-            states_max: 250,
-            check_every: 8,
-            nested_every: 16,
-            nested_draws: 3,
-            exercise_every: 32,
-        }
-    }
-}
-
-/// A case.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    /// What the volume is on.
-    pub on: On,
-    /// What it begins on.
-    pub base: &'a Base,
-    /// What the host makes of flushes.
-    pub mode: FlushMode,
-    /// A bug to be found.
-    pub planted: Option<Bug>,
-    /// What is done.
-    pub ops: &'a Ops,
-    /// How far to go.
-    pub effort: Effort,
-    /// Who else judges.
-    pub outside: Option<Outside<'a>>,
-}
-
-impl Case<'_> {
-    /// How the volume is mounted.
-    pub(super) fn setup(&self) -> Setup {
-        Setup { format: self.base.format, mode: self.mode, base: self.base.seed, planted: self.planted }
-    }
-}
-
-/// Gets the blocks of a disk and how many it has; says what is wrong.
-pub type Checker<'a> = &'a (dyn Fn(&Contents, u64) -> Result<(), String> + Sync);
-
-/// Gets the same of a disk that was not recovered, and what it shows after our recovery; says whether there was something to
-/// recover, or what is wrong.
-pub type Recoverer<'a> = &'a (dyn Fn(&Contents, u64, &Tree) -> Result<bool, String> + Sync);
-
-/// Judges outside of this program, each for one recovered image in so many.
-#[derive(Clone, Copy, Default)]
-pub struct Outside<'a> {
-    /// Looks at what our recovery leaves.
-    pub checker: Option<(u64, Checker<'a>)>,
-    /// Recovers a copy of its own.
-    pub recoverer: Option<(u64, Recoverer<'a>)>,
-}
-
-impl fmt::Debug for Outside<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let every = (self.checker.map(|(every, _)| every), self.recoverer.map(|(every, _)| every));
-        write!(f, "Outside(one image in {every:?})")
-    }
-}
-
-/// What is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Without a cut: the file system shows or answers something else than the reference.
-    Differs(String),
-    /// The recovered volume is not as it should be.
-    Damage(Damage),
-    /// A promise is broken.
-    Violation(Violation),
-    /// A recovery that was cut ends otherwise than one that was not.
-    NotIdempotent(String),
-    /// The judge outside finds something wrong.
-    Outside(String),
-    /// An assertion failed.
-    Panic(String),
-}
-
-impl Fault {
-    /// What is wrong, in one line.
-    pub fn what(&self) -> String {
-        match self {
-            Self::Differs(what) => format!("before any cut: {what}"),
-            Self::Damage(damage) => damage.what(),
-            Self::Violation(violation) => violation.what(),
-            Self::NotIdempotent(what) => format!("after a recovery that was cut: {what}"),
-            Self::Outside(what) => format!("the judge outside: {what}"),
-            Self::Panic(what) => format!("assertion: {what}"),
-        }
-    }
-
-    /// Whether two faults are of one sort, for the minimiser.
-    pub fn resembles(&self, other: &Self) -> bool {
-        use std::mem::discriminant as sort;
-        match (self, other) {
-            (Self::Damage(a), Self::Damage(b)) => sort(a) == sort(b),
-            (Self::Violation(a), Self::Violation(b)) => sort(a) == sort(b),
-            _ => sort(self) == sort(other),
-        }
-    }
-}
-
-/// A fault and the image that has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// What is wrong.
-    pub fault: Fault,
-    /// Events of the device before the cut; none for a fault before any cut.
-    pub cut: Option<u32>,
-    /// Hash of the image.
-    pub image: u64,
-    /// A cut in its recovery: events before it, hash of the image that it left.
-    pub nested: Option<(u32, u64)>,
-}
-
-/// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// Sequences.
-    pub cases: u64,
-    /// Operations in them.
-    pub operations: u64,
-    /// Positions at which the power was cut.
-    pub cuts: u64,
-    /// States that the contract allows there and that were looked at.
-    pub allowed: u64,
-    /// Images that were recovered and had not been seen before in their case, those of cut recoveries included.
-    pub recovered: u64,
-    /// Images that had not been seen before in any case.
-    pub distinct: u64,
-    /// … of recoveries that were cut.
-    pub nested: u64,
-    /// Verdicts of the oracle.
-    pub judged: u64,
-    /// Volumes that were used after recovery.
-    pub exercised: u64,
-    /// Images that a judge outside found good after our recovery.
-    pub outside: u64,
-    /// Images that one recovered to what ours is.
-    pub replayed: u64,
-    /// Sections that the file system cleaned during sequences, and blocks that it wrote into holes.
-    pub cleaned: u64,
-    /// See [`Self::cleaned`].
-    pub filled_holes: u64,
-}
-
-impl Counts {
-    /// With what a file system did.
-    pub(super) fn with(self, did: Did) -> Self {
-        Self { cleaned: did.cleaned, filled_holes: did.filled_holes, ..self }
-    }
-
-    /// Adds another count.
-    pub fn add(&mut self, other: &Self) {
-        self.cases += other.cases;
-        self.operations += other.operations;
-        self.cuts += other.cuts;
-        self.allowed += other.allowed;
-        self.recovered += other.recovered;
-        self.distinct += other.distinct;
-        self.nested += other.nested;
-        self.judged += other.judged;
-        self.exercised += other.exercised;
-        self.outside += other.outside;
-        self.replayed += other.replayed;
-        self.cleaned += other.cleaned;
-        self.filled_holes += other.filled_holes;
-    }
-}
 
 /// A sequence that was done.
 #[derive(Debug)]
@@ -241,38 +39,6 @@ pub struct Run {
     pub did: Did,
     /// Position after the last operation.
     pub end: u32,
-}
-
-/// Turns an assertion into a fault, where panics unwind.
-pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into()));
-        Err(Fault::Panic(text.unwrap_or_default()))
-    })
-}
-
-/// What the reference answers and shows.
-type Expected = Vec<(Made, Arc<Tree>)>;
-
-fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
-    let mut clock = Clock::default();
-    let (handle, ops, before, filled) = (clock.handle(), ops.clone(), Arc::clone(&base.tree), base.filled);
-    let done = clock.run(async move {
-        let (mut runner, vfs) = reference(handle, filled).await?;
-        let (mut expected, mut before) = (Expected::new(), before);
-        for (index, op) in ops.0.iter().enumerate() {
-            let made = runner.apply(index, op).await;
-            let tree = Tree::read(&vfs, Some(&before), forever).await;
-            let mut tree = tree.map_err(|wrong| format!("the reference: {wrong:?}"))?;
-            tree.nameless =
-                runner.nameless(forever).await.map_err(|wrong| format!("the reference: {wrong:?}"))?;
-            before = Arc::new(tree);
-            expected.push((made, Arc::clone(&before)));
-        }
-        Ok::<_, String>(expected)
-    });
-    done.unwrap_or(Err("the reference waits for ever".into())).map_err(Fault::Differs)
 }
 
 /// Does the sequence of a case on the model device, without a cut.
@@ -291,134 +57,6 @@ pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
         let end = done.unwrap_or(Err("it waits for ever".into())).map_err(Fault::Differs)?;
         Ok(Run { port, history: noted.history(), did: noted.did.get(), end: end as u32 })
     })
-}
-
-/// What a sequence leaves behind while it is done.
-#[derive(Debug)]
-pub(super) struct Noted {
-    expected: Rc<Expected>,
-    history: Rc<RefCell<History>>,
-    /// What the file system did until then.
-    pub(super) did: Rc<Cell<Did>>,
-    /// Where the last operation ended.
-    pub(super) end: Rc<Cell<Option<u64>>>,
-    /// Of which operation the present is, as a number that does not depend on the operations before it.
-    phase: Rc<Cell<u64>>,
-}
-
-impl Noted {
-    /// Asks the reference what is to be expected.
-    pub(super) fn begin(case: &Case<'_>) -> Result<Self, Fault> {
-        let expected = Rc::new(expected(case.base, case.ops)?);
-        let states = vec![Arc::clone(&case.base.tree)];
-        let numbers = case.base.numbers.clone();
-        let grows_by_pages = case.base.format.is_ext4();
-        let has_whole_writes = case.base.format == Format::Ext4Journal;
-        let history = History { states, numbers, grows_by_pages, has_whole_writes, ..History::default() };
-        let history = Rc::new(RefCell::new(history));
-        Ok(Self { expected, history, did: Rc::default(), end: Rc::default(), phase: Rc::default() })
-    }
-
-    /// What was noted.
-    pub(super) fn history(&self) -> History {
-        self.history.borrow().clone()
-    }
-
-    /// Mounts the volume on a port and does the sequence there; `position` is what a cut now is named by. Gives the
-    /// position after the last operation, or what is otherwise than on the reference.
-    pub(super) fn sequence(
-        &self,
-        case: &Case<'_>,
-        port: Rc<dyn BlockPort>,
-        handle: Handle,
-        position: Rc<dyn Fn() -> u64>,
-    ) -> Pin<Box<dyn Future<Output = Result<u64, String>>>> {
-        let (ops, setup) = (case.ops.clone(), case.setup());
-        let (expected, noted) = (Rc::clone(&self.expected), Rc::clone(&self.history));
-        let (did, ended_at, phase) = (Rc::clone(&self.did), Rc::clone(&self.end), Rc::clone(&self.phase));
-        Box::pin(async move {
-            let vfs = mount(port, handle.clone(), setup).await?;
-            begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
-            let mut runner = Runner::new(&vfs, handle);
-            // What another task did otherwise than the reference.
-            let wrong = Rc::new(RefCell::new(None));
-            for (index, (op, (made, tree))) in ops.0.iter().zip(&*expected).enumerate() {
-                phase.set(op.to_string().bytes().fold(1, |hash, byte| mix(hash ^ u64::from(byte))));
-                if noted.borrow().has_to_wait(op, tree) {
-                    runner.wait().await;
-                }
-                let begun = position();
-                {
-                    let mut history = noted.borrow_mut();
-                    let step = Step { op: op.clone(), begun, ended: None, begun_by_end: 0, result: Ok(()) };
-                    history.steps.push(step);
-                    history.states.push(Arc::clone(tree));
-                }
-                let ended = {
-                    let (noted, position, wrong) =
-                        (Rc::clone(&noted), Rc::clone(&position), Rc::clone(&wrong));
-                    let (op, made) = (op.clone(), *made);
-                    move |found: Made| {
-                        let mut history = noted.borrow_mut();
-                        if let Err(what) = note(&mut history, &made, &found) {
-                            wrong.borrow_mut().get_or_insert(format!("operation {index}, {op}: {what}"));
-                        }
-                        let begun_by_end = history.steps.len();
-                        let step = &mut history.steps[index];
-                        (step.ended, step.begun_by_end) = (Some(position()), begun_by_end);
-                        step.result = found.map(drop);
-                    }
-                };
-                match op {
-                    // It ends at some time after this.
-                    Op::Aside(op) => runner.begin(index, (**op).clone(), ended).await,
-                    _ => ended(runner.apply(index, op).await),
-                }
-                if let Some(what) = wrong.take() {
-                    return Err(what);
-                }
-            }
-            runner.wait().await;
-            if let Some(what) = wrong.take() {
-                return Err(what);
-            }
-            let end = position();
-            did.set(Did::of(vfs.fs()));
-            ended_at.set(Some(end));
-            let found = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
-            let history = noted.borrow();
-            let newest = history.states.last().expect("the first is always there");
-            match newest.difference(&found, &history.numbers) {
-                Some(difference) => Err(difference),
-                None => Ok(end),
-            }
-        })
-    }
-}
-
-/// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
-/// can be what they are.
-pub(crate) async fn begin(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
-    touch(vfs).await
-}
-
-/// Compares what two file systems answered, and notes which numbers belong together.
-fn note(history: &mut History, expected: &Made, found: &Made) -> Result<(), String> {
-    match (expected, found) {
-        (Ok(None), Ok(None)) => Ok(()),
-        (Ok(Some((ino, generation))), Ok(Some((number, _)))) => {
-            history.numbers.insert(forever(*ino, *generation), *number);
-            Ok(())
-        }
-        (Err(a), Err(b)) if a == b => Ok(()),
-        _ => {
-            let say = |made: &Made| match made {
-                Ok(_) => "success".to_owned(),
-                Err(errno) => format!("{errno:?}"),
-            };
-            Err(format!("it answered {}, expected {}", say(found), say(expected)))
-        }
-    }
 }
 
 /// Positions after which a cut may leave something new, or must not leave something any more.
@@ -495,11 +133,6 @@ pub fn find_state(
     effort: &Effort,
 ) -> Option<CrashState> {
     states_at(port, cut, before, effort).into_iter().find(|(hash, _)| *hash == image).map(|(_, state)| state)
-}
-
-/// The hash of the image of a base.
-pub fn base_hash(base: &Base) -> u64 {
-    mix(base.seed)
 }
 
 struct Explorer<'a> {
@@ -616,16 +249,6 @@ impl Explorer<'_> {
             idempotent(&mut woken, tree, self.case.setup()).map_err(|fault| (fault, (cut, *again)))?;
         }
         Ok(())
-    }
-}
-
-/// Recovers after a recovery that was cut; what it shows is what that one showed.
-pub fn idempotent(woken: &mut impl Disk, tree: &Tree, setup: Setup) -> Result<(), Fault> {
-    let second = caught(|| recover(woken, setup).map_err(Fault::Damage))?;
-    let same = tree.nodes.keys().map(|&number| (number, number)).collect();
-    match tree.difference(&second, &same) {
-        Some(difference) => Err(Fault::NotIdempotent(difference)),
-        None => Ok(()),
     }
 }
 

@@ -13,22 +13,28 @@
 //! Invariants: a report is a function of its configuration, whatever the number of threads; nobody here reads a clock.
 
 pub mod ace;
+pub mod bug;
 pub mod campaign;
+pub mod case;
 pub mod cuts;
 pub mod explorer;
 pub mod format;
+pub mod mounting;
 pub mod ops;
 pub mod oracle;
+pub(crate) mod sequence;
+pub mod setup;
 pub mod token;
 pub mod tree;
 pub mod volume;
 pub mod whole;
 
+pub use bug::Bug;
 pub use campaign::{
     FileCrashConfig, FileCrashProgress, FileCrashReport, FileMutant, FileViolation, Sequences, explore, hunt,
     replay,
 };
-pub use explorer::{Counts, Effort, Fault};
+pub use case::{Counts, Effort, Fault, On};
 pub use format::Format;
 pub use ops::{Op, Ops};
-pub use token::{Bug, On, Token};
+pub use token::Token;

@@ -5,102 +5,15 @@
 //! `ext4` in place of `f2fs` is another file system; `f2fs-on-device` is the same on the simulated device, where an event is a turn of the whole stack.
 //! The name of a planted bug may follow. Parts that there are not are left out.
 
-use super::explorer::{Case, Found};
+use super::bug::{Bug, bug_named};
+use super::case::{Case, Found, On};
 use super::format::Format;
 use super::ops::Ops;
-use super::volume::{Base, FULL};
-use flashweir_device::PlantedBug as DeviceBug;
-use flashweir_fs::{ext4, f2fs};
+use super::setup::FULL;
+use super::volume::Base;
 use flashweir_sim::stack::FlushMode;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-
-/// What a file system is on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum On {
-    /// Any device that keeps the contract: after a cut, any state that it allows.
-    #[default]
-    Model,
-    /// The same, whose answers come late and not in the order of the requests: several of them are under way.
-    Late,
-    /// Our simulated device, cut between and in its operations, and brought back by its own recovery.
-    Device,
-}
-
-impl On {
-    /// All, with their names and what the file system's name has behind it in a token.
-    pub const ALL: [(Self, &'static str, &'static str); 3] = [
-        (Self::Model, "model", ""),
-        (Self::Late, "late", "-on-late"),
-        (Self::Device, "device", "-on-device"),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, _)| name)
-    }
-
-    fn suffix(self) -> &'static str {
-        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(.., suffix)| suffix)
-    }
-}
-
-/// A bug that is planted somewhere below the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    /// In F2FS.
-    F2fs(f2fs::write::PlantedBug),
-    /// In ext4.
-    Ext4(ext4::PlantedBug),
-    /// In the device.
-    Device(DeviceBug),
-}
-
-/// Bugs of the device that break what F2FS relies on and nothing that a plain FLUSH gives. The others are found by the
-/// laboratory of devices.
-const DEVICE_BUGS: [DeviceBug; 2] = [DeviceBug::TagsReplaced, DeviceBug::EarlyRangeFlush];
-
-impl Bug {
-    /// All that a file system has to be tested with, its own first.
-    pub fn all(format: Format) -> Vec<Self> {
-        match format {
-            Format::F2fs | Format::F2fsDual => {
-                let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
-                let own = own.filter(|bug| bug.is_of(format.commit_mode())).map(Self::F2fs);
-                let device = DEVICE_BUGS.into_iter().filter(|_| !format.is_dual()).map(Self::Device);
-                own.chain(device).collect()
-            }
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => {
-                let own = ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
-                own.filter(|bug| bug.is_of(format.journaling(), format.commit_mode()))
-                    .map(Self::Ext4)
-                    .collect()
-            }
-        }
-    }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        fn of<T: PartialEq>(all: &[(T, &'static str)], bug: &T) -> &'static str {
-            all.iter().find(|(known, _)| known == bug).map_or("", |(_, name)| name)
-        }
-        match self {
-            Self::F2fs(bug) => of(&f2fs::write::PlantedBug::ALL, &bug),
-            Self::Ext4(bug) => of(&ext4::PlantedBug::ALL, &bug),
-            Self::Device(bug) => of(&DeviceBug::ALL, &bug),
-        }
-    }
-
-    /// The one that is in the device.
-    pub fn in_device(bug: Option<Self>) -> Option<DeviceBug> {
-        match bug {
-            Some(Self::Device(bug)) => Some(bug),
-            _ => None,
-        }
-    }
-}
 
 /// Everything that a replay needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,15 +51,6 @@ pub fn mode_name(mode: FlushMode) -> &'static str {
 pub fn mode_named(name: &str) -> Result<FlushMode, String> {
     let found = MODES.iter().find(|(_, known)| *known == name).map(|(mode, _)| *mode);
     found.ok_or_else(|| format!("`{name}` is no flush mode: expected flush, rflush or noflush"))
-}
-
-/// The planted bug of a name.
-pub fn bug_named(format: Format, name: &str) -> Result<Bug, String> {
-    let all = Bug::all(format);
-    all.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| {
-        let known: Vec<&str> = all.into_iter().map(Bug::name).collect();
-        format!("`{name}` is no planted bug of {}: expected one of {}", format.name(), known.join(", "))
-    })
 }
 
 impl Token {

@@ -8,12 +8,14 @@
 //!
 //! Invariant: a base is a function of its seed.
 
-use super::format::{self, Format};
+use super::format::Format;
+use super::mounting;
 use super::ops::{Op, Ops, Pairs, Runner};
-use super::token::Bug;
+use super::setup::{BLOCKS, FULL, Setup};
 use super::tree::{Tree, Unreadable};
 use flashweir_contract::{Contents, DeviceKind};
 use flashweir_core::executor::Handle;
+use flashweir_core::random::mix;
 use flashweir_core::{Executor, Instant, Stream};
 use flashweir_device::Media;
 use flashweir_fs::AnyFs;
@@ -27,13 +29,9 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-/// With less, so few sections are free that every fsync is a checkpoint.
-pub const BLOCKS: u64 = (96 << 20) / 4096;
 /// What every case finds. The files are durable and named by no generated operation but some.
 const PREPARED: &str = "mkdir:A,mkdir:B,mkdir:A/D,write:A/old:0+9000,write:B/old:0+4096,setxattr:A/old:kept:40,\
                         symlink:A/old:link,link:A/old:B/second,sync";
-/// A base whose seed has this bit is nearly full, and its segments have holes: room has to be made by cleaning.
-pub const FULL: u64 = 1 << 62;
 /// Pages of each file that fills it, and of each that takes the place of one of them that was deleted.
 pub const FILL_PAGES: u64 = 64;
 const HOLE_PAGES: u64 = 24;
@@ -113,29 +111,9 @@ pub fn options() -> MountOptions {
     MountOptions { cache: CacheConfig::of_bytes(4 << 20), ..MountOptions::default() }
 }
 
-/// How a case has the file system mounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setup {
-    /// Which it is.
-    pub format: Format,
-    /// What the host makes of flushes; the file system uses range flushes where the host does.
-    pub mode: FlushMode,
-    /// Seed of the base, on which options depend that must not matter.
-    pub base: u64,
-    /// A bug to be found.
-    pub planted: Option<Bug>,
-}
-
-impl Setup {
-    /// Without a bug.
-    pub fn new(format: Format, mode: FlushMode, base: u64) -> Self {
-        Self { format, mode, base, planted: None }
-    }
-}
-
 /// Mounts the file system on a port, which recovers it.
 pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Result<Vfs<AnyFs>, String> {
-    Vfs::mount(format::mount(port, setup).await?, handle, options()).map_err(|error| error.to_string())
+    Vfs::mount(mounting::mount(port, setup).await?, handle, options()).map_err(|error| error.to_string())
 }
 
 /// A reference in memory, with what was prepared.
@@ -257,8 +235,8 @@ impl Base {
         let mut clock = Clock::default();
         let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
         let made = clock.run(async move {
-            format::make(&*disk, format, seed).await?;
-            let fs = format::mount_to_age(Rc::clone(&disk), format).await?;
+            mounting::make(&*disk, format, seed).await?;
+            let fs = mounting::mount_to_age(Rc::clone(&disk), format).await?;
             let vfs = Vfs::mount(fs, handle.clone(), options()).map_err(|error| error.to_string())?;
             let said = |errno: Errno| format!("ageing the volume: {errno:?}");
             age(&vfs, &handle, seed).await.map_err(said)?;
@@ -268,7 +246,7 @@ impl Base {
                 Err(errno) => return Err(said(errno)),
             }
             let stat = vfs.statfs().await.map_err(said)?;
-            let empty = format::used_pages(&disk, format).await?;
+            let empty = mounting::used_pages(&disk, format).await?;
             let mut runner = Runner::new(&vfs, handle.clone());
             let filled =
                 if seed & FULL != 0 { fill_volume(&vfs, &mut runner).await? } else { Filled::default() };
@@ -307,6 +285,11 @@ impl Base {
     pub fn port(&self, mode: FlushMode) -> ModelPort {
         ModelPort::with_contents(self.format.device_kind().policy(), Arc::clone(&self.contents), BLOCKS, mode)
     }
+}
+
+/// The hash of the image of a base.
+pub fn base_hash(base: &Base) -> u64 {
+    mix(base.seed)
 }
 
 /// Lets the log of an ext4 go round, and end where it soon has to go on at its beginning, or not so soon.
@@ -401,7 +384,7 @@ pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
         let read = |Unreadable { path, errno }| Damage::Read(format!("{path}: {errno:?}"));
         let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(read)?;
         vfs.unmount().await.map_err(|errno| Damage::Use(format!("unmount: {errno:?}")))?;
-        format::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
+        mounting::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
         Ok(tree)
     });
     recovered.unwrap_or(Err(Damage::Wedged))
@@ -409,7 +392,7 @@ pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
 
 /// Checks the volume on a port as it is, without recovery.
 pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
-    let checked = on.run(move |disk, _| async move { format::used_pages(&disk, format).await });
+    let checked = on.run(move |disk, _| async move { mounting::used_pages(&disk, format).await });
     checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
 }
 
@@ -429,7 +412,7 @@ pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Dama
         vfs.sync_all().await.map_err(failed("sync"))?;
         let free = vfs.statfs().await.map_err(failed("statfs"))?.pages_free;
         vfs.unmount().await.map_err(failed("unmount"))?;
-        let used = format::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
+        let used = mounting::used_pages(&disk, setup.format).await.map_err(Damage::Check)?;
         match free + used == pages {
             true => Ok(()),
             false => Err(Damage::Use(format!("{free} pages are free and {used} in use, of {pages}"))),

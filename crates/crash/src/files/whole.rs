@@ -12,12 +12,14 @@
 //!
 //! Deliberately absent: cuts inside the device's recovery, which the laboratory of devices makes.
 
+use super::case::{Case, Counts, Effort, Fault, Found, Outside, caught, idempotent};
 use super::cuts::{Cuts, Situation, awake, image_of, medium};
-use super::explorer::{Case, Counts, Effort, Fault, Found, Noted, Outside, caught, idempotent};
-use super::format::Did;
+use super::mounting::Did;
 use super::oracle::History;
+use super::sequence::Noted;
+use super::setup::BLOCKS;
 use super::tree::Tree;
-use super::volume::{BLOCKS, Disk, check, exercise, recover};
+use super::volume::{Disk, check, exercise, recover};
 use flashweir_contract::Contents;
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;

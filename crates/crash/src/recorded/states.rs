@@ -7,8 +7,10 @@
 //! Place in the data flow: each image that was drawn is recovered by a mount; what can be seen of it is one [`Directory`].
 
 use super::calls::{Player, Step};
+use crate::files::Effort;
 use crate::files::Format;
-use crate::files::explorer::{Effort, begin, choose, positions, states_at};
+use crate::files::explorer::{choose, positions, states_at};
+use crate::files::sequence::begin;
 use crate::files::tree::{Body, Tree};
 use crate::files::volume::Disk as _;
 use flashweir_contract::Contents;

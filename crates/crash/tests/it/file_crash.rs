@@ -1,11 +1,13 @@
 //! The crash laboratory of file systems: what it finds, and what it must not find.
 
-use flashweir_crash::files::explorer::{self, Case, run};
+use flashweir_crash::files::bug::bug_named;
+use flashweir_crash::files::case::Case;
+use flashweir_crash::files::explorer::{self, run};
 use flashweir_crash::files::ops::content;
 use flashweir_crash::files::oracle::Violation;
-use flashweir_crash::files::token::bug_named;
+use flashweir_crash::files::setup::Setup;
 use flashweir_crash::files::tree::{Body, Node, Tree};
-use flashweir_crash::files::volume::{Base, Setup, recover};
+use flashweir_crash::files::volume::{Base, recover};
 use flashweir_crash::files::{
     Bug, Effort, Fault, FileCrashConfig, Format, On, Ops, Sequences, Token, ace, explore, hunt, replay,
 };

@@ -1,8 +1,9 @@
 //! Recordings of programs, cut: what they may leave, against what the calls promise.
 
 use flashweir_crash::files::Format;
+use flashweir_crash::files::setup::{BLOCKS, Setup};
 use flashweir_crash::files::tree::{Body, Tree};
-use flashweir_crash::files::volume::{BLOCKS, Setup, recover};
+use flashweir_crash::files::volume::recover;
 use flashweir_crash::recorded::{Call, Config, Directory, Recording, Step, directories, fresh};
 use flashweir_fs::vfs::{Creds, Ino, Kind, RenameMode, SyncKind};
 use flashweir_sim::model_port::ModelPort;

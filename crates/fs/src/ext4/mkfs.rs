@@ -14,7 +14,7 @@ use super::layout::inode::{self, Inode};
 use super::layout::journal::JournalSuperblock;
 use super::layout::superblock::{self, BYTES, Feature, Features, state};
 use super::layout::{Addr, Geometry, Group, Ino, Superblock, dirent};
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::format::{Kind, Time, set_slot_bit};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Write, bytes_of};
 use flashweir_core::Payload;

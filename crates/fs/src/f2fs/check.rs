@@ -16,7 +16,7 @@ use super::layout::summary::Owner;
 use super::layout::tables::{NatEntry, SitEntry};
 use super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock, xattr};
 use super::volume::Volume;
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 pub use crate::format::Problem;
 use crate::format::{PROBLEMS_MAX, unless_port};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};

@@ -14,7 +14,7 @@ use super::layout::summary::{Owner, Summary, encode_compact};
 use super::layout::superblock::{BITMAP_BYTES_MAX, Features, LABEL_UNITS, NAT_PER_BLOCK, SIT_PER_BLOCK};
 use super::layout::tables::{NatEntry, SitEntry, encode_sit_journal};
 use super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock};
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::port::{BLOCK_BYTES, Block, BlockBytes, BlockPort, Write, bytes_of, payload_of};
 use flashweir_core::Payload;
 

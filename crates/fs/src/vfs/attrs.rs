@@ -2,8 +2,8 @@
 //!
 //! All of this takes inodes, not paths, so that front ends that know inodes (FUSE) need no path.
 
-use super::mount::Vfs;
 use super::rights::{self, Wish};
+use super::state::Vfs;
 use super::types::*;
 use super::{Acl, AclKind, Errno, Fs, mode};
 

@@ -12,7 +12,7 @@
 use super::buffer::{Sink, Source, pages_of, part_of};
 use super::inode::Inode;
 use super::io::PAGE;
-use super::mount::Vfs;
+use super::state::Vfs;
 use super::sync::Guard;
 use super::types::*;
 use super::{DirtyPage, Errno, Fs, WriteCause};

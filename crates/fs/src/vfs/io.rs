@@ -12,8 +12,8 @@
 
 use super::buffer::{Sink, Source, has_zero_tail, pages_of, part_of, zero_tail};
 use super::inode::Inode;
-use super::mount::Vfs;
 use super::pages::State;
+use super::state::Vfs;
 use super::types::*;
 use super::{Errno, Fs};
 use flashweir_core::Payload;

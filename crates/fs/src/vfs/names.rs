@@ -3,8 +3,9 @@
 //! Order of locks: the lock of renames; directories, ancestors before descendants, others by number; inodes in them by
 //! number.
 
-use super::mount::{InodeRef, Vfs};
+use super::mount::InodeRef;
 use super::rights::{self, Wish};
+use super::state::Vfs;
 use super::sync::Guard;
 use super::types::*;
 use super::{AclKind, Errno, Fs, NewAcls, mode};

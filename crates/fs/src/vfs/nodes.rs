@@ -7,8 +7,9 @@
 //!
 //! Deliberately absent: `.` as a name, and rights: callers have [`Creds::checked`].
 
-use super::mount::{InodeRef, Vfs};
+use super::mount::InodeRef;
 use super::names::Make;
+use super::state::Vfs;
 use super::types::*;
 use super::{Errno, Fs};
 use std::fmt;

@@ -2,9 +2,9 @@
 
 use super::attrs::SetTime;
 use super::file::{File, OpenFlags};
-use super::mount::Vfs;
 use super::names::Make;
 use super::rights::{self, Wish};
+use super::state::Vfs;
 use super::types::*;
 use super::walk::{Last, LastName, Place};
 use super::{Errno, Fs};

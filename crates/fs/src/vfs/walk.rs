@@ -3,8 +3,8 @@
 //! Invariant: every directory on the way was searchable at the moment at which it was passed. What was found may have
 //! changed when the caller takes a lock; whoever changes names looks the last one up again.
 
-use super::mount::Vfs;
 use super::rights::{self, Wish};
+use super::state::Vfs;
 use super::types::*;
 use super::{Errno, Fs};
 use std::borrow::Cow;

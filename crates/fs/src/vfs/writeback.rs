@@ -13,8 +13,8 @@
 //! Deliberately absent: an estimate of the disk's speed, from which Linux paces writers before they reach the limit.
 
 use super::inode::Inode;
-use super::mount::{Shared, Vfs};
 use super::pages::Slot;
+use super::state::{Shared, Vfs};
 use super::sync::{Either, Event};
 use super::types::*;
 use super::{Barrier, DirtyPage, Errno, Fs, SyncKind, WriteCause};

@@ -8,10 +8,11 @@
 //! Invariant: what nothing is known of is said in words; there is no empty panel.
 
 use super::bars::{self, Bar, Group};
+use super::contents::{CLOSED_FORM, Curves, Report};
 use super::heat::{Block, Heat, SHADES};
 use super::lines::{Axis, Line, Panel, Point};
 use super::scale::Unit;
-use super::{CLOSED_FORM, Curves, Report};
+
 use crate::results::{estimate, groups};
 use flashweir_sim::measure::{
     Axis as TimeAxis, Course, DEPTH_LEVELS, Distribution, JOBS_MAX, JobResult, KINDS, Percentile, Requests,

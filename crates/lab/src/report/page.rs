@@ -2,10 +2,10 @@
 //!
 //! Place in the data flow: the last step; see [`super`] for the invariants of the page.
 
+use super::contents::{Report, Text, TextTable};
 use super::figures::{self, Figure, Study};
 use super::lines::looks;
 use super::svg::{escape, shorten};
-use super::{Report, Text, TextTable};
 use crate::results::{Table, device_rows, job_rows};
 use std::fmt::Write as _;
 

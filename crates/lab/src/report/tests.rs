@@ -5,6 +5,7 @@ use super::lines::{BOTTOM, LEFT, RIGHT, TOP, WIDTH};
 use super::*;
 use crate::experiment::Experiment;
 use crate::scenario::Scenario;
+use flashweir_sim::measure::RunResult;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::sync::atomic::AtomicBool;
 

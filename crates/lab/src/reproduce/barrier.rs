@@ -1,31 +1,23 @@
 //! Studies of the barrier paper (barriers §7): those of a device and a block layer alone. [`files`] and [`servers`]
 //! have those of file systems.
 
+mod devices;
 mod files;
 mod servers;
 
-use super::{Scale, Shares, Study};
+use super::study::{Scale, Shares, Study};
+pub use devices::device_of;
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::random::Stream;
 use flashweir_core::{Bytes, Duration, Instant, Lpn, Order, Payload, executor::Handle};
 use flashweir_device::config::{OrderConfig, PersistPolicy};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceMetrics, DeviceOptions};
-use flashweir_fs::ext4::CommitMode;
 use flashweir_fs::port::{Block, BlockPort, Ticket, Write};
 use flashweir_fs::vfs::HostCosts;
 use flashweir_host::{BlockLayer, DepthSample, HostConfig};
 use flashweir_sim::stack::{FlushMode, Port, Stack};
 use std::collections::VecDeque;
-
-/// A device below a file system that commits so: the firmware without barriers has no cost of them. Panics if there is no such preset.
-pub fn device_of(name: &str, commit_mode: CommitMode) -> DeviceConfig {
-    let mut device = preset(name).expect("it comes with the program");
-    if commit_mode == CommitMode::Legacy {
-        device.order.penalty = 0.0;
-    }
-    device
-}
 
 pub(super) const STUDIES: &[Study] = &[
     Study {

@@ -10,149 +10,15 @@
 
 mod barrier;
 mod rflush;
+mod study;
 
 pub use barrier::device_of as barrier_device;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt;
-
-/// How much of the paper's set-up is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scale {
-    /// Small enough for seconds.
-    Quick,
-    /// The paper's sizes.
-    Full,
-}
-
-impl Scale {
-    /// How often each run is repeated with another seed, if nobody says otherwise: the papers have medians of several runs.
-    pub const fn seeds(self) -> u32 {
-        match self {
-            Self::Quick => 1,
-            Self::Full => 5,
-        }
-    }
-}
-
-/// One measurement of a study: a variant at one value of the study's parameter.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// The variant, as in `RFLUSH`.
-    pub variant: &'static str,
-    /// The parameter.
-    pub x: f64,
-    /// What was measured, by name; the medians over the seeds.
-    pub metrics: BTreeMap<&'static str, f64>,
-}
-
-/// A study: what is measured, and how.
-#[derive(Clone, Copy, Debug)]
-pub struct Study {
-    /// Its name in claims.
-    pub name: &'static str,
-    /// What is run, in one sentence.
-    pub what: &'static str,
-    /// What of the paper's set-up is missing, in one sentence.
-    pub missing: &'static str,
-    /// Name and unit of the parameter.
-    pub parameter: &'static str,
-    /// Metrics with their units, for people and for figures.
-    pub metrics: &'static [(&'static str, &'static str)],
-    /// The variants, in the paper's order.
-    pub variants: &'static [&'static str],
-    /// Values of the parameter.
-    pub points: fn(Scale) -> Vec<f64>,
-    /// Measures one variant, at one value, with one seed.
-    pub measure: fn(usize, f64, u64, Scale) -> Vec<f64>,
-}
-
-/// One run that a study needs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Run {
-    variant: usize,
-    x: f64,
-    seed: u64,
-}
-
-impl Study {
-    /// Everything that has to be run, in order, with this many seeds. The runs are independent of each other.
-    pub fn runs(&self, scale: Scale, seeds: u32) -> Vec<Run> {
-        let mut runs = Vec::new();
-        for x in (self.points)(scale) {
-            for variant in 0..self.variants.len() {
-                runs.extend((1..=u64::from(seeds)).map(|seed| Run { variant, x, seed }));
-            }
-        }
-        runs
-    }
-
-    /// Does one of them; one value for each metric.
-    pub fn run(&self, run: Run, scale: Scale) -> Vec<f64> {
-        (self.measure)(run.variant, run.x, run.seed, scale)
-    }
-
-    /// The medians over the seeds; `done` has the results of [`Self::runs`] in their order.
-    pub fn rows(&self, scale: Scale, seeds: u32, done: &[Vec<f64>]) -> Vec<Row> {
-        let runs = self.runs(scale, seeds);
-        assert_eq!(runs.len(), done.len(), "each run has a result");
-        let of_one = runs.chunks(seeds as usize).zip(done.chunks(seeds as usize));
-        of_one
-            .map(|(runs, results)| {
-                let median = |metric: usize| {
-                    let mut values: Vec<f64> = results.iter().map(|result| result[metric]).collect();
-                    values.sort_by(f64::total_cmp);
-                    values[values.len() / 2]
-                };
-                let metrics = self.metrics.iter().enumerate().map(|(at, (name, _))| (*name, median(at)));
-                Row { variant: self.variants[runs[0].variant], x: runs[0].x, metrics: metrics.collect() }
-            })
-            .collect()
-    }
-}
-
-/// A figure of a paper whose axes are not those of a study: of what its first variant reaches, the share that others do.
-#[derive(Clone, Copy, Debug)]
-pub struct Shares {
-    /// The study.
-    pub study: &'static str,
-    /// Which figure of the paper.
-    pub title: &'static str,
-    /// The metric.
-    pub metric: &'static str,
-    /// What the first variant reaches, with its unit: the axis.
-    pub axis: &'static str,
-    /// The paper's curve: its variant, and the share in percent that it has where the first variant reaches so much.
-    pub paper: (&'static str, fn(f64) -> f64),
-}
+pub use study::{Row, Run, Scale, Shares, Study};
 
 /// The figures that papers have on such axes.
 pub const SHARES: &[Shares] = &[barrier::FIGURE_1];
-
-impl Shares {
-    /// The curve of each variant but the first: what that one reaches, and the share in percent, ascending.
-    pub fn curves(&self, rows: &[Row]) -> Vec<(&'static str, Vec<(f64, f64)>)> {
-        let first = rows.first().map_or("", |row| row.variant);
-        let reached = |row: &Row| row.metrics.get(self.metric).copied().unwrap_or(f64::NAN);
-        let all: BTreeMap<u64, f64> = rows
-            .iter()
-            .filter(|row| row.variant == first)
-            .map(|row| (row.x.to_bits(), reached(row)))
-            .collect();
-        let mut curves: Vec<(&'static str, Vec<(f64, f64)>)> = Vec::new();
-        for row in rows.iter().filter(|row| row.variant != first) {
-            let Some(&whole) = all.get(&row.x.to_bits()) else { continue };
-            let point = (whole, 100.0 * reached(row) / whole);
-            match curves.iter_mut().find(|(variant, _)| *variant == row.variant) {
-                Some((_, points)) => points.push(point),
-                None => curves.push((row.variant, vec![point])),
-            }
-        }
-        curves.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
-        curves
-    }
-}
 
 /// One claim of a paper.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -313,6 +179,7 @@ pub fn paper(name: &str) -> Option<(Paper, &'static [Study])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use std::collections::BTreeSet;
 
     #[test]

@@ -1,6 +1,6 @@
 //! Studies of the RFLUSH paper (range-flush §6).
 
-use super::{Scale, Study};
+use super::study::{Scale, Study};
 use crate::files::{self, FilesResult, Setup, Work};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a client that says nothing, or too much, keeps nobody else waiting for longer than [`PATIENCE`].
 
-use super::world::Post;
+use super::message::Post;
 use crate::ServeError;
 use crate::control::{LINE_BYTES_MAX, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -5,21 +5,12 @@
 
 use super::kernel::NodeId;
 use super::lazyfs::{BadCommand, Crash, Fault, Kept, Operation, Timing};
-use super::table::Table;
+use super::table::{Due, Table};
 use flashweir_fs::vfs::{Access, Creds, Errno, Fs, Kind, OpenFlags, Result, Source};
 use std::future::Future;
 
 /// Names of a path at most; more are a circle.
 const PATH_NAMES_MAX: usize = 4096;
-
-/// When the power goes by a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
-    /// Now.
-    Now,
-    /// Before the next request.
-    Next,
-}
 
 impl<F: Fs> Table<F> {
     /// The path of a file or directory, by a name that the kernel was told.

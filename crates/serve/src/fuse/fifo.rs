@@ -4,7 +4,7 @@
 //! who has begun the mount, as LazyFS writes it to its log. When the cache was cleared, a second FIFO is told, if there is one.
 
 use super::lazyfs::{COMMANDS, Command};
-use super::world::Post;
+use super::message::Post;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::fs::File;

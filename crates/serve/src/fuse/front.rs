@@ -11,9 +11,9 @@ use super::kernel::{
     SetAttributes, Stale, Statistics, Wanted, When,
 };
 use super::lazyfs::Operation;
+use super::message::{Job, Message, Queue, Turn};
 use super::stale::Teller;
 use super::table::{From, How, Table};
-use super::world::{Job, Message, Queue, Turn};
 use flashweir_crash::recorded::Room;
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, Seek, SetAttr, SetTime, SyncKind,

@@ -21,6 +21,7 @@
 //! Deliberately absent: rights (the kernel checks them) and locks of files (they are the kernel's, too).
 
 mod bell;
+mod config;
 mod control;
 mod faults;
 mod fifo;
@@ -29,16 +30,20 @@ mod keep;
 mod kernel;
 mod lazyfs;
 mod medium;
+mod message;
+mod ready;
 mod recorder;
+mod release;
 mod session;
 mod stale;
 mod table;
 mod world;
 
+pub use config::MountConfig;
 pub use fifo::LazyFs;
 pub use medium::{FormatKind, Medium, Memory};
 pub use recorder::Recorder;
-pub use session::{MountConfig, MountError, Mounted, mount};
+pub use session::{MountError, Mounted, mount};
 
 use flashweir_sim::volume::Format;
 

@@ -6,7 +6,6 @@
 //! 3. The numbers of open files go on after a power cut, so that one from before it is none of today's.
 //! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so none is told twice or left out.
 
-use super::faults::Due;
 use super::kernel::{NodeId, Stale};
 use super::lazyfs::Faults;
 use super::recorder::Recorder;
@@ -21,6 +20,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// When the power goes by a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Now.
+    Now,
+    /// Before the next request.
+    Next,
+}
 
 /// An entry of the kernel's cache of names: the directory, by the kernel's number, and the name.
 pub(super) type Name = (u64, Box<[u8]>);

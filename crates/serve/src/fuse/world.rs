@@ -8,12 +8,13 @@
 //! of every page from before, so that none of them is written to what is there now.
 
 use super::bell::Bell;
-use super::faults::Due;
-use super::kernel::{Inlet, NodeId, Notifier, Place};
+use super::config::MountConfig;
+use super::kernel::{NodeId, Notifier, Place};
 use super::lazyfs::{COMMANDS, Command, Kept};
 use super::medium::{Held, Medium, OpenImage, Unkept, make, recognise};
-use super::session::{MountConfig, Ready};
-use super::table::{Name, Table, Told};
+use super::message::{Message, Own, QUEUE_MAX, Queue, Turn};
+use super::ready::Ready;
+use super::table::{Due, Name, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
 use crate::memory::GiveBack;
@@ -21,23 +22,17 @@ use flashweir_core::{Duration, Instant};
 use flashweir_device::DeviceOptions;
 use flashweir_device::config::Metadata;
 use flashweir_fs::AnyFs;
-use flashweir_fs::vfs::{Fs, Vfs};
+use flashweir_fs::vfs::Vfs;
 use flashweir_sim::live::Tear;
 use flashweir_sim::stack::Stack;
 use flashweir_sim::volume::{Format, mount_with};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::future::Future;
-use std::io;
 use std::ops::ControlFlow;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration as WallDuration;
-
-/// Messages that wait for the world at most; who sends more waits.
-const QUEUE_MAX: usize = 1024;
 
 /// Messages that are taken before something happens again, and things that happen before the queue is looked at again.
 const TURNS_MAX: u32 = 256;
@@ -59,107 +54,6 @@ const SAVE_PAUSE: WallDuration = WallDuration::from_secs(5);
 
 /// How long requests that were begun may take before the cache is cleared, virtual time.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// What a request becomes.
-pub(super) type Job<F> = Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
-
-/// What a request may overtake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// Nothing: it is done in its order.
-    Own,
-    /// What only tidies up: somebody waits for the answer, and nothing changes by it.
-    Looks,
-    /// Nobody waits for it: it is done when nobody else asks, but before the next request that may change something.
-    Tidies,
-}
-
-/// What other threads tell the world.
-pub(super) enum Message<F: Fs> {
-    /// A request.
-    Job(Turn, Job<F>),
-    /// The kernel has forgotten inodes: number, and how often it had been told of it. It tidies up.
-    Forget(Vec<(u64, u64)>),
-    /// The kernel listens here, and asks there.
-    Kernel(Notifier, Own<F>),
-    /// Somebody asks the control socket.
-    Ask(Ask, SyncSender<Reply>),
-    /// A test rig for LazyFS asks.
-    Lazy(Command, SyncSender<String>),
-    /// The kernel has let go of the pages from before a cut.
-    Invalidated,
-    /// The mount has ended.
-    End,
-}
-
-/// Requests that the world reads by itself.
-pub(super) struct Own<F: Fs> {
-    inlet: Inlet,
-    /// What comes of them at once.
-    queue: Receiver<Message<F>>,
-}
-
-impl<F: Fs> Own<F> {
-    /// `inlet` makes one whose handler sends what comes of a request.
-    pub(super) fn new(inlet: impl FnOnce(Queue<F>) -> Inlet) -> Self {
-        let (messages, queue) = sync_channel(QUEUE_MAX);
-        Self { inlet: inlet(Queue { messages, bell: None }), queue }
-    }
-
-    /// What comes of the next request, if there is one; an error at the end of the mount.
-    fn next(&mut self) -> io::Result<Option<Message<F>>> {
-        while self.inlet.take()? {
-            if let Ok(message) = self.queue.try_recv() {
-                return Ok(Some(message));
-            }
-            // It was answered at once.
-        }
-        Ok(None)
-    }
-}
-
-/// Where messages for the world go.
-pub(super) struct Queue<F: Fs> {
-    messages: SyncSender<Message<F>>,
-    /// Wakes the world; absent where it sends to itself.
-    bell: Option<Arc<Bell>>,
-}
-
-impl<F: Fs> Clone for Queue<F> {
-    fn clone(&self) -> Self {
-        Self { messages: self.messages.clone(), bell: self.bell.clone() }
-    }
-}
-
-impl<F: Fs> Queue<F> {
-    /// Sends, unless the world has ended: then the message is dropped.
-    pub(super) fn send(&self, message: Message<F>) {
-        if self.messages.send(message).is_ok()
-            && let Some(bell) = &self.bell
-        {
-            bell.ring();
-        }
-    }
-}
-
-/// A way to the world for those who do not know its format.
-pub(super) trait Post: Send + Sync {
-    fn ask(&self, ask: Ask, reply: SyncSender<Reply>);
-    fn lazy(&self, command: Command, reply: SyncSender<String>);
-    fn end(&self);
-}
-
-impl<F: Fs> Post for Queue<F> {
-    fn ask(&self, ask: Ask, reply: SyncSender<Reply>) {
-        self.send(Message::Ask(ask, reply));
-    }
-    fn lazy(&self, command: Command, reply: SyncSender<String>) {
-        self.send(Message::Lazy(command, reply));
-    }
-    fn end(&self) {
-        self.send(Message::End);
-    }
-}
 
 /// Virtual time beside the wall clock.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use super::export::{Config, Export};
 use super::in_flight::InFlight;
 use super::input::Input;
 use super::output::Output;
-use super::transmit::{Payload, Rejection, Request};
+use super::request::{Payload, Rejection, Request};
 use super::wire::{
     FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, GREETING_MAGIC, OPTION_MAGIC, REQUEST_MAGIC, STRING_BYTES_MAX, be32,
 };

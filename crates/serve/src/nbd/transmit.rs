@@ -7,150 +7,22 @@
 
 use super::export::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use super::in_flight::{Kind, Pending, Token};
+use super::request::{Command, Extent, Payload, Rejection, Request};
 use super::session::{Discarded, Fatal, Phase, Session, Step};
 use super::wire::{
     BASE_ALLOCATION_ID, CHUNK_BYTES, Errno, REQUEST_BYTES, REQUEST_MAGIC, RequestHeader, SIMPLE_REPLY_MAGIC,
-    STATE_HOLE, STATE_ZERO, STRUCTURED_REPLY_MAGIC, chunk, command, command_flag,
+    STRUCTURED_REPLY_MAGIC, chunk, command, command_flag,
 };
 use std::sync::Arc;
 
 /// Payloads up to this many bytes are copied out of the input when they are complete; larger ones get a buffer.
 const INPUT_PAYLOAD_BYTES_MAX: usize = 64 << 10;
-/// First size of the buffer of a large payload, bytes.
-const PAYLOAD_BYTES_FIRST: usize = 256 << 10;
 /// Extents of one answer to a question for block status. The client asks again for the rest.
 const EXTENTS_MAX: usize = 4096;
 /// Longest text of an error, bytes.
 const MESSAGE_BYTES_MAX: usize = 256;
 /// Holes below this many bytes are sent as zeros: a chunk of their own would cost as much.
 const HOLE_BYTES_MIN: u32 = 512;
-
-/// What a client wants done. Ranges are aligned to 512 bytes and lie in the export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// What the answer names.
-    pub token: Token,
-    /// First byte of the range; 0 for a flush.
-    pub offset: u64,
-    /// Bytes of the range; 0 for a flush. Reads and writes have up to 32 MiB, others less than 4 GiB.
-    pub length: u32,
-    /// What to do with it.
-    pub command: Command,
-}
-
-/// What to do with a range.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Answer with its content: [`Session::reply_read`].
-    Read,
-    /// Replace its content.
-    Write {
-        /// The new content, as long as the range.
-        data: Arc<[u8]>,
-        /// Answer when it is durable.
-        fua: bool,
-    },
-    /// Deallocate it.
-    Trim {
-        /// Answer when it is durable.
-        fua: bool,
-    },
-    /// Make it read as zeros.
-    WriteZeroes {
-        /// Answer when it is durable.
-        fua: bool,
-        /// It has to stay allocated.
-        no_hole: bool,
-        /// Answer ENOTSUP, and change nothing, if it would not be faster than a write.
-        fast: bool,
-    },
-    /// Make everything durable that was answered before, on any connection.
-    Flush,
-    /// It will be read soon.
-    Cache,
-    /// Say what of it is allocated: [`Session::reply_block_status`].
-    BlockStatus {
-        /// The first extent is enough.
-        one: bool,
-    },
-}
-
-/// A part of a range that is all alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Bytes.
-    pub length: u32,
-    /// It is not allocated.
-    pub hole: bool,
-    /// It reads as zeros.
-    pub zero: bool,
-}
-
-impl Extent {
-    fn state(self) -> u32 {
-        (if self.hole { STATE_HOLE } else { 0 }) | (if self.zero { STATE_ZERO } else { 0 })
-    }
-}
-
-/// Why a request gets an error without the engine.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rejection {
-    cookie: u64,
-    /// Reads are answered by structured replies where these were agreed on, errors as well.
-    errno: Errno,
-    why: &'static str,
-}
-
-/// A large write whose payload is arriving.
-#[derive(Debug)]
-pub(super) struct Payload {
-    header: RequestHeader,
-    data: Vec<u8>,
-    filled: usize,
-}
-
-impl Payload {
-    fn new(header: RequestHeader) -> Self {
-        Self { header, data: Vec::new(), filled: 0 }
-    }
-
-    /// Bytes of the buffer.
-    pub(super) fn capacity(&self) -> usize {
-        self.data.capacity()
-    }
-
-    fn is_complete(&self) -> bool {
-        self.filled == self.header.length as usize
-    }
-
-    /// Room for bytes of the payload. It doubles when it is full.
-    pub(super) fn space(&mut self) -> &mut [u8] {
-        let length = self.header.length as usize;
-        if self.filled == self.data.len() {
-            self.data.resize((self.filled * 2).max(PAYLOAD_BYTES_FIRST).min(length), 0);
-        }
-        &mut self.data[self.filled..]
-    }
-
-    #[track_caller]
-    pub(super) fn received(&mut self, n: usize) {
-        assert!(n <= self.data.len() - self.filled, "more bytes were received than there was room for");
-        self.filled += n;
-    }
-
-    /// Takes what it can of `bytes`; says how many.
-    fn take(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = 0;
-        while taken < bytes.len() && !self.is_complete() {
-            let space = self.space();
-            let n = space.len().min(bytes.len() - taken);
-            space[..n].copy_from_slice(&bytes[taken..taken + n]);
-            self.filled += n;
-            taken += n;
-        }
-        taken
-    }
-}
 
 impl Session {
     /// Looks for the next request.

@@ -55,6 +55,10 @@ impl Part {
 
 /// Name of the file that says whether the volume was closed.
 pub(crate) const STATE: &str = "state";
+/// The file that makes a directory a volume.
+pub(super) const DESCRIPTION: &str = "volume.toml";
+/// The file that is locked; it holds the number of the process.
+pub(super) const LOCK: &str = "lock";
 
 /// What a volume asks of the host.
 pub(crate) trait Host: Debug + Send {

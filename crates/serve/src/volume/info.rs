@@ -2,10 +2,12 @@
 //!
 //! Invariant: nothing here writes to a volume. Recovery is tried on an overlay that forgets what it was told.
 
+use super::description::{Described, describe, description};
+use super::error::VolumeError;
 use super::host::{HostFiles, Part, bytes_taken};
 use super::load::{Problem, page_name};
+use super::opened::{Opened, Read, read_state};
 use super::store::{FileStore, Layout};
-use super::{Described, Opened, Read, VolumeError, describe, description, read_state};
 use flashweir_core::index::Idx as _;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_device::flash::{

@@ -8,7 +8,8 @@ use super::format::{
 };
 use super::host::{Host, Part};
 use super::store::{JournalEnd, Layout};
-use flashweir_device::flash::{BlockHealth, Media, SaveArea, Saved};
+use super::torn::Torn;
+use flashweir_device::flash::{Media, SaveArea, Saved};
 use flashweir_device::geometry::PageAddr;
 use flashweir_ftl::BlockId;
 use std::io;
@@ -47,15 +48,6 @@ pub(crate) struct Loaded {
     pub(crate) torn: Vec<Torn>,
     /// Blocks that hold anything.
     pub(crate) blocks_used: u32,
-}
-
-/// An interrupted write.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Torn {
-    /// The next change of a block, which is still what it was.
-    Block(BlockId, BlockHealth),
-    /// A page, which counts as unreadable: erases and opening of its block.
-    Page(PageAddr, u32, u64),
 }
 
 impl Loaded {

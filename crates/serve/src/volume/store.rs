@@ -8,7 +8,7 @@ use super::format::{
     decode_page, encode_journal, encode_page, encode_slot, page_record_bytes,
 };
 use super::host::{Host, Part};
-use super::load::Torn;
+use super::torn::Torn;
 use flashweir_core::Payload;
 use flashweir_device::Geometry;
 use flashweir_device::flash::{BlockHealth, PageImage, SaveArea, Saved, Store, StoreError, Stored};

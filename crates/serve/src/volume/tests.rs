@@ -1,5 +1,6 @@
 //! Volumes whose process ends at each of its writes, whose files are damaged, and whose host is full.
 
+use super::description::{describe, description};
 use super::format::{Format, Found, PageContent, decode_page, encode_page, page_record_bytes};
 use super::host::{Host, HostFiles, Part};
 use super::upgrade::{Disk, upgrade_on};
@@ -11,8 +12,11 @@ use flashweir_crash::devices::{names, tiny};
 use flashweir_crash::explorer::{contents, kind_of, observed};
 use flashweir_crash::sim::Sim;
 use flashweir_crash::workload::{History, exercise, history, with_streams};
-use flashweir_device::config::PersistPolicy;
+use flashweir_device::config::{Metadata, PersistPolicy};
 use flashweir_device::{Effect, Event, UNREADABLE};
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A directory of its own for each test, removed at the end.

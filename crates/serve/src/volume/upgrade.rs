@@ -9,11 +9,15 @@
 //!
 //! Deliberately absent: recovery. What an interrupted write left is carried over and is the device's to recover from.
 
+use super::description::Description;
+use super::error::VolumeError;
 use super::format::{Format, Found, PageContent, PageRecord, encode_page};
+use super::host::DESCRIPTION;
 use super::host::{Host as _, Part};
-use super::load::{Loaded, Torn, decode_pages};
+use super::load::{Loaded, decode_pages};
+use super::opened::{Opened, Read};
 use super::store::Layout;
-use super::{DESCRIPTION, Description, Opened, Read, VolumeError};
+use super::torn::Torn;
 use flashweir_core::Bytes;
 use flashweir_device::Geometry;
 use flashweir_ftl::BlockId;

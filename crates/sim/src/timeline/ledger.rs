@@ -6,7 +6,8 @@
 //! Invariants: memory does not grow with the number of requests: requests of the same kind whose latencies differ by
 //! less than 1/64 share one account; the parts of an account add up to its latencies, to the nanosecond.
 
-use super::{REASONS, Reason, Request, STAGES, Stage};
+use super::request::Request;
+use super::spans::{REASONS, Reason, STAGES, Stage};
 use crate::request::Kind;
 use std::collections::BTreeMap;
 

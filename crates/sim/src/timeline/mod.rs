@@ -20,66 +20,22 @@
 
 mod ledger;
 mod perfetto;
+mod request;
 mod spans;
 
 pub use ledger::{Account, Ledger, Matrix, Means};
 pub use perfetto::{EVENTS_MAX, HEAD, Limits, Perfetto, TAIL, Written, die_name, kind_name};
 
+pub use request::{Asked, Request};
 pub use spans::{ByReason, NO_ROOM, Piece, REASONS, Reason, STAGES, Served, Spans, Stage, Work};
 
 use crate::request::Kind;
-use flashweir_core::{Instant, Lba};
+use flashweir_core::Instant;
 use flashweir_device::Device;
 use flashweir_device::config::Allocation;
 use flashweir_device::trace::{Record, Traced};
+use request::Open;
 use std::collections::BTreeMap;
-
-/// What a host asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// What to do.
-    pub kind: Kind,
-    /// First block of 512 bytes.
-    pub lba: Lba,
-    /// Blocks of 512 bytes; 0 for a flush.
-    pub blocks: u32,
-    /// Complete only when durable.
-    pub fua: bool,
-    /// The queue that it goes to.
-    pub queue: u16,
-    /// When it should have started; its latency counts from here.
-    pub intended: Instant,
-}
-
-/// A request that is over.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Its number in the order of submission, from 0.
-    pub number: u64,
-    /// What was asked for.
-    pub asked: Asked,
-    /// From here its latency counts.
-    pub from: Instant,
-    /// When the host saw the completion.
-    pub until: Instant,
-    /// Where the time went, without a gap.
-    pub pieces: Vec<Piece>,
-    /// What the commands before it waited for while it was [`Stage::Behind`] them.
-    pub behind: ByReason,
-    /// It completed with an error.
-    pub failed: bool,
-    /// It counts in results.
-    pub counts: bool,
-}
-
-/// A request that is not over.
-#[derive(Clone, Debug)]
-pub(crate) struct Open {
-    pub(crate) number: u64,
-    pub(crate) asked: Asked,
-    pub(crate) sent: Option<Instant>,
-    pub(crate) served: Option<Served>,
-}
 
 /// Follows the requests of one device.
 #[derive(Debug)]

@@ -10,8 +10,8 @@
 //!
 //! Deliberately absent: sorting. Perfetto sorts events by time and keeps the order of equal times.
 
+use super::request::{Open, Request};
 use super::spans::{NO_ROOM, Piece, Reason, Spans, Work};
-use super::{Open, Request};
 use crate::request::Kind;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant};

@@ -21,19 +21,23 @@
 //! Deliberately absent: raw devices, directories as objects of flowops, position sets, processes that share nothing.
 
 mod error;
+mod halt;
 mod lex;
 mod limits;
 mod model;
+mod options;
 mod parse;
 mod pool;
 mod run;
+mod shared;
 mod thread;
 pub(crate) mod tree;
 
 pub use error::{Fault, ModelError, RunError};
 pub use model::{Amount, Fileset, Flowop, Gamma, Model, Op, Process, Thread};
+pub use options::Options;
 pub use parse::parse_model;
-pub use run::{Filebench, Options};
+pub use run::Filebench;
 
 /// The four personalities, by name: scenarios/filebench/NAME.f.
 pub const PERSONALITIES: [(&str, &str); 4] = [

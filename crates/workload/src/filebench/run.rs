@@ -3,12 +3,14 @@
 use super::error::RunError;
 use super::limits::{Events, Semaphore};
 use super::model::{Model, Op};
+use super::options::Options;
 use super::pool::Pool;
-use super::thread::{Halt, Runner};
+use super::shared::Shared;
+use super::thread::Runner;
 use super::tree::{self, Plan};
 use flashweir_core::executor::Handle;
 use flashweir_core::signal::Signal;
-use flashweir_core::{Duration, Instant, Stream};
+use flashweir_core::{Instant, Stream};
 use flashweir_fs::vfs::{Fs, PAGE_BYTES, Process};
 use flashweir_sim::measure::{CallRecorder, WorkloadResult};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -18,40 +20,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// What the caller of a model decides.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Name of the run, in results and in the names of its random streams. Runs side by side have different names.
-    pub name: String,
-    /// Seed of the random streams.
-    pub seed: u64,
-    /// Takes the place of the file's own time.
-    pub runtime: Option<Duration>,
-    /// Length of an interval of the series.
-    pub interval: Duration,
-    /// Time at the start that does not count; the time of the run begins after it.
-    pub ramp: Duration,
-    /// Every flowop goes past the page cache. What filebench would draw as any number of bytes is rounded up to pages then.
-    pub is_direct: bool,
-    /// CPU time of one step of `hog`, which writes to one place in memory. A guess: three cycles of a 3 GHz CPU.
-    pub hog_step: Duration,
-}
-
-impl Options {
-    /// A run of this name and seed, for as long as the file says, in intervals of a second.
-    pub fn new(name: &str, seed: u64) -> Self {
-        Self {
-            name: name.to_owned(),
-            seed,
-            runtime: None,
-            interval: Duration::from_secs(1),
-            ramp: Duration::ZERO,
-            is_direct: false,
-            hog_step: Duration::from_nanos(1),
-        }
-    }
-}
-
 /// A model whose files are there.
 pub struct Filebench<F: Fs> {
     shared: Rc<Shared<F>>,
@@ -60,65 +28,6 @@ pub struct Filebench<F: Fs> {
 impl<F: Fs> fmt::Debug for Filebench<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Filebench").field("name", &self.shared.options.name).finish_non_exhaustive()
-    }
-}
-
-/// What the threads of a run share.
-pub(super) struct Shared<F: Fs> {
-    pub(super) model: Rc<Model>,
-    pub(super) options: Options,
-    pub(super) process: Process<F>,
-    pub(super) handle: Handle,
-    pub(super) pools: Vec<Pool>,
-    /// By flowop, the semaphores of its instances; none but for `semblock`.
-    pub(super) semaphores: Vec<Vec<Semaphore>>,
-    pub(super) events: OnceCell<Events>,
-    /// Contents written so far, so that no two are alike.
-    pub(super) writes: Cell<u64>,
-    /// What counts in limits: calls, reads and writes, and their bytes.
-    pub(super) totals: Cell<Totals>,
-    recorders: RefCell<Vec<CallRecorder>>,
-    pub(super) is_over: Cell<bool>,
-    /// When it is over at the latest.
-    pub(super) deadline: Cell<Instant>,
-    /// What began earlier does not count.
-    measured_from: Cell<Instant>,
-    ended_early: RefCell<Option<String>>,
-    failure: RefCell<Option<RunError>>,
-    over: Signal,
-    running: Cell<u64>,
-    all_ended: Signal,
-}
-
-/// Calls and their bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
-    pub(super) calls: u64,
-    pub(super) ios: u64,
-    pub(super) bytes: u64,
-}
-
-impl Totals {
-    pub(super) fn add(&mut self, op: Op, bytes: u64) {
-        self.calls += u64::from(op.touches_files());
-        self.ios += u64::from(moves_data(op));
-        self.bytes += bytes;
-    }
-}
-
-fn moves_data(op: Op) -> bool {
-    match op {
-        Op::Read
-        | Op::ReadWholeFile
-        | Op::Write
-        | Op::WriteWholeFile
-        | Op::AppendFile
-        | Op::AppendFileRand
-        | Op::AioWrite => true,
-        Op::CreateFile | Op::OpenFile | Op::CloseFile | Op::DeleteFile | Op::StatFile | Op::Fsync => false,
-        Op::AioWait | Op::SemBlock | Op::SemPost | Op::Hog | Op::Delay => false,
-        Op::EventLimit | Op::OpsLimit | Op::IopsLimit | Op::BwLimit => false,
-        Op::FinishOnCount | Op::FinishOnBytes => false,
     }
 }
 
@@ -260,51 +169,6 @@ impl<F: Fs> Filebench<F> {
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-    }
-}
-
-impl<F: Fs> Shared<F> {
-    /// Ends the run; `early` says why, if it is before the time. Wakes all who wait for another thread.
-    pub(super) fn end(&self, early: Option<String>) {
-        if self.is_over.replace(true) {
-            return;
-        }
-        *self.ended_early.borrow_mut() = early;
-        self.over.notify();
-        for pool in &self.pools {
-            pool.freed.notify();
-        }
-        for semaphore in self.semaphores.iter().flatten() {
-            semaphore.changed.notify();
-        }
-    }
-
-    /// A flowop began and ended; it counts if the run is not over.
-    pub(super) fn record(&self, flowop: usize, op: Op, bytes: u64, began: Instant) {
-        if self.is_over.get() || began < self.measured_from.get() {
-            return;
-        }
-        self.recorders.borrow_mut()[flowop].record(bytes, began, self.handle.now());
-        let mut totals = self.totals.get();
-        totals.add(op, bytes);
-        self.totals.set(totals);
-    }
-
-    /// Something went wrong: the run ends, and the first such thing is what it answers.
-    pub(super) fn fail(&self, error: RunError) {
-        self.failure.borrow_mut().get_or_insert(error);
-        self.end(None);
-    }
-
-    /// A thread has come to rest.
-    pub(super) fn ended(&self, why: Halt) {
-        match why {
-            Halt::Over => {}
-            Halt::NoFile(reason) => self.end(Some(reason)),
-            Halt::Failed(error) => self.fail(error),
-        }
-        self.running.set(self.running.get() - 1);
-        self.all_ended.notify();
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::filebench::{parse_model, personality};
+use flashweir_core::Duration;
 use flashweir_core::Payload;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};

@@ -4,9 +4,10 @@
 //! before.
 
 use super::error::RunError;
+use super::halt::Halt;
 use super::model::{Flowop, Op};
 use super::pool::{Found, Pool, Wanted};
-use super::run::{Shared, Totals};
+use super::shared::{Shared, Totals};
 use flashweir_core::signal::Signal;
 use flashweir_core::{Duration, Instant, Stream};
 use flashweir_fs::vfs::{Errno, File, Follow, Fs, OpenFlags, PAGE_BYTES, Seek, Sink, Source, SyncKind};
@@ -16,17 +17,6 @@ use std::rc::Rc;
 
 /// Passes through all flowops without any time passing, after which it is clear that none ever will.
 const TIMELESS_PASSES_MAX: u32 = 1000;
-
-/// Why a thread ends.
-#[derive(Debug)]
-pub(super) enum Halt {
-    /// The run is over.
-    Over,
-    /// There is no file of the kind that a flowop needs: the work is done.
-    NoFile(String),
-    /// Something went wrong.
-    Failed(RunError),
-}
 
 type Step<T = ()> = Result<T, Halt>;
 

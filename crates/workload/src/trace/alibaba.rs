@@ -2,8 +2,9 @@
 //! `device_id,opcode,offset,length,timestamp`, the opcode R or W, offset and length in bytes, the time in
 //! microseconds since 1970.
 
+use super::error::Problem;
+use super::record::{Parsed, Record};
 use super::text::{byte_range, columns, number, time};
-use super::{Parsed, Problem, Record};
 use flashweir_sim::request::Kind;
 
 const COLUMNS: &str = "device_id,opcode,offset,length,timestamp";

@@ -13,8 +13,9 @@
 //! Skipped: events of other stages, messages (`m N`), pass-through commands, the lines before (`Input
 //! file ... added`) and the statistics after the events.
 
+use super::error::Problem;
+use super::record::{Parsed, Record};
 use super::text::{block_range, time};
-use super::{Parsed, Problem, Record};
 use flashweir_sim::request::Kind;
 use serde::{Deserialize, Serialize};
 

@@ -4,8 +4,9 @@
 //!
 //! Reference: The DiskSim Simulation Environment Version 4.0 Reference Manual, "Input: ASCII traces".
 
+use super::error::Problem;
+use super::record::{Parsed, Record};
 use super::text::{block_range, columns, number, time};
-use super::{Parsed, Problem, Record};
 use flashweir_sim::request::Kind;
 
 const COLUMNS: &str = "time_ms device lba size flags";

@@ -3,7 +3,7 @@
 //! Invariant: each message names the file, the line where there is one, the offending text and what was
 //! expected instead, so that a trace of a million lines can be repaired without a search.
 
-use super::Format;
+use super::format::Format;
 use flashweir_core::{Bytes, Duration};
 use std::fmt;
 

@@ -10,8 +10,9 @@
 //!
 //! A sync of either sort becomes a flush of the device: what the file system adds to it is not in the log.
 
+use super::error::Problem;
+use super::record::{Parsed, Record};
 use super::text::{byte_range, number, time};
-use super::{Parsed, Problem, Record};
 use flashweir_core::Duration;
 use flashweir_sim::request::Kind;
 use std::collections::BTreeSet;

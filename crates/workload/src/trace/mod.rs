@@ -21,6 +21,7 @@ mod blkparse;
 mod disksim;
 mod error;
 mod fio;
+mod format;
 mod info;
 mod input;
 mod mqsim;
@@ -29,6 +30,7 @@ mod pages;
 mod prefill;
 mod print;
 mod reader;
+mod record;
 mod replay;
 mod tencent;
 #[cfg(test)]
@@ -37,85 +39,17 @@ mod text;
 
 pub use blkparse::Action;
 pub use error::{Problem, TraceError};
+pub use format::{Devices, Format};
 pub use info::TraceInfo;
 pub use prefill::prefill;
 pub use print::print;
 pub use reader::{Entry, Reader, Trace};
+pub use record::Record;
 pub use replay::{Fit, Replay, ReplayConfig, Timing};
 
-use flashweir_core::{Duration, Lba};
-use flashweir_sim::request::Kind;
+use flashweir_core::Duration;
+use record::Parsed;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// The format of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
-    /// MQSim: time in ns, blocks, 1 is a read.
-    Mqsim,
-    /// DiskSim: as MQSim, but the time is a decimal number of ms and the type a hexadecimal set of flags.
-    Disksim,
-    /// Microsoft Research Cambridge.
-    Msr,
-    /// Alibaba's block traces of 2020.
-    Alibaba,
-    /// Tencent's block storage traces of 2018.
-    Tencent,
-    /// The text output of blkparse.
-    Blkparse,
-    /// fio's log of requests, version 2 or 3.
-    FioIolog,
-}
-
-impl Format {
-    /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Mqsim, Self::Disksim, Self::Msr, Self::Alibaba, Self::Tencent, Self::Blkparse, Self::FioIolog];
-
-    /// The name by which a format is asked for.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mqsim => "mqsim",
-            Self::Disksim => "disksim",
-            Self::Msr => "msr",
-            Self::Alibaba => "alibaba",
-            Self::Tencent => "tencent",
-            Self::Blkparse => "blkparse",
-            Self::FioIolog => "fio-iolog",
-        }
-    }
-
-    /// The names of all formats in a sentence.
-    pub fn names() -> String {
-        let names = Self::ALL.map(Self::name);
-        let (last, first) = names.split_last().expect("there are formats");
-        format!("{} or {last}", first.join(", "))
-    }
-
-    /// Which devices a trace of this format means if nobody chooses.
-    pub const fn devices(self) -> Devices {
-        match self {
-            Self::Mqsim => Devices::All,
-            _ => Devices::First,
-        }
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Format {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|format| format.name() == text);
-        found.ok_or_else(|| format!("`{text}` is not a trace format: expected {}", Self::names()))
-    }
-}
 
 /// The format of a trace that begins with `lines`, judged by the shape of the first line that is not
 /// blank. What the fields hold is left to the format itself, whose messages are better.
@@ -142,18 +76,6 @@ pub fn detect(lines: &[&str]) -> Option<Format> {
         (5, 1) if is_number(words[0]) => Some(Format::Mqsim),
         _ => None,
     }
-}
-
-/// Which devices of a trace are replayed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Devices {
-    /// The first that has a request. Others are counted and skipped.
-    First,
-    /// All, on one address space: right only where the addresses were one space before.
-    All,
-    /// The one with this name: a number, `usr_0` (msr), `8,0` (blkparse) or a file name (fio-iolog).
-    Only(String),
 }
 
 /// How a trace is read.
@@ -189,48 +111,6 @@ impl Default for ReadOptions {
             limit: None,
         }
     }
-}
-
-/// One request of a trace, in 24 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// When it started, since whatever the trace counts from.
-    pub at: Duration,
-    /// First block of 512 bytes; 0 for a flush.
-    pub lba: Lba,
-    /// Number of blocks; 0 for a flush.
-    pub blocks: u32,
-    /// What it does.
-    pub kind: Kind,
-    /// A flush goes before it, and it starts when that is complete.
-    pub preflush: bool,
-    /// It completes only when it is durable.
-    pub fua: bool,
-}
-
-const _: () = assert!(size_of::<Record>() == 24);
-
-impl Record {
-    /// A request without flags.
-    pub const fn new(at: Duration, kind: Kind, lba: Lba, blocks: u32) -> Self {
-        Self { at, lba, blocks, kind, preflush: false, fua: false }
-    }
-
-    /// A flush and nothing else.
-    pub const fn flush(at: Duration) -> Self {
-        Self::new(at, Kind::Flush, Lba(0), 0)
-    }
-
-    /// The block behind the last.
-    pub const fn end(&self) -> u64 {
-        self.lba.0 + self.blocks as u64
-    }
-}
-
-/// A record and the device that it goes to, as a line says it.
-struct Parsed<'a> {
-    device: &'a str,
-    record: Record,
 }
 
 /// The format of a trace with what it remembers from line to line.

@@ -4,8 +4,9 @@
 //! MQSim itself ignores the device column, so all devices share one address space unless the caller
 //! chooses one.
 
+use super::error::Problem;
+use super::record::{Parsed, Record};
 use super::text::{block_range, columns, number, time};
-use super::{Parsed, Problem, Record};
 use flashweir_sim::request::Kind;
 
 const COLUMNS: &str = "time_ns device lba size type";

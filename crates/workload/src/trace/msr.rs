@@ -3,8 +3,9 @@
 //! of 100 ns since 1601), offset and size are bytes; the response time of the original disk is checked
 //! but not replayed. A device is called as its file is: `usr_0` is disk 0 of host `usr`.
 
+use super::error::Problem;
+use super::record::{Parsed, Record};
 use super::text::{byte_range, columns, number};
-use super::{Parsed, Problem, Record};
 use flashweir_core::Duration;
 use flashweir_sim::request::Kind;
 use std::fmt::Write;

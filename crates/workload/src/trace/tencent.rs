@@ -5,8 +5,9 @@
 //! The time has whole seconds, so the requests of one second all start together when it is replayed as it
 //! was recorded.
 
+use super::error::Problem;
+use super::record::{Parsed, Record};
 use super::text::{block_range, columns, number, time};
-use super::{Parsed, Problem, Record};
 use flashweir_sim::request::Kind;
 
 const COLUMNS: &str = "Timestamp,Offset,Size,IOType,VolumeID";

@@ -2,7 +2,8 @@
 
 use super::*;
 use flashweir_core::Instant;
-use flashweir_sim::request::Request;
+use flashweir_core::Lba;
+use flashweir_sim::request::{Kind, Request};
 use flashweir_sim::workload::{Step, Workload};
 use proptest::prelude::*;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::super::layout::dirent::{self, Entry};
 use super::super::layout::inode::{Inode, flags};
 use super::super::layout::superblock::Feature;
 use super::super::layout::{Addr, Ino, htree};
-use super::map::Map;
+use super::blocks::Map;
 use super::{Checker, Name};
 use crate::format::{u32_at, unless_port};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,82 +1,15 @@
-//! Which blocks are in use, and the maps of files, block by block.
+//! The maps of files, block by block.
 
 use super::super::error::Result;
-use super::super::layout::extent::{self, Entries, Extent, Node, Place};
+use super::super::layout::Addr;
+use super::super::layout::extent::{Entries, Extent, Node, Place};
 use super::super::layout::inode::Inode;
-use super::super::layout::{Addr, Geometry, Group};
 use super::Checker;
+use super::blocks::Map;
 use crate::format::{u32_at, unless_port};
 
 /// Addresses in an inode: of contents, then of blocks of addresses in one to three levels.
 const DIRECT: u32 = 12;
-
-/// A bit for each block that was found. Groups without any take no room.
-#[derive(Debug)]
-pub(super) struct Blocks {
-    groups: Vec<Option<Box<[u64]>>>,
-    words: usize,
-}
-
-impl Blocks {
-    pub(super) fn new(geometry: &Geometry) -> Self {
-        let groups = geometry.groups().map(|_| None).collect();
-        Self { groups, words: geometry.blocks_per_group.div_ceil(64) as usize }
-    }
-
-    /// Takes blocks, which are in groups, up to the first one that was taken before, which it gives.
-    pub(super) fn take(&mut self, addr: Addr, blocks: u64, geometry: &Geometry) -> Option<Addr> {
-        for block in addr.0..addr.0.saturating_add(blocks) {
-            let (group, bit) = geometry.place_of(Addr(block))?;
-            let bits = self.groups[group.0 as usize].get_or_insert_with(|| vec![0; self.words].into());
-            let word = &mut bits[bit as usize / 64];
-            let mask = 1 << (bit % 64);
-            if *word & mask != 0 {
-                return Some(Addr(block));
-            }
-            *word |= mask;
-        }
-        None
-    }
-
-    /// Whether a block of a group was taken.
-    pub(super) fn has(&self, group: Group, bit: u32) -> bool {
-        let bits = self.groups[group.0 as usize].as_ref();
-        bits.is_some_and(|bits| bits[bit as usize / 64] & 1 << (bit % 64) != 0)
-    }
-}
-
-/// The blocks of a file.
-#[derive(Debug)]
-pub(super) struct Map {
-    /// Contents, in the order of the file, without those that somebody else has.
-    pub(super) extents: Vec<Extent>,
-    /// All blocks: contents, and those of the map.
-    pub(super) blocks: u64,
-    /// Whether nothing of it is broken or somebody else's.
-    pub(super) is_whole: bool,
-}
-
-impl Default for Map {
-    fn default() -> Self {
-        Self { extents: Vec::new(), blocks: 0, is_whole: true }
-    }
-}
-
-impl Map {
-    fn add(&mut self, extent: Extent) {
-        match self.extents.last_mut() {
-            Some(last)
-                if last.end() == u64::from(extent.first)
-                    && last.addr.0 + u64::from(last.blocks) == extent.addr.0
-                    && last.is_unwritten == extent.is_unwritten
-                    && u32::from(last.blocks) + u32::from(extent.blocks) <= extent::BLOCKS_MAX.into() =>
-            {
-                last.blocks += extent.blocks;
-            }
-            _ => self.extents.push(extent),
-        }
-    }
-}
 
 impl Checker {
     /// The extents of a file.

@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: repair.
 
+mod blocks;
 mod directory;
 mod groups;
 mod map;
@@ -21,11 +22,11 @@ use super::layout::superblock::{Feature, state};
 use super::layout::xattr::{self, XattrBlock};
 use super::layout::{Addr, Geometry, Group, Ino, extent};
 use super::volume::Volume;
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::format::{Kind, PROBLEMS_MAX, u16_at, u32_at, unless_port};
 use crate::port::BlockPort;
 use crate::xattrs::{Xattr, value};
-use map::{Blocks, Map};
+use blocks::{Blocks, Map};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 

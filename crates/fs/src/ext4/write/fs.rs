@@ -9,7 +9,7 @@ use super::names::Place;
 use super::state::{State, Step};
 use super::{Ext4, Journaling, PlantedBug, errno};
 use crate::acl::{Acl, AclKind};
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::ext4::Inode;
 use crate::format::{Kind as NodeKind, Time};
 use crate::order::errno_of;

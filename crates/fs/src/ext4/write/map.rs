@@ -4,37 +4,18 @@
 //! and every other node at least one. Nodes that get small are not merged; a tree gets lower when something is cut, and
 //! when nobody has the file any more.
 
-use super::super::Inode;
 use super::super::layout::extent::{
     BLOCKS_MAX, DEPTH_MAX, Entries, Extent, Index, Node, Place, ROOT_ENTRIES, UNWRITTEN_BLOCKS_MAX,
     block_entries,
 };
-use super::super::layout::inode::flags;
 use super::super::layout::{Addr, Geometry, Ino};
 use super::orphan::STEP_BLOCKS;
+use super::spans::Span;
 use super::state::{State, Step};
 use crate::format::Kind;
 use crate::vfs::Errno;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Part of a file: an extent, or a hole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) first: u64,
-    pub(super) end: u64,
-    /// Where its first block is; `None` is a hole.
-    pub(super) addr: Option<Addr>,
-    pub(super) is_unwritten: bool,
-}
-
-impl Span {
-    /// The block that holds a block of the file, if it was written.
-    pub(super) fn written(&self, block: u64) -> Option<Addr> {
-        let addr = self.addr.filter(|_| !self.is_unwritten)?;
-        Some(Addr(addr.0 + (block - self.first)))
-    }
-}
 
 /// A node on the way to a block of a file.
 #[derive(Debug)]
@@ -45,13 +26,6 @@ struct Level {
     place: Place,
     /// The child on the way.
     child: usize,
-}
-
-pub(super) fn root_of(inode: &Inode, geometry: &Geometry) -> Step<Node> {
-    if !inode.has(flags::EXTENTS) {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    Ok(Node::decode_root(&inode.block, geometry)?)
 }
 
 fn extents_mut(node: &mut Rc<Node>) -> &mut Vec<Extent> {

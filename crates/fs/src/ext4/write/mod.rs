@@ -11,6 +11,7 @@
 //! Blocks of metadata that were read stay in memory.
 
 mod by_addr;
+mod flight;
 mod fs;
 mod journal;
 mod map;
@@ -30,14 +31,14 @@ use super::layout::superblock::{self, Feature};
 use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::order::{CommitMode, Dispatched, errno_of, is_kept};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
+use flight::Flight;
 use journal::Journal;
 pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
-use order::Flight;
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -17,7 +17,8 @@
 //! ([`Ext4::settle_conflicts`]); changes that come meanwhile are in it, too. With [`super::Ext4Options::multi_version`] it does not
 //! wait: each transaction has its own copy of the block anyhow.
 
-use super::super::layout::{Addr, Ino};
+use super::super::layout::Ino;
+use super::flight::Flight;
 use super::journal::Closed;
 use super::{CommitMode, Ext4, Journaling, PlantedBug};
 use crate::order::{Dispatched, STREAM};
@@ -27,15 +28,6 @@ use flashweir_core::{Contents, Order};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, Errno>;
-
-/// A transaction that was dispatched and is not durable.
-#[derive(Debug)]
-pub(super) struct Flight {
-    tid: u64,
-    /// Its blocks, in order.
-    addrs: Vec<Addr>,
-    requests: Rc<Dispatched>,
-}
 
 impl Ext4 {
     /// Whether order takes the place of waiting.

@@ -5,14 +5,31 @@
 //!
 //! Invariant: after a change of any tree nothing of before is found.
 
-use super::super::layout::Ino;
-use super::map::Span;
+use super::super::layout::{Addr, Ino};
 use std::cell::Cell;
 
 /// Places in the table: small enough to stay in a processor's cache.
 const PLACES: usize = 2048;
 /// Blocks of a file whose parts share a place.
 const BLOCKS: u64 = 256;
+
+/// Part of a file: an extent, or a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) first: u64,
+    pub(super) end: u64,
+    /// Where its first block is; `None` is a hole.
+    pub(super) addr: Option<Addr>,
+    pub(super) is_unwritten: bool,
+}
+
+impl Span {
+    /// The block that holds a block of the file, if it was written.
+    pub(super) fn written(&self, block: u64) -> Option<Addr> {
+        let addr = self.addr.filter(|_| !self.is_unwritten)?;
+        Some(Addr(addr.0 + (block - self.first)))
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {

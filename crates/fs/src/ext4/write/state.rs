@@ -15,10 +15,10 @@
 use super::super::error::Error;
 use super::super::layout::extent::Extent;
 use super::super::layout::group::{GroupDesc, block_bitmap_checksum, inode_bitmap_checksum};
+use super::super::layout::inode::flags;
 use super::super::layout::{Addr, Geometry, Group, Ino, Superblock, extent, superblock};
 use super::super::{Inode, Result as FormatResult};
 use super::by_addr::ByAddr;
-use super::map::root_of;
 use super::options::{Ext4Metrics, PlantedBug};
 use super::spans::Spans;
 use crate::format::{Kind, put};
@@ -839,4 +839,12 @@ pub(super) fn block_of(bytes: &[u8]) -> FormatResult<Box<BlockBytes>> {
     let block: [u8; BLOCK_BYTES] =
         bytes.try_into().map_err(|_| Error::Corrupt(format!("a block of {} bytes", bytes.len())))?;
     Ok(Box::new(block))
+}
+
+/// The root of a file that is mapped by extents.
+fn root_of(inode: &Inode, geometry: &Geometry) -> Step<extent::Node> {
+    if !inode.has(flags::EXTENTS) {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    Ok(extent::Node::decode_root(&inode.block, geometry)?)
 }

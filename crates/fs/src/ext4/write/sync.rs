@@ -10,7 +10,7 @@ use super::super::layout::{Addr, Ino};
 use super::journal::Closed;
 use super::state::Stop;
 use super::{Ext4, Journaling, PlantedBug, errno};
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::order::answer;
 use crate::port::{Block, Request};
 use crate::vfs::{Errno, SyncKind, Timestamp};

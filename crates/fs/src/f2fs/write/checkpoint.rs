@@ -14,10 +14,10 @@ use super::super::layout::tables::{
     NAT_JOURNAL_MAX, NatEntry, SIT_JOURNAL_MAX, SitEntry, encode_nat_journal, encode_sit_journal,
 };
 use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
-use super::fsync::NodeMarks;
-use super::fsync::PlantedBug;
-use super::space::Kept;
-use super::state::{State, Step};
+use super::options::PlantedBug;
+use super::segments::Kept;
+use super::state::State;
+use super::stop::Step;
 use crate::port::{BLOCK_BYTES, Block, BlockBytes};
 use std::collections::BTreeSet;
 
@@ -32,6 +32,13 @@ pub(super) struct Pending {
     freed: BTreeSet<Nid>,
     /// The last block of its pack.
     pub(super) last: (Addr, BlockBytes),
+}
+
+/// What the footer of a node says beside who it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NodeMarks {
+    pub(super) is_fsynced: bool,
+    pub(super) has_dentry: bool,
 }
 
 /// Changed entries of the NAT and of the SIT that stand in journals.

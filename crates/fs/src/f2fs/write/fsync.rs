@@ -51,137 +51,16 @@
 use super::super::layout::checkpoint::Flags;
 use super::super::layout::node::{Footer, Kind};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS};
-use super::state::{State, Step, Stop};
+use super::checkpoint::NodeMarks;
+use super::options::{Flushing, PlantedBug};
+use super::state::State;
+use super::stop::{Step, Stop};
+use super::tags::METADATA;
 use super::{F2fs, Scope, errno};
-use crate::order::{CommitMode, answer, answers};
+use crate::order::{answer, answers};
 use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-
-/// The owner of nodes, tables, summaries and packs. Numbers of inodes have 32 bits.
-pub const METADATA: Tag = Tag(1 << 32);
-
-/// By which command something is made durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Flushing {
-    /// FLUSH: everything.
-    #[default]
-    Flush,
-    /// RFLUSH: what was asked for.
-    RangeFlush,
-}
-
-/// A bug that the crash laboratory has to find. No option that a user can reach switches one on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlantedBug {
-    /// fsync makes the file's data durable and leaves out the metadata half of the pair, as the released prototype does. In dual
-    /// mode nothing is flushed.
-    NoMetadataFlush,
-    /// fsync makes the nodes durable and not the data that they refer to. In dual mode both are in one epoch.
-    NoDataFlush,
-    /// fdatasync leaves the inode out, and with it size and addresses.
-    NoInode,
-    /// The mark is on the first node of an fsync and not on the last.
-    EarlyMark,
-    /// New files are synced without the mark that recovery has to make their names.
-    NoDentryMark,
-    /// A file that got another name is synced by its nodes alone.
-    ForgottenRename,
-    /// So is a new one of which the checkpoint lacks the directory.
-    ForgottenDirectory,
-    /// So is one that has several names.
-    ForgottenLinks,
-    /// A checkpoint does not wait for its parts before it writes its last block. In dual mode they are in its epoch.
-    NoFlushBeforeLastBlock,
-    /// The last block of a checkpoint is not made durable. In dual mode: by a sync of everything.
-    LazyLastBlock,
-    /// A checkpoint by range flush leaves out the data.
-    NoDataInCheckpoint,
-    /// One for an fsync leaves out what was written in place of the file.
-    NoFileInCheckpoint,
-    /// A checkpoint does not have the inodes without names.
-    ForgottenOrphans,
-    /// A block is used again as soon as nobody refers to it, though the checkpoint does.
-    EarlyReuse,
-    /// Blocks that a checkpoint frees are discarded before it is durable.
-    EarlyDiscard,
-    /// Dual mode: data are in no order.
-    UnorderedData,
-    /// Dual mode: the nodes of an fsync do not end an epoch.
-    OpenNodes,
-    /// Dual mode: fdatabarrier ends no epoch.
-    LostBarrier,
-    /// Dual mode: fdatabarrier forgets the nodes of pages that got another place.
-    ForgottenMoves,
-}
-
-impl PlantedBug {
-    /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 19] = [
-        (Self::NoMetadataFlush, "no-metadata-flush"),
-        (Self::NoDataFlush, "no-data-flush"),
-        (Self::NoInode, "no-inode"),
-        (Self::EarlyMark, "early-mark"),
-        (Self::NoDentryMark, "no-dentry-mark"),
-        (Self::ForgottenRename, "forgotten-rename"),
-        (Self::ForgottenDirectory, "forgotten-directory"),
-        (Self::ForgottenLinks, "forgotten-links"),
-        (Self::NoFlushBeforeLastBlock, "no-flush-before-last-block"),
-        (Self::LazyLastBlock, "lazy-last-block"),
-        (Self::NoDataInCheckpoint, "no-data-in-checkpoint"),
-        (Self::NoFileInCheckpoint, "no-file-in-checkpoint"),
-        (Self::ForgottenOrphans, "forgotten-orphans"),
-        (Self::EarlyReuse, "early-reuse"),
-        (Self::EarlyDiscard, "early-discard"),
-        (Self::UnorderedData, "orderless-data"),
-        (Self::OpenNodes, "open-nodes"),
-        (Self::LostBarrier, "lost-barrier"),
-        (Self::ForgottenMoves, "forgotten-moves"),
-    ];
-
-    /// Whether it can show where what is committed is ordered so.
-    pub fn is_of(self, commit_mode: CommitMode) -> bool {
-        match self {
-            Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => commit_mode == CommitMode::Legacy,
-            Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => {
-                commit_mode == CommitMode::DualMode
-            }
-            _ => true,
-        }
-    }
-}
-
-/// What happened since the last checkpoint, as far as it matters before the next one.
-#[derive(Debug, Default)]
-pub(super) struct Since {
-    /// Nodes that it lacks.
-    pub(super) new: BTreeSet<Nid>,
-    /// Numbers that were freed; they are not given out again before the next one.
-    pub(super) freed: BTreeSet<Nid>,
-    /// Inodes that lost nodes.
-    pub(super) shrunk: BTreeSet<Nid>,
-    /// Inodes that got another name.
-    pub(super) renamed: BTreeSet<Nid>,
-    /// Directories in which a name may stand for something else than recovery would believe.
-    pub(super) reshaped: BTreeSet<Nid>,
-    /// Blocks that were taken, those that were given back among them.
-    pub(super) taken: u64,
-}
-
-/// What the footer of a node says beside who it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NodeMarks {
-    pub(super) is_fsynced: bool,
-    pub(super) has_dentry: bool,
-}
-
-/// The second owner of data that were written over others: no checkpoint refers to them anew.
-pub(super) fn in_place_tag(period: u64) -> Tag {
-    Tag(3 << 32 | period & u64::from(u32::MAX))
-}
 
 impl State {
     /// The checkpoint that comes: the last one that has no part of what is written now.

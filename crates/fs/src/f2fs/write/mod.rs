@@ -5,7 +5,7 @@
 //! one file where that is enough, and [`recover`] finds them at the next mount. On a disk that keeps order all of that
 //! may be dispatched without waiting ([`order`]).
 //!
-//! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); a checkpoint waits for
+//! Invariants: an operation runs on the state without waiting, or not at all ([`stop::Stop`]); a checkpoint waits for
 //! all writes that were submitted before it.
 //!
 //! Operations that take room [`clean`] first where there is little.
@@ -20,31 +20,39 @@ mod fsync;
 mod names;
 mod options;
 mod order;
+mod ordered;
 mod recover;
+mod recovered;
+mod segments;
+mod since;
 mod space;
 mod state;
+mod stop;
+mod tags;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
-use crate::any::Boxed;
+use crate::boxed::Boxed;
 use crate::order::{CommitMode, answer, answers, errno_of, is_kept};
 use crate::port::{BlockPort, Ticket, Write};
 use crate::vfs::{Errno, Event};
 use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order, Payload};
-pub use fsync::{Flushing, METADATA, PlantedBug};
-use fsync::{Since, in_place_tag};
-pub use options::{Background, F2fsMetrics, F2fsOptions, InPlace};
-use order::Ordered;
-pub use recover::Recovered;
-use space::{Marks, Space};
-use state::{OpenLog, State, Step, Stop};
+pub use options::{Background, F2fsMetrics, F2fsOptions, Flushing, InPlace, PlantedBug};
+use ordered::Ordered;
+pub use recovered::Recovered;
+use segments::{Marks, Space};
+use since::Since;
+use state::{OpenLog, State};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use stop::{Step, Stop};
+pub use tags::METADATA;
+use tags::in_place_tag;
 
 /// When the background looks again, in seconds of the file system's clock.
 #[derive(Clone, Copy, Debug, Default)]

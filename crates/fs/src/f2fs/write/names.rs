@@ -7,7 +7,8 @@
 use super::super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::super::layout::node::{self, Kind, inline};
 use super::super::layout::{Addr, Nid};
-use super::state::{State, Step, Stop};
+use super::state::State;
+use super::stop::{Step, Stop};
 use crate::port::{BLOCK_BYTES, BlockBytes, bytes_of};
 use crate::vfs::Errno;
 use flashweir_core::Payload;

@@ -1,6 +1,5 @@
 //! How a volume is mounted for writing, and what is counted.
 
-use super::fsync::{Flushing, PlantedBug};
 use crate::order::CommitMode;
 use flashweir_core::{Duration, metrics};
 use serde::{Deserialize, Serialize};
@@ -167,5 +166,96 @@ impl F2fsMetrics {
     /// Blocks written to the disk for each page of a file, in thousandths; 0 if none was written.
     pub fn amplification_milli(&self) -> u64 {
         (1000 * self.written_blocks).checked_div(self.written_pages).unwrap_or(0)
+    }
+}
+
+/// By which command something is made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flushing {
+    /// FLUSH: everything.
+    #[default]
+    Flush,
+    /// RFLUSH: what was asked for.
+    RangeFlush,
+}
+
+/// A bug that the crash laboratory has to find. No option that a user can reach switches one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// fsync makes the file's data durable and leaves out the metadata half of the pair, as the released prototype does. In dual
+    /// mode nothing is flushed.
+    NoMetadataFlush,
+    /// fsync makes the nodes durable and not the data that they refer to. In dual mode both are in one epoch.
+    NoDataFlush,
+    /// fdatasync leaves the inode out, and with it size and addresses.
+    NoInode,
+    /// The mark is on the first node of an fsync and not on the last.
+    EarlyMark,
+    /// New files are synced without the mark that recovery has to make their names.
+    NoDentryMark,
+    /// A file that got another name is synced by its nodes alone.
+    ForgottenRename,
+    /// So is a new one of which the checkpoint lacks the directory.
+    ForgottenDirectory,
+    /// So is one that has several names.
+    ForgottenLinks,
+    /// A checkpoint does not wait for its parts before it writes its last block. In dual mode they are in its epoch.
+    NoFlushBeforeLastBlock,
+    /// The last block of a checkpoint is not made durable. In dual mode: by a sync of everything.
+    LazyLastBlock,
+    /// A checkpoint by range flush leaves out the data.
+    NoDataInCheckpoint,
+    /// One for an fsync leaves out what was written in place of the file.
+    NoFileInCheckpoint,
+    /// A checkpoint does not have the inodes without names.
+    ForgottenOrphans,
+    /// A block is used again as soon as nobody refers to it, though the checkpoint does.
+    EarlyReuse,
+    /// Blocks that a checkpoint frees are discarded before it is durable.
+    EarlyDiscard,
+    /// Dual mode: data are in no order.
+    UnorderedData,
+    /// Dual mode: the nodes of an fsync do not end an epoch.
+    OpenNodes,
+    /// Dual mode: fdatabarrier ends no epoch.
+    LostBarrier,
+    /// Dual mode: fdatabarrier forgets the nodes of pages that got another place.
+    ForgottenMoves,
+}
+
+impl PlantedBug {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 19] = [
+        (Self::NoMetadataFlush, "no-metadata-flush"),
+        (Self::NoDataFlush, "no-data-flush"),
+        (Self::NoInode, "no-inode"),
+        (Self::EarlyMark, "early-mark"),
+        (Self::NoDentryMark, "no-dentry-mark"),
+        (Self::ForgottenRename, "forgotten-rename"),
+        (Self::ForgottenDirectory, "forgotten-directory"),
+        (Self::ForgottenLinks, "forgotten-links"),
+        (Self::NoFlushBeforeLastBlock, "no-flush-before-last-block"),
+        (Self::LazyLastBlock, "lazy-last-block"),
+        (Self::NoDataInCheckpoint, "no-data-in-checkpoint"),
+        (Self::NoFileInCheckpoint, "no-file-in-checkpoint"),
+        (Self::ForgottenOrphans, "forgotten-orphans"),
+        (Self::EarlyReuse, "early-reuse"),
+        (Self::EarlyDiscard, "early-discard"),
+        (Self::UnorderedData, "orderless-data"),
+        (Self::OpenNodes, "open-nodes"),
+        (Self::LostBarrier, "lost-barrier"),
+        (Self::ForgottenMoves, "forgotten-moves"),
+    ];
+
+    /// Whether it can show where what is committed is ordered so.
+    pub fn is_of(self, commit_mode: CommitMode) -> bool {
+        match self {
+            Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => commit_mode == CommitMode::Legacy,
+            Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => {
+                commit_mode == CommitMode::DualMode
+            }
+            _ => true,
+        }
     }
 }

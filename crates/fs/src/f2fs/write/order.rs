@@ -33,42 +33,19 @@
 
 use super::super::layout::{Geometry, Nid};
 use super::checkpoint::Pending;
-use super::state::Stop;
-use super::{F2fs, Flushing, METADATA, PlantedBug, Scope, errno};
+use super::options::{Flushing, PlantedBug};
+use super::ordered::Ordered;
+use super::stop::Stop;
+use super::tags::METADATA;
+use super::{F2fs, Scope, errno};
 use crate::order::{CommitMode, Dispatched, STREAM};
 use crate::port::{Block, InOrder, Request, Ticket, Write, payload_of};
 use crate::vfs::{Barrier, DirtyPage, Errno, SyncKind, WriteCause};
 use flashweir_core::Order;
 use flashweir_core::command::Tag;
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, Errno>;
-
-/// What is kept beside what every mount keeps.
-#[derive(Debug, Default)]
-pub(super) struct Ordered {
-    /// Whether the open epoch has members.
-    is_open: Cell<bool>,
-    /// Epochs that ended.
-    epochs: Cell<u64>,
-    /// Writes of data that got their places and are not all submitted, by number, with their files.
-    placing: RefCell<BTreeMap<u64, Nid>>,
-    /// Calls that were dispatched and that the device may not have answered, with their files.
-    under_way: RefCell<Vec<(Nid, Rc<Dispatched>)>>,
-    /// Files of which something was dispatched that may not be durable, with the number of what was dispatched last.
-    volatile: RefCell<BTreeMap<Nid, u64>>,
-    dispatches: Cell<u64>,
-    /// Files of which a page has another place than the nodes that were dispatched say.
-    pub(super) moved: RefCell<BTreeSet<Nid>>,
-    /// The last checkpoint that is known to be durable.
-    durable: Cell<u64>,
-    /// Flushes that several share.
-    flushes_begun: Cell<u64>,
-    flushes_ended: Cell<u64>,
-    is_flushing: Cell<bool>,
-}
 
 impl F2fs {
     /// Whether order takes the place of waiting.

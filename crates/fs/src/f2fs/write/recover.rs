@@ -20,25 +20,14 @@ use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, Footer, Inode, Kind, NODE_WORDS, advise, inline};
 use super::super::layout::summary::Owner;
 use super::super::layout::{Addr, Nid, SegNo, xattr};
-use super::state::{State, Step};
+use super::recovered::Recovered;
+use super::state::State;
+use super::stop::Step;
 use super::{Error, F2fs, Result};
 use crate::port::{BLOCK_BYTES, BlockBytes};
 use crate::vfs::{Errno, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// What a mount found to recover.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Nodes that were written on top of the checkpoint.
-    pub nodes: u64,
-    /// Files that fsync had written.
-    pub files: u64,
-    /// Those among them that the checkpoint lacked.
-    pub new_files: u64,
-    /// Inodes without a name that were freed.
-    pub orphans: u64,
-}
 
 impl F2fs {
     /// Recovers what is there and frees orphans. A volume that was unmounted, and has nothing, is not written to.

@@ -16,12 +16,14 @@ use super::super::layout::summary::{Owner, Summary};
 use super::super::layout::superblock::Superblock;
 use super::super::layout::tables::{NatEntry, SitEntry};
 use super::super::layout::xattr;
-use super::super::layout::{Addr, Geometry, Log, Nid, SegNo};
+use super::super::layout::{Addr, Geometry, Log, Nid};
 use super::by_nid::{ByNid, DirtyNodes};
-use super::fsync::PlantedBug;
-use super::fsync::{METADATA, Since};
 use super::options::F2fsMetrics;
-use super::space::{Marks, Space};
+use super::options::PlantedBug;
+use super::segments::{Marks, Space};
+use super::since::Since;
+use super::stop::{Step, Stop};
+use super::tags::METADATA;
 use crate::acl::{Acl, AclKind};
 use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, PageRun};
@@ -29,31 +31,6 @@ use crate::xattrs::{self, Xattr};
 use flashweir_core::Contents;
 use flashweir_core::command::Tag;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Why an operation cannot go on.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// It needs an inode.
-    Inode(Nid),
-    /// It needs a node of an inode.
-    Node { nid: Nid, ino: Nid, offset: u32 },
-    /// It needs a node that is no inode, wherever in a file that is.
-    AnyNode(Nid),
-    /// It needs a block of a directory.
-    Block { ino: Nid, index: u64, addr: Addr },
-    /// It needs the summary of a segment.
-    Summary(SegNo),
-    /// It failed.
-    Failed(Errno),
-}
-
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Self {
-        Self::Failed(errno)
-    }
-}
-
-pub(super) type Step<T> = Result<T, Stop>;
 
 /// A log and the summary of its segment.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Studies of the barrier paper on files: ext4 that waits beside ext4 that orders (BarrierFS), on its three devices.
 
-use super::super::{Scale, Study};
+use super::super::study::{Scale, Study};
+use super::devices::device_of;
 use flashweir_core::random::Stream;
 use flashweir_core::{Duration, Instant, executor::Handle};
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
@@ -211,7 +212,7 @@ fn run(
     seed: u64,
     scale: Scale,
 ) -> Vec<f64> {
-    let config = super::device_of(name, options.commit_mode);
+    let config = device_of(name, options.commit_mode);
     // Then each transaction has a commit block that is durable by itself.
     let has_fua = options.commit_mode == CommitMode::Legacy && options.barrier;
     let device = Device::new(config, DeviceOptions { seed, track_contents: true, planted: None });

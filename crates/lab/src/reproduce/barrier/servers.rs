@@ -1,6 +1,7 @@
 //! Studies of the barrier paper on the work of servers: mail and inserts into a database, over ext4.
 
-use super::super::{Scale, Study};
+use super::super::study::{Scale, Study};
+use super::devices::device_of;
 use crate::files::{self, Setup, Work};
 use flashweir_core::Duration;
 use flashweir_db::DataIo;
@@ -87,7 +88,7 @@ fn run(device: &str, (name, work): (&str, Work), variant: usize, seed: u64, scal
         (CommitMode::Legacy, false, false),
         (CommitMode::DualMode, true, true),
     ][variant];
-    let device = super::device_of(device, commit_mode);
+    let device = device_of(device, commit_mode);
     let (ramp, time) = match scale {
         Scale::Quick => (Duration::from_millis(300), Duration::from_millis(700)),
         Scale::Full => (Duration::from_secs(2), Duration::from_secs(10)),

@@ -1,6 +1,6 @@
 //! The graph at the beginning, its rows and keys, and what has to hold between the tables.
 
-use super::Tables;
+use super::tables::Tables;
 use crate::fio::distribution::ZipfRanks;
 use crate::oltp::each;
 use flashweir_core::Stream;

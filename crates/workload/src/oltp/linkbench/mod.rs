@@ -11,6 +11,7 @@
 
 mod graph;
 mod operations;
+mod tables;
 
 #[cfg(test)]
 mod tests;
@@ -20,13 +21,14 @@ use super::{OltpError, RunOptions, check_common, in_range};
 use crate::fio::distribution::{Permutation, ZipfRanks};
 use flashweir_core::Stream;
 use flashweir_core::executor::Handle;
-use flashweir_db::{Config, Db, DbError, Tree};
+use flashweir_db::{Config, Db};
 use flashweir_fs::vfs::{Fs, Process};
 use flashweir_sim::measure::WorkloadResult;
 use graph::Graph;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
+use tables::{TREES, Tables};
 
 /// What the caller of the mix decides.
 #[derive(Clone, Debug)]
@@ -52,28 +54,6 @@ impl LinkBenchOptions {
     pub fn check(&self) -> Result<(), OltpError> {
         in_range("nodes", self.nodes, 100, 1 << 32)?;
         check_common(&self.run, &self.db)
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Tables {
-    node: Tree,
-    link: Tree,
-    /// Links of a node by type, the visible ones first, the newest first.
-    link_index: Tree,
-    count: Tree,
-}
-
-const TREES: [&str; 4] = ["nodetable", "linktable", "id1_type", "counttable"];
-
-impl Tables {
-    fn of(db: &Db<impl Fs>) -> Result<Self, DbError> {
-        Ok(Self {
-            node: db.tree(TREES[0])?,
-            link: db.tree(TREES[1])?,
-            link_index: db.tree(TREES[2])?,
-            count: db.tree(TREES[3])?,
-        })
     }
 }
 

@@ -1,7 +1,8 @@
 //! The consistency conditions of clause 3.3.2 that this mix can break: 1 to 7 and 9 (8 follows from 1 and 9).
 
+use super::options::Scale;
 use super::rows::*;
-use super::{Scale, Tables};
+use super::tables::Tables;
 use crate::oltp::each;
 use flashweir_db::{Db, Result};
 use flashweir_fs::vfs::Fs;

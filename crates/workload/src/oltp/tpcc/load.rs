@@ -2,8 +2,10 @@
 //!
 //! Invariant: what a row has depends on the seed and on its key, so each table is made by itself, in the order of its keys.
 
+use super::draw::{Constants, nurand};
+use super::options::{Scale, TpccOptions};
 use super::rows::*;
-use super::{Constants, Scale, Tables, TpccOptions, nurand};
+use super::tables::Tables;
 use flashweir_core::Stream;
 use flashweir_core::random::mix;
 use flashweir_db::{Db, Result, Tree};

@@ -7,159 +7,29 @@
 //! mean something.
 
 mod check;
+mod draw;
 mod load;
+mod options;
 mod rows;
+mod tables;
 mod transactions;
 
 #[cfg(test)]
 mod tests;
 
+use super::OltpError;
 use super::connections;
-use super::{OltpError, RunOptions, check_common, in_range};
+use draw::Constants;
+use flashweir_core::Duration;
 use flashweir_core::executor::Handle;
-use flashweir_core::{Duration, Stream};
-use flashweir_db::{Config, Db, Tree};
+use flashweir_db::Db;
 use flashweir_fs::vfs::{Fs, Process};
 use flashweir_sim::measure::WorkloadResult;
+pub use options::{Scale, TpccOptions};
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
-
-/// How many rows there are. The default is that of the standard; smaller ones are for tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scale {
-    /// Warehouses.
-    pub warehouses: u16,
-    /// Items, and stock rows of each warehouse.
-    pub items: u32,
-    /// Customers, and orders at the beginning, of each of the ten districts of a warehouse.
-    pub customers: u16,
-}
-
-impl Scale {
-    /// The standard's tables for so many warehouses; each has about 100 MB.
-    pub const fn of_warehouses(warehouses: u16) -> Self {
-        Self { warehouses, items: 100_000, customers: 3000 }
-    }
-
-    fn validate(&self) -> Result<(), OltpError> {
-        in_range("warehouses", self.warehouses.into(), 1, 60_000)?;
-        in_range("items", self.items.into(), 20, 100_000)?;
-        in_range("customers", self.customers.into(), 10, 3000)
-    }
-}
-
-/// What the caller of the mix decides.
-#[derive(Clone, Debug)]
-pub struct TpccOptions {
-    /// Rows.
-    pub scale: Scale,
-    /// The run.
-    pub run: RunOptions,
-    /// The database.
-    pub db: Config,
-}
-
-impl TpccOptions {
-    /// So many warehouses, the engine's defaults, 16 connections for a minute.
-    pub fn new(name: &str, seed: u64, warehouses: u16) -> Self {
-        Self {
-            scale: Scale::of_warehouses(warehouses),
-            run: RunOptions::new(name, seed),
-            db: Config::default(),
-        }
-    }
-
-    /// Checks the bounds of everything.
-    ///
-    /// # Errors
-    /// The first option that is out of its range.
-    pub fn check(&self) -> Result<(), OltpError> {
-        self.scale.validate()?;
-        check_common(&self.run, &self.db)
-    }
-}
-
-/// The tables, and the two indexes that the transactions need.
-#[derive(Clone, Copy, Debug)]
-struct Tables {
-    warehouse: Tree,
-    district: Tree,
-    customer: Tree,
-    /// Customers by last name.
-    customer_name: Tree,
-    history: Tree,
-    order: Tree,
-    /// Orders by customer, the newest first.
-    order_customer: Tree,
-    new_order: Tree,
-    order_line: Tree,
-    stock: Tree,
-    item: Tree,
-}
-
-/// Names of the trees, in the order of the fields of [`Tables`].
-const TREES: [&str; 11] = [
-    "warehouse",
-    "district",
-    "customer",
-    "customer_name",
-    "history",
-    "orders",
-    "order_customer",
-    "new_order",
-    "order_line",
-    "stock",
-    "item",
-];
-
-impl Tables {
-    fn of<E>(mut tree: impl FnMut(&str) -> Result<Tree, E>) -> Result<Self, E> {
-        Ok(Self {
-            warehouse: tree(TREES[0])?,
-            district: tree(TREES[1])?,
-            customer: tree(TREES[2])?,
-            customer_name: tree(TREES[3])?,
-            history: tree(TREES[4])?,
-            order: tree(TREES[5])?,
-            order_customer: tree(TREES[6])?,
-            new_order: tree(TREES[7])?,
-            order_line: tree(TREES[8])?,
-            stock: tree(TREES[9])?,
-            item: tree(TREES[10])?,
-        })
-    }
-}
-
-/// Constants of the law by which keys are drawn (clause 2.1.6).
-#[derive(Clone, Copy, Debug)]
-struct Constants {
-    last_load: u64,
-    last_run: u64,
-    customer: u64,
-    item: u64,
-}
-
-impl Constants {
-    fn new(seed: u64, name: &str) -> Self {
-        let mut stream = Stream::new(seed, &format!("tpcc.{name}.constants"));
-        let last_load = stream.below(256);
-        // Clause 2.1.6.1: the two differ by 65 to 119, but neither by 96 nor by 112.
-        let last_run = loop {
-            let other = stream.below(256);
-            let delta = last_load.abs_diff(other);
-            if (65..=119).contains(&delta) && delta != 96 && delta != 112 {
-                break other;
-            }
-        };
-        Self { last_load, last_run, customer: stream.below(1024), item: stream.below(8192) }
-    }
-}
-
-/// `NURand(a, 0, count - 1)` with constant `c`: a number below `count` (clause 2.1.6).
-fn nurand(stream: &mut Stream, a: u64, c: u64, count: u64) -> u64 {
-    ((stream.below(a + 1) | stream.below(count)) + c) % count
-}
+use tables::{TREES, Tables};
 
 /// A database with the tables of the mix.
 pub struct Tpcc<F: Fs> {

@@ -1,8 +1,11 @@
+use super::draw::nurand;
 use super::rows::{D_YTD, District};
 use super::transactions::Input;
 use super::*;
+use crate::oltp::RunOptions;
 use crate::oltp::connections::Mix;
-use flashweir_db::CpuCosts;
+use flashweir_core::Stream;
+use flashweir_db::{Config, CpuCosts};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::memfs::{MemFs, MemFsConfig};

@@ -1,8 +1,9 @@
 //! The five kinds of transactions (clauses 2.4 to 2.8).
 
+use super::draw::nurand;
 use super::load::{history_row, line_row, order_row};
 use super::rows::*;
-use super::{Shared, date, nurand};
+use super::{Shared, date};
 use crate::oltp::connections::{self, Mix};
 use flashweir_core::{Instant, Stream};
 use flashweir_db::{DbError, Result, Transaction, Tree};

@@ -1,0 +1,37 @@
+//! A file of the database, with errors that name it.
+//!
+//! Invariant: a write that is answered with success has written all of it.
+
+use crate::error::{DbError, Result};
+use flashweir_fs::vfs::{Errno, Fs, Sink, Source, SyncKind};
+
+/// A file of the database, with its name for errors.
+pub(crate) struct DbFile<F: Fs> {
+    pub(crate) name: String,
+    pub(crate) file: flashweir_fs::vfs::File<F>,
+}
+
+impl<F: Fs> DbFile<F> {
+    fn error(&self, what: &str, errno: Errno) -> DbError {
+        DbError::File { what: format!("{what} {}", self.name), errno }
+    }
+
+    /// Writes all of it.
+    pub(crate) async fn write(&self, offset: u64, source: Source<'_>) -> Result<()> {
+        let len = source.len();
+        match self.file.pwrite(offset, source).await {
+            Ok(written) if written == len => Ok(()),
+            Ok(_) => Err(self.error("writing", Errno::ENOSPC)),
+            Err(errno) => Err(self.error("writing", errno)),
+        }
+    }
+
+    /// Reads what there is; behind the end of the file nothing changes.
+    pub(crate) async fn read(&self, offset: u64, sink: Sink<'_>) -> Result<()> {
+        self.file.pread(offset, sink).await.map(drop).map_err(|errno| self.error("reading", errno))
+    }
+
+    pub(crate) async fn sync(&self, kind: SyncKind) -> Result<()> {
+        self.file.sync(kind).await.map_err(|errno| self.error("syncing", errno))
+    }
+}

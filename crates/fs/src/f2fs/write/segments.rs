@@ -1,0 +1,255 @@
+//! What is known of the segments of the main area beyond the SIT: which are free, which blocks are kept, what was read of them.
+//!
+//! Place in the data flow: part of the [`state`](super::state); [`space`](super::space) gives out blocks and takes them back by it.
+
+use super::super::layout::bytes::block_bit;
+use super::super::layout::summary::Summary;
+use super::super::layout::{Geometry, SEGMENT_BLOCKS, SegNo};
+use super::stop::{Step, Stop};
+use crate::vfs::Timestamp;
+use flashweir_core::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bits of a segment.
+pub(super) type Map = [u8; SEGMENT_BLOCKS as usize / 8];
+
+/// A set of segments that grows often and is read seldom.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    is_in: Vec<bool>,
+    list: Vec<SegNo>,
+}
+
+impl Marks {
+    pub(super) fn new(segments: u32) -> Self {
+        Self { is_in: vec![false; segments as usize], list: Vec::new() }
+    }
+
+    pub(super) fn insert(&mut self, segment: SegNo) {
+        if !std::mem::replace(&mut self.is_in[segment.0 as usize], true) {
+            self.list.push(segment);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// All of them in ascending order.
+    pub(super) fn sorted(&self) -> Vec<SegNo> {
+        let mut list = self.list.clone();
+        list.sort_unstable();
+        list
+    }
+
+    /// The same, and the set is empty.
+    pub(super) fn take(&mut self) -> Vec<SegNo> {
+        let list = self.sorted();
+        self.list.drain(..).for_each(|segment| self.is_in[segment.0 as usize] = false);
+        list
+    }
+}
+
+/// Segments in which nothing is, and how many whole sections they are.
+#[derive(Debug)]
+pub(super) struct FreeSegments {
+    segments: BTreeSet<SegNo>,
+    per_section: u32,
+    in_section: Vec<u32>,
+    sections: u32,
+}
+
+impl FreeSegments {
+    pub(super) fn new(geometry: &Geometry) -> Self {
+        let per_section = geometry.segments_per_section;
+        let sections = geometry.main_segments / per_section;
+        Self { segments: BTreeSet::new(), per_section, in_section: vec![0; sections as usize], sections: 0 }
+    }
+
+    pub(super) fn insert(&mut self, segment: SegNo) {
+        if self.segments.insert(segment) {
+            let count = &mut self.in_section[(segment.0 / self.per_section) as usize];
+            *count += 1;
+            self.sections += u32::from(*count == self.per_section);
+        }
+    }
+
+    pub(super) fn remove(&mut self, segment: SegNo) {
+        if self.segments.remove(&segment) {
+            let count = &mut self.in_section[(segment.0 / self.per_section) as usize];
+            self.sections -= u32::from(*count == self.per_section);
+            *count -= 1;
+        }
+    }
+
+    pub(super) fn contains(&self, segment: SegNo) -> bool {
+        self.segments.contains(&segment)
+    }
+
+    /// Sections that are wholly free.
+    pub(super) fn sections(&self) -> u32 {
+        self.sections
+    }
+
+    pub(super) fn segments(&self) -> u32 {
+        self.segments.len() as u32
+    }
+
+    /// Where a log goes on that is full at `last`: in its section, in the next section that is free, or anywhere.
+    pub(super) fn after(&self, last: SegNo) -> Option<SegNo> {
+        let next = SegNo(last.0 + 1);
+        if !next.0.is_multiple_of(self.per_section) && self.contains(next) {
+            return Some(next);
+        }
+        let is_whole = |segment: &&SegNo| {
+            let section = (segment.0 / self.per_section) as usize;
+            segment.0.is_multiple_of(self.per_section) && self.in_section[section] == self.per_section
+        };
+        let mut all = self.segments.range(next..).chain(self.segments.range(..next));
+        all.clone().find(is_whole).or_else(|| all.next()).copied()
+    }
+}
+
+/// Seconds during which the volume was mounted, by what callers say the time is.
+#[derive(Debug)]
+pub(super) struct Clock {
+    /// Of all mounts before.
+    before_s: u64,
+    first_s: Option<i64>,
+    last_s: i64,
+    /// When somebody last changed something.
+    changed_s: i64,
+}
+
+impl Clock {
+    pub(super) fn new(before_s: u64) -> Self {
+        Self { before_s, first_s: None, last_s: i64::MIN, changed_s: i64::MIN }
+    }
+
+    pub(super) fn advance(&mut self, now: Timestamp) {
+        let first = *self.first_s.get_or_insert(now.seconds);
+        self.last_s = self.last_s.max(now.seconds).max(first);
+    }
+
+    /// Something is being changed.
+    pub(super) fn tick(&mut self, now: Timestamp) {
+        self.advance(now);
+        self.changed_s = self.last_s;
+    }
+
+    /// Whether nothing was changed for a while.
+    pub(super) fn is_idle(&mut self, now: Timestamp, span: Duration) -> bool {
+        self.advance(now);
+        u128::from(self.last_s.abs_diff(self.changed_s)) * 1_000_000_000 >= u128::from(span.as_nanos())
+    }
+
+    pub(super) fn now_s(&self) -> u64 {
+        self.before_s + self.first_s.map_or(0, |first| self.last_s.abs_diff(first))
+    }
+}
+
+/// What is known of the segments beyond the SIT.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Blocks that a checkpoint refers to, or that were allocated since, by segment.
+    pub(super) kept: Vec<Map>,
+    /// Segments whose maps differ from `kept`, or did.
+    pub(super) touched: Marks,
+    pub(super) free: FreeSegments,
+    pub(super) emptied: BTreeSet<SegNo>,
+    /// Summaries of segments that are not open: those that were read, and those that may still be on their way to the
+    /// disk, each with the number of checkpoints that were prepared before.
+    pub(super) summaries: BTreeMap<SegNo, (u64, Summary)>,
+    pub(super) prepared: u64,
+    /// Of those that are prepared now, so many were when all that the disk has answered was written.
+    pub(super) answered: u64,
+    /// Sections out of which everything was moved since the last checkpoint, and the one that is being cleaned.
+    pub(super) cleaned: BTreeSet<u32>,
+    pub(super) cleaning: Option<u32>,
+    /// Sections that only cleaning and checkpoints may use.
+    pub(super) reserved_sections: u32,
+    /// Sections with more valid blocks are not worth cleaning when room is needed now.
+    pub(super) valid_max: u32,
+    /// Blocks that are valid on the disk.
+    pub(super) written: u64,
+    /// Holes that were there when cleaning could gain nothing.
+    pub(super) hopeless_holes: Option<u64>,
+    pub(super) clock: Clock,
+}
+
+/// A segment as a checkpoint has it.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) segment: SegNo,
+    /// Its valid blocks.
+    pub(super) map: Map,
+    /// `kept` at that moment.
+    pub(super) before: Map,
+}
+
+pub(super) fn ones(map: &Map) -> u32 {
+    map.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")).count_ones()).sum()
+}
+
+impl Space {
+    /// Of a volume that was just mounted.
+    pub(super) fn new(
+        geometry: &Geometry,
+        checkpoint: &super::super::layout::checkpoint::Checkpoint,
+        sit: &[super::super::layout::tables::SitEntry],
+    ) -> Self {
+        let mut free = FreeSegments::new(geometry);
+        let is_open = |segment: SegNo| checkpoint.cursors.iter().any(|cursor| cursor.segment == segment);
+        for (segment, entry) in (0..).map(SegNo).zip(sit) {
+            if entry.valid == 0 && !is_open(segment) {
+                free.insert(segment);
+            }
+        }
+        let per_section = geometry.segments_per_section;
+        let (main, blocks) = (u64::from(geometry.main_segments), u64::from(per_section * SEGMENT_BLOCKS));
+        let user = main.saturating_sub(u64::from(checkpoint.overprovision_segments));
+        let unreserved = main.saturating_sub(u64::from(checkpoint.reserved_segments)).max(1);
+        Self {
+            kept: sit.iter().map(|entry| entry.map).collect(),
+            touched: Marks::new(geometry.main_segments),
+            free,
+            emptied: BTreeSet::new(),
+            summaries: BTreeMap::new(),
+            prepared: 0,
+            answered: 0,
+            cleaned: BTreeSet::new(),
+            cleaning: None,
+            reserved_sections: checkpoint.reserved_segments / per_section,
+            // What a section holds on average when users have all that they can have.
+            valid_max: (user * blocks / unreserved) as u32,
+            written: sit.iter().map(|entry| u64::from(entry.valid)).sum(),
+            hopeless_holes: None,
+            clock: Clock::new(checkpoint.elapsed_s),
+        }
+    }
+
+    /// Whether nothing is or was at a block.
+    pub(super) fn is_kept(&self, segment: SegNo, offset: u32) -> bool {
+        block_bit(&self.kept[segment.0 as usize], offset as usize)
+    }
+
+    /// Checkpoints that were prepared.
+    pub(super) fn prepared(&self) -> u64 {
+        self.prepared
+    }
+
+    /// All that was written before so many checkpoints were prepared is on the disk.
+    pub(super) fn note_answered(&mut self, prepared: u64) {
+        self.answered = self.answered.max(prepared);
+    }
+
+    /// The summary of a segment that is not open, if it is in memory.
+    pub(super) fn summary(&self, segment: SegNo) -> Step<&Summary> {
+        self.summaries.get(&segment).map(|(_, summary)| summary).ok_or(Stop::Summary(segment))
+    }
+
+    /// The summary of a segment, as the disk has it.
+    pub(super) fn loaded_summary(&mut self, segment: SegNo, summary: Summary) {
+        self.summaries.entry(segment).or_insert((self.prepared, summary));
+    }
+}

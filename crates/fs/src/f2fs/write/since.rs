@@ -1,0 +1,21 @@
+//! What the next checkpoint has to know of the time since the last one.
+
+use super::super::layout::Nid;
+use std::collections::BTreeSet;
+
+/// What happened since the last checkpoint, as far as it matters before the next one.
+#[derive(Debug, Default)]
+pub(super) struct Since {
+    /// Nodes that it lacks.
+    pub(super) new: BTreeSet<Nid>,
+    /// Numbers that were freed; they are not given out again before the next one.
+    pub(super) freed: BTreeSet<Nid>,
+    /// Inodes that lost nodes.
+    pub(super) shrunk: BTreeSet<Nid>,
+    /// Inodes that got another name.
+    pub(super) renamed: BTreeSet<Nid>,
+    /// Directories in which a name may stand for something else than recovery would believe.
+    pub(super) reshaped: BTreeSet<Nid>,
+    /// Blocks that were taken, those that were given back among them.
+    pub(super) taken: u64,
+}

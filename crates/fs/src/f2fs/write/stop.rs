@@ -1,0 +1,29 @@
+//! Why an operation on the state cannot go on: something has to be read first, or it failed.
+
+use super::super::layout::{Addr, Nid, SegNo};
+use crate::vfs::Errno;
+
+/// Why an operation cannot go on.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It needs an inode.
+    Inode(Nid),
+    /// It needs a node of an inode.
+    Node { nid: Nid, ino: Nid, offset: u32 },
+    /// It needs a node that is no inode, wherever in a file that is.
+    AnyNode(Nid),
+    /// It needs a block of a directory.
+    Block { ino: Nid, index: u64, addr: Addr },
+    /// It needs the summary of a segment.
+    Summary(SegNo),
+    /// It failed.
+    Failed(Errno),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno)
+    }
+}
+
+pub(super) type Step<T> = Result<T, Stop>;

@@ -1,0 +1,122 @@
+//! What other threads tell the world of a mount, and the queues that carry it.
+//!
+//! Place in the data flow: the kernel's front end, the control socket and test rigs send; [`super::world`] takes.
+//!
+//! Invariant: a queue is bounded, and a message that the world does not take any more is dropped, not waited for.
+
+use super::bell::Bell;
+use super::kernel::{Inlet, Notifier};
+use super::lazyfs::Command;
+use super::table::Table;
+use crate::control::{Ask, Reply};
+use flashweir_fs::vfs::Fs;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Messages that wait for the world at most; who sends more waits.
+pub(super) const QUEUE_MAX: usize = 1024;
+
+/// What a request becomes.
+pub(super) type Job<F> = Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// What a request may overtake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nothing: it is done in its order.
+    Own,
+    /// What only tidies up: somebody waits for the answer, and nothing changes by it.
+    Looks,
+    /// Nobody waits for it: it is done when nobody else asks, but before the next request that may change something.
+    Tidies,
+}
+
+/// What other threads tell the world.
+pub(super) enum Message<F: Fs> {
+    /// A request.
+    Job(Turn, Job<F>),
+    /// The kernel has forgotten inodes: number, and how often it had been told of it. It tidies up.
+    Forget(Vec<(u64, u64)>),
+    /// The kernel listens here, and asks there.
+    Kernel(Notifier, Own<F>),
+    /// Somebody asks the control socket.
+    Ask(Ask, SyncSender<Reply>),
+    /// A test rig for LazyFS asks.
+    Lazy(Command, SyncSender<String>),
+    /// The kernel has let go of the pages from before a cut.
+    Invalidated,
+    /// The mount has ended.
+    End,
+}
+
+/// Requests that the world reads by itself.
+pub(super) struct Own<F: Fs> {
+    pub(super) inlet: Inlet,
+    /// What comes of them at once.
+    queue: Receiver<Message<F>>,
+}
+
+impl<F: Fs> Own<F> {
+    /// `inlet` makes one whose handler sends what comes of a request.
+    pub(super) fn new(inlet: impl FnOnce(Queue<F>) -> Inlet) -> Self {
+        let (messages, queue) = sync_channel(QUEUE_MAX);
+        Self { inlet: inlet(Queue { messages, bell: None }), queue }
+    }
+
+    /// What comes of the next request, if there is one; an error at the end of the mount.
+    pub(super) fn next(&mut self) -> io::Result<Option<Message<F>>> {
+        while self.inlet.take()? {
+            if let Ok(message) = self.queue.try_recv() {
+                return Ok(Some(message));
+            }
+            // It was answered at once.
+        }
+        Ok(None)
+    }
+}
+
+/// Where messages for the world go.
+pub(super) struct Queue<F: Fs> {
+    pub(super) messages: SyncSender<Message<F>>,
+    /// Wakes the world; absent where it sends to itself.
+    pub(super) bell: Option<Arc<Bell>>,
+}
+
+impl<F: Fs> Clone for Queue<F> {
+    fn clone(&self) -> Self {
+        Self { messages: self.messages.clone(), bell: self.bell.clone() }
+    }
+}
+
+impl<F: Fs> Queue<F> {
+    /// Sends, unless the world has ended: then the message is dropped.
+    pub(super) fn send(&self, message: Message<F>) {
+        if self.messages.send(message).is_ok()
+            && let Some(bell) = &self.bell
+        {
+            bell.ring();
+        }
+    }
+}
+
+/// A way to the world for those who do not know its format.
+pub(super) trait Post: Send + Sync {
+    fn ask(&self, ask: Ask, reply: SyncSender<Reply>);
+    fn lazy(&self, command: Command, reply: SyncSender<String>);
+    fn end(&self);
+}
+
+impl<F: Fs> Post for Queue<F> {
+    fn ask(&self, ask: Ask, reply: SyncSender<Reply>) {
+        self.send(Message::Ask(ask, reply));
+    }
+    fn lazy(&self, command: Command, reply: SyncSender<String>) {
+        self.send(Message::Lazy(command, reply));
+    }
+    fn end(&self) {
+        self.send(Message::End);
+    }
+}

@@ -1,0 +1,38 @@
+//! How a mount lets go of its directory.
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long it waits before it looks again.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often it is looked whether a busy directory is free after all.
+const BUSY_LOOKS: u32 = 10;
+
+/// Unmounts; false if somebody has something open, and it disappears when that is closed. A process that has just ended may
+/// still have its files open for a moment.
+pub(super) fn release(directory: &Path) -> bool {
+    let mut tried = unmount(directory, UnmountFlags::empty());
+    for _ in 0..BUSY_LOOKS {
+        if tried != Err(Errno::BUSY) {
+            break;
+        }
+        std::thread::sleep(BUSY_PAUSE);
+        tried = unmount(directory, UnmountFlags::empty());
+    }
+    match tried {
+        Err(Errno::BUSY) => {
+            let _ = unmount(directory, UnmountFlags::DETACH);
+            false
+        }
+        Err(Errno::PERM) => {
+            let by_helper =
+                std::process::Command::new("fusermount3").arg("-uz").arg("--").arg(directory).status();
+            by_helper.is_ok_and(|status| status.success())
+        }
+        // Somebody else was faster.
+        _ => true,
+    }
+}

@@ -1,0 +1,130 @@
+//! `volume.toml`: which device a volume holds, what runs on it, and in which format.
+//!
+//! Invariant: the version is looked at before anything else, then what runs on the medium; so a newer volume is told from a
+//! damaged one.
+
+use super::error::{VolumeError, damaged};
+use super::format::{self, Format};
+use super::host::DESCRIPTION;
+use flashweir_device::DeviceConfig;
+use flashweir_device::config::Metadata;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::Path;
+
+/// `volume.toml`, the part that is the volume's.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Description {
+    format: u32,
+    /// In words, because TOML has no number that holds all seeds.
+    seed: String,
+    /// What runs on the medium. Format 1 does not say it: there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    firmware: Option<String>,
+    /// What a program has to know beyond format and firmware.
+    #[serde(default)]
+    needs: Vec<String>,
+    device: DeviceConfig,
+}
+
+/// What can be read in each description from format 2 on, whatever else stands there.
+#[derive(Debug, Deserialize)]
+struct Heading {
+    firmware: String,
+    #[serde(default)]
+    needs: Vec<String>,
+}
+
+/// The page-mapped FTL, the firmware of this program.
+const FIRMWARE: &str = "page-mapped";
+
+impl Description {
+    /// The text of the file that describes a volume of the present format.
+    pub(super) fn text(config: &DeviceConfig, seed: u64) -> Result<String, VolumeError> {
+        let description = Self {
+            format: format::VERSION,
+            seed: seed.to_string(),
+            firmware: Some(FIRMWARE.to_owned()),
+            needs: Vec::new(),
+            device: config.clone(),
+        };
+        let text = toml::to_string(&description).map_err(|error| {
+            VolumeError::Unsuitable(format!("the device cannot be written down: {error}"))
+        })?;
+        let heading =
+            "# A volume of weir. It is checked against the last line, so that no edit goes unnoticed.\n";
+        Ok(format::seal(&format!("{heading}{text}")))
+    }
+}
+
+/// What a description says.
+pub(super) struct Described {
+    pub(super) config: DeviceConfig,
+    pub(super) seed: u64,
+    pub(super) format: Format,
+    pub(super) firmware: String,
+}
+
+/// The text of `volume.toml`.
+pub(super) fn description(directory: &Path) -> Result<String, VolumeError> {
+    std::fs::read_to_string(directory.join(DESCRIPTION)).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound if !directory.exists() => VolumeError::Missing(directory.to_owned()),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            VolumeError::NotAVolume(directory.to_owned())
+        }
+        io::ErrorKind::InvalidData => damaged(directory, DESCRIPTION, "not a text"),
+        _ => {
+            let what = format!("{DESCRIPTION} cannot be read");
+            VolumeError::Io { directory: directory.to_owned(), what, error }
+        }
+    })
+}
+
+/// What a description says. Its version is looked at first, then what runs on the medium: each says what the rest means.
+pub(super) fn describe(directory: &Path, text: &str) -> Result<Described, VolumeError> {
+    let version = text.lines().find_map(|line| line.strip_prefix("format = ")?.trim().parse::<u64>().ok());
+    if let Some(version) = version.filter(|version| *version > u64::from(format::VERSION)) {
+        return Err(VolumeError::Newer { directory: directory.to_owned(), version });
+    }
+    let damaged = |what: &str| damaged(directory, DESCRIPTION, what);
+    let text = format::unseal(text).ok_or_else(|| damaged("wrong checksum"))?;
+    let format = version.and_then(Format::of).ok_or_else(|| damaged("no format"))?;
+    if format == Format::Two {
+        let heading: Heading = toml::from_str(text).map_err(|error| damaged(error.message()))?;
+        knows(&heading).map_err(|what| VolumeError::Unknown { directory: directory.to_owned(), what })?;
+    }
+    let description: Description = toml::from_str(text).map_err(|error| damaged(error.message()))?;
+    description.device.validate().map_err(|reason| damaged(&reason))?;
+    let seed = description.seed.parse().map_err(|_| damaged("the seed is not a number"))?;
+    suits(&description.device)?;
+    let firmware = description.firmware.unwrap_or_else(|| FIRMWARE.to_owned());
+    Ok(Described { config: description.device, seed, format, firmware })
+}
+
+/// Whether this program can run what is on the medium; what it cannot, in words.
+fn knows(heading: &Heading) -> Result<(), String> {
+    if heading.firmware != FIRMWARE {
+        return Err(format!(
+            "the volume holds the firmware {:?}, and this program knows {FIRMWARE:?}: it takes a newer one",
+            heading.firmware
+        ));
+    }
+    match heading.needs.first() {
+        Some(need) => {
+            Err(format!("the volume needs {need:?}, which this program does not know: it takes a newer one"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a device can be kept in a volume.
+pub(super) fn suits(config: &DeviceConfig) -> Result<(), VolumeError> {
+    if config.ftl.metadata == Metadata::None {
+        return Err(VolumeError::Unsuitable(format!(
+            "ftl.metadata = none of {}: expected log, because a volume is recovered from what the device keeps on flash",
+            config.name
+        )));
+    }
+    Ok(())
+}

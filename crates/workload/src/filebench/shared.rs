@@ -1,0 +1,123 @@
+//! What the threads of a run share: its files, its clock, its counts, its end.
+//!
+//! Place in the data flow: the run makes it and waits for its end; each thread counts here and says here why it came to rest.
+//!
+//! Invariant: of several failures the first is what the run answers.
+
+use super::error::RunError;
+use super::halt::Halt;
+use super::limits::{Events, Semaphore};
+use super::model::{Model, Op};
+use super::options::Options;
+use super::pool::Pool;
+use flashweir_core::Instant;
+use flashweir_core::executor::Handle;
+use flashweir_core::signal::Signal;
+use flashweir_fs::vfs::{Fs, Process};
+use flashweir_sim::measure::CallRecorder;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+/// What the threads of a run share.
+pub(super) struct Shared<F: Fs> {
+    pub(super) model: Rc<Model>,
+    pub(super) options: Options,
+    pub(super) process: Process<F>,
+    pub(super) handle: Handle,
+    pub(super) pools: Vec<Pool>,
+    /// By flowop, the semaphores of its instances; none but for `semblock`.
+    pub(super) semaphores: Vec<Vec<Semaphore>>,
+    pub(super) events: OnceCell<Events>,
+    /// Contents written so far, so that no two are alike.
+    pub(super) writes: Cell<u64>,
+    /// What counts in limits: calls, reads and writes, and their bytes.
+    pub(super) totals: Cell<Totals>,
+    pub(super) recorders: RefCell<Vec<CallRecorder>>,
+    pub(super) is_over: Cell<bool>,
+    /// When it is over at the latest.
+    pub(super) deadline: Cell<Instant>,
+    /// What began earlier does not count.
+    pub(super) measured_from: Cell<Instant>,
+    pub(super) ended_early: RefCell<Option<String>>,
+    pub(super) failure: RefCell<Option<RunError>>,
+    pub(super) over: Signal,
+    pub(super) running: Cell<u64>,
+    pub(super) all_ended: Signal,
+}
+
+impl<F: Fs> Shared<F> {
+    /// Ends the run; `early` says why, if it is before the time. Wakes all who wait for another thread.
+    pub(super) fn end(&self, early: Option<String>) {
+        if self.is_over.replace(true) {
+            return;
+        }
+        *self.ended_early.borrow_mut() = early;
+        self.over.notify();
+        for pool in &self.pools {
+            pool.freed.notify();
+        }
+        for semaphore in self.semaphores.iter().flatten() {
+            semaphore.changed.notify();
+        }
+    }
+
+    /// A flowop began and ended; it counts if the run is not over.
+    pub(super) fn record(&self, flowop: usize, op: Op, bytes: u64, began: Instant) {
+        if self.is_over.get() || began < self.measured_from.get() {
+            return;
+        }
+        self.recorders.borrow_mut()[flowop].record(bytes, began, self.handle.now());
+        let mut totals = self.totals.get();
+        totals.add(op, bytes);
+        self.totals.set(totals);
+    }
+
+    /// Something went wrong: the run ends, and the first such thing is what it answers.
+    pub(super) fn fail(&self, error: RunError) {
+        self.failure.borrow_mut().get_or_insert(error);
+        self.end(None);
+    }
+
+    /// A thread has come to rest.
+    pub(super) fn ended(&self, why: Halt) {
+        match why {
+            Halt::Over => {}
+            Halt::NoFile(reason) => self.end(Some(reason)),
+            Halt::Failed(error) => self.fail(error),
+        }
+        self.running.set(self.running.get() - 1);
+        self.all_ended.notify();
+    }
+}
+
+/// Calls and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) calls: u64,
+    pub(super) ios: u64,
+    pub(super) bytes: u64,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, op: Op, bytes: u64) {
+        self.calls += u64::from(op.touches_files());
+        self.ios += u64::from(moves_data(op));
+        self.bytes += bytes;
+    }
+}
+
+fn moves_data(op: Op) -> bool {
+    match op {
+        Op::Read
+        | Op::ReadWholeFile
+        | Op::Write
+        | Op::WriteWholeFile
+        | Op::AppendFile
+        | Op::AppendFileRand
+        | Op::AioWrite => true,
+        Op::CreateFile | Op::OpenFile | Op::CloseFile | Op::DeleteFile | Op::StatFile | Op::Fsync => false,
+        Op::AioWait | Op::SemBlock | Op::SemPost | Op::Hog | Op::Delay => false,
+        Op::EventLimit | Op::OpsLimit | Op::IopsLimit | Op::BwLimit => false,
+        Op::FinishOnCount | Op::FinishOnBytes => false,
+    }
+}
