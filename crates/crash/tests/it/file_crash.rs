@@ -276,6 +276,16 @@ fn regression_what_runs_beside_a_barrier_is_not_later_than_it() {
     finds_nothing_after(&Base::make(Format::Ext4Dual, 7).unwrap(), words, 10);
 }
 
+/// Found by `weir crash files --sequences tasks`: a sync beside an fdatasync began to write a page again while the fdatasync waited
+/// for its first write, and the flush of the fdatasync did not wait for the second one.
+#[test]
+fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
+    let words = "write:A/foo:0+12288,sync,write:A/foo:4096+100,sync&,write:A/foo:4096+100,fdatasync:A/foo";
+    for format in [Format::Ext4Dual, Format::F2fsDual] {
+        finds_nothing_after(&Base::make(format, 207).unwrap(), words, 10);
+    }
+}
+
 /// Without flushes ext4 is found out as well.
 #[test]
 fn ext4_without_flushes_is_found_out() {

@@ -146,16 +146,20 @@ impl Inode {
 
     /// Waits until every batch that has begun has ended; later ones do not count, so the wait has an end.
     pub(crate) async fn batches_ended(&self) {
-        self.no_batch(|_| true).await;
+        self.no_batch(self.batches_begun.get(), |_| true).await;
     }
 
     /// The same, without those that are ordered before whatever comes later.
     pub(crate) async fn batches_ordered(&self) {
-        self.no_batch(|batch| !batch.is_ordered).await;
+        self.batches_ordered_before(self.batches_begun.get()).await;
     }
 
-    async fn no_batch(&self, counts: impl Fn(&Batch) -> bool) {
-        let until = self.batches_begun.get();
+    /// The same for those that began before batch `number`.
+    pub(crate) async fn batches_ordered_before(&self, number: u64) {
+        self.no_batch(number, |batch| !batch.is_ordered).await;
+    }
+
+    async fn no_batch(&self, until: u64, counts: impl Fn(&Batch) -> bool) {
         while self.batches.borrow().iter().any(|batch| batch.number < until && counts(batch)) {
             self.changed.wait().await;
         }

@@ -406,7 +406,10 @@ impl<F: Fs> Vfs<F> {
         }
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
-        self.begin_batch(inode, &indices)
+        let batch = self.begin_batch(inode, &indices);
+        // While this waited, somebody else may have begun to write pages that were dirty before.
+        inode.batches_ordered_before(batch.number).await;
+        batch
     }
 
     /// Hands the dirty pages of the inode to the file system in order, and leaves the answer to a task.
