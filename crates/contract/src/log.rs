@@ -138,7 +138,7 @@ impl Submission {
             | Op::SegAppend { .. }
             | Op::SegTrim { .. }
             | Op::SegReport { .. }
-            | Op::PpaRead(_)
+            | Op::PpaRead { .. }
             | Op::PpaWrite { .. }
             | Op::PpaErase(_) => return None,
         };

@@ -6,27 +6,30 @@
 //! Invariants: a command is accepted at most once and completed exactly once; `id` is the host's, the
 //! device's own sequence number arrives with the completion.
 
+use crate::oob::OobRecord;
 use crate::random::mix;
-use crate::units::{Lba, Lpn, Ppa};
+use crate::units::{Address, LBA_BYTES, Lba, Lpn, Ppa};
+pub use crate::units::{SegmentId, StreamId};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+
+/// Number of the page-mapped namespace (commands §1.7).
+pub const PAGE_NAMESPACE: u16 = 0;
+/// Number of the open channel (commands §1.7).
+pub const OPEN_NAMESPACE: u16 = 2;
+/// Places that one command of the open channel names at most (commands §6).
+pub const PLACES_MAX: usize = 64;
+/// Bytes of a place on the link.
+const PLACE_BYTES: u64 = 8;
 
 /// The host's name for a command; unique among those in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
-/// An order domain: barriers delimit the epochs of one stream (contract §1.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u16);
-
 /// The owner of a write (an inode, a transaction, a log), opaque to the device; 0 is none (range-flush §5.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
-
-/// A segment of the append namespace (append-segments §1.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SegmentId(pub u32);
 
 /// How an ordered command relates to its stream's open epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +56,7 @@ pub struct Command {
     pub id: CommandId,
     /// Submission queue.
     pub queue: u16,
-    /// Namespace; 0 is the page-mapped one.
+    /// Namespace: [`PAGE_NAMESPACE`] or [`OPEN_NAMESPACE`].
     pub ns: u16,
     /// Order domain; `None` is orderless.
     pub stream: Option<StreamId>,
@@ -96,11 +99,11 @@ pub enum Op {
     SegTrim { segment: SegmentId },
     /// Ask for state, write pointer, durable write pointer and generation.
     SegReport { segment: SegmentId },
-    /// Open channel: read physical pages (commands §6.1).
-    PpaRead(Box<[Ppa]>),
-    /// Open channel: program physical pages with their out-of-band owners.
-    PpaWrite { ppas: Box<[Ppa]>, owners: Box<[Lpn]>, data: Data },
-    /// Open channel: erase the blocks of these pages.
+    /// Open channel: read physical units; `blocks` is the length of all of them together (commands §6.1).
+    PpaRead { ppas: Box<[Ppa]>, blocks: u32 },
+    /// Open channel: program whole pages, each unit with its out-of-band record (commands §6.2).
+    PpaWrite { ppas: Box<[Ppa]>, blocks: u32, records: Box<[OobRecord]>, data: Data },
+    /// Open channel: erase the blocks of these units (commands §6.3).
     PpaErase(Box<[Ppa]>),
 }
 
@@ -150,7 +153,7 @@ impl RangeFlush {
 pub fn check_range(lba: Lba, blocks: u32, capacity_blocks: u64) -> Result<(), DeviceError> {
     match lba.0.checked_add(u64::from(blocks)) {
         Some(end) if end <= capacity_blocks => Ok(()),
-        _ => Err(DeviceError::OutOfRange { lba, blocks, capacity_blocks }),
+        _ => Err(DeviceError::OutOfRange { at: Address::Lba(lba), count: blocks, capacity: capacity_blocks }),
     }
 }
 
@@ -319,6 +322,13 @@ pub enum Done {
         /// Number of deallocations so far.
         generation: u32,
     },
+    /// What a read of the open channel found, in the order of its places.
+    Units {
+        /// Contents; absent where contents are not tracked.
+        data: Box<[Payload]>,
+        /// Out-of-band records.
+        records: Box<[OobRecord]>,
+    },
 }
 
 /// Why a command failed. Nothing of a failed command is promised; what it may have done is stated.
@@ -326,20 +336,24 @@ pub enum Done {
 pub enum DeviceError {
     /// The device lacks this command; nothing was changed.
     NotSupported(&'static str),
-    /// The range leaves the namespace; nothing was changed.
-    OutOfRange { lba: Lba, blocks: u32, capacity_blocks: u64 },
+    /// The range leaves the namespace; nothing was changed. Count and capacity are in the unit of the address.
+    OutOfRange { at: Address, count: u32, capacity: u64 },
     /// A field contradicts another; nothing was changed.
     InvalidField(&'static str),
-    /// The medium cannot give this page back.
-    Uncorrectable { lba: Lba },
+    /// The medium cannot give this back.
+    Uncorrectable { at: Address },
     /// The first page that could not be made durable; others of the command may be.
-    WriteFault { lba: Lba },
+    WriteFault { at: Address },
     /// No spare blocks are left; reads go on.
     ReadOnly,
-    /// A write that is not at the segment's write pointer.
-    OutOfOrder { expected: u32 },
-    /// A block of an append segment that was not written since its last deallocation.
-    NotWritten { lba: Lba },
+    /// A write that is not at the write pointer, which is `expected`, in the unit of the address; nothing was changed.
+    OutOfOrder { at: Address, expected: u32 },
+    /// A write of what is written already; nothing was changed.
+    Overwrite { at: Address },
+    /// A write of a part of a page; nothing was changed.
+    Misaligned { at: Address },
+    /// A read of what was not written since its last deallocation or erase.
+    NotWritten { at: Address },
     /// The source of a SHARE has no content.
     SourceUnmapped { lba: Lba },
     /// A destination occurs twice in a SHARE.
@@ -354,19 +368,21 @@ impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSupported(what) => write!(f, "the device does not support {what}"),
-            Self::OutOfRange { lba, blocks, capacity_blocks } => write!(
-                f,
-                "block {} + {blocks} is outside the device of {capacity_blocks} blocks of 512 bytes",
-                lba.0
-            ),
+            Self::OutOfRange { at, count, capacity } => {
+                write!(f, "{at} + {count} is outside of the namespace, which has {capacity}")
+            }
             Self::InvalidField(what) => write!(f, "invalid command: {what}"),
-            Self::Uncorrectable { lba } => write!(f, "uncorrectable read at block {}", lba.0),
-            Self::WriteFault { lba } => write!(f, "write failed at block {}", lba.0),
+            Self::Uncorrectable { at } => write!(f, "uncorrectable read at {at}"),
+            Self::WriteFault { at } => write!(f, "write failed at {at}"),
             Self::ReadOnly => write!(f, "the device is read-only: it has no spare blocks left"),
-            Self::OutOfOrder { expected } => write!(f, "write out of order: expected offset {expected}"),
-            Self::NotWritten { lba } => write!(f, "block {} was never written", lba.0),
-            Self::SourceUnmapped { lba } => write!(f, "source block {} has no content", lba.0),
-            Self::InvalidBatch { lba } => write!(f, "destination block {} occurs twice", lba.0),
+            Self::OutOfOrder { at, expected } => {
+                write!(f, "write out of order at {at}: the write pointer is {expected}")
+            }
+            Self::Overwrite { at } => write!(f, "{at} is written already, and was not erased since"),
+            Self::Misaligned { at } => write!(f, "a write of a part of a page at {at}"),
+            Self::NotWritten { at } => write!(f, "{at} was never written"),
+            Self::SourceUnmapped { lba } => write!(f, "source sector {} has no content", lba.0),
+            Self::InvalidBatch { lba } => write!(f, "destination sector {} occurs twice", lba.0),
             Self::OrderConflict => write!(f, "offset order contradicts epoch order"),
             Self::StreamFailed(stream) => write!(f, "stream {} has failed", stream.0),
         }
@@ -394,8 +410,14 @@ impl Command {
     pub fn bytes_down(&self) -> u64 {
         match &self.op {
             Op::Write { blocks, .. } | Op::SegWrite { blocks, .. } | Op::SegAppend { blocks, .. } => {
-                u64::from(*blocks) * crate::units::LBA_BYTES
+                u64::from(*blocks) * LBA_BYTES
             }
+            Op::PpaWrite { ppas, blocks, records, .. } => {
+                ppas.len() as u64 * PLACE_BYTES
+                    + records.len() as u64 * OobRecord::BYTES
+                    + u64::from(*blocks) * LBA_BYTES
+            }
+            Op::PpaRead { ppas, .. } | Op::PpaErase(ppas) => ppas.len() as u64 * PLACE_BYTES,
             _ => 0,
         }
     }
@@ -403,7 +425,10 @@ impl Command {
     /// Bytes that travel from device to host with its completion.
     pub fn bytes_up(&self) -> u64 {
         match &self.op {
-            Op::Read { blocks, .. } => u64::from(*blocks) * crate::units::LBA_BYTES,
+            Op::Read { blocks, .. } => u64::from(*blocks) * LBA_BYTES,
+            Op::PpaRead { ppas, blocks } => {
+                ppas.len() as u64 * OobRecord::BYTES + u64::from(*blocks) * LBA_BYTES
+            }
             _ => 0,
         }
     }

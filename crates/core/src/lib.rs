@@ -17,6 +17,7 @@ pub mod link;
 pub mod metrics;
 #[cfg(feature = "mutants")]
 pub mod mutant;
+pub mod oob;
 pub mod random;
 pub mod signal;
 pub mod time;
@@ -30,7 +31,7 @@ pub use index::IndexVec;
 pub use link::{Link, LinkConfig};
 pub use random::Stream;
 pub use time::{Duration, Instant};
-pub use units::{Bytes, Lba, Lpn, Ppa};
+pub use units::{Address, Bytes, Lba, Lpn, Ppa};
 
 /// Asks the processor to bring something into its caches that is looked at soon. Changes no answer; on others than x86-64
 /// nothing happens.

@@ -23,6 +23,40 @@ pub struct Lpn(pub u64);
 #[serde(transparent)]
 pub struct Ppa(pub u64);
 
+/// An order domain: barriers delimit the epochs of one stream (contract §1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u16);
+
+/// A segment of the append namespace (append-segments §1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub u32);
+
+/// An address in the space of the command that names it (commands §1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A sector of the page namespace.
+    Lba(Lba),
+    /// A sector of an append segment.
+    Seg {
+        /// The segment.
+        segment: SegmentId,
+        /// Sectors from its beginning.
+        offset: u32,
+    },
+    /// A physical unit of the open channel.
+    Ppa(Ppa),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lba(lba) => write!(f, "sector {}", lba.0),
+            Self::Seg { segment, offset } => write!(f, "sector {offset} of segment {}", segment.0),
+            Self::Ppa(ppa) => write!(f, "physical unit {}", ppa.0),
+        }
+    }
+}
+
 /// A size in bytes. Reads `4KiB`, `32 MiB`, `1GiB`, `512` and prints the largest exact unit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);

@@ -6,9 +6,9 @@
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
-    Allocation, BufferConfig, BufferMode, Cell, Eviction, FaultConfig, FtlConfig, GcConfig, GeometryConfig,
-    Metadata, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport, SuspendConfig, TimingConfig,
-    WearConfig,
+    Allocation, BufferConfig, BufferMode, Cell, Eviction, FaultConfig, FirmwareKind, FtlConfig, GcConfig,
+    GeometryConfig, Metadata, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport, SuspendConfig,
+    TimingConfig, WearConfig,
 };
 use flashweir_host::{DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 
@@ -213,6 +213,28 @@ pub fn layer(name: &str) -> Option<HostConfig> {
     })
 }
 
+/// Tiny devices with an open channel: pages of one unit and of several, planes that program together, operations that reads
+/// interrupt, and a medium on which programs and erases fail.
+pub(super) fn tiny_open() -> Vec<DeviceConfig> {
+    let small = Shape { blocks_per_plane: 4, pages_per_block: 4, ..PLAIN };
+    let planes = Shape { cell: Cell::Mlc, parallel: [1, 2, 2], unit_bytes: 512, units_per_page: 2, ..small };
+    let failing = Shape { program_fail: 0.05, erase_fail: 0.1, endurance: 6, ..small };
+    let open = |(name, shape): (&str, Shape)| {
+        let config = shape.config_with(0.0);
+        let faults = FaultConfig { paired_page_loss: false, ..config.faults };
+        DeviceConfig {
+            name: name.into(),
+            firmware: FirmwareKind::OpenChannel,
+            ftl: FtlConfig::default(),
+            buffer: BufferConfig::default(),
+            order: OrderConfig::default(),
+            faults,
+            ..config
+        }
+    };
+    [("tiny-open", small), ("tiny-open-planes", planes), ("tiny-open-failing", failing)].map(open).into()
+}
+
 impl Shape {
     /// The device with the least over-provisioning that is valid, so that collection is never far.
     fn config(&self) -> DeviceConfig {
@@ -234,6 +256,7 @@ impl Shape {
         DeviceConfig {
             name: self.name.into(),
             source: "made for the crash laboratory".into(),
+            firmware: FirmwareKind::Page,
             geometry: GeometryConfig {
                 channels,
                 chips_per_channel: 1,

@@ -13,6 +13,9 @@ pub struct DeviceConfig {
     /// One line on what the device stands for, and where the parameters come from.
     #[serde(default)]
     pub source: String,
+    /// What runs on it.
+    #[serde(default, skip_serializing_if = "FirmwareKind::is_page")]
+    pub firmware: FirmwareKind,
     /// Counts and sizes of the medium.
     pub geometry: GeometryConfig,
     /// Times of the medium.
@@ -32,6 +35,24 @@ pub struct DeviceConfig {
     /// The link to the host.
     #[serde(default = "LinkConfig::nvme")]
     pub link: LinkConfig,
+}
+
+/// What runs on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FirmwareKind {
+    /// A page map in the device: hosts see sectors.
+    #[default]
+    Page,
+    /// No map: hosts see physical units and erase blocks themselves (open-channel §6).
+    OpenChannel,
+}
+
+impl FirmwareKind {
+    /// Whether hosts see a page namespace.
+    pub fn is_page(&self) -> bool {
+        *self == Self::Page
+    }
 }
 
 /// Counts and sizes of the medium.

@@ -114,6 +114,16 @@ impl<J: Copy> Cx<J> {
     /// Completes a command.
     pub(crate) fn complete(&mut self, command: u32) {
         let active = self.front.commands.get_mut(command);
+        let done = match active.data.is_empty() {
+            true => Done::Ok,
+            false => Done::Data(std::mem::take(&mut active.data).into_boxed_slice()),
+        };
+        self.answer(command, done);
+    }
+
+    /// Completes a command with this answer, unless it has failed.
+    pub(crate) fn answer(&mut self, command: u32, done: Done) {
+        let active = self.front.commands.get_mut(command);
         self.metrics.completions += 1;
         let failed = active.error.is_some();
         self.flash.machine.trace.record(|| Traced::Completed { command, failed });
@@ -122,8 +132,7 @@ impl<J: Copy> Cx<J> {
                 self.metrics.errors += 1;
                 Err(error)
             }
-            None if active.data.is_empty() => Ok(Done::Ok),
-            None => Ok(Done::Data(std::mem::take(&mut active.data).into_boxed_slice())),
+            None => Ok(done),
         };
         let Command { id, queue, .. } = active.command;
         self.front.commands.remove(command);

@@ -5,13 +5,15 @@
 //!
 //! Deliberately absent: everything that a device does. Each method is one `match` and then code of one firmware.
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, FirmwareKind};
 use crate::effect::{Effect, Event};
-use crate::firmware::{DeviceOptions, Firmware};
+use crate::firmware::{DeviceOptions, Firmware, Plan};
+use crate::flash::plan::Step;
 use crate::flash::trace::Record;
-use crate::flash::{Interrupted, Media, Overflow, Owner, StoreError, Torn};
+use crate::flash::{Interrupted, Media, Overflow, Owner, RecoveryReport, StoreError, Torn};
 use crate::geometry::Geometry;
 use crate::metrics::{DeviceMetrics, NandMetrics};
+use crate::open::OpenChannel;
 use crate::page::PageFtl;
 use crate::ssd::Ssd;
 use flashweir_core::{Command, Duration, Instant, Lpn, Payload, Ppa};
@@ -25,9 +27,15 @@ pub struct Device {
 
 /// An SSD and its firmware.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a world has one device, and a box would cost a look at each command"
+)]
 pub(crate) enum Kind {
     /// A page map in the device.
     Page(Ssd<PageFtl>),
+    /// Physical units for the host.
+    Open(Ssd<OpenChannel>),
 }
 
 /// Does the same for whatever firmware it is.
@@ -35,6 +43,7 @@ macro_rules! each {
     ($device:expr, $ssd:ident => $what:expr) => {
         match $device {
             Kind::Page($ssd) => $what,
+            Kind::Open($ssd) => $what,
         }
     };
 }
@@ -42,7 +51,39 @@ macro_rules! each {
 impl Device {
     /// A device fresh from the factory. The configuration was validated.
     pub fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
-        Self { kind: Kind::Page(Ssd::new(config, options)) }
+        let kind = match config.firmware {
+            FirmwareKind::Page => Kind::Page(Ssd::new(config, options)),
+            FirmwareKind::OpenChannel => Kind::Open(Ssd::new(config, options)),
+        };
+        Self { kind }
+    }
+
+    /// What a power cut left, as far as it was read, and what has to be written before it takes commands.
+    pub(crate) fn recover(
+        config: &DeviceConfig,
+        options: DeviceOptions,
+        media: Media,
+    ) -> (Self, Vec<Step>, RecoveryReport) {
+        match config.firmware {
+            FirmwareKind::Page => {
+                let Plan { cx, firmware, steps, report } = PageFtl::recover(config, options, media);
+                (Self { kind: Kind::Page(Ssd::of(cx, firmware)) }, steps, report)
+            }
+            FirmwareKind::OpenChannel => {
+                let Plan { cx, firmware, steps, report } = OpenChannel::recover(config, options, media);
+                (Self { kind: Kind::Open(Ssd::of(cx, firmware)) }, steps, report)
+            }
+        }
+    }
+
+    /// The page-mapped firmware. Panics on another one: callers check the configuration first
+    /// ([`DeviceConfig::check_page_namespace`]).
+    #[inline]
+    pub(crate) fn page_mapped(&mut self) -> &mut Ssd<PageFtl> {
+        match &mut self.kind {
+            Kind::Page(ssd) => ssd,
+            Kind::Open(_) => panic!("an open channel has no page namespace"),
+        }
     }
 
     /// A command has arrived with its data.

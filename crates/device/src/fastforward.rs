@@ -1,6 +1,6 @@
 //! The FTL without time, for callers: writes of units, one after the other, on a quiet device.
 
-use crate::device::{Device, Kind};
+use crate::device::Device;
 use crate::page::UnitWriter;
 use flashweir_core::{Lpn, Payload};
 
@@ -15,9 +15,8 @@ impl<'a> FastForward<'a> {
     /// Begins on a quiet device.
     pub fn new(device: &'a mut Device) -> Self {
         assert!(device.is_quiet(), "time stands still only for a quiet device");
-        let writer = match &device.kind {
-            Kind::Page(ssd) => UnitWriter::new(&ssd.firmware, &ssd.cx),
-        };
+        let ssd = device.page_mapped();
+        let writer = UnitWriter::new(&ssd.firmware, &ssd.cx);
         Self { device, writer }
     }
 
@@ -29,15 +28,13 @@ impl<'a> FastForward<'a> {
     /// Writes one logical page.
     #[inline]
     pub fn write(&mut self, lpn: Lpn, payload: Payload) {
-        match &mut self.device.kind {
-            Kind::Page(ssd) => self.writer.write(&mut ssd.firmware, &mut ssd.cx, lpn, payload),
-        }
+        let ssd = self.device.page_mapped();
+        self.writer.write(&mut ssd.firmware, &mut ssd.cx, lpn, payload);
     }
 
     /// Pads what waits, and completes word lines whose later pages could destroy earlier ones.
     pub fn finish(self) {
-        match &mut self.device.kind {
-            Kind::Page(ssd) => self.writer.finish(&mut ssd.firmware, &mut ssd.cx),
-        }
+        let ssd = self.device.page_mapped();
+        self.writer.finish(&mut ssd.firmware, &mut ssd.cx);
     }
 }

@@ -1,6 +1,6 @@
 //! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and what a host sees of it.
 
-use crate::config::{DeviceConfig, Metadata};
+use crate::config::{DeviceConfig, FirmwareKind, Metadata};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Divisor, Lba, Lpn};
 use flashweir_ftl::BlockId;
@@ -70,6 +70,10 @@ impl Geometry {
             bad_fraction: config.faults.factory_bad,
         };
         let physical = geometry.physical_units();
+        if config.firmware == FirmwareKind::OpenChannel {
+            geometry.user_units = physical;
+            return geometry;
+        }
         let share = (physical as f64 * (1.0 - config.ftl.over_provisioning)).floor() as u64;
         // Static striping needs every plane to hold the same share, so whole stripes of pages.
         let stripe = u64::from(geometry.planes()) * u64::from(units_per_page);

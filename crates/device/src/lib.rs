@@ -14,6 +14,7 @@ pub mod flash;
 mod front;
 pub mod geometry;
 pub mod metrics;
+mod open;
 mod page;
 mod planted;
 pub mod presets;

@@ -5,13 +5,11 @@
 //! Invariant: only after the last step does the device take commands.
 
 use crate::config::DeviceConfig;
-use crate::device::{Device, Kind};
-use crate::firmware::{DeviceOptions, Firmware, Plan};
+use crate::device::Device;
+use crate::firmware::DeviceOptions;
 use crate::flash::plan::Step;
 use crate::flash::{Media, RecoveryReport, Torn};
-use crate::page::PageFtl;
 use crate::planted::PlantedBug;
-use crate::ssd::Ssd;
 
 /// A recovery under way.
 #[derive(Clone, Debug)]
@@ -26,8 +24,7 @@ pub struct Recovery {
 impl Recovery {
     /// Reads the medium and plans what to write. The device kept metadata and contents.
     pub fn begin(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Self {
-        let Plan { cx, firmware, steps, report } = PageFtl::recover(config, options, media);
-        let device = Device { kind: Kind::Page(Ssd::of(cx, firmware)) };
+        let (device, steps, report) = Device::recover(config, options, media);
         Self { device, planted: options.planted, steps, next: 0, report }
     }
 

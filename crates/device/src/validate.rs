@@ -1,6 +1,9 @@
 //! What a configuration must be: each key checked once, with errors that name key, value and range.
 
-use crate::config::{BufferMode, DeviceConfig, Metadata, PageTimes, PersistPolicy};
+use crate::config::{
+    BufferConfig, BufferMode, DeviceConfig, FirmwareKind, FtlConfig, Metadata, OrderConfig, PageTimes,
+    PersistPolicy,
+};
 use crate::geometry::Geometry;
 use flashweir_core::units::LBA_BYTES;
 
@@ -22,8 +25,13 @@ impl DeviceConfig {
     pub fn validate(&self) -> Result<(), String> {
         self.validate_geometry()?;
         self.validate_timing()?;
-        self.validate_buffer()?;
-        self.validate_order()?;
+        match self.firmware {
+            FirmwareKind::Page => {
+                self.validate_buffer()?;
+                self.validate_order()?;
+            }
+            FirmwareKind::OpenChannel => self.validate_open()?,
+        }
         self.link.validate()?;
         for (key, value) in [
             ("faults.factory_bad", self.faults.factory_bad),
@@ -34,7 +42,38 @@ impl DeviceConfig {
                 return bad(key, value, "0 to 0.5");
             }
         }
-        self.validate_space()
+        if self.firmware.is_page() { self.validate_space() } else { Ok(()) }
+    }
+
+    /// An open channel has neither a map nor a buffer nor streams, and answers a program when it has ended.
+    fn validate_open(&self) -> Result<(), String> {
+        let page = "firmware = \"page\", since an open channel has nothing of it";
+        if self.ftl != FtlConfig::default() {
+            return bad("[ftl]", "not empty", page);
+        }
+        if self.buffer != BufferConfig::default() {
+            return bad("[buffer]", "not empty", page);
+        }
+        if self.order != OrderConfig::default() {
+            return bad("[order]", "not empty", page);
+        }
+        if self.faults.paired_page_loss {
+            let expected = "false with firmware = \"open-channel\", which answers each program by itself";
+            return bad("faults.paired_page_loss", true, expected);
+        }
+        Ok(())
+    }
+
+    /// Refuses a device without a page namespace: whatever reads and writes sectors needs one.
+    pub fn check_page_namespace(&self) -> Result<(), String> {
+        match self.firmware {
+            FirmwareKind::Page => Ok(()),
+            FirmwareKind::OpenChannel => bad(
+                "firmware",
+                "open-channel",
+                "page: a host without an FTL of its own needs a device with a page namespace",
+            ),
+        }
     }
 
     fn validate_geometry(&self) -> Result<(), String> {

@@ -12,6 +12,7 @@
 //!    version the one that was given first is chosen.
 
 use flashweir_core::command::StreamId;
+pub use flashweir_core::oob::Member;
 use flashweir_core::{Lpn, Ppa};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,22 +110,6 @@ impl Fold {
         let pages = self.best.iter().enumerate().filter(|(_, (seq, _))| *seq != 0);
         pages.map(|(lpn, &(seq, ppa))| Mapping { lpn: Lpn(lpn as u64), ppa, seq })
     }
-}
-
-/// What an ordered version or deallocation says about the epochs of its stream (contract §8.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Its stream.
-    pub stream: StreamId,
-    /// Its epoch there, from 1 in each boot.
-    pub epoch: u32,
-    /// Members of the epoch before.
-    pub previous: u16,
-    /// How many epochs before its own were complete when it was written, seen from its own; [`UNKNOWN_DISTANCE`] if more
-    /// than fit.
-    pub distance: u8,
-    /// An orderless version took the place of a member in the buffer: it counts as one, and depends on nothing.
-    pub orderless: bool,
 }
 
 /// A distance that says nothing.

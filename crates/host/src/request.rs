@@ -189,7 +189,7 @@ pub(crate) fn placed(command: &Command) -> Option<(Kind, Form, u64, u32)> {
 /// The part that a command has in the order of its stream. Reads and flushes change nothing and have none (barriers §3.3).
 pub(crate) fn in_order(command: &Command) -> Option<(StreamId, Order)> {
     match command.op {
-        Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::SegReport { .. } | Op::PpaRead(_) => None,
+        Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::SegReport { .. } | Op::PpaRead { .. } => None,
         _ => command.stream.zip(command.order),
     }
 }

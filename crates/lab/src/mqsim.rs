@@ -12,8 +12,8 @@
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
-    Allocation, BufferConfig, BufferMode, Cell, DeviceConfig, Eviction, FaultConfig, FtlConfig, GcConfig,
-    GeometryConfig, Metadata, PageTimes, RangeFlushSupport, TimingConfig, WearConfig,
+    Allocation, BufferConfig, BufferMode, Cell, DeviceConfig, Eviction, FaultConfig, FirmwareKind, FtlConfig,
+    GcConfig, GeometryConfig, Metadata, PageTimes, RangeFlushSupport, TimingConfig, WearConfig,
 };
 use flashweir_device::geometry::Geometry;
 use flashweir_ftl::{GcPolicy, Striping};
@@ -129,6 +129,7 @@ pub fn import_device_with(xml: &str, caching: Caching) -> Result<(DeviceConfig, 
         order: flashweir_device::config::OrderConfig::default(),
         faults: FaultConfig::default(),
         link: link(&mut host, &mut device)?,
+        firmware: FirmwareKind::Page,
         geometry,
     };
     for (keys, known) in [(host, &HOST_IGNORED[..]), (device, &DEVICE_IGNORED), (flash, &FLASH_IGNORED)] {

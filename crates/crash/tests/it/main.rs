@@ -2,4 +2,5 @@
 
 mod crash;
 mod file_crash;
+mod open;
 mod recorded;

@@ -16,17 +16,17 @@
 //!
 //! Deliberately absent: time. The operation's begin and end are moments of [`super::machine`].
 
-use super::oob::{Owner, UnitImage};
+use super::oob::UnitImage;
 use super::store::{
     BlockHealth, Overflow, PageImage, SaveArea, Saved, SharedStore, Store, StoreError, Stored,
 };
 use crate::config::DeviceConfig;
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::index::Idx;
+use flashweir_core::oob::{Member, Owner};
 use flashweir_core::random::mix;
 use flashweir_core::{Payload, Ppa};
 use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::Member;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// How an operation stood when the power went.

@@ -16,10 +16,11 @@ pub(crate) mod plan;
 pub(crate) mod store;
 pub mod trace;
 
+pub use flashweir_core::oob::Owner;
 pub use machine::NandEvent;
 pub(crate) use machine::{Machine, Placer};
 pub use media::{Media, PageState, Torn};
-pub use oob::{Owner, UnitImage};
+pub use oob::UnitImage;
 pub use op::{Class, Frontier, Interrupted, Op, OpId, OpKind, Purpose};
 pub(crate) use op::{UNBOUND, wordline_start};
 pub use plan::RecoveryReport;

@@ -77,6 +77,8 @@ pub enum Purpose {
     Filler,
     /// A victim of collection is erased.
     GcErase,
+    /// A host erases.
+    HostErase,
     /// The device's own metadata.
     Metadata,
 }

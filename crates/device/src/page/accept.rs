@@ -15,7 +15,7 @@ use crate::front::{Arrivals, Span, range};
 use crate::planted::PlantedBug;
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Data, DeviceError, Lpn, Op, Payload, Ppa};
+use flashweir_core::{Address, Data, DeviceError, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
 use std::sync::Arc;
@@ -196,7 +196,11 @@ impl PageFtl {
     fn note_lost(&mut self, cx: &mut Cx, at: u32, lpn: Lpn, payload: &Payload) {
         if *payload == LOST {
             let lba = cx.lba(lpn);
-            cx.front.commands.get_mut(at).error.get_or_insert(DeviceError::Uncorrectable { lba });
+            cx.front
+                .commands
+                .get_mut(at)
+                .error
+                .get_or_insert(DeviceError::Uncorrectable { at: Address::Lba(lba) });
         }
     }
 

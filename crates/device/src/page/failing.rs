@@ -10,8 +10,8 @@ use super::tags::Owners;
 use super::work::Due;
 use crate::config::Allocation;
 use crate::flash::{Frontier, Placer};
-use flashweir_core::DeviceError;
 use flashweir_core::index::Idx;
+use flashweir_core::{Address, DeviceError};
 use flashweir_ftl::PlaneId;
 
 impl PageFtl {
@@ -59,7 +59,7 @@ impl PageFtl {
                 self.replace_word(unit.lpn, word, under);
             }
             let owners = self.buffer.owners(unit.slot);
-            self.stop_waiting(cx, unit.slot, Some(DeviceError::WriteFault { lba }));
+            self.stop_waiting(cx, unit.slot, Some(DeviceError::WriteFault { at: Address::Lba(lba) }));
             self.forget_stuck(unit.slot);
             self.buffer.release(unit.slot);
             if lost {
@@ -143,7 +143,7 @@ impl PageFtl {
     pub(super) fn report_lost(&mut self, cx: &mut Cx, at: u32, selected: impl Fn(u64, &Owners) -> bool) {
         if let Some((lpn, _)) = self.lost.iter().find(|(lpn, owners)| selected(lpn.0, owners)) {
             let lba = cx.lba(*lpn);
-            cx.front.commands.get_mut(at).error = Some(DeviceError::WriteFault { lba });
+            cx.front.commands.get_mut(at).error = Some(DeviceError::WriteFault { at: Address::Lba(lba) });
         }
     }
 }

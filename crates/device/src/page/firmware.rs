@@ -13,6 +13,7 @@ use crate::firmware::{DeviceOptions, Firmware, Plan};
 use crate::flash::{Media, NandEvent, SaveArea, UnitImage};
 use crate::front::{check_range, range};
 use crate::geometry::Geometry;
+use flashweir_core::command::PAGE_NAMESPACE;
 use flashweir_core::{Command, DeviceError, Lpn, Op, Payload};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::BTreeSet;
@@ -51,14 +52,14 @@ impl Firmware for PageFtl {
             Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
                 Some("append-only segments")
             }
-            Op::PpaRead(_) | Op::PpaWrite { .. } | Op::PpaErase(_) => Some("open channel"),
+            Op::PpaRead { .. } | Op::PpaWrite { .. } | Op::PpaErase(_) => Some("open channel"),
         };
         if let Some(name) = name {
             return Err(DeviceError::NotSupported(name));
         }
         cx.front.check_order(command, cx.config.order.policy)?;
-        if command.ns != 0 {
-            return Err(DeviceError::InvalidField("there is only namespace 0"));
+        if command.ns != PAGE_NAMESPACE {
+            return Err(DeviceError::InvalidField("the page namespace, the only one here, is number 0"));
         }
         check_range(command, &cx.geometry)?;
         if let Op::RFlush(flush) = &command.op {

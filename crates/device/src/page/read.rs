@@ -8,7 +8,7 @@ use crate::effect::{Effect, Event};
 use crate::flash::{Class, OpKind, Purpose};
 use crate::front::range;
 use crate::geometry::PageAddr;
-use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
+use flashweir_core::{Address, DeviceError, Lpn, Payload, Ppa};
 
 impl PageFtl {
     /// Looks up every unit; units of the same flash page are read once.
@@ -25,14 +25,15 @@ impl PageFtl {
                 && let Some(lost) = (span.first..).zip(&data).find(|(_, content)| **content == LOST)
             {
                 let lba = cx.lba(Lpn(lost.0));
-                cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { lba });
+                cx.front.commands.get_mut(at).error =
+                    Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
                 cx.metrics.uncorrectable_reads += 1;
             }
             cx.front.commands.get_mut(at).data = data;
         }
         if let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
             let lba = cx.lba(*lost);
-            cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { lba });
+            cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
         }
         let mut parts = 0;
         let mut cached = 0;
@@ -101,7 +102,11 @@ impl PageFtl {
         if !cx.flash.media.is_readable(op.at) {
             cx.metrics.uncorrectable_reads += 1;
             let lba = range(&cx.front.commands.get(command).command.op).expect("a read has a range").0;
-            cx.front.commands.get_mut(command).error.get_or_insert(DeviceError::Uncorrectable { lba });
+            cx.front
+                .commands
+                .get_mut(command)
+                .error
+                .get_or_insert(DeviceError::Uncorrectable { at: Address::Lba(lba) });
         }
         cx.part_done(command);
     }

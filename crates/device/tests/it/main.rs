@@ -4,6 +4,7 @@ mod conservation;
 mod fastforward;
 mod golden;
 mod harness;
+mod open;
 mod order;
 mod planes;
 mod range_flush;

@@ -3,7 +3,7 @@
 use crate::harness::{Host, random_config};
 use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::random::Stream;
-use flashweir_core::{Bytes, DeviceError, Lba, Lpn, Op, Ppa};
+use flashweir_core::{Address, Bytes, DeviceError, Lba, Lpn, Op, Ppa};
 use flashweir_device::config::{BufferMode, Cell, DeviceConfig, OrderConfig, RangeFlushSupport};
 use flashweir_device::flash::Owner;
 use flashweir_device::presets::preset;
@@ -166,7 +166,7 @@ fn what_no_device_can_do_is_refused_and_changes_nothing() {
         (flush(&[0], &[]), DeviceError::InvalidField("tag 0 is no tag")),
         (
             flush(&[], &[(0, 1), (blocks / 8, 1)]),
-            DeviceError::OutOfRange { lba: Lba(blocks), blocks: 8, capacity_blocks: blocks },
+            DeviceError::OutOfRange { at: Address::Lba(Lba(blocks)), count: 8, capacity: blocks },
         ),
     ];
     for (op, expected) in cases {
@@ -199,7 +199,7 @@ fn what_cannot_be_written_is_named_to_who_asked_for_it() {
         }
         for (id, error) in &host.failures {
             match (asked.get(id), error) {
-                (Some(tag), DeviceError::WriteFault { lba }) => {
+                (Some(tag), DeviceError::WriteFault { at: Address::Lba(lba) }) => {
                     assert_eq!(1 + lba.0 / 8 % 4, *tag, "seed {seed}");
                     faults += 1;
                 }

@@ -6,7 +6,7 @@
 //! Deliberately absent: durability. A flush of a file is a flush of the host's; memory has none.
 
 use super::{Answer, BLOCK_BYTES, Block, BlockPort, PortError, Request, Ticket, bytes_of};
-use flashweir_core::{DeviceError, Lba, Payload};
+use flashweir_core::{Address, DeviceError, Lba, Payload};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -119,9 +119,9 @@ impl Image {
         }
         let per_block = BLOCK_BYTES as u64 / flashweir_core::units::LBA_BYTES;
         Err(PortError::Device(DeviceError::OutOfRange {
-            lba: Lba(block.0.saturating_mul(per_block)),
-            blocks: u32::try_from(count.saturating_mul(per_block)).unwrap_or(u32::MAX),
-            capacity_blocks: self.blocks * per_block,
+            at: Address::Lba(Lba(block.0.saturating_mul(per_block))),
+            count: u32::try_from(count.saturating_mul(per_block)).unwrap_or(u32::MAX),
+            capacity: self.blocks * per_block,
         }))
     }
 

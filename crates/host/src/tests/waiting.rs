@@ -6,7 +6,7 @@ use crate::{
     TaskAttribute, Wait,
 };
 use flashweir_core::command::{SharePair, StreamId};
-use flashweir_core::{Command, Data, DeviceError, Done, Duration, Instant, Lba, Op, Order};
+use flashweir_core::{Address, Command, Data, DeviceError, Done, Duration, Instant, Lba, Op, Order};
 use std::collections::VecDeque;
 
 const NOW: Instant = Instant::ZERO;
@@ -220,7 +220,7 @@ fn a_failed_epoch_stops_its_stream_until_a_barrier_has_told() {
     submit(&mut layer, ordered(1, Order::Barrier));
     let offers = unplug(&mut layer);
     submit(&mut layer, ordered(2, Order::Within));
-    let fault = Err(DeviceError::WriteFault { lba: Lba(100) });
+    let fault = Err(DeviceError::WriteFault { at: Address::Lba(Lba(100)) });
     let told = |token| Effect::Completed { token, result: Err(DeviceError::StreamFailed(STREAM)) };
     let failed = Input::Completed { id: offers[0].command.id, result: fault.clone() };
     let (next, effects) = give(&mut layer, NOW, failed);

@@ -341,7 +341,7 @@ impl Reader<'_> {
         let typed = trees.iter().map(|DeviceTree { place, table }| {
             let config: DeviceConfig = tree::read(table, &shape, place)?;
             let invalid = |reason| Fault::Invalid { place: place.clone(), reason };
-            config.validate().map_err(invalid)?;
+            config.validate().and_then(|()| config.check_page_namespace()).map_err(invalid)?;
             Ok(config)
         });
         typed.collect::<Result<_, _>>().map_err(at)

@@ -7,7 +7,7 @@ use super::upgrade::{Disk, upgrade_on};
 use super::*;
 use flashweir_contract::{Content as Identity, Log, Oracle, Verdict};
 use flashweir_core::random::Stream;
-use flashweir_core::{Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
+use flashweir_core::{Address, Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
 use flashweir_crash::devices::{names, tiny};
 use flashweir_crash::explorer::{contents, kind_of, observed};
 use flashweir_crash::sim::Sim;
@@ -374,7 +374,7 @@ fn a_lost_unit_is_an_error_that_copies_do_not_hide() {
     assert!(found.problems.len() as u64 >= Geometry::new(&config).user_units, "{}", found.problems.len());
     let (_volume, mut device) = open(&directory);
     let mut run = Runner::default();
-    let uncorrectable = |lba| Err(DeviceError::Uncorrectable { lba: Lba(lba) });
+    let uncorrectable = |lba| Err(DeviceError::Uncorrectable { at: Address::Lba(Lba(lba)) });
     assert_eq!(run.command(&mut device, Op::Read { lba: Lba(32), blocks: 8 }).map(drop), uncorrectable(32));
     let part = |lba| Op::Write { lba: Lba(lba), blocks: 1, data: bytes(1, 5) };
     assert_eq!(run.command(&mut device, part(33)).map(drop), uncorrectable(32));

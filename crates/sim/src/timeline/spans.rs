@@ -51,7 +51,7 @@ impl Work {
             Purpose::Filler if op.class == Class::Write => Self::HostProgram,
             Purpose::GcRead => Self::GcRead,
             Purpose::GcCopy | Purpose::Filler => Self::GcProgram,
-            Purpose::GcErase => Self::Erase,
+            Purpose::GcErase | Purpose::HostErase => Self::Erase,
             Purpose::Metadata => Self::Metadata,
         }
     }

@@ -1,0 +1,130 @@
+//! Out-of-band records: what a physical unit says of itself, beside its content (`specs/device-metadata.md`, contract §8.1).
+//!
+//! Place: a device's own firmware writes them, and so does a host that has the physical addresses; recovery of either reads
+//! nothing else.
+
+use crate::units::{Lpn, SegmentId, StreamId};
+
+/// Whose content a physical unit holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Filler of a page that was not full.
+    Pad,
+    /// A logical page.
+    Lpn(Lpn),
+    /// A page that several logical pages share, by its number among those (share §3).
+    Vpid(u64),
+    /// A unit of an append segment (append-segments §3).
+    Seg {
+        /// The segment; 29 bits have room.
+        segment: SegmentId,
+        /// The unit's number in it.
+        offset: u32,
+    },
+    /// A page of metadata.
+    Meta,
+}
+
+const LPN: u64 = 1 << 62;
+const VPID: u64 = 2 << 62;
+/// Shared pages and segments have 61 bits.
+const SEG: u64 = VPID | 1 << 61;
+const META: u64 = 3 << 62;
+
+impl Owner {
+    /// As one word. A logical page has a number of 62 bits, a shared page one of 61, a segment one of 29.
+    #[inline]
+    pub fn pack(self) -> u64 {
+        match self {
+            Self::Pad => 0,
+            Self::Lpn(lpn) => LPN | lpn.0,
+            Self::Vpid(vpid) => {
+                debug_assert!(vpid < 1 << 61, "shared page {vpid} has a number of 61 bits");
+                VPID | vpid
+            }
+            Self::Seg { segment, offset } => {
+                debug_assert!(segment.0 < 1 << 29, "segment {} has a number of 29 bits", segment.0);
+                SEG | u64::from(segment.0) << 32 | u64::from(offset)
+            }
+            Self::Meta => META,
+        }
+    }
+
+    /// What [`Self::pack`] made one word of.
+    #[inline]
+    pub fn unpack(word: u64) -> Self {
+        match word >> 61 {
+            0 | 1 => Self::Pad,
+            2 | 3 => Self::Lpn(Lpn(word & (LPN - 1))),
+            4 => Self::Vpid(word & ((SEG ^ VPID) - 1)),
+            5 => Self::Seg { segment: SegmentId((word >> 32) as u32 & ((1 << 29) - 1)), offset: word as u32 },
+            _ => Self::Meta,
+        }
+    }
+
+    /// Whether its numbers have room in one word.
+    pub fn fits(self) -> bool {
+        match self {
+            Self::Pad | Self::Meta => true,
+            Self::Lpn(lpn) => lpn.0 < LPN,
+            Self::Vpid(vpid) => vpid < 1 << 61,
+            Self::Seg { segment, .. } => segment.0 < 1 << 29,
+        }
+    }
+}
+
+/// What an ordered version or deallocation says about the epochs of its stream (contract §8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its stream.
+    pub stream: StreamId,
+    /// Its epoch there, from 1 in each boot.
+    pub epoch: u32,
+    /// Members of the epoch before.
+    pub previous: u16,
+    /// How many epochs before its own were complete when it was written, seen from its own; all ones if more than fit.
+    pub distance: u8,
+    /// An orderless version took the place of a member in the buffer: it counts as one, and depends on nothing.
+    pub orderless: bool,
+}
+
+/// The out-of-band record of one physical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OobRecord {
+    /// Whose content it is.
+    pub owner: Owner,
+    /// Sequence number of the version.
+    pub seq: u64,
+    /// Its place in the order of a stream, if it has one.
+    pub member: Option<Member>,
+}
+
+impl OobRecord {
+    /// Bytes of a record on the medium and on the link.
+    pub const BYTES: u64 = 32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_owner_is_read_back(number in any::<u64>(), offset in any::<u32>()) {
+            let segment = SegmentId(number as u32 >> 3);
+            let owners = [
+                Owner::Pad,
+                Owner::Lpn(Lpn(number >> 2)),
+                Owner::Vpid(number >> 3),
+                Owner::Seg { segment, offset },
+                Owner::Meta,
+            ];
+            for owner in owners {
+                prop_assert!(owner.fits());
+                prop_assert_eq!(Owner::unpack(owner.pack()), owner);
+            }
+            prop_assert!(!Owner::Lpn(Lpn(number | 1 << 63)).fits());
+        }
+    }
+}
