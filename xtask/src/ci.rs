@@ -30,7 +30,7 @@ pub(crate) const FILE_CUTS: [&str; 21] = [
     "--sequences random --count 60 --states-each 80",
     "--sequences random --count 20 --states-each 80 --flush flush",
     "--sequences random --count 12 --states-each 60 --on device",
-    "--sequences cleaning --count 2 --states-each 10",
+    "--sequences cleaning --count 6 --states-each 10",
     "--format ext4 --sequences seq-2 --count 40 --states-each 80",
     "--format ext4 --sequences random --count 40 --states-each 80 --kernel-every 400",
     "--format ext4 --sequences reuse --on late --count 30 --states-each 40",

@@ -91,7 +91,7 @@ const RFLUSH: &[&str] = &[
 const FILE_CUTS: [&str; 11] = [
     "--sequences random --states 55000 --fsck-every 400",
     "--sequences seq-1 --states-each 25 --fsck-every 200",
-    "--sequences cleaning --count 12 --states-each 25 --fsck-every 5",
+    "--sequences cleaning --count 60 --states-each 25 --fsck-every 5",
     "--sequences random --count 100 --states-each 80 --on device --fsck-every 40",
     "--sequences seq-1 --states-each 12 --on device --fsck-every 100",
     "--sequences seq-2 --states 25000 --fsck-every 400",

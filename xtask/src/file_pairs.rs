@@ -17,7 +17,7 @@ const FAMILIES: [(&str, [u64; 2]); 8] = [
     ("nameless", [3, 2]),
     ("trees", [3, 2]),
     ("tasks", [6, 2]),
-    ("cleaning", [1, 1]),
+    ("cleaning", [2, 3]),
 ];
 
 /// Sequences of the evidence for each one of CI.

@@ -281,7 +281,8 @@ fn shown(report: &FileCrashReport) -> String {
     if report.format.is_ext4() {
         row("images that the kernel recovered as we do", totals.replayed);
     } else {
-        row("sections cleaned during sequences", totals.cleaned);
+        row("sections cleaned during sequences", totals.cleaned + totals.cleaned_background);
+        row("  in the background", totals.cleaned_background);
         row("blocks written into holes", totals.filled_holes);
     }
     let mut text = format!(

@@ -40,6 +40,16 @@ impl AnyFs {
     }
 }
 
+impl AnyFs {
+    /// Whether all is in order in memory, between two operations. Errors: what is not.
+    pub fn audit(&self) -> std::result::Result<(), String> {
+        match self {
+            Self::F2fs(fs) => fs.audit(),
+            Self::Ext4(_) | Self::Mem(_) => Ok(()),
+        }
+    }
+}
+
 impl From<MemFs> for AnyFs {
     fn from(fs: MemFs) -> Self {
         Self::Mem(fs)

@@ -523,30 +523,39 @@ fn durable(random: &mut Stream, file: &str, ops: &mut Vec<Op>) {
     }
 }
 
-/// A sequence for a volume that is nearly full: large parts of what fills it are written again, so that sections have to be
-/// cleaned and holes filled. No file gets longer for good.
+/// A sequence for a volume that is nearly full: what fills it is written again, much of it here and there, so that sections have to be
+/// cleaned and holes filled, for the one who writes and in the background, while other tasks write and sync. No file gets longer for
+/// good.
 pub fn cleaning(seed: u64) -> Ops {
     let mut random = Stream::new(seed, "sequences that need room");
     let mut ops = Vec::new();
     let mut recent = "fill/0".to_owned();
-    for _ in 0..10 + random.below(10) {
-        let (kind, file) = (random.below(100), 4 * random.below(40) + 2);
+    for _ in 0..16 + random.below(17) {
+        let (kind, file) = (random.below(100), 4 * random.below(20) + 2 * random.below(2));
         let path = format!("fill/{file}");
-        let pages = 8 * (1 + random.below(FILL_PAGES / 8));
+        let pages = match random.below(3) {
+            0 => 8 * (1 + random.below(FILL_PAGES / 8)),
+            _ => 1 + random.below(4),
+        };
+        let write = |random: &mut Stream, path| {
+            Op::Write(path, 4_096 * random.below(FILL_PAGES - pages + 1), 4_096 * pages)
+        };
         ops.push(match kind {
-            0..=54 => {
+            0..=49 => {
                 recent = path.clone();
-                Op::Write(path, 4_096 * random.below(FILL_PAGES - pages + 1), 4_096 * pages)
+                write(&mut random, path)
             }
-            55..=59 => Op::Truncate(path, 4_096 * random.below(FILL_PAGES)),
-            60..=64 => Op::Unlink(format!("fill/{}", file + 1)),
-            65..=69 => Op::Write("A/foo".into(), 0, 4_096 * random.below(32) + 100),
-            70..=74 => Op::Rename(format!("fill/hole-{}", file / 4), "A/bar".into()),
-            75..=80 => Op::Fsync(recent.clone()),
-            81..=84 => Op::Fsync(recent.clone()).aside(),
-            85..=91 => Op::Sync,
-            92..=93 => Op::Sync.aside(),
-            _ => Op::WriteBack,
+            50..=55 => write(&mut random, path).aside(),
+            56..=57 => Op::Truncate(path, 4_096 * random.below(FILL_PAGES)),
+            58..=60 => Op::Unlink(format!("fill/{}", file + 1)),
+            61..=63 => Op::Write("A/foo".into(), 0, 4_096 * random.below(16) + 100),
+            64..=66 => Op::Rename(format!("fill/hole-{}", file / 4), "A/bar".into()),
+            67..=73 => Op::Fsync(recent.clone()),
+            74..=80 => Op::Fsync(recent.clone()).aside(),
+            81..=86 => Op::Sync,
+            87..=90 => Op::Sync.aside(),
+            // Cleaning in the background comes every few milliseconds, and would never end in the time of a write-back.
+            _ => Op::Pause(*pick(&mut random, &[300, 3_000, 30_000])),
         });
     }
     ops.push(Op::Sync);

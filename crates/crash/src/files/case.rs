@@ -207,16 +207,20 @@ pub struct Counts {
     pub outside: u64,
     /// Images that one recovered to what ours is.
     pub replayed: u64,
-    /// Sections that the file system cleaned during sequences, and blocks that it wrote into holes.
+    /// Sections that the file system cleaned during sequences because room was needed.
     pub cleaned: u64,
-    /// See [`Self::cleaned`].
+    /// Those that it cleaned because there was time.
+    #[serde(default)]
+    pub cleaned_background: u64,
+    /// Blocks that it wrote into holes.
     pub filled_holes: u64,
 }
 
 impl Counts {
     /// With what a file system did.
     pub(super) fn with(self, did: Did) -> Self {
-        Self { cleaned: did.cleaned, filled_holes: did.filled_holes, ..self }
+        let Did { cleaned, cleaned_background, filled_holes } = did;
+        Self { cleaned, cleaned_background, filled_holes, ..self }
     }
 
     /// Adds another count.
@@ -233,6 +237,7 @@ impl Counts {
         self.outside += other.outside;
         self.replayed += other.replayed;
         self.cleaned += other.cleaned;
+        self.cleaned_background += other.cleaned_background;
         self.filled_holes += other.filled_holes;
     }
 }

@@ -28,6 +28,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+/// Cuts that are looked at for each image that is wanted, and for how many images at least: what a cut may leave takes longer to list
+/// than one of its images to recover where much is under way.
+const CUTS_PER_STATE: usize = 4;
+const STATES_FEW: usize = 12;
+
 /// A sequence that was done.
 #[derive(Debug)]
 pub struct Run {
@@ -70,6 +75,18 @@ pub(crate) fn positions(log: &Log, end: u32) -> Vec<u32> {
     let units = |at: u32| log.units_before(LogPos(at)).len();
     let is_new = |&at: &u32| at == 0 || at == end || promises.contains(&at) || units(at) != units(at - 1);
     (0..=end).filter(is_new).collect()
+}
+
+/// Where there are far more cuts than images are wanted, drawn ones of them, and the last.
+fn drawn(cuts: &mut Vec<u32>, seed: u64, effort: &Effort) {
+    let most = CUTS_PER_STATE * effort.states_max.max(STATES_FEW);
+    if cuts.len() > most {
+        let mut order = cuts.clone();
+        order.sort_by_key(|cut| (Some(cut) != cuts.last(), mix(seed ^ u64::from(*cut))));
+        order.truncate(most);
+        order.sort_unstable();
+        *cuts = order;
+    }
 }
 
 /// How an image differs from the one before the log began, as a part of a sum that is its hash.
@@ -164,9 +181,10 @@ fn explore_model(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
 
 impl Explorer<'_> {
     fn all(&mut self) -> Result<(), Found> {
-        let cuts = positions(&self.run.port.log(), self.run.end);
+        let mut cuts = positions(&self.run.port.log(), self.run.end);
         let effort = &self.case.effort;
         let before = base_hash(self.case.base);
+        drawn(&mut cuts, before ^ u64::from(self.run.end), effort);
         let states = |&cut: &u32| (cut, states_at(&self.run.port, cut, before, effort));
         let mut by_cut: Vec<(u32, States)> = cuts.iter().map(states).collect();
         self.counts.allowed += by_cut.iter().map(|(_, states)| states.len() as u64).sum::<u64>();

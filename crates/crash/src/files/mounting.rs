@@ -4,10 +4,11 @@
 
 use super::bug::Bug;
 use super::format::Format;
-use super::setup::{BLOCKS, FULL, Setup};
+use super::setup::{BLOCKS, FULL, FULL_BLOCKS, Setup};
+use flashweir_core::Duration;
 use flashweir_fs::AnyFs;
 use flashweir_fs::ext4::{self, Ext4Options};
-use flashweir_fs::f2fs::{self, F2fsOptions, Flushing, InPlace};
+use flashweir_fs::f2fs::{self, Background, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::BlockPort;
 use flashweir_sim::stack::FlushMode;
 use std::rc::Rc;
@@ -15,13 +16,15 @@ use std::rc::Rc;
 /// What a file system did, as far as somebody counts it here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Did {
-    /// Sections that it cleaned.
+    /// Sections that it cleaned because somebody waited for room.
     pub cleaned: u64,
+    /// Sections that it cleaned because there was time.
+    pub cleaned_background: u64,
     /// Blocks that it wrote into holes.
     pub filled_holes: u64,
 }
 
-/// Makes a volume of [`BLOCKS`] blocks to be tested; its options may depend on the seed.
+/// Makes a volume to be tested, on a disk of [`BLOCKS`] blocks; its options may depend on the seed.
 ///
 /// # Errors
 /// What the format says of the medium.
@@ -33,7 +36,7 @@ pub async fn make(disk: &dyn BlockPort, format: Format, seed: u64) -> Result<(),
         volume.hash_seed = [seed as u32, 1, 2, 3];
         return ext4::mkfs(disk, &volume).await.map(drop).map_err(|error| error.to_string());
     }
-    let mut volume = f2fs::Options::new(BLOCKS);
+    let mut volume = f2fs::Options::new(if seed & FULL != 0 { FULL_BLOCKS } else { BLOCKS });
     if !seed.is_multiple_of(2) {
         for feature in f2fs::Options::FEATURES {
             volume.add_feature(feature).map_err(|error| error.to_string())?;
@@ -59,8 +62,8 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
     let by = if mode == FlushMode::RangeFlush { Flushing::RangeFlush } else { Flushing::Flush };
     let is_odd = !base.is_multiple_of(2);
     let is_full = base & FULL != 0;
-    let in_place = match format.is_dual() && base % 4 == 2 {
-        // Then what is overwritten is found by other nodes.
+    let in_place = match (format.is_dual() || is_full) && base % 4 == 2 {
+        // Then what is overwritten is found by other nodes, and leaves holes.
         true => InPlace::never(),
         false => InPlace { force: is_odd && !is_full, ..InPlace::default() },
     };
@@ -70,10 +73,21 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
         checkpoint: if is_odd && !format.is_dual() { by } else { Flushing::Flush },
         in_place,
         discard_blocks_min: if is_odd { 1 } else { 16 },
+        background: is_full.then(restless).or(F2fsOptions::default().background),
         // One base in eight, with range flushes for checkpoints.
         fastboot: base % 8 == 5,
         planted,
         ..F2fsOptions::default()
+    }
+}
+
+/// Cleaning in the background that does not wait until nobody works, and comes back soon: it meets the calls of a sequence.
+fn restless() -> Background {
+    Background {
+        sleep_min: Duration::from_millis(2),
+        sleep_max: Duration::from_millis(10),
+        sleep_without_victim: Duration::from_millis(20),
+        idle: Duration::ZERO,
     }
 }
 
@@ -128,7 +142,8 @@ impl Did {
             AnyFs::F2fs(fs) => {
                 let metrics = fs.metrics();
                 Self {
-                    cleaned: metrics.cleaned_foreground + metrics.cleaned_background,
+                    cleaned: metrics.cleaned_foreground,
+                    cleaned_background: metrics.cleaned_background,
                     filled_holes: metrics.filled_holes,
                 }
             }

@@ -127,6 +127,9 @@ impl Noted {
                 if let Some(what) = wrong.take() {
                     return Err(what);
                 }
+                vfs.fs()
+                    .audit()
+                    .map_err(|what| format!("after operation {index}, {op}, in memory: {what}"))?;
             }
             runner.wait().await;
             if let Some(what) = wrong.take() {

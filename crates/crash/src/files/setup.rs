@@ -10,6 +10,9 @@ pub const BLOCKS: u64 = (96 << 20) / 4096;
 /// A base whose seed has this bit is nearly full, and its segments have holes: room has to be made by cleaning.
 pub const FULL: u64 = 1 << 62;
 
+/// Blocks of a volume that is full. Cleaning keeps most of them for itself, and what is left is read in no time.
+pub(super) const FULL_BLOCKS: u64 = (60 << 20) / 4096;
+
 /// How a case has the file system mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {

@@ -9,7 +9,7 @@
 //! Invariant: a base is a function of its seed.
 
 use super::format::Format;
-use super::mounting;
+use super::mounting::{self, Did};
 use super::ops::{Op, Ops, Pairs, Runner};
 use super::setup::{BLOCKS, FULL, Setup};
 use super::tree::{Tree, Unreadable};
@@ -33,13 +33,18 @@ use std::sync::{Arc, OnceLock};
 const PREPARED: &str = "mkdir:A,mkdir:B,mkdir:A/D,write:A/old:0+9000,write:B/old:0+4096,setxattr:A/old:kept:40,\
                         symlink:A/old:link,link:A/old:B/second,sync";
 /// Pages of each file that fills it, and of each that takes the place of one of them that was deleted.
-pub const FILL_PAGES: u64 = 64;
-const HOLE_PAGES: u64 = 24;
+pub const FILL_PAGES: u64 = 32;
+const HOLE_PAGES: u64 = 12;
 /// Pages that the first ones leave free, and the last ones.
-const FILL_LEAVES: u64 = 1_200;
-const HOLES_LEAVE: u64 = 500;
+const FILL_LEAVES: u64 = 700;
+const HOLES_LEAVE: u64 = 350;
 /// One in so many of the first ones is deleted.
 const DELETED: u64 = 4;
+/// Then they are written over here and there until room was made by cleaning so many sections, but not for ever, and everything is made
+/// durable now and then.
+const WORN_SECTIONS: u64 = 2;
+const WORN_MAX: u64 = 4_000;
+const WORN_SYNC: u64 = 64;
 /// The log of an ext4 ends at most so many blocks behind where a case begins on half of the bases, and on the others at least so
 /// many; behind where it begins it has old transactions everywhere.
 const LOG_LEFT_MAX: u64 = 24;
@@ -130,6 +135,9 @@ pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<AnyFs>,
         for file in 0..filled.holes {
             runner.fill_hole(file).await?;
         }
+        for number in 0..filled.worn {
+            runner.wear(filled, number).await?;
+        }
     }
     prepare(&mut runner).await?;
     Ok((runner, vfs))
@@ -142,6 +150,8 @@ pub struct Filled {
     pub files: u64,
     /// Files of the second.
     pub holes: u64,
+    /// Writes over the first ones.
+    pub worn: u64,
 }
 
 impl Runner<AnyFs> {
@@ -168,9 +178,17 @@ impl Runner<AnyFs> {
     async fn fill_hole(&mut self, file: u64) -> Result<(), String> {
         self.filling(0x1000 + file, Op::Write(format!("fill/hole-{file}"), 0, HOLE_PAGES * 4_096)).await
     }
+
+    async fn wear(&mut self, filled: Filled, number: u64) -> Result<(), String> {
+        let mut random = Stream::new(number, "wear of a volume");
+        let file = random.below(filled.files / DELETED) * DELETED;
+        let (at, pages) = (random.below(FILL_PAGES - 3), 1 + random.below(3));
+        self.filling(0x2000 + number, Op::Write(format!("fill/{file}"), at * 4_096, pages * 4_096)).await
+    }
 }
 
-/// Fills a volume until little is free, deletes some, and fills it again.
+/// Fills a volume until little is free, deletes some, fills it again, and writes over it until cleaning has to make room: a case begins
+/// with few free sections, and holes in the others.
 async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>) -> Result<Filled, String> {
     let said = |errno: Errno| format!("filling the volume: {errno:?}");
     let mut filled = Filled::default();
@@ -185,6 +203,15 @@ async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>) -> Result<Fil
         runner.fill_hole(filled.holes).await?;
         filled.holes += 1;
         vfs.sync_all().await.map_err(said)?;
+    }
+    let cleaned = || Did::of(vfs.fs()).cleaned;
+    let before = cleaned();
+    while cleaned() < before + WORN_SECTIONS && filled.worn < WORN_MAX {
+        runner.wear(filled, filled.worn).await?;
+        filled.worn += 1;
+        if filled.worn.is_multiple_of(WORN_SYNC) {
+            vfs.sync_all().await.map_err(said)?;
+        }
     }
     Ok(filled)
 }

@@ -34,6 +34,20 @@ fn a_log_that_cannot_be_written_stops_the_engine() {
     });
 }
 
+/// A new tree is durable when the call returns, so the call fails where nothing can be made durable.
+#[test]
+fn a_tree_is_made_durable_or_not_at_all() {
+    let mut bed = Bed::new();
+    let db = bed.create(small());
+    let fs = bed.fs.clone();
+    bed.run(async move {
+        fs.set_faults(Faults { syncs: Some(Errno::EIO), ..Faults::default() });
+        let made = db.create_tree("rows").await;
+        assert_eq!(made, Err(DbError::File { what: "syncing /db/log-0".into(), errno: Errno::EIO }));
+        fs.set_faults(Faults::default());
+    });
+}
+
 #[test]
 fn what_was_not_committed_is_rolled_back_by_the_next_open() {
     let mut bed = Bed::new();

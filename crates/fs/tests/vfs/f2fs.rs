@@ -6,7 +6,9 @@ use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::posix::TOPICS;
 use crate::script::Script;
 use flashweir_core::{DeviceError, Stream};
-use flashweir_fs::f2fs::{CommitMode, F2fs, F2fsOptions, Flushing, InPlace, Options, check, mkfs};
+use flashweir_fs::f2fs::{
+    Background, CommitMode, F2fs, F2fsOptions, Flushing, InPlace, Options, check, mkfs,
+};
 use flashweir_fs::port::{BlockPort, Image, PortError, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
 use std::cell::RefCell;
@@ -333,13 +335,38 @@ fn cleaning_in_the_background() {
             }
         }
     });
+    let seconds = flashweir_core::Duration::from_secs;
     assert_eq!(vfs.fs().metrics().cleaned_background, 0);
-    bed.pass(flashweir_core::Duration::from_secs(3600));
+    bed.pass(seconds(25));
+    assert_eq!(vfs.fs().metrics().cleaned_background, 0, "those who write come first");
+    bed.pass(seconds(10));
+    assert_eq!(vfs.fs().metrics().cleaned_background, 1, "then it begins");
+    bed.pass(seconds(3600));
     let metrics = vfs.fs().metrics();
     assert!((7..30).contains(&metrics.cleaned_background), "{metrics:?}");
     assert_eq!(metrics.cleaned_foreground, 0);
     bed.pass(flashweir_core::Duration::from_secs(3600));
     assert_eq!(vfs.fs().metrics(), metrics, "it has come to an end");
+    bed.run({
+        let vfs = vfs.clone();
+        async move {
+            let file = vfs.process(Creds::ROOT).open("/first", OpenFlags::READ_WRITE, 0).await.unwrap();
+            for at in (0..2000).step_by(2) {
+                file.pwrite(at * 4096, Source::bytes(&page(at, 1))).await.unwrap();
+            }
+            file.sync(SyncKind::All).await.unwrap();
+            file.close().await.unwrap();
+        }
+    });
+    let cleaned = metrics.cleaned_background;
+    bed.pass(seconds(290));
+    assert_eq!(
+        vfs.fs().metrics().cleaned_background,
+        cleaned,
+        "where nothing was worth it, it sleeps longer"
+    );
+    bed.pass(seconds(700));
+    assert!(vfs.fs().metrics().cleaned_background > cleaned, "and comes back");
     bed.run(async move {
         let root = vfs.process(Creds::ROOT);
         for name in ["/first", "/second"] {
@@ -356,7 +383,50 @@ fn cleaning_in_the_background() {
     good(&image);
     let volume = block_on(flashweir_fs::f2fs::Volume::mount(image)).unwrap();
     let elapsed_s = volume.checkpoint().elapsed_s;
-    assert!((7 * 30..3600).contains(&elapsed_s), "{elapsed_s} s until the last section was cleaned");
+    assert!((7_200 + 290..8_190).contains(&elapsed_s), "{elapsed_s} s until the last section was cleaned");
+}
+
+/// The mount ends at any moment of a turn of cleaning: that turn has ended before, nothing reaches the disk afterwards, and the volume is
+/// good.
+#[test]
+fn an_unmount_waits_for_cleaning_in_the_background() {
+    use flashweir_core::Duration;
+    let mut ends = BTreeSet::new();
+    for step in 0..60 {
+        let (image, ms) = (volume(64), Duration::from_millis);
+        let background = Background {
+            sleep_min: ms(2),
+            sleep_max: ms(4),
+            sleep_without_victim: ms(20),
+            idle: Duration::ZERO,
+        };
+        let options = F2fsOptions { background: Some(background), ..F2fsOptions::default() };
+        let disk = Disk::new(Rc::clone(&image));
+        let fs = block_on(F2fs::mount_with(Rc::clone(&disk) as _, options)).unwrap();
+        let mut bed = disk.bed(fs, true);
+        let vfs = bed.vfs.clone();
+        bed.run({
+            let vfs = vfs.clone();
+            async move {
+                let file = vfs.process(Creds::ROOT).create("/file").await.unwrap();
+                for at in (0..1200).chain((0..1200).step_by(2)) {
+                    file.pwrite(at * 4096, Source::bytes(&page(at, 0))).await.unwrap();
+                }
+                file.sync(SyncKind::All).await.unwrap();
+                file.close().await.unwrap();
+            }
+        });
+        bed.pass(Duration::from_micros(100 * step));
+        let mount = vfs.clone();
+        bed.run(async move { mount.unmount().await.unwrap() });
+        let (requests, metrics) = (disk.requests.borrow().len(), vfs.fs().metrics());
+        bed.pass(Duration::from_secs(1));
+        assert_eq!(disk.requests.borrow().len(), requests, "step {step}: after the unmount");
+        assert_eq!(vfs.fs().metrics(), metrics, "step {step}");
+        ends.insert(metrics.cleaned_background);
+        good(&image);
+    }
+    assert!(ends.len() > 1, "some ended before, and some after a section was cleaned: {ends:?}");
 }
 
 /// Blocks of a removed file were discarded at the next checkpoint, and nothing made one: the device kept them until somebody synced.

@@ -105,12 +105,25 @@ fn plans() -> impl Iterator<Item = Plan> {
     JournalMode::ALL.into_iter().flat_map(modes).flat_map(orders)
 }
 
+/// Whether a log is synced before a checkpoint although each commit has synced it already.
+fn has_checkpoint_syncs(plan: Plan) -> bool {
+    plan.journal_mode == JournalMode::Wal && plan.synchronous != Synchronous::Normal
+}
+
 #[test]
 fn every_journal_works_in_virtual_time_and_repeats() {
     for plan in plans() {
         let ((ids, span), hash, phases) = on_ext4(plan, program(plan));
         assert_eq!(ids, (10..40).collect::<Vec<i64>>(), "{plan:?}");
         assert!(span > 1_000_000, "{plan:?}: time passes, {span} ns");
+        for (phase, stats) in &phases {
+            let (max, total) = (stats.max_ns, stats.total_ns);
+            assert!(max <= total && total <= max * stats.calls, "{phase:?} {stats:?}");
+        }
+        // Before a log goes to its places it is synced once more where it may not have been, and not as a commit is.
+        let checkpoints = phases.iter().filter(|(phase, _)| phase.what == "log before checkpoint");
+        let syncs: u64 = checkpoints.map(|(_, stats)| stats.calls).sum();
+        assert_eq!(syncs > 0, has_checkpoint_syncs(plan), "{plan:?}: {phases:?}");
         let again = on_ext4(plan, program(plan));
         assert_eq!(((ids, span), hash, phases), again, "{plan:?}");
     }

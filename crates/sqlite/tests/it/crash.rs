@@ -4,6 +4,7 @@ use flashweir_crash::files::Format;
 use flashweir_sim::stack::FlushMode;
 use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, explore};
 use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
+use std::collections::BTreeMap;
 
 fn config(format: Format, plan: Plan) -> CrashConfig {
     CrashConfig {
@@ -27,7 +28,7 @@ fn explored(config: &CrashConfig) -> CrashReport {
 #[test]
 fn what_is_committed_is_there_after_cuts() {
     use Format::{Ext4, Ext4Dual, F2fs, F2fsDual};
-    let (mut seed, mut opened) = (0, 0);
+    let (mut seed, mut opened, mut recovered) = (0, 0, BTreeMap::new());
     for (format, orders) in [
         (Ext4, &[OrderMode::None][..]),
         (F2fs, &[OrderMode::None]),
@@ -50,10 +51,13 @@ fn what_is_committed_is_there_after_cuts() {
                 // Where a buffer takes everything, cuts show little.
                 assert!(report.totals.made > 1, "{format:?} {plan:?}: {report:?}");
                 opened += report.totals.opened;
+                *recovered.entry(journal_mode.name()).or_insert(0) += report.totals.recovered;
             }
         }
     }
     assert!(opened > 200, "{opened} databases");
+    // What SQLite did not end before the cut it rolled back, or read from its log, on our files.
+    assert!(recovered.values().all(|count| *count > 10), "{recovered:?}");
 }
 
 #[test]

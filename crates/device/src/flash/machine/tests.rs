@@ -281,6 +281,9 @@ impl Bench {
             seen.what.kind != OpKind::Read && seen.array_from.is_some_and(|from| from <= now)
         });
         assert_eq!(list, in_cells.map(|(op, _)| *op).collect());
+        for (station, die) in (0..).map(StationId).zip(&self.dies) {
+            assert_eq!(self.machine.is_programming(station), die.left.is_some(), "station {}", station.0);
+        }
         for torn in self.machine.interrupted(now) {
             assert_eq!(torn.op.at, self.seen[&torn.id.index()].what.at, "it is known where");
         }

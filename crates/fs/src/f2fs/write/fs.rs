@@ -26,7 +26,7 @@ const NAMES_BLOCKS: u64 = 12;
 /// Names of one inode.
 const LINKS_MAX: u32 = u32::MAX >> 1;
 /// Blocks of a pack that are not for inodes without names: its head, its summaries and its last block.
-const PACK_OTHERS: u32 = 8;
+pub(super) const PACK_OTHERS: u32 = 8;
 
 fn nid(ino: Ino) -> Result<Nid> {
     u32::try_from(ino.0).map(Nid).map_err(|_| Errno::ESTALE)
@@ -127,14 +127,17 @@ impl State {
         self.attr(ino)
     }
 
+    /// Blocks of a pack that there are for inodes without names.
+    pub(super) fn orphan_blocks_max(&self) -> u32 {
+        SEGMENT_BLOCKS - PACK_OTHERS - self.superblock.checkpoint_payload.min(SEGMENT_BLOCKS / 2)
+    }
+
     /// Makes a file without a name, which is held: checkpoints have it among those that are to be freed from the start.
     fn create_nameless(&mut self, dir: Nid, new: &NewNode) -> Step<Attr> {
         if self.inode(dir)?.kind() != NodeKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        let blocks =
-            SEGMENT_BLOCKS - PACK_OTHERS - self.superblock.checkpoint_payload.min(SEGMENT_BLOCKS / 2);
-        if self.orphans.len() >= blocks as usize * ORPHANS_PER_BLOCK {
+        if self.orphans.len() >= self.orphan_blocks_max() as usize * ORPHANS_PER_BLOCK {
             return Err(Errno::ENOSPC.into());
         }
         let xattrs = xattrs_of_new(new)?;

@@ -12,6 +12,7 @@
 //!
 //! Deliberately absent: nodes that were read stay in memory.
 
+mod audit;
 mod by_nid;
 mod checkpoint;
 mod clean;
@@ -29,6 +30,8 @@ mod space;
 mod state;
 mod stop;
 mod tags;
+#[cfg(test)]
+mod tests;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
