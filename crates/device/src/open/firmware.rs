@@ -1,5 +1,6 @@
 //! The open channel as a [`Firmware`]: from a command to its operations, and back.
 
+use super::job::Job;
 use super::places::Places;
 use crate::config::DeviceConfig;
 use crate::effect::Event;
@@ -19,28 +20,6 @@ use std::fmt::Write as _;
 
 /// What this firmware works on.
 pub(super) type Cx = crate::cx::Cx<Job>;
-
-/// The firmware's name for an operation in the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Job {
-    /// Units of one page.
-    Read {
-        /// The command's number in the device.
-        command: u32,
-    },
-    /// One page.
-    Program {
-        /// The command's number in the device.
-        command: u32,
-        /// Which of its places is the first one of the page.
-        first: u32,
-    },
-    /// One block.
-    Erase {
-        /// The command's number in the device.
-        command: u32,
-    },
-}
 
 /// What is known of a block beside its medium.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,5 +1,5 @@
 //! The open channel as a firmware: no map, no buffer, no GC; a host has the physical units and erases blocks itself
-//! (`specs/open-channel.md` §6, `specs/commands.md` §6).
+//! (open-channel §6, commands §6).
 //!
 //! Place in the data flow: a command that passed `check` (`check.rs`) becomes one operation for each page or block that it names;
 //! it completes when the last of them has ended. Contents stay in the command until their program has ended.
@@ -15,6 +15,7 @@
 
 mod check;
 mod firmware;
+mod job;
 mod places;
 
 pub(crate) use firmware::OpenChannel;

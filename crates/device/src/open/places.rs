@@ -1,6 +1,6 @@
 //! Which page each program gets: the one that its host has named.
 
-use super::firmware::Job;
+use super::job::Job;
 use crate::flash::{Frontier, Op, Placer};
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::index::Idx;
