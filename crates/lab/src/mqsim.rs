@@ -305,6 +305,7 @@ fn ftl(
         },
         wear: WearConfig { dynamic, static_threshold: if level { threshold_erases } else { 0 } },
         metadata: Metadata::None,
+        ..FtlConfig::default()
     })
 }
 
