@@ -4,12 +4,12 @@
 //! (crash-laboratory §1), units in a page, pages in a word line, allocation, frontiers, parallelism, metadata pages.
 
 use flashweir_core::{Bytes, Duration, LinkConfig};
-use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
-    Allocation, BufferConfig, BufferMode, Cell, Eviction, FaultConfig, FirmwareKind, FtlConfig, GcConfig,
-    GeometryConfig, Metadata, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport, SuspendConfig,
-    TimingConfig, WearConfig,
+    Allocation, BufferConfig, BufferMode, Cell, DemandConfig, Eviction, FaultConfig, FirmwareKind, FtlConfig,
+    GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport,
+    SuspendConfig, TimingConfig, Translation, WearConfig,
 };
+use flashweir_device::{DeviceConfig, Geometry};
 use flashweir_host::{DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 
 /// What distinguishes one tiny device from the others.
@@ -44,6 +44,8 @@ struct Shape {
     habit: Habit,
     /// What stands between the host and the device.
     layer: Option<Layer>,
+    /// The map is on the medium: units that a translation page maps, pages in the cache, whom a miss holds up.
+    map: Option<(u32, u64, Miss)>,
 }
 
 /// What the history of a device does besides what its features ask for.
@@ -96,11 +98,12 @@ const PLAIN: Shape = Shape {
     program_us: 100,
     habit: Habit::Plain,
     layer: None,
+    map: None,
 };
 
 /// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 39] = [
+const SHAPES: [Shape; 44] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -155,6 +158,14 @@ const SHAPES: [Shape; 39] = [
         eager_blocks: 2, ..ORDERED },
     Shape { name: "tiny-d1-range-wide", habit: Habit::Wide, unit_bytes: 4096, units_per_page: 1, buffer_units: 16,
         high_water: 0.9, blocks_per_plane: 12, ..RANGE },
+    Shape { name: "tiny-dftl", map: Some((4, 1, Miss::HoldsAll)), ..MAPPED },
+    Shape { name: "tiny-dftl-own", map: Some((4, 2, Miss::HoldsOwn)), unit_bytes: 1024, units_per_page: 1, buffer_units: 6, ..MAPPED },
+    Shape { name: "tiny-dftl-d0", mode: BufferMode::WriteThrough, map: Some((8, 3, Miss::HoldsOwn)), cell: Cell::Mlc,
+        unit_bytes: 1024, units_per_page: 1, pages_per_block: 8, blocks_per_plane: 22, ..MAPPED },
+    Shape { name: "tiny-dftl-d2", mode: BufferMode::PowerLossProtected, map: Some((5, 2, Miss::HoldsAll)), buffer_units: 12,
+        allocation: Allocation::Dynamic, range_flush: RangeFlushSupport::Selective, ..MAPPED },
+    Shape { name: "tiny-dftl-d3", order: PersistPolicy::InOrderRecovery, map: Some((4, 4, Miss::HoldsOwn)), buffer_units: 16,
+        pages_per_block: 8, blocks_per_plane: 30, eager_blocks: 4, ..MAPPED },
     Shape { name: "tiny-host-ordered", layer: Some(Layer::Ordered), ..ORDERED },
     Shape { name: "tiny-host-sorted", layer: Some(Layer::Sorted), order: PersistPolicy::Transactional,
         range_flush: RangeFlushSupport::Selective, habit: Habit::Wide, ..ORDERED },
@@ -173,6 +184,10 @@ const ORDERED: Shape = Shape {
     eager_blocks: 4,
     ..PLAIN
 };
+
+/// Few pages in a block, so that translation pages are collected too.
+const MAPPED: Shape =
+    Shape { name: "tiny-dftl", blocks_per_plane: 26, pages_per_block: 4, eager_blocks: 2, ..PLAIN };
 
 const RANGE: Shape = Shape { range_flush: RangeFlushSupport::Selective, ..PLAIN };
 
@@ -240,7 +255,13 @@ impl Shape {
     fn config(&self) -> DeviceConfig {
         let percents = 40..90;
         let mut configs = percents.map(|percent| self.config_with(f64::from(percent) / 100.0));
-        configs.find(|config| config.validate().is_ok()).expect("enough over-provisioning makes it valid")
+        let mut config = configs
+            .find(|config| config.validate().is_ok())
+            .expect("enough over-provisioning makes it valid");
+        if let Some((_, cached, _)) = self.map {
+            config.ftl.demand.cached = (cached as f64 + 0.5) / Geometry::new(&config).map_pages as f64;
+        }
+        config
     }
 
     fn config_with(&self, over_provisioning: f64) -> DeviceConfig {
@@ -253,6 +274,7 @@ impl Shape {
             Cell::Slc => PageTimes::Same(us(self.program_us)),
             cell => PageTimes::Each((1..=u64::from(cell.pages_per_wordline())).map(|i| us(60 * i)).collect()),
         };
+        let (entries, _, miss) = self.map.unwrap_or((1, 0, Miss::HoldsAll));
         DeviceConfig {
             name: self.name.into(),
             source: "made for the crash laboratory".into(),
@@ -285,6 +307,11 @@ impl Shape {
                 }),
             },
             ftl: FtlConfig {
+                translation: if self.map.is_some() {
+                    Translation::DemandCached
+                } else {
+                    Translation::Resident
+                },
                 allocation: self.allocation,
                 over_provisioning,
                 gc: GcConfig {
@@ -295,6 +322,7 @@ impl Shape {
                 },
                 wear: WearConfig { static_threshold: self.wear_apart, ..WearConfig::default() },
                 metadata: Metadata::Log,
+                demand: DemandConfig { entries, miss, ..DemandConfig::default() },
                 ..FtlConfig::default()
             },
             buffer: BufferConfig {
@@ -327,7 +355,6 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_device::Geometry;
 
     #[test]
     fn every_tiny_device_is_valid_and_tiny() {
@@ -336,10 +363,12 @@ mod tests {
             config.validate().unwrap_or_else(|e| panic!("{name}: {e}"));
             let geometry = Geometry::new(&config);
             println!(
-                "{name}: {} units, {} blocks, {} metadata blocks per region",
+                "{name}: {} units, {} blocks, {} metadata blocks per region, {} blocks for {} translation pages",
                 geometry.user_units,
                 geometry.blocks(),
-                geometry.meta_blocks_per_region
+                geometry.meta_blocks_per_region,
+                geometry.map_blocks,
+                geometry.map_pages
             );
             assert!(geometry.user_units <= 240 && geometry.blocks() <= 64, "{name}");
         }

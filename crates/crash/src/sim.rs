@@ -15,6 +15,7 @@ use flashweir_core::agenda::Agenda;
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{CommandId, Data, DeviceError, Done, Duration, Instant, Lpn, Op, Payload};
+use flashweir_device::config::Translation;
 use flashweir_device::{Device, Effect, Event};
 use flashweir_ftl::BlockId;
 use flashweir_host::{HostMetrics, Input};
@@ -77,8 +78,13 @@ pub struct Sim {
     /// Reads may overtake the rest of a command that is accepted in parts: what they may return. With a block layer, from which of
     /// its `versions` on each unit may read.
     expected: Vec<Option<Vec<u64>>>,
-    /// With a block layer: what each unit was to hold, one after the other, and by which operation.
+    /// With a block layer, or where reads look up later than they arrive: what each unit was to hold, one after the other, and by
+    /// which operation.
     versions: Vec<Vec<(OpIx, u64)>>,
+    /// The map is on the medium: a read waits for a part of it, and may see what was accepted meanwhile. For each read the first of
+    /// its units' `versions` that it may see besides what it could see when it came; one command at most was accepted in part.
+    newer: Vec<Option<Vec<usize>>>,
+    looks_up_late: bool,
     /// Commands of each stream that were submitted and not accepted.
     arrived: BTreeMap<StreamId, VecDeque<u32>>,
     events: u32,
@@ -101,6 +107,7 @@ impl Sim {
         let seed = history.ops.first().map_or(0, |op| op.pattern >> 16);
         let per_unit = device.geometry().lbas_per_unit;
         let layer = devices::layer(&device.config().name);
+        let looks_up_late = device.config().ftl.translation == Translation::DemandCached;
         let first = model.iter().map(Payload::identity).filter(|_| layer.is_some()).collect();
         let mut sim = Self {
             layer: layer.map(|config| Box::new(Layer::new(config, per_unit, seed))),
@@ -116,6 +123,8 @@ impl Sim {
             log_ops: vec![None; ops],
             expected: vec![None; ops],
             versions: vec![Vec::new(); units as usize],
+            newer: vec![None; ops],
+            looks_up_late,
             arrived: BTreeMap::new(),
             events: 0,
             has_lost_writes: false,
@@ -190,6 +199,7 @@ impl Sim {
         self.history.ops.push(op);
         self.log_ops.push(None);
         self.expected.push(None);
+        self.newer.push(None);
         self.schedule_next(self.agenda.now());
         while self.log_ops[number as usize].is_none() && self.step() {}
         number
@@ -287,6 +297,10 @@ impl Sim {
             let (first, end) = self.touched(&op);
             let now_visible = |unit| self.device.peek(Lpn(unit)).unwrap_or_default().identity();
             self.expected[number as usize] = Some((first..end).map(now_visible).collect());
+            if self.looks_up_late {
+                let units = self.versions[first as usize..end as usize].iter();
+                self.newer[number as usize] = Some(units.map(|unit| unit.len().saturating_sub(1)).collect());
+            }
         }
         self.device.command(now, command, &mut self.effects);
     }
@@ -369,6 +383,7 @@ impl Sim {
 
     fn check_read(&mut self, number: u32, data: &[Payload]) {
         let expected = self.expected[number as usize].take().unwrap_or_default();
+        let newer = self.newer[number as usize].take().unwrap_or_default();
         if self.has_lost_writes {
             return;
         }
@@ -376,7 +391,9 @@ impl Sim {
         let is_expected = |at: usize, expected: u64| {
             let (found, unit) = (data[at].identity(), first as usize + at);
             let Some(answered) = self.layer.as_ref().map(|_| expected as usize) else {
-                return found == expected;
+                let newer = newer.get(at).map(|from| &self.versions[unit][*from..]);
+                return found == expected
+                    || newer.is_some_and(|newer| newer.iter().any(|(_, v)| *v == found));
             };
             // The last answered one, or what was there before any of them.
             let before = answered.checked_sub(1).map_or(self.first[unit], |at| self.versions[unit][at].1);
@@ -435,7 +452,7 @@ impl Sim {
             for unit in first..end {
                 let Some(payload) = self.merged(&op, unit) else { continue };
                 units.push((Lpn(unit), Content::from(&payload)));
-                if self.layer.is_some() {
+                if self.layer.is_some() || self.looks_up_late {
                     self.versions[unit as usize].push((log_op, payload.identity()));
                 }
                 self.model[unit as usize] = payload;

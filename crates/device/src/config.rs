@@ -208,10 +208,68 @@ pub enum Metadata {
     None,
 }
 
+/// Where the map from logical to physical units is while the device runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Translation {
+    /// All of it in the memory of the device.
+    #[default]
+    Resident,
+    /// On the medium, in translation pages; the memory of the device holds some of them (DFTL).
+    DemandCached,
+}
+
+impl Translation {
+    fn is_resident(&self) -> bool {
+        *self == Self::Resident
+    }
+}
+
+/// Whom the miss of a translation page holds up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Miss {
+    /// Everybody: commands behind it wait, whatever they ask for (append-segments §7.2).
+    #[default]
+    HoldsAll,
+    /// The command, or the page of host data, that misses.
+    HoldsOwn,
+}
+
+/// The cache of a map that is on the medium. It means nothing where the map is resident.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DemandConfig {
+    /// Part of all translation pages that the cache holds, above 0 and at most 1; one page at least.
+    pub cached: f64,
+    /// Mapping units that one translation page, which is one flash page, maps.
+    pub entries: u32,
+    /// Whom a miss holds up.
+    pub miss: Miss,
+}
+
+impl Default for DemandConfig {
+    fn default() -> Self {
+        Self { cached: 0.2, entries: 128, miss: Miss::HoldsAll }
+    }
+}
+
+impl DemandConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Map, allocation, collection, wear.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FtlConfig {
+    /// Resident or cached on demand.
+    #[serde(skip_serializing_if = "Translation::is_resident")]
+    pub translation: Translation,
+    /// The cache, where the map is cached on demand.
+    #[serde(skip_serializing_if = "DemandConfig::is_default")]
+    pub demand: DemandConfig,
     /// Static or dynamic.
     pub allocation: Allocation,
     /// Order of the dimensions under static allocation.
@@ -229,6 +287,8 @@ pub struct FtlConfig {
 impl Default for FtlConfig {
     fn default() -> Self {
         Self {
+            translation: Translation::Resident,
+            demand: DemandConfig::default(),
             allocation: Allocation::Static,
             striping: Striping::default(),
             over_provisioning: 0.11,

@@ -1,6 +1,6 @@
 //! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and what a host sees of it.
 
-use crate::config::{DeviceConfig, FirmwareKind, Metadata};
+use crate::config::{DeviceConfig, FirmwareKind, Metadata, Translation};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Divisor, Lba, Lpn};
 use flashweir_ftl::BlockId;
@@ -11,6 +11,15 @@ pub use flashweir_ftl::geometry::{ChannelId, DieId, PageAddr, StationId};
 
 /// Bytes that one mapping needs in a map checkpoint (`specs/device-metadata.md`).
 pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
+
+/// Bytes of a translation page before its first entry, and of an entry (`specs/device-metadata.md` §11).
+pub(crate) const MAP_HEADER_BYTES: usize = 32;
+pub(crate) const MAP_ENTRY_BYTES: usize = 16;
+
+/// Mapping units that a translation page of so many bytes can map.
+pub(crate) fn map_entries_max(page_bytes: u64) -> u32 {
+    (page_bytes as usize).saturating_sub(MAP_HEADER_BYTES).div_euclid(MAP_ENTRY_BYTES) as u32
+}
 
 /// Counts that follow from the configuration.
 #[derive(Clone, Debug)]
@@ -26,6 +35,14 @@ pub struct Geometry {
     pub user_units: u64,
     /// Blocks in each of the two metadata regions; 0 without metadata.
     pub meta_blocks_per_region: u32,
+    /// Mapping units that a translation page maps; 0 where the map is resident.
+    pub map_entries: u32,
+    /// Translation pages of the whole map.
+    pub map_pages: u64,
+    /// Blocks that hold translation pages.
+    pub map_blocks: u32,
+    /// Blocks of these that are written at once, beside collection's own.
+    pub map_lanes: u32,
     bad_fraction: f64,
 }
 
@@ -67,6 +84,10 @@ impl Geometry {
             lbas_per_unit: g.unit_bytes.0 / LBA_BYTES,
             user_units: 0,
             meta_blocks_per_region: 0,
+            map_entries: 0,
+            map_pages: 0,
+            map_blocks: 0,
+            map_lanes: 0,
             bad_fraction: config.faults.factory_bad,
         };
         let physical = geometry.physical_units();
@@ -78,9 +99,18 @@ impl Geometry {
         // Static striping needs every plane to hold the same share, so whole stripes of pages.
         let stripe = u64::from(geometry.planes()) * u64::from(units_per_page);
         geometry.user_units = (share / stripe).max(1) * stripe;
+        if config.ftl.translation == Translation::DemandCached {
+            geometry.map_entries = config.ftl.demand.entries.max(1);
+            geometry.map_pages = geometry.user_units.div_ceil(u64::from(geometry.map_entries));
+            let full = geometry.map_pages.div_ceil(u64::from(g.pages_per_block)) as u32;
+            geometry.map_lanes = geometry.planes().min(full);
+            // Room for each page once, a quarter more so that old ones are many where one collects, a block for each lane and for
+            // collection, one in reserve for it and two to go on with.
+            geometry.map_blocks = full + full.div_ceil(4) + geometry.map_lanes + 4;
+        }
         if config.ftl.metadata == Metadata::Log {
             // A region holds one checkpoint and a log as large as one, and never less than a block.
-            let bytes = 2 * geometry.user_units * CHECKPOINT_ENTRY_BYTES;
+            let bytes = 2 * (geometry.user_units + geometry.map_pages) * CHECKPOINT_ENTRY_BYTES;
             let block_bytes = u64::from(g.pages_per_block) * g.page_bytes.0;
             geometry.meta_blocks_per_region = (bytes.div_ceil(block_bytes) + 1) as u32;
         }
@@ -112,12 +142,24 @@ impl Geometry {
 
     /// The blocks of metadata region 0 or 1: spread over the planes, last blocks first.
     pub fn meta_blocks(&self, region: u32) -> impl Iterator<Item = BlockId> + use<> {
+        let nth_reserved = self.nth_reserved();
+        (0..self.meta_blocks_per_region).map(move |i| nth_reserved(2 * i + region))
+    }
+
+    /// The blocks of translation pages: before those of metadata, spread in the same way.
+    pub fn map_area(&self) -> impl Iterator<Item = BlockId> + use<> {
+        let (nth_reserved, first) = (self.nth_reserved(), 2 * self.meta_blocks_per_region);
+        (first..first + self.map_blocks).map(nth_reserved)
+    }
+
+    fn nth_reserved(&self) -> impl Fn(u32) -> BlockId + use<> {
         let (planes, per_plane) = (self.planes(), self.blocks_per_plane);
-        let count = self.meta_blocks_per_region;
-        (0..count).map(move |i| {
-            let nth = 2 * i + region;
-            BlockId((nth % planes) * per_plane + per_plane - 1 - nth / planes)
-        })
+        move |nth| BlockId((nth % planes) * per_plane + per_plane - 1 - nth / planes)
+    }
+
+    /// Blocks of a plane that hold metadata and translation pages, at most.
+    pub fn reserved_blocks_per_plane(&self) -> u32 {
+        (2 * self.meta_blocks_per_region + self.map_blocks).div_ceil(self.planes())
     }
 
     /// Bad blocks from the factory in one plane at most.
@@ -136,7 +178,7 @@ impl Geometry {
     /// taken off.
     pub fn spare_blocks_per_plane_min(&self) -> f64 {
         let user = self.user_units as f64 / f64::from(self.planes()) / f64::from(self.units_per_block());
-        let meta = (2 * self.meta_blocks_per_region).div_ceil(self.planes());
+        let meta = self.reserved_blocks_per_plane();
         let blocks = f64::from(self.blocks_per_plane);
         blocks - f64::from(self.factory_bad_max()) - user - f64::from(meta)
     }

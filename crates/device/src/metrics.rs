@@ -79,6 +79,20 @@ flashweir_core::metrics! {
         log_pages,
         /// Map checkpoints completed.
         checkpoints,
+        /// Look-ups in a translation page that was in the cache.
+        map_hits,
+        /// Look-ups that had to wait for a translation page.
+        map_misses,
+        /// Translation pages read into the cache.
+        map_pages_read,
+        /// Translation pages read or made in the cache because changes to them had piled up while they were not.
+        map_merges,
+        /// Translation pages written because their place in the cache was needed.
+        map_pages_written,
+        /// Translation pages moved by the collection of their blocks.
+        map_pages_moved,
+        /// Blocks of translation pages collected.
+        map_victims,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bugs that can be switched on, each of which the crash laboratory must find (crash-laboratory §3.9: a test suite is
 //! judged by the planted bugs that it kills). No scenario and no preset switches one on.
 
-use crate::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
+use crate::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport, Translation};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,20 @@ pub enum PlantedBug {
     OrderUnchecked,
     /// A checkpoint's horizon passes members of epochs that are not complete.
     HorizonInEpoch,
+    /// A translation page leaves the cache and its changes are forgotten.
+    EvictionForgets,
+    /// Collection moves a unit and the change of its place is not noted.
+    MoveForgotten,
+    /// The collection of translation pages brings back an older state of a page that was written meanwhile.
+    StaleMapPageMoved,
+    /// The directory names a translation page when its program begins.
+    DirectoryBeforePage,
+    /// A translation page may be erased before the record that names its new place is durable.
+    OldMapPageErased,
+    /// A checkpoint has the directory and not what changed since its pages were written.
+    CheckpointForgetsChanges,
+    /// Recovery takes each translation page that the log names for newer than the checkpoint, copies made by collection too.
+    MovedMapPageTakenForNewer,
 }
 
 impl PlantedBug {
@@ -76,6 +90,13 @@ impl PlantedBug {
         // Where a write completes in the buffer, and a FLUSH has something to do.
         let volatile = config.buffer.mode != BufferMode::WriteThrough && !protected;
         match self {
+            Self::EvictionForgets
+            | Self::MoveForgotten
+            | Self::StaleMapPageMoved
+            | Self::DirectoryBeforePage
+            | Self::OldMapPageErased
+            | Self::CheckpointForgetsChanges
+            | Self::MovedMapPageTakenForNewer => config.ftl.translation == Translation::DemandCached,
             Self::LostTrim | Self::EarlyFlush | Self::FuaCoversNothing => {
                 order == PersistPolicy::None && volatile
             }
@@ -97,7 +118,7 @@ impl PlantedBug {
     }
 
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 29] = [
+    pub const ALL: [(Self, &'static str); 36] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -127,5 +148,12 @@ impl PlantedBug {
         (Self::SupersededForgotten, "superseded-forgotten"),
         (Self::OrderUnchecked, "order-unchecked"),
         (Self::HorizonInEpoch, "horizon-in-epoch"),
+        (Self::EvictionForgets, "eviction-forgets"),
+        (Self::MoveForgotten, "move-forgotten"),
+        (Self::StaleMapPageMoved, "stale-map-page-moved"),
+        (Self::DirectoryBeforePage, "directory-before-page"),
+        (Self::OldMapPageErased, "old-map-page-erased"),
+        (Self::CheckpointForgetsChanges, "checkpoint-forgets-changes"),
+        (Self::MovedMapPageTakenForNewer, "moved-map-page-taken-for-newer"),
     ];
 }

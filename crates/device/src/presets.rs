@@ -8,9 +8,10 @@
 use crate::config::DeviceConfig;
 
 /// Name and text of each preset.
-const PRESETS: [(&str, &str); 14] = [
+const PRESETS: [(&str, &str); 15] = [
     ("rflush", include_str!("../presets/rflush.toml")),
     ("amf", include_str!("../presets/amf.toml")),
+    ("amf-dftl", include_str!("../presets/amf-dftl.toml")),
     ("qblke", include_str!("../presets/qblke.toml")),
     ("remap-ssd", include_str!("../presets/remap-ssd.toml")),
     ("barrier-ufs", include_str!("../presets/barrier-ufs.toml")),
@@ -80,6 +81,7 @@ mod tests {
         for (name, bytes) in [
             ("rflush", 40_265_318_400),
             ("amf", 16 << 30),
+            ("amf-dftl", 16 << 30),
             ("qblke", 64 << 30),
             ("remap-ssd", 20 << 30),
             ("mqsim-small-ideal", 16 << 30),
@@ -107,6 +109,7 @@ mod tests {
         for (name, ns) in [
             ("rflush", 100_000),
             ("amf", 33_000),
+            ("amf-dftl", 33_000),
             ("qblke", 52_400),
             ("remap-ssd", 60_000),
             ("barrier-ufs", 20_000),

@@ -2,9 +2,9 @@
 
 use crate::config::{
     BufferConfig, BufferMode, DeviceConfig, FirmwareKind, FtlConfig, Metadata, OrderConfig, PageTimes,
-    PersistPolicy,
+    PersistPolicy, Translation,
 };
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, map_entries_max};
 use flashweir_core::units::LBA_BYTES;
 
 /// A key of the configuration whose value is wrong.
@@ -178,11 +178,28 @@ impl DeviceConfig {
         Ok(())
     }
 
+    fn validate_translation(&self) -> Result<(), String> {
+        let f = &self.ftl;
+        if f.translation == Translation::Resident {
+            return Ok(());
+        }
+        let cached = f.demand.cached;
+        if !(cached > 0.0 && cached <= 1.0) {
+            return bad("ftl.demand.cached", cached, "more than 0, at most 1");
+        }
+        within("ftl.demand.entries", f.demand.entries, 1, map_entries_max(self.geometry.page_bytes.0))?;
+        if f.metadata == Metadata::None {
+            return Err("ftl.translation = \"demand-cached\": expected ftl.metadata = \"log\", which holds the directory of its pages".into());
+        }
+        Ok(())
+    }
+
     fn validate_space(&self) -> Result<(), String> {
         let f = &self.ftl;
         if !(0.0..=0.9).contains(&f.over_provisioning) {
             return bad("ftl.over_provisioning", f.over_provisioning, "0 to 0.9");
         }
+        self.validate_translation()?;
         within("ftl.gc.choices", f.gc.choices, 1, 1024)?;
         within("ftl.gc.reserve_blocks", f.gc.reserve_blocks, 1, 1024)?;
         if f.gc.start_below_blocks <= f.gc.reserve_blocks {

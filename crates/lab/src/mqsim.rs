@@ -306,6 +306,7 @@ fn ftl(
         },
         wear: WearConfig { dynamic, static_threshold: if level { threshold_erases } else { 0 } },
         metadata: Metadata::None,
+        ..FtlConfig::default()
     })
 }
 

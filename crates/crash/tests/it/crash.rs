@@ -85,6 +85,14 @@ fn devices_reach_what_they_are_for() {
         ("tiny-host-queues", &[("back_merges", 5), ("barriers_sent", 100), ("overlap_waits", 20)]),
         ("tiny-host-flushes", &[("host flushes", 100), ("epoch_waits", 50)]),
         ("tiny-host-waits", &[("epoch_waits", 50), ("gc_units_moved", 100)]),
+        (
+            "tiny-dftl",
+            &[("map_misses", 1_000), ("map_merges", 100), ("map_victims", 100), ("map_pages_moved", 100)],
+        ),
+        ("tiny-dftl-own", &[("map_hits", 100), ("map_pages_written", 1_000), ("checkpoints", 50)]),
+        ("tiny-dftl-d0", &[("map_pages_written", 300), ("gc_units_moved", 300)]),
+        ("tiny-dftl-d2", &[("map_pages_written", 300), ("range_flushes", 100)]),
+        ("tiny-dftl-d3", &[("map_pages_written", 300), ("epochs", 100)]),
     ];
     let mut missed = Vec::new();
     for (name, wanted) in wanted {

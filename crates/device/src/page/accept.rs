@@ -4,8 +4,10 @@
 
 use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
+use super::destage::ends_of;
 use super::ftl::{Cx, PageFtl};
 use super::job::Job;
+use super::map_cache::{UNCOUNTED, What, Who};
 use super::tags::Owners;
 use super::work::Due;
 use crate::config::BufferMode;
@@ -19,6 +21,14 @@ use flashweir_core::{Address, Data, DeviceError, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
 use std::sync::Arc;
+
+/// What became of a piece of a deallocation.
+enum Piece {
+    /// The whole is in.
+    Last,
+    OneOfMore,
+    Waits,
+}
 
 impl PageFtl {
     /// Commands of a stream are accepted as they arrive, however long each needs before that, or by the numbers of their epochs.
@@ -115,9 +125,11 @@ impl PageFtl {
         let span = cx.span(lba, blocks);
         let mut reads = 0;
         if span.partial_first || span.partial_last {
-            let last = span.end - 1;
-            let ends = [Some(span.first), (last != span.first).then_some(last)];
-            for unit in ends.into_iter().flatten().filter(|unit| span.is_partial(*unit)) {
+            if self.map_cache.is_some() {
+                cx.front.commands.get_mut(at).left = 1;
+                return self.want_map(Who::Command(at, What::Modify));
+            }
+            for unit in ends_of(&span) {
                 match self.buffer.place(self.map.get(Lpn(unit))) {
                     Place::Unit(ppa) => {
                         reads += 1;
@@ -299,21 +311,33 @@ impl PageFtl {
         Payload::Bytes(Arc::from(merged))
     }
 
-    /// Accepts a deallocation; true when it is in.
+    /// Accepts a deallocation; true when it is in. Where the map is on the medium it goes in by pieces, one for each translation page
+    /// that may hold something, each with a record and a number of its own.
     pub(super) fn accept_trim(&mut self, cx: &mut Cx, at: u32) -> bool {
-        if self.log.is_congested() {
-            // What the horizon waits for goes to the medium; the checkpoint after that makes room.
-            self.complete_epochs(cx);
-            self.write_all(cx);
-            self.work.set(Due::Log);
-            return false;
+        loop {
+            if self.log.is_congested() {
+                // What the horizon waits for goes to the medium; the checkpoint after that makes room.
+                self.complete_epochs(cx);
+                self.write_all(cx);
+                self.work.set(Due::Log);
+                return false;
+            }
+            match self.accept_trim_piece(cx, at) {
+                Piece::Last => return true,
+                Piece::OneOfMore => {}
+                Piece::Waits => return false,
+            }
         }
+    }
+
+    fn accept_trim_piece(&mut self, cx: &mut Cx, at: u32) -> Piece {
         let stream = cx.stream_of(at);
+        let is_first = cx.front.commands.get(at).seq == 0;
         if let Some(stream) = stream
-            && cx.front.commands.get(at).seq == 0
+            && (is_first || self.map_cache.is_some())
             && !self.may_trim(cx, stream)
         {
-            return self.refuse_failed(cx, at);
+            return if self.refuse_failed(cx, at) { Piece::Last } else { Piece::Waits };
         }
         let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a deallocation has a range");
         let zeroes = matches!(cx.front.commands.get(at).command.op, Op::WriteZeroes { .. });
@@ -323,14 +347,17 @@ impl PageFtl {
         let mut hastened = Vec::new();
         if zeroes && (span.partial_first || span.partial_last) {
             let seq = cx.accept(at);
-            let last = span.end - 1;
-            let ends = [Some(span.first), (last != span.first).then_some(last)];
             let done = cx.front.commands.get(at).next;
-            for unit in ends.into_iter().flatten().filter(|u| span.is_partial(*u)).skip(done as usize) {
+            for unit in ends_of(&span).skip(done as usize) {
+                if !self.may_look_at(cx, at, Lpn(unit)) {
+                    self.work.set(Due::Destage);
+                    self.work.complete_wordlines_of(&hastened);
+                    return Piece::Waits;
+                }
                 if !self.buffer.has_room() {
                     self.background = true;
                     self.work.set(Due::Destage);
-                    return false;
+                    return Piece::Waits;
                 }
                 let payload = self.unit_content(cx, &Data::Zero, lba.0, blocks, &span, unit);
                 self.note_lost(cx, at, Lpn(unit), &payload);
@@ -338,15 +365,20 @@ impl PageFtl {
                 cx.front.commands.get_mut(at).next += 1;
             }
         }
-        let seq = cx.accept(at);
+        self.work.complete_wordlines_of(&hastened);
         let first = span.first + u64::from(span.partial_first);
         let end = (span.end - u64::from(span.partial_last)).max(first);
+        let from = self.map_cache.as_ref().and_then(|cache| cache.trim_next).unwrap_or(first);
+        let Some(to) = self.trim_piece(cx, at, from, end) else {
+            self.work.set(Due::Destage);
+            return Piece::Waits;
+        };
+        let seq = cx.accept(at);
         let mut owners = Owners::of(cx.front.commands.get(at).command.tags);
-        let changed = self.unmap(cx, Lpn(first), Lpn(end), seq, &mut owners);
-        cx.metrics.host_trims += 1;
-        cx.metrics.host_units_trimmed += end - first;
+        let changed = self.unmap(cx, Lpn(from), Lpn(to), seq, &mut owners);
+        cx.metrics.host_units_trimmed += to - from;
         if (changed || stream.is_some()) && cx.keeps_metadata() {
-            let trim = TrimRecord { lpn: Lpn(first), count: end - first, seq };
+            let trim = TrimRecord { lpn: Lpn(from), count: to - from, seq };
             let member = stream.and_then(|stream| self.join_trim(cx, stream, seq));
             self.log.add_trim(trim, member);
             self.note_volatile_trim(cx, trim, owners);
@@ -354,8 +386,19 @@ impl PageFtl {
                 cx.flash.media.note_saved(Saved::Trim(trim));
             }
         } else {
-            self.own_volatile_trims(first, end, &owners);
+            self.own_volatile_trims(from, to, &owners);
         }
+        if let Some(cache) = &mut self.map_cache {
+            cache.admit_counted = UNCOUNTED;
+            cache.trim_next = (to < end).then_some(to);
+            if to < end {
+                // What is in does not hold up a checkpoint that the rest may wait for.
+                cx.front.commands.get_mut(at).seq = cx.next_seq();
+                self.work.set(Due::Log);
+                return Piece::OneOfMore;
+            }
+        }
+        cx.metrics.host_trims += 1;
         // What an earlier deallocation of the same pages still has in the log counts for this one too.
         if waits && self.log.last_trim() > self.log.durable_trims() {
             cx.front.commands.get_mut(at).left += 1;
@@ -364,11 +407,10 @@ impl PageFtl {
             cx.trace().record(|| Traced::Waits { command: at, units, log: true });
         }
         self.work.set(Due::Destage);
-        self.work.complete_wordlines_of(&hastened);
         self.end_of_command(cx, at);
         self.work.set(Due::Log);
         cx.part_done(at);
-        true
+        Piece::Last
     }
 
     /// Unmaps a range at run time; says whether anything was mapped. What owned versions that go with it is added to
@@ -385,6 +427,7 @@ impl PageFtl {
                     Place::Nowhere => break,
                     Place::Slot(slot) => word = self.unmap_slot(slot, seq, owners),
                     Place::Unit(ppa) => {
+                        self.place_changed(lpn);
                         self.drop_after_log(cx, ppa);
                         break;
                     }

@@ -2,11 +2,13 @@
 
 use super::buffer::Place;
 use super::ftl::{Cx, PageFtl};
+use super::map_pages::map_page_at;
 use super::pending::PendingFlush;
 use crate::flash::{Frontier, Owner};
 use flashweir_core::index::Idx;
-use flashweir_core::{Op, Ppa};
+use flashweir_core::{Lpn, Op, Ppa};
 use flashweir_ftl::{BlockId, BlockState};
+use std::collections::BTreeSet;
 
 impl PageFtl {
     /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
@@ -36,6 +38,52 @@ impl PageFtl {
         let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
         assert!(survivors > 0 || gc_pages == 0 || cx.flash.machine.in_flight() > 0, "survivors are lost");
         self.audit_blocks(cx);
+        self.audit_map(cx);
+    }
+
+    /// Where the map is on the medium: what is not noted as changed is there as the device knows it.
+    fn audit_map(&self, cx: &Cx) {
+        let Some(cache) = &self.map_cache else { return };
+        // A planted bug is to be found by what a host sees.
+        if cx.planted.is_some() {
+            return;
+        }
+        cache.audit();
+        cache.area.audit();
+        let mut named = 0;
+        for page in cache.page_numbers() {
+            let Some(place) = cache.page(page).place else {
+                let changed: BTreeSet<Lpn> = cache.changed(page).collect();
+                let unnoted = cache
+                    .units_of(page)
+                    .map(Lpn)
+                    .find(|lpn| self.entry(cx, *lpn).is_some() && !changed.contains(lpn));
+                assert_eq!(unnoted, None, "a unit is mapped and nothing says so");
+                continue;
+            };
+            named += 1;
+            let at = cx.geometry.page_of(place).0;
+            assert_eq!(cache.area.owner(at), Some(page), "the directory names pages of the map");
+            if cx.flash.media.tracks_contents() {
+                let image =
+                    map_page_at(&cx.flash.media, &cx.geometry, at).expect("a translation page can be read");
+                assert_eq!(
+                    (image.page, image.number),
+                    (page, cache.page(page).number),
+                    "the directory names this state"
+                );
+                let changed: BTreeSet<Lpn> = cache.changed(page).collect();
+                for (unit, entry) in cache.units_of(page).zip(image.entries) {
+                    let is_same = changed.contains(&Lpn(unit)) || entry == self.entry(cx, Lpn(unit));
+                    assert!(is_same, "translation page {page} has an old place of unit {unit}");
+                }
+            }
+        }
+        assert_eq!(
+            cache.area.valid_total(),
+            named + self.log.olds() as u64,
+            "valid translation pages are named or old"
+        );
     }
 
     /// At the end of a moment: panics if somebody could go on who was not asked to.
@@ -47,6 +95,8 @@ impl PageFtl {
         assert!(self.space.to_release.is_empty(), "a page waits for nothing");
         assert!(!self.could_destage(cx), "versions could leave the buffer");
         assert!(!self.could_log(cx), "the log could be written");
+        let is_stuck = self.map_cache.as_ref().is_some_and(|cache| cache.is_stuck());
+        assert!(!is_stuck, "no translation page comes for which somebody waits\n{}", self.describe_waits(cx));
         assert!(!self.could_admit(cx), "a command could be accepted\n{}", self.describe_waits(cx));
         assert!(
             !self.orders.could_settle(),
@@ -69,7 +119,9 @@ impl PageFtl {
             Op::Write { .. } => self.buffer.has_room(),
             // It waits for the log, for its epoch, or for room for what it covers in part.
             Op::Trim { .. } | Op::WriteZeroes { .. } => {
-                !self.log.is_congested() && cx.stream_of(at).is_none() && self.buffer.has_room()
+                let waits_for_map = self.map_cache.as_ref().is_some_and(|cache| cache.admit_waits);
+                let waits = self.log.is_congested() || waits_for_map;
+                !waits && cx.stream_of(at).is_none() && self.buffer.has_room()
             }
             _ => true,
         }
@@ -78,7 +130,7 @@ impl PageFtl {
     fn could_collect(&self, cx: &Cx) -> bool {
         let is_closed = |block: &&BlockId| cx.flash.blocks.state(**block) == BlockState::Closed;
         let idle = |block: &BlockId| self.collections[cx.geometry.plane_of(*block).index()].victim.is_none();
-        self.failing.iter().filter(is_closed).any(idle)
+        !self.is_map_crowded() && self.failing.iter().filter(is_closed).any(idle)
     }
 
     /// Whether the map names this unit for the page that owns it; a unit that cannot be read owns nothing.

@@ -20,6 +20,9 @@ impl PageFtl {
         );
         text +=
             &cx.front.commands.iter().map(|(at, active)| self.waits_for(cx, at, active)).collect::<String>();
+        if let Some(cache) = &self.map_cache {
+            text += &format!("map: {}\n", cache.describe());
+        }
         text += &self.orders.describe();
         for plane in 0..cx.geometry.planes() {
             let id = flashweir_ftl::PlaneId(plane);

@@ -3,12 +3,21 @@
 use super::frontier::PageUnit;
 use super::ftl::{Cx, PageFtl};
 use super::job::Job;
+use super::map_cache::Who;
 use super::work::Due;
 use crate::config::Allocation;
 use crate::flash::{Frontier, Placer};
+use crate::front::Span;
 use crate::geometry::StationId;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::PlaneId;
+
+/// The units at the ends of a range that it covers in part, first and last.
+pub(super) fn ends_of(span: &Span) -> impl Iterator<Item = u64> + use<> {
+    let (span, last) = (*span, span.end - 1);
+    let ends = [Some(span.first), (last != span.first).then_some(last)];
+    ends.into_iter().flatten().filter(move |unit| span.is_partial(*unit))
+}
 
 impl PageFtl {
     /// The plane to which striping assigns a logical page.
@@ -66,7 +75,15 @@ impl PageFtl {
             return;
         }
         self.space.queued_pages += 1;
-        let plane = write.plane;
+        match self.map_cache.is_some() {
+            true => self.want_map(Who::Page(page)),
+            false => self.hand_over(cx, page),
+        }
+    }
+
+    /// Gives a page to the machine, or to those that share their work.
+    pub(super) fn hand_over(&mut self, cx: &mut Cx, page: u32) {
+        let plane = self.space.pages[page as usize].plane;
         if self.dead_planes[plane.0 as usize] {
             self.fail_page(cx, page);
         } else if cx.config.ftl.allocation == Allocation::Dynamic {

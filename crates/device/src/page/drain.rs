@@ -38,6 +38,7 @@ impl PageFtl {
                 }
                 Due::Destage => self.destage(cx),
                 Due::Release => self.release_pages(cx),
+                Due::LookUp => self.look_up(cx),
                 Due::WordLines => {
                     let slots = std::mem::take(&mut self.work.slots);
                     if std::mem::take(&mut self.work.all_wordlines) {

@@ -83,7 +83,7 @@ impl PageFtl {
     pub(super) fn check_spare(&mut self, cx: &mut Cx, plane: PlaneId) {
         let share = cx.geometry.user_units / u64::from(cx.geometry.planes());
         let data = share.div_ceil(u64::from(cx.geometry.units_per_block())) as u32;
-        let meta = (2 * cx.geometry.meta_blocks_per_region).div_ceil(cx.geometry.planes());
+        let meta = cx.geometry.reserved_blocks_per_plane();
         let usable = cx.geometry.blocks_per_plane - cx.flash.bad_blocks_of_plane[plane.index()];
         let gc = &cx.config.ftl.gc;
         if usable < data + meta + gc.reserve_blocks + 1 + u32::from(gc.hot_cold) {

@@ -7,12 +7,14 @@
 use super::buffer::Place;
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
+use super::map_log::meta_image;
 use crate::config::Allocation;
 use crate::flash::{Frontier, Owner, Placer, UnitImage};
 use crate::geometry::PageAddr;
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::{BlockId, MapWord, PlaneId};
+use std::sync::Arc;
 
 /// Writes units outside of time. Finish it, so that nothing waits.
 #[derive(Debug)]
@@ -75,6 +77,82 @@ impl UnitWriter {
                 }
             }
         }
+        write_map(ftl, cx);
+    }
+}
+
+/// Where the map is on the medium: writes each translation page that changed. Where there is no room while records in the log
+/// still name old ones, the changes stay, and are brought to their pages when time goes on.
+fn write_map(ftl: &mut PageFtl, cx: &mut Cx) {
+    let Some(cache) = &ftl.map_cache else { return };
+    let pages: Vec<u32> = cache.page_numbers().filter(|page| !cache.is_clean(*page)).collect();
+    for page in pages {
+        let Some(at) = map_page_room(ftl, cx) else { break };
+        let cache = ftl.map_cache();
+        cache.number += 1;
+        let number = cache.number;
+        let image = ftl.map_cache.as_ref().and_then(|cache| ftl.map_image(cx, cache, page, number));
+        program_map_page(ftl, cx, at, (number, image));
+        cx.metrics.map_pages_written += 1;
+        ftl.map_cache().forget_changes(page);
+        if ftl.map_cache().page(page).is_named {
+            ftl.name_map_page(cx, page, number, at);
+        } else {
+            move_map_page(ftl, cx, page, number, at);
+        }
+    }
+    ftl.map_cache().is_relieved();
+}
+
+fn program_map_page(ftl: &mut PageFtl, cx: &mut Cx, at: PageAddr, (number, image): (u64, Option<Arc<[u8]>>)) {
+    let image = meta_image(number, image.unwrap_or_else(|| Arc::from([])));
+    cx.flash.media.program(at, 0, std::iter::once(image));
+    cx.metrics.meta_units += u64::from(cx.geometry.units_per_page);
+    cx.metrics.pages_programmed += 1;
+    ftl.map_cache().area.programmed(at);
+}
+
+/// A translation page whose place no record names has another one.
+fn move_map_page(ftl: &mut PageFtl, cx: &Cx, page: u32, number: u64, at: PageAddr) {
+    let cache = ftl.map_cache();
+    cache.area.set_valid(at, page);
+    let state = cache.page_mut(page);
+    state.number = number;
+    if let Some(old) = state.place.replace(cx.geometry.ppa(at, 0)) {
+        cache.area.set_invalid(cx.geometry.page_of(old).0);
+    }
+}
+
+/// A page for a translation page; collects their blocks if there is none.
+fn map_page_room(ftl: &mut PageFtl, cx: &mut Cx) -> Option<PageAddr> {
+    loop {
+        if let Some(at) = ftl.map_cache().area.take_page() {
+            return Some(at);
+        }
+        let area = &mut ftl.map_cache().area;
+        let victim = area.victim().filter(|_| area.collection.is_none())?;
+        let pages = (0..cx.geometry.pages_per_block).map(|page| PageAddr { block: victim, page });
+        let owned: Vec<(PageAddr, u32)> = pages.filter_map(|at| Some((at, area.owner(at)?))).collect();
+        if owned.iter().any(|(_, page)| ftl.map_cache().page(*page).is_named) {
+            return None;
+        }
+        ftl.map_cache().area.begin_collection(victim);
+        cx.metrics.map_victims += 1;
+        for (source, page) in owned {
+            let image = match cx.flash.media.payload(cx.geometry.ppa(source, 0)) {
+                Some(Payload::Bytes(bytes)) => Some(bytes),
+                _ => None,
+            };
+            let number = ftl.map_cache().page(page).number;
+            let at = ftl.map_cache().area.take_page_for_copy().expect("collection has a block in reserve");
+            program_map_page(ftl, cx, at, (number, image));
+            cx.metrics.map_pages_moved += 1;
+            move_map_page(ftl, cx, page, number, at);
+        }
+        cx.flash.media.erase(victim);
+        cx.metrics.erases += 1;
+        cx.flash.blocks.note_erase(victim);
+        ftl.map_cache().area.erased(victim);
     }
 }
 
@@ -109,6 +187,7 @@ fn program(
             Place::Slot(_) => unreachable!("the buffer of a quiet device is empty"),
             Place::Unit(old) => cx.flash.blocks.set_invalid(old),
         }
+        ftl.place_changed(lpn);
         cx.flash.blocks.set_valid(ppa);
     }
     let units_per_page = cx.geometry.units_per_page;

@@ -4,11 +4,12 @@ use super::buffer::Place;
 use super::frontier::Space;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
+use super::map_cache::{What, Who};
 use super::map_log::meta_image;
 use super::recover;
 use super::scan::Scan;
-use crate::config::{DeviceConfig, PersistPolicy, RangeFlushSupport};
-use crate::effect::{Effect, Event};
+use crate::config::{DeviceConfig, Miss, PersistPolicy, RangeFlushSupport};
+use crate::effect::Event;
 use crate::firmware::{DeviceOptions, Firmware, Plan};
 use crate::flash::{Media, NandEvent, SaveArea, UnitImage};
 use crate::front::{check_range, range};
@@ -23,7 +24,7 @@ impl Firmware for PageFtl {
     type Placer = Space;
 
     fn reserved(geometry: &Geometry) -> BTreeSet<BlockId> {
-        (0..2).flat_map(|region| geometry.meta_blocks(region)).collect()
+        (0..2).flat_map(|region| geometry.meta_blocks(region)).chain(geometry.map_area()).collect()
     }
 
     fn new(cx: &Cx, seed: u64) -> Self {
@@ -75,22 +76,17 @@ impl Firmware for PageFtl {
 
     fn arrive(&mut self, cx: &mut Cx, at: u32) {
         let op = &cx.front.commands.get(at).command.op;
-        let is_write = matches!(op, Op::Write { .. });
         if range(op).is_some_and(|(_, blocks)| blocks == 0) {
             self.note_refused(cx, at);
             cx.complete(at);
         } else if matches!(op, Op::Read { .. }) && !self.is_locked(cx) {
             self.start_read(cx, at);
-        } else if is_write {
-            self.note_ordered(cx, at);
-            let bytes = cx.front.commands.get(at).command.bytes_down();
-            match cx.memory_access(at, bytes) {
-                Some(done) => cx.effects.push(Effect::At(done, Event::BufferMemory { command: at })),
-                None => self.start_write(cx, at),
-            }
         } else {
             self.note_ordered(cx, at);
-            self.ready(cx, at);
+            match self.map_cache.is_some() && cx.config.ftl.demand.miss == Miss::HoldsAll {
+                true => self.want_map(Who::Command(at, What::Arrive)),
+                false => self.arrived(cx, at),
+            }
         }
     }
 
@@ -113,6 +109,10 @@ impl Firmware for PageFtl {
             Job::GcErase => self.gc_erase_done(cx, &op),
             Job::MetaPage(page) => self.meta_page_done(cx, &op, page),
             Job::MetaErase => self.meta_erase_done(cx, &op),
+            Job::MapRead(page) => self.map_read_done(cx, &op, page),
+            Job::MapWrite(write) => self.map_write_done(cx, &op, write),
+            Job::MapGcRead => self.map_gc_read_done(cx, &op),
+            Job::MapErase => self.map_erase_done(cx, &op),
         }
         let faults = &cx.config.faults;
         if faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0 {
@@ -146,7 +146,7 @@ impl Firmware for PageFtl {
     }
 
     fn opened(&self, op: &NandOp) -> u64 {
-        if matches!(op.job, Job::MetaPage(_)) { 0 } else { self.space.opened(op.at.block) }
+        if matches!(op.job, Job::MetaPage(_) | Job::MapWrite(_)) { 0 } else { self.space.opened(op.at.block) }
     }
 
     fn image(&self, cx: &Cx, op: &NandOp, images: &mut Vec<UnitImage>) {
@@ -156,9 +156,11 @@ impl Firmware for PageFtl {
                 let (group, image) = self.log.image(i);
                 images.push(meta_image(group, image));
             }
+            Job::MapWrite(write) => images.push(self.map_write_image(write)),
             // Nothing but filler, which the medium adds.
             Job::Filler => {}
             Job::HostRead { .. } | Job::Modify { .. } | Job::GcRead | Job::GcErase | Job::MetaErase => {}
+            Job::MapRead(_) | Job::MapGcRead | Job::MapErase => {}
         }
     }
 
@@ -208,7 +210,7 @@ impl Firmware for PageFtl {
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.map.memory_bytes()
+        self.map.memory_bytes() + self.map_cache.as_ref().map_or(0, |demand| demand.memory_bytes())
     }
 
     fn audit(&self, cx: &Cx) {

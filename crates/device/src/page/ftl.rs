@@ -5,6 +5,7 @@ use super::collection::Collection;
 use super::epochs::Streams;
 use super::frontier::Space;
 use super::job::Job;
+use super::map_cache::MapCache;
 use super::map_log::MapLog;
 use super::pending::{PendingFlush, VolatileTrim};
 use super::tags::Owners;
@@ -23,6 +24,8 @@ pub(super) type Cx = crate::cx::Cx<Job>;
 #[derive(Clone, Debug)]
 pub(crate) struct PageFtl {
     pub(super) map: Map,
+    /// The cache of the map, where the map is on the medium.
+    pub(super) map_cache: Option<Box<MapCache>>,
     pub(super) space: Space,
     pub(super) buffer: Buffer,
     pub(super) flushes: Vec<PendingFlush>,
@@ -66,6 +69,7 @@ impl PageFtl {
         let policy = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
         Self {
             map: Map::new(geometry.user_units),
+            map_cache: (geometry.map_pages > 0).then(|| Box::new(MapCache::new(config, geometry))),
             space: Space::new(config, geometry, seed),
             buffer: Buffer::new(units, config.buffer.eviction),
             flushes: Vec::new(),

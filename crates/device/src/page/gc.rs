@@ -32,6 +32,18 @@ impl PageFtl {
             return;
         }
         cx.trace().touch(plane);
+        if self.is_put_off(plane) {
+            return;
+        }
+        self.begin_collection(cx, plane);
+        if self.is_no_longer_put_off(plane) {
+            // Programs that waited for its pace were told of nothing.
+            cx.flash.machine.wake(cx.geometry.station(plane));
+            cx.start(cx.geometry.station(plane), &mut self.space);
+        }
+    }
+
+    fn begin_collection(&mut self, cx: &mut Cx, plane: PlaneId) {
         let short = cx.flash.blocks.free_count(plane) < cx.config.ftl.gc.start_below_blocks;
         let failing = self.failing.iter().position(|block| {
             cx.geometry.plane_of(*block) == plane && cx.flash.blocks.state(*block) == BlockState::Closed
@@ -240,8 +252,11 @@ impl PageFtl {
     /// A copy is durable: it takes its source's place unless that was superseded meanwhile. The source keeps its content:
     /// it is the same version, so after a cut recovery may choose either of the two.
     pub(super) fn relocate(&mut self, cx: &mut Cx, lpn: Lpn, source: Ppa, copy: Ppa) {
-        let moved = self.move_kept(source, copy)
-            || self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy));
+        let kept = self.move_kept(source, copy);
+        let moved = kept || self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy));
+        if moved && !kept && !cx.has_planted(PlantedBug::MoveForgotten) {
+            self.place_changed(lpn);
+        }
         if moved {
             self.invalidate(cx, source);
             cx.flash.blocks.set_valid(copy);

@@ -24,4 +24,12 @@ pub(crate) enum Job {
     MetaPage(u32),
     /// Erase of a metadata block.
     MetaErase,
+    /// A translation page comes into the cache.
+    MapRead(u32),
+    /// A translation page is written, by its number in the table of such writes.
+    MapWrite(u32),
+    /// A translation page of the victim among the blocks of such pages.
+    MapGcRead,
+    /// Erase of that victim.
+    MapErase,
 }

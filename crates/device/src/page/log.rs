@@ -11,6 +11,7 @@
 use super::frontier::Space;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
+use super::map_cache::MapCache;
 use super::map_log::{Writing, meta_image, with_member};
 use super::meta_format::{GroupKind, Record};
 use super::work::Due;
@@ -69,6 +70,7 @@ impl PageFtl {
         self.log.writing = Writing::Group {
             pages_left: pages,
             pins: std::mem::take(&mut self.log.pins),
+            olds: std::mem::take(&mut self.log.olds),
             trims_upto: self.log.last_trim,
             epochs: self.orders.recordings(),
         };
@@ -127,20 +129,24 @@ impl PageFtl {
             return;
         }
         cx.trace().record(|| Traced::LogDone);
-        let (pins, trims_upto, epochs) = match std::mem::replace(&mut self.log.writing, Writing::Nothing) {
-            Writing::Group { pins, trims_upto, epochs, .. } => (pins, trims_upto, epochs),
-            Writing::Checkpoint { horizon, pages, pins, trims_upto, epochs, .. } => {
-                cx.metrics.checkpoints += 1;
-                self.log.region ^= 1;
-                self.log.next_page = pages;
-                self.log.recent_trims.retain(|(trim, _)| trim.seq > horizon);
-                (pins, trims_upto, epochs)
-            }
-            Writing::Nothing | Writing::Erasing { .. } => unreachable!("a metadata page belongs to a group"),
-        };
+        let (pins, olds, trims_upto, epochs) =
+            match std::mem::replace(&mut self.log.writing, Writing::Nothing) {
+                Writing::Group { pins, olds, trims_upto, epochs, .. } => (pins, olds, trims_upto, epochs),
+                Writing::Checkpoint { horizon, pages, pins, olds, trims_upto, epochs, .. } => {
+                    cx.metrics.checkpoints += 1;
+                    self.log.region ^= 1;
+                    self.log.next_page = pages;
+                    self.log.recent_trims.retain(|(trim, _)| trim.seq > horizon);
+                    (pins, olds, trims_upto, epochs)
+                }
+                Writing::Nothing | Writing::Erasing { .. } => {
+                    unreachable!("a metadata page belongs to a group")
+                }
+            };
         for ppa in pins {
             self.outdate(cx, ppa);
         }
+        self.forget_old_map_pages(cx, olds);
         self.log.durable_trims = self.log.durable_trims.max(trims_upto);
         self.records_durable(&epochs);
         self.log_advanced(cx);
@@ -229,9 +235,13 @@ impl PageFtl {
             horizon,
             pages,
             pins: std::mem::take(&mut self.log.pins),
+            olds: std::mem::take(&mut self.log.olds),
             trims_upto: self.log.last_trim,
             epochs: self.orders.recordings(),
         };
+        if let Some(cache) = &mut self.map_cache {
+            cache.all_named();
+        }
         cx.trace().record(|| Traced::Log { work: LogWork::Checkpoint, count: pages });
         self.write_meta(cx, self.log.region ^ 1, images);
     }
@@ -250,13 +260,18 @@ impl PageFtl {
 
     /// The records of a checkpoint: durable places of all pages, and what the horizon does not cover.
     pub(super) fn checkpoint_records(&self, cx: &Cx, horizon: u64, open: Vec<BlockId>) -> Vec<Record> {
-        let mut records = vec![Record::Checkpoint { horizon, openings: self.space.openings }];
+        let maps = self.map_cache.as_ref().map_or(0, |cache| cache.number);
+        let mut records = vec![Record::Checkpoint { horizon, openings: self.space.openings, maps }];
         records.extend(open.into_iter().map(Record::Open));
         let forgets = cx.has_planted(PlantedBug::CheckpointForgetsTrims);
         let epochs = self.orders.recordings().into_iter();
         records.extend(epochs.map(|(stream, epoch)| Record::Complete { stream, epoch }));
         let uncovered = self.log.recent_trims.iter().filter(|(trim, _)| trim.seq > horizon && !forgets);
         records.extend(uncovered.flat_map(|(trim, member)| with_member(Record::Trim(*trim), *member)));
+        if let Some(cache) = &self.map_cache {
+            self.map_records(cx, cache, &mut records);
+            return records;
+        }
         for (lpn, word) in self.map.iter() {
             if let Some(ppa) = self.buffer.durable(word)
                 && let Some((_, seq)) = cx.flash.media.oob(ppa)
@@ -265,5 +280,20 @@ impl PageFtl {
             }
         }
         records
+    }
+
+    /// The directory of translation pages, and each entry that changed since its page was written.
+    fn map_records(&self, cx: &Cx, cache: &MapCache, records: &mut Vec<Record>) {
+        for number in cache.page_numbers() {
+            let page = cache.page(number);
+            records.extend(page.place.map(|ppa| Record::MapPage { page: number, ppa, number: page.number }));
+            if cx.has_planted(PlantedBug::CheckpointForgetsChanges) {
+                continue;
+            }
+            records.extend(cache.changed(number).map(|lpn| match self.entry(cx, lpn) {
+                Some((ppa, seq)) => Record::Mapping(Mapping { lpn, ppa, seq }),
+                None => Record::Gone(lpn),
+            }));
+        }
     }
 }

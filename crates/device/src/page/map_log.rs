@@ -23,6 +23,7 @@ pub(super) enum Writing {
     Group {
         pages_left: u32,
         pins: Vec<Ppa>,
+        olds: Vec<Ppa>,
         trims_upto: u64,
         epochs: Vec<(StreamId, u32)>,
     },
@@ -35,6 +36,7 @@ pub(super) enum Writing {
         horizon: u64,
         pages: u32,
         pins: Vec<Ppa>,
+        olds: Vec<Ppa>,
         trims_upto: u64,
         epochs: Vec<(StreamId, u32)>,
     },
@@ -52,6 +54,8 @@ pub(super) struct MapLog {
     pub(super) boot: u32,
     pub(super) pending: Vec<Record>,
     pub(super) pins: Vec<Ppa>,
+    /// Places of translation pages that become free when the records so far are durable, which name newer ones.
+    pub(super) olds: Vec<Ppa>,
     pub(super) last_trim: u64,
     pub(super) durable_trims: u64,
     /// Deallocations that the next checkpoint may have to repeat.
@@ -79,6 +83,7 @@ impl MapLog {
             boot: 1,
             pending: Vec::new(),
             pins: Vec::new(),
+            olds: Vec::new(),
             last_trim: 0,
             durable_trims: 0,
             recent_trims: Vec::new(),
@@ -119,6 +124,20 @@ impl MapLog {
     /// All epochs of a stream up to `epoch` are complete.
     pub(super) fn add_complete(&mut self, stream: StreamId, epoch: u32) {
         self.pending.push(Record::Complete { stream, epoch });
+    }
+
+    /// A translation page is at `ppa`, which is programmed.
+    pub(super) fn add_map_page(&mut self, page: u32, ppa: Ppa, number: u64) {
+        self.pending.push(Record::MapPage { page, ppa, number });
+    }
+
+    /// Places of translation pages that wait for a record, for audits.
+    pub(super) fn olds(&self) -> usize {
+        let writing = match &self.writing {
+            Writing::Group { olds, .. } | Writing::Checkpoint { olds, .. } => olds.len(),
+            Writing::Nothing | Writing::Erasing { .. } => 0,
+        };
+        self.olds.len() + writing
     }
 
     /// A checkpoint is due although there is room.

@@ -45,13 +45,22 @@ pub(crate) enum Record {
     Unit { unit: u32, lpn: Lpn, seq: u64 },
     /// Begins a checkpoint: everything at or below the horizon is in it, and blocks opened later, or named
     /// as open, are not vouched for.
-    Checkpoint { horizon: u64, openings: u64 },
+    Checkpoint {
+        horizon: u64,
+        openings: u64,
+        /// Number of the last translation page that had been made then.
+        maps: u64,
+    },
     /// A block that was open when the checkpoint was taken.
     Open(BlockId),
     /// The unit or deallocation before it is a member of an epoch.
     Member(Member),
     /// All epochs of a stream up to this one are complete.
     Complete { stream: StreamId, epoch: u32 },
+    /// Where a translation page is, and the number of that state of it.
+    MapPage { page: u32, ppa: Ppa, number: u64 },
+    /// Of a checkpoint: the unit is nowhere, whatever its translation page says.
+    Gone(Lpn),
 }
 
 const VALUE: u64 = (1 << 56) - 1;
@@ -64,7 +73,7 @@ impl Record {
             Self::Mapping(m) => [first(2, m.ppa.0), m.lpn.0, m.seq],
             Self::Summary { block, opened, units } => [first(3, u64::from(block.0)), opened, units],
             Self::Unit { unit, lpn, seq } => [first(4, u64::from(unit)), lpn.0, seq],
-            Self::Checkpoint { horizon, openings } => [first(5, 0), horizon, openings],
+            Self::Checkpoint { horizon, openings, maps } => [first(5, maps), horizon, openings],
             Self::Open(block) => [first(6, u64::from(block.0)), 0, 0],
             Self::Member(m) => {
                 let counts =
@@ -72,6 +81,8 @@ impl Record {
                 [first(7, u64::from(m.stream.0)), m.epoch.into(), counts]
             }
             Self::Complete { stream, epoch } => [first(8, u64::from(stream.0)), epoch.into(), 0],
+            Self::MapPage { page, ppa, number } => [first(9, u64::from(page)), ppa.0, number],
+            Self::Gone(lpn) => [first(10, 0), lpn.0, 0],
         }
     }
 
@@ -82,7 +93,7 @@ impl Record {
             2 => Self::Mapping(Mapping { ppa: Ppa(value), lpn: Lpn(a), seq: b }),
             3 => Self::Summary { block: BlockId(value as u32), opened: a, units: b },
             4 => Self::Unit { unit: value as u32, lpn: Lpn(a), seq: b },
-            5 => Self::Checkpoint { horizon: a, openings: b },
+            5 => Self::Checkpoint { horizon: a, openings: b, maps: value },
             6 => Self::Open(BlockId(value as u32)),
             7 => Self::Member(Member {
                 stream: StreamId(u16::try_from(value).ok()?),
@@ -94,6 +105,8 @@ impl Record {
             8 => {
                 Self::Complete { stream: StreamId(u16::try_from(value).ok()?), epoch: u32::try_from(a).ok()? }
             }
+            9 => Self::MapPage { page: u32::try_from(value).ok()?, ppa: Ppa(a), number: b },
+            10 => Self::Gone(Lpn(a)),
             _ => return None,
         })
     }
@@ -170,7 +183,7 @@ mod tests {
     fn sample() -> (PageHeader, Vec<Record>) {
         let header = PageHeader { kind: GroupKind::Checkpoint, boot: 3, group: 1 << 40, index: 2, total: 5 };
         let records = vec![
-            Record::Checkpoint { horizon: 77, openings: 9 },
+            Record::Checkpoint { horizon: 77, openings: 9, maps: 1 << 30 },
             Record::Open(BlockId(4)),
             Record::Mapping(Mapping { lpn: Lpn(1 << 40), ppa: Ppa(1 << 50), seq: 12 }),
             Record::Trim(TrimRecord { lpn: Lpn(3), count: 1 << 36, seq: 13 }),
@@ -184,6 +197,8 @@ mod tests {
                 orderless: true,
             }),
             Record::Complete { stream: StreamId(65_535), epoch: 3 },
+            Record::MapPage { page: u32::MAX, ppa: Ppa(1 << 60), number: 1 << 33 },
+            Record::Gone(Lpn(1 << 41)),
         ];
         (header, records)
     }
@@ -192,7 +207,7 @@ mod tests {
     fn a_page_is_read_back() {
         let (header, records) = sample();
         let page = encode(&header, &records);
-        assert_eq!(page.len(), HEADER_BYTES + 8 * RECORD_BYTES);
+        assert_eq!(page.len(), HEADER_BYTES + 10 * RECORD_BYTES);
         assert_eq!(decode(&page), Some((header, records)));
     }
 

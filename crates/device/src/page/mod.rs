@@ -2,7 +2,8 @@
 //!
 //! The way of a write: [`accept`] puts it into the [`buffer`], [`destage`] onto pages, the machine programs them where
 //! [`frontier`] has room, [`programmed`] makes them durable and the map name them. [`read`] finds the newest version; [`gc`]
-//! makes room; [`log`] makes deallocations durable; [`order`] keeps epochs; [`flush`] and [`range_flush`] wait for what they
+//! makes room; [`log`] makes deallocations durable; [`order`] keeps epochs; where the map is on the medium, [`look_up`] finds its
+//! pages in a cache and [`map_pages`] moves them; [`flush`] and [`range_flush`] wait for what they
 //! cover; [`scan`] and [`recover`] come after a power cut.
 //!
 //! Whoever sets something free notes in [`work`] who may go on because of it, and [`drain`] lets them.
@@ -10,7 +11,7 @@
 //! Invariants: a write is visible to reads from its acceptance on; the old place of a page stays valid until the new version is
 //! programmed, and until the record is logged if it was deallocated (contract §7.1).
 //!
-//! What is data (`buffer`, `tags`, `epochs`, `collection`, `map_log`, `pending`, `frontier`, `work`) imports no sibling that acts; what
+//! What is data (`buffer`, `tags`, `epochs`, `collection`, `map_log`, `pending`, `frontier`, `work`, `map_cache`, `map_area`, `map_page`) imports no sibling that acts; what
 //! acts imports [`ftl`], where all of it is put together.
 
 mod accept;
@@ -31,7 +32,12 @@ mod ftl;
 mod gc;
 mod job;
 mod log;
+mod look_up;
+mod map_area;
+mod map_cache;
 mod map_log;
+mod map_page;
+mod map_pages;
 mod meta_format;
 mod order;
 mod pending;

@@ -322,6 +322,7 @@ impl PageFtl {
         }
         let word = self.buffer.word(slot);
         self.replace_word(lpn, word, MapWord::Direct(ppa));
+        self.place_changed(lpn);
     }
 
     /// Replaces one word of a page's chain: the map's own, or what lies under a newer version. Says whether

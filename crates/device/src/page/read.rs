@@ -4,9 +4,10 @@ use super::buffer::Place;
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
+use super::map_cache::{What, Who};
 use crate::effect::{Effect, Event};
 use crate::flash::{Class, OpKind, Purpose};
-use crate::front::range;
+use crate::front::{Span, range};
 use crate::geometry::PageAddr;
 use flashweir_core::{Address, DeviceError, Lpn, Payload, Ppa};
 
@@ -17,28 +18,57 @@ impl PageFtl {
         let span = cx.span(lba, blocks);
         cx.metrics.host_reads += 1;
         cx.metrics.host_units_read += u64::from(span.len());
-        if cx.flash.media.tracks_contents() {
-            let data = (span.first..span.end).map(|unit| self.newest(cx, Lpn(unit)).unwrap_or_default());
-            let data: Vec<Payload> = data.collect();
-            // A store may lose what the medium has: its own page checksum is what tells.
-            if cx.flash.media.is_stored()
-                && let Some(lost) = (span.first..).zip(&data).find(|(_, content)| **content == LOST)
-            {
-                let lba = cx.lba(Lpn(lost.0));
-                cx.front.commands.get_mut(at).error =
-                    Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
-                cx.metrics.uncorrectable_reads += 1;
-            }
-            cx.front.commands.get_mut(at).data = data;
+        if self.map_cache.is_some() {
+            self.note_lost_units(cx, at, &span);
+            cx.front.commands.get_mut(at).left = 1;
+            return self.want_map(Who::Command(at, What::Read));
         }
+        self.take_contents(cx, at, span.first, span.end);
+        self.note_lost_units(cx, at, &span);
+        let parts = self.read_units(cx, at, span.first, span.end);
+        if parts == 0 {
+            cx.complete(at);
+        } else {
+            cx.front.commands.get_mut(at).left = parts;
+        }
+    }
+
+    /// What was accepted and could not be written cannot be read.
+    fn note_lost_units(&self, cx: &mut Cx, at: u32, span: &Span) {
         if let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
             let lba = cx.lba(*lost);
             cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
         }
+    }
+
+    /// Adds what these units hold now to what a read answers.
+    pub(super) fn take_contents(&self, cx: &mut Cx, at: u32, first: u64, end: u64) {
+        if !cx.flash.media.tracks_contents() {
+            return;
+        }
+        let data = (first..end).map(|unit| self.newest(cx, Lpn(unit)).unwrap_or_default());
+        let data: Vec<Payload> = data.collect();
+        // A store may lose what the medium has: its own page checksum is what tells.
+        if cx.flash.media.is_stored()
+            && let Some(lost) = (first..).zip(&data).find(|(_, content)| **content == LOST)
+        {
+            let lba = cx.lba(Lpn(lost.0));
+            cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
+            cx.metrics.uncorrectable_reads += 1;
+        }
+        let active = cx.front.commands.get_mut(at);
+        match active.data.is_empty() {
+            true => active.data = data,
+            false => active.data.extend(data),
+        }
+    }
+
+    /// Reads units of which it is known where they are; says how many parts the command waits for.
+    pub(super) fn read_units(&mut self, cx: &mut Cx, at: u32, first: u64, end: u64) -> u32 {
         let mut parts = 0;
         let mut cached = 0;
         let mut page: Option<(PageAddr, Ppa, u32)> = None;
-        for unit in span.first..span.end {
+        for unit in first..end {
             match self.buffer.place(self.map.get(Lpn(unit))) {
                 Place::Unit(ppa) => {
                     let addr = cx.geometry.page_of(ppa).0;
@@ -67,11 +97,7 @@ impl PageFtl {
             parts += 1;
             cx.effects.push(Effect::At(done, Event::BufferMemory { command: at }));
         }
-        if parts == 0 {
-            cx.complete(at);
-        } else {
-            cx.front.commands.get_mut(at).left = parts;
-        }
+        parts
     }
 
     fn read_page(&mut self, cx: &mut Cx, command: u32, ppa: Ppa, units: u32) {

@@ -2,6 +2,8 @@
 //!
 //! Deliberately absent: writing. [`super::recover`] plans that.
 
+use super::map_page::Entry;
+use super::map_pages::map_page_at;
 use super::meta_format::{GroupKind, PageHeader, Record, decode};
 use crate::config::{DeviceConfig, PersistPolicy};
 use crate::firmware::DeviceOptions;
@@ -64,6 +66,14 @@ pub(super) struct Scan<'a> {
     pub(super) unfinished: Vec<BlockId>,
     /// Blocks with members of epochs that a recovery which begins anew has to count again.
     pub(super) counted: BTreeSet<BlockId>,
+    /// Where translation pages are, and the numbers of their states.
+    pub(super) directory: BTreeMap<u32, (Ppa, u64)>,
+    /// Those that the log names.
+    pub(super) logged_pages: BTreeSet<u32>,
+    /// What they say.
+    pub(super) map_entries: BTreeMap<u32, Vec<Entry>>,
+    /// Number of the last state of one that the checkpoint knows of.
+    pub(super) maps: u64,
 }
 
 impl<'a> Scan<'a> {
@@ -73,7 +83,22 @@ impl<'a> Scan<'a> {
         let groups = BTreeMap::new();
         let (openings_max, unfinished) = (0, Vec::new());
         let counted = BTreeSet::new();
-        Self { config, options, geometry, media, groups, reads_of_station, openings_max, unfinished, counted }
+        let (directory, map_entries, maps) = (BTreeMap::new(), BTreeMap::new(), 0);
+        Self {
+            config,
+            options,
+            geometry,
+            media,
+            groups,
+            reads_of_station,
+            openings_max,
+            unfinished,
+            counted,
+            directory,
+            logged_pages: BTreeSet::new(),
+            map_entries,
+            maps,
+        }
     }
 
     fn note_read(&mut self, block: BlockId) {
@@ -115,14 +140,18 @@ impl<'a> Scan<'a> {
         let mut horizon = 0;
         let mut openings = 0;
         let mut open = Vec::new();
-        let mut mappings = Vec::new();
+        let mut entries: Vec<(Lpn, Entry)> = Vec::new();
         let mut trims: Vec<FoundTrim> = Vec::new();
         let mut epochs = EpochFold::default();
         for record in checkpoint.iter().flat_map(|n| self.groups[n].pages.values().flatten()) {
             match record {
-                Record::Checkpoint { horizon: h, openings: o } => (horizon, openings) = (*h, *o),
+                Record::Checkpoint { horizon: h, openings: o, maps } => {
+                    (horizon, openings, self.maps) = (*h, *o, *maps);
+                }
                 Record::Open(block) => open.push(*block),
-                Record::Mapping(mapping) => mappings.push(*mapping),
+                Record::Mapping(Mapping { lpn, ppa, seq }) => entries.push((*lpn, Some((*ppa, *seq)))),
+                Record::Gone(lpn) => entries.push((*lpn, None)),
+                Record::MapPage { page, ppa, number } => _ = self.directory.insert(*page, (*ppa, *number)),
                 Record::Trim(trim) => trims.push((*trim, None)),
                 Record::Member(member) => set_member(&mut trims, member),
                 Record::Complete { stream, epoch } => epochs.complete(*stream, *epoch),
@@ -168,12 +197,16 @@ impl<'a> Scan<'a> {
                     }
                 },
                 Record::Complete { stream, epoch } => epochs.complete(stream, epoch),
-                Record::Mapping(_) | Record::Checkpoint { .. } | Record::Open(_) => {}
+                Record::MapPage { page, ppa, number } => {
+                    self.directory.insert(page, (ppa, number));
+                    self.logged_pages.insert(page);
+                }
+                Record::Mapping(_) | Record::Gone(_) | Record::Checkpoint { .. } | Record::Open(_) => {}
             }
         }
         let mut fold = Fold::new(self.geometry.user_units, horizon);
         let trusted = self.classify(openings, &open);
-        for mapping in mappings {
+        for mapping in self.mappings(entries) {
             let block = self.geometry.block_of(mapping.ppa).0;
             fold.checkpoint(mapping, trusted.get(block.0 as usize).copied().unwrap_or(false));
         }
@@ -217,6 +250,43 @@ impl<'a> Scan<'a> {
         }
         trims.into_iter().for_each(|(trim, _)| fold.trim(trim));
         (fold, checkpoint)
+    }
+
+    /// What the map said: the entries of the checkpoint, and where there are translation pages what these say. An entry of the
+    /// checkpoint is newer than the state of its page that it knew of, and older than one that was made afterwards.
+    fn mappings(&mut self, entries: Vec<(Lpn, Entry)>) -> Vec<Mapping> {
+        let mapping = |(lpn, entry): (Lpn, Entry)| entry.map(|(ppa, seq)| Mapping { lpn, ppa, seq });
+        if self.geometry.map_pages == 0 {
+            return entries.into_iter().filter_map(mapping).collect();
+        }
+        for (page, (ppa, number)) in std::mem::take(&mut self.directory) {
+            let at = self.geometry.page_of(ppa).0;
+            self.note_read(at.block);
+            let image = map_page_at(&self.media, &self.geometry, at);
+            if let Some(image) = image.filter(|image| (image.page, image.number) == (page, number)) {
+                self.directory.insert(page, (ppa, number));
+                self.map_entries.insert(page, image.entries);
+            }
+        }
+        let per_page = u64::from(self.geometry.map_entries);
+        let mut pages = self.map_entries.clone();
+        for (lpn, entry) in entries {
+            let page = (lpn.0 / per_page) as u32;
+            let is_taken_for_newer =
+                self.has_planted(PlantedBug::MovedMapPageTakenForNewer) && self.logged_pages.contains(&page);
+            let is_newer = self.directory.get(&page).is_some_and(|(_, number)| *number > self.maps);
+            if is_newer || is_taken_for_newer {
+                continue;
+            }
+            let of_page = pages.entry(page).or_insert_with(|| vec![None; per_page as usize]);
+            if let Some(place) = of_page.get_mut((lpn.0 % per_page) as usize) {
+                *place = entry;
+            }
+        }
+        let units = pages
+            .into_iter()
+            .flat_map(|(page, entries)| (u64::from(page) * per_page..).map(Lpn).zip(entries));
+        units.filter_map(mapping).collect()
     }
 
     /// Which blocks the checkpoint vouches for: closed before it was taken and not opened since.

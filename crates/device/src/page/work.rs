@@ -23,6 +23,8 @@ pub(super) enum Due {
     Destage,
     /// Pages that are full or urgent go to the machine.
     Release,
+    /// Whoever waits for a translation page may find it.
+    LookUp,
     /// Word lines may have to be completed by filler.
     WordLines,
     /// The map log may have something to write.
@@ -34,13 +36,14 @@ pub(super) enum Due {
 }
 
 /// In the order of the drain.
-const ORDER: [Due; 10] = [
+const ORDER: [Due; 11] = [
     Due::Epochs,
     Due::Flushes,
     Due::Collect,
     Due::CollectStep,
     Due::Destage,
     Due::Release,
+    Due::LookUp,
     Due::WordLines,
     Due::Log,
     Due::Admit,

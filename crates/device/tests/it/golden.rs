@@ -365,9 +365,15 @@ fn shaped(runs: &mut Vec<Run>) {
     }
 }
 
+/// Those that came later are behind, so that the seeds of the others stay.
+fn presets_by_age() -> impl Iterator<Item = &'static str> {
+    const LATER: [&str; 1] = ["amf-dftl"];
+    presets::names().filter(|name| !LATER.contains(name)).chain(LATER)
+}
+
 /// The presets, as they are and so small that collection begins.
 fn preset(runs: &mut Vec<Run>) {
-    for (seed, name) in (100..).zip(presets::names()) {
+    for (seed, name) in (100..).zip(presets_by_age()) {
         let config = presets::preset(name).expect("the name is from the list");
         let mut small = config.clone();
         let recovers = config.ftl.metadata == Metadata::Log;

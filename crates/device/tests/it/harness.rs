@@ -2,7 +2,9 @@
 
 use flashweir_core::command::{StreamId, Tag, pattern};
 use flashweir_core::random::Stream;
-use flashweir_core::{Agenda, Bytes, Command, Data, DeviceError, Duration, Lba, Lpn, Op, Order, Payload};
+use flashweir_core::{
+    Agenda, Bytes, Command, Data, DeviceError, Done, Duration, Lba, Lpn, Op, Order, Payload,
+};
 use flashweir_device::config::{
     Allocation, BufferMode, Cell, DeviceConfig, Eviction, GeometryConfig, PageTimes, PersistPolicy,
     SuspendConfig,
@@ -23,6 +25,10 @@ pub(crate) struct Host {
     pub(crate) failures: Vec<(u64, DeviceError)>,
     /// The stream and the part in its epoch of what is submitted next, where that is given.
     pub(crate) order: Option<(StreamId, Order)>,
+    /// Commands as they were answered.
+    pub(crate) answered: Vec<u64>,
+    /// What the last read that was answered read.
+    pub(crate) data: Vec<Payload>,
     /// Commands as they were accepted.
     pub(crate) accepted: Vec<u64>,
     next: u64,
@@ -41,6 +47,8 @@ impl Host {
             errors: 0,
             failures: Vec::new(),
             order: None,
+            answered: Vec::new(),
+            data: Vec::new(),
             accepted: Vec::new(),
             next: 1,
         }
@@ -53,9 +61,14 @@ impl Host {
                 Effect::Accepted { id, .. } => self.accepted.push(id.0),
                 Effect::Complete(completion) => {
                     self.completed += 1;
-                    if let Err(error) = completion.result {
-                        self.errors += 1;
-                        self.failures.push((completion.id.0, error));
+                    self.answered.push(completion.id.0);
+                    match completion.result {
+                        Ok(Done::Data(data)) => self.data = data.into_vec(),
+                        Ok(_) => {}
+                        Err(error) => {
+                            self.errors += 1;
+                            self.failures.push((completion.id.0, error));
+                        }
                     }
                 }
             }

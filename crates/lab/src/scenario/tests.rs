@@ -1,5 +1,5 @@
 use super::*;
-use flashweir_device::config::{BufferMode, PageTimes};
+use flashweir_device::config::{BufferMode, Miss, PageTimes};
 use flashweir_ftl::GcPolicy;
 use flashweir_sim::precondition::Mode;
 
@@ -217,7 +217,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflsh\"",
-        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, qblke, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
+        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, amf-dftl, qblke, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
     ),
     (
         "preset = \"rflush\"",
@@ -318,7 +318,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflush\"\nset = { ftl = 3 }",
-        "dir/s.toml: `ftl` in device 0 (rflush) cannot be 3: expected a table with the keys allocation, gc, metadata, over_provisioning, striping, wear",
+        "dir/s.toml: `ftl` in device 0 (rflush) cannot be 3: expected a table with the keys allocation, demand, gc, metadata, over_provisioning, striping, translation, wear",
     ),
     (
         "preset = \"rflush\"",
@@ -463,6 +463,17 @@ fn every_shape_is_a_valid_value() {
         let table = Table::try_from(&config).unwrap();
         tree::check_keys(&table, &device_shape(), &[], "here").unwrap();
     }
+}
+
+#[test]
+fn a_map_on_the_medium_has_keys_of_its_own() {
+    let text = presets::text("amf-dftl").unwrap().replace("holds-all", "holds-own");
+    let config = read_device("d.toml", &text).unwrap();
+    assert_eq!((config.ftl.demand.entries, config.ftl.demand.miss), (128, Miss::HoldsOwn));
+    assert_eq!(
+        read_device("d.toml", &text.replace("miss =", "mis =")).unwrap_err().to_string(),
+        "d.toml: unknown key `ftl.demand.mis` in the device; did you mean `miss`? Known keys: cached, entries, miss"
+    );
 }
 
 #[test]

@@ -1,0 +1,63 @@
+//! Devices whose map is on the medium, in the crash laboratory: cuts at every event, and bugs that must be found.
+
+use flashweir_crash::devices::{names, tiny};
+use flashweir_crash::explorer::{WorldSpec, explore_world};
+use flashweir_crash::{CrashConfig, Effort, explore};
+use flashweir_device::PlantedBug;
+
+fn devices() -> Vec<String> {
+    names().filter(|name| name.starts_with("tiny-dftl")).map(str::to_owned).collect()
+}
+
+#[test]
+fn no_cut_of_a_map_on_the_medium_breaks_the_contract() {
+    let states = std::env::var("FLASHWEIR_CRASH_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    for device in devices() {
+        let config = CrashConfig {
+            devices: vec![device.clone()],
+            states: Some(states),
+            jobs: 2,
+            ..CrashConfig::default()
+        };
+        let report = explore(&config, |_| true).unwrap();
+        println!("{device}: {:?}", report.totals);
+        for violation in &report.violations {
+            println!("{}\n{}\nweir crash --replay {}", violation.drawing, violation.what, violation.token);
+            println!("found as {}", violation.found_as);
+        }
+        assert!(report.violations.is_empty(), "{device}");
+        assert!(report.totals.distinct >= states, "{device}");
+    }
+}
+
+/// Every event of a world of each, and every cut of many of its recoveries.
+#[test]
+fn no_event_of_a_map_on_the_medium_is_left_out() {
+    for device in devices() {
+        let effort = Effort { boots: 2, states_max: None, exercise_every: 64, ..Effort::DEEP };
+        let spec = WorldSpec { config: tiny(&device).unwrap(), seed: 5, planted: None, effort };
+        let (counts, found) = explore_world(&spec);
+        println!("{device}: {counts:?}");
+        assert_eq!(found, None, "{device}");
+        assert!(counts.distinct > 1_000 && counts.exercised > 0 && counts.moments_left_out == 0, "{device}");
+    }
+}
+
+#[test]
+fn planted_bugs_of_a_map_on_the_medium_are_found() {
+    for bug in [
+        PlantedBug::EvictionForgets,
+        PlantedBug::MoveForgotten,
+        PlantedBug::StaleMapPageMoved,
+        PlantedBug::DirectoryBeforePage,
+        PlantedBug::OldMapPageErased,
+        PlantedBug::CheckpointForgetsChanges,
+        PlantedBug::MovedMapPageTakenForNewer,
+    ] {
+        let config = CrashConfig { states: Some(1_000_000), jobs: 2, ..CrashConfig::default() };
+        let report = explore(&config.with_planted(bug), |_| true).unwrap();
+        let found = report.violations.first();
+        println!("{bug:?}: {} states, {:?}", report.totals.distinct, found.map(|found| &found.what));
+        assert!(found.is_some(), "{bug:?}");
+    }
+}

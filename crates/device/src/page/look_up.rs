@@ -1,0 +1,364 @@
+//! Looking up where units are, when the map is on the medium (DFTL): whoever needs a translation page waits here until it is in
+//! the cache.
+//!
+//! Place in the data flow: before [`super::read`], before a deallocation is accepted ([`super::accept`]), and before a page of host
+//! data goes to the machine ([`super::destage`]). What waits goes on in the moment in which its page is there, as far as the pages
+//! that are there reach: so nothing has to stay in the cache for anybody, and a command passes piece by piece through a cache of one
+//! page. Writes need no page to be accepted: until they are on the medium the buffer knows where they are.
+//!
+//! Invariants: everybody who waits has a page under way, or waits behind somebody who has, or for late changes to be brought to
+//! their pages; after a page was read, whoever waits for it comes before anything that could drive it out.
+//!
+//! Deliberately absent: look-ups of collection. A block's valid units are known without the map, and what it moves is noted as
+//! changed.
+
+use super::buffer::Place;
+use super::destage::ends_of;
+use super::ftl::{Cx, PageFtl};
+use super::job::Job;
+use super::map_cache::{MapCache, Need, Stay, UNCOUNTED, What, Who};
+use super::work::Due;
+use crate::config::Miss;
+use crate::effect::{Effect, Event};
+use crate::flash::Purpose;
+use crate::front::range;
+use crate::planted::PlantedBug;
+use flashweir_core::{Lpn, Op};
+use flashweir_ftl::PlaneId;
+
+/// How far somebody came.
+enum Tried {
+    Done,
+    /// It needs this translation page first.
+    Misses(u32),
+}
+
+impl PageFtl {
+    /// The cache of the map; only where there is one.
+    pub(super) fn map_cache(&mut self) -> &mut MapCache {
+        self.map_cache.as_deref_mut().expect("the map is cached on demand")
+    }
+
+    /// The place of a unit on the medium changed.
+    #[inline]
+    pub(super) fn place_changed(&mut self, lpn: Lpn) {
+        if let Some(cache) = &mut self.map_cache
+            && cache.note_change(lpn)
+        {
+            self.work.set(Due::LookUp);
+        }
+    }
+
+    /// Whether a collection has to wait until late changes have come to their translation pages.
+    #[inline]
+    pub(super) fn is_put_off(&mut self, plane: PlaneId) -> bool {
+        match &mut self.map_cache {
+            Some(cache) if cache.is_crowded() => {
+                cache.put_off.insert(plane);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the collection of a plane had to wait; once.
+    #[inline]
+    pub(super) fn is_no_longer_put_off(&mut self, plane: PlaneId) -> bool {
+        self.map_cache.as_mut().is_some_and(|cache| cache.put_off.remove(&plane))
+    }
+
+    /// Whether so many changes wait for their translation pages that collection must not make more.
+    #[inline]
+    pub(super) fn is_map_crowded(&self) -> bool {
+        self.map_cache.as_ref().is_some_and(|cache| cache.is_crowded())
+    }
+
+    /// Somebody needs translation pages.
+    pub(super) fn want_map(&mut self, who: Who) {
+        let need = Need { who, part: 0, counted: UNCOUNTED };
+        let cache = self.map_cache();
+        match who {
+            Who::Command(..) => cache.commands.push_back(need),
+            Who::Page(_) => cache.data_pages.push_back(need),
+        }
+        self.work.set(Due::LookUp);
+    }
+
+    /// Whether the command that is accepted next may look at the place of a unit. If not, it waits for its translation page.
+    pub(super) fn may_look_at(&mut self, cx: &mut Cx, at: u32, lpn: Lpn) -> bool {
+        let Some(cache) = &mut self.map_cache else { return true };
+        let page = cache.page_of(lpn);
+        if !cache.may_hold(page) {
+            return true;
+        }
+        let is_new = std::mem::replace(&mut cache.admit_counted, page) != page;
+        let is_cached = cache.is_cached(page);
+        if is_new {
+            count(cx, is_cached);
+        }
+        if !is_cached && !std::mem::replace(&mut cache.admit_waits, true) {
+            let who = Who::Command(at, What::Admit);
+            cache.commands.push_back(Need { who, part: u64::from(page), counted: page });
+            self.work.set(Due::LookUp);
+        }
+        is_cached
+    }
+
+    /// The end of what a deallocation may take from `first` on, in one piece: up to the end of the first translation page that may
+    /// hold something. `None` if that page has to be read first.
+    pub(super) fn trim_piece(&mut self, cx: &mut Cx, at: u32, first: u64, end: u64) -> Option<u64> {
+        let Some(cache) = &self.map_cache else { return Some(end) };
+        let mut unit = first;
+        while unit < end {
+            let page = cache.page_of(Lpn(unit));
+            let page_end = cache.units_of(page).end.min(end);
+            if cache.may_hold(page) {
+                return self.may_look_at(cx, at, Lpn(unit)).then_some(page_end);
+            }
+            unit = page_end;
+        }
+        Some(end)
+    }
+
+    /// Serves those who wait for translation pages, and gets the pages that they miss.
+    pub(super) fn look_up(&mut self, cx: &mut Cx) {
+        let missing = match cx.config.ftl.demand.miss {
+            Miss::HoldsAll => self.look_up_in_turn(cx),
+            Miss::HoldsOwn => self.look_up_all(cx),
+        };
+        self.fetch(cx, &missing);
+    }
+
+    /// One after the other, until one misses a page; it holds up all others.
+    fn look_up_in_turn(&mut self, cx: &mut Cx) -> Vec<u32> {
+        while let Some(mut need) = self.next_need() {
+            if let Tried::Misses(page) = self.try_need(cx, &mut need) {
+                self.map_cache().held = Some(need);
+                return vec![page];
+            }
+        }
+        Vec::new()
+    }
+
+    /// Whose turn it is: whoever holds up the others, then commands and pages of host data alternately.
+    fn next_need(&mut self) -> Option<Need> {
+        let cache = self.map_cache();
+        if let Some(held) = cache.held.take() {
+            return Some(held);
+        }
+        let may_page = !cache.data_pages.is_empty() && !cache.is_crowded();
+        let is_page = may_page && (cache.is_pages_turn || cache.commands.is_empty());
+        cache.is_pages_turn = !is_page;
+        if is_page { cache.data_pages.pop_front() } else { cache.commands.pop_front() }
+    }
+
+    /// Everybody, as far as the pages that are there reach.
+    fn look_up_all(&mut self, cx: &mut Cx) -> Vec<u32> {
+        let mut missing = Vec::new();
+        let commands = std::mem::take(&mut self.map_cache().commands);
+        let mut left = commands;
+        left.retain_mut(|need| self.goes_on_waiting(cx, need, &mut missing));
+        // What came meanwhile is behind.
+        let cache = self.map_cache();
+        left.append(&mut cache.commands);
+        cache.commands = left;
+        if !cache.is_crowded() {
+            let mut pages = std::mem::take(&mut cache.data_pages);
+            pages.retain_mut(|need| self.goes_on_waiting(cx, need, &mut missing));
+            let cache = self.map_cache();
+            pages.append(&mut cache.data_pages);
+            cache.data_pages = pages;
+        }
+        missing
+    }
+
+    fn goes_on_waiting(&mut self, cx: &mut Cx, need: &mut Need, missing: &mut Vec<u32>) -> bool {
+        let Tried::Misses(page) = self.try_need(cx, need) else { return false };
+        if !missing.contains(&page) {
+            missing.push(page);
+        }
+        true
+    }
+
+    fn try_need(&mut self, cx: &mut Cx, need: &mut Need) -> Tried {
+        match need.who {
+            Who::Command(at, What::Arrive) => {
+                self.arrived(cx, at);
+                Tried::Done
+            }
+            Who::Command(at, What::Read) => self.try_read(cx, need, at),
+            Who::Command(at, What::Modify) => self.try_modify(cx, need, at),
+            Who::Command(_, What::Admit) => {
+                let page = need.part as u32;
+                let cache = self.map_cache();
+                if cache.may_hold(page) && !cache.is_cached(page) {
+                    return Tried::Misses(page);
+                }
+                cache.admit_waits = false;
+                self.admit(cx);
+                Tried::Done
+            }
+            Who::Page(page) => self.try_page(cx, need, page),
+        }
+    }
+
+    /// A command that changes something, and whose turn it was, arrives.
+    pub(super) fn arrived(&mut self, cx: &mut Cx, at: u32) {
+        if !matches!(cx.front.commands.get(at).command.op, Op::Write { .. }) {
+            return self.ready(cx, at);
+        }
+        let bytes = cx.front.commands.get(at).command.bytes_down();
+        match cx.memory_access(at, bytes) {
+            Some(done) => cx.effects.push(Effect::At(done, Event::BufferMemory { command: at })),
+            None => self.start_write(cx, at),
+        }
+    }
+
+    /// Whether it is known where a unit is; otherwise the translation page that says so. Counts each page once for each need.
+    fn known(&mut self, cx: &mut Cx, need: &mut Need, lpn: Lpn) -> Tried {
+        if matches!(self.buffer.place(self.map.get(lpn)), Place::Slot(_)) {
+            return Tried::Done;
+        }
+        let cache = self.map_cache();
+        let page = cache.page_of(lpn);
+        if !cache.may_hold(page) {
+            return Tried::Done;
+        }
+        let is_cached = cache.is_cached(page);
+        if std::mem::replace(&mut need.counted, page) != page {
+            count(cx, is_cached);
+        }
+        if is_cached { Tried::Done } else { Tried::Misses(page) }
+    }
+
+    fn try_read(&mut self, cx: &mut Cx, need: &mut Need, at: u32) -> Tried {
+        let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a read has a range");
+        let span = cx.span(lba, blocks);
+        let first = span.first + need.part;
+        let mut end = first;
+        let tried = loop {
+            if end == span.end {
+                break Tried::Done;
+            }
+            match self.known(cx, need, Lpn(end)) {
+                Tried::Done => end += 1,
+                missing => break missing,
+            }
+        };
+        if end > first {
+            need.part = end - span.first;
+            self.take_contents(cx, at, first, end);
+            let parts = self.read_units(cx, at, first, end);
+            cx.front.commands.get_mut(at).left += parts;
+        }
+        if matches!(tried, Tried::Done) {
+            cx.part_done(at);
+        }
+        tried
+    }
+
+    fn try_modify(&mut self, cx: &mut Cx, need: &mut Need, at: u32) -> Tried {
+        let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a write has a range");
+        let span = cx.span(lba, blocks);
+        for unit in ends_of(&span).skip(need.part as usize) {
+            if let Tried::Misses(page) = self.known(cx, need, Lpn(unit)) {
+                return Tried::Misses(page);
+            }
+            need.part += 1;
+            if let Place::Unit(ppa) = self.buffer.place(self.map.get(Lpn(unit))) {
+                cx.metrics.modify_pages_read += 1;
+                cx.front.commands.get_mut(at).left += 1;
+                self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, Job::Modify { command: at }));
+            }
+        }
+        self.modify_done(cx, at);
+        Tried::Done
+    }
+
+    /// A page of host data goes to the machine when what it replaces was looked up.
+    fn try_page(&mut self, cx: &mut Cx, need: &mut Need, page: u32) -> Tried {
+        while let Some(unit) = self.space.pages[page as usize].units.get(need.part as usize) {
+            let lpn = unit.lpn;
+            let cache = self.map_cache();
+            let map_page = cache.page_of(lpn);
+            let is_cached = cache.is_cached(map_page);
+            if std::mem::replace(&mut need.counted, map_page) != map_page {
+                count(cx, is_cached);
+            }
+            if !is_cached {
+                return Tried::Misses(map_page);
+            }
+            need.part += 1;
+        }
+        let plane = self.space.pages[page as usize].plane;
+        if *self.space.filling(plane) == Some(page) {
+            // Nothing joins it any more that was not looked up.
+            *self.space.filling(plane) = None;
+        }
+        self.hand_over(cx, page);
+        Tried::Done
+    }
+
+    /// Gets translation pages into the cache, those first that somebody misses.
+    fn fetch(&mut self, cx: &mut Cx, missing: &[u32]) {
+        let mut without = 0;
+        for &page in missing {
+            if self.map_cache().stay(page) != Stay::Absent {
+                continue;
+            }
+            if !self.make_room(cx, without) {
+                without += 1;
+            } else if self.load(cx, page) {
+                // Whoever waits for it goes on before another page comes.
+                return;
+            }
+        }
+        let merges_max = cx.geometry.planes().min(self.map_cache().capacity() / 2).max(1) as usize;
+        while self.map_cache().is_crowded() && self.map_cache().merging.len() < merges_max {
+            let Some(page) = self.map_cache().next_late() else { return };
+            if !self.make_room(cx, without) {
+                return;
+            }
+            self.map_cache().merging.insert(page);
+            cx.metrics.map_merges += 1;
+            self.load(cx, page);
+        }
+    }
+
+    /// Whether there is room in the cache. If not, a page leaves it, unless more are leaving than the `others` who wait for one.
+    fn make_room(&mut self, cx: &mut Cx, others: u32) -> bool {
+        loop {
+            let cache = self.map_cache();
+            if cache.has_room() {
+                return true;
+            }
+            if cache.leaving() > others {
+                return false;
+            }
+            let Some(oldest) = cache.oldest() else { return false };
+            if cx.has_planted(PlantedBug::EvictionForgets) {
+                cache.forget_changes(oldest);
+            }
+            if cache.is_clean(oldest) {
+                cache.drop_page(oldest);
+            } else {
+                self.evict(cx, oldest);
+                return false;
+            }
+        }
+    }
+
+    /// A translation page is in the cache.
+    pub(super) fn loaded(&mut self, page: u32) {
+        self.map_cache().end_load(page);
+        if self.map_cache().is_relieved() {
+            let put_off: Vec<PlaneId> = self.map_cache().put_off.iter().copied().collect();
+            put_off.into_iter().for_each(|plane| self.work.collect(plane));
+        }
+        self.work.set(Due::LookUp);
+    }
+}
+
+fn count(cx: &mut Cx, is_hit: bool) {
+    *(if is_hit { &mut cx.metrics.map_hits } else { &mut cx.metrics.map_misses }) += 1;
+}
