@@ -106,6 +106,7 @@ pub(super) struct MapCache {
     /// The cached page that changed least recently, and most recently.
     head: u32,
     tail: u32,
+    loading: u32,
     leaving: u32,
     late: u64,
     late_max: u64,
@@ -164,6 +165,7 @@ impl MapCache {
             used: 0,
             head: NONE,
             tail: NONE,
+            loading: 0,
             leaving: 0,
             late: 0,
             late_max: (u64::from(capacity) * entries / 4).max(4),
@@ -254,8 +256,7 @@ impl MapCache {
             || !self.data_pages.is_empty()
             || self.held.is_some()
             || self.is_crowded;
-        let cached = self.pages.iter().filter(|page| page.stay == Stay::Cached).count() as u32;
-        waits && self.used == cached
+        waits && self.loading == 0 && self.leaving == 0
     }
 
     /// The place of a unit changed. True if changes that are late have become too many.
@@ -309,6 +310,7 @@ impl MapCache {
         debug_assert!(self.has_room() && self.stay(page) == Stay::Absent);
         self.pages[page as usize].stay = Stay::Loading;
         self.used += 1;
+        self.loading += 1;
     }
 
     /// A page is in the cache.
@@ -316,6 +318,7 @@ impl MapCache {
         let state = &mut self.pages[page as usize];
         debug_assert_eq!(state.stay, Stay::Loading);
         state.stay = Stay::Cached;
+        self.loading -= 1;
         self.late -= u64::from(state.changes);
         self.merging.remove(&page);
         self.link(page);
@@ -404,7 +407,7 @@ impl MapCache {
         let (loading, cached, leaving) = (stays(Stay::Loading), stays(Stay::Cached), stays(Stay::Leaving));
         assert_eq!(loading + cached + leaving, self.used, "pages in the cache are counted");
         assert!(self.used <= self.capacity, "the cache holds more than it may");
-        assert_eq!(leaving, self.leaving, "pages that leave are counted");
+        assert_eq!((loading, leaving), (self.loading, self.leaving), "pages that come and leave are counted");
         let mut listed = 0;
         let mut at = self.head;
         while at != NONE {
