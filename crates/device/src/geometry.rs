@@ -12,7 +12,7 @@ pub use flashweir_ftl::geometry::{ChannelId, DieId, PageAddr, StationId};
 /// Bytes that one mapping needs in a map checkpoint (`specs/device-metadata.md`).
 pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
 
-/// Bytes of a translation page before its first entry, and of an entry (`specs/device-metadata.md` §11).
+/// Bytes of a translation page before its first entry, and of an entry (device-metadata §11).
 pub(crate) const MAP_HEADER_BYTES: usize = 32;
 pub(crate) const MAP_ENTRY_BYTES: usize = 16;
 

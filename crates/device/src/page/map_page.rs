@@ -1,4 +1,4 @@
-//! The bits of a translation page (`specs/device-metadata.md` §11): a checked view and its entries.
+//! The bits of a translation page (device-metadata §11): a checked view and its entries.
 
 use crate::geometry::{MAP_ENTRY_BYTES, MAP_HEADER_BYTES};
 use flashweir_core::Ppa;
