@@ -213,8 +213,19 @@ fn describe(config: &DeviceConfig) -> String {
         ),
         ("cache", format!("{}, {}", promise(config), config.buffer.capacity)),
     ];
+    // An open channel has the whole flash, and nothing in front of it.
+    let of_page_map = |name: &str| matches!(name, "capacity" | "spare" | "cache");
+    let is_shown = |name: &str| config.firmware.is_page() || !of_page_map(name);
     let mut text = String::new();
-    for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+    if !config.firmware.is_page() {
+        let _ = writeln!(
+            text,
+            "{:12}open-channel: {} for a host with an FTL of its own",
+            "firmware",
+            size(physical)
+        );
+    }
+    for (name, value) in lines.iter().filter(|(name, value)| !value.is_empty() && is_shown(name)) {
         let _ = writeln!(text, "{name:12}{value}");
     }
     text

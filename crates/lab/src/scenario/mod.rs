@@ -21,7 +21,7 @@ pub use error::{Fault, ScenarioError};
 
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration};
-use flashweir_device::config::{DeviceConfig, Translation};
+use flashweir_device::config::{DeviceConfig, FirmwareKind, Translation};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
 use flashweir_sim::precondition::Precondition;
@@ -226,7 +226,8 @@ fn shape(text: &str) -> Table {
 fn device_shape() -> Table {
     let mut config = presets::preset("datacenter-tlc-plp-nvme").expect("the preset exists");
     config.buffer.protected = Some(Bytes::mib(1));
-    // Keys that a resident map leaves out.
+    // Keys that a page-mapped device, and one with a resident map, leave out.
+    config.firmware = FirmwareKind::OpenChannel;
     config.ftl.translation = Translation::DemandCached;
     config.ftl.demand.cached = 0.5;
     Table::try_from(config).expect("every configuration is a TOML table")

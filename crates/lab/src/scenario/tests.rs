@@ -1,5 +1,5 @@
 use super::*;
-use flashweir_device::config::{BufferMode, Miss, PageTimes};
+use flashweir_device::config::{BufferMode, FirmwareKind, Miss, PageTimes};
 use flashweir_ftl::GcPolicy;
 use flashweir_sim::precondition::Mode;
 
@@ -227,7 +227,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "prset = \"rflush\"",
-        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: buffer, faults, file, ftl, geometry, link, name, order, preset, set, source, timing",
+        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: buffer, faults, file, firmware, ftl, geometry, link, name, order, preset, set, source, timing",
     ),
     (
         "preset = \"rflush\"",
@@ -474,6 +474,23 @@ fn a_map_on_the_medium_has_keys_of_its_own() {
         read_device("d.toml", &text.replace("miss =", "mis =")).unwrap_err().to_string(),
         "d.toml: unknown key `ftl.demand.mis` in the device; did you mean `miss`? Known keys: cached, entries, miss"
     );
+}
+
+#[test]
+fn a_device_file_may_have_an_open_channel_and_a_scenario_may_not() {
+    let page = presets::text("sata-mlc").unwrap();
+    let is_kept = |section: &&str| !["ftl", "buffer", "order"].iter().any(|name| section.starts_with(name));
+    let (head, sections) = page.split_once("\n[").unwrap();
+    let sections: Vec<&str> = sections.split("\n[").filter(is_kept).collect();
+    let text = format!("{head}\nfirmware = \"open-channel\"\n\n[{}", sections.join("\n["))
+        .replace("paired_page_loss = true", "paired_page_loss = false");
+    let config = read_device("d.toml", &text).unwrap();
+    assert_eq!(config.firmware, FirmwareKind::OpenChannel);
+    assert_eq!(
+        read_device("d.toml", &text.replace("open-channel", "open-chanel")).unwrap_err().to_string(),
+        "d.toml: `firmware` in the device cannot be \"open-chanel\"; did you mean `open-channel`? Expected page or open-channel"
+    );
+    assert!(config.check_page_namespace().is_err());
 }
 
 #[test]
