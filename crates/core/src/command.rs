@@ -11,7 +11,7 @@ use crate::random::mix;
 use crate::units::{Address, LBA_BYTES, Lba, Lpn, Ppa};
 pub use crate::units::{SegmentId, StreamId};
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// Number of the page-mapped namespace (commands §1.7).
@@ -179,6 +179,20 @@ pub enum Data {
     Bytes(Arc<[u8]>),
     /// The contents of the mapping units of a range of whole ones, in order; for hosts that move contents and no bytes.
     Units(Contents),
+}
+
+impl Data {
+    /// The content of unit `number`: the `nth` of units that are given as such, these bytes of those that are given as bytes.
+    #[inline]
+    pub fn unit(&self, number: Lpn, nth: usize, bytes: Range<usize>) -> Payload {
+        match self {
+            Self::Zero => Payload::Zero,
+            Self::Pattern(operation) => Payload::Tag(pattern(*operation, number)),
+            Self::Bytes(all) if bytes == (0..all.len()) => Payload::Bytes(Arc::clone(all)),
+            Self::Bytes(all) => Payload::Bytes(Arc::from(&all[bytes])),
+            Self::Units(units) => units[nth].clone(),
+        }
+    }
 }
 
 /// The contents of mapping units in a row, of which there is most often one: that one is kept here, so it costs no

@@ -51,9 +51,8 @@ enum Known {
 #[derive(Clone, Debug)]
 struct Flying {
     op: Op,
-    /// What was known of the page of a read, and whether its block was to be erased, when it was submitted.
+    /// What a read had to find when it was submitted; nothing in a block that was to be erased.
     known: Known,
-    was_erasing: bool,
 }
 
 /// A host with a device of its own.
@@ -82,24 +81,16 @@ pub fn explore(seed: u64, commands: u64, boots: u64) -> Result<OpenCounts, Strin
     let mut counts = OpenCounts::default();
     for config in tiny_open() {
         let name = config.name.clone();
-        let found = explore_device(&config, seed, commands, boots);
-        let found = found.map_err(|what| format!("{name}, seed {seed}: {what}"))?;
-        counts.commands += found.commands;
-        counts.cuts += found.cuts;
-        counts.states += found.states;
-        counts.interrupted += found.interrupted;
-        counts.boots += found.boots;
+        let mut world = World { counts, ..World::new(&config, seed) };
+        for boot in 0..boots {
+            world = world
+                .live(&config, commands, boot + 1 < boots)
+                .map_err(|what| format!("{name}, seed {seed}: {what}"))?;
+            world.counts.boots += 1;
+        }
+        counts = world.counts;
     }
     Ok(counts)
-}
-
-fn explore_device(config: &DeviceConfig, seed: u64, commands: u64, boots: u64) -> Result<OpenCounts, String> {
-    let mut world = World::new(config, seed);
-    for boot in 0..boots {
-        world = world.live(config, commands, boot + 1 < boots)?;
-        world.counts.boots += 1;
-    }
-    Ok(world.counts)
 }
 
 impl World {
@@ -223,9 +214,7 @@ impl World {
             for unit in 0..geometry.units_per_page {
                 let ppa = geometry.ppa(at, unit);
                 let expected = (Payload::Tag(pattern(operation, Lpn(ppa.0))), record(operation, ppa));
-                let found = media.oob(ppa).map(|(owner, seq)| (owner, seq, media.member(ppa)));
-                let found = found.map(|(owner, seq, member)| OobRecord { owner, seq, member });
-                if media.payload(ppa).zip(found) != Some(expected) {
+                if media.payload(ppa).zip(media.record(ppa)) != Some(expected) {
                     return wrong("what can be read is not what was written there");
                 }
             }
@@ -254,8 +243,7 @@ impl World {
         let block = self.random.below(u64::from(geometry.blocks())) as usize;
         let (id, number) = (BlockId(block as u32), self.next);
         let full = geometry.pages_per_block;
-        let (mut known, mut is_erase) = (Known::Empty, false);
-        let was_erasing = self.erasing[block];
+        let mut known = Known::Empty;
         let op = match self.random.below(10) {
             0..6 if !self.erasing[block] && self.pointers[block] < full => {
                 let pages = (1 + self.random.below(3) as u32).min(full - self.pointers[block]);
@@ -273,7 +261,7 @@ impl World {
                 Op::PpaWrite { ppas: ppas.into(), blocks, records, data: Data::Pattern(number) }
             }
             0..8 if !self.erasing[block] && self.pointers[block] > full / 2 => {
-                is_erase = true;
+                self.erasing[block] = true;
                 Op::PpaErase([geometry.ppa(PageAddr { block: id, page: 0 }, 0)].into())
             }
             8 => Op::Flush,
@@ -281,13 +269,14 @@ impl World {
                 let page = self.random.below(u64::from(full)) as u32;
                 let unit = self.random.below(u64::from(geometry.units_per_page)) as u32;
                 let ppa = geometry.ppa(PageAddr { block: id, page }, unit);
-                known = self.pages[block][page as usize];
+                if !self.erasing[block] {
+                    known = self.pages[block][page as usize];
+                }
                 Op::PpaRead { ppas: [ppa].into(), blocks: geometry.lbas_per_unit as u32 }
             }
         };
         self.next += 1;
-        self.erasing[block] |= is_erase;
-        self.flying.insert(number, Flying { op: op.clone(), known, was_erasing });
+        self.flying.insert(number, Flying { op: op.clone(), known });
         let command = Command { ns: OPEN_NAMESPACE, ..Command::new(number, op) };
         let mut effects = Vec::new();
         self.device.command(self.agenda.now(), command, &mut effects);
@@ -309,7 +298,7 @@ impl World {
         &mut self,
         Completion { id: CommandId(number), result, .. }: Completion,
     ) -> Result<(), String> {
-        let Flying { op, known, was_erasing } =
+        let Flying { op, known } =
             self.flying.remove(&number).ok_or_else(|| format!("command {number} completes twice"))?;
         self.counts.commands += u64::from(result.is_ok());
         let geometry = self.device.geometry();
@@ -351,11 +340,8 @@ impl World {
                     Err(error) => Err(format!("erase {number}: {error}")),
                 }
             }
-            (Op::PpaRead { ppas, .. }, result) => {
-                let known = if was_erasing { Known::Empty } else { known };
-                read_back(known, ppas[0], &result)
-                    .map_err(|what| format!("read {number} of {:?}: {what}", ppas[0]))
-            }
+            (Op::PpaRead { ppas, .. }, result) => read_back(known, ppas[0], &result)
+                .map_err(|what| format!("read {number} of {:?}: {what}", ppas[0])),
             (_, result) => result.map(drop).map_err(|error| format!("flush {number}: {error}")),
         }
     }

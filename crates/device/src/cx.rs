@@ -11,9 +11,9 @@
 use crate::config::{BufferMode, DeviceConfig, Metadata};
 use crate::effect::{Effect, Event};
 use crate::flash::trace::{Traced, Tracer};
-use crate::flash::{Flash, Op, Placer};
+use crate::flash::{Class, Flash, Op, OpKind, Placer, Purpose};
 use crate::front::{Front, Span};
-use crate::geometry::{Geometry, StationId};
+use crate::geometry::{Geometry, PageAddr, StationId};
 use crate::metrics::DeviceMetrics;
 use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
@@ -82,6 +82,19 @@ impl<J: Copy> Cx<J> {
     pub(crate) fn push(&mut self, op: Op<J>, placer: &mut impl Placer<J>) {
         let station = self.flash.machine.push(op);
         self.start(station, placer);
+    }
+
+    /// An operation of a page that is given, or of its block; so many bytes cross the bus.
+    #[inline]
+    pub(crate) fn given(
+        &self,
+        (kind, class): (OpKind, Class),
+        at: PageAddr,
+        bytes: u32,
+        (purpose, job): (Purpose, J),
+    ) -> Op<J> {
+        let plane = self.geometry.plane_of(at.block);
+        Op { kind, class, plane, at, frontier: None, bytes, purpose, job }
     }
 
     /// When the buffer memory has moved `bytes` of a command; `None` if that takes no time.

@@ -23,7 +23,7 @@ use super::store::{
 use crate::config::DeviceConfig;
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::index::Idx;
-use flashweir_core::oob::{Member, Owner};
+use flashweir_core::oob::{Member, OobRecord, Owner};
 use flashweir_core::random::mix;
 use flashweir_core::{Payload, Ppa};
 use flashweir_ftl::BlockId;
@@ -621,6 +621,12 @@ impl Media {
         let (block, unit) = self.split(ppa);
         let member = *self.blocks[block].as_ref()?.members.get(unit as usize)?;
         member.filter(|_| self.oob(ppa).is_some())
+    }
+
+    /// The whole out-of-band record of a unit that can be read.
+    pub fn record(&self, ppa: Ppa) -> Option<OobRecord> {
+        let (owner, seq) = self.oob(ppa)?;
+        Some(OobRecord { owner, seq, member: self.member(ppa) })
     }
 
     /// The members of epochs in a block that can be read, with their sequence numbers.

@@ -10,10 +10,8 @@ use crate::flash::{
     Class, Frontier, Media, Op as NandOp, OpKind, Purpose, RecoveryReport, SaveArea, UNBOUND, UnitImage,
 };
 use crate::geometry::{Geometry, PageAddr};
-use flashweir_core::command::pattern;
 use flashweir_core::index::Idx;
-use flashweir_core::oob::OobRecord;
-use flashweir_core::{Address, Command, Data, DeviceError, Done, Lpn, Op, Payload, Ppa};
+use flashweir_core::{Address, Command, DeviceError, Done, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::BlockId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -67,16 +65,12 @@ impl OpenChannel {
         cx.front.commands.get_mut(command).left = pages.len() as u32;
         for (at, units) in pages {
             cx.metrics.pages_read += 1;
-            let op = NandOp {
-                kind: OpKind::Read,
-                class: Class::Read,
-                plane: cx.geometry.plane_of(at.block),
+            let op = cx.given(
+                (OpKind::Read, Class::Read),
                 at,
-                frontier: None,
-                bytes: units * cx.geometry.unit_bytes as u32,
-                purpose: Purpose::HostRead { command },
-                job: Job::Read { command },
-            };
+                units * cx.geometry.unit_bytes as u32,
+                (Purpose::HostRead { command }, Job::Read { command }),
+            );
             cx.push(op, &mut self.places);
         }
     }
@@ -121,16 +115,12 @@ impl OpenChannel {
     fn erase_if_idle(&mut self, cx: &mut Cx, block: BlockId) {
         let chunk = self.chunks[block.index()];
         let (Some(command), 0) = (chunk.eraser, chunk.programs) else { return };
-        let op = NandOp {
-            kind: OpKind::Erase,
-            class: Class::Erase,
-            plane: cx.geometry.plane_of(block),
-            at: PageAddr { block, page: 0 },
-            frontier: None,
-            bytes: 0,
-            purpose: Purpose::HostErase,
-            job: Job::Erase { command },
-        };
+        let op = cx.given(
+            (OpKind::Erase, Class::Erase),
+            PageAddr { block, page: 0 },
+            0,
+            (Purpose::HostErase, Job::Erase { command }),
+        );
         cx.push(op, &mut self.places);
     }
 
@@ -138,9 +128,9 @@ impl OpenChannel {
     fn look_up(&mut self, cx: &mut Cx, command: u32, ppas: &[Ppa]) {
         let media = &cx.flash.media;
         let unit = |ppa: &Ppa| {
-            let (owner, seq) = media.oob(*ppa)?;
+            let record = media.record(*ppa)?;
             let content = if media.tracks_contents() { Some(media.payload(*ppa)?) } else { None };
-            Some((content, OobRecord { owner, seq, member: media.member(*ppa) }))
+            Some((content, record))
         };
         match ppas.iter().map(|ppa| unit(ppa).ok_or(*ppa)).collect::<Result<Vec<_>, Ppa>>() {
             Ok(units) => {
@@ -206,16 +196,6 @@ impl OpenChannel {
 /// The first error of a command is its answer.
 fn fail(cx: &mut Cx, command: u32, error: DeviceError) {
     cx.front.commands.get_mut(command).error.get_or_insert(error);
-}
-
-/// The content of place `nth` of a write.
-fn content(data: &Data, nth: usize, ppa: Ppa, unit_bytes: usize) -> Payload {
-    match data {
-        Data::Zero => Payload::Zero,
-        Data::Pattern(operation) => Payload::Tag(pattern(*operation, Lpn(ppa.0))),
-        Data::Bytes(bytes) => Payload::Bytes(bytes[nth * unit_bytes..(nth + 1) * unit_bytes].into()),
-        Data::Units(units) => units[nth].clone(),
-    }
 }
 
 impl Firmware for OpenChannel {
@@ -316,9 +296,10 @@ impl Firmware for OpenChannel {
             unreachable!("only writes program");
         };
         let (first, count) = (first as usize, cx.geometry.units_per_page as usize);
+        let unit_bytes = cx.geometry.unit_bytes as usize;
         images.extend((first..first + count).map(|nth| {
             let payload = match cx.flash.media.tracks_contents() {
-                true => content(data, nth, ppas[nth], cx.geometry.unit_bytes as usize),
+                true => data.unit(Lpn(ppas[nth].0), nth, nth * unit_bytes..(nth + 1) * unit_bytes),
                 false => Payload::Zero,
             };
             UnitImage::with_record(records[nth], payload)

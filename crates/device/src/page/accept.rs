@@ -15,7 +15,7 @@ use crate::flash::trace::Traced;
 use crate::flash::{Purpose, Saved};
 use crate::front::{Arrivals, Span, range};
 use crate::planted::PlantedBug;
-use flashweir_core::command::{StreamId, pattern};
+use flashweir_core::command::StreamId;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, Data, DeviceError, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::MapWord;
@@ -273,18 +273,9 @@ impl PageFtl {
             return Payload::Zero;
         }
         let unit_bytes = cx.geometry.unit_bytes as usize;
-        let whole = |data: &Data| match data {
-            Data::Zero => Payload::Zero,
-            Data::Pattern(operation) => Payload::Tag(pattern(*operation, Lpn(unit))),
-            Data::Bytes(bytes) if bytes.len() == unit_bytes => Payload::Bytes(Arc::clone(bytes)),
-            Data::Bytes(bytes) => {
-                let from = (unit * cx.geometry.lbas_per_unit - lba) as usize * LBA_BYTES as usize;
-                Payload::Bytes(Arc::from(&bytes[from..from + unit_bytes]))
-            }
-            Data::Units(units) => units[(unit - span.first) as usize].clone(),
-        };
         if !span.is_partial(unit) {
-            return whole(data);
+            let from = (unit * cx.geometry.lbas_per_unit - lba) as usize * LBA_BYTES as usize;
+            return data.unit(Lpn(unit), (unit - span.first) as usize, from..from + unit_bytes);
         }
         let mut merged = vec![0; unit_bytes];
         match self.newest(cx, Lpn(unit)).unwrap_or_default() {
@@ -304,7 +295,7 @@ impl PageFtl {
             }
             synthetic => {
                 let mut new = vec![0; unit_bytes];
-                whole(synthetic).expand(&mut new);
+                synthetic.unit(Lpn(unit), (unit - span.first) as usize, 0..0).expand(&mut new);
                 merged[at.clone()].copy_from_slice(&new[at]);
             }
         }

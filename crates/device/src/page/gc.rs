@@ -150,19 +150,13 @@ impl PageFtl {
             if units > 0 {
                 self.collections[plane.index()].reads += 1;
                 cx.metrics.gc_pages_read += 1;
-                cx.push(
-                    NandOp {
-                        kind: OpKind::Read,
-                        class: Class::GcRead,
-                        plane,
-                        at,
-                        frontier: None,
-                        bytes: units * cx.geometry.unit_bytes as u32,
-                        purpose: Purpose::GcRead,
-                        job: Job::GcRead,
-                    },
-                    &mut self.space,
+                let op = cx.given(
+                    (OpKind::Read, Class::GcRead),
+                    at,
+                    units * cx.geometry.unit_bytes as u32,
+                    (Purpose::GcRead, Job::GcRead),
                 );
+                cx.push(op, &mut self.space);
             }
         }
         let collection = &mut self.collections[plane.index()];
@@ -195,19 +189,8 @@ impl PageFtl {
         }
         self.collections[plane.index()].erasing = true;
         let at = PageAddr { block: victim, page: 0 };
-        cx.push(
-            NandOp {
-                kind: OpKind::Erase,
-                class: Class::Erase,
-                plane,
-                at,
-                frontier: None,
-                bytes: 0,
-                purpose: Purpose::GcErase,
-                job: Job::GcErase,
-            },
-            &mut self.space,
-        );
+        let op = cx.given((OpKind::Erase, Class::Erase), at, 0, (Purpose::GcErase, Job::GcErase));
+        cx.push(op, &mut self.space);
     }
 
     fn valid_units(cx: &Cx, at: PageAddr) -> impl Iterator<Item = Ppa> + '_ {

@@ -91,19 +91,13 @@ impl PageFtl {
         self.log.images = images;
         for i in 0..self.log.images.len() as u32 {
             let at = self.log.page_at(region, first + i);
-            cx.push(
-                NandOp {
-                    kind: OpKind::Program,
-                    class: Class::Meta,
-                    plane: cx.geometry.plane_of(at.block),
-                    at,
-                    frontier: None,
-                    bytes: cx.geometry.units_per_page * cx.geometry.unit_bytes as u32,
-                    purpose: Purpose::Metadata,
-                    job: Job::MetaPage(i),
-                },
-                &mut self.space,
+            let op = cx.given(
+                (OpKind::Program, Class::Meta),
+                at,
+                cx.geometry.units_per_page * cx.geometry.unit_bytes as u32,
+                (Purpose::Metadata, Job::MetaPage(i)),
             );
+            cx.push(op, &mut self.space);
         }
     }
 
@@ -184,19 +178,13 @@ impl PageFtl {
             return;
         }
         for block in used {
-            cx.push(
-                NandOp {
-                    kind: OpKind::Erase,
-                    class: Class::Meta,
-                    plane: cx.geometry.plane_of(block),
-                    at: PageAddr { block, page: 0 },
-                    frontier: None,
-                    bytes: 0,
-                    purpose: Purpose::Metadata,
-                    job: Job::MetaErase,
-                },
-                &mut self.space,
+            let op = cx.given(
+                (OpKind::Erase, Class::Meta),
+                PageAddr { block, page: 0 },
+                0,
+                (Purpose::Metadata, Job::MetaErase),
             );
+            cx.push(op, &mut self.space);
         }
     }
 

@@ -1,10 +1,16 @@
 //! The bits of a translation page (device-metadata §11): a checked view and its entries.
 
+use super::sealed::Frame;
 use crate::geometry::{MAP_ENTRY_BYTES, MAP_HEADER_BYTES};
 use flashweir_core::Ppa;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"FWTP");
-const VERSION: u16 = 1;
+const FRAME: Frame = Frame {
+    magic: u32::from_le_bytes(*b"FWTP"),
+    version: 1,
+    header_bytes: MAP_HEADER_BYTES,
+    count_at: 24,
+    item_bytes: MAP_ENTRY_BYTES,
+};
 
 /// Where the version of a unit is, and its sequence number; `None` is nowhere.
 pub(super) type Entry = Option<(Ppa, u64)>;
@@ -21,9 +27,7 @@ pub(super) struct MapPageImage {
 
 /// Writes a page; zeros to its end are left out.
 pub(super) fn encode(image: &MapPageImage) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(MAP_HEADER_BYTES + image.entries.len() * MAP_ENTRY_BYTES);
-    bytes.extend_from_slice(&MAGIC.to_le_bytes());
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    let mut bytes = FRAME.begin(image.entries.len());
     bytes.extend_from_slice(&[0; 2]);
     bytes.extend_from_slice(&u64::from(image.page).to_le_bytes());
     bytes.extend_from_slice(&image.number.to_le_bytes());
@@ -34,34 +38,20 @@ pub(super) fn encode(image: &MapPageImage) -> Vec<u8> {
         bytes.extend_from_slice(&place.to_le_bytes());
         bytes.extend_from_slice(&seq.to_le_bytes());
     }
-    let crc = crc32c::crc32c(&bytes);
-    bytes[MAP_HEADER_BYTES - 4..MAP_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    FRAME.seal(&mut bytes);
     bytes
 }
 
 /// Reads a page; `None` if it is not a whole, intact translation page of this version.
 pub(super) fn decode(bytes: &[u8]) -> Option<MapPageImage> {
-    let u16_at = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    if u32_at(0)? != MAGIC || u16_at(4)? != VERSION {
-        return None;
-    }
-    let count = u32_at(24)? as usize;
-    let used = bytes.get(..MAP_HEADER_BYTES.checked_add(count.checked_mul(MAP_ENTRY_BYTES)?)?)?;
-    let mut crc = crc32c::crc32c(&used[..MAP_HEADER_BYTES - 4]);
-    crc = crc32c::crc32c_append(crc, &[0; 4]);
-    crc = crc32c::crc32c_append(crc, &used[MAP_HEADER_BYTES..]);
-    if crc != u32_at(MAP_HEADER_BYTES - 4)? {
-        return None;
-    }
+    let (fields, count) = FRAME.open(bytes)?;
     let entry = |nth: usize| {
         let at = MAP_HEADER_BYTES + nth * MAP_ENTRY_BYTES;
-        let (place, seq) = (u64_at(at)?, u64_at(at + 8)?);
+        let (place, seq) = (fields.u64_at(at)?, fields.u64_at(at + 8)?);
         Some(place.checked_sub(1).map(|ppa| (Ppa(ppa), seq)))
     };
     let entries = (0..count).map(entry).collect::<Option<Vec<_>>>()?;
-    Some(MapPageImage { page: u32::try_from(u64_at(8)?).ok()?, number: u64_at(16)?, entries })
+    Some(MapPageImage { page: u32::try_from(fields.u64_at(8)?).ok()?, number: fields.u64_at(16)?, entries })
 }
 
 #[cfg(test)]

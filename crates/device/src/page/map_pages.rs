@@ -43,16 +43,8 @@ impl PageFtl {
 
     fn map_op(cx: &Cx, (kind, class): (OpKind, Class), at: PageAddr, job: Job) -> NandOp {
         let bytes = cx.geometry.units_per_page * cx.geometry.unit_bytes as u32;
-        NandOp {
-            kind,
-            class,
-            plane: cx.geometry.plane_of(at.block),
-            at,
-            frontier: None,
-            bytes: if kind == OpKind::Erase { 0 } else { bytes },
-            purpose: Purpose::Metadata,
-            job,
-        }
+        let bytes = if kind == OpKind::Erase { 0 } else { bytes };
+        cx.given((kind, class), at, bytes, (Purpose::Metadata, job))
     }
 
     /// Brings a page into the cache, which has room. True if it is there at once, because it was never written.

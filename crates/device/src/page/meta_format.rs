@@ -1,16 +1,22 @@
 //! The bits of a metadata page (`specs/device-metadata.md`): a checked view and the records it may hold.
 
+use super::sealed::Frame;
 use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::recovery::{Mapping, Member, TrimRecord};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"FWMP");
-const VERSION: u16 = 1;
 /// Bytes before the first record.
 pub(crate) const HEADER_BYTES: usize = 48;
 /// Bytes of one record.
 pub(crate) const RECORD_BYTES: usize = 24;
+const FRAME: Frame = Frame {
+    magic: u32::from_le_bytes(*b"FWMP"),
+    version: 1,
+    header_bytes: HEADER_BYTES,
+    count_at: 28,
+    item_bytes: RECORD_BYTES,
+};
 
 /// What a group of pages is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,9 +125,7 @@ pub(crate) fn records_per_page(page_bytes: u64) -> usize {
 
 /// Writes a page; bytes behind the last record are left out, they are zeros.
 pub(crate) fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
-    let mut page = Vec::with_capacity(HEADER_BYTES + records.len() * RECORD_BYTES);
-    page.extend_from_slice(&MAGIC.to_le_bytes());
-    page.extend_from_slice(&VERSION.to_le_bytes());
+    let mut page = FRAME.begin(records.len());
     let kind: u16 = match header.kind {
         GroupKind::Log => 1,
         GroupKind::Checkpoint => 2,
@@ -139,37 +143,28 @@ pub(crate) fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
             page.extend_from_slice(&word.to_le_bytes());
         }
     }
-    let crc = crc32c::crc32c(&page);
-    page[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    FRAME.seal(&mut page);
     page
 }
 
 /// Reads a page; `None` if it is not a whole, intact metadata page of this version.
 pub(crate) fn decode(page: &[u8]) -> Option<(PageHeader, Vec<Record>)> {
-    let u16_at = |at: usize| Some(u16::from_le_bytes(page.get(at..at + 2)?.try_into().ok()?));
-    let u32_at = |at: usize| Some(u32::from_le_bytes(page.get(at..at + 4)?.try_into().ok()?));
-    let u64_at = |at: usize| Some(u64::from_le_bytes(page.get(at..at + 8)?.try_into().ok()?));
-    if u32_at(0)? != MAGIC || u16_at(4)? != VERSION {
-        return None;
-    }
-    let count = u32_at(28)? as usize;
-    let used = page.get(..HEADER_BYTES.checked_add(count.checked_mul(RECORD_BYTES)?)?)?;
-    let mut crc = crc32c::crc32c(&used[..HEADER_BYTES - 4]);
-    crc = crc32c::crc32c_append(crc, &[0; 4]);
-    crc = crc32c::crc32c_append(crc, &used[HEADER_BYTES..]);
-    if crc != u32_at(HEADER_BYTES - 4)? {
-        return None;
-    }
-    let kind = match u16_at(6)? {
+    let (fields, count) = FRAME.open(page)?;
+    let kind = match fields.u16_at(6)? {
         1 => GroupKind::Log,
         2 => GroupKind::Checkpoint,
         _ => return None,
     };
-    let header =
-        PageHeader { kind, boot: u32_at(8)?, index: u32_at(12)?, group: u64_at(16)?, total: u32_at(24)? };
+    let header = PageHeader {
+        kind,
+        boot: fields.u32_at(8)?,
+        index: fields.u32_at(12)?,
+        group: fields.u64_at(16)?,
+        total: fields.u32_at(24)?,
+    };
     let words = |i: usize| {
         let at = HEADER_BYTES + i * RECORD_BYTES;
-        Some([u64_at(at)?, u64_at(at + 8)?, u64_at(at + 16)?])
+        Some([fields.u64_at(at)?, fields.u64_at(at + 8)?, fields.u64_at(at + 16)?])
     };
     let records = (0..count).map(|i| Record::of(words(i)?)).collect::<Option<Vec<_>>>()?;
     Some((header, records))

@@ -46,6 +46,7 @@ mod range_flush;
 mod read;
 mod recover;
 mod scan;
+mod sealed;
 mod tags;
 mod work;
 

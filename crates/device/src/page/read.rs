@@ -109,19 +109,9 @@ impl PageFtl {
     /// Queues the read of `units` units of the page that holds `ppa`.
     pub(super) fn push_read(&mut self, cx: &mut Cx, ppa: Ppa, units: u32, (purpose, job): (Purpose, Job)) {
         let at = cx.geometry.page_of(ppa).0;
-        cx.push(
-            NandOp {
-                kind: OpKind::Read,
-                class: Class::Read,
-                plane: cx.geometry.plane_of(at.block),
-                at,
-                frontier: None,
-                bytes: units * cx.geometry.unit_bytes as u32,
-                purpose,
-                job,
-            },
-            &mut self.space,
-        );
+        let op =
+            cx.given((OpKind::Read, Class::Read), at, units * cx.geometry.unit_bytes as u32, (purpose, job));
+        cx.push(op, &mut self.space);
     }
 
     pub(super) fn host_read_done(&mut self, cx: &mut Cx, op: &NandOp, command: u32) {

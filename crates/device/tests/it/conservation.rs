@@ -12,10 +12,7 @@ fn torture(seed: u64, steps: u64, fault: f64) {
     let mut host = Host::new(&config, seed);
     let units = host.expected.len() as u64;
     let mut r = Stream::new(seed, "commands");
-    for lpn in 0..units {
-        host.write(lpn, 1, false);
-        host.wait(8);
-    }
+    host.write_all();
     for step in 0..steps {
         let (len, depth) = (1 + r.below(4).min(units - 1), r.below(16));
         let lpn = if r.below(2) == 0 { r.below(units) } else { r.below(units.div_ceil(8)) }.min(units - len);

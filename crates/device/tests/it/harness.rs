@@ -121,6 +121,14 @@ impl Host {
         }
     }
 
+    /// Writes each unit once.
+    pub(crate) fn write_all(&mut self) {
+        for lpn in 0..self.expected.len() as u64 {
+            self.write(lpn, 1, false);
+            self.wait(8);
+        }
+    }
+
     pub(crate) fn write(&mut self, lpn: u64, units: u64, fua: bool) {
         self.write_tagged(lpn, units, fua, [0; 2]);
     }
