@@ -139,7 +139,7 @@ impl Submission {
             | Op::SegTrim { .. }
             | Op::SegReport { .. }
             | Op::PpaRead { .. }
-            | Op::PpaWrite { .. }
+            | Op::PpaWrite(_)
             | Op::PpaErase(_) => return None,
         };
         let order = command.stream.map(|stream| {

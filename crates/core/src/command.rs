@@ -102,9 +102,29 @@ pub enum Op {
     /// Open channel: read physical units; `blocks` is the length of all of them together (commands §6.1).
     PpaRead { ppas: Box<[Ppa]>, blocks: u32 },
     /// Open channel: program whole pages, each unit with its out-of-band record (commands §6.2).
-    PpaWrite { ppas: Box<[Ppa]>, blocks: u32, records: Box<[OobRecord]>, data: Data },
+    /// Boxed, since every command has the size of the largest.
+    PpaWrite(Box<PpaWrite>),
     /// Open channel: erase the blocks of these units (commands §6.3).
     PpaErase(Box<[Ppa]>),
+}
+
+/// A program of whole pages of the open channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PpaWrite {
+    /// Places, in the order of the data.
+    pub ppas: Box<[Ppa]>,
+    /// Length of all of them together, in 512-byte blocks.
+    pub blocks: u32,
+    /// The out-of-band record of each place.
+    pub records: Box<[OobRecord]>,
+    /// Contents.
+    pub data: Data,
+}
+
+impl From<PpaWrite> for Op {
+    fn from(write: PpaWrite) -> Self {
+        Self::PpaWrite(Box::new(write))
+    }
 }
 
 /// What a range flush selects; several selectors unite.
@@ -153,7 +173,7 @@ impl RangeFlush {
 pub fn check_range(lba: Lba, blocks: u32, capacity_blocks: u64) -> Result<(), DeviceError> {
     match lba.0.checked_add(u64::from(blocks)) {
         Some(end) if end <= capacity_blocks => Ok(()),
-        _ => Err(DeviceError::OutOfRange { at: Address::Lba(lba), count: blocks, capacity: capacity_blocks }),
+        _ => Err(OutOfRange { at: Address::Lba(lba), count: blocks, capacity: capacity_blocks }.into()),
     }
 }
 
@@ -336,13 +356,17 @@ pub enum Done {
         /// Number of deallocations so far.
         generation: u32,
     },
-    /// What a read of the open channel found, in the order of its places.
-    Units {
-        /// Contents; absent where contents are not tracked.
-        data: Box<[Payload]>,
-        /// Out-of-band records.
-        records: Box<[OobRecord]>,
-    },
+    /// What a read of the open channel found. Boxed, since every answer has the size of the largest.
+    Units(Box<Units>),
+}
+
+/// Physical units with their out-of-band records, in the order in which a command names their places.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Units {
+    /// Contents; absent where contents are not tracked.
+    pub data: Vec<Payload>,
+    /// Out-of-band records.
+    pub records: Vec<OobRecord>,
 }
 
 /// Why a command failed. Nothing of a failed command is promised; what it may have done is stated.
@@ -350,8 +374,8 @@ pub enum Done {
 pub enum DeviceError {
     /// The device lacks this command; nothing was changed.
     NotSupported(&'static str),
-    /// The range leaves the namespace; nothing was changed. Count and capacity are in the unit of the address.
-    OutOfRange { at: Address, count: u32, capacity: u64 },
+    /// The range leaves the namespace; nothing was changed. Boxed, since every answer has the size of the largest.
+    OutOfRange(Box<OutOfRange>),
     /// A field contradicts another; nothing was changed.
     InvalidField(&'static str),
     /// The medium cannot give this back.
@@ -382,9 +406,7 @@ impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotSupported(what) => write!(f, "the device does not support {what}"),
-            Self::OutOfRange { at, count, capacity } => {
-                write!(f, "{at} + {count} is outside of the namespace, which has {capacity}")
-            }
+            Self::OutOfRange(range) => range.fmt(f),
             Self::InvalidField(what) => write!(f, "invalid command: {what}"),
             Self::Uncorrectable { at } => write!(f, "uncorrectable read at {at}"),
             Self::WriteFault { at } => write!(f, "write failed at {at}"),
@@ -403,6 +425,30 @@ impl fmt::Display for DeviceError {
     }
 }
 impl std::error::Error for DeviceError {}
+
+/// A range that leaves its namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange {
+    /// Where the range begins.
+    pub at: Address,
+    /// How long it is, in the unit of the address.
+    pub count: u32,
+    /// How long the namespace is, in the unit of the address.
+    pub capacity: u64,
+}
+
+impl From<OutOfRange> for DeviceError {
+    fn from(range: OutOfRange) -> Self {
+        Self::OutOfRange(Box::new(range))
+    }
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, count, capacity } = self;
+        write!(f, "{at} + {count} is outside of the namespace, which has {capacity}")
+    }
+}
 
 impl Command {
     /// An orderless, untagged command on queue 0 of namespace 0.
@@ -426,10 +472,10 @@ impl Command {
             Op::Write { blocks, .. } | Op::SegWrite { blocks, .. } | Op::SegAppend { blocks, .. } => {
                 u64::from(*blocks) * LBA_BYTES
             }
-            Op::PpaWrite { ppas, blocks, records, .. } => {
-                ppas.len() as u64 * PLACE_BYTES
-                    + records.len() as u64 * OobRecord::BYTES
-                    + u64::from(*blocks) * LBA_BYTES
+            Op::PpaWrite(write) => {
+                write.ppas.len() as u64 * PLACE_BYTES
+                    + write.records.len() as u64 * OobRecord::BYTES
+                    + u64::from(write.blocks) * LBA_BYTES
             }
             Op::PpaRead { ppas, .. } | Op::PpaErase(ppas) => ppas.len() as u64 * PLACE_BYTES,
             _ => 0,
@@ -464,6 +510,13 @@ mod tests {
             assert!(whole.iter().cloned().eq(of(count)), "{whole:?}");
             assert_ne!(whole, of(count + 1).collect());
         }
+    }
+
+    /// Each is copied several times on its way: what is rare and large stands in a box.
+    #[test]
+    fn commands_and_answers_are_small() {
+        assert!(size_of::<Op>() <= 48, "{} bytes", size_of::<Op>());
+        assert!(size_of::<Completion>() <= 48, "{} bytes", size_of::<Completion>());
     }
 
     #[test]

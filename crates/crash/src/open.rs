@@ -10,7 +10,7 @@
 //! 4. A block whose erase has completed is empty, and takes its pages again.
 
 use crate::devices::tiny_open;
-use flashweir_core::command::{OPEN_NAMESPACE, pattern};
+use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, pattern};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{
     Agenda, Command, CommandId, Completion, Data, DeviceError, Done, Instant, Lpn, Op, Payload, Ppa, Stream,
@@ -258,7 +258,7 @@ impl World {
                 self.pointers[block] += pages;
                 let records = ppas.iter().map(|ppa| record(number, *ppa)).collect();
                 let blocks = ppas.len() as u32 * geometry.lbas_per_unit as u32;
-                Op::PpaWrite { ppas: ppas.into(), blocks, records, data: Data::Pattern(number) }
+                PpaWrite { ppas: ppas.into(), blocks, records, data: Data::Pattern(number) }.into()
             }
             0..8 if !self.erasing[block] && self.pointers[block] > full / 2 => {
                 self.erasing[block] = true;
@@ -304,8 +304,8 @@ impl World {
         let geometry = self.device.geometry();
         let page_of = |ppa: &Ppa| geometry.page_of(*ppa).0;
         match (op, result) {
-            (Op::PpaWrite { ppas, .. }, result) => {
-                for at in ppas.iter().map(page_of) {
+            (Op::PpaWrite(write), result) => {
+                for at in write.ppas.iter().map(page_of) {
                     let known = &mut self.pages[at.block.0 as usize][at.page as usize];
                     *known = match result {
                         Ok(_) => Known::Written { operation: number, is_done: true },
@@ -316,7 +316,7 @@ impl World {
                     Ok(_) => Ok(()),
                     // The block is closed early.
                     Err(DeviceError::WriteFault { .. }) => {
-                        let block = page_of(&ppas[0]).block.0 as usize;
+                        let block = page_of(&write.ppas[0]).block.0 as usize;
                         self.pointers[block] = geometry.pages_per_block;
                         Ok(())
                     }
@@ -350,9 +350,9 @@ impl World {
 /// Whether a read of a page of which this was known when it was submitted may be answered so.
 fn read_back(known: Known, ppa: Ppa, result: &Result<Done, DeviceError>) -> Result<(), String> {
     let is_content = |operation: u64| match result {
-        Ok(Done::Units { data, records }) => {
-            data[..] == [Payload::Tag(pattern(operation, Lpn(ppa.0)))]
-                && records[..] == [record(operation, ppa)]
+        Ok(Done::Units(units)) => {
+            units.data[..] == [Payload::Tag(pattern(operation, Lpn(ppa.0)))]
+                && units.records[..] == [record(operation, ppa)]
         }
         _ => false,
     };

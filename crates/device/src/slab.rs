@@ -14,11 +14,14 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    #[inline]
+    /// Always in line: a command is large, and is written to its place without a stop on the way.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, item: T) -> u32 {
         match self.free.pop() {
             Some(free) => {
-                self.items[free as usize] = Some(item);
+                let place = &mut self.items[free as usize];
+                assert!(place.is_none(), "a free place is empty");
+                *place = Some(item);
                 free
             }
             None => {

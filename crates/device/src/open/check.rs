@@ -3,7 +3,7 @@
 use super::firmware::{Cx, OpenChannel};
 use crate::config::PersistPolicy;
 use crate::geometry::PageAddr;
-use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX};
+use flashweir_core::command::{OPEN_NAMESPACE, OutOfRange, PLACES_MAX, PpaWrite};
 use flashweir_core::oob::OobRecord;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, Command, Data, DeviceError, Op, Ppa};
@@ -17,7 +17,7 @@ impl OpenChannel {
     pub(super) fn verdict(&self, cx: &Cx, command: &Command) -> Verdict {
         let lacks = |what| Err(DeviceError::NotSupported(what));
         match &command.op {
-            Op::PpaRead { .. } | Op::PpaWrite { .. } | Op::PpaErase(_) | Op::Flush => {}
+            Op::PpaRead { .. } | Op::PpaWrite(_) | Op::PpaErase(_) | Op::Flush => {}
             Op::Read { .. } | Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. } => {
                 return lacks("a page namespace");
             }
@@ -38,7 +38,8 @@ impl OpenChannel {
                 check_length(cx, ppas, *blocks)?;
                 self.check_read(cx, ppas)
             }
-            Op::PpaWrite { ppas, blocks, records, data } => {
+            Op::PpaWrite(write) => {
+                let PpaWrite { ppas, blocks, records, data } = &**write;
                 check_places(cx, ppas)?;
                 check_length(cx, ppas, *blocks)?;
                 check_data(cx, ppas, records, data)?;
@@ -118,7 +119,7 @@ fn check_places(cx: &Cx, ppas: &[Ppa]) -> Verdict {
     }
     let capacity = cx.geometry.physical_units();
     match ppas.iter().find(|ppa| ppa.0 >= capacity) {
-        Some(ppa) => Err(DeviceError::OutOfRange { at: Address::Ppa(*ppa), count: 1, capacity }),
+        Some(ppa) => Err(OutOfRange { at: Address::Ppa(*ppa), count: 1, capacity }.into()),
         None => Ok(()),
     }
 }

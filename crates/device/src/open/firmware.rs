@@ -10,6 +10,7 @@ use crate::flash::{
     Class, Frontier, Media, Op as NandOp, OpKind, Purpose, RecoveryReport, SaveArea, UNBOUND, UnitImage,
 };
 use crate::geometry::{Geometry, PageAddr};
+use flashweir_core::command::Units;
 use flashweir_core::index::Idx;
 use flashweir_core::{Address, Command, DeviceError, Done, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::BlockId;
@@ -136,7 +137,7 @@ impl OpenChannel {
             Ok(units) => {
                 let (data, records): (Vec<_>, Vec<_>) = units.into_iter().unzip();
                 let data = data.into_iter().flatten().collect();
-                self.found.insert(command, Done::Units { data, records: records.into() });
+                self.found.insert(command, Done::Units(Box::new(Units { data, records })));
             }
             Err(lost) => {
                 cx.metrics.uncorrectable_reads += 1;
@@ -250,8 +251,8 @@ impl Firmware for OpenChannel {
                 let ppas = ppas.clone();
                 self.start_read(cx, at, &ppas);
             }
-            Op::PpaWrite { ppas, .. } => {
-                let ppas = ppas.clone();
+            Op::PpaWrite(write) => {
+                let ppas = write.ppas.clone();
                 self.start_write(cx, at, &ppas);
             }
             Op::PpaErase(ppas) => {
@@ -292,17 +293,17 @@ impl Firmware for OpenChannel {
 
     fn image(&self, cx: &Cx, op: &NandOp<Job>, images: &mut Vec<UnitImage>) {
         let Job::Program { command, first } = op.job else { return };
-        let Op::PpaWrite { ppas, records, data, .. } = &cx.front.commands.get(command).command.op else {
+        let Op::PpaWrite(write) = &cx.front.commands.get(command).command.op else {
             unreachable!("only writes program");
         };
         let (first, count) = (first as usize, cx.geometry.units_per_page as usize);
         let unit_bytes = cx.geometry.unit_bytes as usize;
         images.extend((first..first + count).map(|nth| {
             let payload = match cx.flash.media.tracks_contents() {
-                true => data.unit(Lpn(ppas[nth].0), nth, nth * unit_bytes..(nth + 1) * unit_bytes),
+                true => write.data.unit(Lpn(write.ppas[nth].0), nth, nth * unit_bytes..(nth + 1) * unit_bytes),
                 false => Payload::Zero,
             };
-            UnitImage::with_record(records[nth], payload)
+            UnitImage::with_record(write.records[nth], payload)
         }));
     }
 

@@ -42,21 +42,21 @@ impl Firmware for PageFtl {
         self.begin_journal(cx);
     }
 
+    #[inline]
     fn check(&self, cx: &Cx, command: &Command) -> Result<(), DeviceError> {
-        let name = match &command.op {
-            Op::Read { .. } | Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. } | Op::Flush => None,
-            Op::RFlush(_) if cx.config.buffer.range_flush == RangeFlushSupport::None => Some("range flush"),
-            Op::RFlush(_) => None,
-            Op::Barrier if cx.config.order.policy == PersistPolicy::None => Some("barrier"),
-            Op::Barrier => None,
-            Op::Share(_) => Some("SHARE"),
-            Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
-                Some("append-only segments")
+        let lacks = |name| Err(DeviceError::NotSupported(name));
+        match &command.op {
+            Op::Read { .. } | Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. } | Op::Flush => {}
+            Op::RFlush(_) if cx.config.buffer.range_flush == RangeFlushSupport::None => {
+                return lacks("range flush");
             }
-            Op::PpaRead { .. } | Op::PpaWrite { .. } | Op::PpaErase(_) => Some("open channel"),
-        };
-        if let Some(name) = name {
-            return Err(DeviceError::NotSupported(name));
+            Op::Barrier if cx.config.order.policy == PersistPolicy::None => return lacks("barrier"),
+            Op::RFlush(_) | Op::Barrier => {}
+            Op::Share(_) => return lacks("SHARE"),
+            Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
+                return lacks("append-only segments");
+            }
+            Op::PpaRead { .. } | Op::PpaWrite(_) | Op::PpaErase(_) => return lacks("open channel"),
         }
         cx.front.check_order(command, cx.config.order.policy)?;
         if command.ns != PAGE_NAMESPACE {

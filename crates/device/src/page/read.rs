@@ -34,14 +34,17 @@ impl PageFtl {
     }
 
     /// What was accepted and could not be written cannot be read.
+    #[inline]
     fn note_lost_units(&self, cx: &mut Cx, at: u32, span: &Span) {
-        if let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
+        if !self.lost.is_empty()
+            && let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
             let lba = cx.lba(*lost);
             cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
         }
     }
 
     /// Adds what these units hold now to what a read answers.
+    #[inline]
     pub(super) fn take_contents(&self, cx: &mut Cx, at: u32, first: u64, end: u64) {
         if !cx.flash.media.tracks_contents() {
             return;
@@ -64,6 +67,7 @@ impl PageFtl {
     }
 
     /// Reads units of which it is known where they are; says how many parts the command waits for.
+    #[inline]
     pub(super) fn read_units(&mut self, cx: &mut Cx, at: u32, first: u64, end: u64) -> u32 {
         let mut parts = 0;
         let mut cached = 0;

@@ -1,6 +1,6 @@
 //! The open channel: what it refuses, what it answers, what its commands cost.
 
-use flashweir_core::command::OPEN_NAMESPACE;
+use flashweir_core::command::{OPEN_NAMESPACE, OutOfRange, PpaWrite, Units};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{Address, Agenda, Command, Data, DeviceError, Done, Lba, Lpn, Op, Payload, Ppa};
 use flashweir_device::config::{BufferConfig, FirmwareKind, FtlConfig, OrderConfig};
@@ -83,7 +83,7 @@ fn write(first: u64, count: u64) -> Op {
     let ppas = places(first, count);
     let records = ppas.iter().map(|ppa| record(*ppa)).collect();
     let data = Data::Units((0..count).map(Payload::Tag).collect());
-    Op::PpaWrite { blocks: 8 * count as u32, ppas, records, data }
+    PpaWrite { blocks: 8 * count as u32, ppas, records, data }.into()
 }
 
 fn read(first: u64, count: u64) -> Op {
@@ -97,7 +97,7 @@ fn what_is_programmed_is_read_with_its_records_until_it_is_erased() {
     assert_eq!(host.run(Op::Flush), Ok(Done::Ok));
     let data = (0..8).map(Payload::Tag).collect();
     let records = (0..8).map(|ppa| record(Ppa(ppa))).collect();
-    assert_eq!(host.run(read(0, 8)), Ok(Done::Units { data, records }));
+    assert_eq!(host.run(read(0, 8)), Ok(Done::Units(Box::new(Units { data, records }))));
     assert_eq!(host.run(read(7, 2)), Err(DeviceError::NotWritten { at: Address::Ppa(Ppa(8)) }));
     // Any unit of a block names it.
     assert_eq!(host.run(Op::PpaErase(places(5, 1))), Ok(Done::Ok));
@@ -118,12 +118,12 @@ fn pages_are_programmed_in_order_and_once() {
     assert_eq!(host.run(write(5, 4)), Err(DeviceError::Misaligned { at: at(5) }));
     // The pages of one vector count each other: the second one repeats the first.
     let mut twice = [places(4, 4), places(4, 4)].concat();
-    let op = |ppas: &[Ppa]| Op::PpaWrite {
+    let op = |ppas: &[Ppa]| Op::from(PpaWrite {
         blocks: 8 * ppas.len() as u32,
         records: ppas.iter().map(|ppa| record(*ppa)).collect(),
         data: Data::Zero,
         ppas: ppas.into(),
-    };
+    });
     assert_eq!(host.run(op(&twice)), Err(DeviceError::Overwrite { at: at(4) }));
     twice[4..].copy_from_slice(&places(8, 4));
     assert_eq!(host.run(op(&twice)), Ok(Done::Ok));
@@ -156,18 +156,18 @@ fn malformed_commands_are_refused_and_change_nothing() {
     host.run(write(0, 4)).unwrap();
     let units = host.device.geometry().physical_units();
     let digest = host.device.media().digest();
-    let far = DeviceError::OutOfRange { at: Address::Ppa(Ppa(units)), count: 1, capacity: units };
+    let far = DeviceError::from(OutOfRange { at: Address::Ppa(Ppa(units)), count: 1, capacity: units });
     for op in [read(units, 1), write(units, 4), Op::PpaErase(places(units, 1))] {
         assert_eq!(host.run(op), Err(far.clone()));
     }
     let record = record(Ppa(4));
     let wide = OobRecord { owner: Owner::Vpid(u64::MAX), ..record };
-    let with = |records: Vec<OobRecord>, data| Op::PpaWrite {
+    let with = |records: Vec<OobRecord>, data| Op::from(PpaWrite {
         ppas: places(4, 4),
         blocks: 32,
         records: records.into(),
         data,
-    };
+    });
     for op in [
         Op::PpaRead { ppas: Box::default(), blocks: 0 },
         read(0, 65),

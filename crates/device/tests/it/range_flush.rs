@@ -1,7 +1,7 @@
 //! Range flush: what it makes durable, what it leaves alone, and what it waits for (range-flush §4).
 
 use crate::harness::{Host, random_config};
-use flashweir_core::command::{RangeFlush, Tag};
+use flashweir_core::command::{OutOfRange, RangeFlush, Tag};
 use flashweir_core::random::Stream;
 use flashweir_core::{Address, Bytes, DeviceError, Lba, Lpn, Op, Ppa};
 use flashweir_device::config::{BufferMode, Cell, DeviceConfig, OrderConfig, RangeFlushSupport};
@@ -166,7 +166,7 @@ fn what_no_device_can_do_is_refused_and_changes_nothing() {
         (flush(&[0], &[]), DeviceError::InvalidField("tag 0 is no tag")),
         (
             flush(&[], &[(0, 1), (blocks / 8, 1)]),
-            DeviceError::OutOfRange { at: Address::Lba(Lba(blocks)), count: 8, capacity: blocks },
+            OutOfRange { at: Address::Lba(Lba(blocks)), count: 8, capacity: blocks }.into(),
         ),
     ];
     for (op, expected) in cases {

@@ -6,6 +6,7 @@
 //! Deliberately absent: durability. A flush of a file is a flush of the host's; memory has none.
 
 use super::{Answer, BLOCK_BYTES, Block, BlockPort, PortError, Request, Ticket, bytes_of};
+use flashweir_core::command::OutOfRange;
 use flashweir_core::{Address, DeviceError, Lba, Payload};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -118,11 +119,11 @@ impl Image {
             return Ok(());
         }
         let per_block = BLOCK_BYTES as u64 / flashweir_core::units::LBA_BYTES;
-        Err(PortError::Device(DeviceError::OutOfRange {
+        Err(PortError::Device(DeviceError::from(OutOfRange {
             at: Address::Lba(Lba(block.0.saturating_mul(per_block))),
             count: u32::try_from(count.saturating_mul(per_block)).unwrap_or(u32::MAX),
             capacity: self.blocks * per_block,
-        }))
+        })))
     }
 
     fn read_blocks(&self, block: Block, count: u32) -> Result<Vec<Payload>, PortError> {
