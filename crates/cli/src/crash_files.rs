@@ -166,10 +166,6 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
     let format = Format::named(&args.format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
-    if format.is_ext4() && *sequences == Sequences::Cleaning {
-        let format = format.name();
-        return Err(Failure::Usage(format!("--sequences cleaning needs --format f2fs, and it is {format}")));
-    }
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);

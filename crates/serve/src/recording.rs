@@ -251,7 +251,9 @@ pub fn rerun(
     }
     let header: Header = serde_json::from_str(&line(1 << 20)?)
         .map_err(|error| wrong(format!("line 2 describes no device: {error}")))?;
-    header.device.validate().map_err(|error| wrong(format!("line 2: {error}")))?;
+    let device = &header.device;
+    let suits = device.validate().and_then(|()| device.check_page_namespace());
+    suits.map_err(|error| wrong(format!("line 2: {error}")))?;
     let mut trace = |live: &mut Live| {
         if let Some(perfetto) = perfetto() {
             live.trace(|device| Timeline::new(device, Some(perfetto), None));

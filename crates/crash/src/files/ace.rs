@@ -291,6 +291,7 @@ pub fn random(seed: u64) -> Ops {
             94 => Op::Fsync((*pick(&mut random, &["A", "B", "A/D"])).into()),
             95..=96 => Op::Sync,
             97 => Op::Sync.aside(),
+            98 => Op::Remount,
             _ => Op::WriteBack,
         });
         recent = file;
@@ -381,7 +382,8 @@ pub fn nameless(seed: u64) -> Ops {
             86..=91 => Op::Fsync(file.clone()),
             92 => Op::Fdatasync(file.clone()),
             93..=94 => Op::Fsync(dir),
-            95..=97 => Op::Sync,
+            95..=96 => Op::Sync,
+            97 => Op::Remount,
             98 => Op::Sync.aside(),
             _ => Op::WriteBack,
         });
@@ -407,7 +409,11 @@ pub fn trees(seed: u64) -> Ops {
         }
         ops.extend((0..pieces).map(|piece| Op::Direct(file.into(), start + 8_192 * piece, 4_096)));
     }
-    ops.push(if random.chance(0.7) { Op::Sync } else { Op::Fsync(files[0].into()) });
+    ops.push(match random.below(10) {
+        0..=4 => Op::Sync,
+        5..=6 => Op::Remount,
+        _ => Op::Fsync(files[0].into()),
+    });
     for _ in 0..4 + random.below(8) {
         let which = random.below(2) as usize;
         let (file, start) = (files[which].to_owned(), places[which]);
@@ -515,7 +521,8 @@ pub fn with_barriers(ops: Ops, seed: u64) -> Ops {
 /// Makes a file durable, or everything, or nothing.
 fn durable(random: &mut Stream, file: &str, ops: &mut Vec<Op>) {
     match random.below(10) {
-        0..=2 => ops.push(Op::Sync),
+        0..=1 => ops.push(Op::Sync),
+        2 => ops.push(Op::Remount),
         3..=6 => ops.push(Op::Fsync(file.into())),
         7 => ops.push(Op::Fdatasync(file.into())),
         8 => ops.push(Op::WriteBack),
@@ -554,6 +561,7 @@ pub fn cleaning(seed: u64) -> Ops {
             74..=80 => Op::Fsync(recent.clone()).aside(),
             81..=86 => Op::Sync,
             87..=90 => Op::Sync.aside(),
+            91 => Op::Remount,
             // Cleaning in the background comes every few milliseconds, and would never end in the time of a write-back.
             _ => Op::Pause(*pick(&mut random, &[300, 3_000, 30_000])),
         });

@@ -11,6 +11,7 @@ use flashweir_fs::ext4::{self, Ext4Options};
 use flashweir_fs::f2fs::{self, Background, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::BlockPort;
 use flashweir_sim::stack::FlushMode;
+use std::ops::Add;
 use std::rc::Rc;
 
 /// What a file system did, as far as somebody counts it here.
@@ -29,14 +30,15 @@ pub struct Did {
 /// # Errors
 /// What the format says of the medium.
 pub async fn make(disk: &dyn BlockPort, format: Format, seed: u64) -> Result<(), String> {
+    let blocks = if seed & FULL != 0 { FULL_BLOCKS } else { BLOCKS };
     if format.is_ext4() {
-        let mut volume = ext4::Options::new(BLOCKS);
+        let mut volume = ext4::Options::new(blocks);
         // A small journal goes round within a sequence.
         volume.journal_blocks = Some(1024);
         volume.hash_seed = [seed as u32, 1, 2, 3];
         return ext4::mkfs(disk, &volume).await.map(drop).map_err(|error| error.to_string());
     }
-    let mut volume = f2fs::Options::new(if seed & FULL != 0 { FULL_BLOCKS } else { BLOCKS });
+    let mut volume = f2fs::Options::new(blocks);
     if !seed.is_multiple_of(2) {
         for feature in f2fs::Options::FEATURES {
             volume.add_feature(feature).map_err(|error| error.to_string())?;
@@ -132,6 +134,18 @@ pub(super) async fn used_pages(disk: &Rc<dyn BlockPort>, format: Format) -> Resu
     match report.problems.first() {
         Some(problem) => Err(problem.to_string()),
         None => Ok(report.nodes + report.data_blocks + report.reserved_blocks),
+    }
+}
+
+impl Add for Did {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            cleaned: self.cleaned + other.cleaned,
+            cleaned_background: self.cleaned_background + other.cleaned_background,
+            filled_holes: self.filled_holes + other.filled_holes,
+        }
     }
 }
 

@@ -102,6 +102,8 @@ pub enum Op {
     Fdatabarrier(String),
     /// Makes everything durable.
     Sync,
+    /// Closes what is held, unmounts the volume, and mounts it again.
+    Remount,
     /// Another task does it, and the sequence goes on meanwhile.
     Aside(Box<Op>),
     /// Waits until other tasks have done what they were given; the end of a sequence does, too.
@@ -115,7 +117,7 @@ pub enum Op {
 impl Op {
     /// Whether it promises durability.
     pub fn is_persistence(&self) -> bool {
-        matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync | Self::FsyncHeld | Self::Wait)
+        matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync | Self::Remount | Self::FsyncHeld | Self::Wait)
     }
 
     /// The same, done by another task.
@@ -172,6 +174,7 @@ impl Op {
             | Self::Release
             | Self::ReleaseLast
             | Self::Sync
+            | Self::Remount
             | Self::Wait
             | Self::Pause(_)
             | Self::WriteBack => Vec::new(),
@@ -253,6 +256,7 @@ impl Op {
             Self::Fbarrier(_) => "fbarrier",
             Self::Fdatabarrier(_) => "fdatabarrier",
             Self::Sync => "sync",
+            Self::Remount => "remount",
             Self::Aside(op) => op.name(),
             Self::Wait => "wait",
             Self::Pause(_) => "pause",
@@ -300,6 +304,7 @@ impl fmt::Display for Op {
             | Self::Release
             | Self::ReleaseLast
             | Self::Sync
+            | Self::Remount
             | Self::Aside(_)
             | Self::Wait
             | Self::WriteBack => Ok(()),
@@ -417,6 +422,7 @@ impl FromStr for Op {
             "release" => (Self::Release, 0),
             "releaselast" => (Self::ReleaseLast, 0),
             "sync" => (Self::Sync, 0),
+            "remount" => (Self::Remount, 0),
             "wait" => (Self::Wait, 0),
             "pause" => (Self::Pause(bytes(0)?), 1),
             "writeback" => (Self::WriteBack, 0),
@@ -542,19 +548,33 @@ impl<F: Fs> Runner<F> {
                 }
                 file.close().await?;
             }
-            Op::Release => {
-                self.nameless.clear();
-                for file in self.held.drain(..) {
-                    file.close().await?;
-                }
-            }
+            Op::Release => self.release().await?,
             Op::Sync => process.vfs().sync_all().await?,
+            // As far as anybody can tell who only looks at files: whoever has a volume mounts it again.
+            Op::Remount => {
+                self.let_go().await?;
+                self.process.vfs().sync_all().await?;
+            }
             Op::Wait => self.wait().await,
             Op::Pause(micros) => self.sleep(Duration::from_micros(*micros)).await,
             Op::WriteBack => self.sleep(WRITE_BACK).await,
             op => return on_paths(process, number, op).await,
         }
         Ok(None)
+    }
+
+    async fn release(&mut self) -> Result<(), Errno> {
+        self.nameless.clear();
+        for file in self.held.drain(..) {
+            file.close().await?;
+        }
+        Ok(())
+    }
+
+    /// Closes what is held when all tasks have ended, so that nobody keeps the mount busy.
+    pub async fn let_go(&mut self) -> Result<(), Errno> {
+        self.wait().await;
+        self.release().await
     }
 
     async fn sleep(&self, time: Duration) {
@@ -760,7 +780,7 @@ mod tests {
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
                     setacl:B/bar:3,defacl:A:1,chmod:B/bar:640,tmpfile:A,linkheld:A/new,\
-                    hold:B/bar,heldappend:100,heldfsync,releaselast,release,sync&,wait,pause:60,fsync:A/foo&,write:A/foo:0+100&,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
+                    hold:B/bar,heldappend:100,heldfsync,releaselast,release,sync&,wait,remount,pause:60,fsync:A/foo&,write:A/foo:0+100&,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
         assert_eq!(text.parse::<Ops>().unwrap().to_string(), text);
     }
 
@@ -780,6 +800,7 @@ mod tests {
             "chmod:a:888",
             "tmpfile",
             "wait&",
+            "remount&",
             "hold:A/foo&",
             "sync&&",
             "pause",

@@ -176,7 +176,7 @@ impl History {
                 }
             };
             match op {
-                Op::Sync => {
+                Op::Sync | Op::Remount => {
                     floors.all = state;
                     floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
                 }
@@ -286,7 +286,8 @@ impl Judge<'_> {
                 let tree = &states[index];
                 tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
             }
-            Op::Fsync(_) | Op::Fdatasync(_) | Op::Fbarrier(_) | Op::Fdatabarrier(_) | Op::Sync => true,
+            Op::Fsync(_) | Op::Fdatasync(_) | Op::Fbarrier(_) | Op::Fdatabarrier(_) => true,
+            Op::Sync | Op::Remount => true,
             _ => false,
         };
         let mut between = self.history.steps.iter().enumerate().take(barrier).skip(durable);

@@ -87,9 +87,10 @@ impl Noted {
         let (expected, noted) = (Rc::clone(&self.expected), Rc::clone(&self.history));
         let (did, ended_at, phase) = (Rc::clone(&self.did), Rc::clone(&self.end), Rc::clone(&self.phase));
         Box::pin(async move {
-            let vfs = mount(port, handle.clone(), setup).await?;
+            let mut vfs = mount(Rc::clone(&port), handle.clone(), setup).await?;
             begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
-            let mut runner = Runner::new(&vfs, handle);
+            let mut runner = Runner::new(&vfs, handle.clone());
+            let mut did_before = Did::default();
             // What another task did otherwise than the reference.
             let wrong = Rc::new(RefCell::new(None));
             for (index, (op, (made, tree))) in ops.0.iter().zip(&*expected).enumerate() {
@@ -122,6 +123,15 @@ impl Noted {
                 match op {
                     // It ends at some time after this.
                     Op::Aside(op) => runner.begin(index, (**op).clone(), ended).await,
+                    Op::Remount => {
+                        let said = |errno: Errno| format!("operation {index}, {op}: {errno:?}");
+                        runner.let_go().await.map_err(said)?;
+                        vfs.unmount().await.map_err(said)?;
+                        did_before = did_before + Did::of(vfs.fs());
+                        ended(Ok(None));
+                        vfs = mount(Rc::clone(&port), handle.clone(), setup).await?;
+                        runner = Runner::new(&vfs, handle.clone());
+                    }
                     _ => ended(runner.apply(index, op).await),
                 }
                 if let Some(what) = wrong.take() {
@@ -136,7 +146,7 @@ impl Noted {
                 return Err(what);
             }
             let end = position();
-            did.set(Did::of(vfs.fs()));
+            did.set(did_before + Did::of(vfs.fs()));
             ended_at.set(Some(end));
             let found = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
             let history = noted.borrow();

@@ -206,7 +206,8 @@ async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>) -> Result<Fil
     }
     let cleaned = || Did::of(vfs.fs()).cleaned;
     let before = cleaned();
-    while cleaned() < before + WORN_SECTIONS && filled.worn < WORN_MAX {
+    let is_cleaned = matches!(vfs.fs(), AnyFs::F2fs(_));
+    while is_cleaned && cleaned() < before + WORN_SECTIONS && filled.worn < WORN_MAX {
         runner.wear(filled, filled.worn).await?;
         filled.worn += 1;
         if filled.worn.is_multiple_of(WORN_SYNC) {

@@ -120,6 +120,7 @@ fn knows(heading: &Heading) -> Result<(), String> {
 
 /// Whether a device can be kept in a volume.
 pub(super) fn suits(config: &DeviceConfig) -> Result<(), VolumeError> {
+    config.check_page_namespace().map_err(VolumeError::Unsuitable)?;
     if config.ftl.metadata == Metadata::None {
         return Err(VolumeError::Unsuitable(format!(
             "ftl.metadata = none of {}: expected log, because a volume is recovered from what the device keeps on flash",
