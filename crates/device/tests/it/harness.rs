@@ -1,6 +1,6 @@
 //! A device with an agenda and a host that knows what it wrote.
 
-use flashweir_core::command::{StreamId, Tag, pattern};
+use flashweir_core::command::{EpochStamp, StreamId, Tag, pattern};
 use flashweir_core::random::Stream;
 use flashweir_core::{
     Agenda, Bytes, Command, Data, DeviceError, Done, Duration, Lba, Lpn, Op, Order, Payload,
@@ -25,6 +25,8 @@ pub(crate) struct Host {
     pub(crate) failures: Vec<(u64, DeviceError)>,
     /// The stream and the part in its epoch of what is submitted next, where that is given.
     pub(crate) order: Option<(StreamId, Order)>,
+    /// The number of its epoch, where that is given.
+    pub(crate) epoch: Option<EpochStamp>,
     /// Commands as they were answered.
     pub(crate) answered: Vec<u64>,
     /// What the last read that was answered read.
@@ -47,6 +49,7 @@ impl Host {
             errors: 0,
             failures: Vec::new(),
             order: None,
+            epoch: None,
             answered: Vec::new(),
             data: Vec::new(),
             accepted: Vec::new(),
@@ -86,6 +89,7 @@ impl Host {
         command.fua = fua;
         command.tags = tags.map(Tag);
         (command.stream, command.order) = self.order.unzip();
+        command.epoch = self.epoch;
         let mut effects = Vec::new();
         self.device.command(self.agenda.now(), command, &mut effects);
         self.carry_out(effects);

@@ -1,7 +1,7 @@
 //! Streams and epochs: what a barrier holds back, what it costs, and what closures bring along (barriers §2, contract §5).
 
 use crate::harness::Host;
-use flashweir_core::command::{Data, RangeFlush, StreamId, Tag};
+use flashweir_core::command::{Data, EpochStamp, RangeFlush, StreamId, Tag};
 use flashweir_core::{Bytes, DeviceError, Duration, Lba, Op, Order};
 use flashweir_device::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
 use flashweir_device::presets::preset;
@@ -197,4 +197,32 @@ fn what_makes_no_sense_is_refused() {
     config.order.fuse_epochs = 2;
     let error = config.validate().unwrap_err();
     assert_eq!(error, "order.fuse_epochs = 2: expected 1, unless order.policy = \"transactional\"");
+}
+
+/// A command that is refused because its stream has no numbers changes nothing of the stream; one that is refused for another reason is a
+/// member of its epoch all the same, since the host has counted it.
+#[test]
+fn a_refused_command_counts_only_where_it_could_belong() {
+    let numbered = |number, members| Some(EpochStamp { number, members });
+    let mut host = Host::new(&small(PersistPolicy::InOrderRecovery), 1);
+    host.order = WITHIN;
+    host.write(0, 1, false);
+    host.epoch = numbered(0, None);
+    host.write(1, 1, false);
+    assert!(matches!(host.failures.last(), Some((2, DeviceError::InvalidField(_)))), "{:?}", host.failures);
+    host.epoch = None;
+    host.write(2, 1, false);
+    host.wait(0);
+    assert_eq!(host.failures.len(), 1);
+
+    let far = host.device.geometry().capacity_lbas();
+    host.order = Some((StreamId(2), Order::Within));
+    host.epoch = numbered(0, None);
+    host.submit(Op::Trim { lba: Lba(far), blocks: 8 }, false);
+    assert!(matches!(host.failures.last(), Some((4, DeviceError::OutOfRange(_)))), "{:?}", host.failures);
+    host.order = Some((StreamId(2), Order::Barrier));
+    host.epoch = numbered(0, Some(2));
+    host.write(3, 1, false);
+    host.wait(0);
+    assert_eq!(host.failures.len(), 2, "the barrier passes with the two members that it counts");
 }

@@ -24,7 +24,7 @@ use flashweir_core::{Contents, Duration, Order, Payload};
 /// Blocks that an operation on names takes at most: nodes, blocks of directories, an inode.
 const NAMES_BLOCKS: u64 = 12;
 /// Names of one inode.
-const LINKS_MAX: u32 = u32::MAX >> 1;
+pub(super) const LINKS_MAX: u32 = u32::MAX >> 1;
 /// Blocks of a pack that are not for inodes without names: its head, its summaries and its last block.
 pub(super) const PACK_OTHERS: u32 = 8;
 

@@ -1,12 +1,15 @@
 //! Rules of room that few volumes come to.
 
+use super::super::layout::node::{Footer, NODE_WORDS};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::super::{Options, mkfs};
 use super::F2fs;
 use super::by_nid::DirtyNodes;
-use super::fs::PACK_OTHERS;
+use super::checkpoint::is_indirect;
+use super::fs::{LINKS_MAX, PACK_OTHERS};
 use super::state::State;
 use crate::port::{Image, block_on};
+use crate::vfs::{Errno, Fs, Kind, NewAcls, NewNode, Timestamp};
 use std::rc::Rc;
 
 fn mounted(mib: u64) -> F2fs {
@@ -68,4 +71,46 @@ fn a_pack_has_room_for_all_inodes_without_names() {
         let blocks = state.orphan_blocks_max();
         assert_eq!(blocks + payload + PACK_OTHERS, SEGMENT_BLOCKS, "as many as there is room for");
     }
+}
+
+/// Nodes are numbered as the tree is walked: the inode, two direct ones, two indirect ones with theirs, and the double indirect one
+/// with its indirect ones and theirs.
+#[test]
+fn indirect_nodes_are_known_by_their_offsets() {
+    let with_direct = |nodes: &mut Vec<bool>| {
+        nodes.push(true);
+        nodes.extend([false; NODE_WORDS as usize]);
+    };
+    let mut nodes = vec![false; 3];
+    with_direct(&mut nodes);
+    with_direct(&mut nodes);
+    nodes.push(true);
+    for _ in 0..3 {
+        with_direct(&mut nodes);
+    }
+    for (offset, expected) in (0..).zip(nodes) {
+        assert_eq!(is_indirect(offset), expected, "node {offset}");
+    }
+    assert!(!is_indirect(Footer::XATTR_OFFSET));
+}
+
+/// The count of links has 32 bits, of which one is left.
+#[test]
+fn a_directory_has_only_so_many_directories() {
+    let fs = mounted(64);
+    let root = fs.root();
+    let node = |kind| NewNode {
+        kind,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        now: Timestamp::default(),
+        acls: NewAcls::default(),
+    };
+    let make = |name: &'static [u8], kind| block_on(fs.create(root, name, &node(kind)));
+    make(b"first", Kind::Directory).unwrap();
+    fs.state.borrow_mut().inode_mut(Nid(root.0 as u32)).unwrap().links = LINKS_MAX - 1;
+    make(b"last", Kind::Directory).unwrap();
+    assert_eq!(make(b"one more", Kind::Directory).unwrap_err(), Errno::EMLINK);
+    make(b"file", Kind::File).unwrap();
 }
