@@ -5,6 +5,7 @@ use crate::crash_sqlite::CrashSqliteArgs;
 use crate::devices::table;
 use crate::error::{Failure, Outcome, say};
 use crate::json;
+use crate::made_by::{marked, unmarked};
 use crate::options::ResultArgs;
 use crate::options::Shape;
 use crate::output::thousands;
@@ -150,7 +151,7 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
 /// Does again what a token says.
 fn again(token: &str, is_json: bool) -> Outcome {
     let wrong = |error| Failure::Usage(format!("--replay: {error}"));
-    let token: Token = token.parse().map_err(wrong)?;
+    let token: Token = unmarked(token).and_then(str::parse).map_err(wrong)?;
     let replayed = replay(&token).map_err(wrong)?;
     let violation = replayed.fault.as_ref().map(describe);
     print(&match (is_json, &violation) {
@@ -305,8 +306,8 @@ fn drawn(violation: &ViolationReport) -> String {
     if !violation.drawing.is_empty() {
         let drawing = violation.drawing.trim_end();
         let _ = writeln!(text, "shortest history ({} operations):\n{drawing}", violation.ops);
-        let _ = writeln!(text, "to see it again: weir crash --replay '{}'", violation.token);
+        let _ = writeln!(text, "to see it again: weir crash --replay '{}'", marked(&violation.token));
     }
-    let _ = writeln!(text, "as it was found: weir crash --replay '{}'", violation.found_as);
+    let _ = writeln!(text, "as it was found: weir crash --replay '{}'", marked(&violation.found_as));
     text
 }

@@ -5,6 +5,7 @@ use crate::error::{Failure, Outcome, say};
 use crate::images::{Blocks, Images};
 use crate::json;
 use crate::kernel::Kernel;
+use crate::made_by::{marked, unmarked};
 use crate::options::ResultArgs;
 use crate::options::Shape;
 use crate::output::thousands;
@@ -241,7 +242,7 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
 /// Does again what a token says.
 fn again(token: &str, is_json: bool) -> Outcome {
     let wrong = |error| Failure::Usage(format!("--replay: {error}"));
-    let token: Token = token.parse().map_err(wrong)?;
+    let token: Token = unmarked(token).and_then(str::parse).map_err(wrong)?;
     let fault = replay(&token).map_err(wrong)?;
     let operations = token.ops.0.iter().map(ToString::to_string);
     if is_json {
@@ -294,8 +295,9 @@ fn shown(report: &FileCrashReport) -> String {
     );
     for violation in &report.violations {
         let _ = writeln!(text, "\nviolation: {}", violation.what);
-        let _ = writeln!(text, "to see it again: weir crash files --replay '{}'", violation.token);
-        let _ = writeln!(text, "as it was found: weir crash files --replay '{}'", violation.found_as);
+        let _ = writeln!(text, "to see it again: weir crash files --replay '{}'", marked(&violation.token));
+        let _ =
+            writeln!(text, "as it was found: weir crash files --replay '{}'", marked(&violation.found_as));
     }
     text
 }

@@ -21,6 +21,7 @@ mod images;
 mod import;
 mod json;
 mod kernel;
+mod made_by;
 mod manual;
 mod memory;
 mod mount;
@@ -44,6 +45,7 @@ mod waf;
 use args::{Cli, Command};
 use clap::CommandFactory as _;
 use error::{Failure, Outcome, say};
+use made_by::marked;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,9 +113,9 @@ fn bug(payload: &(dyn std::any::Any + Send), place: &str) -> String {
         .unwrap_or("no message");
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let case = flashweir_crash::current_case();
-    let case = case.map_or(String::new(), |case| format!("; weir crash --replay '{case}'"));
+    let case = case.map_or(String::new(), |case| format!("; weir crash --replay '{}'", marked(&case)));
     let files = flashweir_crash::files::campaign::current_case();
-    let case = files.map_or(case, |case| format!("; weir crash files --replay '{case}'"));
+    let case = files.map_or(case, |case| format!("; weir crash files --replay '{}'", marked(&case)));
     format!(
         "this is a bug of the simulator, please report this line: version {}{place}: {message}: weir {}{case}",
         args::VERSION,

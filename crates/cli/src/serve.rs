@@ -3,6 +3,7 @@
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say};
 use crate::json::{self, Kind};
+use crate::made_by::commit;
 use crate::options::{PreconditionArg, ShapeArgs, TraceArgs};
 use crate::output::{check, print};
 use crate::perfetto::TimelineFile;
@@ -13,7 +14,7 @@ use clap::Args;
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::DeviceConfig;
-use flashweir_device::{Device, DeviceOptions};
+use flashweir_device::{Device, DeviceOptions, MODEL};
 use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
 use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
 use flashweir_serve::recording::{self, Header};
@@ -355,7 +356,14 @@ fn in_memory(
     let mut disk = Disk::new(name, device, options);
     if let Some(path) = &args.record {
         check(path)?;
-        let header = Header { export: name.into(), seed: args.seed, precondition, device: config };
+        let header = Header {
+            model: MODEL,
+            commit: commit().into(),
+            export: name.into(),
+            seed: args.seed,
+            precondition,
+            device: config,
+        };
         disk.record(path, &header).map_err(|error| {
             Failure::Run(format!("{}: the recording cannot be written: {error}", path.display()))
         })?;

@@ -23,6 +23,10 @@ mod slab;
 mod ssd;
 mod validate;
 
+/// Version of the model: another one answers the same commands at the same instants otherwise, or leaves another medium. It goes up with
+/// each commit that changes a golden record; recordings and replay lines carry it.
+pub const MODEL: u32 = 1;
+
 pub use config::DeviceConfig;
 pub use device::Device;
 pub use effect::{Effect, Event};

@@ -22,7 +22,7 @@ use crate::stats::Kind;
 use flashweir_core::random::mix;
 use flashweir_core::{Data, Instant, Lba, Op};
 use flashweir_device::config::DeviceConfig;
-use flashweir_device::{Device, DeviceOptions};
+use flashweir_device::{Device, DeviceOptions, MODEL};
 use flashweir_sim::live::{Live, Tear};
 use flashweir_sim::precondition::Precondition;
 use flashweir_sim::timeline::{Findings, Perfetto, Timeline};
@@ -32,7 +32,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-const FORMAT: &str = "FLASHWEIR-RECORDING 1";
+const FORMAT: &str = "FLASHWEIR-RECORDING 2";
 const RECORD_BYTES: usize = 40;
 const CUT: u8 = 16;
 const END: u8 = 17;
@@ -41,6 +41,10 @@ const END: u8 = 17;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
+    /// The model that was recorded ([`MODEL`]).
+    pub model: u32,
+    /// Commit of the program that recorded; empty if nobody said it.
+    pub commit: String,
     /// Name of the export.
     pub export: String,
     /// Seed of the device's randomness.
@@ -245,12 +249,19 @@ pub fn rerun(
     if format != FORMAT {
         let version = format.strip_prefix("FLASHWEIR-RECORDING ");
         return Err(wrong(match version {
-            Some(version) => format!("a recording of version {version:.8}; this program reads version 1"),
+            Some(version) => format!("a recording of version {version:.8}; this program reads version 2"),
             None => format!("no recording: expected a first line of {FORMAT:?}"),
         }));
     }
     let header: Header = serde_json::from_str(&line(1 << 20)?)
         .map_err(|error| wrong(format!("line 2 describes no device: {error}")))?;
+    if header.model != MODEL {
+        return Err(wrong(format!(
+            "a recording of model {} (commit {}), and this program has model {MODEL}: the device would do something else, so run it again with \
+             that commit",
+            header.model, header.commit
+        )));
+    }
     let device = &header.device;
     let suits = device.validate().and_then(|()| device.check_page_namespace());
     suits.map_err(|error| wrong(format!("line 2: {error}")))?;

@@ -288,6 +288,7 @@ const BAD: [(&str, &str); 208] = [
     ("volume chek none", "unknown command `chek`; did you mean `check`?"),
     ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny>"),
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
+    ("crash --replay v0-abc1234:tiny-d1/17/2/all/c1/-/-", "--replay: the line is of model 0 (commit abc1234), and this program has model 1: what happens differs, so replay it with that commit"),
     ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),
     ("crash --mutants --planted early-flush", "--mutants cannot be used with --planted <BUG>"),
     ("crash files --on disk", "--on cannot be `disk`: expected model, late or device"),

@@ -117,7 +117,10 @@ pub enum Op {
 impl Op {
     /// Whether it promises durability.
     pub fn is_persistence(&self) -> bool {
-        matches!(self, Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync | Self::Remount | Self::FsyncHeld | Self::Wait)
+        matches!(
+            self,
+            Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync | Self::Remount | Self::FsyncHeld | Self::Wait
+        )
     }
 
     /// The same, done by another task.

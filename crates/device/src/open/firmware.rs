@@ -300,7 +300,9 @@ impl Firmware for OpenChannel {
         let unit_bytes = cx.geometry.unit_bytes as usize;
         images.extend((first..first + count).map(|nth| {
             let payload = match cx.flash.media.tracks_contents() {
-                true => write.data.unit(Lpn(write.ppas[nth].0), nth, nth * unit_bytes..(nth + 1) * unit_bytes),
+                true => {
+                    write.data.unit(Lpn(write.ppas[nth].0), nth, nth * unit_bytes..(nth + 1) * unit_bytes)
+                }
                 false => Payload::Zero,
             };
             UnitImage::with_record(write.records[nth], payload)

@@ -37,7 +37,8 @@ impl PageFtl {
     #[inline]
     fn note_lost_units(&self, cx: &mut Cx, at: u32, span: &Span) {
         if !self.lost.is_empty()
-            && let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next() {
+            && let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next()
+        {
             let lba = cx.lba(*lost);
             cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
         }

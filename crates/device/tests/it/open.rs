@@ -118,12 +118,14 @@ fn pages_are_programmed_in_order_and_once() {
     assert_eq!(host.run(write(5, 4)), Err(DeviceError::Misaligned { at: at(5) }));
     // The pages of one vector count each other: the second one repeats the first.
     let mut twice = [places(4, 4), places(4, 4)].concat();
-    let op = |ppas: &[Ppa]| Op::from(PpaWrite {
-        blocks: 8 * ppas.len() as u32,
-        records: ppas.iter().map(|ppa| record(*ppa)).collect(),
-        data: Data::Zero,
-        ppas: ppas.into(),
-    });
+    let op = |ppas: &[Ppa]| {
+        Op::from(PpaWrite {
+            blocks: 8 * ppas.len() as u32,
+            records: ppas.iter().map(|ppa| record(*ppa)).collect(),
+            data: Data::Zero,
+            ppas: ppas.into(),
+        })
+    };
     assert_eq!(host.run(op(&twice)), Err(DeviceError::Overwrite { at: at(4) }));
     twice[4..].copy_from_slice(&places(8, 4));
     assert_eq!(host.run(op(&twice)), Ok(Done::Ok));
@@ -162,12 +164,9 @@ fn malformed_commands_are_refused_and_change_nothing() {
     }
     let record = record(Ppa(4));
     let wide = OobRecord { owner: Owner::Vpid(u64::MAX), ..record };
-    let with = |records: Vec<OobRecord>, data| Op::from(PpaWrite {
-        ppas: places(4, 4),
-        blocks: 32,
-        records: records.into(),
-        data,
-    });
+    let with = |records: Vec<OobRecord>, data| {
+        Op::from(PpaWrite { ppas: places(4, 4), blocks: 32, records: records.into(), data })
+    };
     for op in [
         Op::PpaRead { ppas: Box::default(), blocks: 0 },
         read(0, 65),

@@ -137,14 +137,14 @@ fn worlds_do_not_disturb_each_other() {
         let db = open(plan);
         db.execute_batch("CREATE TABLE t (id INTEGER PRIMARY KEY, body BLOB)").unwrap();
         for _ in 0..50 {
-            db.execute("INSERT INTO t (body) VALUES (randomblob(100))", []).unwrap();
+            db.execute("INSERT INTO t (body) VALUES (randomblob(20000))", []).unwrap();
         }
         let mut bodies = db.prepare("SELECT body FROM t ORDER BY id").unwrap();
         let bodies = bodies.query_map([], |row| row.get::<_, Vec<u8>>(0)).unwrap();
         bodies.map(Result::unwrap).collect::<Vec<_>>()
     };
     let (alone, hash, _) = on_ext4(plan, work);
-    let worlds: Vec<_> = (0..4).map(|_| std::thread::spawn(move || on_ext4(plan, work))).collect();
+    let worlds: Vec<_> = (0..6).map(|_| std::thread::spawn(move || on_ext4(plan, work))).collect();
     for world in worlds {
         let (bodies, its_hash, _) = world.join().unwrap();
         assert!(bodies == alone, "a world has random numbers of another one");
