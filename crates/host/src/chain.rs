@@ -58,7 +58,7 @@ pub struct Chain {
     stages: Vec<Stage>,
     /// When which layer wants to be called.
     wakes: BTreeSet<(Instant, usize)>,
-    /// Empty in between.
+    /// What the layer that is asked says; empty in between.
     said: Vec<Effect>,
     /// The submitters of this instant are not done.
     is_plugged: bool,
@@ -157,17 +157,15 @@ impl Chain {
                 return Some((at, Input::Busy));
             }
             assert!(offer.command.epoch.is_none(), "several queues are filled by the last layer only");
-            let (id, first) = (offer.command.id.0, self.said.len());
+            let id = offer.command.id.0;
             // It may go on at once: its next offer waits here until this one is submitted.
             self.stages[at].layer.handle(now, Input::Accepted, &mut self.said);
-            let dispatched = self.said[first..].iter().filter_map(|effect| match effect {
-                Effect::Dispatched(token) => Some(*token),
-                _ => None,
-            });
-            let tokens: Vec<u64> = dispatched.collect();
-            self.stages[at].held_by.extend(tokens.iter().map(|&token| (token, id)));
-            self.stages[at].held.insert(id, tokens);
-            self.said.retain(|effect| !matches!(effect, Effect::Dispatched(_)));
+            let dispatched = self.said.extract_if(.., |effect| matches!(effect, Effect::Dispatched(_)));
+            let token = |effect| if let Effect::Dispatched(token) = effect { Some(token) } else { None };
+            let tokens: Vec<u64> = dispatched.filter_map(token).collect();
+            let stage = &mut self.stages[at];
+            stage.held_by.extend(tokens.iter().map(|&token| (token, id)));
+            stage.held.insert(id, tokens);
             self.hear(at, effects);
             self.stages[at + 1].is_plugged = true;
             return Some((at + 1, Input::Submit { command: offer.command, submitter: offer.submitter }));

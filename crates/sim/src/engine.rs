@@ -81,6 +81,17 @@ pub(crate) enum Moment<O> {
     Own(O),
 }
 
+/// What a host has to look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Happened<O> {
+    /// Nothing of its own.
+    Below,
+    /// It was told of the completion of a command.
+    Completed,
+    /// A moment of its own has come.
+    Own(O),
+}
+
 /// A command that waits for the link, or is on its way.
 #[derive(Debug)]
 struct Flight {
@@ -145,7 +156,8 @@ pub fn check_block_layer(config: &HostConfig, link: &flashweir_core::LinkConfig)
     let fits = config.queues <= link.queues && config.depth <= link.queue_depth;
     if config.dispatch == Dispatch::MultiQueue && !fits {
         return Err(format!(
-            "host.queues = {}, host.depth = {}: expected at most {} queues of {} with multi-queue, as the link has",
+            "block_layer.queues = {}, block_layer.depth = {}: expected at most {} queues of {} with multi-queue, \
+             as the link has",
             config.queues, config.depth, link.queues, link.queue_depth
         ));
     }
@@ -222,6 +234,10 @@ impl<O: Own> Engine<O> {
         !self.layers.is_empty()
     }
 
+    pub(crate) fn layers(&self) -> &Chain {
+        &self.layers
+    }
+
     pub(crate) fn layers_mut(&mut self) -> &mut Chain {
         &mut self.layers
     }
@@ -270,18 +286,20 @@ impl<O: Own> Engine<O> {
     /// Puts a command onto the link, or has it wait for room there.
     #[inline]
     fn put(&mut self, now: Instant, intended: Instant, mut command: Command, host: &mut impl Host) {
-        let (token, queue) = (command.id.0, command.queue);
-        let place = self.free.pop().unwrap_or(self.flights.len() as u32);
+        let (token, queue, bytes_up) = (command.id.0, command.queue, command.bytes_up());
+        let place = self.free.pop().unwrap_or_else(|| {
+            let submitted = now;
+            self.flights.push(Flight { token, queue, submitted, bytes_up, command: None, result: None });
+            self.flights.len() as u32 - 1
+        });
         command.id = CommandId(u64::from(place));
         if let Some(timeline) = &mut self.timeline {
             timeline.submitted(u64::from(place), asked(intended, &command));
         }
-        let bytes_up = command.bytes_up();
-        let flight = Flight { token, queue, submitted: now, bytes_up, command: Some(command), result: None };
-        match self.flights.get_mut(place as usize) {
-            Some(free) => *free = flight,
-            None => self.flights.push(flight),
-        }
+        // Field by field: a command is large, and is moved once.
+        let flight = &mut self.flights[place as usize];
+        (flight.token, flight.queue, flight.submitted, flight.bytes_up) = (token, queue, now, bytes_up);
+        flight.command = Some(command);
         if self.has_room(queue) {
             self.send(now, place, host);
         } else {
@@ -314,20 +332,22 @@ impl<O: Own> Engine<O> {
     }
 
     /// Takes the next moment, of the agenda or of a layer; at one instant layers come last.
-    #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Instant, Moment<O>)> {
-        if !self.wakes.is_empty()
-            && let Some(&wake) = self.wakes.first()
-            && self.agenda.peek().is_none_or(|next| next > wake)
-        {
-            return Some((wake, Moment::Wake));
+        match self.next_wake() {
+            Some(wake) if self.agenda.peek().is_none_or(|next| next > wake) => Some((wake, Moment::Wake)),
+            _ => self.agenda.pop(),
         }
+    }
+
+    /// Takes the next moment, where no layer can have one.
+    #[inline]
+    pub(crate) fn pop_without_layers(&mut self) -> Option<(Instant, Moment<O>)> {
         self.agenda.pop()
     }
 
-    /// Lets a moment happen. One of the host's own is given back.
+    /// Lets a moment happen.
     #[inline]
-    pub(crate) fn happen(&mut self, now: Instant, moment: Moment<O>, host: &mut impl Host) -> Option<O> {
+    pub(crate) fn happen(&mut self, now: Instant, moment: Moment<O>, host: &mut impl Host) -> Happened<O> {
         match moment {
             Moment::Device(event) => {
                 self.note(now, 1);
@@ -357,19 +377,19 @@ impl<O: Own> Engine<O> {
                     timeline.seen(now, u64::from(place), counts);
                 }
                 self.link.release(queue);
-                if self.layers.is_empty() {
-                    host.completed(now, token, submitted, result);
-                } else {
-                    self.finished.push_back((token, result));
-                }
                 if let Some(next) = self.waiting[usize::from(queue)].pop_front() {
                     self.send(now, next, host);
                 }
+                if self.layers.is_empty() {
+                    host.completed(now, token, submitted, result);
+                    return Happened::Completed;
+                }
+                self.finished.push_back((token, result));
             }
             Moment::Wake => self.wake(now),
-            Moment::Own(own) => return Some(own),
+            Moment::Own(own) => return Happened::Own(own),
         }
-        None
+        Happened::Below
     }
 
     /// Lets the next moment of the agenda happen; false if there is none, or it is the host's own.

@@ -8,7 +8,7 @@
 //!
 //! Requests on a block layer leave when the jobs have said all that they want at a moment, so those can be merged.
 
-use crate::engine::{self, Engine, Host, Own, block_layer};
+use crate::engine::{self, Engine, Happened, Host, Own, block_layer};
 use crate::measure::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::request::{Kind, Request};
 use crate::timeline::{Findings, Timeline};
@@ -17,7 +17,7 @@ use flashweir_core::command::{Contents, Done, Payload, pattern};
 use flashweir_core::random::mix;
 use flashweir_core::{Command, Data, Duration, Instant, Lpn, Op};
 use flashweir_device::{Device, DeviceMetrics, NandMetrics};
-use flashweir_host::{Chain, HostConfig};
+use flashweir_host::{BlockLayer, Chain, HostConfig};
 use std::collections::BTreeMap;
 
 /// One job of a world.
@@ -92,7 +92,7 @@ struct Flight {
     request: Request,
     /// When it went to the device.
     submitted: Instant,
-    /// Of a write, what its contents are made of.
+    /// Number of its submission, of which contents are made.
     number: u64,
 }
 
@@ -112,7 +112,28 @@ struct Jobs {
     flights: Vec<Flight>,
     free: Vec<u32>,
     lbas_per_unit: u64,
-    completed: Vec<(u32, engine::Answer)>,
+    completed: Vec<u32>,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl Jobs {
+    /// Notes what is wrong with the answer to a request, if anything is.
+    #[inline]
+    fn judge(&mut self, token: u64, result: &engine::Answer) {
+        let wrong = match result {
+            Err(error) => Some(error.to_string()),
+            Ok(Done::Data(units)) => {
+                let Flight { job, request, .. } = &self.flights[token as usize];
+                self.jobs[*job as usize].difference(request, units, self.lbas_per_unit)
+            }
+            Ok(_) => None,
+        };
+        if let Some(wrong) = wrong {
+            self.errors += 1;
+            self.first_error.get_or_insert(wrong);
+        }
+    }
 }
 
 impl Host for Jobs {
@@ -120,8 +141,8 @@ impl Host for Jobs {
     fn dispatched(&mut self, now: Instant, token: u64) {
         let flight = &mut self.flights[token as usize];
         flight.submitted = now;
-        if let (Kind::Write, Some(versions)) =
-            (flight.request.kind, &mut self.jobs[flight.job as usize].versions)
+        if flight.request.kind == Kind::Write
+            && let Some(versions) = &mut self.jobs[flight.job as usize].versions
         {
             let Request { lba, blocks, .. } = flight.request;
             let units = lba.0 / self.lbas_per_unit..(lba.0 + u64::from(blocks)) / self.lbas_per_unit;
@@ -131,7 +152,8 @@ impl Host for Jobs {
 
     #[inline]
     fn completed(&mut self, _: Instant, token: u64, _: Instant, result: engine::Answer) {
-        self.completed.push((token as u32, result));
+        self.judge(token, &result);
+        self.completed.push(token as u32);
     }
 
     fn counts(&self, now: Instant, token: u64) -> bool {
@@ -160,9 +182,8 @@ pub struct World {
     engine: Engine<Poll>,
     host: Jobs,
     interval: Duration,
+    submitted: u64,
     requests: u64,
-    errors: u64,
-    first_error: Option<String>,
     hash: u64,
     baseline: DeviceMetrics,
     nand_baseline: NandMetrics,
@@ -214,10 +235,11 @@ impl World {
                 free: Vec::new(),
                 lbas_per_unit: device.geometry().lbas_per_unit,
                 completed: Vec::new(),
+                errors: 0,
+                first_error: None,
             },
+            submitted: 0,
             requests: 0,
-            errors: 0,
-            first_error: None,
             hash: 0,
             baseline: *device.metrics(),
             nand_baseline: *device.nand_metrics(),
@@ -269,25 +291,32 @@ impl World {
     pub fn run(&mut self, mut progress: impl FnMut(Progress) -> bool) -> bool {
         self.start_group(Instant::ZERO);
         self.talk(Instant::ZERO);
+        let has_layers = self.engine.has_layers();
         let mut moments = 0;
         let mut ended = false;
-        while let Some((now, moment)) = self.engine.pop() {
+        loop {
+            let next = if has_layers { self.engine.pop() } else { self.engine.pop_without_layers() };
+            let Some((now, moment)) = next else { break };
             if now > self.sample_at {
                 self.sample(now);
             }
-            let poll = self.engine.happen(now, moment, &mut self.host);
-            if let Some((flight, result)) = self.host.completed.pop() {
-                self.complete(now, flight, &result);
-                ended = self.has_ended();
-            } else if let Some(Poll(job)) = poll {
-                let job = job as usize;
-                if self.host.jobs[job].wake == Some(now) {
-                    self.host.jobs[job].wake = None;
-                    self.poll(now, job);
+            match self.engine.happen(now, moment, &mut self.host) {
+                Happened::Below => {}
+                Happened::Completed => {
+                    let flight = self.host.completed.pop().expect("it was told");
+                    self.complete(now, flight);
                     ended = self.has_ended();
                 }
+                Happened::Own(Poll(job)) => {
+                    let job = job as usize;
+                    if self.host.jobs[job].wake == Some(now) {
+                        self.host.jobs[job].wake = None;
+                        self.poll(now, job);
+                        ended = self.has_ended();
+                    }
+                }
             }
-            if self.engine.has_layers() {
+            if has_layers {
                 self.talk(now);
                 ended = self.has_ended();
             }
@@ -317,9 +346,7 @@ impl World {
             self.engine.deliver(now, &mut self.host);
             // What jobs ask for while they hear of these goes to the layers, which are asked again.
             let mut completed = std::mem::take(&mut self.host.completed);
-            for (flight, result) in completed.drain(..) {
-                self.complete(now, flight, &result);
-            }
+            completed.drain(..).for_each(|flight| self.complete(now, flight));
             self.host.completed = completed;
         }
     }
@@ -397,7 +424,8 @@ impl World {
     fn submit(&mut self, now: Instant, job: usize, request: Request) {
         let host = &mut self.host;
         let place = host.free.pop().unwrap_or(host.flights.len() as u32);
-        let number = self.requests ^ u64::from(place) << 40;
+        let number = self.submitted;
+        self.submitted += 1;
         let flight = Flight { job: job as u32, request, submitted: now, number };
         match host.flights.get_mut(place as usize) {
             Some(free) => *free = flight,
@@ -450,23 +478,13 @@ impl World {
         }
     }
 
-    fn complete(&mut self, now: Instant, at: u32, result: &engine::Answer) {
+    fn complete(&mut self, now: Instant, at: u32) {
         let Flight { job, request, submitted, .. } = self.host.flights[at as usize];
         self.host.free.push(at);
         self.requests += 1;
         self.hash = mix(self.hash ^ now.as_nanos() ^ u64::from(at) << 48);
         let job = job as usize;
-        let lbas_per_unit = self.host.lbas_per_unit;
         let entry = &mut self.host.jobs[job];
-        let wrong = match result {
-            Err(error) => Some(error.to_string()),
-            Ok(Done::Data(units)) => entry.difference(&request, units, lbas_per_unit),
-            Ok(_) => None,
-        };
-        if let Some(wrong) = wrong {
-            self.errors += 1;
-            self.first_error.get_or_insert(wrong);
-        }
         entry.in_flight -= 1;
         entry.ended = now;
         if let Some(sampler) = &mut self.sampler {
@@ -514,6 +532,11 @@ impl World {
         self.engine.device()
     }
 
+    /// The block layer, if there is one.
+    pub fn block_layer(&self) -> Option<&BlockLayer> {
+        self.engine.layers().all().next()
+    }
+
     /// The logs that jobs asked for, in the order of the jobs.
     pub fn take_logs(&mut self) -> Vec<IoLog> {
         let logs = self
@@ -552,7 +575,10 @@ impl World {
         let (stations, channels) = (self.engine.device().station_busy(), self.engine.device().channel_busy());
         result.metrics.insert("nand.station_utilisation".into(), share(stations));
         result.metrics.insert("nand.channel_utilisation".into(), share(channels));
-        result.metrics.insert("host.errors".into(), count(self.errors));
+        result.metrics.insert("host.errors".into(), count(self.host.errors));
+        if let Some(layer) = self.block_layer() {
+            result.add_metrics("block_layer", &layer.metrics().list());
+        }
         result.trace_hash = TraceHash(self.hash);
         if let Some(sampler) = self.sampler {
             result.course = Some(Box::new(sampler.finish(now.as_nanos(), self.engine.device())));
@@ -571,6 +597,6 @@ impl World {
 
     /// The first error that the device answered, and how many there were.
     pub fn errors(&self) -> (u64, Option<&str>) {
-        (self.errors, self.first_error.as_deref())
+        (self.host.errors, self.host.first_error.as_deref())
     }
 }

@@ -30,7 +30,7 @@ use std::fmt::Write as _;
 const RECORDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/records.txt");
 const OPTIONS: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
 
-fn device(name: &str) -> Device {
+pub(crate) fn device(name: &str) -> Device {
     let mut config = preset(name).unwrap();
     config.geometry.channels = 2;
     config.geometry.chips_per_channel = 2;
@@ -48,7 +48,7 @@ fn digest(text: &str) -> u64 {
 
 /// Requests of all kinds, as many at a time as the job may have.
 #[derive(Debug)]
-struct Job {
+pub(crate) struct Job {
     random: Stream,
     left: u64,
     depth: u32,
@@ -64,6 +64,22 @@ struct Job {
 }
 
 impl Job {
+    pub(crate) fn new(device: &Device, number: u32, depth: u32, verifies: bool) -> Self {
+        let unit_blocks = device.geometry().lbas_per_unit;
+        Self {
+            random: Stream::new(u64::from(number), "golden job"),
+            left: 1200,
+            depth,
+            open: 0,
+            units: device.geometry().capacity_lbas() / unit_blocks,
+            unit_blocks,
+            pace: Duration::from_micros(if number == 2 { 37 } else { 0 }),
+            next: Instant::ZERO,
+            verifies,
+            written: 0,
+        }
+    }
+
     fn request(&mut self, now: Instant) -> Request {
         let total = self.left + self.written;
         let (kind, unit, units) = match self.random.below(16) {
@@ -132,29 +148,17 @@ fn world(name: &str, link: Option<LinkConfig>, depth: u32, traced: bool) -> Stri
         config.link = link;
         device = Device::new(config, OPTIONS);
     }
-    let unit_blocks = device.geometry().lbas_per_unit;
-    let units = device.geometry().capacity_lbas() / unit_blocks;
     let setup = |number: u32| JobSetup {
         name: format!("job {number}"),
         options: BTreeMap::new(),
-        workload: Box::new(Job {
-            random: Stream::new(u64::from(number), "golden job"),
-            left: 1200,
-            depth: depth >> number,
-            open: 0,
-            units,
-            unit_blocks,
-            pace: Duration::from_micros(if number == 2 { 37 } else { 0 }),
-            next: Instant::ZERO,
-            verifies: number == 3,
-            written: 0,
-        }),
+        workload: Box::new(Job::new(&device, number, depth >> number, number == 3)),
         group: u32::from(number == 4),
         ramp: Duration::from_millis(u64::from(number == 1) * 5),
         report_group: number / 2,
         stats: number != 2,
     };
-    let mut world = World::new(device, (0..5).map(setup).collect(), Duration::from_millis(10));
+    let jobs = (0..5).map(setup).collect();
+    let mut world = World::new(device, jobs, Duration::from_millis(10));
     if traced {
         world.trace(|device| Timeline::new(device, None, Some(Ledger::new(None, None))));
     }

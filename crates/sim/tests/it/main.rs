@@ -5,3 +5,4 @@ mod database;
 mod fsync;
 mod golden;
 mod ordered_stack;
+mod raw_on_layer;
