@@ -11,15 +11,15 @@
 //! asked for afterwards is refused.
 
 use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
-use flashweir_core::command::RangeFlush;
+use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
     Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
 };
 use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
-    Answer, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection, Ticket, Tickets,
-    Write, bytes_of,
+    Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection,
+    Ticket, Tickets, Write, bytes_of,
 };
 use flashweir_host::{BlockLayer, Chain, HostConfig};
 use std::cell::RefCell;
@@ -100,6 +100,9 @@ impl Host for Requests {
     fn completed(&mut self, _: Instant, token: u64, _: Instant, result: engine::Answer) {
         let pending = self.pending[token as usize].take().expect("a request finishes once");
         self.free.push(token as u32);
+        if let Ok(Done::Appended { offset }) = result {
+            pending.progress.at_offset(offset / LBAS as u32);
+        }
         self.tickets.complete(pending.progress, answer(result, pending.range, self.unit_bytes));
     }
 }
@@ -147,12 +150,21 @@ impl fmt::Debug for Port {
 
 impl Shared {
     fn submit(&mut self, request: Request, submitter: u16) -> Ticket {
+        let range = read_range(&request);
+        match command(request, self.mode, self.has_whole_units()) {
+            Some(command) => self.submit_command(command, range, submitter),
+            None => Ticket::done(Ok(Box::default())),
+        }
+    }
+
+    /// Whether a block is a mapping unit.
+    fn has_whole_units(&self) -> bool {
+        self.requests.unit_bytes == BLOCK_BYTES
+    }
+
+    fn submit_command(&mut self, command: Command, range: Option<(Block, u32)>, submitter: u16) -> Ticket {
         let Some(engine) = &mut self.engine else {
             return Ticket::done(Err(PortError::Device(DeviceError::NotSupported("anything without power"))));
-        };
-        let range = read_range(&request);
-        let Some(command) = command(request, self.mode, self.requests.unit_bytes == BLOCK_BYTES) else {
-            return Ticket::done(Ok(Box::default()));
         };
         let (progress, ticket) = self.requests.tickets.ticket();
         if self.host.is_none() {
@@ -227,13 +239,7 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
         }
         Request::Write(Write { block, payloads, tags, order, fua }) => {
             let (lba, blocks) = range(block, payloads.len());
-            let data = if whole_units {
-                Data::Units(payloads)
-            } else {
-                Data::Bytes(
-                    payloads.iter().flat_map(|payload| bytes_of(payload).to_vec()).collect::<Vec<_>>().into(),
-                )
-            };
+            let data = data(payloads, whole_units);
             let mut command = Command::new(0, Op::Write { lba, blocks, data });
             (command.tags, command.fua) = (tags, fua && mode != FlushMode::NoFlush);
             ordered(command, order)
@@ -249,6 +255,30 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
             plain(Op::RFlush(Box::new(RangeFlush { ranges, tags, segments: Vec::new() })))
         }
         Request::Flush | Request::RangeFlush(_) => plain(Op::Flush),
+    }
+}
+
+/// Contents for the device: as they are, where a block is a mapping unit.
+fn data(payloads: Contents, whole_units: bool) -> Data {
+    if whole_units {
+        Data::Units(payloads)
+    } else {
+        Data::Bytes(payloads.iter().flat_map(|payload| bytes_of(payload).to_vec()).collect::<Vec<_>>().into())
+    }
+}
+
+/// The command that appends contents to a segment.
+fn append(segment: SegmentId, payloads: Contents, whole_units: bool) -> Command {
+    let blocks = (payloads.len() as u64 * LBAS) as u32;
+    let data = data(payloads, whole_units);
+    Command { ns: APPEND_NAMESPACE, ..Command::new(0, Op::SegAppend { segment, blocks, data }) }
+}
+
+impl AppendPort for Port {
+    fn append(&self, segment: SegmentId, payloads: Contents) -> Ticket {
+        let mut shared = self.shared.borrow_mut();
+        let command = append(segment, payloads, shared.has_whole_units());
+        shared.submit_command(command, None, self.submitter)
     }
 }
 
@@ -518,7 +548,8 @@ mod tests {
     use flashweir_core::{Bytes, Duration};
     use flashweir_device::presets::preset;
     use flashweir_fs::f2fs;
-    use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Scheduler, Wait};
+    use flashweir_fs::port::block_on;
+    use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Effect, Input, Scheduler, Wait};
     use std::collections::BTreeSet;
 
     const OPTIONS: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
@@ -636,6 +667,72 @@ mod tests {
         let port = second.port();
         let seen = second.block_on(async move { port.read(Block(3), 1).completed().await.unwrap() });
         assert_eq!(seen.unwrap()[..], [Payload::Zero], "it was in the volatile buffer");
+    }
+
+    /// Before a device of this test, which puts what comes at the end of its one segment: the offset of each append goes through two
+    /// block layers to the ticket that asked. Appends are neither merged nor sorted.
+    #[test]
+    fn the_offset_of_an_append_reaches_the_port() {
+        let layer = || BlockLayer::new(deadline(), LBAS);
+        let mut layers = Chain::new().above(layer()).above(layer());
+        let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
+        let mut requests = Requests { pending, free, tickets, unit_bytes: BLOCK_BYTES };
+        let (mut said, mut waiting) = (Vec::new(), Vec::new());
+        for blocks in [2usize, 1, 3] {
+            let (progress, ticket) = requests.tickets.ticket();
+            let place = requests.place(Pending { progress, range: None });
+            let payloads = Contents::from(vec![Payload::Tag(1); blocks]);
+            let command = Command { id: CommandId(place.into()), ..append(SegmentId(0), payloads, true) };
+            layers.handle(Instant::ZERO, Input::Submit { command, submitter: 0 }, &mut said);
+            waiting.push(ticket);
+        }
+        let (mut end, mut answers) = (0, Vec::new());
+        layers.handle(Instant::ZERO, Input::Unplug, &mut said);
+        while !said.is_empty() || !answers.is_empty() {
+            for effect in std::mem::take(&mut said) {
+                match effect {
+                    Effect::Offer(offer) => {
+                        let Op::SegAppend { segment: SegmentId(0), blocks, .. } = offer.command.op else {
+                            panic!("{offer:?}")
+                        };
+                        answers.push(Input::Completed {
+                            id: offer.command.id,
+                            result: Ok(Done::Appended { offset: end }),
+                        });
+                        end += blocks;
+                        layers.handle(Instant::ZERO, Input::Accepted, &mut said);
+                    }
+                    Effect::Dispatched(token) => requests.dispatched(Instant::ZERO, token),
+                    Effect::Transferred(token) => requests.transferred(token),
+                    Effect::Completed { token, result } => {
+                        requests.completed(Instant::ZERO, token, Instant::ZERO, result);
+                    }
+                    Effect::At(at) => panic!("there is room until {at:?}"),
+                }
+            }
+            if said.is_empty()
+                && let Some(answer) = answers.pop()
+            {
+                layers.handle(Instant::ZERO, answer, &mut said);
+            }
+        }
+        let offsets = waiting.into_iter().map(|ticket| block_on(ticket.appended()));
+        assert_eq!(offsets.collect::<Vec<_>>(), [Ok(0), Ok(2), Ok(3)]);
+    }
+
+    /// A device of today has no segments, and says so to the port, with a block layer or without.
+    #[test]
+    fn an_append_is_refused_by_a_device_without_segments() {
+        for host in [None, Some(deadline())] {
+            let mut stack = Stack::on(device("mobile-ufs"), FlushMode::Flush, host);
+            let port = stack.port();
+            let payloads = Contents::from(vec![Payload::Tag(1)]);
+            let answer = stack.block_on(async move { port.append(SegmentId(3), payloads).appended().await });
+            assert!(
+                matches!(answer, Some(Err(PortError::Device(DeviceError::NotSupported(_))))),
+                "{answer:?}"
+            );
+        }
     }
 
     /// Blocks of a device whose mapping unit is another: 8 KiB.
