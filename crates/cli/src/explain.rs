@@ -208,6 +208,7 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
         seeds: vec![args.seed.unwrap_or(1)],
         precondition,
         track_contents: false,
+        block_layer: None,
         devices: resolve(&args.device, &args.set)?,
         workloads: vec![WorkloadConfig { name, source: Source::Fio { file, text } }],
     })

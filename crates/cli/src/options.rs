@@ -139,6 +139,10 @@ pub(crate) struct DeviceArgs {
     /// The order of the overwrites
     #[arg(long, value_enum, default_value_t = PatternArg::Random, help_heading = "State of the device")]
     pub(crate) pattern: PatternArg,
+    /// Put a block layer between the workload and the device: a scheduler (none, deadline or cfq), knobs, or both, as in
+    /// deadline,depth=8
+    #[arg(long, value_name = "SCHEDULER,KEY=VALUE", help_heading = "Host")]
+    pub(crate) block_layer: Option<String>,
     #[command(flatten)]
     pub(crate) shape: ShapeArgs<FioOutput>,
     #[command(flatten)]

@@ -11,7 +11,7 @@ use crate::progress::{Cost, Watch};
 use crate::report;
 use flashweir_lab::experiment::{self, Experiment};
 use flashweir_lab::results::{Grouping, device_table, fio_json, job_table, write_csv};
-use flashweir_lab::scenario::{Fault, Scenario, Source, WorkloadConfig};
+use flashweir_lab::scenario::{Fault, Scenario, Source, WorkloadConfig, read_block_layer};
 use flashweir_sim::measure::{RunResult, log_files};
 use flashweir_sim::precondition::Mode;
 use serde::Serialize;
@@ -84,11 +84,13 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
         // On the command line the keys are options.
         Failure::Usage(error.replace("precondition.", "--"))
     })?;
+    let block_layer = args.block_layer.as_ref().map(|text| read_block_layer("--block-layer", text));
     let scenario = Scenario {
         name: name.clone(),
         seeds: vec![args.seed],
         precondition,
         track_contents: false,
+        block_layer: block_layer.transpose().map_err(Failure::usage)?,
         devices: resolve(&args.device, &args.set)?,
         workloads: vec![WorkloadConfig { name, source }],
     };
@@ -218,7 +220,7 @@ fn tables(scenario: &Scenario, results: &[RunResult]) -> String {
     format!("{name}\n{}\n\n{}\n{}", state(scenario), job_table(results, width), device_table(results, width))
 }
 
-/// What the devices were before, and how often everything was repeated.
+/// What the devices were before, how often everything was repeated, and what was between jobs and devices.
 fn state(scenario: &Scenario) -> String {
     let state = &scenario.precondition;
     let percent = state.fill * 100.0;
@@ -233,7 +235,9 @@ fn state(scenario: &Scenario) -> String {
         [seed] => format!("seed {seed}"),
         seeds => format!("{} seeds, ± is the half width of the 95 % confidence interval", seeds.len()),
     };
-    format!("{before}; {seeds}")
+    let scheduler = scenario.block_layer.as_ref().map(|layer| layer.scheduler.name());
+    let host = scheduler.map_or(String::new(), |name| format!("; a block layer, scheduler {name}"));
+    format!("{before}; {seeds}{host}")
 }
 
 /// How fast the simulator was; the only place where the wall clock shows.

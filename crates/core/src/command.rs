@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Number of the page-mapped namespace (commands §1.7).
 pub const PAGE_NAMESPACE: u16 = 0;
+/// Number of the append namespace (commands §1.7).
+pub const APPEND_NAMESPACE: u16 = 1;
 /// Number of the open channel (commands §1.7).
 pub const OPEN_NAMESPACE: u16 = 2;
 /// Places that one command of the open channel names at most (commands §6).
@@ -56,7 +58,7 @@ pub struct Command {
     pub id: CommandId,
     /// Submission queue.
     pub queue: u16,
-    /// Namespace: [`PAGE_NAMESPACE`] or [`OPEN_NAMESPACE`].
+    /// Namespace: [`PAGE_NAMESPACE`], [`APPEND_NAMESPACE`] or [`OPEN_NAMESPACE`].
     pub ns: u16,
     /// Order domain; `None` is orderless.
     pub stream: Option<StreamId>,

@@ -12,13 +12,15 @@
 //! 4. Requests are submitted in the order of the calls of [`BlockPort::submit`]. Nothing else is ordered, but for what
 //!    `order` asks of a stream and what flushes promise.
 //!
+//! A disk with append segments is an [`AppendPort`]; where an append went is told with its answer ([`Ticket::appended`]).
+//!
 //! Deliberately absent: caching, merging, retries, and any knowledge of what a block is for.
 
 mod image;
 
 pub use image::{Image, block_on};
 
-use flashweir_core::command::{StreamId, Tag};
+use flashweir_core::command::{SegmentId, StreamId, Tag};
 use flashweir_core::{Contents, DeviceError, Order, Payload};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -166,10 +168,18 @@ pub trait BlockPort: fmt::Debug {
     }
 }
 
+/// A disk that also has append segments (commands §5).
+pub trait AppendPort: BlockPort {
+    /// Submits an append to a segment, orderless and without owners; where it goes is told by [`Ticket::appended`].
+    fn append(&self, segment: SegmentId, payloads: Contents) -> Ticket;
+}
+
 #[derive(Debug, Default)]
 struct State {
     reached: Option<Moment>,
     answer: Option<Answer>,
+    /// Of an append that was answered, its first block in the segment.
+    offset: Option<u32>,
     /// Of the first who waits, who is most often the only one, and for what.
     waker: Option<(Moment, Waker)>,
     /// Of the others, in the order in which they came.
@@ -241,6 +251,14 @@ impl Ticket {
         self.into_answer()
     }
 
+    /// Waits for the answer to an append, and gives the number of its first block in the segment. Errors: what the device said.
+    /// Panics if the request was another one (a bug of ours).
+    pub async fn appended(self) -> Result<u32, PortError> {
+        self.reached(Moment::Completed).await;
+        let offset = self.state.borrow().offset;
+        self.into_answer().map(|_| offset.expect("only an append is asked where it went"))
+    }
+
     /// The answer of a request that has reached [`Moment::Completed`]; panics before (a bug of ours).
     pub(crate) fn into_answer(self) -> Answer {
         self.state
@@ -265,6 +283,11 @@ impl Progress {
     /// The device has answered.
     pub fn complete(self, answer: Answer) {
         self.answered(answer);
+    }
+
+    /// Of an append, the number of its first block in the segment, which its answer tells; that comes next.
+    pub fn at_offset(&self, block: u32) {
+        self.state.borrow_mut().offset = Some(block);
     }
 
     fn answered(&self, answer: Answer) {
@@ -315,7 +338,7 @@ impl Tickets {
             Some(Progress { state }) if Rc::strong_count(&state) == 1 => {
                 {
                     let mut state = state.borrow_mut();
-                    (state.reached, state.answer) = (None, None);
+                    (state.reached, state.answer, state.offset) = (None, None, None);
                 }
                 (Progress { state: Rc::clone(&state) }, Ticket { state })
             }
@@ -456,6 +479,22 @@ mod tests {
             }
         }
         assert!(tickets.answered.len() < 20, "none was used again");
+    }
+
+    /// A ticket tells where its own append went, also one that was used before.
+    #[test]
+    fn an_append_tells_where_it_went() {
+        let mut tickets = Tickets::default();
+        for block in [7, 0] {
+            let (progress, ticket) = tickets.ticket();
+            progress.at_offset(block);
+            tickets.complete(progress, Ok(Box::default()));
+            assert_eq!(block_on(ticket.appended()), Ok(block));
+        }
+        let (progress, ticket) = tickets.ticket();
+        assert_eq!(ticket.state.borrow().offset, None);
+        tickets.complete(progress, Err(DeviceError::ReadOnly.into()));
+        assert_eq!(block_on(ticket.appended()), Err(DeviceError::ReadOnly.into()));
     }
 
     #[test]

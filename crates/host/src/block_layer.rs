@@ -24,6 +24,7 @@
 use crate::config::{Dispatch, Epochs, HostConfig, Scheduler, Wait};
 use crate::elevator::{self, Elevator};
 use crate::epochs::{EpochState, FlushState, StreamState};
+use crate::layer::{Effect, Input, Layer, Offer};
 use crate::metrics::{DepthSample, HostMetrics};
 use crate::overlap::Overlaps;
 use crate::request::{Class, Kind, Part, Request, State, in_order, placed, share_of};
@@ -31,65 +32,6 @@ use crate::task::TaskAttribute;
 use flashweir_core::command::{EpochStamp, StreamId};
 use flashweir_core::{Command, CommandId, DeviceError, Done, Instant, Op, Order};
 use std::collections::BTreeMap;
-
-/// What happens to a block layer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Input {
-    /// A request; its id is the caller's token. It stays until the queue is unplugged, so that requests of one instant
-    /// can be merged.
-    Submit {
-        /// What to do. A stream counts only together with an order, and the queue is chosen here.
-        command: Command,
-        /// Who asks: a process, a thread.
-        submitter: u16,
-    },
-    /// The submitters of this instant are done: requests may leave.
-    Unplug,
-    /// The device has taken the offered command.
-    Accepted,
-    /// The device has no room for the offered command.
-    Busy,
-    /// The device has taken the data of a command.
-    Transferred(CommandId),
-    /// The device has answered a command.
-    Completed {
-        /// Which one.
-        id: CommandId,
-        /// What became of it.
-        result: Result<Done, DeviceError>,
-    },
-    /// An instant of [`Effect::At`] has come.
-    Wake,
-}
-
-/// What a block layer wants done, or tells.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
-    /// Offer a command to the device; the next input is its answer.
-    Offer(Offer),
-    /// The request with this token has left: the device has it.
-    Dispatched(u64),
-    /// Its data have been taken.
-    Transferred(u64),
-    /// It is done.
-    Completed {
-        /// Which one.
-        token: u64,
-        /// What became of it.
-        result: Result<Done, DeviceError>,
-    },
-    /// Say [`Input::Wake`] at this instant.
-    At(Instant),
-}
-
-/// A command for the device.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
-    /// The command; its id is this layer's.
-    pub command: Command,
-    /// Its place among what the device holds.
-    pub attribute: TaskAttribute,
-}
 
 /// Why a queue of the device gets nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +88,16 @@ pub struct BlockLayer {
     parts: Vec<Vec<Part>>,
     #[cfg(test)]
     pub(crate) planted: Option<Planted>,
+}
+
+impl Layer for BlockLayer {
+    fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+        Self::handle(self, now, input, effects);
+    }
+
+    fn boxed(&self) -> Box<dyn Layer> {
+        Box::new(self.clone())
+    }
 }
 
 impl BlockLayer {
@@ -606,8 +558,9 @@ impl BlockLayer {
                 _ => {}
             }
         }
+        let submitter = self.request(id).submitter;
         self.offered = Some((id, barrier));
-        effects.push(Effect::Offer(Offer { command, attribute }));
+        effects.push(Effect::Offer(Offer { command, attribute, submitter }));
     }
 
     fn refused(&mut self, now: Instant, effects: &mut Vec<Effect>) {

@@ -2,7 +2,10 @@
 
 use crate::task::TaskAttribute;
 use flashweir_core::Duration;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
 
 /// A block layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +49,9 @@ impl Default for HostConfig {
     }
 }
 
-/// Which of the requests that may leave goes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Which of the requests that may leave goes next. Read from its name, with the figures of Linux, or from a table of figures under
+/// its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
     /// The one that came first.
@@ -111,8 +115,9 @@ pub enum Epochs {
     Counted,
 }
 
-/// Who keeps epochs apart between the queue and the medium.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Who keeps epochs apart between the queue and the medium. Read from its name, where `legacy` waits for a flush, or as
+/// `{ legacy = WAIT }`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dispatch {
     /// The device, by the barrier and by the ORDERED attribute of its command (barriers §4.2); the host waits for nothing.
@@ -136,23 +141,123 @@ pub enum Wait {
     TransferAndFlush,
 }
 
+impl Scheduler {
+    /// Its name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Deadline(_) => "deadline",
+            Self::Cfq(_) => "cfq",
+        }
+    }
+}
+
+/// A choice of which some may say more.
+trait Choice: Sized {
+    /// The names.
+    const NAMES: &'static [&'static str];
+
+    /// The one of this name, which is known, as it is by itself.
+    fn plain(name: &str) -> Option<Self>;
+
+    /// The one of this name with what stands under it.
+    fn with<'de, A: MapAccess<'de>>(name: &str, map: &mut A) -> Result<Option<Self>, A::Error>;
+}
+
+impl Choice for Scheduler {
+    const NAMES: &'static [&'static str] = &["none", "deadline", "cfq"];
+
+    fn plain(name: &str) -> Option<Self> {
+        match name {
+            "none" => Some(Self::None),
+            "deadline" => Some(Self::Deadline(DeadlineConfig::default())),
+            "cfq" => Some(Self::Cfq(CfqConfig::default())),
+            _ => None,
+        }
+    }
+
+    fn with<'de, A: MapAccess<'de>>(name: &str, map: &mut A) -> Result<Option<Self>, A::Error> {
+        match name {
+            "deadline" => map.next_value().map(|figures| Some(Self::Deadline(figures))),
+            "cfq" => map.next_value().map(|figures| Some(Self::Cfq(figures))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Choice for Dispatch {
+    const NAMES: &'static [&'static str] = &["order-preserving", "multi-queue", "legacy"];
+
+    fn plain(name: &str) -> Option<Self> {
+        match name {
+            "order-preserving" => Some(Self::OrderPreserving),
+            "multi-queue" => Some(Self::MultiQueue),
+            "legacy" => Some(Self::Legacy(Wait::TransferAndFlush)),
+            _ => None,
+        }
+    }
+
+    fn with<'de, A: MapAccess<'de>>(name: &str, map: &mut A) -> Result<Option<Self>, A::Error> {
+        match name {
+            "legacy" => map.next_value().map(|wait| Some(Self::Legacy(wait))),
+            _ => Ok(None),
+        }
+    }
+}
+
+struct Reader<T>(PhantomData<T>);
+
+impl<'de, T: Choice> Visitor<'de> for Reader<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "one of {}", T::NAMES.join(", "))
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<T, E> {
+        T::plain(name).ok_or_else(|| E::unknown_variant(name, T::NAMES))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        let name: String = map.next_key()?.ok_or_else(|| A::Error::invalid_length(0, &self))?;
+        let choice = T::with(&name, &mut map)?.ok_or_else(|| A::Error::unknown_variant(&name, T::NAMES))?;
+        match map.next_key::<String>()? {
+            Some(other) => Err(A::Error::unknown_variant(&other, T::NAMES)),
+            None => Ok(choice),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Scheduler {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader(PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Dispatch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Reader(PhantomData))
+    }
+}
+
 impl HostConfig {
     /// Checks the ranges. Errors: key, value and range.
     pub fn validate(&self) -> Result<(), String> {
         let range = |name: &str, value: u64, least: u64, most: u64| match value {
             value if (least..=most).contains(&value) => Ok(()),
-            value => Err(format!("host.{name} = {value}: expected {least} to {most}")),
+            value => Err(format!("block_layer.{name} = {value}: expected {least} to {most}")),
         };
         let queues = if self.dispatch == Dispatch::MultiQueue { u16::MAX.into() } else { 1 };
         range("queues", self.queues.into(), 1, queues)?;
         range("depth", self.depth.into(), 1, 65_536)?;
         if self.dispatch == Dispatch::MultiQueue && self.flush != TaskAttribute::Simple {
             return Err(
-                "host.flush: expected simple, as there is no order between the queues of multi-queue".into(),
+                "block_layer.flush: expected simple, as there is no order between the queues of multi-queue"
+                    .into(),
             );
         }
         if self.retry_after == Duration::ZERO {
-            return Err("host.retry_after = 0ns: expected more than nothing".into());
+            return Err("block_layer.retry_after = 0ns: expected more than nothing".into());
         }
         match self.scheduler {
             Scheduler::Deadline(figures) => {
@@ -172,9 +277,11 @@ mod tests {
         let good = HostConfig::default();
         assert_eq!(good.validate(), Ok(()));
         let bad = HostConfig { queues: 2, ..good.clone() };
-        assert_eq!(bad.validate(), Err("host.queues = 2: expected 1 to 1".into()));
+        assert_eq!(bad.validate(), Err("block_layer.queues = 2: expected 1 to 1".into()));
         assert_eq!(HostConfig { dispatch: Dispatch::MultiQueue, ..bad }.validate(), Ok(()));
-        assert!(HostConfig { depth: 0, ..good.clone() }.validate().unwrap_err().contains("host.depth = 0"));
+        assert!(
+            HostConfig { depth: 0, ..good.clone() }.validate().unwrap_err().contains("block_layer.depth = 0")
+        );
         assert!(HostConfig { retry_after: Duration::ZERO, ..good.clone() }.validate().is_err());
         let none = DeadlineConfig { fifo_batch: 0, ..DeadlineConfig::default() };
         assert!(HostConfig { scheduler: Scheduler::Deadline(none), ..good }.validate().is_err());

@@ -21,6 +21,7 @@ use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceOptions};
+use flashweir_sim::check_block_layer;
 use flashweir_sim::measure::{IoLog, RunResult};
 use flashweir_sim::precondition::Mode;
 use flashweir_sim::timeline::{Findings, Ledger, Perfetto, Timeline};
@@ -59,6 +60,13 @@ pub enum ExperimentError {
         /// What is wrong.
         error: TraceError,
     },
+    /// A block layer that does not fit before a device.
+    BlockLayer {
+        /// The device, where there are several.
+        device: Option<String>,
+        /// What is wrong.
+        reason: String,
+    },
 }
 
 impl fmt::Display for ExperimentError {
@@ -69,6 +77,8 @@ impl fmt::Display for ExperimentError {
             Self::Replay { device: Some(device), error } => write!(f, "{error} (on device {device})"),
             Self::Fio { device: None, error } => error.fmt(f),
             Self::Replay { device: None, error } => error.fmt(f),
+            Self::BlockLayer { device: Some(device), reason } => write!(f, "{reason} (on device {device})"),
+            Self::BlockLayer { device: None, reason } => f.write_str(reason),
         }
     }
 }
@@ -168,7 +178,7 @@ impl Experiment {
     /// Reads the traces of `scenario` and fits each workload to each device.
     ///
     /// # Errors
-    /// The first workload that does not fit on a device, or the first trace that cannot be read.
+    /// The first workload or block layer that does not fit on a device, or the first trace that cannot be read.
     pub fn new(scenario: Scenario) -> Result<Self, ExperimentError> {
         let mut warnings = Vec::new();
         let state = &scenario.precondition;
@@ -176,6 +186,11 @@ impl Experiment {
         for device in &scenario.devices {
             let problem = device.collection_never_stops(fill);
             warnings.extend(problem.map(|problem| format!("{}: {problem}", device.name)));
+            if let Some(layer) = &scenario.block_layer {
+                let device_name = (scenario.devices.len() > 1).then(|| device.name.clone());
+                check_block_layer(layer, &device.link)
+                    .map_err(|reason| ExperimentError::BlockLayer { device: device_name, reason })?;
+            }
         }
         let mut plans = Vec::new();
         for workload in &scenario.workloads {
@@ -319,7 +334,10 @@ impl Experiment {
         let (jobs, extent) = (plan.jobs(run.seed), plan.extent());
         let report = |stage, fraction| observe(Report { cell, stage, fraction });
         report(Stage::Running, Some(0.0));
-        let mut world = World::new(device, jobs, plan.interval());
+        let mut world = match &self.scenario.block_layer {
+            Some(layer) => World::with_block_layer(device, jobs, plan.interval(), layer.clone()),
+            None => World::new(device, jobs, plan.interval()),
+        };
         if perfetto.is_some() || ledger.is_some() {
             world.trace(|device| Timeline::new(device, perfetto, ledger));
         }

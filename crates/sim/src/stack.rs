@@ -10,20 +10,19 @@
 //! part of one that a block layer merged; a power cut drops every task and what waits in a block layer, and what a port is
 //! asked for afterwards is refused.
 
-use crate::live::{Finished, Live, Tear};
-use flashweir_core::command::RangeFlush;
+use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
+use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
     Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
 };
-use flashweir_device::{Device, DeviceOptions, RecoveryReport};
+use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
-    Answer, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection, Ticket, Tickets,
-    Write, bytes_of,
+    Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection,
+    Ticket, Tickets, Write, bytes_of,
 };
-use flashweir_host::{BlockLayer, Dispatch, Effect, HostConfig, Input};
+use flashweir_host::{BlockLayer, Chain, HostConfig};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
@@ -65,46 +64,75 @@ struct Pending {
     range: Option<(Block, u32)>,
 }
 
-/// A block layer and what it waits for.
-struct Host {
-    layer: BlockLayer,
-    effects: Vec<Effect>,
-    /// Empty in between: room for completions that come while others are looked at.
-    finished: Vec<Finished>,
-    /// When it wants to be called.
-    wakes: BTreeSet<Instant>,
-    /// Requests have come since it was unplugged.
-    is_plugged: bool,
+/// Requests that were not answered.
+struct Requests {
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    tickets: Tickets,
+    unit_bytes: usize,
 }
 
-impl Host {
-    fn new(config: HostConfig, unit_bytes: usize) -> Self {
-        Self {
-            layer: BlockLayer::new(config, unit_bytes as u64 / LBA_BYTES),
-            effects: Vec::new(),
-            finished: Vec::new(),
-            wakes: BTreeSet::new(),
-            is_plugged: false,
+impl Requests {
+    fn place(&mut self, pending: Pending) -> u32 {
+        let place = self.free.pop().unwrap_or(self.pending.len() as u32);
+        match self.pending.get_mut(place as usize) {
+            Some(free) => *free = Some(pending),
+            None => self.pending.push(Some(pending)),
         }
+        place
     }
 
-    fn input(&mut self, now: Instant, input: Input) {
-        self.layer.handle(now, input, &mut self.effects);
+    fn progress(&self, token: u64) -> &Progress {
+        &self.pending[token as usize].as_ref().expect("a request has not finished").progress
+    }
+}
+
+/// What a block layer says is told to tickets at once: no task runs meanwhile.
+impl Host for Requests {
+    fn dispatched(&mut self, _: Instant, token: u64) {
+        self.progress(token).dispatched();
+    }
+
+    fn transferred(&mut self, token: u64) {
+        self.progress(token).transferred();
+    }
+
+    fn completed(&mut self, _: Instant, token: u64, _: Instant, result: engine::Answer) {
+        let pending = self.pending[token as usize].take().expect("a request finishes once");
+        self.free.push(token as u32);
+        if let Ok(Done::Appended { offset }) = result {
+            pending.progress.at_offset(offset / LBAS as u32);
+        }
+        self.tickets.complete(pending.progress, answer(result, pending.range, self.unit_bytes));
+    }
+}
+
+/// Without a block layer, what has happened is kept until the tasks of the instant have had their turn.
+#[derive(Default)]
+struct News {
+    arrived: Vec<u64>,
+    finished: Vec<(u64, engine::Answer)>,
+}
+
+impl Host for News {
+    fn transferred(&mut self, token: u64) {
+        self.arrived.push(token);
+    }
+
+    fn completed(&mut self, _: Instant, token: u64, _: Instant, result: engine::Answer) {
+        self.finished.push((token, result));
     }
 }
 
 struct Shared {
-    /// Absent after the power was cut. Boxed: it is taken out for each delivery through a block layer.
-    live: Option<Box<Live>>,
+    /// Absent after the power was cut.
+    engine: Option<Engine<Nothing>>,
     now: Instant,
     mode: FlushMode,
-    unit_bytes: usize,
-    pending: Vec<Option<Pending>>,
-    free: Vec<u32>,
-    tickets: Tickets,
-    finished: Vec<Finished>,
-    arrived: Vec<u64>,
-    host: Option<Box<Host>>,
+    requests: Requests,
+    news: News,
+    /// Of the block layer, if there is one.
+    host: Option<HostConfig>,
 }
 
 /// The port of a [`Stack`].
@@ -122,135 +150,60 @@ impl fmt::Debug for Port {
 
 impl Shared {
     fn submit(&mut self, request: Request, submitter: u16) -> Ticket {
-        let Some(live) = &mut self.live else {
+        let range = read_range(&request);
+        match command(request, self.mode, self.has_whole_units()) {
+            Some(command) => self.submit_command(command, range, submitter),
+            None => Ticket::done(Ok(Box::default())),
+        }
+    }
+
+    /// Whether a block is a mapping unit.
+    fn has_whole_units(&self) -> bool {
+        self.requests.unit_bytes == BLOCK_BYTES
+    }
+
+    fn submit_command(&mut self, command: Command, range: Option<(Block, u32)>, submitter: u16) -> Ticket {
+        let Some(engine) = &mut self.engine else {
             return Ticket::done(Err(PortError::Device(DeviceError::NotSupported("anything without power"))));
         };
-        let range = read_range(&request);
-        let Some(command) = command(request, self.mode, self.unit_bytes == BLOCK_BYTES) else {
-            return Ticket::done(Ok(Box::default()));
-        };
-        let (progress, ticket) = self.tickets.ticket();
+        let (progress, ticket) = self.requests.tickets.ticket();
         if self.host.is_none() {
             progress.dispatched();
+            engine.advance(self.now, &mut self.news);
         }
-        let pending = Pending { progress, range };
-        let place = self.free.pop().unwrap_or(self.pending.len() as u32);
-        match self.pending.get_mut(place as usize) {
-            Some(free) => *free = Some(pending),
-            None => self.pending.push(Some(pending)),
-        }
+        let place = self.requests.place(Pending { progress, range });
         let command = Command { id: CommandId(place.into()), ..command };
-        match &mut self.host {
-            None => live.submit_command(self.now, command, &mut self.finished),
-            Some(host) => {
-                host.is_plugged = true;
-                host.input(self.now, Input::Submit { command, submitter });
-            }
-        }
+        engine.submit(self.now, self.now, command, submitter, &mut self.news);
         ticket
     }
 
     /// Whether requests wait in a block layer for the end of their instant.
     fn is_plugged(&self) -> bool {
-        self.host.as_ref().is_some_and(|host| host.is_plugged)
+        self.engine.as_ref().is_some_and(Engine::is_plugged)
     }
 
     /// When a block layer wants to be called.
     fn next_wake(&self) -> Option<Instant> {
-        self.host.as_ref().and_then(|host| host.wakes.first().copied())
+        self.engine.as_ref().and_then(Engine::next_wake)
     }
 
     /// Tells tickets what has happened to their requests.
     fn deliver(&mut self) {
         if self.host.is_some() {
-            return self.deliver_through_host();
+            if let Some(engine) = &mut self.engine {
+                engine.deliver(self.now, &mut self.requests);
+            }
+            return;
         }
-        if let Some(live) = &mut self.live {
-            live.take_arrived(&mut self.arrived);
-        }
-        for place in self.arrived.drain(..) {
-            if let Some(pending) = &self.pending[place as usize] {
+        let Self { news, requests, .. } = self;
+        for place in news.arrived.drain(..) {
+            if let Some(pending) = &requests.pending[place as usize] {
                 pending.progress.transferred();
             }
         }
-        let mut finished = std::mem::take(&mut self.finished);
-        for Finished { token, result, .. } in finished.drain(..) {
-            self.complete(token, result);
+        for (token, result) in news.finished.drain(..) {
+            requests.completed(self.now, token, self.now, result);
         }
-        self.finished = finished;
-    }
-
-    fn complete(&mut self, token: u64, result: Result<Done, DeviceError>) {
-        let pending = self.pending[token as usize].take().expect("a request finishes once");
-        self.free.push(token as u32);
-        self.tickets.complete(pending.progress, answer(result, pending.range, self.unit_bytes));
-    }
-
-    fn progress(&self, token: u64) -> &Progress {
-        &self.pending[token as usize].as_ref().expect("a request has not finished").progress
-    }
-
-    /// The same with a block layer: it learns what the device did and says what goes there next, until neither has
-    /// anything to say at this instant.
-    fn deliver_through_host(&mut self) {
-        if self.has_no_news() {
-            return;
-        }
-        let (Some(mut host), Some(mut live)) = (self.host.take(), self.live.take()) else { return };
-        self.carry_out(&mut host, &mut live);
-        if std::mem::take(&mut host.is_plugged) {
-            host.input(self.now, Input::Unplug);
-            self.carry_out(&mut host, &mut live);
-        }
-        loop {
-            live.take_arrived(&mut self.arrived);
-            if self.arrived.is_empty() && self.finished.is_empty() {
-                break;
-            }
-            let mut arrived = std::mem::take(&mut self.arrived);
-            for id in arrived.drain(..) {
-                host.input(self.now, Input::Transferred(CommandId(id)));
-                self.carry_out(&mut host, &mut live);
-            }
-            self.arrived = arrived;
-            let mut finished = std::mem::replace(&mut self.finished, std::mem::take(&mut host.finished));
-            for Finished { token, result, .. } in finished.drain(..) {
-                host.input(self.now, Input::Completed { id: CommandId(token), result });
-                self.carry_out(&mut host, &mut live);
-            }
-            host.finished = finished;
-        }
-        (self.host, self.live) = (Some(host), Some(live));
-    }
-
-    /// Whether neither the tasks nor the device nor time have anything new for the block layer.
-    fn has_no_news(&self) -> bool {
-        let is_calm = |host: &Host| !host.is_plugged && host.effects.is_empty();
-        self.finished.is_empty()
-            && self.host.as_ref().is_none_or(|host| is_calm(host))
-            && self.live.as_ref().is_none_or(|live| !live.has_arrived())
-    }
-
-    /// Does what a block layer asks for.
-    fn carry_out(&mut self, host: &mut Host, live: &mut Live) {
-        let now = self.now;
-        let mut done = 0;
-        // What is done may have effects of its own, which come behind the others.
-        while let Some(effect) = host.effects.get_mut(done) {
-            done += 1;
-            match std::mem::replace(effect, Effect::At(now)) {
-                Effect::Offer(offer) if live.has_room(offer.command.queue) => {
-                    live.submit_command(now, offer.command, &mut self.finished);
-                    host.input(now, Input::Accepted);
-                }
-                Effect::Offer(_) => host.input(now, Input::Busy),
-                Effect::Dispatched(token) => self.progress(token).dispatched(),
-                Effect::Transferred(token) => self.progress(token).transferred(),
-                Effect::Completed { token, result } => self.complete(token, result),
-                Effect::At(at) => drop(host.wakes.insert(at)),
-            }
-        }
-        host.effects.clear();
     }
 }
 
@@ -286,13 +239,7 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
         }
         Request::Write(Write { block, payloads, tags, order, fua }) => {
             let (lba, blocks) = range(block, payloads.len());
-            let data = if whole_units {
-                Data::Units(payloads)
-            } else {
-                Data::Bytes(
-                    payloads.iter().flat_map(|payload| bytes_of(payload).to_vec()).collect::<Vec<_>>().into(),
-                )
-            };
+            let data = data(payloads, whole_units);
             let mut command = Command::new(0, Op::Write { lba, blocks, data });
             (command.tags, command.fua) = (tags, fua && mode != FlushMode::NoFlush);
             ordered(command, order)
@@ -311,10 +258,34 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
     }
 }
 
+/// Contents for the device: as they are, where a block is a mapping unit.
+fn data(payloads: Contents, whole_units: bool) -> Data {
+    if whole_units {
+        Data::Units(payloads)
+    } else {
+        Data::Bytes(payloads.iter().flat_map(|payload| bytes_of(payload).to_vec()).collect::<Vec<_>>().into())
+    }
+}
+
+/// The command that appends contents to a segment.
+fn append(segment: SegmentId, payloads: Contents, whole_units: bool) -> Command {
+    let blocks = (payloads.len() as u64 * LBAS) as u32;
+    let data = data(payloads, whole_units);
+    Command { ns: APPEND_NAMESPACE, ..Command::new(0, Op::SegAppend { segment, blocks, data }) }
+}
+
+impl AppendPort for Port {
+    fn append(&self, segment: SegmentId, payloads: Contents) -> Ticket {
+        let mut shared = self.shared.borrow_mut();
+        let command = append(segment, payloads, shared.has_whole_units());
+        shared.submit_command(command, None, self.submitter)
+    }
+}
+
 impl BlockPort for Port {
     fn capacity_blocks(&self) -> u64 {
         let shared = self.shared.borrow();
-        shared.live.as_ref().map_or(0, |live| live.device().geometry().capacity_lbas() / LBAS)
+        shared.engine.as_ref().map_or(0, |engine| engine.device().geometry().capacity_lbas() / LBAS)
     }
 
     fn submit(&self, request: Request) -> Ticket {
@@ -325,7 +296,7 @@ impl BlockPort for Port {
 impl Port {
     /// Looks at the device. Panics if its power was cut.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
-        look(self.shared.borrow().live.as_ref().expect("the power is on").device())
+        look(self.shared.borrow().engine.as_ref().expect("the power is on").device())
     }
 }
 
@@ -360,44 +331,36 @@ impl fmt::Debug for Stack {
 impl Stack {
     /// A stack on a device that has just woken up, at virtual time zero.
     pub fn new(device: Device, mode: FlushMode) -> Self {
-        Self::on(Live::new(device), mode, None)
+        Self::on(device, mode, None)
     }
 
     /// The same with a block layer, whose own flushes between epochs go to the device in any mode. Panics if its
     /// configuration is not valid, or has more queues than the link or deeper ones.
     pub fn with_block_layer(device: Device, mode: FlushMode, host: HostConfig) -> Self {
-        Self::on(Live::new(device), mode, Some(host))
+        Self::on(device, mode, Some(host))
     }
 
     /// The same, for who compares media ([`flashweir_device::Media::digest`]), which costs a look at every byte.
     pub fn with_digest(device: Device, mode: FlushMode) -> Self {
-        Self::on(Live::with_digest(device), mode, None)
+        Self::with_contents(device, mode, None)
     }
 
-    fn on(mut live: Live, mode: FlushMode, host: Option<HostConfig>) -> Self {
-        live.note_arrivals();
-        if let Some(host) = host.as_ref().filter(|host| host.dispatch == Dispatch::MultiQueue) {
-            // Otherwise a queue of the link has no place left for what the device waits for.
-            let link = &live.device().config().link;
-            let fits = host.queues <= link.queues && host.depth <= link.queue_depth;
-            assert!(
-                fits,
-                "{} queues of {}: the link has {} of {}",
-                host.queues, host.depth, link.queues, link.queue_depth
-            );
-        }
-        let unit_bytes = live.device().geometry().unit_bytes as usize;
+    fn on(mut device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
+        device.forgo_digest();
+        Self::with_contents(device, mode, host)
+    }
+
+    fn with_contents(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
+        let unit_bytes = device.geometry().unit_bytes as usize;
+        let layers = host.clone().map_or_else(Chain::new, |config| block_layer(&device, config));
+        let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
         let shared = Shared {
-            now: live.now(),
-            unit_bytes,
-            arrived: Vec::new(),
-            host: host.map(|config| Box::new(Host::new(config, unit_bytes))),
-            live: Some(Box::new(live)),
+            now: Instant::ZERO,
+            engine: Some(Engine::new(device, layers)),
             mode,
-            pending: Vec::new(),
-            free: Vec::new(),
-            tickets: Tickets::default(),
-            finished: Vec::new(),
+            requests: Requests { pending, free, tickets, unit_bytes },
+            news: News::default(),
+            host,
         };
         Self { executor: Executor::new(), shared: Rc::new(RefCell::new(shared)) }
     }
@@ -414,7 +377,7 @@ impl Stack {
 
     /// Looks at the block layer, if there is one.
     pub fn with_layer<T>(&self, look: impl FnOnce(&mut BlockLayer) -> T) -> Option<T> {
-        self.shared.borrow_mut().host.as_mut().map(|host| look(&mut host.layer))
+        self.shared.borrow_mut().engine.as_mut()?.layers_mut().find_mut().map(look)
     }
 
     /// The executor's handle, for tasks that start others or sleep.
@@ -441,14 +404,14 @@ impl Stack {
     pub fn next(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
         let is_ready = self.executor.has_ready() || shared.is_plugged();
-        let device = shared.live.as_ref().and_then(|live| live.next());
+        let device = shared.engine.as_ref().and_then(Engine::peek);
         let next = earlier(device, earlier(self.executor.next_timer(), shared.next_wake()));
         if is_ready { Some(shared.now) } else { next.map(|next| next.max(shared.now)) }
     }
 
     /// A hash over everything that the device did and when.
     pub fn trace_hash(&self) -> u64 {
-        self.shared.borrow().live.as_ref().expect("the power is on").trace_hash()
+        self.shared.borrow().engine.as_ref().expect("the power is on").hash()
     }
 
     /// Begins a task.
@@ -467,20 +430,18 @@ impl Stack {
             let mut shared = self.shared.borrow_mut();
             let shared = &mut *shared;
             let wake = shared.next_wake();
-            let live = shared.live.as_mut().expect("the power is on");
-            let (device, timer) = (live.next(), self.executor.next_timer());
+            let engine = shared.engine.as_mut().expect("the power is on");
+            let (device, timer) = (engine.peek(), self.executor.next_timer());
             // At one instant the device comes first, then the tasks.
             let Some(first) = earlier(device, earlier(timer, wake)) else { return false };
             if device == Some(first) {
-                live.step(&mut shared.finished);
-                shared.now = shared.now.max(live.now());
+                engine.step(&mut shared.news);
+                shared.now = shared.now.max(engine.now());
             } else if timer == Some(first) {
                 shared.now = first;
             } else {
-                let host = shared.host.as_mut().expect("only a block layer wants to be woken");
                 shared.now = first;
-                host.wakes.pop_first();
-                host.input(shared.now, Input::Wake);
+                engine.wake(first);
             }
             shared.deliver();
             shared.now
@@ -530,20 +491,23 @@ impl Stack {
     /// Ends in order: the tasks are gone, what the device was given is finished and flushed.
     pub fn shut_down(mut self) -> Device {
         self.executor.clear();
-        let live = self.shared.borrow_mut().live.take().expect("the power is on");
-        live.shut_down()
+        let engine = self.shared.borrow_mut().engine.take().expect("the power is on");
+        engine.shut_down()
     }
 
     /// Cuts the power now: the tasks are gone, and the device comes back by its own recovery, at virtual time zero.
     pub fn cut(mut self, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
         self.executor.clear();
-        let (live, now, mode, host) = {
+        let (engine, now, mode, host) = {
             let mut shared = self.shared.borrow_mut();
-            let host = shared.host.take().map(|host| host.layer.config().clone());
-            (shared.live.take().expect("the power is on"), shared.now, shared.mode, host)
+            let engine = shared.engine.take().expect("the power is on");
+            (engine, shared.now, shared.mode, shared.host.take())
         };
-        let (live, report) = live.cut(now, options, tear);
-        (Self::on(live, mode, host), report)
+        let media = engine.cut_media(now, tear);
+        let config = engine.device().config().clone();
+        drop(engine);
+        let (device, report) = Recovery::begin(&config, options, media).finish();
+        (Self::on(device, mode, host), report)
     }
 }
 
@@ -584,7 +548,9 @@ mod tests {
     use flashweir_core::{Bytes, Duration};
     use flashweir_device::presets::preset;
     use flashweir_fs::f2fs;
-    use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Scheduler, Wait};
+    use flashweir_fs::port::block_on;
+    use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Effect, Input, Scheduler, Wait};
+    use std::collections::BTreeSet;
 
     const OPTIONS: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
 
@@ -703,6 +669,72 @@ mod tests {
         assert_eq!(seen.unwrap()[..], [Payload::Zero], "it was in the volatile buffer");
     }
 
+    /// Before a device of this test, which puts what comes at the end of its one segment: the offset of each append goes through two
+    /// block layers to the ticket that asked. Appends are neither merged nor sorted.
+    #[test]
+    fn the_offset_of_an_append_reaches_the_port() {
+        let layer = || BlockLayer::new(deadline(), LBAS);
+        let mut layers = Chain::new().above(layer()).above(layer());
+        let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
+        let mut requests = Requests { pending, free, tickets, unit_bytes: BLOCK_BYTES };
+        let (mut said, mut waiting) = (Vec::new(), Vec::new());
+        for blocks in [2usize, 1, 3] {
+            let (progress, ticket) = requests.tickets.ticket();
+            let place = requests.place(Pending { progress, range: None });
+            let payloads = Contents::from(vec![Payload::Tag(1); blocks]);
+            let command = Command { id: CommandId(place.into()), ..append(SegmentId(0), payloads, true) };
+            layers.handle(Instant::ZERO, Input::Submit { command, submitter: 0 }, &mut said);
+            waiting.push(ticket);
+        }
+        let (mut end, mut answers) = (0, Vec::new());
+        layers.handle(Instant::ZERO, Input::Unplug, &mut said);
+        while !said.is_empty() || !answers.is_empty() {
+            for effect in std::mem::take(&mut said) {
+                match effect {
+                    Effect::Offer(offer) => {
+                        let Op::SegAppend { segment: SegmentId(0), blocks, .. } = offer.command.op else {
+                            panic!("{offer:?}")
+                        };
+                        answers.push(Input::Completed {
+                            id: offer.command.id,
+                            result: Ok(Done::Appended { offset: end }),
+                        });
+                        end += blocks;
+                        layers.handle(Instant::ZERO, Input::Accepted, &mut said);
+                    }
+                    Effect::Dispatched(token) => requests.dispatched(Instant::ZERO, token),
+                    Effect::Transferred(token) => requests.transferred(token),
+                    Effect::Completed { token, result } => {
+                        requests.completed(Instant::ZERO, token, Instant::ZERO, result);
+                    }
+                    Effect::At(at) => panic!("there is room until {at:?}"),
+                }
+            }
+            if said.is_empty()
+                && let Some(answer) = answers.pop()
+            {
+                layers.handle(Instant::ZERO, answer, &mut said);
+            }
+        }
+        let offsets = waiting.into_iter().map(|ticket| block_on(ticket.appended()));
+        assert_eq!(offsets.collect::<Vec<_>>(), [Ok(0), Ok(2), Ok(3)]);
+    }
+
+    /// A device of today has no segments, and says so to the port, with a block layer or without.
+    #[test]
+    fn an_append_is_refused_by_a_device_without_segments() {
+        for host in [None, Some(deadline())] {
+            let mut stack = Stack::on(device("mobile-ufs"), FlushMode::Flush, host);
+            let port = stack.port();
+            let payloads = Contents::from(vec![Payload::Tag(1)]);
+            let answer = stack.block_on(async move { port.append(SegmentId(3), payloads).appended().await });
+            assert!(
+                matches!(answer, Some(Err(PortError::Device(DeviceError::NotSupported(_))))),
+                "{answer:?}"
+            );
+        }
+    }
+
     /// Blocks of a device whose mapping unit is another: 8 KiB.
     #[test]
     fn blocks_need_not_be_mapping_units() {
@@ -752,7 +784,7 @@ mod tests {
             (FlushMode::Flush, "mobile-ufs", Some(HostConfig { depth: 2, ..deadline() })),
         ] {
             for seed in 0..6 {
-                let mut first = Stack::on(Live::new(self::device(device)), mode, host.clone());
+                let mut first = Stack::on(self::device(device), mode, host.clone());
                 let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(first.port()), first.handle());
                 let synced = first.block_on(async move {
                     f2fs::mkfs(&*port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();

@@ -1,20 +1,24 @@
 //! A world: one device, one link, some jobs, one agenda.
 //!
-//! Place in the data flow: a job's request becomes a command on the link, arrives at the device, and its
-//! completion goes back; each of these is a moment on the agenda.
+//! Place in the data flow: a job's request becomes a command on the link, or on a block layer above it, arrives at the device,
+//! and its completion goes back; each of these is a moment of the engine below.
 //!
 //! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the
 //! world panics; nothing happens after the last job has ended but what the device owes.
+//!
+//! Requests on a block layer leave when the jobs have said all that they want at a moment, so those can be merged.
 
+use crate::engine::{self, Engine, Happened, Host, Own, block_layer};
 use crate::measure::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::request::{Kind, Request};
-use crate::timeline::{Asked, Findings, Timeline};
+use crate::timeline::{Findings, Timeline};
 use crate::workload::{Step, Workload};
-use flashweir_core::command::{Done, Payload, pattern};
+use flashweir_core::command::{Contents, Done, Payload, pattern};
 use flashweir_core::random::mix;
-use flashweir_core::{Agenda, Command, Data, Duration, Instant, Link, Lpn, Op};
-use flashweir_device::{Device, DeviceMetrics, Effect, Event, NandMetrics};
-use std::collections::{BTreeMap, VecDeque};
+use flashweir_core::{Command, Data, Duration, Instant, Lpn, Op};
+use flashweir_device::{Device, DeviceMetrics, NandMetrics};
+use flashweir_host::{BlockLayer, Chain, HostConfig};
+use std::collections::BTreeMap;
 
 /// One job of a world.
 #[derive(Debug)]
@@ -33,6 +37,14 @@ pub struct JobSetup {
     pub report_group: u32,
     /// Whether its results are reported.
     pub stats: bool,
+}
+
+impl JobSetup {
+    /// Whether what completes now is past the ramp.
+    #[inline]
+    fn is_measured(&self, now: Instant) -> bool {
+        self.ramp == Duration::ZERO || self.workload.measured(now)
+    }
 }
 
 #[derive(Debug)]
@@ -78,16 +90,76 @@ impl Job {
 struct Flight {
     job: u32,
     request: Request,
+    /// When it went to the device.
     submitted: Instant,
-    command: Option<Command>,
+    /// Number of its submission, of which contents are made.
+    number: u64,
 }
 
+/// A job is to be asked again.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
-    Arrive(u32),
-    Device(Event),
-    Complete(u32),
-    Poll(u32),
+struct Poll(u32);
+
+/// The hash of a world is over completions.
+impl Own for Poll {
+    const HASHED: bool = false;
+}
+
+/// The jobs, and what became of their requests at this moment.
+#[derive(Debug)]
+struct Jobs {
+    jobs: Vec<Job>,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    lbas_per_unit: u64,
+    completed: Vec<u32>,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+impl Jobs {
+    /// Notes what is wrong with the answer to a request, if anything is.
+    #[inline]
+    fn judge(&mut self, token: u64, result: &engine::Answer) {
+        let wrong = match result {
+            Err(error) => Some(error.to_string()),
+            Ok(Done::Data(units)) => {
+                let Flight { job, request, .. } = &self.flights[token as usize];
+                self.jobs[*job as usize].difference(request, units, self.lbas_per_unit)
+            }
+            Ok(_) => None,
+        };
+        if let Some(wrong) = wrong {
+            self.errors += 1;
+            self.first_error.get_or_insert(wrong);
+        }
+    }
+}
+
+impl Host for Jobs {
+    #[inline]
+    fn dispatched(&mut self, now: Instant, token: u64) {
+        let flight = &mut self.flights[token as usize];
+        flight.submitted = now;
+        if flight.request.kind == Kind::Write
+            && let Some(versions) = &mut self.jobs[flight.job as usize].versions
+        {
+            let Request { lba, blocks, .. } = flight.request;
+            let units = lba.0 / self.lbas_per_unit..(lba.0 + u64::from(blocks)) / self.lbas_per_unit;
+            versions.extend(units.map(|unit| (unit, flight.number)));
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, _: Instant, token: u64, _: Instant, result: engine::Answer) {
+        self.judge(token, &result);
+        self.completed.push(token as u32);
+    }
+
+    fn counts(&self, now: Instant, token: u64) -> bool {
+        let setup = &self.jobs[self.flights[token as usize].job as usize].setup;
+        setup.stats && setup.is_measured(now)
+    }
 }
 
 /// How far a run is.
@@ -107,24 +179,14 @@ const REPORT_EVERY: u64 = 1 << 16;
 /// One device, one link, some jobs.
 #[derive(Debug)]
 pub struct World {
-    agenda: Agenda<Moment>,
-    link: Link,
-    lbas_per_unit: u64,
-    device: Device,
-    jobs: Vec<Job>,
-    flights: Vec<Flight>,
-    free: Vec<u32>,
-    /// Requests that wait for room on their queue.
-    waiting: Vec<VecDeque<u32>>,
-    effects: Vec<Effect>,
+    engine: Engine<Poll>,
+    host: Jobs,
     interval: Duration,
+    submitted: u64,
     requests: u64,
-    errors: u64,
-    first_error: Option<String>,
     hash: u64,
     baseline: DeviceMetrics,
     nand_baseline: NandMetrics,
-    timeline: Option<Box<Timeline>>,
     sampler: Option<Box<Sampler>>,
     /// When the next sample is due.
     sample_at: Instant,
@@ -136,8 +198,22 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 impl World {
     /// A world in which `jobs` begin at time zero, and their results are kept by `interval`.
     pub fn new(device: Device, jobs: Vec<JobSetup>, interval: Duration) -> Self {
-        let link = Link::new(device.config().link.clone());
-        let queues = link.config().queues;
+        Self::on(device, Chain::new(), jobs, interval)
+    }
+
+    /// The same with a block layer between the jobs and the link. Panics if its configuration is not valid on this link.
+    pub fn with_block_layer(
+        device: Device,
+        jobs: Vec<JobSetup>,
+        interval: Duration,
+        config: HostConfig,
+    ) -> Self {
+        let layers = block_layer(&device, config);
+        Self::on(device, layers, jobs, interval)
+    }
+
+    fn on(device: Device, layers: Chain, jobs: Vec<JobSetup>, interval: Duration) -> Self {
+        let queues = device.config().link.queues;
         let jobs = jobs.into_iter().enumerate().map(|(i, setup)| Job {
             setup,
             started: None,
@@ -153,46 +229,46 @@ impl World {
             ended: Instant::ZERO,
         });
         Self {
-            jobs: jobs.collect(),
-            agenda: Agenda::default(),
-            flights: Vec::new(),
-            free: Vec::new(),
-            waiting: vec![VecDeque::new(); usize::from(queues)],
-            effects: Vec::new(),
+            host: Jobs {
+                jobs: jobs.collect(),
+                flights: Vec::new(),
+                free: Vec::new(),
+                lbas_per_unit: device.geometry().lbas_per_unit,
+                completed: Vec::new(),
+                errors: 0,
+                first_error: None,
+            },
+            submitted: 0,
             requests: 0,
-            errors: 0,
-            first_error: None,
             hash: 0,
             baseline: *device.metrics(),
             nand_baseline: *device.nand_metrics(),
-            timeline: None,
             sampler: None,
             sample_at: NEVER,
             interval,
-            lbas_per_unit: device.geometry().lbas_per_unit,
-            link,
-            device,
+            engine: Engine::new(device, layers),
         }
     }
 
-    /// Lets `make` follow what happens from now on; the world has not begun.
+    /// Lets `make` follow what happens from now on; the world has not begun. With a block layer, it follows the commands that
+    /// this makes of requests.
     pub fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
-        self.timeline = Some(Box::new(make(&mut self.device)));
+        self.engine.trace(make);
     }
 
     /// Ends what [`Self::trace`] began.
     pub fn end_trace(&mut self) -> Option<Findings> {
-        Some(self.timeline.take()?.finish(self.agenda.now(), &mut self.device))
+        self.engine.end_trace()
     }
 
     /// Keeps the course of the run, which has not begun, for [`RunResult::course`]. Nothing else changes by it.
     pub fn keep_course(&mut self) {
-        let mut sampler = Sampler::over_time(Snapshot::of(&self.device, Instant::ZERO));
+        let mut sampler = Sampler::over_time(Snapshot::of(self.engine.device(), Instant::ZERO));
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
-        for setup in self.jobs.iter().map(|job| &job.setup).filter(|setup| setup.stats) {
+        for setup in self.host.jobs.iter().map(|job| &job.setup).filter(|setup| setup.stats) {
             names.entry(setup.report_group).or_insert_with(|| setup.name.clone());
         }
-        for job in &mut self.jobs {
+        for job in &mut self.host.jobs {
             job.sampled_as = names.keys().take_while(|group| **group < job.setup.report_group).count();
         }
         sampler.keep_apart(names.into_values().collect());
@@ -205,7 +281,7 @@ impl World {
     fn sample(&mut self, now: Instant) {
         let Some(sampler) = &mut self.sampler else { return };
         while self.sample_at < now {
-            sampler.sample(Snapshot::of(&self.device, self.sample_at));
+            sampler.sample(Snapshot::of(self.engine.device(), self.sample_at));
             self.sample_at = Instant::from_nanos(sampler.due());
         }
     }
@@ -214,35 +290,35 @@ impl World {
     /// false. Says whether the run came to its end.
     pub fn run(&mut self, mut progress: impl FnMut(Progress) -> bool) -> bool {
         self.start_group(Instant::ZERO);
+        self.talk(Instant::ZERO);
+        let has_layers = self.engine.has_layers();
         let mut moments = 0;
         let mut ended = false;
-        while let Some((now, moment)) = self.agenda.pop() {
+        loop {
+            let next = if has_layers { self.engine.pop() } else { self.engine.pop_without_layers() };
+            let Some((now, moment)) = next else { break };
             if now > self.sample_at {
                 self.sample(now);
             }
-            match moment {
-                Moment::Device(event) => {
-                    self.device.event(now, event, &mut self.effects);
-                    self.carry_out(now);
-                }
-                Moment::Arrive(flight) => {
-                    let command =
-                        self.flights[flight as usize].command.take().expect("a command arrives once");
-                    self.device.command(now, command, &mut self.effects);
-                    self.carry_out(now);
-                }
-                Moment::Complete(flight) => {
+            match self.engine.happen(now, moment, &mut self.host) {
+                Happened::Below => {}
+                Happened::Completed => {
+                    let flight = self.host.completed.pop().expect("it was told");
                     self.complete(now, flight);
                     ended = self.has_ended();
                 }
-                Moment::Poll(job) => {
+                Happened::Own(Poll(job)) => {
                     let job = job as usize;
-                    if self.jobs[job].wake == Some(now) {
-                        self.jobs[job].wake = None;
+                    if self.host.jobs[job].wake == Some(now) {
+                        self.host.jobs[job].wake = None;
                         self.poll(now, job);
                         ended = self.has_ended();
                     }
                 }
+            }
+            if has_layers {
+                self.talk(now);
+                ended = self.has_ended();
             }
             moments += 1;
             if moments % REPORT_EVERY == 0 && !progress(self.progress(now)) {
@@ -252,37 +328,42 @@ impl World {
                 break;
             }
         }
-        let left = self.jobs.iter().filter(|job| !job.done || job.in_flight > 0).count();
+        let left = self.host.jobs.iter().filter(|job| !job.done || job.in_flight > 0).count();
         assert_eq!(
             left,
             0,
             "{left} jobs never ended: requests were lost at {:?}\n{}",
-            self.agenda.now(),
-            self.device.describe()
+            self.engine.now(),
+            self.engine.device().describe()
         );
-        self.device.audit();
+        self.engine.device().audit();
         true
+    }
+
+    /// Lets layers and jobs talk until neither has anything to say at this moment.
+    fn talk(&mut self, now: Instant) {
+        while !self.engine.has_no_news() {
+            self.engine.deliver(now, &mut self.host);
+            // What jobs ask for while they hear of these goes to the layers, which are asked again.
+            let mut completed = std::mem::take(&mut self.host.completed);
+            completed.drain(..).for_each(|flight| self.complete(now, flight));
+            self.host.completed = completed;
+        }
     }
 
     /// After all jobs have ended, lets the device finish what it does on its own, and sets its clock back,
     /// so that it can begin in another world.
-    pub fn settle(mut self) -> Device {
-        while let Some((now, moment)) = self.agenda.pop() {
-            if let Moment::Device(event) = moment {
-                self.device.event(now, event, &mut self.effects);
-                self.carry_out(now);
-            }
-        }
-        self.device.reset_clock();
-        self.device
+    pub fn settle(self) -> Device {
+        self.engine.settle()
     }
 
     fn has_ended(&self) -> bool {
-        self.jobs.iter().all(|job| job.done && job.in_flight == 0)
+        self.host.jobs.iter().all(|job| job.done && job.in_flight == 0)
     }
 
     fn progress(&self, now: Instant) -> Progress {
         let planned = self
+            .host
             .jobs
             .iter()
             .filter(|job| !job.done)
@@ -295,17 +376,18 @@ impl World {
     fn start_group(&mut self, now: Instant) {
         loop {
             let running =
-                self.jobs.iter().any(|job| job.started.is_some() && !(job.done && job.in_flight == 0));
-            let next = self.jobs.iter().filter(|job| job.started.is_none()).map(|job| job.setup.group).min();
+                self.host.jobs.iter().any(|job| job.started.is_some() && !(job.done && job.in_flight == 0));
+            let next =
+                self.host.jobs.iter().filter(|job| job.started.is_none()).map(|job| job.setup.group).min();
             let (false, Some(group)) = (running, next) else { return };
-            for job in 0..self.jobs.len() {
-                if self.jobs[job].setup.group == group && self.jobs[job].started.is_none() {
-                    self.jobs[job].started = Some(now);
-                    self.jobs[job].ended = now;
-                    let workload = &self.jobs[job].setup.workload;
+            for job in 0..self.host.jobs.len() {
+                if self.host.jobs[job].setup.group == group && self.host.jobs[job].started.is_none() {
+                    self.host.jobs[job].started = Some(now);
+                    self.host.jobs[job].ended = now;
+                    let workload = &self.host.jobs[job].setup.workload;
                     let (log, verifies) = (workload.log(), workload.verifies());
-                    self.jobs[job].versions = verifies.then(BTreeMap::new);
-                    self.jobs[job].log = log.map(|spec| Box::new(IoLog::new(spec, now)));
+                    self.host.jobs[job].versions = verifies.then(BTreeMap::new);
+                    self.host.jobs[job].log = log.map(|spec| Box::new(IoLog::new(spec, now)));
                     self.poll(now, job);
                 }
             }
@@ -313,145 +395,96 @@ impl World {
     }
 
     fn poll(&mut self, now: Instant, job: usize) {
-        while !self.jobs[job].done {
-            match self.jobs[job].setup.workload.poll(now) {
+        while !self.host.jobs[job].done {
+            match self.host.jobs[job].setup.workload.poll(now) {
                 Step::Submit(request) => self.submit(now, job, request),
                 Step::Wait(at) => {
                     debug_assert!(at > now, "a wait ends later");
-                    if self.jobs[job].wake.is_none_or(|wake| at < wake) {
-                        self.jobs[job].wake = Some(at);
-                        self.agenda.at(at, Moment::Poll(job as u32));
+                    if self.host.jobs[job].wake.is_none_or(|wake| at < wake) {
+                        self.host.jobs[job].wake = Some(at);
+                        self.engine.at(at, Poll(job as u32));
                     }
                     return;
                 }
                 Step::Blocked => {
-                    assert!(self.jobs[job].in_flight > 0, "a job waits for a completion that cannot come");
+                    assert!(
+                        self.host.jobs[job].in_flight > 0,
+                        "a job waits for a completion that cannot come"
+                    );
                     return;
                 }
                 Step::Done => {
-                    self.jobs[job].done = true;
-                    self.jobs[job].done_at = now;
+                    self.host.jobs[job].done = true;
+                    self.host.jobs[job].done_at = now;
                 }
             }
         }
     }
 
     fn submit(&mut self, now: Instant, job: usize, request: Request) {
-        let flight = Flight { job: job as u32, request, submitted: now, command: None };
-        let at = match self.free.pop() {
-            Some(free) => {
-                self.flights[free as usize] = flight;
-                free
-            }
-            None => {
-                self.flights.push(flight);
-                self.flights.len() as u32 - 1
-            }
-        };
-        let entry = &mut self.jobs[job];
+        let host = &mut self.host;
+        let place = host.free.pop().unwrap_or(host.flights.len() as u32);
+        let number = self.submitted;
+        self.submitted += 1;
+        let flight = Flight { job: job as u32, request, submitted: now, number };
+        match host.flights.get_mut(place as usize) {
+            Some(free) => *free = flight,
+            None => host.flights.push(flight),
+        }
+        let entry = &mut host.jobs[job];
         entry.in_flight += 1;
         if let Some(sampler) = &mut self.sampler {
             sampler.submitted(now);
         }
         if let Some(recorder) = &mut entry.recorder {
             recorder.submitted_at_depth(entry.in_flight);
-        } else if entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now) {
+        } else if entry.setup.is_measured(now) {
             let start = entry.started.unwrap_or(now) + entry.setup.ramp;
             let mut recorder = Recorder::new(start.min(now), self.interval);
             recorder.submitted_at_depth(entry.in_flight);
             entry.recorder = Some(recorder);
         }
         let queue = entry.queue;
-        if let Some(timeline) = &mut self.timeline {
-            let Request { kind, lba, blocks, fua, intended, .. } = request;
-            timeline.submitted(u64::from(at), Asked { kind, lba, blocks, fua, queue, intended });
-        }
-        if self.link.has_room(queue) && self.waiting[usize::from(queue)].is_empty() {
-            self.send(now, at);
-        } else {
-            self.waiting[usize::from(queue)].push_back(at);
-        }
-    }
-
-    /// Puts a request on the link.
-    fn send(&mut self, now: Instant, at: u32) {
-        let flight = &mut self.flights[at as usize];
-        let Request { kind, lba, blocks, fua, .. } = flight.request;
+        let Request { kind, lba, blocks, fua, intended, .. } = request;
         let op = match kind {
             Kind::Read => Op::Read { lba, blocks },
-            Kind::Write => {
-                let number = self.requests ^ u64::from(at) << 40;
-                if let Some(versions) = &mut self.jobs[flight.job as usize].versions {
-                    let units = lba.0 / self.lbas_per_unit..(lba.0 + u64::from(blocks)) / self.lbas_per_unit;
-                    versions.extend(units.map(|unit| (unit, number)));
-                }
-                Op::Write { lba, blocks, data: Data::Pattern(number) }
-            }
+            Kind::Write => Op::Write { lba, blocks, data: self.data(request, number) },
             Kind::Trim => Op::Trim { lba, blocks },
             Kind::WriteZeroes => Op::WriteZeroes { lba, blocks },
             Kind::Flush => Op::Flush,
         };
-        let mut command = Command::new(u64::from(at), op);
-        command.queue = self.jobs[flight.job as usize].queue;
-        command.fua = fua;
-        flight.submitted = now;
-        if let Some(timeline) = &mut self.timeline {
-            timeline.sent(now, u64::from(at));
-        }
-        // The look-up at arrival would wait for memory; begun here, it is there by then.
-        self.device.prefetch(Lpn(lba.0 / self.lbas_per_unit));
-        let arrives = self.link.submit(now, &command);
-        flight.command = Some(command);
-        self.agenda.at(arrives, Moment::Arrive(at));
+        let mut command = Command::new(u64::from(place), op);
+        (command.queue, command.fua) = (queue, fua);
+        self.engine.submit(now, intended, command, job as u16, &mut self.host);
     }
 
-    /// Does what the device asked for.
-    fn carry_out(&mut self, now: Instant) {
-        if let Some(timeline) = &mut self.timeline {
-            timeline.device(now, &mut self.device);
+    /// What a write writes. A block layer joins contents of whole units; where nobody looks at them, it may join any.
+    #[inline]
+    fn data(&self, request: Request, number: u64) -> Data {
+        if self.engine.has_layers() { self.data_to_merge(request, number) } else { Data::Pattern(number) }
+    }
+
+    #[cold]
+    fn data_to_merge(&self, Request { lba, blocks, .. }: Request, number: u64) -> Data {
+        let unit_blocks = self.host.lbas_per_unit;
+        let (first, blocks) = (lba.0, u64::from(blocks));
+        if !self.engine.device().media().tracks_contents() {
+            Data::Pattern(0)
+        } else if first.is_multiple_of(unit_blocks) && blocks.is_multiple_of(unit_blocks) {
+            let units = first / unit_blocks..(first + blocks) / unit_blocks;
+            Data::Units(units.map(|unit| Payload::Tag(pattern(number, Lpn(unit)))).collect::<Contents>())
+        } else {
+            Data::Pattern(number)
         }
-        let mut effects = std::mem::take(&mut self.effects);
-        for effect in effects.drain(..) {
-            match effect {
-                Effect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
-                Effect::Accepted { .. } => {}
-                Effect::Complete(completion) => {
-                    let flight = completion.id.0 as u32;
-                    let request = &self.flights[flight as usize].request;
-                    let up = match (request.kind, &completion.result) {
-                        (Kind::Read, Ok(_)) => u64::from(request.blocks) * 512,
-                        _ => 0,
-                    };
-                    let job = &self.jobs[self.flights[flight as usize].job as usize];
-                    let wrong = match &completion.result {
-                        Err(error) => Some(error.to_string()),
-                        Ok(Done::Data(units)) => job.difference(request, units, self.lbas_per_unit),
-                        Ok(_) => None,
-                    };
-                    if let Some(wrong) = wrong {
-                        self.errors += 1;
-                        self.first_error.get_or_insert(wrong);
-                    }
-                    let seen = self.link.complete(now, up);
-                    self.agenda.at(seen, Moment::Complete(flight));
-                }
-            }
-        }
-        self.effects = effects;
     }
 
     fn complete(&mut self, now: Instant, at: u32) {
-        let Flight { job, request, submitted, .. } = self.flights[at as usize];
-        self.free.push(at);
+        let Flight { job, request, submitted, .. } = self.host.flights[at as usize];
+        self.host.free.push(at);
         self.requests += 1;
         self.hash = mix(self.hash ^ now.as_nanos() ^ u64::from(at) << 48);
         let job = job as usize;
-        let entry = &mut self.jobs[job];
-        self.link.release(entry.queue);
-        if let Some(next) = self.waiting[usize::from(entry.queue)].pop_front() {
-            self.send(now, next);
-        }
-        let entry = &mut self.jobs[job];
+        let entry = &mut self.host.jobs[job];
         entry.in_flight -= 1;
         entry.ended = now;
         if let Some(sampler) = &mut self.sampler {
@@ -462,8 +495,9 @@ impl World {
                 sampler.record_of(entry.sampled_as, request.kind, bytes, now.since(began));
             }
         }
-        let measured = entry.setup.ramp == Duration::ZERO || entry.setup.workload.measured(now);
-        if measured && let Some(recorder) = &mut entry.recorder {
+        if entry.setup.is_measured(now)
+            && let Some(recorder) = &mut entry.recorder
+        {
             let bytes = u64::from(request.blocks) * 512;
             recorder.record(request.kind, bytes, request.intended.min(submitted), submitted, now);
             if let Some(log) = &mut entry.log {
@@ -471,12 +505,9 @@ impl World {
                 log.record(request.kind, place, [request.intended.min(submitted), submitted, now]);
             }
         }
-        if let Some(timeline) = &mut self.timeline {
-            timeline.seen(now, u64::from(at), measured && entry.setup.stats);
-        }
         entry.setup.workload.completed(now, request.token);
         self.poll(now, job);
-        if self.jobs[job].done && self.jobs[job].in_flight == 0 {
+        if self.host.jobs[job].done && self.host.jobs[job].in_flight == 0 {
             self.start_group(now);
         }
     }
@@ -493,26 +524,34 @@ impl World {
 
     /// Moments that have passed or wait.
     pub fn moments(&self) -> u64 {
-        self.agenda.scheduled()
+        self.engine.scheduled()
     }
 
     /// The device.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.engine.device()
+    }
+
+    /// The block layer, if there is one.
+    pub fn block_layer(&self) -> Option<&BlockLayer> {
+        self.engine.layers().all().next()
     }
 
     /// The logs that jobs asked for, in the order of the jobs.
     pub fn take_logs(&mut self) -> Vec<IoLog> {
-        let logs =
-            self.jobs.iter_mut().filter_map(|job| Some(job.log.take()?.finish(job.ended.max(job.done_at))));
+        let logs = self
+            .host
+            .jobs
+            .iter_mut()
+            .filter_map(|job| Some(job.log.take()?.finish(job.ended.max(job.done_at))));
         logs.collect()
     }
 
     /// Ends the world and gives what it measured, and the device.
     pub fn finish(self, device_name: &str, workload_name: &str, seed: u64) -> (RunResult, Device) {
-        let now = self.agenda.now();
-        let metrics = self.device.metrics().since(&self.baseline);
-        let unit = self.device.geometry().unit_bytes;
+        let now = self.engine.now();
+        let metrics = self.engine.device().metrics().since(&self.baseline);
+        let unit = self.engine.device().geometry().unit_bytes;
         let mut result = RunResult {
             device: device_name.to_string(),
             workload: workload_name.to_string(),
@@ -522,7 +561,7 @@ impl World {
             ..RunResult::default()
         };
         result.add_metrics("device", &metrics.list());
-        let nand = self.device.nand_metrics().since(&self.nand_baseline);
+        let nand = self.engine.device().nand_metrics().since(&self.nand_baseline);
         result.add_metrics("nand", &nand.list());
         if let Some(share) = nand.multi_plane_share() {
             result.metrics.insert("nand.host_multi_plane_share".into(), MetricValue::Ratio(share));
@@ -533,16 +572,19 @@ impl World {
             let sum: u64 = times.iter().map(|time| time.as_nanos()).sum();
             MetricValue::Ratio(sum as f64 / times.len().max(1) as f64 / span)
         };
-        let (stations, channels) = (self.device.station_busy(), self.device.channel_busy());
+        let (stations, channels) = (self.engine.device().station_busy(), self.engine.device().channel_busy());
         result.metrics.insert("nand.station_utilisation".into(), share(stations));
         result.metrics.insert("nand.channel_utilisation".into(), share(channels));
-        result.metrics.insert("host.errors".into(), count(self.errors));
+        result.metrics.insert("host.errors".into(), count(self.host.errors));
+        if let Some(layer) = self.block_layer() {
+            result.add_metrics("block_layer", &layer.metrics().list());
+        }
         result.trace_hash = TraceHash(self.hash);
         if let Some(sampler) = self.sampler {
-            result.course = Some(Box::new(sampler.finish(now.as_nanos(), &self.device)));
+            result.course = Some(Box::new(sampler.finish(now.as_nanos(), self.engine.device())));
         }
         let mut merged: BTreeMap<u32, Vec<_>> = BTreeMap::new();
-        for job in self.jobs.into_iter().filter(|job| job.setup.stats) {
+        for job in self.host.jobs.into_iter().filter(|job| job.setup.stats) {
             let ended = job.ended;
             let recorder = job.recorder.unwrap_or_else(|| Recorder::new(ended, self.interval));
             let mut finished = recorder.finish(&job.setup.name, job.setup.options, ended);
@@ -550,11 +592,11 @@ impl World {
             merged.entry(job.setup.report_group).or_default().push(finished);
         }
         result.jobs = merged.values().filter_map(|jobs| crate::measure::JobResult::merge(jobs)).collect();
-        (result, self.device)
+        (result, self.engine.into_device())
     }
 
     /// The first error that the device answered, and how many there were.
     pub fn errors(&self) -> (u64, Option<&str>) {
-        (self.errors, self.first_error.as_deref())
+        (self.host.errors, self.host.first_error.as_deref())
     }
 }

@@ -92,7 +92,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 208] = [
+const BAD: [(&str, &str); 216] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -116,7 +116,7 @@ const BAD: [(&str, &str); 208] = [
     ("run good.toml --quiet --quiet", "--quiet is given more than once"),
     ("run none.toml", "none.toml: cannot be read: No such file or directory (os error 2)"),
     ("run key.toml", "key.toml: unknown key `ftl.gc.polcy` in device 0 (sata-mlc); did you mean `policy`? Known keys: choices, hot_cold, policy, preemptible, reserve_blocks, start_below_blocks"),
-    ("run top.toml", "top.toml: unknown key `seed` in the scenario; did you mean `seeds`? Known keys: device, name, precondition, seeds, track_contents, workload"),
+    ("run top.toml", "top.toml: unknown key `seed` in the scenario; did you mean `seeds`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload"),
     ("run preset.toml", "preset.toml: unknown preset `sata-mcl` in device 0 (sata-mcl); did you mean `sata-mlc`? Presets: <presets>"),
     ("run nofio.toml", "nofio.toml: cannot read `none.fio` for workload 0: No such file or directory (os error 2)"),
     ("run badfio.toml", "badfio.toml: workload 0: on device sata-mlc: option.fio:3: unknown option `iodept` in [j]; did you mean `iodepth`?"),
@@ -294,6 +294,14 @@ const BAD: [(&str, &str); 208] = [
     ("crash files --on disk", "--on cannot be `disk`: expected model, late or device"),
     ("run good.toml --report none/page.html", "none/page.html cannot be written: there is no directory none"),
     ("run good.toml --report", "--report needs a value"),
+    ("run good.toml --set block_layer.scheduler=deadlin", "good.toml: `block_layer.scheduler` in the scenario cannot be \"deadlin\"; did you mean `deadline`? Expected none, deadline or cfq"),
+    ("run good.toml --set block_layer.queues=2", "good.toml: the scenario: block_layer.queues = 2: expected 1 to 1 (on device sata-mlc)"),
+    ("fio job.fio --device sata-mlc --block-layer mq", "`scheduler` in --block-layer cannot be \"mq\": expected none, deadline or cfq"),
+    ("fio job.fio --device sata-mlc --block-layer cfq,dept=8", "unknown key `dept` in --block-layer; did you mean `depth`? Known keys: depth, dispatch, epochs, flush, merge_blocks_max, queues, retry_after, retry_on_completion, scheduler"),
+    ("fio job.fio --device sata-mlc --block-layer dispatch=legcy", "`dispatch` in --block-layer cannot be \"legcy\"; did you mean `legacy`? Expected order-preserving, multi-queue or legacy"),
+    ("replay good.trace --device sata-mlc --block-layer depth=0", "--block-layer: depth = 0: expected 1 to 65536"),
+    ("fio job.fio --device sata-mlc --block-layer cfq,depth", "--block-layer: `depth` has no value: expected KEY=VALUE, as in depth=8"),
+    ("fio job.fio --device sata-mlc --block-layer dispatch=multi-queue,queues=2", "block_layer.queues = 2, block_layer.depth = 32: expected at most 1 queues of 32 with multi-queue, as the link has"),
     ("run good.toml --csv same --report same", "--report cannot be same: --csv is that file: expected another"),
     ("fio job.fio --device sata-mlc --report .", ". is a directory: expected the name of a file to write"),
     ("waf --report none/page.html", "none/page.html cannot be written: there is no directory none"),

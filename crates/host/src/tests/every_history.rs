@@ -39,7 +39,7 @@ fn follow(rig: &Rig, is_plugged: bool, orders: &mut BTreeSet<Vec<u64>>) -> u64 {
         ends += follow(&next, false, orders);
     }
     if ends == 0 {
-        rig.judge().unwrap_or_else(|wrong| panic!("{wrong}\n{:?}\n{:#?}", rig.layer.config(), rig.program));
+        rig.judge().unwrap_or_else(|wrong| panic!("{wrong}\n{:?}\n{:#?}", rig.layer().config(), rig.program));
         orders.insert(rig.left.clone());
         return 1;
     }

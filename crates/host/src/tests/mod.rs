@@ -1,5 +1,6 @@
 //! The block layer before a target that is not ours: random programs, every history of tiny ones, planted mistakes.
 
+mod chain;
 mod every_history;
 mod merging;
 mod programs;

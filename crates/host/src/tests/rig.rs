@@ -1,9 +1,9 @@
-//! A block layer, a target, and a record of what both did, which is then judged.
+//! A block layer or a chain of layers, a target, and a record of what both did, which is then judged.
 //!
 //! What a request is said to be is taken from the program; what became of it from the contents that reached the target.
 
 use super::target::{Keeps, Target, UNIT};
-use crate::{BlockLayer, Dispatch, Effect, HostConfig, Input, TaskAttribute, Wait};
+use crate::{BlockLayer, Chain, Dispatch, Effect, HostConfig, Input, TaskAttribute, Wait};
 use flashweir_core::command::StreamId;
 use flashweir_core::{
     Command, CommandId, Data, DeviceError, Done, Duration, Instant, Lba, Op, Order, Payload,
@@ -61,7 +61,9 @@ const fn token_of(content: u64) -> u64 {
 
 #[derive(Clone, Debug)]
 pub(super) struct Rig {
-    pub(super) layer: BlockLayer,
+    pub(super) layers: Chain,
+    /// Who keeps epochs apart, as seen from the target.
+    dispatch: Dispatch,
     pub(super) target: Target,
     pub(super) now: Instant,
     pub(super) program: Vec<Ask>,
@@ -86,12 +88,18 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(config: HostConfig, program: Vec<Ask>) -> Self {
-        let keeps = match config.dispatch {
+        let dispatch = config.dispatch;
+        Self::on(Chain::new().above(BlockLayer::new(config, UNIT)), dispatch, program)
+    }
+
+    pub(super) fn on(layers: Chain, dispatch: Dispatch, program: Vec<Ask>) -> Self {
+        let keeps = match dispatch {
             Dispatch::MultiQueue => Keeps::Epochs,
             _ => Keeps::Attributes,
         };
         Self {
-            layer: BlockLayer::new(config, UNIT),
+            layers,
+            dispatch,
             target: Target::new(keeps),
             now: Instant::ZERO,
             program,
@@ -111,10 +119,15 @@ impl Rig {
         }
     }
 
+    /// The first block layer.
+    pub(super) fn layer(&self) -> &BlockLayer {
+        self.layers.all().next().expect("every chain here has one")
+    }
+
     /// Gives an input, and answers offers as `busy` says.
     pub(super) fn input(&mut self, input: Input, busy: &mut dyn FnMut() -> bool) {
         let mut effects = std::mem::take(&mut self.effects);
-        self.layer.handle(self.now, input, &mut effects);
+        self.layers.handle(self.now, input, &mut effects);
         while !effects.is_empty() {
             let mut next = Vec::new();
             let mut accepted = None;
@@ -122,7 +135,7 @@ impl Rig {
                 match effect {
                     Effect::Offer(offer) if busy() => {
                         drop(offer);
-                        self.layer.handle(self.now, Input::Busy, &mut next);
+                        self.layers.handle(self.now, Input::Busy, &mut next);
                     }
                     Effect::Offer(offer) => {
                         let id = offer.command.id;
@@ -134,7 +147,7 @@ impl Rig {
                         self.target.take(offer);
                         self.tokens.insert(id, Vec::new());
                         accepted = Some(id);
-                        self.layer.handle(self.now, Input::Accepted, &mut next);
+                        self.layers.handle(self.now, Input::Accepted, &mut next);
                     }
                     Effect::At(at) => {
                         self.wakes.insert(at);
@@ -198,7 +211,7 @@ impl Rig {
 
     /// What a legacy device is sent, and what the host must have waited for.
     fn check_offer(&mut self, command: &Command, attribute: TaskAttribute) {
-        let Dispatch::Legacy(wait) = self.layer.config().dispatch else { return };
+        let Dispatch::Legacy(wait) = self.dispatch else { return };
         if command.stream.is_some() || command.order.is_some() || attribute != TaskAttribute::Simple {
             self.wrong.push(format!("a legacy device is sent an order: {command:?}"));
         }
@@ -280,9 +293,14 @@ impl Rig {
             let lost = (0..self.submitted as u64).find(|token| !self.answers.contains_key(token));
             return Err(format!("{lost:?} was never answered"));
         }
-        let metrics = self.layer.metrics();
-        if metrics.submitted != metrics.completed || self.layer.leftovers() > 0 {
-            return Err(format!("{} things are left: {metrics:?}", self.layer.leftovers()));
+        for layer in self.layers.all::<BlockLayer>() {
+            let (metrics, left) = (layer.metrics(), layer.leftovers());
+            if metrics.submitted != metrics.completed || left > 0 {
+                return Err(format!("{left} things are left: {metrics:?}"));
+            }
+        }
+        if self.layers.leftovers() > 0 {
+            return Err(format!("something is left between layers: {:?}", self.layers));
         }
         if self.failed > 0 {
             return Ok(());
@@ -305,7 +323,7 @@ impl Rig {
                 ));
             }
             *reached = number;
-            if self.layer.config().dispatch == Dispatch::OrderPreserving {
+            if self.dispatch == Dispatch::OrderPreserving {
                 let seen = self.target.epoch_of[&content];
                 if *of_epoch.entry((stream, number)).or_insert(seen) != seen {
                     return Err(format!("a barrier within epoch {number} of stream {stream}"));

@@ -74,7 +74,7 @@ impl Target {
     }
 
     pub(super) fn take(&mut self, offer: Offer) {
-        let Offer { command, attribute } = offer;
+        let Offer { command, attribute, .. } = offer;
         if let Some(stream) = command.stream {
             let barriers = self.barriers.entry(stream.0).or_default();
             if let Op::Write { data: Data::Units(payloads), .. } = &command.op {

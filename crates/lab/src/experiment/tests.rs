@@ -218,3 +218,39 @@ fn the_length_of_a_run_is_known_where_it_can_be() {
     assert_eq!(Plan::Fio(specs("[a]\nruntime=1d\n")).interval(), INTERVAL_MAX);
     assert_eq!(Plan::Fio(specs("[a]\n")).interval(), INTERVAL_UNKNOWN);
 }
+
+/// A job and a trace, whose requests come next to each other.
+#[test]
+fn jobs_and_traces_run_on_a_block_layer() {
+    let path = std::env::temp_dir().join(format!("weir-layer-{}.trace", std::process::id()));
+    let lines = (0..3000u64).map(|at| format!("{} 0 {} 16 {}\n", at / 30 * 1000, at * 16, at / 1000 % 2));
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    let text = format!(
+        "name = 'x'\ntrack_contents = true\n[[device]]\n{SMALL}\n[[workload]]\nname = 'job'\nfio_inline = '''\n[w]\n\
+         rw=write\nbs=8k\niodepth=64\nnumber_ios=3000\nverify=md5\n'''\n[[workload]]\nname = 'trace'\n\
+         trace = {{ file = '{}', format = 'mqsim' }}\n",
+        path.display()
+    );
+    let run = |overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|text| (*text).to_owned()).collect();
+        let scenario = Scenario::parse("x.toml", &text, &overrides, &|_| Err("no files".into()));
+        run(&Experiment::new(scenario.unwrap_or_else(|e| panic!("{e}"))).unwrap(), 2)
+    };
+    let count = |outcome: &Outcome, name: &str| match outcome.result.metrics.get(name) {
+        Some(flashweir_sim::measure::MetricValue::Count(count)) => *count,
+        other => panic!("{name}: {other:?}"),
+    };
+    let without = run(&[]);
+    let merging = run(&["block_layer.scheduler=deadline", "block_layer.depth=4"]);
+    let alone = run(&["block_layer.scheduler=none", "block_layer.merge_blocks_max=0"]);
+    std::fs::remove_file(&path).unwrap();
+    for ((without, merging), alone) in without.iter().zip(&merging).zip(&alone) {
+        for outcome in [without, merging, alone] {
+            assert_eq!((outcome.errors, outcome.requests), (0, without.requests), "{outcome:?}");
+        }
+        assert!(!without.result.metrics.keys().any(|name| name.starts_with("block_layer.")));
+        let [commands, merged] = [alone, merging].map(|outcome| count(outcome, "block_layer.dispatched"));
+        assert_eq!(count(merging, "block_layer.submitted"), without.requests);
+        assert!(commands == without.requests && merged < commands / 2, "{merged} of {commands}");
+    }
+}

@@ -24,6 +24,8 @@ use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::{DeviceConfig, FirmwareKind, Translation};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
+use flashweir_host::HostConfig;
+use flashweir_sim::check_block_layer;
 use flashweir_sim::precondition::Precondition;
 use flashweir_workload::fio::parse_job_file;
 use flashweir_workload::spelling::nearest;
@@ -43,6 +45,8 @@ pub struct Scenario {
     pub precondition: Precondition,
     /// Whether the device keeps what was written, so that it can be compared.
     pub track_contents: bool,
+    /// The block layer between jobs and devices, if there is one.
+    pub block_layer: Option<HostConfig>,
     /// The devices, valid and with different names.
     pub devices: Vec<DeviceConfig>,
     /// The workloads, with different names.
@@ -112,6 +116,30 @@ pub fn read_device(file: &str, text: &str) -> Result<DeviceConfig, ScenarioError
     Ok(config)
 }
 
+/// Reads a block layer from the text of an option called `option`: a scheduler, keys with values, or both, with commas in between,
+/// as in `deadline,depth=8`.
+///
+/// # Errors
+/// The first thing that is wrong, and what would have been valid.
+pub fn read_block_layer(option: &str, text: &str) -> Result<HostConfig, Fault> {
+    let mut table = Table::new();
+    for (at, part) in text.split(',').map(str::trim).enumerate() {
+        let (key, value) = match part.split_once('=') {
+            Some((key, value)) => (key.trim(), tree::command_line_value(value.trim())),
+            None if at == 0 => ("scheduler", Value::String(part.to_owned())),
+            None => {
+                let reason = format!("`{part}` has no value: expected KEY=VALUE, as in depth=8");
+                return Err(Fault::Invalid { place: option.to_owned(), reason });
+            }
+        };
+        table.insert(key.to_owned(), value);
+    }
+    let config: HostConfig = tree::read(&table, &shape(BLOCK_LAYER_SHAPE), option)?;
+    let invalid = |reason: String| Fault::Invalid { place: option.to_owned(), reason };
+    config.validate().map_err(|reason| invalid(reason.replace("block_layer.", "")))?;
+    Ok(config)
+}
+
 /// A workload with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadConfig {
@@ -153,10 +181,17 @@ struct Head {
     precondition: Precondition,
     #[serde(default)]
     track_contents: bool,
+    block_layer: Option<HostConfig>,
 }
 
 const HEAD_SHAPE: &str = "name = 'x'\nseeds = [1, 2, 3]\ntrack_contents = false
-precondition = { mode = 'none', fill = 0.9, overwrite = 2.0, pattern = 'random' }";
+precondition = { mode = 'none', fill = 0.9, overwrite = 2.0, pattern = 'random' }
+[block_layer]\n";
+
+/// A block layer with every key; in a scenario it stands below [`HEAD_SHAPE`].
+const BLOCK_LAYER_SHAPE: &str =
+    "scheduler = 'none'\nepochs = 'counted'\ndispatch = 'order-preserving'\nqueues = 1
+depth = 32\nmerge_blocks_max = 1024\nretry_after = '3ms'\nretry_on_completion = true\nflush = 'simple'";
 
 fn one_seed() -> Vec<u64> {
     vec![1]
@@ -303,7 +338,7 @@ impl Reader<'_> {
             tree::set_path(&mut top, &change.path, &change.value)
                 .map_err(|reason| at(change.fault(reason)))?;
         }
-        let head_shape = shape(HEAD_SHAPE);
+        let head_shape = shape(&format!("{HEAD_SHAPE}{BLOCK_LAYER_SHAPE}"));
         tree::check_keys(&top, &head_shape, &["device", "workload"], "the scenario").map_err(at)?;
         let devices = list(&mut top, "device", "preset = \"rflush\"").map_err(at)?;
         let workloads = list(&mut top, "workload", "fio = \"job.fio\"").map_err(at)?;
@@ -312,6 +347,11 @@ impl Reader<'_> {
         let invalid = |reason| at(Fault::Invalid { place: "the scenario".into(), reason });
         head.precondition.validate().map_err(invalid)?;
         let devices = self.devices(devices, &overrides)?;
+        for device in &devices {
+            let checked =
+                head.block_layer.iter().try_for_each(|layer| check_block_layer(layer, &device.link));
+            checked.map_err(|reason| invalid(format!("{reason} (on device {})", device.name)))?;
+        }
         let workloads = workloads
             .iter()
             .enumerate()
@@ -320,8 +360,8 @@ impl Reader<'_> {
             .map_err(at)?;
         differ("devices", devices.iter().map(|device| device.name.as_str())).map_err(at)?;
         differ("workloads", workloads.iter().map(|workload| workload.name.as_str())).map_err(at)?;
-        let Head { name, seeds, precondition, track_contents } = head;
-        Ok(Scenario { name, seeds, precondition, track_contents, devices, workloads })
+        let Head { name, seeds, precondition, track_contents, block_layer } = head;
+        Ok(Scenario { name, seeds, precondition, track_contents, block_layer, devices, workloads })
     }
 
     fn devices(

@@ -128,7 +128,7 @@ fn bad_overrides_are_refused() {
         ),
         (
             "sedes=5",
-            "unknown key `sedes` in the scenario; did you mean `seeds`? Known keys: device, name, precondition, seeds, track_contents, workload",
+            "unknown key `sedes` in the scenario; did you mean `seeds`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
         ),
     ] {
         assert_eq!(read(GOOD, &[change]).unwrap_err(), format!("dir/s.toml: {message}"));
@@ -140,12 +140,12 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "name = \"good\"",
         "nmae = \"good\"",
-        "dir/s.toml: unknown key `nmae` in the scenario; did you mean `name`? Known keys: device, name, precondition, seeds, track_contents, workload",
+        "dir/s.toml: unknown key `nmae` in the scenario; did you mean `name`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
     ),
     (
         "name = \"good\"",
         "title = \"good\"",
-        "dir/s.toml: unknown key `title` in the scenario. Known keys: device, name, precondition, seeds, track_contents, workload",
+        "dir/s.toml: unknown key `title` in the scenario. Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
     ),
     ("name = \"good\"", "", "dir/s.toml: `name` is missing in the scenario: expected text in quotes"),
     (
@@ -202,7 +202,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[[device]]",
         "[[devices]]",
-        "dir/s.toml: unknown key `devices` in the scenario; did you mean `device`? Known keys: device, name, precondition, seeds, track_contents, workload",
+        "dir/s.toml: unknown key `devices` in the scenario; did you mean `device`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
     ),
     (
         "[[device]]",
@@ -506,5 +506,98 @@ fn the_examples_are_valid() {
                 assert_eq!(parse_job_file(file, text, capacity).unwrap().warnings, [""; 0]);
             }
         }
+    }
+}
+
+#[test]
+fn a_scenario_may_have_a_block_layer() {
+    use flashweir_host::{DeadlineConfig, Dispatch, Scheduler, Wait};
+    assert_eq!(read(GOOD, &[]).unwrap().block_layer, None);
+    let with = |table: &str| read(&GOOD.replace("[[device]]", &format!("{table}\n[[device]]")), &[]);
+    let layer = |table: &str| with(table).unwrap().block_layer.unwrap();
+    assert_eq!(layer("[block_layer]"), HostConfig::default());
+    let deadline = Scheduler::Deadline(DeadlineConfig::default());
+    assert_eq!(
+        layer("block_layer = { scheduler = 'deadline', depth = 8, retry_after = '1ms' }"),
+        HostConfig {
+            scheduler: deadline,
+            depth: 8,
+            retry_after: Duration::from_millis(1),
+            ..HostConfig::default()
+        }
+    );
+    let figures = DeadlineConfig { fifo_batch: 3, ..DeadlineConfig::default() };
+    assert_eq!(
+        layer(
+            "[block_layer]\nscheduler = { deadline = { fifo_batch = 3 } }\ndispatch = { legacy = 'transfer' }"
+        ),
+        HostConfig {
+            scheduler: Scheduler::Deadline(figures),
+            dispatch: Dispatch::Legacy(Wait::Transfer),
+            ..HostConfig::default()
+        }
+    );
+    let set = read(GOOD, &["block_layer.scheduler=deadline"]).unwrap().block_layer.unwrap();
+    assert_eq!(set.scheduler, deadline);
+    for (table, error) in [
+        (
+            "block_layer = 3",
+            "`block_layer` in the scenario cannot be 3: expected a table with the keys depth, ",
+        ),
+        (
+            "[block_layer]\nschedular = 'cfq'",
+            "unknown key `block_layer.schedular` in the scenario; did you mean `scheduler`? ",
+        ),
+        (
+            "[block_layer]\nscheduler = 'cqf'",
+            "`block_layer.scheduler` in the scenario cannot be \"cqf\"; did you mean `cfq`? Expected none, deadline or cfq",
+        ),
+        (
+            "[block_layer]\ndispatch = { legacy = 'flush' }",
+            "xpected transfer, completion or transfer-and-flush",
+        ),
+        (
+            "[block_layer]\ndepth = 0",
+            "the scenario: block_layer.depth = 0: expected 1 to 65536 (on device rflush)",
+        ),
+    ] {
+        let message = with(table).unwrap_err();
+        assert!(message.contains(error), "{message}");
+    }
+}
+
+/// What is written is what is read.
+#[test]
+fn every_block_layer_can_be_written_down() {
+    use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Epochs, Scheduler, Wait};
+    for (scheduler, dispatch) in [
+        (Scheduler::None, Dispatch::OrderPreserving),
+        (Scheduler::Deadline(DeadlineConfig::default()), Dispatch::MultiQueue),
+        (Scheduler::Cfq(CfqConfig::default()), Dispatch::Legacy(Wait::Completion)),
+    ] {
+        let config = HostConfig { scheduler, dispatch, epochs: Epochs::Closing, ..HostConfig::default() };
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(toml::from_str::<HostConfig>(&text).unwrap(), config, "{text}");
+    }
+}
+
+#[test]
+fn a_block_layer_fits_into_one_option() {
+    use flashweir_host::Scheduler;
+    let read = |text: &str| read_block_layer("--block-layer", text).map_err(|fault| fault.to_string());
+    assert_eq!(read("none"), Ok(HostConfig::default()));
+    let config = read("cfq, depth=4, merge_blocks_max=0").unwrap();
+    assert_eq!((config.scheduler.name(), config.depth, config.merge_blocks_max), ("cfq", 4, 0));
+    assert!(matches!(read("scheduler=deadline,retry_after=1ms").unwrap().scheduler, Scheduler::Deadline(_)));
+    for (text, error) in [
+        ("", "`scheduler` in --block-layer cannot be \"\": expected none, deadline or cfq"),
+        (
+            "depth=many",
+            "`depth` in --block-layer cannot be \"many\": expected a whole number from 0 to 4294967295",
+        ),
+        ("cfq,deadline", "--block-layer: `deadline` has no value: expected KEY=VALUE, as in depth=8"),
+        ("queues=2", "--block-layer: queues = 2: expected 1 to 1"),
+    ] {
+        assert_eq!(read(text), Err(error.to_string()));
     }
 }

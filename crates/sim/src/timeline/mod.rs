@@ -1,7 +1,7 @@
 //! Where time goes: what a request and the device did, from the moment a job wanted it until the host saw it done.
 //!
-//! Place in the data flow: whoever drives a device (the [`World`](crate::world::World), or a server on the wall
-//! clock) tells a [`Timeline`] what the host does and lets it take the device's records after each moment. The
+//! Place in the data flow: whoever drives a device (the engine below raw jobs and live servers, in either clock)
+//! tells a [`Timeline`] what the host does and lets it take the device's records after each moment. The
 //! timeline feeds [`Spans`], and those feed a file for Perfetto ([`Perfetto`]) and sums for people ([`Ledger`]).
 //!
 //! ```text
