@@ -18,10 +18,10 @@ use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Executor, Instant, Stream};
 use flashweir_device::Media;
-use flashweir_fs::AnyFs;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Follow, MountOptions, SetTime, Vfs};
+use flashweir_fs::{AnyFs, Mounted as _};
 use flashweir_sim::model_port::ModelPort;
 use flashweir_sim::stack::FlushMode;
 use std::cell::RefCell;
@@ -321,10 +321,7 @@ pub fn base_hash(base: &Base) -> u64 {
 
 /// Lets the log of an ext4 go round, and end where it soon has to go on at its beginning, or not so soon.
 async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
-    let left = || match vfs.fs() {
-        AnyFs::Ext4(fs) => Some(u64::from(fs.log_blocks_left())),
-        AnyFs::F2fs(_) | AnyFs::Mem(_) => None,
-    };
+    let left = || vfs.fs().journal_blocks_left();
     let mut random = Stream::new(seed, "where a log begins");
     let near_end = 4 + random.below(LOG_LEFT_MAX - 4);
     while left().is_some_and(|left| left > near_end) {
@@ -482,10 +479,10 @@ mod tests {
     #[test]
     fn a_base_is_good_and_can_be_used() {
         for seed in [2, 3] {
-            let base = Base::make(Format::F2fs, seed).unwrap();
+            let base = Base::make(Format::F2FS, seed).unwrap();
             assert!(base.contents.len() > 2_000, "it was used: {} blocks", base.contents.len());
             let mut port = base.port(FlushMode::RangeFlush);
-            let setup = Setup::new(Format::F2fs, FlushMode::RangeFlush, seed);
+            let setup = Setup::new(Format::F2FS, FlushMode::RangeFlush, seed);
             let tree = recover(&mut port, setup).unwrap();
             assert_eq!(base.tree.difference(&tree, &base.numbers), None);
             exercise(&mut port, base.pages, setup).unwrap();
