@@ -236,17 +236,17 @@ impl<F: Volumes> Dispatch for Of<F> {
 
     fn find<'a>(&'a self, port: &'a dyn BlockPort) -> Boxed<'a, Result<Option<String>>> {
         Box::pin(async move {
-            match F::find(port).await {
-                Ok(()) => Ok(None),
+            match F::superblock(port).await {
                 Err(Error::Absent(_, why)) => Ok(Some(format!("{} {} volume: {why}", F::ARTICLE, F::NAME))),
-                Err(error) => Err(error.into()),
+                Err(error @ Error::Port(_)) => Err(error.into()),
+                _ => Ok(None),
             }
         })
     }
 
     fn mkfs<'a>(&self, port: &'a dyn BlockPort, new: &'a NewVolume) -> Boxed<'a, Result<Described>> {
         let new = (self.new)(new);
-        Box::pin(async move { Ok(F::mkfs(port, new).await?) })
+        Box::pin(async move { Ok(F::described(&F::mkfs(port, new).await?)) })
     }
 
     fn mount(&self, port: Rc<dyn BlockPort>, mode: &Mode) -> Boxed<'static, Result<AnyFs>> {

@@ -9,6 +9,7 @@
 pub mod acl;
 mod any;
 mod boxed;
+mod engine;
 mod errno;
 pub mod ext4;
 pub mod f2fs;

@@ -17,6 +17,8 @@ pub(crate) trait Volumes: Format + Sized + 'static {
     const KEY: &'static str;
     /// Whether a mount of it makes use of range flushes.
     const HAS_RANGE_FLUSHES: bool;
+    /// What the superblock of a volume says.
+    type Superblock: 'static;
     /// What volume to make.
     type New;
     /// How a volume is mounted.
@@ -28,11 +30,17 @@ pub(crate) trait Volumes: Format + Sized + 'static {
     /// These bugs, with their names.
     const BUGS: &'static [(Self::Bug, &'static str)];
 
-    /// A disk's superblock says that there is a volume of this format, be it broken. Errors: `Absent`, and what the disk says.
-    fn find(port: &dyn BlockPort) -> Boxed<'_, Result<(), Error<Self>>>;
+    /// The superblock that a disk has.
+    fn superblock(port: &dyn BlockPort) -> Boxed<'_, Result<Self::Superblock, Error<Self>>>;
+
+    /// What it says to people.
+    fn described(superblock: &Self::Superblock) -> Described;
 
     /// Makes a volume.
-    fn mkfs<'a>(port: &'a dyn BlockPort, new: &'a Self::New) -> Boxed<'a, Result<Described, Error<Self>>>;
+    fn mkfs<'a>(
+        port: &'a dyn BlockPort,
+        new: &'a Self::New,
+    ) -> Boxed<'a, Result<Self::Superblock, Error<Self>>>;
 
     /// Mounts a volume, which recovers it.
     fn mount(

@@ -118,6 +118,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
     Layer {
         name: "ext4",
         files: &[
+            "crates/fs/src/engine.rs",
             "crates/fs/src/ext4/recover.rs",
             "crates/fs/src/ext4/replay.rs",
             "crates/fs/src/ext4/write/by_addr.rs",

@@ -1,6 +1,6 @@
 //! ext4 for whoever does not know which format a volume has.
 
-use super::error::{Error, Named, Result};
+use super::error::{Named, Result};
 use super::layout::superblock::{Feature, Superblock};
 use super::volume::superblock_of;
 use super::write::{Ext4, Ext4Options, PlantedBug};
@@ -16,23 +16,31 @@ use std::rc::Rc;
 impl Volumes for Named {
     const KEY: &'static str = "ext4";
     const HAS_RANGE_FLUSHES: bool = false;
+    type Superblock = Superblock;
     type New = Options;
     type Options = Ext4Options;
     type Fs = Ext4;
     type Bug = PlantedBug;
     const BUGS: &'static [(PlantedBug, &'static str)] = &PlantedBug::ALL;
 
-    fn find(port: &dyn BlockPort) -> Boxed<'_, Result<()>> {
-        Box::pin(async move {
-            match superblock_of(port).await {
-                Err(error @ (Error::Absent(..) | Error::Port(_))) => Err(error),
-                _ => Ok(()),
-            }
-        })
+    fn superblock(port: &dyn BlockPort) -> Boxed<'_, Result<Superblock>> {
+        Box::pin(superblock_of(port))
     }
 
-    fn mkfs<'a>(port: &'a dyn BlockPort, new: &'a Options) -> Boxed<'a, Result<Described>> {
-        Box::pin(async move { Ok(described(&mkfs(port, new).await?)) })
+    fn described(superblock: &Superblock) -> Described {
+        let mut features = superblock.features.names();
+        // What every volume of today has says nothing of this one.
+        let usual = Options::new(0).features.names();
+        let lacks: Vec<String> =
+            usual.iter().filter(|name| !features.contains(name)).map(|name| format!("^{name}")).collect();
+        features.retain(|name| !usual.contains(name) && name != Feature::RECOVER.name);
+        features.extend(lacks);
+        let bytes = superblock.blocks_count * u64::from(superblock.geometry().block_bytes);
+        Described { bytes, label: superblock.label_text(), features }
+    }
+
+    fn mkfs<'a>(port: &'a dyn BlockPort, new: &'a Options) -> Boxed<'a, Result<Superblock>> {
+        mkfs(port, new)
     }
 
     fn mount(port: Rc<dyn BlockPort>, options: Ext4Options) -> Boxed<'static, Result<Ext4>> {
@@ -78,18 +86,6 @@ impl Mounted for Ext4 {
     }
 }
 
-fn described(superblock: &Superblock) -> Described {
-    let mut features = superblock.features.names();
-    // What every volume of today has says nothing of this one.
-    let usual = Options::new(0).features.names();
-    let lacks: Vec<String> =
-        usual.iter().filter(|name| !features.contains(name)).map(|name| format!("^{name}")).collect();
-    features.retain(|name| !usual.contains(name) && name != Feature::RECOVER.name);
-    features.extend(lacks);
-    let bytes = superblock.blocks_count * u64::from(superblock.geometry().block_bytes);
-    Described { bytes, label: superblock.label_text(), features }
-}
-
 fn checked(report: Report, superblock: &Superblock) -> Checked {
     let Report { directories, files, others, orphans, data_blocks, metadata_blocks, free_blocks, .. } =
         report;
@@ -121,7 +117,7 @@ fn checked(report: Report, superblock: &Superblock) -> Checked {
         ("free_blocks", Fact::Count(free_blocks)),
     ];
     let free_bytes = free_blocks * u64::from(superblock.geometry().block_bytes);
-    let volume = described(superblock);
+    let volume = Named::described(superblock);
     let used_blocks = (volume.bytes - free_bytes) / BLOCK_BYTES as u64;
     let (problems, problems_untold) = (report.problems, report.problems_untold);
     Checked { problems, problems_untold, used_blocks, volume: Some((volume, state.into())), lines, facts }

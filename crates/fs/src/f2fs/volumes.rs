@@ -1,6 +1,6 @@
 //! F2FS for whoever does not know which format a volume has.
 
-use super::error::{Error, Named, Result};
+use super::error::{Named, Result};
 use super::layout::Superblock;
 use super::volume::superblock_of;
 use super::write::{F2fs, F2fsOptions, PlantedBug};
@@ -8,7 +8,7 @@ use super::{Options, Report, check, mkfs};
 use crate::any::Mounted;
 use crate::boxed::Boxed;
 use crate::order::CommitMode;
-use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
+use crate::port::{BLOCK_BYTES, BlockPort};
 use crate::volumes::{Checked, Described, Fact, Volumes};
 use flashweir_core::metrics::Metric;
 use std::rc::Rc;
@@ -16,23 +16,27 @@ use std::rc::Rc;
 impl Volumes for Named {
     const KEY: &'static str = "f2fs";
     const HAS_RANGE_FLUSHES: bool = true;
+    type Superblock = Superblock;
     type New = Options;
     type Options = F2fsOptions;
     type Fs = F2fs;
     type Bug = PlantedBug;
     const BUGS: &'static [(PlantedBug, &'static str)] = &PlantedBug::ALL;
 
-    fn find(port: &dyn BlockPort) -> Boxed<'_, Result<()>> {
-        Box::pin(async move {
-            match superblock_of(port).await {
-                Err(error @ (Error::Absent(..) | Error::Port(_))) => Err(error),
-                _ => Ok(()),
-            }
-        })
+    fn superblock(port: &dyn BlockPort) -> Boxed<'_, Result<Superblock>> {
+        Box::pin(superblock_of(port))
     }
 
-    fn mkfs<'a>(port: &'a dyn BlockPort, new: &'a Options) -> Boxed<'a, Result<Described>> {
-        Box::pin(async move { Ok(described(&mkfs(port, new).await?)) })
+    fn described(superblock: &Superblock) -> Described {
+        Described {
+            bytes: superblock.block_count * BLOCK_BYTES as u64,
+            label: superblock.label.clone(),
+            features: superblock.features.names().iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    fn mkfs<'a>(port: &'a dyn BlockPort, new: &'a Options) -> Boxed<'a, Result<Superblock>> {
+        mkfs(port, new)
     }
 
     fn mount(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Boxed<'static, Result<F2fs>> {
@@ -42,13 +46,7 @@ impl Volumes for Named {
     fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Checked>> {
         Box::pin(async move {
             let report = check(Rc::clone(&port)).await?;
-            let mut superblock = None;
-            for block in 0..2 {
-                if let (None, Ok(read)) = (&superblock, port.read(Block(block), 1).completed().await) {
-                    superblock = Superblock::decode(&bytes_of(&read[0])).ok();
-                }
-            }
-            Ok(checked(report, superblock.as_ref()))
+            Ok(checked(report, &superblock_of(&*port).await?))
         })
     }
 
@@ -83,26 +81,17 @@ impl Mounted for F2fs {
     }
 }
 
-fn described(superblock: &Superblock) -> Described {
-    Described {
-        bytes: superblock.block_count * BLOCK_BYTES as u64,
-        label: superblock.label.clone(),
-        features: superblock.features.names().iter().map(ToString::to_string).collect(),
-    }
-}
-
-fn checked(report: Report, superblock: Option<&Superblock>) -> Checked {
+fn checked(report: Report, superblock: &Superblock) -> Checked {
     let Report { directories, files, others, orphans, nodes, data_blocks, reserved_blocks, .. } = report;
     let Report { is_clean, synced_files, checkpoint, .. } = report;
     let state = if is_clean { "unmounted" } else { "not unmounted" };
-    let volume = superblock.map(|found| (described(found), format!("{state}, checkpoint {checkpoint}")));
+    let volume = Some((Named::described(superblock), format!("{state}, checkpoint {checkpoint}")));
     let synced = format!("{synced_files} files were synced after it, which a mount for writing recovers");
     let counts = format!(
         "{directories} directories, {files} files, {others} others, {orphans} orphans; {nodes} nodes, {data_blocks} blocks \
          of data, {reserved_blocks} reserved"
     );
-    let lines =
-        (synced_files > 0 && volume.is_some()).then_some(synced).into_iter().chain([counts]).collect();
+    let lines = (synced_files > 0).then_some(synced).into_iter().chain([counts]).collect();
     let facts = vec![
         ("clean", Fact::Flag(is_clean)),
         ("synced_files", Fact::Count(synced_files)),

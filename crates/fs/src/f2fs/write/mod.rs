@@ -38,7 +38,8 @@ use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
 use crate::boxed::Boxed;
-use crate::order::{CommitMode, answer, answers, errno_of, is_kept};
+use crate::engine::errno;
+use crate::order::{CommitMode, answer, answers, is_kept};
 use crate::port::{BlockPort, Ticket, Write};
 use crate::vfs::{Errno, Event};
 use by_nid::{ByNid, DirtyNodes};
@@ -147,13 +148,6 @@ struct Asked {
 impl Asked {
     fn is_all(&self) -> bool {
         self.all || self.files.len() > OTHERS_MAX
-    }
-}
-
-fn errno(error: &Error) -> Errno {
-    match error {
-        Error::Port(error) => errno_of(error),
-        _ => Errno::EUCLEAN,
     }
 }
 

@@ -24,10 +24,9 @@ use super::segments::{Marks, Space};
 use super::since::Since;
 use super::stop::{Step, Stop};
 use super::tags::METADATA;
-use crate::acl::{Acl, AclKind};
 use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, PageRun};
-use crate::xattrs::{self, Xattr};
+use crate::xattrs::Xattr;
 use flashweir_core::Contents;
 use flashweir_core::command::Tag;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +40,7 @@ pub(super) struct OpenLog {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
     pub(super) seed: u32,
@@ -478,28 +477,6 @@ impl State {
             room.extend_from_slice(&block[..xattr::NODE_BYTES]);
         }
         xattr::decode(&room).map_err(|_| Errno::EUCLEAN.into())
-    }
-
-    /// An access control list.
-    pub(super) fn acl(&self, ino: Nid, kind: AclKind) -> Step<Option<Acl>> {
-        Ok(xattrs::acl(&self.xattrs(ino)?, kind)?)
-    }
-
-    /// Sets an access control list, or removes it. When it fails nothing has changed.
-    pub(super) fn put_acl(&mut self, ino: Nid, kind: AclKind, acl: Option<&Acl>) -> Step<()> {
-        let mut xattrs = self.xattrs(ino)?;
-        match xattrs::replace(&mut xattrs, kind.on_disk(), acl.map(Acl::to_disk)) {
-            true => self.set_xattrs(ino, &xattrs),
-            false => Ok(()),
-        }
-    }
-
-    /// Permission bits become others: so does the list.
-    pub(super) fn change_acl_mode(&mut self, ino: Nid, mode: u16) -> Step<()> {
-        match self.acl(ino, AclKind::Access)? {
-            Some(acl) => self.put_acl(ino, AclKind::Access, Some(&acl.with_mode(mode))),
-            None => Ok(()),
-        }
     }
 
     /// Replaces all of an inode, after [`Self::xattrs`]. What does not fit into the inode goes on in a node.
