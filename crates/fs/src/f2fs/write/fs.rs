@@ -1,10 +1,9 @@
 //! The calls of the vfs.
 
-use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, blocks_max, inline};
 use super::super::layout::xattr::{self, PREFIXES};
-use super::super::layout::{Addr, Geometry, Nid, SEGMENT_BLOCKS};
+use super::super::layout::{Addr, Geometry, Nid};
 use super::names::Place;
 use super::state::State;
 use super::stop::{Step, Stop};
@@ -30,8 +29,6 @@ use std::collections::BTreeMap;
 const NAMES_BLOCKS: u64 = 12;
 /// Names of one inode.
 const LINKS_MAX: u32 = u32::MAX >> 1;
-/// Blocks of a pack that are not for inodes without names: its head, its summaries and its last block.
-pub(super) const PACK_OTHERS: u32 = 8;
 
 impl State {
     pub(super) fn changed_at(&mut self, ino: Nid, now: Timestamp) -> Step<()> {
@@ -39,11 +36,6 @@ impl State {
         let inode = self.inode_mut(ino)?;
         (inode.mtime, inode.ctime) = (time(now), time(now));
         Ok(())
-    }
-
-    /// Blocks of a pack that there are for inodes without names.
-    pub(super) fn orphan_blocks_max(&self) -> u32 {
-        SEGMENT_BLOCKS - PACK_OTHERS - self.superblock.checkpoint_payload.min(SEGMENT_BLOCKS / 2)
     }
 
     /// Makes an inode that is to get its entry and contents. There is room for it and its attributes.
@@ -198,7 +190,7 @@ impl Nodes for State {
         if self.inode(dir)?.kind() != NodeKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        if self.orphans.len() >= self.orphan_blocks_max() as usize * ORPHANS_PER_BLOCK {
+        if self.orphans.len() >= self.area.nameless_max() {
             return Err(Errno::ENOSPC.into());
         }
         let xattrs = xattrs_of_new(new)?;
