@@ -3,12 +3,11 @@
 use crate::cpu;
 use flashweir_core::Duration;
 use flashweir_device::presets::preset;
-use flashweir_fs::ext4::Ext4Options;
+use flashweir_fs::Kind;
 use flashweir_fs::vfs::{HostCosts, MountOptions};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{self, Setup, Work};
 use flashweir_sim::stack::FlushMode;
-use flashweir_sim::volume::Format;
 use flashweir_workload::fio::parse_job_file_on_files;
 
 /// Random writes past the page cache, 32 in flight, to a file that fills an eighth of the volume.
@@ -21,36 +20,36 @@ const SEQUENTIAL: &str = "[writes]\nrw=write\nbs=4k\nsize=2g\n";
 type Values = Vec<(&'static str, f64)>;
 
 pub(crate) fn direct() -> Result<Values, String> {
-    writes(DIRECT, Format::default())
+    writes(DIRECT, Kind::F2fs)
 }
 
 pub(crate) fn buffered() -> Result<Values, String> {
-    writes(BUFFERED, Format::default())
+    writes(BUFFERED, Kind::F2fs)
 }
 
 pub(crate) fn ext4_direct() -> Result<Values, String> {
-    writes(DIRECT, Format::Ext4(Ext4Options::default()))
+    writes(DIRECT, Kind::Ext4)
 }
 
 pub(crate) fn ext4_buffered() -> Result<Values, String> {
-    writes(BUFFERED, Format::Ext4(Ext4Options::default()))
+    writes(BUFFERED, Kind::Ext4)
 }
 
 pub(crate) fn ext4_sequential() -> Result<Values, String> {
-    writes(SEQUENTIAL, Format::Ext4(Ext4Options::default()))
+    writes(SEQUENTIAL, Kind::Ext4)
 }
 
 /// The stack is that of `weir files`.
-fn writes(job: &str, format: Format) -> Result<Values, String> {
+fn writes(job: &str, kind: Kind) -> Result<Values, String> {
     let jobs = parse_job_file_on_files("writes.fio", job).map_err(|error| error.to_string())?.jobs;
     let mut device = preset("rflush").ok_or("no preset rflush")?;
     // 16 GiB: the file takes an eighth of it.
     device.geometry.chips_per_channel = 12;
     let setup = Setup {
         device,
-        flush: if matches!(format, Format::Ext4(_)) { FlushMode::Flush } else { FlushMode::RangeFlush },
-        block_layer: matches!(format, Format::Ext4(_)).then(HostConfig::default),
-        format,
+        flush: if kind.has_range_flushes() { FlushMode::RangeFlush } else { FlushMode::Flush },
+        block_layer: (kind == Kind::Ext4).then(HostConfig::default),
+        mode: kind.into(),
         mount: MountOptions { costs: HostCosts::preset("server")?, ..MountOptions::default() },
         workloads: vec![("writes".into(), Work::Fio(jobs))],
         seed: 1,

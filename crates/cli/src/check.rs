@@ -329,11 +329,11 @@ impl<'a> Bench<'a> {
             contents,
             end,
         };
-        let format = flashweir_sim::volume::Format::from(self.format);
+        let mode = flashweir_fs::Mode::from(self.format);
         let config = MountConfig {
             directory: self.directory.clone(),
             flush: FlushMode::Flush,
-            choose: Box::new(move |_, _| Ok(format.clone())),
+            choose: Box::new(move |_, _| Ok(mode.clone())),
             make: None,
             mount: MountOptions::default(),
             speed: Speed::Max,

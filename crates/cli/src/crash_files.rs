@@ -22,6 +22,7 @@ use flashweir_crash::files::{
     Bug, Effort, FileCrashConfig, FileCrashReport, FileMutant, Format, On, Sequences, Token, explore, hunt,
     replay,
 };
+use flashweir_fs::Kind;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -274,7 +275,7 @@ fn shown(report: &FileCrashReport) -> String {
     row("  distinct over all sequences", totals.distinct);
     row("verdicts", totals.judged);
     row("volumes used after recovery", totals.exercised);
-    row(&format!("images that {} found good", judge_of(report.format)), totals.outside);
+    row(&format!("images that {} found good", judge_of(report.format.kind).name), totals.outside);
     if report.format.is_ext4() {
         row("images that the kernel recovered as we do", totals.replayed);
     } else {
@@ -302,23 +303,41 @@ fn shown(report: &FileCrashReport) -> String {
     text
 }
 
-/// The program outside that checks a format.
-fn judge_of(format: Format) -> &'static str {
-    if format.is_ext4() { "e2fsck" } else { "fsck.f2fs" }
+/// A program outside that checks a format.
+struct Judge {
+    name: &'static str,
+    flags: &'static str,
+    /// What it says where something is wrong, and where it has looked.
+    bad: &'static [&'static str],
+    good: &'static str,
+}
+
+fn judge_of(kind: Kind) -> Judge {
+    match kind {
+        Kind::F2fs => Judge {
+            name: "fsck.f2fs",
+            flags: "--dry-run",
+            bad: &["[Fail]", "ASSERT", "Need to fix", "FIX"],
+            good: "[FSCK]",
+        },
+        // Each problem ends with a question, which is answered at once.
+        Kind::Ext4 => Judge { name: "e2fsck", flags: "-fn", bad: &["? no", "WARNING"], good: "Pass 5" },
+    }
 }
 
 /// What the format's own checker says.
 struct Fsck {
-    format: Format,
+    judge: Judge,
     images: Images,
 }
 
 impl Fsck {
     fn new(format: Format) -> Outcome<Self> {
-        let program = judge_of(format);
+        let judge = judge_of(format.kind);
+        let program = judge.name;
         let found = Command::new(program).arg("-V").stdin(Stdio::null()).output();
         found.map_err(|error| Failure::Run(format!("--fsck-every needs {program}: {error}")))?;
-        Ok(Self { format, images: Images::new("crash-files")? })
+        Ok(Self { judge, images: Images::new("crash-files")? })
     }
 
     fn ask(&self, contents: &Blocks, blocks: u64) -> Result<(), String> {
@@ -326,16 +345,10 @@ impl Fsck {
     }
 
     fn check(&self, path: &Path) -> Result<(), String> {
-        let program = judge_of(self.format);
-        let flags = if self.format.is_ext4() { "-fn" } else { "--dry-run" };
+        let Judge { name: program, flags, bad, good } = self.judge;
         let output = Command::new(program).arg(flags).arg(path).stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("{program}: {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let (bad, good): (&[&str], _) = match self.format.is_ext4() {
-            false => (&["[Fail]", "ASSERT", "Need to fix", "FIX"], "[FSCK]"),
-            // Each problem ends with a question, which is answered at once.
-            true => (&["? no", "WARNING"], "Pass 5"),
-        };
         match said.lines().find(|line| bad.iter().any(|word| line.contains(word))) {
             Some(line) => Err(format!("{program}: {}", line.trim())),
             None if !output.status.success() => {

@@ -9,20 +9,21 @@ use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::stem;
 use crate::values::whole;
-use crate::values::{cache, time};
+use crate::values::{cache, kind, time};
 use clap::{Args, ValueEnum};
 use flashweir_core::Duration;
 use flashweir_db::DataIo;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
-use flashweir_fs::ext4::{Ext4Options, Journaling};
+use flashweir_fs::ext4::Journaling;
+use flashweir_fs::f2fs::Flushing;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_fs::{Kind, Mode};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{self, FilesResult, Setup, Work};
 use flashweir_lab::results::call_table;
 use flashweir_sim::stack::FlushMode;
-use flashweir_sim::volume::Format;
 use flashweir_workload::filebench::{PERSONALITIES, parse_model, personality};
 use flashweir_workload::fio::parse_job_file_on_files;
 use flashweir_workload::oltp::insert::InsertOptions;
@@ -62,8 +63,8 @@ pub(crate) struct FilesArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The file system
-    #[arg(long, value_name = "FORMAT", value_enum, default_value = "f2fs")]
-    format: FormatArg,
+    #[arg(long, value_name = "FORMAT", value_parser = kind(), default_value = "f2fs")]
+    format: Kind,
     #[command(flatten)]
     options: FormatOptions,
     /// What becomes of a sync; several are run side by side
@@ -126,12 +127,6 @@ pub(crate) enum FlushArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FormatArg {
-    F2fs,
-    Ext4,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum JournalModeArg {
     /// Data are on the disk before the transaction that makes them part of a file
     Ordered,
@@ -155,34 +150,33 @@ impl FormatOptions {
         self.commit == Some(CommitArg::Dual)
     }
 
-    /// The file system; errors name options that are for the other one.
-    pub(crate) fn format(&self, format: FormatArg, order_only: bool, flush: &[FlushArg]) -> Outcome<Format> {
-        let only = |is_given: bool, option: &str, needs: &str, is: &str| match is_given {
-            true => Err(Failure::Usage(format!("{option} needs --format {needs}, and it is {is}"))),
-            false => Ok(()),
-        };
+    /// How a file system is mounted; errors name options that are for another one.
+    pub(crate) fn mode(&self, kind: Kind, order_only: bool, flush: &[FlushArg]) -> Outcome<Mode> {
         for (is_given, option) in [(order_only, "--order-only"), (self.multi_version, "--multi-version")] {
             if is_given && !self.is_dual() {
                 return Err(Failure::Usage(format!("{option} needs --commit dual")));
             }
         }
-        if format == FormatArg::F2fs {
-            only(self.journal_mode.is_some(), "--journal-mode", "ext4", "f2fs")?;
-            only(self.multi_version, "--multi-version", "ext4", "f2fs")?;
-            if self.range_checkpoints && self.is_dual() {
-                return Err(Failure::Usage(
-                    "--range-checkpoints needs --commit legacy, and it is dual".into(),
-                ));
-            }
-            let (range_checkpoints, fastboot) = (self.range_checkpoints, self.fastboot);
-            return Ok(Format::F2fs { range_checkpoints, fastboot, commit_mode: self.commit_mode() });
+        for (is_given, option, needed) in [
+            (self.journal_mode.is_some(), "--journal-mode", Kind::Ext4),
+            (self.multi_version, "--multi-version", Kind::Ext4),
+            (self.fastboot, "--fastboot", Kind::F2fs),
+            (self.range_checkpoints, "--range-checkpoints", Kind::F2fs),
+            (flush.contains(&FlushArg::Rflush), "--flush rflush", Kind::F2fs),
+        ] {
+            needs(is_given, option, needed, kind)?;
         }
-        only(self.fastboot, "--fastboot", "f2fs", "ext4")?;
-        only(self.range_checkpoints, "--range-checkpoints", "f2fs", "ext4")?;
-        only(flush.contains(&FlushArg::Rflush), "--flush rflush", "f2fs", "ext4")?;
-        let journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
-        let (commit_mode, multi_version) = (self.commit_mode(), self.multi_version);
-        Ok(Format::Ext4(Ext4Options { journaling, commit_mode, multi_version, ..Ext4Options::default() }))
+        if self.range_checkpoints && self.is_dual() {
+            return Err(Failure::Usage("--range-checkpoints needs --commit legacy, and it is dual".into()));
+        }
+        let mut mode = Mode::from(kind).committing(self.commit_mode());
+        mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
+        mode.ext4.multi_version = self.multi_version;
+        mode.f2fs.fastboot = self.fastboot;
+        if self.range_checkpoints {
+            mode.f2fs.checkpoint = Flushing::RangeFlush;
+        }
+        Ok(mode)
     }
 
     fn commit_mode(&self) -> CommitMode {
@@ -204,6 +198,15 @@ impl FormatOptions {
         }
         Ok(())
     }
+}
+
+/// An option that is for one file system, where it is given.
+pub(crate) fn needs(is_given: bool, option: &str, needed: Kind, kind: Kind) -> Outcome {
+    if is_given && kind != needed {
+        let (needed, kind) = (needed.name(), kind.name());
+        return Err(Failure::Usage(format!("{option} needs --format {needed}, and it is {kind}")));
+    }
+    Ok(())
 }
 
 impl JournalModeArg {
@@ -257,9 +260,9 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         }
         workloads.push((name, work));
     }
-    let format = args.options.format(args.format, args.order_only, &args.flush)?;
+    let mode = args.options.mode(args.format, args.order_only, &args.flush)?;
     // Results of F2FS that are older than its modes do not change.
-    let has_block_layer = args.format == FormatArg::Ext4 || args.options.commit.is_some();
+    let has_block_layer = args.format != Kind::F2fs || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);
     let mut setups = Vec::new();
     for device in resolve(&args.device, &args.set)? {
@@ -268,7 +271,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
             setups.push(Setup {
                 device: device.clone(),
                 flush: flush.mode(),
-                format: format.clone(),
+                mode: mode.clone(),
                 block_layer: block_layer.clone(),
                 mount: MountOptions {
                     cache: args.cache.clone(),

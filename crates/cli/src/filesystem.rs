@@ -9,9 +9,10 @@ use crate::values::whole;
 use crate::values::{percent, uuid, volume_size};
 use clap::{Args, Subcommand};
 use flashweir_core::Bytes;
-use flashweir_fs::format::{Error, Format, Problem, Time};
-use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, block_on, bytes_of};
-use flashweir_fs::{ext4, f2fs};
+use flashweir_fs::format::{Problem, Time};
+use flashweir_fs::kind::{AnyError, Checked, Described};
+use flashweir_fs::port::{BLOCK_BYTES, Image, block_on};
+use flashweir_fs::{Kind, NewVolume, ext4, f2fs};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -174,10 +175,10 @@ fn mkfs_f2fs(args: &F2fsArgs) -> Outcome {
         ..f2fs::Options::new(volume.blocks())
     };
     for name in &args.feature {
-        options.add_feature(name).map_err(|error| failure(&volume.image, &error))?;
+        options.add_feature(name).map_err(|error| failure(&volume.image, error))?;
     }
-    options.check().map_err(|error| failure(&volume.image, &error))?;
-    volume.make(|image| Ok(f2fs_line(&block_on(f2fs::mkfs(image, &options))?)))
+    options.check().map_err(|error| failure(&volume.image, error))?;
+    volume.make(Kind::F2fs, NewVolume { f2fs: options, ..NewVolume::new(0) })
 }
 
 fn mkfs_ext4(args: &Ext4Args) -> Outcome {
@@ -201,10 +202,10 @@ fn mkfs_ext4(args: &Ext4Args) -> Outcome {
         ..ext4::Options::new(volume.blocks())
     };
     for name in &args.feature {
-        options.set_feature(name).map_err(|error| failure(&volume.image, &error))?;
+        options.set_feature(name).map_err(|error| failure(&volume.image, error))?;
     }
-    options.check().map_err(|error| failure(&volume.image, &error))?;
-    volume.make(|image| Ok(ext4_line(&block_on(ext4::mkfs(image, &options))?)))
+    options.check().map_err(|error| failure(&volume.image, error))?;
+    volume.make(Kind::Ext4, NewVolume { ext4: options, ..NewVolume::new(0) })
 }
 
 impl VolumeArgs {
@@ -233,15 +234,16 @@ impl VolumeArgs {
         Ok(())
     }
 
-    /// Makes the volume in a new file, which has its name when it is whole. `mkfs` gives its description.
-    fn make<F: Format>(&self, mkfs: impl FnOnce(&Image) -> Result<String, Error<F>>) -> Outcome {
+    /// Makes the volume in a new file, which has its name when it is whole.
+    fn make(&self, kind: Kind, new: NewVolume) -> Outcome {
         let (path, shown) = (&self.image, self.image.display());
         let part = Part(temporary(path, "part"));
-        let made = Image::create(&part.0, self.blocks()).map_err(Error::from);
-        let volume = made.and_then(|image| mkfs(&image)).map_err(|error| failure(path, &error))?;
+        let image = Image::create(&part.0, self.blocks());
+        let image = image.map_err(|error| Failure::Run(format!("{shown}: {error}")))?;
+        let made = block_on(kind.mkfs(&image, &new)).map_err(|error| failure(path, error))?;
         std::fs::rename(&part.0, path)
             .map_err(|error| Failure::Run(format!("{shown} cannot be written: {error}")))?;
-        print(&format!("{shown}: {volume}; weir fsck {shown}\n"))
+        print(&format!("{shown}: {}; weir fsck {shown}\n", described(kind, &made)))
     }
 }
 
@@ -255,56 +257,23 @@ impl Drop for Part {
 }
 
 /// What cannot be a volume is a wrong argument, unless it is one that was damaged.
-fn failure<F: Format>(image: &Path, error: &Error<F>) -> Failure {
+fn failure(image: &Path, error: impl Into<AnyError>) -> Failure {
+    let error = error.into();
     let line = format!("{}: {error}", image.display());
-    match error {
-        Error::Corrupt(_) | Error::Port(_) => Failure::Run(line),
-        Error::Absent(..) | Error::Refused(_) | Error::Option(_) => Failure::Usage(line),
-    }
+    if error.is_damage { Failure::Run(line) } else { Failure::Usage(line) }
 }
 
 /// A name and features, for the description of a volume.
-fn described(format: &str, bytes: u64, label: &str, features: &[String]) -> String {
-    let label = match label {
+fn described(kind: Kind, volume: &Described) -> String {
+    let label = match &volume.label[..] {
         "" => String::new(),
         label => format!(" called {label:?}"),
     };
-    let features = if features.is_empty() { String::new() } else { format!(" with {}", features.join(", ")) };
-    format!("{format} of {}{label}{features}", size(bytes))
-}
-
-fn f2fs_line(superblock: &f2fs::Superblock) -> String {
-    let features: Vec<String> = superblock.features.names().iter().map(ToString::to_string).collect();
-    described("F2FS", superblock.block_count * BLOCK_BYTES as u64, &superblock.label, &features)
-}
-
-fn ext4_line(superblock: &ext4::Superblock) -> String {
-    let bytes = superblock.blocks_count * u64::from(superblock.geometry().block_bytes);
-    let mut names = superblock.features.names();
-    // What every volume of today has says nothing of this one.
-    let usual = ext4::Options::new(0).features.names();
-    let lacks: Vec<String> =
-        usual.iter().filter(|name| !names.contains(name)).map(|name| format!("^{name}")).collect();
-    names.retain(|name| !usual.contains(name) && name != ext4::Feature::RECOVER.name);
-    names.extend(lacks);
-    described("ext4", bytes, &superblock.label_text(), &names)
-}
-
-/// What was found in an image.
-struct Checked {
-    problems: Vec<Problem>,
-    untold: u64,
-    /// Lines about the volume.
-    text: String,
-    json: Map<String, Value>,
-}
-
-impl Checked {
-    /// Too broken to be looked at: the one problem that there is.
-    fn broken(what: String) -> Self {
-        let problems = vec![Problem { name: "mount", what }];
-        Self { problems, untold: 0, text: String::new(), json: Map::new() }
-    }
+    let features = match &volume.features[..] {
+        [] => String::new(),
+        features => format!(" with {}", features.join(", ")),
+    };
+    format!("{} of {}{label}{features}", kind.title(), size(volume.bytes))
 }
 
 /// `weir fsck`.
@@ -312,105 +281,14 @@ pub(crate) fn fsck(args: &FsckArgs) -> Outcome {
     let (path, shown) = (&args.image, args.image.display());
     // A file that cannot be opened is a wrong argument; one that cannot be read on is a failed run.
     let image = Rc::new(Image::open(path, false).map_err(Failure::usage)?);
-    let checked = match fsck_f2fs(&image) {
-        Err(absent @ Error::Absent(..)) => match fsck_ext4(&image) {
-            Err(Error::Absent(_, why)) => {
-                return Err(Failure::Usage(format!("{shown}: {absent}; nor an ext4 volume: {why}")));
-            }
-            checked => checked.map_err(|error| failure(path, &error))?,
-        },
-        checked => checked.map_err(|error| failure(path, &error))?,
-    };
-    print(&if args.shape.is_json() { json_text(path, &checked)? } else { lines(&checked) })?;
-    match checked.problems.len() as u64 + checked.untold {
+    let kind = block_on(Kind::find(&*image)).and_then(|found| found).map_err(|error| failure(path, error))?;
+    let checked = block_on(kind.check(image)).map_err(|error| failure(path, error))?;
+    print(&if args.shape.is_json() { json_text(path, kind, &checked)? } else { lines(kind, &checked) })?;
+    match checked.problems.len() as u64 + checked.problems_untold {
         0 => Ok(()),
         1 => Err(Failure::Run(format!("{shown} is damaged: 1 problem"))),
         many => Err(Failure::Run(format!("{shown} is damaged: {many} problems"))),
     }
-}
-
-fn fsck_f2fs(image: &Rc<Image>) -> f2fs::Result<Checked> {
-    let report = match block_on(f2fs::check(Rc::clone(image) as Rc<dyn BlockPort>)) {
-        Err(Error::Corrupt(what)) => return Ok(Checked::broken(what)),
-        report => report?,
-    };
-    let superblock = (0..2).find_map(|block| {
-        let content = block_on(image.read(Block(block), 1).completed()).ok()?;
-        f2fs::Superblock::decode(&bytes_of(&content[0])).ok()
-    });
-    let mut text = String::new();
-    if let Some(superblock) = superblock {
-        let state = if report.is_clean { "unmounted" } else { "not unmounted" };
-        let _ = writeln!(text, "{}, {state}, checkpoint {}", f2fs_line(&superblock), report.checkpoint);
-        if report.synced_files > 0 {
-            let files = report.synced_files;
-            let _ = writeln!(text, "{files} files were synced after it, which a mount for writing recovers");
-        }
-    }
-    let f2fs::Report { directories, files, others, orphans, nodes, data_blocks, reserved_blocks, .. } =
-        report;
-    let _ = writeln!(
-        text,
-        "{directories} directories, {files} files, {others} others, {orphans} orphans; {nodes} nodes, {data_blocks} blocks \
-         of data, {reserved_blocks} reserved"
-    );
-    let json = object(json!({
-        "format": "f2fs",
-        "clean": report.is_clean,
-        "synced_files": report.synced_files,
-        "checkpoint": report.checkpoint,
-        "directories": directories,
-        "files": files,
-        "others": others,
-        "orphans": orphans,
-        "nodes": nodes,
-        "data_blocks": data_blocks,
-        "reserved_blocks": reserved_blocks,
-    }));
-    Ok(Checked { problems: report.problems, untold: report.problems_untold, text, json })
-}
-
-fn fsck_ext4(image: &Rc<Image>) -> ext4::Result<Checked> {
-    let report = match block_on(ext4::check(Rc::clone(image) as Rc<dyn BlockPort>)) {
-        Err(Error::Corrupt(what)) => return Ok(Checked::broken(what)),
-        report => report?,
-    };
-    let content = block_on(image.read(Block(0), 1).completed())?;
-    let raw = bytes_of(&content[0])[1024..2048].try_into().expect("1,024 bytes");
-    let superblock = ext4::Superblock::decode(&raw)?;
-    let mut text = String::new();
-    let state = if report.is_clean { "unmounted" } else { "not unmounted" };
-    let _ = writeln!(text, "{}, {state}", ext4_line(&superblock));
-    if report.journal_blocks > 0 {
-        let blocks = report.journal_blocks;
-        let _ =
-            writeln!(text, "checked with {blocks} blocks of its journal, which a mount for writing replays");
-    }
-    if report.has_errors_noted {
-        let _ = writeln!(text, "somebody noted that it had errors");
-    }
-    let ext4::Report {
-        directories, files, others, orphans, data_blocks, metadata_blocks, free_blocks, ..
-    } = report;
-    let _ = writeln!(
-        text,
-        "{directories} directories, {files} files, {others} others, {orphans} orphans; {data_blocks} blocks of data, \
-         {metadata_blocks} of metadata, {free_blocks} free"
-    );
-    let json = object(json!({
-        "format": "ext4",
-        "clean": report.is_clean,
-        "errors_noted": report.has_errors_noted,
-        "journal_blocks": report.journal_blocks,
-        "directories": directories,
-        "files": files,
-        "others": others,
-        "orphans": orphans,
-        "data_blocks": data_blocks,
-        "metadata_blocks": metadata_blocks,
-        "free_blocks": free_blocks,
-    }));
-    Ok(Checked { problems: report.problems, untold: report.problems_untold, text, json })
 }
 
 fn object(value: Value) -> Map<String, Value> {
@@ -420,24 +298,34 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn lines(checked: &Checked) -> String {
+fn lines(kind: Kind, checked: &Checked) -> String {
     let mut text = String::new();
     for problem in &checked.problems {
         let _ = writeln!(text, "{problem}");
     }
-    if checked.untold > 0 {
-        let _ = writeln!(text, "and {} more problems", checked.untold);
+    if checked.problems_untold > 0 {
+        let _ = writeln!(text, "and {} more problems", checked.problems_untold);
     }
-    text + &checked.text
+    if let Some((volume, state)) = &checked.volume {
+        let _ = writeln!(text, "{}, {state}", described(kind, volume));
+    }
+    for line in &checked.lines {
+        let _ = writeln!(text, "{line}");
+    }
+    text
 }
 
-fn json_text(path: &Path, checked: &Checked) -> Outcome<String> {
+fn json_text(path: &Path, kind: Kind, checked: &Checked) -> Outcome<String> {
     let problem = |problem: &Problem| json!({ "name": problem.name, "what": problem.what });
     let mut map = object(json!({
         "image": path.display().to_string(),
         "problems": checked.problems.iter().map(problem).collect::<Vec<_>>(),
-        "problems_untold": checked.untold,
+        "problems_untold": checked.problems_untold,
     }));
-    map.extend(checked.json.clone());
+    // A volume that is too broken to be looked at has nothing to tell.
+    if !checked.facts.is_empty() {
+        map.insert("format".into(), kind.name().into());
+    }
+    map.extend(checked.facts.iter().map(|(name, fact)| ((*name).to_owned(), json!(fact))));
     json::pretty(json::Kind::Fsck, &map)
 }

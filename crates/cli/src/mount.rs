@@ -2,19 +2,17 @@
 
 use crate::devices::{resolve, size};
 use crate::error::{Failure, Outcome, say};
-use crate::files::{FlushArg, FormatArg, FormatOptions};
+use crate::files::{FlushArg, FormatOptions};
 use crate::output::print;
-use crate::values::cache;
-use crate::values::whole;
+use crate::values::{cache, kind, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::Bytes;
-use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, MountOptions};
+use flashweir_fs::{Kind, Mode};
 use flashweir_serve::Speed;
 use flashweir_serve::control::{self, Ask, Reply};
-use flashweir_serve::fuse::{FormatKind, LazyFs, Medium, MountConfig, MountError, mount};
-use flashweir_sim::volume::Format;
+use flashweir_serve::fuse::{LazyFs, Medium, MountConfig, MountError, mount};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -57,8 +55,8 @@ pub(crate) struct MountArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Make this file system first, where there is none
-    #[arg(long, value_name = "FORMAT", value_enum)]
-    mkfs: Option<FormatArg>,
+    #[arg(long, value_name = "FORMAT", value_parser = kind())]
+    mkfs: Option<Kind>,
     #[command(flatten)]
     options: FormatOptions,
     /// What becomes of a sync
@@ -131,19 +129,12 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
         directory: args.directory.clone(),
         flush: args.flush.mode(),
         choose: Box::new(move |kind, device| {
-            let format = match kind {
-                FormatKind::F2fs => FormatArg::F2fs,
-                FormatKind::Ext4 => FormatArg::Ext4,
-            };
-            let chosen = options.format(format, order_only, &[flush]);
-            let chosen = chosen.and_then(|format| options.check_device(device, &[flush]).map(|()| format));
-            let chosen = chosen.and_then(|format| with_discard(format, discard));
+            let chosen = options.mode(kind, order_only, &[flush]);
+            let chosen = chosen.and_then(|mode| options.check_device(device, &[flush]).map(|()| mode));
+            let chosen = chosen.and_then(|mode| with_discard(mode, discard));
             chosen.map_err(|failure| failure.line())
         }),
-        make: args.mkfs.map(|format| match format {
-            FormatArg::F2fs => FormatKind::F2fs,
-            FormatArg::Ext4 => FormatKind::Ext4,
-        }),
+        make: args.mkfs,
         mount: MountOptions {
             cache: match args.lazyfs {
                 Some(_) => args.cache.clone().without_write_back(),
@@ -200,18 +191,13 @@ fn failure(error: MountError) -> Failure {
 }
 
 /// What becomes of freed blocks.
-fn with_discard(format: Format, asked: Option<Switch>) -> Outcome<Format> {
-    match (format, asked) {
-        (Format::Ext4(options), asked) => {
-            let is_dual = options.commit_mode == CommitMode::DualMode;
-            let discard = asked.map_or(!is_dual, |switch| switch == Switch::On);
-            Ok(Format::Ext4(Ext4Options { discard, ..options }))
-        }
-        (Format::F2fs { .. }, Some(Switch::Off)) => {
-            Err(Failure::Usage("--discard off needs ext4, and it is f2fs".into()))
-        }
-        (format, _) => Ok(format),
+fn with_discard(mut mode: Mode, asked: Option<Switch>) -> Outcome<Mode> {
+    if asked == Some(Switch::Off) && mode.kind != Kind::Ext4 {
+        return Err(Failure::Usage(format!("--discard off needs ext4, and it is {}", mode.kind.name())));
     }
+    let is_dual = mode.ext4.commit_mode == CommitMode::DualMode;
+    mode.ext4.discard = asked.map_or(!is_dual, |switch| switch == Switch::On);
+    Ok(mode)
 }
 
 /// A directory without the slash at its end, behind which a name can be put.
@@ -276,17 +262,13 @@ mod tests {
     /// Nothing told the device of an ext4 mount what was removed, so its contents stayed in memory for good.
     #[test]
     fn ext4_discards_unless_its_device_would_wait() {
-        let of = |commit_mode, asked| match with_discard(
-            Format::Ext4(Ext4Options { commit_mode, ..Ext4Options::default() }),
-            asked,
-        ) {
-            Ok(Format::Ext4(options)) => options.discard,
-            _ => panic!("it is ext4"),
+        let of = |commit_mode, asked| {
+            with_discard(Mode::from(Kind::Ext4).committing(commit_mode), asked).unwrap().ext4.discard
         };
         assert!(of(CommitMode::Legacy, None) && of(CommitMode::DualMode, Some(Switch::On)));
         assert!(!of(CommitMode::DualMode, None) && !of(CommitMode::Legacy, Some(Switch::Off)));
-        let refused = with_discard(Format::default(), Some(Switch::Off)).map(drop).unwrap_err();
+        let refused = with_discard(Kind::F2fs.into(), Some(Switch::Off)).map(drop).unwrap_err();
         assert_eq!(refused.line(), "--discard off needs ext4, and it is f2fs");
-        assert!(with_discard(Format::default(), Some(Switch::On)).is_ok());
+        assert!(with_discard(Kind::F2fs.into(), Some(Switch::On)).is_ok());
     }
 }

@@ -2,22 +2,20 @@
 
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
-use crate::files::{CommitArg, FlushArg, FormatArg, JournalModeArg};
+use crate::files::{CommitArg, FlushArg, JournalModeArg, needs};
 use crate::json;
 use crate::options::{ResultArgs, Shape};
 use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
-use crate::values::whole;
-use crate::values::{cache, time};
+use crate::values::{cache, kind, time, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::Duration;
 use flashweir_device::config::PersistPolicy;
-use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_fs::{Kind, Mode};
 use flashweir_lab::results::call_table;
-use flashweir_sim::volume::Format;
 use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
 use flashweir_sqlite::run::{Setup, SqliteResult, run};
 use flashweir_sqlite::workload::{Mix, WorkloadOptions};
@@ -41,8 +39,8 @@ pub(crate) struct SqliteArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The file system
-    #[arg(long, value_name = "FORMAT", value_enum, default_value = "ext4")]
-    format: FormatArg,
+    #[arg(long, value_name = "FORMAT", value_parser = kind(), default_value = "ext4")]
+    format: Kind,
     /// ext4: where data are [default: ordered]
     #[arg(long, value_name = "MODE", value_enum)]
     journal_mode: Option<JournalModeArg>,
@@ -172,7 +170,7 @@ impl OrderArg {
 
 impl SqliteArgs {
     /// The file system below SQLite that has its syncs so.
-    fn format(&self, order: OrderMode) -> Outcome<Format> {
+    fn mode(&self, order: OrderMode) -> Outcome<Mode> {
         let commit_mode = match (self.commit, order) {
             (Some(CommitArg::Legacy), OrderMode::None) | (None, OrderMode::None) => CommitMode::Legacy,
             (Some(CommitArg::Dual), _) | (None, _) => CommitMode::DualMode,
@@ -180,21 +178,11 @@ impl SqliteArgs {
                 return Err(Failure::Usage(format!("--order {} needs --commit dual", order.name())));
             }
         };
-        Ok(match (self.format, self.journal_mode) {
-            (FormatArg::F2fs, Some(_)) => {
-                return Err(Failure::Usage("--journal-mode needs --format ext4, and it is f2fs".into()));
-            }
-            (FormatArg::F2fs, None) => {
-                Format::F2fs { range_checkpoints: false, fastboot: false, commit_mode }
-            }
-            (FormatArg::Ext4, _) if self.flush == FlushArg::Rflush => {
-                return Err(Failure::Usage("--flush rflush needs --format f2fs, and it is ext4".into()));
-            }
-            (FormatArg::Ext4, mode) => {
-                let journaling = mode.map_or_else(Default::default, JournalModeArg::journaling);
-                Format::Ext4(Ext4Options { journaling, commit_mode, ..Ext4Options::default() })
-            }
-        })
+        needs(self.journal_mode.is_some(), "--journal-mode", Kind::Ext4, self.format)?;
+        needs(self.flush == FlushArg::Rflush, "--flush rflush", Kind::F2fs, self.format)?;
+        let mut mode = Mode::from(self.format).committing(commit_mode);
+        mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
+        Ok(mode)
     }
 
     fn setups(&self) -> Outcome<Vec<Setup>> {
@@ -205,11 +193,8 @@ impl SqliteArgs {
                 for (sync, order) in
                     self.sync.iter().flat_map(|sync| self.order.iter().map(move |order| (sync, order.mode())))
                 {
-                    let format = self.format(order)?;
-                    let is_dual = match &format {
-                        Format::F2fs { commit_mode, .. } => *commit_mode == CommitMode::DualMode,
-                        Format::Ext4(options) => options.commit_mode == CommitMode::DualMode,
-                    };
+                    let mode = self.mode(order)?;
+                    let is_dual = mode.commit_mode() == CommitMode::DualMode;
                     if is_dual && device.order.policy == PersistPolicy::None {
                         return Err(Failure::Usage(format!(
                             "barriers cannot be on {}: order.policy is none: expected --set order.policy=in-order-recovery, or \
@@ -220,7 +205,7 @@ impl SqliteArgs {
                     setups.push(Setup {
                         device: device.clone(),
                         flush: self.flush.mode(),
-                        format,
+                        mode,
                         mount: MountOptions {
                             cache: self.cache.clone(),
                             costs: self.host,

@@ -2,7 +2,9 @@
 //!
 //! Invariant: an error says what would have been taken, with an example.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use flashweir_core::{Bytes, Duration, Instant};
+use flashweir_fs::Kind;
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::CacheConfig;
 use flashweir_workload::trace::{Action, Devices, Format, ReplayConfig, Timing};
@@ -118,6 +120,12 @@ pub(crate) fn format(text: &str) -> Result<Format, String> {
         let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean `{nearest}`?"));
         format!("expected {}{hint}", Format::names())
     })
+}
+
+/// A format of file systems, by its name.
+pub(crate) fn kind() -> impl TypedValueParser<Value = Kind> {
+    PossibleValuesParser::new(Kind::ALL.map(Kind::name))
+        .map(|name| Kind::named(&name).expect("it is one of the names"))
 }
 
 /// Which devices of a trace are meant.

@@ -13,6 +13,12 @@ pub struct Metric {
     pub value: u64,
 }
 
+/// What was counted between two lists of the same counters.
+pub fn since(later: &[Metric], earlier: &[Metric]) -> Vec<Metric> {
+    let pairs = later.iter().zip(earlier);
+    pairs.map(|(later, earlier)| Metric { value: later.value - earlier.value, ..*later }).collect()
+}
+
 /// Declares a struct of `u64` counters; the doc comment of each field is its help text.
 #[macro_export]
 macro_rules! metrics {

@@ -9,60 +9,52 @@
 //! Invariant: a call does what the file system's own would do, in the same order; only an allocation lies between.
 
 use crate::boxed::Boxed;
-use crate::ext4::{self, Ext4, Ext4Options};
-use crate::f2fs::{self, F2fs, F2fsOptions};
-use crate::memfs::MemFs;
-use crate::port::BlockPort;
 use crate::vfs::*;
+use flashweir_core::metrics::Metric;
 use flashweir_core::{Duration, Payload};
+use std::fmt;
 use std::rc::Rc;
+
+/// What laboratories, mounts and commands want of a mounted file system beside the calls of [`Fs`].
+pub trait Mounted: Fs {
+    /// Its name, which goes before the names of its counters.
+    fn name(&self) -> &'static str;
+
+    /// What it counted since the mount.
+    fn metrics(&self) -> Vec<Metric> {
+        Vec::new()
+    }
+
+    /// The counter of this name; 0 if it has none.
+    fn metric(&self, name: &str) -> u64 {
+        self.metrics().iter().find(|metric| metric.name == name).map_or(0, |metric| metric.value)
+    }
+
+    /// Whether all is in order in memory, between two operations. Errors: what is not.
+    fn audit(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    /// Blocks of its journal up to the end, behind which that goes on at its beginning; `None` if it has no journal.
+    fn journal_blocks_left(&self) -> Option<u64> {
+        None
+    }
+}
 
 /// See the module. A clone is the same file system.
 #[derive(Clone)]
-pub enum AnyFs {
-    /// The F2FS format.
-    F2fs(Rc<F2fs>),
-    /// The ext4 format.
-    Ext4(Rc<Ext4>),
-    /// In memory.
-    Mem(MemFs),
-}
+pub struct AnyFs(Rc<dyn Calls>);
 
 impl AnyFs {
-    /// See [`F2fs::mount_with`].
-    pub fn f2fs(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Boxed<'static, f2fs::Result<Self>> {
-        Box::pin(async move { Ok(Self::F2fs(Rc::new(F2fs::mount_with(port, options).await?))) })
-    }
-
-    /// See [`Ext4::mount_with`].
-    pub fn ext4(port: Rc<dyn BlockPort>, options: Ext4Options) -> Boxed<'static, ext4::Result<Self>> {
-        Box::pin(async move { Ok(Self::Ext4(Rc::new(Ext4::mount_with(port, options).await?))) })
+    /// A file system, whose calls are compiled where this is called.
+    pub(crate) fn new(fs: impl Mounted) -> Self {
+        Self(Rc::new(fs))
     }
 }
 
-impl AnyFs {
-    /// Whether all is in order in memory, between two operations. Errors: what is not.
-    pub fn audit(&self) -> std::result::Result<(), String> {
-        match self {
-            Self::F2fs(fs) => fs.audit(),
-            Self::Ext4(_) | Self::Mem(_) => Ok(()),
-        }
-    }
-}
-
-impl From<MemFs> for AnyFs {
-    fn from(fs: MemFs) -> Self {
-        Self::Mem(fs)
-    }
-}
-
-impl std::fmt::Debug for AnyFs {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::F2fs(_) => "F2fs",
-            Self::Ext4(_) => "Ext4",
-            Self::Mem(_) => "Mem",
-        })
+impl fmt::Debug for AnyFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnyFs").field(&self.0.name()).finish()
     }
 }
 
@@ -71,22 +63,29 @@ macro_rules! calls {
     (
         $(async fn $name:ident $(<$($life:lifetime),*>)? ($($arg:ident: $type:ty),*) -> $output:ty;)*
         $(fn $now:ident($($now_arg:ident: $now_type:ty),*) -> $now_output:ty;)*
+        $(mounted fn $told:ident() -> $told_output:ty;)*
     ) => {
-        /// The calls that take time, boxed.
+        /// All calls of a file system, those that take time boxed.
         trait Calls {
             $(fn $name<'s $(, $($life: 's),*)?>(&'s self, $($arg: $type),*) -> Boxed<'s, $output>;)*
+            $(fn $now(&self, $($now_arg: $now_type),*) -> $now_output;)*
+            $(fn $told(&self) -> $told_output;)*
         }
 
-        impl Calls for AnyFs {
+        impl<T: Mounted> Calls for T {
             $(
-                // A caller that inlined it would compile what is in the box.
-                #[inline(never)]
                 fn $name<'s $(, $($life: 's),*)?>(&'s self, $($arg: $type),*) -> Boxed<'s, $output> {
-                    match self {
-                        Self::F2fs(fs) => Box::pin(Fs::$name(&**fs, $($arg),*)),
-                        Self::Ext4(fs) => Box::pin(Fs::$name(&**fs, $($arg),*)),
-                        Self::Mem(fs) => Box::pin(Fs::$name(fs, $($arg),*)),
-                    }
+                    Box::pin(<T as Fs>::$name(self, $($arg),*))
+                }
+            )*
+            $(
+                fn $now(&self, $($now_arg: $now_type),*) -> $now_output {
+                    <T as Fs>::$now(self, $($now_arg),*)
+                }
+            )*
+            $(
+                fn $told(&self) -> $told_output {
+                    <T as Mounted>::$told(self)
                 }
             )*
         }
@@ -94,16 +93,20 @@ macro_rules! calls {
         impl Fs for AnyFs {
             $(
                 async fn $name $(<$($life),*>)? (&self, $($arg: $type),*) -> $output {
-                    Calls::$name(self, $($arg),*).await
+                    self.0.$name($($arg),*).await
                 }
             )*
             $(
                 fn $now(&self, $($now_arg: $now_type),*) -> $now_output {
-                    match self {
-                        Self::F2fs(fs) => fs.$now($($now_arg),*),
-                        Self::Ext4(fs) => fs.$now($($now_arg),*),
-                        Self::Mem(fs) => fs.$now($($now_arg),*),
-                    }
+                    self.0.$now($($now_arg),*)
+                }
+            )*
+        }
+
+        impl Mounted for AnyFs {
+            $(
+                fn $told(&self) -> $told_output {
+                    self.0.$told()
                 }
             )*
         }
@@ -152,4 +155,8 @@ calls! {
     fn has_barriers() -> bool;
     fn syncs_in_order() -> bool;
     fn has_background() -> bool;
+    mounted fn name() -> &'static str;
+    mounted fn metrics() -> Vec<Metric>;
+    mounted fn audit() -> std::result::Result<(), String>;
+    mounted fn journal_blocks_left() -> Option<u64>;
 }

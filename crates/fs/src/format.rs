@@ -170,7 +170,7 @@ pub(crate) fn unless_port<T, F: Format>(result: Result<T, Error<F>>) -> Result<R
 }
 
 /// Problems that a check tells; more are counted.
-pub(crate) const PROBLEMS_MAX: usize = 1000;
+const PROBLEMS_MAX: usize = 1000;
 
 /// Something on a volume that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -179,6 +179,14 @@ pub struct Problem {
     pub name: &'static str,
     /// Where, what was found, and what was expected.
     pub what: String,
+}
+
+/// Tells a problem, or counts it where there are too many.
+pub(crate) fn tell(problems: &mut Vec<Problem>, untold: &mut u64, name: &'static str, what: String) {
+    match problems.len() < PROBLEMS_MAX {
+        true => problems.push(Problem { name, what }),
+        false => *untold += 1,
+    }
 }
 
 impl fmt::Display for Problem {

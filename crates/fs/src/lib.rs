@@ -9,15 +9,19 @@
 pub mod acl;
 mod any;
 mod boxed;
+mod engine;
 mod errno;
 pub mod ext4;
 pub mod f2fs;
 pub mod format;
+pub mod kind;
 pub mod memfs;
 pub mod order;
 pub mod port;
 pub mod vfs;
+mod volumes;
 pub mod xattrs;
 
-pub use any::AnyFs;
+pub use any::{AnyFs, Mounted};
 pub use boxed::Boxed;
+pub use kind::{Kind, Mode, NewVolume};

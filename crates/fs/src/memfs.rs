@@ -7,6 +7,7 @@
 //! vfs has to keep to: inodes are locked as `vfs/fs.rs` says, room is reserved before pages are written, no page is in two
 //! writes or read while it is written, only files that are held are read and written.
 
+use crate::any::{AnyFs, Mounted};
 use crate::vfs::*;
 use flashweir_core::executor::{Handle, oneshot};
 use flashweir_core::{Duration, Instant, Payload};
@@ -480,6 +481,18 @@ impl MemFs {
 
     fn fault(&self, which: impl FnOnce(Faults) -> Option<Errno>) -> Result<()> {
         which(self.0.faults.get()).map_or(Ok(()), Err)
+    }
+}
+
+impl Mounted for MemFs {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+}
+
+impl From<MemFs> for AnyFs {
+    fn from(fs: MemFs) -> Self {
+        Self::new(fs)
     }
 }
 

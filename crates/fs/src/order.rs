@@ -25,6 +25,16 @@ pub enum CommitMode {
     DualMode,
 }
 
+impl CommitMode {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::DualMode => "dual",
+        }
+    }
+}
+
 /// The stream of everything that a file system orders.
 pub(crate) const STREAM: StreamId = StreamId(0);
 

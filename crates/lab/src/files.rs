@@ -9,19 +9,18 @@
 //! Deliberately absent: several devices or volumes in one stack, and unmounting: what a run leaves behind is dropped.
 
 use flashweir_core::executor::Handle;
-use flashweir_core::metrics::Metric;
+use flashweir_core::metrics::{self, Metric};
 use flashweir_core::{Duration, Instant};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
-use flashweir_fs::AnyFs;
-use flashweir_fs::ext4::{Ext4Metrics, Ext4Options};
-use flashweir_fs::f2fs::F2fsMetrics;
+use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{ConfigError, Creds, Errno, MountOptions, Process, Vfs, VfsMetrics};
+use flashweir_fs::{AnyFs, Kind, Mode, Mounted as _};
 use flashweir_host::HostConfig;
 use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Slot, Stack};
-use flashweir_sim::volume::{Format, VolumeError, make};
+use flashweir_sim::volume::{VolumeError, make};
 use flashweir_workload::filebench::{self, Filebench, Model, RunError};
 use flashweir_workload::fio::FileJob;
 use flashweir_workload::fio::on_files::{self, FileJobError};
@@ -43,7 +42,7 @@ pub struct Setup {
     /// What becomes of syncs.
     pub flush: FlushMode,
     /// The file system.
-    pub format: Format,
+    pub mode: Mode,
     /// The block layer between it and the device, if there is one.
     pub block_layer: Option<HostConfig>,
     /// Page cache and host costs.
@@ -168,33 +167,6 @@ impl From<VolumeError> for FilesError {
     }
 }
 
-/// What a file system counted.
-#[derive(Clone, Debug)]
-enum FsCounters {
-    F2fs(F2fsMetrics),
-    Ext4(Ext4Metrics),
-    Mem,
-}
-
-impl FsCounters {
-    fn of(fs: &AnyFs) -> Self {
-        match fs {
-            AnyFs::F2fs(fs) => Self::F2fs(fs.metrics()),
-            AnyFs::Ext4(fs) => Self::Ext4(fs.metrics()),
-            AnyFs::Mem(_) => Self::Mem,
-        }
-    }
-
-    /// What it counted since, with the name that goes before its counters.
-    fn since(&self, earlier: &Self) -> (&'static str, Vec<Metric>) {
-        match (self, earlier) {
-            (Self::F2fs(later), Self::F2fs(earlier)) => ("f2fs", later.since(earlier).list().to_vec()),
-            (Self::Ext4(later), Self::Ext4(earlier)) => ("ext4", later.since(earlier).list().to_vec()),
-            _ => ("memory", Vec::new()),
-        }
-    }
-}
-
 /// Moments between two reports of progress.
 const MOMENTS: u32 = 1 << 14;
 
@@ -246,18 +218,12 @@ pub fn run(
     let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
-    let metrics = later.since(&earlier);
+    let (metrics, kind) = (later.since(&earlier), setup.mode.kind);
     Ok(Some(FilesResult {
         device: setup.device.name.clone(),
         flush: setup.flush.name().to_owned(),
-        ext4: match &setup.format {
-            Format::F2fs { .. } => None,
-            Format::Ext4(options) => Some(options.clone()),
-        },
-        f2fs: match setup.format {
-            Format::F2fs { commit_mode, .. } => setup.block_layer.as_ref().map(|_| commit_mode),
-            Format::Ext4(_) => None,
-        },
+        ext4: (kind == Kind::Ext4).then(|| setup.mode.ext4.clone()),
+        f2fs: (kind == Kind::F2fs && setup.block_layer.is_some()).then(|| setup.mode.commit_mode()),
         seed: setup.seed,
         prepared_ns: start.as_nanos(),
         measured_ns: later.at.since(earlier.at).as_nanos(),
@@ -291,7 +257,7 @@ pub struct Counters {
     pub device: DeviceMetrics,
     nand: NandMetrics,
     vfs: VfsMetrics,
-    fs: FsCounters,
+    fs: (&'static str, Vec<Metric>),
 }
 
 impl Counters {
@@ -303,22 +269,23 @@ impl Counters {
     /// Those of now, which is `at`.
     pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
         let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand_metrics()));
-        Self { at, device, nand, vfs: vfs.metrics(), fs: FsCounters::of(vfs.fs()) }
+        let fs = (vfs.fs().name(), vfs.fs().metrics());
+        Self { at, device, nand, vfs: vfs.metrics(), fs }
     }
 
     /// What was counted since, by name.
     pub fn since(&self, earlier: &Self) -> BTreeMap<String, u64> {
-        let mut metrics = BTreeMap::new();
+        let mut all = BTreeMap::new();
         let lists = [
             ("device", self.device.since(&earlier.device).list().to_vec()),
             ("nand", self.nand.since(&earlier.nand).list().to_vec()),
             ("vfs", self.vfs.since(&earlier.vfs).list().to_vec()),
-            self.fs.since(&earlier.fs),
+            (self.fs.0, metrics::since(&self.fs.1, &earlier.fs.1)),
         ];
         for (prefix, list) in lists {
-            metrics.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
+            all.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
         }
-        metrics
+        all
     }
 }
 
@@ -333,7 +300,7 @@ enum Ready {
 
 /// Makes and mounts the volume, and makes the files of all workloads.
 async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>, Vec<Ready>), FilesError> {
-    let fs = make(port, setup.flush, &setup.format).await?;
+    let fs = make(port, setup.flush, &setup.mode).await?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let process = vfs.process(Creds::ROOT);
     let oltp_run = |name: &str, run: RunOptions| RunOptions {
@@ -464,7 +431,7 @@ mod tests {
         Setup {
             device,
             flush,
-            format: Format::default(),
+            mode: Mode::default(),
             block_layer: None,
             mount: MountOptions { costs: HostCosts::preset("server").unwrap(), ..MountOptions::default() },
             workloads: vec![("sync".into(), Work::Fio(jobs)), ("mail".into(), Work::Filebench(mail))],
@@ -511,7 +478,7 @@ mod tests {
             let mut setup = setup(FlushMode::Flush);
             setup.device.order.policy = PersistPolicy::InOrderRecovery;
             let options = Ext4Options { commit_mode, journaling, ..Ext4Options::default() };
-            setup.format = Format::Ext4(options.clone());
+            setup.mode = options.clone().into();
             setup.block_layer = Some(HostConfig::default());
             let result = run(&setup, &mut |_| true).unwrap().unwrap();
             for workload in &result.workloads {
@@ -536,7 +503,7 @@ mod tests {
             for commit_mode in [CommitMode::Legacy, CommitMode::DualMode] {
                 let mut setup = setup(flush);
                 setup.device.order.policy = PersistPolicy::InOrderRecovery;
-                setup.format = Format::F2fs { range_checkpoints: false, fastboot: false, commit_mode };
+                setup.mode = Mode::default().committing(commit_mode);
                 setup.block_layer = Some(HostConfig::default());
                 let result = run(&setup, &mut |_| true).unwrap().unwrap();
                 assert_eq!((&result.ext4, result.f2fs), (&None, Some(commit_mode)));
@@ -554,8 +521,7 @@ mod tests {
     #[test]
     fn dual_mode_is_refused_by_name_where_nothing_keeps_order() {
         let mut setup = setup(FlushMode::Flush);
-        setup.format =
-            Format::Ext4(Ext4Options { commit_mode: CommitMode::DualMode, ..Ext4Options::default() });
+        setup.mode = Mode::from(Kind::Ext4).committing(CommitMode::DualMode);
         let error = run(&setup, &mut |_| true).unwrap_err().to_string();
         assert_eq!(
             error,

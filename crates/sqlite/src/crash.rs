@@ -87,12 +87,12 @@ impl CrashConfig {
 
 /// Planted bugs, each where it has to be found: with which journal, which syncs as barriers, and which file system.
 pub const MUTANTS: [(PlantedBug, JournalMode, OrderMode, Format); 6] = [
-    (PlantedBug::NoJournalSync, JournalMode::Persist, OrderMode::None, Format::Ext4),
-    (PlantedBug::NoJournalSync, JournalMode::Persist, OrderMode::All, Format::Ext4Dual),
-    (PlantedBug::NoDatabaseSync, JournalMode::Delete, OrderMode::None, Format::Ext4),
-    (PlantedBug::NoDatabaseSync, JournalMode::Wal, OrderMode::Durable, Format::Ext4Dual),
-    (PlantedBug::LazyCommit, JournalMode::Wal, OrderMode::Durable, Format::Ext4Dual),
-    (PlantedBug::DataBarriers, JournalMode::Truncate, OrderMode::Durable, Format::Ext4Dual),
+    (PlantedBug::NoJournalSync, JournalMode::Persist, OrderMode::None, Format::EXT4),
+    (PlantedBug::NoJournalSync, JournalMode::Persist, OrderMode::All, Format::EXT4_DUAL),
+    (PlantedBug::NoDatabaseSync, JournalMode::Delete, OrderMode::None, Format::EXT4),
+    (PlantedBug::NoDatabaseSync, JournalMode::Wal, OrderMode::Durable, Format::EXT4_DUAL),
+    (PlantedBug::LazyCommit, JournalMode::Wal, OrderMode::Durable, Format::EXT4_DUAL),
+    (PlantedBug::DataBarriers, JournalMode::Truncate, OrderMode::Durable, Format::EXT4_DUAL),
 ];
 
 /// What was done.

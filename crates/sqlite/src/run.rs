@@ -13,12 +13,13 @@ use flashweir_core::Duration;
 use flashweir_core::executor::Handle;
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
+use flashweir_fs::Mode;
 use flashweir_fs::vfs::{Creds, MountOptions, Vfs};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{Counters, FilesError};
 use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Stack};
-use flashweir_sim::volume::{Format, make};
+use flashweir_sim::volume::make;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub struct Setup {
     /// What becomes of flushes.
     pub flush: FlushMode,
     /// The file system, which is behind a block layer as Linux's. Barriers need its dual mode.
-    pub format: Format,
+    pub mode: Mode,
     /// Page cache and host costs.
     pub mount: MountOptions,
     /// How SQLite keeps its promises.
@@ -178,7 +179,7 @@ pub fn run(setup: &Setup, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<Sq
     Ok(Some(SqliteResult {
         device: setup.device.name.clone(),
         flush: setup.flush.name().to_owned(),
-        format: name_of(&setup.format),
+        format: setup.mode.describe(),
         plan: setup.plan,
         options: setup.workload,
         prepared_ns: earlier.at.as_nanos(),
@@ -206,30 +207,8 @@ struct Done {
     later: Counters,
 }
 
-/// The file system and its mode, for people.
-fn name_of(format: &Format) -> String {
-    use flashweir_fs::ext4::Journaling;
-    use flashweir_fs::order::CommitMode;
-    let commit = |mode: &CommitMode| match mode {
-        CommitMode::Legacy => "legacy",
-        CommitMode::DualMode => "dual",
-    };
-    match format {
-        Format::F2fs { commit_mode, .. } => format!("f2fs {}", commit(commit_mode)),
-        Format::Ext4(options) => {
-            let journaling = match options.journaling {
-                Journaling::Ordered => "ordered",
-                Journaling::Journal => "journal",
-                Journaling::Writeback => "writeback",
-            };
-            let barrier = if options.barrier { "" } else { " without barriers" };
-            format!("ext4 {journaling} {}{barrier}", commit(&options.commit_mode))
-        }
-    }
-}
-
 async fn task(setup: Setup, port: Port, handle: Handle) -> Result<Done, RunError> {
-    let fs = make(port.clone(), setup.flush, &setup.format).await.map_err(FilesError::Volume)?;
+    let fs = make(port.clone(), setup.flush, &setup.mode).await.map_err(FilesError::Volume)?;
     let epoch_seconds = setup.mount.epoch_seconds;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let (plan, options, seed) = (setup.plan, setup.workload, setup.seed);

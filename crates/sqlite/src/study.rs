@@ -15,7 +15,6 @@ use flashweir_fs::vfs::{HostCosts, MountOptions};
 use flashweir_lab::reproduce::{Paper, Scale, Study, barrier_device};
 use flashweir_sim::measure::Percentile;
 use flashweir_sim::stack::FlushMode;
-use flashweir_sim::volume::Format;
 
 const ON_UFS: Study = Study {
     name: "sqlite-itself-ufs",
@@ -70,7 +69,7 @@ fn inserts((device, costs): (&str, &str), variant: usize, x: f64, seed: u64, sca
     let setup = Setup {
         device: barrier_device(device, commit_mode),
         flush: FlushMode::Flush,
-        format: Format::Ext4(Ext4Options { commit_mode, barrier, ..Ext4Options::default() }),
+        mode: Ext4Options { commit_mode, barrier, ..Ext4Options::default() }.into(),
         mount: MountOptions {
             costs: HostCosts::preset(costs).expect("it comes with the program"),
             ..MountOptions::default()

@@ -118,6 +118,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
     Layer {
         name: "ext4",
         files: &[
+            "crates/fs/src/engine.rs",
             "crates/fs/src/ext4/recover.rs",
             "crates/fs/src/ext4/replay.rs",
             "crates/fs/src/ext4/write/by_addr.rs",
@@ -142,6 +143,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
     Layer {
         name: "f2fs",
         files: &[
+            "crates/fs/src/f2fs/write/area.rs",
             "crates/fs/src/f2fs/write/by_nid.rs",
             "crates/fs/src/f2fs/write/checkpoint.rs",
             "crates/fs/src/f2fs/write/clean.rs",

@@ -2,51 +2,36 @@
 
 use super::format::Format;
 use flashweir_device::PlantedBug as DeviceBug;
-use flashweir_fs::{ext4, f2fs};
+use flashweir_fs::Mode;
 
 /// A bug that is planted somewhere below the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// In F2FS.
-    F2fs(f2fs::write::PlantedBug),
-    /// In ext4.
-    Ext4(ext4::PlantedBug),
+    /// In the file system: its name there.
+    FileSystem(&'static str),
     /// In the device.
     Device(DeviceBug),
 }
 
-/// Bugs of the device that break what F2FS relies on and nothing that a plain FLUSH gives. The others are found by the
+/// Bugs of the device that break what range flushes promise and nothing that a plain FLUSH gives. The others are found by the
 /// laboratory of devices.
 const DEVICE_BUGS: [DeviceBug; 2] = [DeviceBug::TagsReplaced, DeviceBug::EarlyRangeFlush];
 
 impl Bug {
     /// All that a file system has to be tested with, its own first.
     pub fn all(format: Format) -> Vec<Self> {
-        match format {
-            Format::F2fs | Format::F2fsDual => {
-                let own = f2fs::write::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
-                let own = own.filter(|bug| bug.is_of(format.commit_mode())).map(Self::F2fs);
-                let device = DEVICE_BUGS.into_iter().filter(|_| !format.is_dual()).map(Self::Device);
-                own.chain(device).collect()
-            }
-            Format::Ext4 | Format::Ext4Journal | Format::Ext4Dual => {
-                let own = ext4::PlantedBug::ALL.into_iter().map(|(bug, _)| bug);
-                own.filter(|bug| bug.is_of(format.journaling(), format.commit_mode()))
-                    .map(Self::Ext4)
-                    .collect()
-            }
-        }
+        let own = Mode::from(format).bugs().into_iter().map(Self::FileSystem);
+        let relies_on_device = format.kind.has_range_flushes() && !format.is_dual();
+        own.chain(DEVICE_BUGS.into_iter().filter(|_| relies_on_device).map(Self::Device)).collect()
     }
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        fn of<T: PartialEq>(all: &[(T, &'static str)], bug: &T) -> &'static str {
-            all.iter().find(|(known, _)| known == bug).map_or("", |(_, name)| name)
-        }
         match self {
-            Self::F2fs(bug) => of(&f2fs::write::PlantedBug::ALL, &bug),
-            Self::Ext4(bug) => of(&ext4::PlantedBug::ALL, &bug),
-            Self::Device(bug) => of(&DeviceBug::ALL, &bug),
+            Self::FileSystem(name) => name,
+            Self::Device(bug) => {
+                DeviceBug::ALL.iter().find(|(known, _)| *known == bug).map_or("", |(_, name)| name)
+            }
         }
     }
 

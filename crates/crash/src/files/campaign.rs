@@ -97,7 +97,7 @@ pub struct FileCrashConfig {
 impl Default for FileCrashConfig {
     fn default() -> Self {
         Self {
-            format: Format::F2fs,
+            format: Format::F2FS,
             on: On::Model,
             sequences: Sequences::Seq1,
             count: None,

@@ -11,9 +11,9 @@ use super::tree::Tree;
 use super::volume::{Base, Clock, forever, mount, reference, touch};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_fs::AnyFs;
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{Errno, Vfs};
+use flashweir_fs::{AnyFs, Mounted as _};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
@@ -63,7 +63,7 @@ impl Noted {
         let states = vec![Arc::clone(&case.base.tree)];
         let numbers = case.base.numbers.clone();
         let grows_by_pages = case.base.format.is_ext4();
-        let has_whole_writes = case.base.format == Format::Ext4Journal;
+        let has_whole_writes = case.base.format == Format::EXT4_JOURNAL;
         let history = History { states, numbers, grows_by_pages, has_whole_writes, ..History::default() };
         let history = Rc::new(RefCell::new(history));
         Ok(Self { expected, history, did: Rc::default(), end: Rc::default(), phase: Rc::default() })

@@ -18,10 +18,10 @@ use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Executor, Instant, Stream};
 use flashweir_device::Media;
-use flashweir_fs::AnyFs;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Follow, MountOptions, SetTime, Vfs};
+use flashweir_fs::{AnyFs, Mounted as _};
 use flashweir_sim::model_port::ModelPort;
 use flashweir_sim::stack::FlushMode;
 use std::cell::RefCell;
@@ -189,7 +189,7 @@ impl Runner<AnyFs> {
 
 /// Fills a volume until little is free, deletes some, fills it again, and writes over it until cleaning has to make room: a case begins
 /// with few free sections, and holes in the others.
-async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>) -> Result<Filled, String> {
+async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>, format: Format) -> Result<Filled, String> {
     let said = |errno: Errno| format!("filling the volume: {errno:?}");
     let mut filled = Filled::default();
     runner.begin_filling().await?;
@@ -206,8 +206,7 @@ async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>) -> Result<Fil
     }
     let cleaned = || Did::of(vfs.fs()).cleaned;
     let before = cleaned();
-    let is_cleaned = matches!(vfs.fs(), AnyFs::F2fs(_));
-    while is_cleaned && cleaned() < before + WORN_SECTIONS && filled.worn < WORN_MAX {
+    while mounting::cleans(format) && cleaned() < before + WORN_SECTIONS && filled.worn < WORN_MAX {
         runner.wear(filled, filled.worn).await?;
         filled.worn += 1;
         if filled.worn.is_multiple_of(WORN_SYNC) {
@@ -276,8 +275,11 @@ impl Base {
             let stat = vfs.statfs().await.map_err(said)?;
             let empty = mounting::used_pages(&disk, format).await?;
             let mut runner = Runner::new(&vfs, handle.clone());
-            let filled =
-                if seed & FULL != 0 { fill_volume(&vfs, &mut runner).await? } else { Filled::default() };
+            let filled = if seed & FULL != 0 {
+                fill_volume(&vfs, &mut runner, format).await?
+            } else {
+                Filled::default()
+            };
             prepare(&mut runner).await?;
             turn_log(&vfs, seed).await.map_err(said)?;
             let tree = Tree::read(&vfs, None, |ino, _| ino).await.map_err(|wrong| format!("{wrong:?}"))?;
@@ -322,10 +324,7 @@ pub fn base_hash(base: &Base) -> u64 {
 
 /// Lets the log of an ext4 go round, and end where it soon has to go on at its beginning, or not so soon.
 async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
-    let left = || match vfs.fs() {
-        AnyFs::Ext4(fs) => Some(u64::from(fs.log_blocks_left())),
-        AnyFs::F2fs(_) | AnyFs::Mem(_) => None,
-    };
+    let left = || vfs.fs().journal_blocks_left();
     let mut random = Stream::new(seed, "where a log begins");
     let near_end = 4 + random.below(LOG_LEFT_MAX - 4);
     while left().is_some_and(|left| left > near_end) {
@@ -483,10 +482,10 @@ mod tests {
     #[test]
     fn a_base_is_good_and_can_be_used() {
         for seed in [2, 3] {
-            let base = Base::make(Format::F2fs, seed).unwrap();
+            let base = Base::make(Format::F2FS, seed).unwrap();
             assert!(base.contents.len() > 2_000, "it was used: {} blocks", base.contents.len());
             let mut port = base.port(FlushMode::RangeFlush);
-            let setup = Setup::new(Format::F2fs, FlushMode::RangeFlush, seed);
+            let setup = Setup::new(Format::F2FS, FlushMode::RangeFlush, seed);
             let tree = recover(&mut port, setup).unwrap();
             assert_eq!(base.tree.difference(&tree, &base.numbers), None);
             exercise(&mut port, base.pages, setup).unwrap();

@@ -18,7 +18,7 @@ use flashweir_core::random::mix;
 use flashweir_core::{Duration, Payload, Stream};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, MountOptions, Vfs};
-use flashweir_fs::{AnyFs, ext4, f2fs};
+use flashweir_fs::{AnyFs, NewVolume};
 use flashweir_sim::model_port::ModelPort;
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::mount_on;
@@ -197,16 +197,8 @@ pub enum Wrong {
 pub fn fresh(format: Format, blocks: u64, root_owner: (u32, u32)) -> Result<Contents, String> {
     let mut port = ModelPort::new(format.device_kind().policy(), blocks, FlushMode::Flush);
     let made = port.run(move |disk, _| async move {
-        match format.is_ext4() {
-            true => {
-                let options = ext4::Options { root_owner, ..ext4::Options::new(blocks) };
-                ext4::mkfs(&*disk, &options).await.map(drop).map_err(|e| e.to_string())
-            }
-            false => {
-                let options = f2fs::Options { root_owner, ..f2fs::Options::new(blocks) };
-                f2fs::mkfs(&*disk, &options).await.map(drop).map_err(|e| e.to_string())
-            }
-        }
+        let new = NewVolume::new(blocks).owned_by(root_owner);
+        format.kind.mkfs(&*disk, &new).await.map(drop).map_err(|error| error.to_string())
     });
     made.unwrap_or_else(|| Err("it waits for ever".into()))?;
     Ok(port.contents())

@@ -75,7 +75,7 @@ fn file_cuts_keep_promises() {
 fn file_cuts_of_ext4_keep_promises() {
     let effort = Effort { states_max: 40, nested_every: 8, ..Effort::default() };
     for (sequences, count) in [(Sequences::Seq1, 24), (Sequences::Seq2, 12), (Sequences::Random, 8)] {
-        let config = FileCrashConfig { format: Format::Ext4, effort, ..config(sequences, count) };
+        let config = FileCrashConfig { format: Format::EXT4, effort, ..config(sequences, count) };
         let report = explore(&config, None, |_| true).unwrap();
         assert_eq!(report.violations, [], "{sequences:?}");
         assert!(report.totals.recovered > 150 && report.totals.nested > 10, "{report:?}");
@@ -86,10 +86,10 @@ fn file_cuts_of_ext4_keep_promises() {
 #[test]
 fn file_cuts_keep_promises_where_blocks_are_used_again() {
     for (format, on) in [
-        (Format::F2fs, On::Model),
-        (Format::F2fs, On::Late),
-        (Format::Ext4, On::Model),
-        (Format::Ext4, On::Late),
+        (Format::F2FS, On::Model),
+        (Format::F2FS, On::Late),
+        (Format::EXT4, On::Model),
+        (Format::EXT4, On::Late),
     ] {
         finds_nothing(format, on, (Sequences::Reuse, 8), 150);
     }
@@ -99,11 +99,11 @@ fn file_cuts_keep_promises_where_blocks_are_used_again() {
 #[test]
 fn file_cuts_keep_promises_of_nameless_files_and_lists() {
     for (format, on) in [
-        (Format::F2fs, On::Model),
-        (Format::F2fsDual, On::Late),
-        (Format::Ext4, On::Model),
-        (Format::Ext4Dual, On::Late),
-        (Format::Ext4Journal, On::Model),
+        (Format::F2FS, On::Model),
+        (Format::F2FS_DUAL, On::Late),
+        (Format::EXT4, On::Model),
+        (Format::EXT4_DUAL, On::Late),
+        (Format::EXT4_JOURNAL, On::Model),
     ] {
         finds_nothing(format, on, (Sequences::Nameless, 12), 100);
     }
@@ -113,10 +113,10 @@ fn file_cuts_keep_promises_of_nameless_files_and_lists() {
 #[test]
 fn file_cuts_keep_promises_of_files_in_parts() {
     for (format, on) in [
-        (Format::F2fs, On::Late),
-        (Format::Ext4, On::Model),
-        (Format::Ext4, On::Late),
-        (Format::Ext4Dual, On::Late),
+        (Format::F2FS, On::Late),
+        (Format::EXT4, On::Model),
+        (Format::EXT4, On::Late),
+        (Format::EXT4_DUAL, On::Late),
     ] {
         finds_nothing(format, on, (Sequences::Trees, 8), 100);
     }
@@ -125,7 +125,7 @@ fn file_cuts_keep_promises_of_files_in_parts() {
 /// Orphans that are forgotten do not pass.
 #[test]
 fn nameless_files_that_are_forgotten_are_found_out() {
-    for (format, name) in [(Format::F2fs, "forgotten-orphans"), (Format::Ext4, "no-orphans")] {
+    for (format, name) in [(Format::F2FS, "forgotten-orphans"), (Format::EXT4, "no-orphans")] {
         is_found_out(format, name, (Sequences::Nameless, 40));
     }
 }
@@ -136,9 +136,9 @@ fn ext4_that_forgets_who_had_a_block_is_found_out() {
     for (name, on) in
         [("no-revoke", On::Model), ("early-discard-of-freed", On::Model), ("unordered-data", On::Late)]
     {
-        let planted = Some(bug_named(Format::Ext4, name).unwrap());
+        let planted = Some(bug_named(Format::EXT4, name).unwrap());
         let config = FileCrashConfig {
-            format: Format::Ext4,
+            format: Format::EXT4,
             on,
             seed: 1,
             planted,
@@ -157,11 +157,11 @@ fn ext4_that_forgets_who_had_a_block_is_found_out() {
 #[test]
 fn file_cuts_of_ext4_keep_versions_and_order() {
     for (format, on, sequences) in [
-        (Format::Ext4Journal, On::Model, Sequences::Seq2),
-        (Format::Ext4Journal, On::Late, Sequences::Reuse),
-        (Format::Ext4Dual, On::Model, Sequences::Seq2),
-        (Format::Ext4Dual, On::Late, Sequences::Random),
-        (Format::Ext4Dual, On::Late, Sequences::Reuse),
+        (Format::EXT4_JOURNAL, On::Model, Sequences::Seq2),
+        (Format::EXT4_JOURNAL, On::Late, Sequences::Reuse),
+        (Format::EXT4_DUAL, On::Model, Sequences::Seq2),
+        (Format::EXT4_DUAL, On::Late, Sequences::Random),
+        (Format::EXT4_DUAL, On::Late, Sequences::Reuse),
     ] {
         let config = FileCrashConfig { format, on, ..config(sequences, 8) };
         let report = explore(&config, None, |_| true).unwrap();
@@ -180,7 +180,7 @@ fn file_cuts_of_f2fs_keep_order() {
         (On::Late, Sequences::Reuse, FlushMode::RangeFlush),
     ] {
         let count = if sequences == Sequences::Seq1 { 24 } else { 8 };
-        let config = FileCrashConfig { format: Format::F2fsDual, on, mode, ..config(sequences, count) };
+        let config = FileCrashConfig { format: Format::F2FS_DUAL, on, mode, ..config(sequences, count) };
         let report = explore(&config, None, |_| true).unwrap();
         assert_eq!(report.violations, [], "{on:?} {sequences:?}");
         assert!(report.totals.recovered > 100, "{report:?}");
@@ -198,7 +198,7 @@ fn f2fs_that_loses_an_order_is_found_out() {
         "lost-barrier",
         "forgotten-moves",
     ] {
-        let format = Format::F2fsDual;
+        let format = Format::F2FS_DUAL;
         is_found_out(format, name, (Sequences::Seq1, 60));
     }
 }
@@ -207,12 +207,12 @@ fn f2fs_that_loses_an_order_is_found_out() {
 #[test]
 fn ext4_whose_journal_has_bugs_is_found_out() {
     for (format, name, sequences) in [
-        (Format::Ext4, "no-barriers", Sequences::Seq1),
-        (Format::Ext4, "trusted-old-commits", Sequences::Seq1),
-        (Format::Ext4Journal, "split-writes", Sequences::Seq1),
-        (Format::Ext4Dual, "lazy-commit", Sequences::Seq1),
-        (Format::Ext4Dual, "no-flush-before-commit", Sequences::Seq1),
-        (Format::Ext4Dual, "unordered-data", Sequences::Seq1),
+        (Format::EXT4, "no-barriers", Sequences::Seq1),
+        (Format::EXT4, "trusted-old-commits", Sequences::Seq1),
+        (Format::EXT4_JOURNAL, "split-writes", Sequences::Seq1),
+        (Format::EXT4_DUAL, "lazy-commit", Sequences::Seq1),
+        (Format::EXT4_DUAL, "no-flush-before-commit", Sequences::Seq1),
+        (Format::EXT4_DUAL, "unordered-data", Sequences::Seq1),
     ] {
         is_found_out(format, name, (sequences, 60));
     }
@@ -221,7 +221,7 @@ fn ext4_whose_journal_has_bugs_is_found_out() {
 /// Found by `weir crash files`: a commit came between a direct write behind the end of a file and its new size.
 #[test]
 fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
-    for format in [Format::Ext4, Format::Ext4Dual, Format::Ext4Journal] {
+    for format in [Format::EXT4, Format::EXT4_DUAL, Format::EXT4_JOURNAL] {
         for seed in [24, 25] {
             let base = Base::make(format, seed).unwrap();
             let words = "write:A/foo:8000+20000,sync&,unlink:A/foo,creat:A/foo,direct:A/foo:4096+4096";
@@ -233,7 +233,7 @@ fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
 /// Found by sqlite3 on a mount: fdatasync of a directory made nothing durable, so the journal that it had deleted came back.
 #[test]
 fn regression_fdatasync_of_a_directory_keeps_its_names() {
-    for format in [Format::F2fs, Format::Ext4, Format::Ext4Dual, Format::Ext4Journal] {
+    for format in [Format::F2FS, Format::EXT4, Format::EXT4_DUAL, Format::EXT4_JOURNAL] {
         let base = Base::make(format, 3).unwrap();
         let words =
             "write:A/foo:0+100,fsync:A/foo,fsync:A,unlink:A/foo,fdatasync:A,write:B/bar:0+100,fsync:B/bar";
@@ -245,7 +245,7 @@ fn regression_fdatasync_of_a_directory_keeps_its_names() {
 /// its root no sync knew of it, so the block was zeros again.
 #[test]
 fn regression_a_sync_commits_what_makes_a_block_written() {
-    for format in [Format::Ext4, Format::Ext4Dual] {
+    for format in [Format::EXT4, Format::EXT4_DUAL] {
         let base = Base::make(format, 5).unwrap();
         // Every other block, so that the extents have no room in the inode.
         let apart: Vec<String> = (0..8).map(|at| format!("direct:A/foo:{}+4096", 8192 * at)).collect();
@@ -264,7 +264,7 @@ fn regression_a_sync_commits_what_makes_a_block_written() {
 fn regression_a_sync_waits_for_pages_that_a_barrier_has_under_way() {
     // The first fbarrier keeps the second one waiting for the answer to its own transaction.
     let words = "write:A/foo:0+100,fbarrier:A/foo,write:A/bar:0+9000,fbarrier:A/bar&,write:A/bar:0+4096,sync";
-    for (format, seed) in [(Format::Ext4Dual, 8), (Format::Ext4Dual, 9), (Format::F2fsDual, 8)] {
+    for (format, seed) in [(Format::EXT4_DUAL, 8), (Format::EXT4_DUAL, 9), (Format::F2FS_DUAL, 8)] {
         finds_nothing_after(&Base::make(format, seed).unwrap(), words, 10);
     }
 }
@@ -273,7 +273,7 @@ fn regression_a_sync_waits_for_pages_that_a_barrier_has_under_way() {
 #[test]
 fn regression_what_runs_beside_a_barrier_is_not_later_than_it() {
     let words = "write:A/bar:0+100,fbarrier:A/bar,write:A/bar:0+9000,fbarrier:A/bar&,write:A/bar:0+4096,sync";
-    finds_nothing_after(&Base::make(Format::Ext4Dual, 7).unwrap(), words, 10);
+    finds_nothing_after(&Base::make(Format::EXT4_DUAL, 7).unwrap(), words, 10);
 }
 
 /// Found by `weir crash files --sequences tasks`: a sync beside an fdatasync began to write a page again while the fdatasync waited
@@ -281,7 +281,7 @@ fn regression_what_runs_beside_a_barrier_is_not_later_than_it() {
 #[test]
 fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
     let words = "write:A/foo:0+12288,sync,write:A/foo:4096+100,sync&,write:A/foo:4096+100,fdatasync:A/foo";
-    for format in [Format::Ext4Dual, Format::F2fsDual] {
+    for format in [Format::EXT4_DUAL, Format::F2FS_DUAL] {
         finds_nothing_after(&Base::make(format, 207).unwrap(), words, 10);
     }
 }
@@ -290,7 +290,7 @@ fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
 #[test]
 fn ext4_without_flushes_is_found_out() {
     let config = FileCrashConfig {
-        format: Format::Ext4,
+        format: Format::EXT4,
         mode: FlushMode::NoFlush,
         minimise: false,
         ..config(Sequences::Random, 6)
@@ -298,7 +298,7 @@ fn ext4_without_flushes_is_found_out() {
     let report = explore(&config, None, |_| true).unwrap();
     let [violation] = &report.violations[..] else { panic!("{report:?}") };
     let token: Token = violation.token.parse().unwrap();
-    assert_eq!(token.format, Format::Ext4);
+    assert_eq!(token.format, Format::EXT4);
     assert!(replay(&token).unwrap().is_some(), "{token}");
 }
 
@@ -356,7 +356,7 @@ fn file_cuts_do_not_depend_on_threads() {
 
 #[test]
 fn every_bounded_sequence_runs_as_the_reference_does() {
-    let base = Base::make(Format::F2fs, 5).unwrap();
+    let base = Base::make(Format::F2FS, 5).unwrap();
     for ops in ace::seq1().iter().step_by(7) {
         let case = Case {
             on: On::Model,
@@ -412,7 +412,7 @@ fn verdict_at(
     cut: impl FnOnce(u64, u64) -> u64,
     change: impl FnOnce(&mut Tree),
 ) -> Result<(), Violation> {
-    let base = Base::make(Format::F2fs, 4).unwrap();
+    let base = Base::make(Format::F2FS, 4).unwrap();
     let ops: Ops = words.parse().unwrap();
     let case = Case {
         on: On::Model,
@@ -425,7 +425,7 @@ fn verdict_at(
     };
     let run = run(&case).unwrap();
     let mut tree =
-        recover(&mut run.port.clone(), Setup::new(Format::F2fs, FlushMode::Flush, base.seed)).unwrap();
+        recover(&mut run.port.clone(), Setup::new(Format::F2FS, FlushMode::Flush, base.seed)).unwrap();
     let cut = cut(u64::from(run.end), run.history.steps.last().unwrap().begun);
     run.history.judge(cut, &tree).unwrap();
     change(&mut tree);

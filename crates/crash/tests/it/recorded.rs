@@ -79,7 +79,7 @@ fn content(tree: &Tree) -> Option<(u8, usize, bool)> {
 
 #[test]
 fn a_file_that_is_replaced_the_right_way_is_the_old_one_or_the_new_one() {
-    for format in [Format::Ext4, Format::Ext4Journal, Format::Ext4Dual, Format::F2fs, Format::F2fsDual] {
+    for format in [Format::EXT4, Format::EXT4_JOURNAL, Format::EXT4_DUAL, Format::F2FS, Format::F2FS_DUAL] {
         let recording = replacing(format, true);
         let (counts, found) = directories(&recording, &config(format), |_| true).unwrap();
         assert!(counts.recovered > 20 && counts.courses == 5, "{format:?}: {counts:?}");
@@ -99,7 +99,7 @@ fn a_file_that_is_replaced_the_right_way_is_the_old_one_or_the_new_one() {
 
 #[test]
 fn a_missing_sync_before_a_rename_is_found() {
-    for format in [Format::Ext4, Format::F2fs] {
+    for format in [Format::EXT4, Format::F2FS] {
         let recording = replacing(format, false);
         let (_, found) = directories(&recording, &config(format), |_| true).unwrap();
         let is_lost = |directory: &&Directory| {
@@ -113,9 +113,9 @@ fn a_missing_sync_before_a_rename_is_found() {
 
 #[test]
 fn what_is_found_does_not_depend_on_the_number_of_threads() {
-    let recording = replacing(Format::Ext4, false);
+    let recording = replacing(Format::EXT4, false);
     let of = |threads| {
-        let config = Config { threads, ..config(Format::Ext4) };
+        let config = Config { threads, ..config(Format::EXT4) };
         let (counts, found) = directories(&recording, &config, |_| true).unwrap();
         let found: Vec<_> = found.into_iter().map(|found| (found.digest, found.least, found.most)).collect();
         (counts, found)
@@ -125,7 +125,7 @@ fn what_is_found_does_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn a_file_that_is_in_use_lives_without_a_name() {
-    for format in [Format::Ext4, Format::F2fs] {
+    for format in [Format::EXT4, Format::F2FS] {
         let root = root(format);
         let remove = Call::Remove { creds: CALLER, dir: root, name: b"gone"[..].into(), of_dir: false };
         // The number is used again, as file systems do.
@@ -143,8 +143,8 @@ fn a_file_that_is_in_use_lives_without_a_name() {
 
 #[test]
 fn calls_that_cannot_be_made_again_are_said() {
-    let calls = vec![(0, make(Format::Ext4, "file", 901)), (0, make(Format::Ext4, "file", 902))];
-    let wrong = directories(&recording(Format::Ext4, calls), &config(Format::Ext4), |_| true).unwrap_err();
+    let calls = vec![(0, make(Format::EXT4, "file", 901)), (0, make(Format::EXT4, "file", 902))];
+    let wrong = directories(&recording(Format::EXT4, calls), &config(Format::EXT4), |_| true).unwrap_err();
     assert!(
         matches!(&wrong, flashweir_crash::recorded::Wrong::Again(why) if why.contains("call 2")),
         "{wrong:?}"

@@ -17,12 +17,13 @@ pub mod replay;
 pub mod volume;
 #[cfg(test)]
 mod volume_tests;
+mod volumes;
 mod write;
 
 pub use crate::format::{Kind, Time};
 pub use crate::order::CommitMode;
 pub use check::{Problem, Report, check};
-pub use error::{Error, Result};
+pub use error::{Error, Named, Result};
 pub use layout::inode::Inode;
 pub use layout::superblock::{Feature, Features, Geometry, Superblock};
 pub use layout::{Addr, Group, Ino};

@@ -48,7 +48,7 @@ pub struct Journal {
 }
 
 /// The superblock that a port has.
-async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
+pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
     let bytes = port.capacity_blocks().saturating_mul(BLOCK_BYTES as u64);
     if bytes < 2 * superblock::BYTES as u64 {
         return Err(Error::Absent(Named, format!("the disk has {bytes} bytes")));

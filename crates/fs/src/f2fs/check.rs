@@ -18,7 +18,7 @@ use super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock, xattr};
 use super::volume::Volume;
 use crate::boxed::Boxed;
 pub use crate::format::Problem;
-use crate::format::{PROBLEMS_MAX, unless_port};
+use crate::format::{tell, unless_port};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
 use crate::xattrs::Xattr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,11 +61,7 @@ impl Report {
     }
 
     fn add(&mut self, name: &'static str, what: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(Problem { name, what });
-        } else {
-            self.problems_untold += 1;
-        }
+        tell(&mut self.problems, &mut self.problems_untold, name, what);
     }
 }
 

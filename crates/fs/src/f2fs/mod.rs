@@ -16,11 +16,12 @@ pub mod read;
 #[cfg(test)]
 mod tests;
 pub mod volume;
+mod volumes;
 pub mod write;
 
 pub use crate::order::CommitMode;
 pub use check::{Problem, Report, check};
-pub use error::{Error, Result};
+pub use error::{Error, Named, Result};
 pub use layout::node::{Inode, Kind, Time};
 pub use layout::{Nid, Superblock};
 pub use mkfs::{Options, mkfs};

@@ -56,7 +56,7 @@ async fn blocks_at(port: &dyn BlockPort, addr: Addr, count: u32) -> Result<Vec<u
 }
 
 /// The first of the two superblocks that is good.
-async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
+pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
     if port.capacity_blocks() < 2 {
         let blocks = port.capacity_blocks();
         return Err(Error::Absent(Named, format!("the disk has {blocks} blocks of 4096 bytes")));

@@ -9,6 +9,7 @@ mod each;
 mod ext4;
 mod f2fs;
 mod files;
+mod kinds;
 mod model;
 mod nameless;
 mod nodes;

@@ -5,11 +5,11 @@ use crate::files::{self, FilesResult, Setup, Work};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};
 use flashweir_device::presets::preset;
-use flashweir_fs::order::CommitMode;
+use flashweir_fs::Mode;
+use flashweir_fs::f2fs::Flushing;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_sim::measure::Percentile;
 use flashweir_sim::stack::FlushMode;
-use flashweir_sim::volume::Format;
 use flashweir_workload::filebench::{parse_model, personality};
 use flashweir_workload::fio::parse_job_file_on_files;
 use flashweir_workload::oltp::COMMIT;
@@ -61,8 +61,8 @@ pub(super) const STUDIES: &[Study] = &[
         points: |_| vec![4.0, 32.0, 256.0, 2048.0],
         measure: |variant, x, seed, scale| {
             threads(variant, x, seed, scale, |setup| {
-                let commit_mode = CommitMode::Legacy;
-                setup.format = Format::F2fs { range_checkpoints: true, fastboot: true, commit_mode };
+                setup.mode.f2fs.checkpoint = Flushing::RangeFlush;
+                setup.mode.f2fs.fastboot = true;
             })
         },
         ..THREADS
@@ -219,7 +219,7 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
     Setup {
         device,
         flush: FlushMode::ALL[variant],
-        format: Format::default(),
+        mode: Mode::default(),
         block_layer: None,
         mount: MountOptions {
             cache: CacheConfig::of_bytes((1 << 30) / part),

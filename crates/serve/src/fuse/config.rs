@@ -2,9 +2,9 @@
 
 use super::Choose;
 use super::fifo::LazyFs;
-use super::medium::FormatKind;
 use super::recorder::Recorder;
 use crate::clock::Speed;
+use flashweir_fs::Kind;
 use flashweir_fs::vfs::MountOptions;
 use flashweir_sim::stack::FlushMode;
 use std::fmt;
@@ -21,7 +21,7 @@ pub struct MountConfig {
     /// How each format is mounted.
     pub choose: Choose,
     /// A file system is made first, where there is none.
-    pub make: Option<FormatKind>,
+    pub make: Option<Kind>,
     /// Page cache and host costs; its civil time is set at the mount.
     pub mount: MountOptions,
     /// How fast virtual time passes.

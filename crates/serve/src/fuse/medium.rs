@@ -13,7 +13,7 @@ use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, Write, bytes_of};
-use flashweir_fs::{ext4, f2fs};
+use flashweir_fs::{Kind, NewVolume};
 use flashweir_host::HostConfig;
 use flashweir_sim::stack::{FlushMode, Port, Stack};
 use rustix::fs::{SeekFrom, seek};
@@ -57,15 +57,6 @@ pub struct Memory {
     pub contents: Arc<Contents>,
     /// Where they come to at the end.
     pub end: Option<Arc<Mutex<Contents>>>,
-}
-
-/// The format of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FormatKind {
-    /// F2FS.
-    F2fs,
-    /// ext4.
-    Ext4,
 }
 
 /// Blocks that are read or written at once.
@@ -252,39 +243,12 @@ async fn copy(from: &dyn BlockPort, to: &dyn BlockPort, ranges: &[(u64, u64)]) -
     to.flush().completed().await.map(drop).map_err(|error| error.to_string())
 }
 
-/// The format on a device; `None` if it has none of ours.
-pub(super) async fn recognise(port: &Port) -> Result<Option<FormatKind>, String> {
-    let content = port.read(Block(0), 1).completed().await.map_err(|error| error.to_string())?;
-    let bytes = bytes_of(&content[0]);
-    let raw = bytes[1024..2048].try_into().expect("1,024 bytes");
-    if !matches!(ext4::Superblock::decode(raw), Err(ext4::Error::Absent(..))) {
-        return Ok(Some(FormatKind::Ext4));
-    }
-    // F2FS has its superblock twice.
-    let second = port.read(Block(1), 1).completed().await.map_err(|error| error.to_string())?;
-    let is_there = |block: &[u8]| !matches!(f2fs::Superblock::decode(block), Err(f2fs::Error::Absent(..)));
-    Ok((is_there(&bytes) || is_there(&bytes_of(&second[0]))).then_some(FormatKind::F2fs))
-}
-
 /// Makes a file system that fills the device.
-pub(super) async fn make(port: &Port, kind: FormatKind) -> Result<(), String> {
-    let blocks = port.capacity_blocks();
+pub(super) async fn make(port: &Port, kind: Kind) -> Result<(), String> {
     // Whoever mounts can use it without being root.
-    let root_owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    match kind {
-        FormatKind::F2fs => {
-            f2fs::mkfs(port, &f2fs::Options { root_owner, ..f2fs::Options::new(blocks) })
-                .await
-                .map(drop)
-                .map_err(|error| error.to_string())?;
-        }
-        FormatKind::Ext4 => {
-            ext4::mkfs(port, &ext4::Options { root_owner, ..ext4::Options::new(blocks) })
-                .await
-                .map(drop)
-                .map_err(|error| error.to_string())?;
-        }
-    }
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let new = NewVolume::new(port.capacity_blocks()).owned_by(owner);
+    kind.mkfs(port, &new).await.map_err(|error| error.to_string())?;
     port.flush().completed().await.map(drop).map_err(|error| error.to_string())
 }
 

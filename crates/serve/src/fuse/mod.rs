@@ -41,12 +41,11 @@ mod world;
 
 pub use config::MountConfig;
 pub use fifo::LazyFs;
-pub use medium::{FormatKind, Medium, Memory};
+pub use medium::{Medium, Memory};
 pub use recorder::Recorder;
 pub use session::{MountError, Mounted, mount};
 
-use flashweir_sim::volume::Format;
+use flashweir_fs::{Kind, Mode};
 
 /// How a volume of a kind is mounted on a device; or why it cannot be, in words for the command line.
-pub type Choose =
-    Box<dyn Fn(FormatKind, &flashweir_device::config::DeviceConfig) -> Result<Format, String> + Send>;
+pub type Choose = Box<dyn Fn(Kind, &flashweir_device::config::DeviceConfig) -> Result<Mode, String> + Send>;

@@ -11,7 +11,7 @@ use super::bell::Bell;
 use super::config::MountConfig;
 use super::kernel::{NodeId, Notifier, Place};
 use super::lazyfs::{COMMANDS, Command, Kept};
-use super::medium::{Held, Medium, OpenImage, Unkept, make, recognise};
+use super::medium::{Held, Medium, OpenImage, Unkept, make};
 use super::message::{Message, Own, QUEUE_MAX, Queue, Turn};
 use super::ready::Ready;
 use super::table::{Due, Name, Table, Told};
@@ -21,11 +21,11 @@ use crate::memory::GiveBack;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::DeviceOptions;
 use flashweir_device::config::Metadata;
-use flashweir_fs::AnyFs;
 use flashweir_fs::vfs::Vfs;
+use flashweir_fs::{AnyFs, Kind, Mode};
 use flashweir_sim::live::Tear;
 use flashweir_sim::stack::Stack;
-use flashweir_sim::volume::{Format, mount_with};
+use flashweir_sim::volume::mount_on;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
@@ -113,7 +113,7 @@ struct World {
     linger: WallDuration,
     config: MountConfig,
     give_back: GiveBack,
-    format: Format,
+    mode: Mode,
     /// Absent only at the end.
     held: Option<Held>,
     /// Absent only while its power is being cut.
@@ -139,18 +139,18 @@ pub(super) fn run(
         let port = stack.port();
         let wanted = config.make;
         let kind = stack.block_on(async move {
-            match (recognise(&port).await?, wanted) {
-                (Some(_), Some(_)) => Err("there is a file system already: expected no --mkfs".to_owned()),
-                (Some(kind), None) => Ok(kind),
-                (None, Some(kind)) => make(&port, kind).await.map(|()| kind),
-                (None, None) => Err("neither an ext4 nor an F2FS volume; --mkfs makes one".to_owned()),
+            match (Kind::find(&port).await.map_err(|error| error.to_string())?, wanted) {
+                (Ok(_), Some(_)) => Err("there is a file system already: expected no --mkfs".to_owned()),
+                (Ok(kind), None) => Ok(kind),
+                (Err(_), Some(kind)) => make(&port, kind).await.map(|()| kind),
+                (Err(_), None) => Err("neither an ext4 nor an F2FS volume; --mkfs makes one".to_owned()),
             }
         });
         let kind = kind.unwrap_or_else(|| Err("the device does not answer".into())).map_err(named)?;
-        let format = stack.with_device(|device| (config.choose)(kind, device.config())).map_err(named)?;
-        Ok((held, stack, format))
+        let mode = stack.with_device(|device| (config.choose)(kind, device.config())).map_err(named)?;
+        Ok((held, stack, mode))
     })();
-    let (held, stack, format) = match begun {
+    let (held, stack, mode) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             let _ = ready.send(Err(error));
@@ -158,7 +158,7 @@ pub(super) fn run(
         }
     };
     config.mount.epoch_seconds = civil_time().seconds;
-    World::live(config, held, stack, format, &path, ready)
+    World::live(config, held, stack, mode, &path, ready)
 }
 
 impl World {
@@ -166,7 +166,7 @@ impl World {
         config: MountConfig,
         held: Held,
         stack: Stack,
-        format: Format,
+        mode: Mode,
         path: &str,
         ready: &Sender<Result<Ready, String>>,
     ) -> Result<(), String> {
@@ -197,7 +197,7 @@ impl World {
             },
             config,
             give_back: GiveBack::default(),
-            format,
+            mode,
             held: Some(held),
             stack: Some(stack),
             table: None,
@@ -214,8 +214,13 @@ impl World {
             let geometry = device.geometry();
             (device.config().name.clone(), geometry.user_units * geometry.unit_bytes)
         });
-        let begun =
-            Ready::new(world.sender.clone(), world.format.name(), device, bytes, !world.config.write_through);
+        let begun = Ready::new(
+            world.sender.clone(),
+            world.mode.kind.title(),
+            device,
+            bytes,
+            !world.config.write_through,
+        );
         world.pace.set(world.stack().now());
         if ready.send(Ok(begun)).is_err() {
             return Ok(());
@@ -228,15 +233,14 @@ impl World {
     fn mount(&mut self, told: BTreeMap<u64, Told>, next_file: u64) -> Result<(), String> {
         let stack = self.stack.as_mut().expect("the power is on");
         let (port, handle) = (stack.port(), stack.handle());
-        let (flush, format, options) = (self.config.flush, self.format.clone(), self.config.mount.clone());
+        let (flush, mut mode, options) = (self.config.flush, self.mode.clone(), self.config.mount.clone());
         let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
         let writes_back = !self.config.write_through;
         // A test rig for LazyFS wants nothing on the device that was not synced.
-        let interval = self.config.lazyfs.is_none().then_some(CHECKPOINT_INTERVAL);
+        mode.f2fs.checkpoint_interval = self.config.lazyfs.is_none().then_some(CHECKPOINT_INTERVAL);
         let table: Option<Result<Table<AnyFs>, String>> = stack.block_on(async move {
-            let fs = mount_with(Rc::new(port.clone()), flush, &format, interval)
-                .await
-                .map_err(|error| error.to_string())?;
+            let fs =
+                mount_on(Rc::new(port.clone()), flush, &mode).await.map_err(|error| error.to_string())?;
             let vfs = Vfs::mount(fs, handle, options).map_err(|error| error.to_string())?;
             vfs.set_civil(civil_time());
             let table =

@@ -27,13 +27,12 @@ fn explored(config: &CrashConfig) -> CrashReport {
 
 #[test]
 fn what_is_committed_is_there_after_cuts() {
-    use Format::{Ext4, Ext4Dual, F2fs, F2fsDual};
     let (mut seed, mut opened, mut recovered) = (0, 0, BTreeMap::new());
     for (format, orders) in [
-        (Ext4, &[OrderMode::None][..]),
-        (F2fs, &[OrderMode::None]),
-        (Ext4Dual, &[OrderMode::Durable, OrderMode::All]),
-        (F2fsDual, &[OrderMode::Durable, OrderMode::All]),
+        (Format::EXT4, &[OrderMode::None][..]),
+        (Format::F2FS, &[OrderMode::None]),
+        (Format::EXT4_DUAL, &[OrderMode::Durable, OrderMode::All]),
+        (Format::F2FS_DUAL, &[OrderMode::Durable, OrderMode::All]),
     ] {
         for order in orders {
             for (journal_mode, synchronous) in [
@@ -63,7 +62,7 @@ fn what_is_committed_is_there_after_cuts() {
 #[test]
 fn a_report_repeats_with_any_number_of_threads() {
     let plan = Plan { journal_mode: JournalMode::Wal, order: OrderMode::All, ..Plan::default() };
-    let one = config(Format::Ext4Dual, plan);
+    let one = config(Format::EXT4_DUAL, plan);
     let two = CrashConfig { jobs: 2, ..one.clone() };
     assert_eq!(explored(&one), explored(&two));
 }
@@ -88,7 +87,7 @@ fn a_journal_inside_its_inode_is_ordered() {
         seed: 1019,
         transactions: 24,
         states_each: 60,
-        ..config(Format::F2fsDual, plan)
+        ..config(Format::F2FS_DUAL, plan)
     };
     let report = explored(&case);
     assert_eq!(report.violations, []);

@@ -23,7 +23,7 @@ use super::layout::xattr::{self, XattrBlock};
 use super::layout::{Addr, Geometry, Group, Ino, extent};
 use super::volume::Volume;
 use crate::boxed::Boxed;
-use crate::format::{Kind, PROBLEMS_MAX, u16_at, u32_at, unless_port};
+use crate::format::{Kind, tell, u16_at, u32_at, unless_port};
 use crate::port::BlockPort;
 use crate::xattrs::{Xattr, value};
 use blocks::{Blocks, Map};
@@ -75,11 +75,7 @@ impl Report {
     }
 
     fn add(&mut self, name: &'static str, what: String) {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(Problem { name, what });
-        } else {
-            self.problems_untold += 1;
-        }
+        tell(&mut self.problems, &mut self.problems_untold, name, what);
     }
 }
 

@@ -6,21 +6,26 @@ use super::super::layout::inode::flags;
 use super::super::layout::xattr::PREFIXES;
 use super::super::layout::{self, Addr, Feature, Geometry};
 use super::names::Place;
-use super::state::{State, Step};
-use super::{Ext4, Journaling, PlantedBug, errno};
-use crate::acl::{Acl, AclKind};
+use super::state::{State, Step, Stop};
+use super::{Ext4, Journaling, PlantedBug};
 use crate::boxed::Boxed;
+use crate::engine::errno;
+use crate::engine::{
+    Engine, Fields, Listed, Nodes, device_number, node_kind, read_runs, stamp, time, vfs_kind,
+};
 use crate::ext4::Inode;
-use crate::format::{Kind as NodeKind, Time};
+use crate::format::Kind as NodeKind;
 use crate::order::errno_of;
 use crate::port::{BLOCK_BYTES, Block, Moment, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
-    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
-    Result, SetAttr, StatFs, SyncKind, Timestamp, WriteCause, XattrMode,
+    Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, StatFs,
+    SyncKind, Timestamp, WriteCause,
 };
-use crate::xattrs::{self, Xattr};
+use crate::xattrs::{self, Prefixes, Xattr};
 use flashweir_core::{Contents, Duration, Order, Payload};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Names of one inode.
@@ -28,76 +33,7 @@ const LINKS_MAX: u16 = 65_000;
 /// The longest value of an attribute that Linux takes. Not all of them have room.
 const XATTR_BYTES_MAX: usize = 65_536;
 
-fn number(ino: Ino) -> Result<layout::Ino> {
-    u32::try_from(ino.0).ok().filter(|&ino| ino != 0).map(layout::Ino).ok_or(Errno::ESTALE)
-}
-
-fn stamp(time: Time) -> Timestamp {
-    Timestamp { seconds: time.seconds, nanos: time.nanos.min(999_999_999) }
-}
-
-fn time(stamp: Timestamp) -> Time {
-    Time { seconds: stamp.seconds, nanos: stamp.nanos }
-}
-
-/// The kind of an inode; the number of a device is that of Linux's new encoding.
-fn kind(inode: &Inode) -> Result<Kind> {
-    let device = || {
-        let (major, minor) = inode.device();
-        minor & 0xff | major << 8 | (minor & !0xff) << 12
-    };
-    Ok(match inode.kind().ok_or(Errno::EUCLEAN)? {
-        NodeKind::CharDevice => Kind::CharDevice(device()),
-        NodeKind::BlockDevice => Kind::BlockDevice(device()),
-        other => plain_kind(other),
-    })
-}
-
-fn plain_kind(kind: NodeKind) -> Kind {
-    match kind {
-        NodeKind::Regular => Kind::File,
-        NodeKind::Directory => Kind::Directory,
-        NodeKind::Symlink => Kind::Symlink,
-        NodeKind::Fifo => Kind::Fifo,
-        NodeKind::Socket => Kind::Socket,
-        NodeKind::CharDevice => Kind::CharDevice(0),
-        NodeKind::BlockDevice => Kind::BlockDevice(0),
-    }
-}
-
-fn node_kind(kind: Kind) -> NodeKind {
-    match kind {
-        Kind::File => NodeKind::Regular,
-        Kind::Directory => NodeKind::Directory,
-        Kind::Symlink => NodeKind::Symlink,
-        Kind::Fifo => NodeKind::Fifo,
-        Kind::Socket => NodeKind::Socket,
-        Kind::CharDevice(_) => NodeKind::CharDevice,
-        Kind::BlockDevice(_) => NodeKind::BlockDevice,
-    }
-}
-
 impl State {
-    fn attr(&self, ino: layout::Ino) -> Step<Attr> {
-        let node = self.node(ino)?;
-        let inode = &node.inode;
-        let claimed = self.claims.get(&ino).map_or(0, |claim| claim.pages.len() as u64);
-        Ok(Attr {
-            ino: Ino(u64::from(ino.0)),
-            generation: inode.generation,
-            kind: kind(inode)?,
-            mode: inode.mode & 0o7777,
-            links: inode.links.into(),
-            uid: inode.uid,
-            gid: inode.gid,
-            size: node.size,
-            blocks_512: inode.sectors(&self.geometry) + 8 * claimed,
-            atime: stamp(inode.atime),
-            mtime: stamp(inode.mtime),
-            ctime: stamp(inode.ctime),
-        })
-    }
-
     fn changed_at(&mut self, ino: layout::Ino, now: Timestamp) -> Step<()> {
         self.tick(now);
         let inode = &mut self.node_times(ino)?.inode;
@@ -130,43 +66,6 @@ impl State {
         let inode = self.inode_mut(dir)?;
         inode.links = if inode.links > 2 { inode.links - 1 } else { inode.links };
         Ok(())
-    }
-
-    /// Makes an inode with a name.
-    fn create(&mut self, dir: layout::Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Step<Attr> {
-        if self.find(dir, name)?.is_some() {
-            return Err(Errno::EEXIST.into());
-        }
-        if new.kind.is_dir() {
-            self.check_more_links(dir)?;
-        }
-        let kind = node_kind(new.kind);
-        let ino = self.create_inode(dir, new)?;
-        if new.kind.is_dir() {
-            self.inode_mut(ino)?.links = 2;
-            self.make_dir(ino, dir)?;
-            self.one_more_link(dir)?;
-        }
-        if let Some(target) = target {
-            self.set_link_target(ino, target)?;
-        }
-        self.insert(dir, &Entry::new(name, ino, kind))?;
-        self.changed_at(dir, new.now)?;
-        self.attr(ino)
-    }
-
-    /// Makes a file without a name, which is held: it is on the list of those that are to be freed from the start.
-    fn create_nameless(&mut self, dir: layout::Ino, new: &NewNode) -> Step<Attr> {
-        if self.kind(dir)? != NodeKind::Directory {
-            return Err(Errno::ENOTDIR.into());
-        }
-        let ino = self.create_inode(dir, new)?;
-        self.inode_mut(ino)?.links = 0;
-        self.add_orphan(ino)?;
-        self.tick(new.now);
-        let attr = self.attr(ino)?;
-        *self.held.entry(ino).or_default() += 1;
-        Ok(attr)
     }
 
     /// Makes an inode that is to get its name and contents.
@@ -208,39 +107,6 @@ impl State {
         Ok(!self.held.contains_key(&ino))
     }
 
-    /// Removes a name; gives the inode if it has to be freed now.
-    fn unlink(&mut self, dir: layout::Ino, name: &[u8], now: Timestamp) -> Step<Option<layout::Ino>> {
-        let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
-        let is_directory = self.kind(entry.ino)? == NodeKind::Directory;
-        if is_directory && !self.is_empty(entry.ino)? {
-            return Err(Errno::ENOTEMPTY.into());
-        }
-        self.remove(dir, place)?;
-        if is_directory {
-            self.one_link_less(dir)?;
-        }
-        self.changed_at(dir, now)?;
-        let is_gone = self.drop_name(entry.ino, now)?;
-        Ok(is_gone.then_some(entry.ino))
-    }
-
-    fn link(&mut self, ino: layout::Ino, dir: layout::Ino, name: &[u8], now: Timestamp) -> Step<Attr> {
-        if self.find(dir, name)?.is_some() {
-            return Err(Errno::EEXIST.into());
-        }
-        let kind = self.kind(ino)?;
-        if self.inode(ino)?.links >= LINKS_MAX {
-            return Err(Errno::EMLINK.into());
-        }
-        self.insert(dir, &Entry::new(name, ino, kind))?;
-        self.remove_orphan(ino)?;
-        let inode = self.inode_mut(ino)?;
-        inode.links += 1;
-        inode.ctime = time(now);
-        self.changed_at(dir, now)?;
-        self.attr(ino)
-    }
-
     /// `..` of a directory, nothing of others.
     fn dots(&mut self, ino: layout::Ino) -> Step<Option<(Place, Entry)>> {
         match self.kind(ino)? {
@@ -262,72 +128,6 @@ impl State {
         }
         self.inode_mut(ino)?.ctime = time(now);
         Ok(())
-    }
-
-    /// See [`Fs::rename`]; gives the inode that lost its last name and has to be freed now.
-    fn rename(
-        &mut self,
-        from: (layout::Ino, &[u8]),
-        to: (layout::Ino, &[u8]),
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Step<Option<layout::Ino>> {
-        let (old_place, old) = self.find(from.0, from.1)?.ok_or(Errno::ENOENT)?;
-        let target = self.find(to.0, to.1)?;
-        let old_kind = self.kind(old.ino)?;
-        let old_dots = self.dots(old.ino)?;
-        let is_directory = old_dots.is_some();
-        let mut gone = None;
-        match (target, mode) {
-            (Some((new_place, new)), RenameMode::Exchange) => {
-                let new_kind = self.kind(new.ino)?;
-                let new_dots = self.dots(new.ino)?;
-                if is_directory != new_dots.is_some() && from.0 != to.0 {
-                    let (gains, loses) = if is_directory { (to.0, from.0) } else { (from.0, to.0) };
-                    self.check_more_links(gains)?;
-                    self.one_more_link(gains)?;
-                    self.one_link_less(loses)?;
-                }
-                self.redirect(from.0, old_place, &old, new.ino, new_kind)?;
-                self.redirect(to.0, new_place, &new, old.ino, old_kind)?;
-                self.moved(new.ino, new_dots, from.0, now)?;
-            }
-            (None, RenameMode::Exchange) => return Err(Errno::ENOENT.into()),
-            (Some(_), RenameMode::NoReplace) => return Err(Errno::EEXIST.into()),
-            (Some((place, replaced)), RenameMode::Replace) => {
-                let replaces_directory = self.kind(replaced.ino)? == NodeKind::Directory;
-                if replaces_directory && !self.is_empty(replaced.ino)? {
-                    return Err(Errno::ENOTEMPTY.into());
-                }
-                self.redirect(to.0, place, &replaced, old.ino, old_kind)?;
-                self.remove(from.0, old_place)?;
-                gone = self.drop_name(replaced.ino, now)?.then_some(replaced.ino);
-                // The directory that came is counted in place of the one that went.
-                if is_directory {
-                    self.one_link_less(from.0)?;
-                }
-                if is_directory != replaces_directory {
-                    match is_directory {
-                        true => self.one_more_link(to.0)?,
-                        false => self.one_link_less(to.0)?,
-                    }
-                }
-            }
-            (None, _) => {
-                if is_directory && from.0 != to.0 {
-                    self.check_more_links(to.0)?;
-                    self.one_more_link(to.0)?;
-                    self.one_link_less(from.0)?;
-                }
-                // Places change when the new name is put in.
-                self.remove(from.0, old_place)?;
-                self.insert(to.0, &Entry::new(to.1, old.ino, old_kind))?;
-            }
-        }
-        self.moved(old.ino, old_dots, to.0, now)?;
-        self.changed_at(from.0, now)?;
-        self.changed_at(to.0, now)?;
-        Ok(gone)
     }
 
     // Pages.
@@ -444,6 +244,219 @@ impl State {
     }
 }
 
+impl Nodes for State {
+    type Number = layout::Ino;
+    type Stop = Stop;
+    const ROOT: layout::Ino = layout::Ino::ROOT;
+    const PREFIXES: &'static Prefixes = &PREFIXES;
+
+    fn number(ino: Ino) -> Result<layout::Ino> {
+        u32::try_from(ino.0).ok().filter(|&ino| ino != 0).map(layout::Ino).ok_or(Errno::ESTALE)
+    }
+
+    fn ino(number: layout::Ino) -> Ino {
+        Ino(number.0.into())
+    }
+
+    fn named(&mut self, dir: layout::Ino, name: &[u8]) -> Step<Option<layout::Ino>> {
+        Ok(self.find(dir, name)?.map(|(_, entry)| entry.ino))
+    }
+
+    fn entries(&mut self, dir: layout::Ino, after: u64, most: usize) -> Step<Vec<Listed<Self>>> {
+        let listed = self.list(dir, after, most)?.into_iter().map(|listed| {
+            let (cookie, entry) = (listed.cookie, listed.entry);
+            Listed { cookie, name: entry.name.into(), ino: entry.ino, kind: entry.kind }
+        });
+        Ok(listed.collect())
+    }
+
+    fn kind_of(&self, ino: layout::Ino) -> Step<NodeKind> {
+        self.kind(ino)
+    }
+
+    fn create(&mut self, dir: layout::Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Step<Attr> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if new.kind.is_dir() {
+            self.check_more_links(dir)?;
+        }
+        let kind = node_kind(new.kind);
+        let ino = self.create_inode(dir, new)?;
+        if new.kind.is_dir() {
+            self.inode_mut(ino)?.links = 2;
+            self.make_dir(ino, dir)?;
+            self.one_more_link(dir)?;
+        }
+        if let Some(target) = target {
+            self.set_link_target(ino, target)?;
+        }
+        self.insert(dir, &Entry::new(name, ino, kind))?;
+        self.changed_at(dir, new.now)?;
+        self.attr(ino)
+    }
+
+    fn create_nameless(&mut self, dir: layout::Ino, new: &NewNode) -> Step<Attr> {
+        if self.kind(dir)? != NodeKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let ino = self.create_inode(dir, new)?;
+        self.inode_mut(ino)?.links = 0;
+        self.add_orphan(ino)?;
+        self.tick(new.now);
+        let attr = self.attr(ino)?;
+        *self.held.entry(ino).or_default() += 1;
+        Ok(attr)
+    }
+
+    fn link(&mut self, ino: layout::Ino, dir: layout::Ino, name: &[u8], now: Timestamp) -> Step<Attr> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        let kind = self.kind(ino)?;
+        if self.inode(ino)?.links >= LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        self.insert(dir, &Entry::new(name, ino, kind))?;
+        self.remove_orphan(ino)?;
+        let inode = self.inode_mut(ino)?;
+        inode.links += 1;
+        inode.ctime = time(now);
+        self.changed_at(dir, now)?;
+        self.attr(ino)
+    }
+
+    fn unlink(&mut self, dir: layout::Ino, name: &[u8], now: Timestamp) -> Step<Option<layout::Ino>> {
+        let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
+        let is_directory = self.kind(entry.ino)? == NodeKind::Directory;
+        if is_directory && !self.is_empty(entry.ino)? {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        self.remove(dir, place)?;
+        if is_directory {
+            self.one_link_less(dir)?;
+        }
+        self.changed_at(dir, now)?;
+        let is_gone = self.drop_name(entry.ino, now)?;
+        Ok(is_gone.then_some(entry.ino))
+    }
+
+    fn rename(
+        &mut self,
+        from: (layout::Ino, &[u8]),
+        to: (layout::Ino, &[u8]),
+        mode: RenameMode,
+        now: Timestamp,
+    ) -> Step<Option<layout::Ino>> {
+        let (old_place, old) = self.find(from.0, from.1)?.ok_or(Errno::ENOENT)?;
+        let target = self.find(to.0, to.1)?;
+        let old_kind = self.kind(old.ino)?;
+        let old_dots = self.dots(old.ino)?;
+        let is_directory = old_dots.is_some();
+        let mut gone = None;
+        match (target, mode) {
+            (Some((new_place, new)), RenameMode::Exchange) => {
+                let new_kind = self.kind(new.ino)?;
+                let new_dots = self.dots(new.ino)?;
+                if is_directory != new_dots.is_some() && from.0 != to.0 {
+                    let (gains, loses) = if is_directory { (to.0, from.0) } else { (from.0, to.0) };
+                    self.check_more_links(gains)?;
+                    self.one_more_link(gains)?;
+                    self.one_link_less(loses)?;
+                }
+                self.redirect(from.0, old_place, &old, new.ino, new_kind)?;
+                self.redirect(to.0, new_place, &new, old.ino, old_kind)?;
+                self.moved(new.ino, new_dots, from.0, now)?;
+            }
+            (None, RenameMode::Exchange) => return Err(Errno::ENOENT.into()),
+            (Some(_), RenameMode::NoReplace) => return Err(Errno::EEXIST.into()),
+            (Some((place, replaced)), RenameMode::Replace) => {
+                let replaces_directory = self.kind(replaced.ino)? == NodeKind::Directory;
+                if replaces_directory && !self.is_empty(replaced.ino)? {
+                    return Err(Errno::ENOTEMPTY.into());
+                }
+                self.redirect(to.0, place, &replaced, old.ino, old_kind)?;
+                self.remove(from.0, old_place)?;
+                gone = self.drop_name(replaced.ino, now)?.then_some(replaced.ino);
+                // The directory that came is counted in place of the one that went.
+                if is_directory {
+                    self.one_link_less(from.0)?;
+                }
+                if is_directory != replaces_directory {
+                    match is_directory {
+                        true => self.one_more_link(to.0)?,
+                        false => self.one_link_less(to.0)?,
+                    }
+                }
+            }
+            (None, _) => {
+                if is_directory && from.0 != to.0 {
+                    self.check_more_links(to.0)?;
+                    self.one_more_link(to.0)?;
+                    self.one_link_less(from.0)?;
+                }
+                // Places change when the new name is put in.
+                self.remove(from.0, old_place)?;
+                self.insert(to.0, &Entry::new(to.1, old.ino, old_kind))?;
+            }
+        }
+        self.moved(old.ino, old_dots, to.0, now)?;
+        self.changed_at(from.0, now)?;
+        self.changed_at(to.0, now)?;
+        Ok(gone)
+    }
+
+    fn held(&mut self) -> &mut BTreeMap<layout::Ino, u32> {
+        &mut self.held
+    }
+
+    fn is_nameless(&self, ino: layout::Ino) -> bool {
+        self.inode(ino).is_ok_and(|inode| inode.links == 0)
+    }
+
+    fn attr(&self, ino: layout::Ino) -> Step<Attr> {
+        let node = self.node(ino)?;
+        let inode = &node.inode;
+        let claimed = self.claims.get(&ino).map_or(0, |claim| claim.pages.len() as u64);
+        Ok(Attr {
+            ino: Ino(u64::from(ino.0)),
+            generation: inode.generation,
+            kind: vfs_kind(inode.kind().ok_or(Errno::EUCLEAN)?, || device_number(inode.device())),
+            mode: inode.mode & 0o7777,
+            links: inode.links.into(),
+            uid: inode.uid,
+            gid: inode.gid,
+            size: node.size,
+            blocks_512: inode.sectors(&self.geometry) + 8 * claimed,
+            atime: stamp(inode.atime),
+            mtime: stamp(inode.mtime),
+            ctime: stamp(inode.ctime),
+        })
+    }
+
+    fn attributes(&mut self, ino: layout::Ino) -> Step<Fields<'_>> {
+        Ok(fields(&mut self.node_times(ino)?.inode))
+    }
+
+    fn changed(&mut self, ino: layout::Ino, now: Timestamp) -> Step<Fields<'_>> {
+        self.tick(now);
+        Ok(fields(self.inode_mut(ino)?))
+    }
+
+    fn xattrs(&self, ino: layout::Ino) -> Step<Vec<Xattr>> {
+        Self::xattrs(self, ino)
+    }
+
+    fn set_xattrs(&mut self, ino: layout::Ino, xattrs: &[Xattr]) -> Step<()> {
+        Self::set_xattrs(self, ino, xattrs)
+    }
+}
+
+fn fields(inode: &mut Inode) -> Fields<'_> {
+    let Inode { mode, uid, gid, atime, mtime, ctime, .. } = inode;
+    Fields { mode, uid, gid, atime, mtime, ctime }
+}
+
 /// Pages in a row, as many as an extent has.
 fn row(pages: &[DirtyPage]) -> u32 {
     let in_row = pages.iter().zip(pages[0].index..).take_while(|(page, index)| page.index == *index);
@@ -456,37 +469,6 @@ impl Ext4 {
         let Some(ino) = ino else { return Ok(()) };
         while !self.change(|state| state.destroy_some(ino)).await? {}
         Ok(())
-    }
-
-    async fn make(&self, dir: Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Result<Attr> {
-        let dir = number(dir)?;
-        self.change(|state| state.create(dir, name, new, target)).await
-    }
-
-    async fn xattrs_of(&self, ino: Ino) -> Result<Vec<Xattr>> {
-        let ino = number(ino)?;
-        self.run(|state| state.xattrs(ino)).await
-    }
-
-    /// Replaces one attribute, or removes it.
-    async fn change_xattr(
-        &self,
-        ino: Ino,
-        new: (&[u8], Option<&[u8]>),
-        mode: XattrMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        let (ino, (name, value)) = (number(ino)?, new);
-        let name = xattrs::split(name, &PREFIXES)?;
-        self.change(|state| {
-            let mut xattrs = state.xattrs(ino)?;
-            xattrs::change(&mut xattrs, name, value, mode)?;
-            state.set_xattrs(ino, &xattrs)?;
-            state.inode_mut(ino)?.ctime = time(now);
-            state.tick(now);
-            Ok(())
-        })
-        .await
     }
 
     /// Gives pages their blocks and begins to write them, in one step: the number of the write, and where. Nothing if the
@@ -614,9 +596,27 @@ impl Ext4 {
     }
 }
 
-impl Fs for Ext4 {
-    fn root(&self) -> Ino {
-        Ino(u64::from(layout::Ino::ROOT.0))
+impl Engine for Ext4 {
+    type State = State;
+
+    fn state(&self) -> &RefCell<State> {
+        &self.state
+    }
+
+    fn run<T>(&self, operation: impl FnMut(&mut State) -> Step<T>) -> impl Future<Output = Result<T>> {
+        Self::run(self, operation)
+    }
+
+    fn change<T>(&self, operation: impl FnMut(&mut State) -> Step<T>) -> impl Future<Output = Result<T>> {
+        Self::change(self, operation)
+    }
+
+    async fn destroy(&self, ino: Option<layout::Ino>) -> Result<()> {
+        Self::destroy(self, ino).await
+    }
+
+    fn is_dual(&self) -> bool {
+        Self::is_dual(self)
     }
 
     fn limits(&self) -> Limits {
@@ -629,203 +629,27 @@ impl Fs for Ext4 {
         }
     }
 
-    async fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        let dir = number(dir)?;
-        self.run(|state| {
-            let (_, entry) = state.find(dir, name)?.ok_or(Errno::ENOENT)?;
-            state.attr(entry.ino)
-        })
-        .await
+    async fn readlink(&self, ino: layout::Ino) -> Result<Box<[u8]>> {
+        self.run(|state| state.link_target(ino)).await
     }
 
-    async fn parent(&self, dir: Ino) -> Result<Ino> {
-        let dir = number(dir)?;
-        let found = self.run(|state| state.find(dir, b"..")).await?;
-        found.map(|(_, entry)| Ino(u64::from(entry.ino.0))).ok_or(Errno::EUCLEAN)
-    }
-
-    async fn readdir(
-        &self,
-        dir: Ino,
-        after: Cookie,
-        entries: &mut Vec<DirEntry>,
-        entries_max: usize,
-    ) -> Result<()> {
-        let dir = number(dir)?;
-        let most = entries_max.saturating_sub(entries.len());
-        if most == 0 {
-            return Ok(());
-        }
-        for listed in self.run(|state| state.list(dir, after.0, most)).await? {
-            let entry = listed.entry;
-            let kind = match entry.kind {
-                Some(kind) => kind,
-                None => self.run(|state| state.kind(entry.ino)).await?,
-            };
-            let (ino, kind) = (Ino(u64::from(entry.ino.0)), plain_kind(kind));
-            entries.push(DirEntry { name: entry.name.into(), ino, kind, cookie: Cookie(listed.cookie) });
+    async fn resize(&self, ino: layout::Ino, size: u64) -> Result<()> {
+        let mut is_done = self.change(|state| state.resize(ino, size)).await?;
+        while !is_done {
+            is_done = self.change(|state| state.truncate_some(ino)).await?;
         }
         Ok(())
     }
 
-    async fn create(&self, dir: Ino, name: &[u8], node: &NewNode) -> Result<Attr> {
-        self.make(dir, name, node, None).await
-    }
-
-    async fn create_nameless(&self, dir: Ino, node: &NewNode) -> Result<Attr> {
-        let dir = number(dir)?;
-        self.change(|state| state.create_nameless(dir, node)).await
-    }
-
-    async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
-        self.make(dir, name, node, Some(target)).await
-    }
-
-    async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr> {
-        let (ino, dir) = (number(ino)?, number(dir)?);
-        self.change(|state| state.link(ino, dir, name, now)).await
-    }
-
-    async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
-        let dir = number(dir)?;
-        let gone = self.change(|state| state.unlink(dir, name, now)).await?;
-        self.destroy(gone).await
-    }
-
-    async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
-        self.unlink(dir, name, now).await
-    }
-
-    async fn rename(
-        &self,
-        from: (Ino, &[u8]),
-        to: (Ino, &[u8]),
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        let (from, to) = ((number(from.0)?, from.1), (number(to.0)?, to.1));
-        let gone = self.change(|state| state.rename(from, to, mode, now)).await?;
-        self.destroy(gone).await
-    }
-
-    async fn readlink(&self, ino: Ino) -> Result<Box<[u8]>> {
-        let ino = number(ino)?;
-        self.run(|state| state.link_target(ino)).await
-    }
-
-    async fn getattr(&self, ino: Ino) -> Result<Attr> {
-        let ino = number(ino)?;
-        self.run(|state| state.attr(ino)).await
-    }
-
-    async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        let ino = number(ino)?;
-        if let Some(size) = changes.size {
-            let mut is_done = self.change(|state| state.resize(ino, size)).await?;
-            while !is_done {
-                is_done = self.change(|state| state.truncate_some(ino)).await?;
-            }
+    async fn let_go(&self, ino: layout::Ino) -> Result<()> {
+        if !self.state.borrow().is_tall(ino) || self.failed.get() {
+            return Ok(());
         }
-        self.change(|state| {
-            if let Some(mode) = changes.mode {
-                state.change_acl_mode(ino, mode)?;
-            }
-            let inode = &mut state.node_times(ino)?.inode;
-            if let Some(mode) = changes.mode {
-                inode.mode = inode.mode & !0o7777 | mode & 0o7777;
-            }
-            inode.uid = changes.uid.unwrap_or(inode.uid);
-            inode.gid = changes.gid.unwrap_or(inode.gid);
-            inode.atime = changes.atime.map_or(inode.atime, time);
-            inode.mtime = changes.mtime.map_or(inode.mtime, time);
-            inode.ctime = changes.ctime.map_or(inode.ctime, time);
-            state.attr(ino)
-        })
-        .await
+        self.change(|state| if state.claims.contains_key(&ino) { Ok(()) } else { state.flatten(ino) }).await
     }
 
-    async fn acl(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
-        let ino = number(ino)?;
-        self.run(|state| state.acl(ino, kind)).await
-    }
-
-    async fn set_acl(
-        &self,
-        ino: Ino,
-        kind: AclKind,
-        acl: Option<&Acl>,
-        mode: Option<u16>,
-        now: Timestamp,
-    ) -> Result<Attr> {
-        let ino = number(ino)?;
-        self.change(|state| {
-            state.put_acl(ino, kind, acl)?;
-            state.tick(now);
-            let inode = state.inode_mut(ino)?;
-            inode.mode = mode.map_or(inode.mode, |mode| inode.mode & !0o7777 | mode & 0o7777);
-            inode.ctime = time(now);
-            state.attr(ino)
-        })
-        .await
-    }
-
-    async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
-        let name = xattrs::split(name, &PREFIXES)?;
-        let xattrs = self.xattrs_of(ino).await?;
-        xattrs::value(&xattrs, name).map(Box::from).ok_or(Errno::ENODATA)
-    }
-
-    async fn listxattr(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
-        Ok(xattrs::names(&self.xattrs_of(ino).await?, &PREFIXES))
-    }
-
-    async fn setxattr(
-        &self,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.change_xattr(ino, (name, Some(value)), mode, now).await
-    }
-
-    async fn removexattr(&self, ino: Ino, name: &[u8], now: Timestamp) -> Result<()> {
-        self.change_xattr(ino, (name, None), XattrMode::Replace, now).await
-    }
-
-    async fn hold(&self, ino: Ino) -> Result<Attr> {
-        let ino = number(ino)?;
-        self.run(|state| {
-            let attr = state.attr(ino)?;
-            *state.held.entry(ino).or_default() += 1;
-            Ok(attr)
-        })
-        .await
-    }
-
-    async fn release(&self, ino: Ino) -> Result<()> {
-        let ino = number(ino)?;
-        let gone = {
-            let mut state = self.state.borrow_mut();
-            let held = state.held.get_mut(&ino).map(|held| {
-                *held -= 1;
-                *held
-            });
-            if held == Some(0) {
-                state.held.remove(&ino);
-            }
-            !state.held.contains_key(&ino) && state.inode(ino).is_ok_and(|inode| inode.links == 0)
-        };
-        if !gone && self.state.borrow().is_tall(ino) && !self.failed.get() {
-            self.change(|state| if state.claims.contains_key(&ino) { Ok(()) } else { state.flatten(ino) })
-                .await?;
-        }
-        self.destroy(gone.then_some(ino)).await
-    }
-
-    async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
-        let runs = self.runs(number(ino)?, first, pages).await?;
+    async fn read_pages(&self, ino: layout::Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
+        let runs = self.runs(ino, first, pages).await?;
         // Nobody writes these pages meanwhile, so what the journal has now is the newest.
         let newest = |addr: Addr| {
             let newest = self.state.borrow().newest_data(addr).cloned();
@@ -841,33 +665,23 @@ impl Fs for Ext4 {
         };
         let journalled: Vec<(usize, Payload)> =
             journalled.into_iter().filter_map(|(at, addr)| Some((at, newest(addr)?))).collect();
-        let tickets: Vec<_> =
-            runs.into_iter().map(|(at, addr, count)| (at, self.port.read(Block(addr.0), count))).collect();
-        for (at, ticket) in tickets {
-            let answer = ticket.completed().await.map_err(|error| errno_of(&error))?;
-            for (page, read) in pages[at..].iter_mut().zip(answer) {
-                *page = read;
-            }
-        }
+        let runs = runs.into_iter().map(|(at, addr, count)| (at, Block(addr.0), count));
+        read_runs(&*self.port, runs, pages).await?;
         for (at, payload) in journalled {
             pages[at] = payload;
         }
         Ok(())
     }
 
-    async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()> {
-        let ino = number(ino)?;
+    async fn reserve(&self, ino: layout::Ino, range: (u64, u64)) -> Result<()> {
         self.change(|state| state.reserve(ino, range)).await
     }
 
-    fn prefetch(&self, ino: Ino, index: u64) {
-        if let Ok(ino) = number(ino) {
-            self.state.borrow().spans.prefetch(ino, index);
-        }
+    fn prefetch(&self, ino: layout::Ino, index: u64) {
+        self.state.borrow().spans.prefetch(ino, index);
     }
 
-    fn wrote(&self, ino: Ino, end: u64, now: Timestamp) {
-        let Ok(ino) = number(ino) else { return };
+    fn wrote(&self, ino: layout::Ino, end: u64, now: Timestamp) {
         // A file that is written to is held, so its inode is in memory.
         let mut state = self.state.borrow_mut();
         state.tick(now);
@@ -879,8 +693,7 @@ impl Fs for Ext4 {
         let _ = state.note_size(ino);
     }
 
-    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
-        let ino = number(ino)?;
+    async fn write_pages(&self, ino: layout::Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         if self.options.journaling == Journaling::Journal {
             // Data that are journalled go the longer way, which the others need not hold.
             let journalled: Boxed<'_, _> = Box::pin(self.journal_pages(ino, pages, cause));
@@ -926,8 +739,13 @@ impl Fs for Ext4 {
         result.and(ended)
     }
 
-    async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
-        let ino = number(ino)?;
+    async fn allocate(
+        &self,
+        ino: layout::Ino,
+        range: (u64, u64),
+        keep_size: bool,
+        now: Timestamp,
+    ) -> Result<()> {
         let (first, end) = (range.0 / BLOCK, range.1.div_ceil(BLOCK));
         self.change(|state| {
             // A file that is too large for the volume takes nothing.
@@ -954,8 +772,7 @@ impl Fs for Ext4 {
         .await
     }
 
-    async fn pages_from(&self, ino: Ino, first: u64) -> Result<PageRun> {
-        let ino = number(ino)?;
+    async fn pages_from(&self, ino: layout::Ino, first: u64) -> Result<PageRun> {
         let inode = self.run(|state| state.inode(ino).cloned()).await?;
         if !inode.has(flags::EXTENTS) {
             let run = self.volume.run(&inode, first).await.map_err(|error| errno(&error))?;
@@ -971,8 +788,7 @@ impl Fs for Ext4 {
         Ok(PageRun { end: span.end, has_data: span.written(first).is_some() })
     }
 
-    async fn punch_pages(&self, ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {
-        let ino = number(ino)?;
+    async fn punch_pages(&self, ino: layout::Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {
         let mut end = first.saturating_add(count);
         while end > first {
             end = self.change(|state| state.punch_some(ino, first, end)).await?;
@@ -980,28 +796,17 @@ impl Fs for Ext4 {
         self.change(|state| state.changed_at(ino, now)).await
     }
 
-    async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
-        self.sync_file(number(ino)?, kind).await
+    async fn fsync(&self, ino: layout::Ino, kind: SyncKind) -> Result<()> {
+        self.sync_file(ino, kind).await
     }
 
     async fn sync(&self) -> Result<()> {
         self.sync_all().await
     }
 
-    async fn barrier(&self, ino: Ino, pages: &[DirtyPage], kind: Barrier) -> Result<VfsTicket> {
-        if !self.is_dual() {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let data = self.order_file(number(ino)?, pages, kind).await?;
+    async fn barrier(&self, ino: layout::Ino, pages: &[DirtyPage], kind: Barrier) -> Result<VfsTicket> {
+        let data = self.order_file(ino, pages, kind).await?;
         Ok(Box::pin(async move { data.completed().await }))
-    }
-
-    fn has_barriers(&self) -> bool {
-        self.is_dual()
-    }
-
-    fn syncs_in_order(&self) -> bool {
-        self.is_dual()
     }
 
     async fn unmount(&self) -> Result<()> {
@@ -1016,18 +821,18 @@ impl Fs for Ext4 {
         true
     }
 
-    async fn statfs(&self) -> Result<StatFs> {
+    fn statfs(&self) -> StatFs {
         let state = self.state.borrow();
         let pages = state.geometry.blocks_count.saturating_sub(self.overhead);
         let counts = &state.counts;
         // What waits for a commit is free for who asks for it: the commit comes before the answer.
         let pages_free = counts.free_blocks.saturating_sub(counts.claimed);
-        Ok(StatFs {
+        StatFs {
             pages,
             pages_free,
             pages_available: pages_free.saturating_sub(state.superblock.reserved_blocks),
             inodes: state.geometry.inodes_count.into(),
             inodes_free: counts.free_inodes,
-        })
+        }
     }
 }

@@ -32,7 +32,8 @@ use super::layout::{Addr, Geometry, Ino};
 use super::recover::{Recovered, recover_trusting};
 use super::volume::Volume;
 use crate::boxed::Boxed;
-use crate::order::{CommitMode, Dispatched, errno_of, is_kept};
+use crate::engine::errno;
+use crate::order::{CommitMode, Dispatched, is_kept};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
@@ -95,13 +96,6 @@ pub struct AtMount {
     pub log: Recovered,
     /// Inodes that were freed or truncated.
     pub orphans: u64,
-}
-
-fn errno(error: &Error) -> Errno {
-    match error {
-        Error::Port(error) => errno_of(error),
-        _ => Errno::EUCLEAN,
-    }
 }
 
 impl Ext4 {

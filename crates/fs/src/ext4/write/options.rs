@@ -17,6 +17,17 @@ pub enum Journaling {
     Journal,
 }
 
+impl Journaling {
+    /// A word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ordered => "ordered",
+            Self::Writeback => "writeback",
+            Self::Journal => "journal",
+        }
+    }
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

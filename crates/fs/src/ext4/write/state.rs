@@ -32,7 +32,7 @@ use std::rc::Rc;
 
 /// Why an operation cannot go on.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     /// It needs a block of metadata.
     Block(Addr),
     /// It needs an inode.
@@ -210,7 +210,7 @@ enum Undo {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
     pub(super) groups: Vec<GroupState>,

@@ -3,10 +3,9 @@
 use super::super::layout::xattr::{XattrBlock, decode_in_inode, encode_in_inode};
 use super::super::layout::{Addr, Ino};
 use super::state::{State, Step};
-use crate::acl::{Acl, AclKind};
 use crate::port::BLOCK_BYTES;
 use crate::vfs::Errno;
-use crate::xattrs::{Xattr, acl, replace};
+use crate::xattrs::Xattr;
 
 impl State {
     fn xattr_block(&self, ino: Ino) -> Step<Option<XattrBlock>> {
@@ -22,28 +21,6 @@ impl State {
         let mut xattrs = decode_in_inode(self.inode(ino)?.xattr_room())?;
         xattrs.extend(self.xattr_block(ino)?.into_iter().flat_map(|block| block.xattrs));
         Ok(xattrs)
-    }
-
-    /// An access control list.
-    pub(super) fn acl(&self, ino: Ino, kind: AclKind) -> Step<Option<Acl>> {
-        Ok(acl(&self.xattrs(ino)?, kind)?)
-    }
-
-    /// Sets an access control list, or removes it.
-    pub(super) fn put_acl(&mut self, ino: Ino, kind: AclKind, acl: Option<&Acl>) -> Step<()> {
-        let mut xattrs = self.xattrs(ino)?;
-        match replace(&mut xattrs, kind.on_disk(), acl.map(Acl::to_disk)) {
-            true => self.set_xattrs(ino, &xattrs),
-            false => Ok(()),
-        }
-    }
-
-    /// Permission bits become others: so does the list.
-    pub(super) fn change_acl_mode(&mut self, ino: Ino, mode: u16) -> Step<()> {
-        match self.acl(ino, AclKind::Access)? {
-            Some(acl) => self.put_acl(ino, AclKind::Access, Some(&acl.with_mode(mode))),
-            None => Ok(()),
-        }
     }
 
     /// Gives the block of an inode back, or leaves it to the others that have it.

@@ -1,153 +1,41 @@
 //! The calls of the vfs.
 
-use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::dentry::Entry;
-use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, Time, blocks_max, inline};
+use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, blocks_max, inline};
 use super::super::layout::xattr::{self, PREFIXES};
-use super::super::layout::{Addr, Geometry, Nid, SEGMENT_BLOCKS};
+use super::super::layout::{Addr, Geometry, Nid};
 use super::names::Place;
 use super::state::State;
-use super::stop::Step;
+use super::stop::{Step, Stop};
 use super::tags::in_place_tag;
-use super::{F2fs, Scope, errno};
-use crate::acl::{Acl, AclKind};
-use crate::order::{answers, errno_of};
+use super::{F2fs, Scope};
+use crate::engine::errno;
+use crate::engine::{
+    Engine, Fields, Listed, Nodes, device_number, node_kind, read_runs, stamp, time, vfs_kind,
+};
+use crate::order::answers;
 use crate::port::{BLOCK_BYTES, bytes_of};
 use crate::vfs::{
-    Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
-    Result, SetAttr, StatFs, SyncKind, Ticket as VfsTicket, Timestamp, WriteCause, XattrMode,
+    Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, StatFs,
+    SyncKind, Ticket as VfsTicket, Timestamp, WriteCause,
 };
-use crate::xattrs::{self, Xattr};
+use crate::xattrs::{self, Prefixes, Xattr};
 use flashweir_core::command::Tag;
 use flashweir_core::{Contents, Duration, Order, Payload};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// Blocks that an operation on names takes at most: nodes, blocks of directories, an inode.
 const NAMES_BLOCKS: u64 = 12;
 /// Names of one inode.
 pub(super) const LINKS_MAX: u32 = u32::MAX >> 1;
-/// Blocks of a pack that are not for inodes without names: its head, its summaries and its last block.
-pub(super) const PACK_OTHERS: u32 = 8;
-
-fn nid(ino: Ino) -> Result<Nid> {
-    u32::try_from(ino.0).map(Nid).map_err(|_| Errno::ESTALE)
-}
-
-fn stamp(time: Time) -> Timestamp {
-    Timestamp { seconds: time.seconds, nanos: time.nanos.min(999_999_999) }
-}
-
-fn time(stamp: Timestamp) -> Time {
-    Time { seconds: stamp.seconds, nanos: stamp.nanos }
-}
-
-/// The kind of an inode; the number of a device is that of Linux's new encoding.
-fn kind(inode: &Inode) -> Kind {
-    let device = || {
-        let (major, minor) = inode.device();
-        minor & 0xff | major << 8 | (minor & !0xff) << 12
-    };
-    match inode.kind() {
-        NodeKind::Regular => Kind::File,
-        NodeKind::Directory => Kind::Directory,
-        NodeKind::Symlink => Kind::Symlink,
-        NodeKind::Fifo => Kind::Fifo,
-        NodeKind::Socket => Kind::Socket,
-        NodeKind::CharDevice => Kind::CharDevice(device()),
-        NodeKind::BlockDevice => Kind::BlockDevice(device()),
-    }
-}
-
-fn node_kind(kind: Kind) -> NodeKind {
-    match kind {
-        Kind::File => NodeKind::Regular,
-        Kind::Directory => NodeKind::Directory,
-        Kind::Symlink => NodeKind::Symlink,
-        Kind::Fifo => NodeKind::Fifo,
-        Kind::Socket => NodeKind::Socket,
-        Kind::CharDevice(_) => NodeKind::CharDevice,
-        Kind::BlockDevice(_) => NodeKind::BlockDevice,
-    }
-}
-
-fn attr(inode: &Inode) -> Attr {
-    Attr {
-        ino: Ino(u64::from(inode.nid.0)),
-        generation: inode.generation,
-        kind: kind(inode),
-        mode: inode.mode & 0o7777,
-        links: inode.links,
-        uid: inode.uid,
-        gid: inode.gid,
-        size: inode.size,
-        blocks_512: inode.blocks.saturating_sub(1) * 8,
-        atime: stamp(inode.atime),
-        mtime: stamp(inode.mtime),
-        ctime: stamp(inode.ctime),
-    }
-}
 
 impl State {
-    fn attr(&self, ino: Nid) -> Step<Attr> {
-        self.inode(ino).map(attr)
-    }
-
     pub(super) fn changed_at(&mut self, ino: Nid, now: Timestamp) -> Step<()> {
         self.space.clock.tick(now);
         let inode = self.inode_mut(ino)?;
         (inode.mtime, inode.ctime) = (time(now), time(now));
         Ok(())
-    }
-
-    /// Makes an inode with a name. Everything is looked at before anything changes.
-    fn create(&mut self, dir: Nid, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Step<Attr> {
-        if self.find(dir, name)?.is_some() {
-            return Err(Errno::EEXIST.into());
-        }
-        if new.kind.is_dir() && self.inode(dir)?.links >= LINKS_MAX {
-            return Err(Errno::EMLINK.into());
-        }
-        let xattrs = xattrs_of_new(new)?;
-        self.make_room(dir, name)?;
-        let room = self.room(dir, name)?;
-        self.check_room(NAMES_BLOCKS)?;
-        let ino = self.create_inode(dir, name, new, &xattrs)?;
-        let kind = node_kind(new.kind);
-        if new.kind.is_dir() {
-            self.inode_mut(dir)?.links += 1;
-            for (name, to) in [(b".".as_slice(), ino), (b"..", dir)] {
-                let room = self.room(ino, name)?;
-                self.insert(ino, room, &Entry::new(name, to, NodeKind::Directory))?;
-            }
-        }
-        if let Some(target) = target {
-            self.set_link(ino, target)?;
-        }
-        self.insert(dir, room, &Entry::new(name, ino, kind))?;
-        self.changed_at(dir, new.now)?;
-        self.attr(ino)
-    }
-
-    /// Blocks of a pack that there are for inodes without names.
-    pub(super) fn orphan_blocks_max(&self) -> u32 {
-        SEGMENT_BLOCKS - PACK_OTHERS - self.superblock.checkpoint_payload.min(SEGMENT_BLOCKS / 2)
-    }
-
-    /// Makes a file without a name, which is held: checkpoints have it among those that are to be freed from the start.
-    fn create_nameless(&mut self, dir: Nid, new: &NewNode) -> Step<Attr> {
-        if self.inode(dir)?.kind() != NodeKind::Directory {
-            return Err(Errno::ENOTDIR.into());
-        }
-        if self.orphans.len() >= self.orphan_blocks_max() as usize * ORPHANS_PER_BLOCK {
-            return Err(Errno::ENOSPC.into());
-        }
-        let xattrs = xattrs_of_new(new)?;
-        self.check_room(NAMES_BLOCKS)?;
-        let ino = self.create_inode(dir, b"", new, &xattrs)?;
-        self.inode_mut(ino)?.links = 0;
-        self.orphans.insert(ino);
-        *self.held.entry(ino).or_default() += 1;
-        self.space.clock.tick(new.now);
-        self.attr(ino)
     }
 
     /// Makes an inode that is to get its entry and contents. There is room for it and its attributes.
@@ -193,23 +81,6 @@ impl State {
         Ok(!self.held.contains_key(&ino))
     }
 
-    /// Removes a name; gives the inode if it has to be freed now.
-    pub(super) fn unlink(&mut self, dir: Nid, name: &[u8], now: Timestamp) -> Step<Option<Nid>> {
-        let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
-        let is_directory = self.inode(entry.ino)?.kind() == NodeKind::Directory;
-        if is_directory && !self.is_empty(entry.ino)? {
-            return Err(Errno::ENOTEMPTY.into());
-        }
-        self.remove(dir, place, &entry)?;
-        if is_directory {
-            self.inode_mut(dir)?.links -= 1;
-            self.since.reshaped.insert(dir);
-        }
-        self.changed_at(dir, now)?;
-        let is_gone = self.drop_name(entry.ino, now)?;
-        Ok(is_gone.then_some(entry.ino))
-    }
-
     /// An inode got another parent.
     fn moved(
         &mut self,
@@ -235,7 +106,144 @@ impl State {
         }
     }
 
-    /// See [`Fs::rename`]; gives the inode that lost its last name and has to be freed now.
+    /// Takes room for the pages of a range that have none.
+    fn reserve_range(&mut self, ino: Nid, (at, end): (u64, u64)) -> Step<()> {
+        self.make_blocks(ino)?;
+        let indices = at / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
+        let mut missing = 0;
+        for index in indices.clone() {
+            if self.address(ino, index)? == Addr::NULL {
+                missing += 1;
+                self.check_room(missing + missing / u64::from(node::NODE_WORDS) + 4)?;
+            }
+        }
+        if missing > 0 {
+            for index in indices {
+                self.reserve(ino, index)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Nodes for State {
+    type Number = Nid;
+    type Stop = Stop;
+    const ROOT: Nid = Nid::ROOT;
+    const PREFIXES: &'static Prefixes = &PREFIXES;
+
+    fn number(ino: Ino) -> Result<Nid> {
+        u32::try_from(ino.0).map(Nid).map_err(|_| Errno::ESTALE)
+    }
+
+    fn ino(number: Nid) -> Ino {
+        Ino(number.0.into())
+    }
+
+    fn named(&mut self, dir: Nid, name: &[u8]) -> Step<Option<Nid>> {
+        Ok(self.find(dir, name)?.map(|(_, entry)| entry.ino))
+    }
+
+    fn entries(&mut self, dir: Nid, after: u64, most: usize) -> Step<Vec<Listed<Self>>> {
+        let listed = self.list(dir, after, most)?.into_iter().map(|(cookie, entry)| Listed {
+            cookie,
+            name: entry.name.into(),
+            ino: entry.ino,
+            kind: entry.kind,
+        });
+        Ok(listed.collect())
+    }
+
+    fn kind_of(&self, _ino: Nid) -> Step<NodeKind> {
+        Err(Errno::EUCLEAN.into())
+    }
+
+    fn create(&mut self, dir: Nid, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Step<Attr> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if new.kind.is_dir() && self.inode(dir)?.links >= LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        let xattrs = xattrs_of_new(new)?;
+        self.make_room(dir, name)?;
+        let room = self.room(dir, name)?;
+        self.check_room(NAMES_BLOCKS)?;
+        let ino = self.create_inode(dir, name, new, &xattrs)?;
+        let kind = node_kind(new.kind);
+        if new.kind.is_dir() {
+            self.inode_mut(dir)?.links += 1;
+            for (name, to) in [(b".".as_slice(), ino), (b"..", dir)] {
+                let room = self.room(ino, name)?;
+                self.insert(ino, room, &Entry::new(name, to, NodeKind::Directory))?;
+            }
+        }
+        if let Some(target) = target {
+            self.set_link(ino, target)?;
+        }
+        self.insert(dir, room, &Entry::new(name, ino, kind))?;
+        self.changed_at(dir, new.now)?;
+        self.attr(ino)
+    }
+
+    fn create_nameless(&mut self, dir: Nid, new: &NewNode) -> Step<Attr> {
+        if self.inode(dir)?.kind() != NodeKind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if self.orphans.len() >= self.area.nameless_max() {
+            return Err(Errno::ENOSPC.into());
+        }
+        let xattrs = xattrs_of_new(new)?;
+        self.check_room(NAMES_BLOCKS)?;
+        let ino = self.create_inode(dir, b"", new, &xattrs)?;
+        self.inode_mut(ino)?.links = 0;
+        self.orphans.insert(ino);
+        *self.held.entry(ino).or_default() += 1;
+        self.space.clock.tick(new.now);
+        self.attr(ino)
+    }
+
+    fn link(&mut self, ino: Nid, dir: Nid, name: &[u8], now: Timestamp) -> Step<Attr> {
+        if self.find(dir, name)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        let inode = self.inode(ino)?;
+        let kind = inode.kind();
+        if inode.links >= LINKS_MAX {
+            return Err(Errno::EMLINK.into());
+        }
+        self.make_room(dir, name)?;
+        let room = self.room(dir, name)?;
+        self.check_room(NAMES_BLOCKS)?;
+        self.insert(dir, room, &Entry::new(name, ino, kind))?;
+        self.since.renamed.insert(ino);
+        let inode = self.inode_mut(ino)?;
+        if inode.links == 0 {
+            (inode.parent, inode.name) = (dir, name.to_vec());
+        }
+        inode.links += 1;
+        inode.ctime = time(now);
+        self.orphans.remove(&ino);
+        self.changed_at(dir, now)?;
+        self.attr(ino)
+    }
+
+    fn unlink(&mut self, dir: Nid, name: &[u8], now: Timestamp) -> Step<Option<Nid>> {
+        let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
+        let is_directory = self.inode(entry.ino)?.kind() == NodeKind::Directory;
+        if is_directory && !self.is_empty(entry.ino)? {
+            return Err(Errno::ENOTEMPTY.into());
+        }
+        self.remove(dir, place, &entry)?;
+        if is_directory {
+            self.inode_mut(dir)?.links -= 1;
+            self.since.reshaped.insert(dir);
+        }
+        self.changed_at(dir, now)?;
+        let is_gone = self.drop_name(entry.ino, now)?;
+        Ok(is_gone.then_some(entry.ino))
+    }
+
     fn rename(
         &mut self,
         from: (Nid, &[u8]),
@@ -314,23 +322,47 @@ impl State {
         Ok(gone)
     }
 
-    /// Takes room for the pages of a range that have none.
-    fn reserve_range(&mut self, ino: Nid, (at, end): (u64, u64)) -> Step<()> {
-        self.make_blocks(ino)?;
-        let indices = at / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
-        let mut missing = 0;
-        for index in indices.clone() {
-            if self.address(ino, index)? == Addr::NULL {
-                missing += 1;
-                self.check_room(missing + missing / u64::from(node::NODE_WORDS) + 4)?;
-            }
-        }
-        if missing > 0 {
-            for index in indices {
-                self.reserve(ino, index)?;
-            }
-        }
-        Ok(())
+    fn held(&mut self) -> &mut BTreeMap<Nid, u32> {
+        &mut self.held
+    }
+
+    fn is_nameless(&self, ino: Nid) -> bool {
+        self.orphans.contains(&ino)
+    }
+
+    fn attr(&self, ino: Nid) -> Step<Attr> {
+        let inode = self.inode(ino)?;
+        Ok(Attr {
+            ino: Self::ino(inode.nid),
+            generation: inode.generation,
+            kind: vfs_kind(inode.kind(), || device_number(inode.device())),
+            mode: inode.mode & 0o7777,
+            links: inode.links,
+            uid: inode.uid,
+            gid: inode.gid,
+            size: inode.size,
+            blocks_512: inode.blocks.saturating_sub(1) * 8,
+            atime: stamp(inode.atime),
+            mtime: stamp(inode.mtime),
+            ctime: stamp(inode.ctime),
+        })
+    }
+
+    fn attributes(&mut self, ino: Nid) -> Step<Fields<'_>> {
+        let Inode { mode, uid, gid, atime, mtime, ctime, .. } = self.inode_mut(ino)?;
+        Ok(Fields { mode, uid, gid, atime, mtime, ctime })
+    }
+
+    fn changed(&mut self, ino: Nid, _now: Timestamp) -> Step<Fields<'_>> {
+        self.attributes(ino)
+    }
+
+    fn xattrs(&self, ino: Nid) -> Step<Vec<Xattr>> {
+        Self::xattrs(self, ino)
+    }
+
+    fn set_xattrs(&mut self, ino: Nid, xattrs: &[Xattr]) -> Step<()> {
+        Self::set_xattrs(self, ino, xattrs)
     }
 }
 
@@ -340,50 +372,6 @@ fn xattrs_of_new(new: &NewNode) -> Step<Vec<Xattr>> {
     match xattr::encode(&xattrs, xattr::NODE_BYTES) {
         Some(_) => Ok(xattrs),
         None => Err(Errno::ENOSPC.into()),
-    }
-}
-
-impl F2fs {
-    async fn destroy(&self, ino: Option<Nid>) -> Result<()> {
-        match ino {
-            Some(ino) => self.change(|state| state.destroy(ino)).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn make(&self, dir: Ino, name: &[u8], new: &NewNode, target: Option<&[u8]>) -> Result<Attr> {
-        let dir = nid(dir)?;
-        self.change(|state| state.create(dir, name, new, target)).await
-    }
-
-    async fn inode_of(&self, ino: Ino) -> Result<Inode> {
-        let nid = nid(ino)?;
-        self.run(|state| state.inode(nid).cloned()).await
-    }
-
-    async fn xattrs_of(&self, ino: Ino) -> Result<Vec<Xattr>> {
-        let ino = nid(ino)?;
-        self.run(|state| state.xattrs(ino)).await
-    }
-
-    /// Replaces one attribute, or removes it.
-    async fn change_xattr(
-        &self,
-        ino: Ino,
-        new: (&[u8], Option<&[u8]>),
-        mode: XattrMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        let (ino, (name, value)) = (nid(ino)?, new);
-        let name = xattrs::split(name, &PREFIXES)?;
-        self.change(|state| {
-            let mut xattrs = state.xattrs(ino)?;
-            xattrs::change(&mut xattrs, name, value, mode)?;
-            state.set_xattrs(ino, &xattrs)?;
-            state.inode_mut(ino)?.ctime = time(now);
-            Ok(())
-        })
-        .await
     }
 }
 
@@ -416,17 +404,8 @@ impl F2fs {
                 _ => runs.push((at, addr, 1)),
             }
         }
-        let tickets: Vec<_> = runs
-            .into_iter()
-            .map(|(at, addr, count)| (at, self.port.read(Geometry::block(addr), count)))
-            .collect();
-        for (at, ticket) in tickets {
-            let answer = ticket.completed().await.map_err(|error| errno_of(&error))?;
-            for (page, read) in pages[at..].iter_mut().zip(answer) {
-                *page = read;
-            }
-        }
-        Ok(())
+        let runs = runs.into_iter().map(|(at, addr, count)| (at, Geometry::block(addr), count));
+        read_runs(&*self.port, runs, pages).await
     }
 
     /// Whether pages of a file are written where they are, if they are somewhere.
@@ -573,9 +552,30 @@ pub(super) struct Placed {
     pub(super) tickets: Vec<crate::port::Ticket>,
 }
 
-impl Fs for F2fs {
-    fn root(&self) -> Ino {
-        Ino(u64::from(Nid::ROOT.0))
+impl Engine for F2fs {
+    type State = State;
+
+    fn state(&self) -> &RefCell<State> {
+        &self.state
+    }
+
+    fn run<T>(&self, operation: impl FnMut(&mut State) -> Step<T>) -> impl Future<Output = Result<T>> {
+        Self::run(self, operation)
+    }
+
+    fn change<T>(&self, operation: impl FnMut(&mut State) -> Step<T>) -> impl Future<Output = Result<T>> {
+        Self::change(self, operation)
+    }
+
+    async fn destroy(&self, ino: Option<Nid>) -> Result<()> {
+        match ino {
+            Some(ino) => self.change(|state| state.destroy(ino)).await,
+            None => Ok(()),
+        }
+    }
+
+    fn is_dual(&self) -> bool {
+        Self::is_dual(self)
     }
 
     fn limits(&self) -> Limits {
@@ -589,115 +589,8 @@ impl Fs for F2fs {
         }
     }
 
-    async fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        let dir = nid(dir)?;
-        self.run(|state| {
-            let (_, entry) = state.find(dir, name)?.ok_or(Errno::ENOENT)?;
-            state.attr(entry.ino)
-        })
-        .await
-    }
-
-    async fn parent(&self, dir: Ino) -> Result<Ino> {
-        let dir = nid(dir)?;
-        let found = self.run(|state| state.find(dir, b"..")).await?;
-        found.map(|(_, entry)| Ino(u64::from(entry.ino.0))).ok_or(Errno::EUCLEAN)
-    }
-
-    async fn readdir(
-        &self,
-        dir: Ino,
-        after: Cookie,
-        entries: &mut Vec<DirEntry>,
-        entries_max: usize,
-    ) -> Result<()> {
-        let dir = nid(dir)?;
-        let most = entries_max.saturating_sub(entries.len());
-        if most == 0 {
-            return Ok(());
-        }
-        for (cookie, entry) in self.run(|state| state.list(dir, after.0, most)).await? {
-            let kind = match entry.kind.ok_or(Errno::EUCLEAN)? {
-                NodeKind::Regular => Kind::File,
-                NodeKind::Directory => Kind::Directory,
-                NodeKind::Symlink => Kind::Symlink,
-                NodeKind::Fifo => Kind::Fifo,
-                NodeKind::Socket => Kind::Socket,
-                NodeKind::CharDevice => Kind::CharDevice(0),
-                NodeKind::BlockDevice => Kind::BlockDevice(0),
-            };
-            let ino = Ino(u64::from(entry.ino.0));
-            entries.push(DirEntry { name: entry.name.into(), ino, kind, cookie: Cookie(cookie) });
-        }
-        Ok(())
-    }
-
-    async fn create(&self, dir: Ino, name: &[u8], node: &NewNode) -> Result<Attr> {
-        self.make(dir, name, node, None).await
-    }
-
-    async fn create_nameless(&self, dir: Ino, node: &NewNode) -> Result<Attr> {
-        let dir = nid(dir)?;
-        self.change(|state| state.create_nameless(dir, node)).await
-    }
-
-    async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr> {
-        self.make(dir, name, node, Some(target)).await
-    }
-
-    async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr> {
-        let (ino, dir) = (nid(ino)?, nid(dir)?);
-        self.change(|state| {
-            if state.find(dir, name)?.is_some() {
-                return Err(Errno::EEXIST.into());
-            }
-            let inode = state.inode(ino)?;
-            let kind = inode.kind();
-            if inode.links >= LINKS_MAX {
-                return Err(Errno::EMLINK.into());
-            }
-            state.make_room(dir, name)?;
-            let room = state.room(dir, name)?;
-            state.check_room(NAMES_BLOCKS)?;
-            state.insert(dir, room, &Entry::new(name, ino, kind))?;
-            state.since.renamed.insert(ino);
-            let inode = state.inode_mut(ino)?;
-            if inode.links == 0 {
-                (inode.parent, inode.name) = (dir, name.to_vec());
-            }
-            inode.links += 1;
-            inode.ctime = time(now);
-            state.orphans.remove(&ino);
-            state.changed_at(dir, now)?;
-            state.attr(ino)
-        })
-        .await
-    }
-
-    async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
-        let dir = nid(dir)?;
-        let gone = self.change(|state| state.unlink(dir, name, now)).await?;
-        self.destroy(gone).await
-    }
-
-    async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
-        self.unlink(dir, name, now).await
-    }
-
-    async fn rename(
-        &self,
-        from: (Ino, &[u8]),
-        to: (Ino, &[u8]),
-        mode: RenameMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        let (from, to) = ((nid(from.0)?, from.1), (nid(to.0)?, to.1));
-        let gone = self.change(|state| state.rename(from, to, mode, now)).await?;
-        self.destroy(gone).await
-    }
-
-    async fn readlink(&self, ino: Ino) -> Result<Box<[u8]>> {
-        let inode = self.inode_of(ino).await?;
+    async fn readlink(&self, ino: Nid) -> Result<Box<[u8]>> {
+        let inode = self.run(|state| state.inode(ino).cloned()).await?;
         if inode.has_inline(inline::DATA) {
             let target = self.volume.read_link(&inode).await.map_err(|error| errno(&error))?;
             return Ok(target.into());
@@ -708,111 +601,11 @@ impl Fs for F2fs {
         Ok(bytes_of(&page[0])[..size].into())
     }
 
-    async fn getattr(&self, ino: Ino) -> Result<Attr> {
-        let ino = nid(ino)?;
-        self.run(|state| state.attr(ino)).await
+    async fn resize(&self, ino: Nid, size: u64) -> Result<()> {
+        self.change(|state| state.resize(ino, size)).await
     }
 
-    async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
-        let ino = nid(ino)?;
-        if let Some(size) = changes.size {
-            self.change(|state| state.resize(ino, size)).await?;
-        }
-        self.change(|state| {
-            if let Some(mode) = changes.mode {
-                state.change_acl_mode(ino, mode)?;
-            }
-            let inode = state.inode_mut(ino)?;
-            if let Some(mode) = changes.mode {
-                inode.mode = inode.mode & !0o7777 | mode & 0o7777;
-            }
-            inode.uid = changes.uid.unwrap_or(inode.uid);
-            inode.gid = changes.gid.unwrap_or(inode.gid);
-            inode.atime = changes.atime.map_or(inode.atime, time);
-            inode.mtime = changes.mtime.map_or(inode.mtime, time);
-            inode.ctime = changes.ctime.map_or(inode.ctime, time);
-            state.attr(ino)
-        })
-        .await
-    }
-
-    async fn acl(&self, ino: Ino, kind: AclKind) -> Result<Option<Acl>> {
-        let ino = nid(ino)?;
-        self.run(|state| state.acl(ino, kind)).await
-    }
-
-    async fn set_acl(
-        &self,
-        ino: Ino,
-        kind: AclKind,
-        acl: Option<&Acl>,
-        mode: Option<u16>,
-        now: Timestamp,
-    ) -> Result<Attr> {
-        let ino = nid(ino)?;
-        self.change(|state| {
-            state.put_acl(ino, kind, acl)?;
-            let inode = state.inode_mut(ino)?;
-            inode.mode = mode.map_or(inode.mode, |mode| inode.mode & !0o7777 | mode & 0o7777);
-            inode.ctime = time(now);
-            state.attr(ino)
-        })
-        .await
-    }
-
-    async fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Box<[u8]>> {
-        let name = xattrs::split(name, &PREFIXES)?;
-        let xattrs = self.xattrs_of(ino).await?;
-        xattrs::value(&xattrs, name).map(Box::from).ok_or(Errno::ENODATA)
-    }
-
-    async fn listxattr(&self, ino: Ino) -> Result<Vec<Box<[u8]>>> {
-        Ok(xattrs::names(&self.xattrs_of(ino).await?, &PREFIXES))
-    }
-
-    async fn setxattr(
-        &self,
-        ino: Ino,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.change_xattr(ino, (name, Some(value)), mode, now).await
-    }
-
-    async fn removexattr(&self, ino: Ino, name: &[u8], now: Timestamp) -> Result<()> {
-        self.change_xattr(ino, (name, None), XattrMode::Replace, now).await
-    }
-
-    async fn hold(&self, ino: Ino) -> Result<Attr> {
-        let ino = nid(ino)?;
-        self.run(|state| {
-            let attr = state.attr(ino)?;
-            *state.held.entry(ino).or_default() += 1;
-            Ok(attr)
-        })
-        .await
-    }
-
-    async fn release(&self, ino: Ino) -> Result<()> {
-        let ino = nid(ino)?;
-        let gone = {
-            let mut state = self.state.borrow_mut();
-            let held = state.held.get_mut(&ino).map(|held| {
-                *held -= 1;
-                *held
-            });
-            if held == Some(0) {
-                state.held.remove(&ino);
-            }
-            !state.held.contains_key(&ino) && state.orphans.contains(&ino)
-        };
-        self.destroy(gone.then_some(ino)).await
-    }
-
-    async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
-        let ino = nid(ino)?;
+    async fn read_pages(&self, ino: Nid, first: u64, pages: &mut [Payload]) -> Result<()> {
         let inode = self.run(|state| state.inode(ino).cloned()).await?;
         if inode.has_inline(inline::DATA) {
             let bytes = self.volume.read(&inode, 0, BLOCK_BYTES).await.map_err(|error| errno(&error))?;
@@ -832,8 +625,7 @@ impl Fs for F2fs {
         result
     }
 
-    async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()> {
-        let ino = nid(ino)?;
+    async fn reserve(&self, ino: Nid, range: (u64, u64)) -> Result<()> {
         let reserve = |state: &mut State| match state.reserve_inline(ino, range.1)? {
             true => Ok(()),
             false => state.reserve_range(ino, range),
@@ -841,9 +633,8 @@ impl Fs for F2fs {
         self.change(reserve).await
     }
 
-    fn wrote(&self, ino: Ino, end: u64, now: Timestamp) {
+    fn wrote(&self, ino: Nid, end: u64, now: Timestamp) {
         let mut state = self.state.borrow_mut();
-        let Ok(ino) = nid(ino) else { return };
         // A file that is written to is held, so its inode is in memory.
         state.space.clock.tick(now);
         let is_longer = state.inode(ino).is_ok_and(|inode| end > inode.size);
@@ -854,8 +645,7 @@ impl Fs for F2fs {
         }
     }
 
-    async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
-        let ino = nid(ino)?;
+    async fn write_pages(&self, ino: Nid, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         self.has_new_holes.set(true);
         if self.write_inline(ino, pages).await? {
             return Ok(());
@@ -876,8 +666,7 @@ impl Fs for F2fs {
         Ok(())
     }
 
-    async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
-        let ino = nid(ino)?;
+    async fn allocate(&self, ino: Nid, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
         self.change(|state| state.reserve_range(ino, range)).await?;
         self.change(|state| {
             state.changed_at(ino, now)?;
@@ -891,13 +680,11 @@ impl Fs for F2fs {
         .await
     }
 
-    async fn pages_from(&self, ino: Ino, first: u64) -> Result<PageRun> {
-        let ino = nid(ino)?;
+    async fn pages_from(&self, ino: Nid, first: u64) -> Result<PageRun> {
         self.run(|state| state.pages_from(ino, first)).await
     }
 
-    async fn punch_pages(&self, ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {
-        let ino = nid(ino)?;
+    async fn punch_pages(&self, ino: Nid, first: u64, count: u64, now: Timestamp) -> Result<()> {
         self.change(|state| state.make_blocks(ino)).await?;
         self.change(|state| {
             let end = state.inode(ino)?.size.div_ceil(BLOCK_BYTES as u64).max(first);
@@ -909,10 +696,10 @@ impl Fs for F2fs {
         .await
     }
 
-    async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
+    async fn fsync(&self, ino: Nid, kind: SyncKind) -> Result<()> {
         match self.is_dual() {
-            true => self.sync_in_order(nid(ino)?, kind).await,
-            false => self.sync_file(nid(ino)?, kind).await,
+            true => self.sync_in_order(ino, kind).await,
+            false => self.sync_file(ino, kind).await,
         }
     }
 
@@ -920,12 +707,9 @@ impl Fs for F2fs {
         self.checkpoint().await
     }
 
-    async fn barrier(&self, ino: Ino, pages: &[DirtyPage], kind: Barrier) -> Result<VfsTicket> {
-        if !self.is_dual() {
-            return Err(Errno::EOPNOTSUPP);
-        }
+    async fn barrier(&self, ino: Nid, pages: &[DirtyPage], kind: Barrier) -> Result<VfsTicket> {
         self.has_new_holes.set(true);
-        let calls = self.order_file(nid(ino)?, pages, kind).await?;
+        let calls = self.order_file(ino, pages, kind).await?;
         Ok(Box::pin(async move {
             let mut result = Ok(());
             for call in calls {
@@ -933,14 +717,6 @@ impl Fs for F2fs {
             }
             result
         }))
-    }
-
-    fn has_barriers(&self) -> bool {
-        self.is_dual()
-    }
-
-    fn syncs_in_order(&self) -> bool {
-        self.is_dual()
     }
 
     async fn unmount(&self) -> Result<()> {
@@ -958,12 +734,12 @@ impl Fs for F2fs {
         self.options.background.is_some() || self.options.checkpoint_interval.is_some()
     }
 
-    async fn statfs(&self) -> Result<StatFs> {
+    fn statfs(&self) -> StatFs {
         let state = self.state.borrow();
         let pages = state.checkpoint.user_blocks;
         let pages_free = pages.saturating_sub(state.valid_blocks);
         let inodes = u64::from(state.geometry.nid_end().0).min(pages);
         let inodes_free = inodes.saturating_sub(u64::from(state.valid_inodes));
-        Ok(StatFs { pages, pages_free, pages_available: pages_free, inodes, inodes_free })
+        StatFs { pages, pages_free, pages_available: pages_free, inodes, inodes_free }
     }
 }

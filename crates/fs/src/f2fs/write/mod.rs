@@ -1,7 +1,7 @@
 //! A volume that is mounted for writing, as the vfs uses it.
 //!
 //! Operations change the [`state`] in memory; [`space`] says where on the disk. Pages of files go to the disk when they
-//! are written, everything else with the next [`checkpoint`]. `sync` is a checkpoint; [`fsync`] writes the nodes of
+//! are written, everything else with the next [`checkpoint`]; what has a fixed place there [`area`] knows. `sync` is a checkpoint; [`fsync`] writes the nodes of
 //! one file where that is enough, and [`recover`] finds them at the next mount. On a disk that keeps order all of that
 //! may be dispatched without waiting ([`order`]).
 //!
@@ -12,6 +12,7 @@
 //!
 //! Deliberately absent: nodes that were read stay in memory.
 
+mod area;
 mod audit;
 mod by_nid;
 mod checkpoint;
@@ -38,16 +39,18 @@ use super::layout::checkpoint::Flags;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
 use crate::boxed::Boxed;
-use crate::order::{CommitMode, answer, answers, errno_of, is_kept};
+use crate::engine::errno;
+use crate::order::{CommitMode, answer, answers, is_kept};
 use crate::port::{BlockPort, Ticket, Write};
 use crate::vfs::{Errno, Event};
+use area::Area;
 use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order, Payload};
 pub use options::{Background, F2fsMetrics, F2fsOptions, Flushing, InPlace, PlantedBug};
 use ordered::Ordered;
 pub use recovered::Recovered;
-use segments::{Marks, Space};
+use segments::Space;
 use since::Since;
 use state::{OpenLog, State};
 use std::cell::{Cell, RefCell};
@@ -150,13 +153,6 @@ impl Asked {
     }
 }
 
-fn errno(error: &Error) -> Errno {
-    match error {
-        Error::Port(error) => errno_of(error),
-        _ => Errno::EUCLEAN,
-    }
-}
-
 impl F2fs {
     /// Mounts a volume for writing as Linux does by default; see [`Self::mount_with`].
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
@@ -237,17 +233,12 @@ impl F2fs {
             logs.push(OpenLog { cursor, summary: volume.summary(cursor.segment).await? });
         }
         let space = Space::new(&geometry, &checkpoint, &sit);
-        let mut sit_changed = Marks::new(geometry.main_segments);
-        let journal = volume.sit_journal_segments().filter(|segment| segment.0 < geometry.main_segments);
-        journal.for_each(|segment| sit_changed.insert(segment));
         Ok(State {
             superblock: volume.superblock().clone(),
             geometry,
             seed: volume.superblock().inode_checksum_seed(),
-            pack: volume.pack(),
+            area: Area::of(volume),
             nat: volume.nat_entries().await?.into_iter().collect(),
-            nat_changed: volume.nat_journal_nids().collect(),
-            sit_changed,
             sit,
             space,
             logs,
@@ -405,7 +396,7 @@ impl F2fs {
                 self.state.borrow_mut().blocks.entry((ino, index)).or_insert_with(|| Box::new(block));
             }
             Stop::Summary(segment) => {
-                let addr = self.state.borrow().geometry.summary_block(segment);
+                let addr = self.state.borrow().area.summary_place(segment);
                 let summary = super::layout::summary::Summary::decode(&self.volume.block(addr).await?);
                 self.state.borrow_mut().space.loaded_summary(segment, summary);
             }

@@ -330,7 +330,7 @@ impl F2fs {
     }
 
     pub(super) fn last_block(&self, pending: &Pending) -> Write {
-        let (addr, block) = &pending.last;
+        let (addr, block) = &pending.stored.last;
         let mut last = Write::new(Geometry::block(*addr), vec![payload_of(block)]);
         last.tags[0] = METADATA;
         last

@@ -24,6 +24,7 @@ use super::recovered::Recovered;
 use super::state::State;
 use super::stop::Step;
 use super::{Error, F2fs, Result};
+use crate::engine::Nodes as _;
 use crate::port::{BLOCK_BYTES, BlockBytes};
 use crate::vfs::{Errno, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};

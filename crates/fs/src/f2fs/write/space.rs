@@ -75,7 +75,7 @@ impl State {
             0 => time_s,
             mtime => (mtime * u64::from(entry.valid) + time_s) / (u64::from(entry.valid) + 1),
         };
-        self.sit_changed.insert(segment);
+        self.area.note_segment(segment);
         self.space.touched.insert(segment);
     }
 
@@ -202,11 +202,11 @@ impl State {
         self.space.summaries.remove(&next);
         // A segment is of the log that writes it, also where a checkpoint comes before the first block.
         self.sit[next.0 as usize].log = log.index() as u8;
-        self.sit_changed.insert(next);
+        self.area.note_segment(next);
         let full = std::mem::replace(&mut self.logs[log.index()], successor);
         let segment = full.cursor.segment;
-        self.write(self.geometry.summary_block(segment), &full.summary.encode(), 0);
         self.space.summaries.insert(segment, (self.space.prepared, full.summary));
+        self.store_summary(segment);
         if self.sit[segment.0 as usize].valid == 0 {
             self.space.emptied.insert(segment);
         }
@@ -265,7 +265,7 @@ impl State {
     pub(super) fn store_summary(&mut self, segment: SegNo) {
         if let Some((_, summary)) = self.space.summaries.get(&segment) {
             let block = summary.encode();
-            self.write(self.geometry.summary_block(segment), &block, 0);
+            self.write(self.area.summary_place(segment), &block, 0);
         }
     }
 

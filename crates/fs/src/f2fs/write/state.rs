@@ -17,17 +17,17 @@ use super::super::layout::superblock::Superblock;
 use super::super::layout::tables::{NatEntry, SitEntry};
 use super::super::layout::xattr;
 use super::super::layout::{Addr, Geometry, Log, Nid};
+use super::area::Area;
 use super::by_nid::{ByNid, DirtyNodes};
 use super::options::F2fsMetrics;
 use super::options::PlantedBug;
-use super::segments::{Marks, Space};
+use super::segments::Space;
 use super::since::Since;
 use super::stop::{Step, Stop};
 use super::tags::METADATA;
-use crate::acl::{Acl, AclKind};
 use crate::port::{BLOCK_BYTES, BlockBytes, Write, payload_of};
 use crate::vfs::{Errno, PageRun};
-use crate::xattrs::{self, Xattr};
+use crate::xattrs::Xattr;
 use flashweir_core::Contents;
 use flashweir_core::command::Tag;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,19 +41,15 @@ pub(super) struct OpenLog {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
     pub(super) seed: u32,
     /// The last checkpoint that is complete.
     pub(super) checkpoint: Checkpoint,
-    pub(super) pack: usize,
+    pub(super) area: Area,
     pub(super) nat: ByNid<NatEntry>,
-    /// Entries that its blocks on the disk lack.
-    pub(super) nat_changed: BTreeSet<Nid>,
     pub(super) sit: Vec<SitEntry>,
-    /// Entries that its blocks on the disk lack.
-    pub(super) sit_changed: Marks,
     /// What segments hold beyond that, and which are free.
     pub(super) space: Space,
     pub(super) logs: Vec<OpenLog>,
@@ -90,6 +86,20 @@ pub(super) struct State {
     pub(super) is_pending: bool,
     /// What happened since the last checkpoint.
     pub(super) since: Since,
+}
+
+/// See [`State::write`].
+pub(super) fn push(outbox: &mut Vec<Write>, addr: Addr, block: &BlockBytes, ino: u32) {
+    let mut write = Write::new(Geometry::block(addr), Contents::One(payload_of(block)));
+    write.tags = [METADATA, Tag(u64::from(ino))];
+    match outbox.last_mut() {
+        Some(last)
+            if last.tags == write.tags && last.block.0 + last.payloads.len() as u64 == write.block.0 =>
+        {
+            write.payloads.iter().for_each(|payload| last.payloads.push(payload.clone()));
+        }
+        _ => outbox.push(write),
+    }
 }
 
 impl State {
@@ -182,7 +192,7 @@ impl State {
             entry.version = entry.version.wrapping_add(1);
             self.release_block(addr);
         }
-        self.nat_changed.insert(nid);
+        self.area.note_node(nid);
         self.nodes.remove(&nid);
         self.inodes.remove(&nid);
         self.dirty.remove(&(ino, nid));
@@ -197,16 +207,7 @@ impl State {
 
     /// A write of metadata for the caller to submit. `ino` is the inode to which it belongs, 0 for what belongs to all.
     pub(super) fn write(&mut self, addr: Addr, block: &BlockBytes, ino: u32) {
-        let mut write = Write::new(Geometry::block(addr), Contents::One(payload_of(block)));
-        write.tags = [METADATA, Tag(u64::from(ino))];
-        match self.outbox.last_mut() {
-            Some(last)
-                if last.tags == write.tags && last.block.0 + last.payloads.len() as u64 == write.block.0 =>
-            {
-                write.payloads.iter().for_each(|payload| last.payloads.push(payload.clone()));
-            }
-            _ => self.outbox.push(write),
-        }
+        push(&mut self.outbox, addr, block, ino);
     }
 
     // Addresses of data.
@@ -478,28 +479,6 @@ impl State {
             room.extend_from_slice(&block[..xattr::NODE_BYTES]);
         }
         xattr::decode(&room).map_err(|_| Errno::EUCLEAN.into())
-    }
-
-    /// An access control list.
-    pub(super) fn acl(&self, ino: Nid, kind: AclKind) -> Step<Option<Acl>> {
-        Ok(xattrs::acl(&self.xattrs(ino)?, kind)?)
-    }
-
-    /// Sets an access control list, or removes it. When it fails nothing has changed.
-    pub(super) fn put_acl(&mut self, ino: Nid, kind: AclKind, acl: Option<&Acl>) -> Step<()> {
-        let mut xattrs = self.xattrs(ino)?;
-        match xattrs::replace(&mut xattrs, kind.on_disk(), acl.map(Acl::to_disk)) {
-            true => self.set_xattrs(ino, &xattrs),
-            false => Ok(()),
-        }
-    }
-
-    /// Permission bits become others: so does the list.
-    pub(super) fn change_acl_mode(&mut self, ino: Nid, mode: u16) -> Step<()> {
-        match self.acl(ino, AclKind::Access)? {
-            Some(acl) => self.put_acl(ino, AclKind::Access, Some(&acl.with_mode(mode))),
-            None => Ok(()),
-        }
     }
 
     /// Replaces all of an inode, after [`Self::xattrs`]. What does not fit into the inode goes on in a node.

@@ -5,7 +5,7 @@ use crate::vfs::Errno;
 
 /// Why an operation cannot go on.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     /// It needs an inode.
     Inode(Nid),
     /// It needs a node of an inode.

@@ -1,12 +1,14 @@
 //! Rules of room that few volumes come to.
 
+use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::node::{Footer, NODE_WORDS};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::super::{Options, mkfs};
 use super::F2fs;
+use super::area::PACK_OTHERS;
 use super::by_nid::DirtyNodes;
 use super::checkpoint::is_indirect;
-use super::fs::{LINKS_MAX, PACK_OTHERS};
+use super::fs::LINKS_MAX;
 use super::state::State;
 use crate::port::{Image, block_on};
 use crate::vfs::{Errno, Fs, Kind, NewAcls, NewNode, Timestamp};
@@ -67,9 +69,9 @@ fn a_pack_has_room_for_all_inodes_without_names() {
     let fs = mounted(64);
     let mut state = fs.state.borrow_mut();
     for payload in [0, 1, 200, SEGMENT_BLOCKS / 2] {
-        state.superblock.checkpoint_payload = payload;
-        let blocks = state.orphan_blocks_max();
-        assert_eq!(blocks + payload + PACK_OTHERS, SEGMENT_BLOCKS, "as many as there is room for");
+        state.area.payload = payload;
+        let blocks = (SEGMENT_BLOCKS - payload - PACK_OTHERS) as usize;
+        assert_eq!(state.area.nameless_max(), blocks * ORPHANS_PER_BLOCK, "as many as there is room for");
     }
 }
 

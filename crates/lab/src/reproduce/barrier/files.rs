@@ -5,14 +5,14 @@ use super::devices::device_of;
 use flashweir_core::random::Stream;
 use flashweir_core::{Duration, Instant, executor::Handle};
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
-use flashweir_fs::AnyFs;
 use flashweir_fs::ext4::{CommitMode, Ext4Options};
 use flashweir_fs::vfs::{
     Barrier, Creds, Errno, File, HostCosts, MountOptions, Process, Source, SyncKind, Vfs,
 };
+use flashweir_fs::{AnyFs, Mounted as _};
 use flashweir_host::HostConfig;
 use flashweir_sim::stack::{FlushMode, Stack};
-use flashweir_sim::volume::{Format, make};
+use flashweir_sim::volume::make;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -220,7 +220,7 @@ fn run(
     let (port, handle) = (stack.port(), stack.handle());
     let costs = HostCosts::preset(costs).expect("it comes with the program");
     let prepared = stack.block_on(async move {
-        let made = make(port, FlushMode::Flush, &Format::Ext4(options)).await;
+        let made = make(port, FlushMode::Flush, &options.into()).await;
         let fs = made.expect("the device has room for a volume");
         let mount = MountOptions { costs, ..MountOptions::default() };
         let vfs = Vfs::mount(fs, handle.clone(), mount).expect("the options are the usual ones");
@@ -272,8 +272,7 @@ fn run(
 fn at(stack: &mut Stack, vfs: &Vfs<AnyFs>, instant: Instant) -> (DeviceMetrics, u64) {
     let handle = stack.handle();
     stack.block_on(async move { handle.sleep_until(instant).await }).expect("time goes on");
-    let AnyFs::Ext4(fs) = vfs.fs() else { unreachable!("the volume is made as ext4") };
-    (stack.with_device(|device| *device.metrics()), fs.metrics().commits)
+    (stack.with_device(|device| *device.metrics()), vfs.fs().metric("commits"))
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use flashweir_fs::ext4::{CommitMode, Ext4Options};
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_host::HostConfig;
 use flashweir_sim::stack::FlushMode;
-use flashweir_sim::volume::Format;
 use flashweir_workload::filebench::{parse_model, personality};
 use flashweir_workload::oltp::insert::InsertOptions;
 
@@ -96,7 +95,7 @@ fn run(device: &str, (name, work): (&str, Work), variant: usize, seed: u64, scal
     let setup = Setup {
         device,
         flush: FlushMode::Flush,
-        format: Format::Ext4(Ext4Options { commit_mode, barrier, ..Ext4Options::default() }),
+        mode: Ext4Options { commit_mode, barrier, ..Ext4Options::default() }.into(),
         block_layer: Some(HostConfig::default()),
         mount: MountOptions {
             cache: CacheConfig::of_bytes(1 << 30),

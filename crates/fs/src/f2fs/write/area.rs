@@ -1,0 +1,214 @@
+//! What has a fixed place on the disk: two packs of a checkpoint that take turns, two copies of each block of the tables (NAT and SIT)
+//! that take turns, and a summary for each segment.
+//!
+//! Place in the data flow: everything else of the writer goes to logs and is found by the tables in memory. It notes here which
+//! entries of these changed; a [`checkpoint`](super::checkpoint) has them and itself stored here. Nothing here knows the state.
+//!
+//! Invariants: no block to which the last checkpoint refers is written; with the last block of what [`Area::store`] wrote, and not
+//! before, the new one is complete. Summaries of nodes are in the pack of an unmount only. After a cut the nodes themselves say who
+//! they are.
+//!
+//! A file system on append-only segments has no fixed places and brings another file like this one: [`Area::of`] (the newest checkpoint
+//! and its tables, when it is mounted), [`Area::note_node`] and [`Area::note_segment`] (what changed), [`Area::store`] and
+//! [`Area::turn`] (tables and checkpoint appended, in the order of append-segments §4.4), [`Area::summary_place`] (or a summary in the
+//! segment itself), [`Area::nameless_max`]; beside them cleaning of its own segments, before there are too few for a checkpoint. Such a
+//! volume is mounted with [`InPlace::never`](super::InPlace::never), and its logs fill no holes (append-segments §4.11).
+
+use super::super::layout::bytes::{block_bit, set_block_bit};
+use super::super::layout::checkpoint::{Checkpoint, Flags, ORPHANS_PER_BLOCK, encode_orphans};
+use super::super::layout::summary::{Summary, compact_blocks, encode_compact};
+use super::super::layout::superblock::{NAT_PER_BLOCK, SIT_PER_BLOCK};
+use super::super::layout::tables::{
+    NAT_JOURNAL_MAX, NatEntry, SIT_JOURNAL_MAX, SitEntry, encode_nat_journal, encode_sit_journal,
+};
+use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::super::volume::Volume;
+use super::by_nid::ByNid;
+use super::segments::Marks;
+use crate::port::{BLOCK_BYTES, BlockBytes};
+use std::collections::BTreeSet;
+
+/// Blocks of a pack that are not for inodes without names: its head, its summaries and its last block.
+pub(super) const PACK_OTHERS: u32 = 8;
+
+/// Which copies count, and what they lack.
+#[derive(Debug)]
+pub(super) struct Area {
+    geometry: Geometry,
+    /// Blocks of a pack that go on with the bitmaps of its head.
+    pub(super) payload: u32,
+    pack: usize,
+    /// Entries that the blocks of the NAT on the disk lack.
+    nat_changed: BTreeSet<Nid>,
+    /// Entries that those of the SIT lack.
+    sit_changed: Marks,
+}
+
+/// A checkpoint that is stored but for its last block.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pack: usize,
+    /// The block that completes it.
+    pub(super) last: (Addr, BlockBytes),
+}
+
+/// What a checkpoint stores, as it is in memory.
+pub(super) struct Tables<'a> {
+    pub(super) nat: &'a ByNid<NatEntry>,
+    pub(super) sit: &'a [SitEntry],
+    /// Of the segments that logs write, in the order of these.
+    pub(super) summaries: Vec<&'a Summary>,
+    /// Inodes without names.
+    pub(super) nameless: Vec<Nid>,
+    /// Nothing follows.
+    pub(super) is_unmount: bool,
+}
+
+/// Takes a block and its place.
+type Out<'a> = &'a mut dyn FnMut(Addr, &BlockBytes);
+
+/// Changed entries of the NAT and of the SIT that stand in journals.
+type Journals<'a> = (&'a [(Nid, NatEntry)], &'a [(SegNo, SitEntry)]);
+
+impl Area {
+    /// Of a volume that was just mounted: what is in journals its blocks lack.
+    pub(super) fn of(volume: &Volume) -> Self {
+        let geometry = *volume.geometry();
+        let segments = geometry.main_segments;
+        let mut sit_changed = Marks::new(segments);
+        let journal = volume.sit_journal_segments().filter(|segment| segment.0 < segments);
+        journal.for_each(|segment| sit_changed.insert(segment));
+        let (payload, nat_changed) =
+            (volume.superblock().checkpoint_payload, volume.nat_journal_nids().collect());
+        Self { geometry, payload, pack: volume.pack(), nat_changed, sit_changed }
+    }
+
+    /// The entry of a node changed.
+    pub(super) fn note_node(&mut self, nid: Nid) {
+        self.nat_changed.insert(nid);
+    }
+
+    /// The entry of a segment changed.
+    pub(super) fn note_segment(&mut self, segment: SegNo) {
+        self.sit_changed.insert(segment);
+    }
+
+    /// A checkpoint is complete; the next one takes the other pack.
+    pub(super) fn turn(&mut self, stored: &Stored) {
+        self.pack = stored.pack;
+    }
+
+    /// Where the summary of a segment is.
+    pub(super) fn summary_place(&self, segment: SegNo) -> Addr {
+        self.geometry.summary_block(segment)
+    }
+
+    /// Inodes without names that a checkpoint has room for.
+    pub(super) fn nameless_max(&self) -> usize {
+        let others = PACK_OTHERS + self.payload.min(SEGMENT_BLOCKS / 2);
+        (SEGMENT_BLOCKS - others) as usize * ORPHANS_PER_BLOCK
+    }
+
+    /// Has tables and checkpoint written but for its last block, and says in the checkpoint where they are.
+    pub(super) fn store(&mut self, tables: &Tables<'_>, checkpoint: &mut Checkpoint, out: Out<'_>) -> Stored {
+        let nat = self.store_nat(tables.nat, checkpoint, out);
+        let sit = self.store_sit(tables.sit, checkpoint, out);
+        self.store_pack(tables, (&nat, &sit), checkpoint, out)
+    }
+
+    /// Changed entries of the NAT go into the journal, or all of them into the other copies of their blocks.
+    fn store_nat(
+        &mut self,
+        nat: &ByNid<NatEntry>,
+        checkpoint: &mut Checkpoint,
+        out: Out<'_>,
+    ) -> Vec<(Nid, NatEntry)> {
+        let entry = |nid: Nid| nat.get(&nid).copied().unwrap_or_default();
+        if self.nat_changed.len() <= NAT_JOURNAL_MAX {
+            return self.nat_changed.iter().map(|&nid| (nid, entry(nid))).collect();
+        }
+        let changed = std::mem::take(&mut self.nat_changed);
+        let indices: BTreeSet<u32> = changed.iter().map(|&nid| Geometry::nat_place(nid).0).collect();
+        for index in indices {
+            let mut block = [0; BLOCK_BYTES];
+            let first = index * NAT_PER_BLOCK;
+            for (nid, entry) in nat.range(Nid(first)..Nid(first + NAT_PER_BLOCK)) {
+                // What was never written is not there yet.
+                let entry = if entry.addr == Addr::NEW { NatEntry::default() } else { *entry };
+                entry.into_block(&mut block, (nid.0 - first) as usize);
+            }
+            let second = !block_bit(&checkpoint.nat_versions, index as usize);
+            set_block_bit(&mut checkpoint.nat_versions, index as usize, second);
+            out(self.geometry.nat_block(index, second), &block);
+        }
+        Vec::new()
+    }
+
+    /// The same for the SIT.
+    fn store_sit(
+        &mut self,
+        sit: &[SitEntry],
+        checkpoint: &mut Checkpoint,
+        out: Out<'_>,
+    ) -> Vec<(SegNo, SitEntry)> {
+        if self.sit_changed.len() <= SIT_JOURNAL_MAX {
+            let entry = |segment: &SegNo| (*segment, sit[segment.0 as usize].clone());
+            return self.sit_changed.sorted().iter().map(entry).collect();
+        }
+        let changed = self.sit_changed.take();
+        let indices: BTreeSet<u32> = changed.iter().map(|&segment| Geometry::sit_place(segment).0).collect();
+        for index in indices {
+            let mut block = [0; BLOCK_BYTES];
+            let entries = sit.iter().skip((index * SIT_PER_BLOCK) as usize).take(SIT_PER_BLOCK as usize);
+            for (place, entry) in entries.enumerate() {
+                entry.into_block(&mut block, place);
+            }
+            let second = !block_bit(&checkpoint.sit_versions, index as usize);
+            set_block_bit(&mut checkpoint.sit_versions, index as usize, second);
+            out(self.geometry.sit_block(index, second), &block);
+        }
+        Vec::new()
+    }
+
+    /// The blocks of the pack but for the last one, which is returned.
+    fn store_pack(
+        &self,
+        tables: &Tables<'_>,
+        (nat, sit): Journals<'_>,
+        checkpoint: &mut Checkpoint,
+        out: Out<'_>,
+    ) -> Stored {
+        let pack = self.pack ^ 1;
+        let orphan_blocks = encode_orphans(&tables.nameless);
+        let (data, nodes) = tables.summaries.split_at(3);
+        let mut data: Vec<Summary> = data.iter().map(|summary| (*summary).clone()).collect();
+        data[Log::HotData.index()].journal = encode_nat_journal(nat);
+        data[Log::ColdData.index()].journal = encode_sit_journal(sit);
+        let is_compact = compact_blocks(&checkpoint.cursors) < 3;
+        let mut summaries = match is_compact {
+            true => encode_compact([&data[0], &data[1], &data[2]], &checkpoint.cursors),
+            false => data.iter().map(Summary::encode).collect(),
+        };
+        let kept = Flags::LARGE_NAT_BITMAP | Flags::ERROR | Flags::FSCK;
+        checkpoint.flags.0 = checkpoint.flags.0 & kept | Flags::CRC_RECOVERY;
+        if tables.is_unmount {
+            summaries.extend(nodes.iter().map(|summary| summary.encode()));
+            checkpoint.flags.0 |= Flags::UNMOUNTED;
+        }
+        if is_compact {
+            checkpoint.flags.0 |= Flags::COMPACT_SUMMARIES;
+        }
+        if !tables.nameless.is_empty() {
+            checkpoint.flags.0 |= Flags::ORPHANS;
+        }
+        checkpoint.summary_start = 1 + self.payload + orphan_blocks.len() as u32;
+        checkpoint.pack_blocks = checkpoint.summary_start + summaries.len() as u32 + 1;
+        debug_assert!(checkpoint.pack_blocks <= SEGMENT_BLOCKS);
+        let head = checkpoint.encode(self.payload);
+        let start = self.geometry.checkpoint_pack(pack).0;
+        for (index, block) in head.iter().chain(&orphan_blocks).chain(&summaries).enumerate() {
+            out(Addr(start + index as u32), block);
+        }
+        Stored { pack, last: (Addr(start + checkpoint.pack_blocks - 1), head[0]) }
+    }
+}
