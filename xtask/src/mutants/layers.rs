@@ -85,6 +85,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
         name: "block-layer",
         files: &[
             "crates/host/src/block_layer.rs",
+            "crates/host/src/chain.rs",
             "crates/host/src/elevator.rs",
             "crates/host/src/epochs.rs",
             "crates/host/src/overlap.rs",

@@ -5,7 +5,7 @@ use crate::changes::{Model, compare, random_changes};
 use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::{DeviceError, Stream};
+use flashweir_core::{DeviceError, Duration, Instant, Stream};
 use flashweir_fs::f2fs::{
     Background, CommitMode, F2fs, F2fsOptions, Flushing, InPlace, Options, check, mkfs,
 };
@@ -815,6 +815,44 @@ impl BlockPort for Unordered {
             request => self.0.submit(request),
         }
     }
+}
+
+/// An fsync that finds nothing to write may be about what an earlier one has on its way: its answer says that this is durable.
+#[test]
+fn an_fsync_waits_for_one_of_the_same_file_that_is_on_its_way() {
+    let mut together = 0;
+    for delay in (0..600).step_by(6) {
+        let disk = Disk::new(volume(96));
+        let fs = block_on(F2fs::mount(Rc::clone(&disk) as _)).unwrap();
+        let mut bed = disk.bed(fs, true);
+        let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+        let [first, second] = bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            root.create("/file").await.unwrap().close().await.unwrap();
+            vfs.sync_all().await.unwrap();
+            root.chmod("/file", 0o600).await.unwrap();
+            let ino = root.stat("/file", Follow::Yes).await.unwrap().ino;
+            let ends: Rc<RefCell<[Option<Instant>; 2]>> = Rc::default();
+            for (which, wait) in [0, delay].into_iter().enumerate() {
+                let (vfs, handle, ends) = (vfs.clone(), handle.clone(), Rc::clone(&ends));
+                let own = handle.clone();
+                handle.spawn(async move {
+                    own.sleep_until(own.now() + Duration::from_micros(wait)).await;
+                    // Below the vfs, which has the two wait in turn.
+                    vfs.fs().fsync(ino, SyncKind::All).await.unwrap();
+                    ends.borrow_mut()[which] = Some(own.now());
+                });
+            }
+            handle.sleep_until(handle.now() + Duration::from_secs(1)).await;
+            ends.take().map(|end| end.expect("an fsync ends within a second"))
+        });
+        assert!(
+            second >= first,
+            "{delay} us later: the second is answered at {second:?}, the first at {first:?}"
+        );
+        together += u32::from(second == first);
+    }
+    assert!(together > 10, "they met {together} times");
 }
 
 #[test]

@@ -232,6 +232,26 @@ fn merged(ranges: &[(Addr, u32)]) -> Vec<(Addr, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ext4::{Options, mkfs};
+    use crate::port::{Image, block_on};
+    use crate::vfs::{Fs, Kind, NewAcls, NewNode};
+    use std::rc::Rc;
+
+    /// Nobody's call has brought the time, so it comes with the turn.
+    #[test]
+    fn a_commit_in_the_background_says_when_it_was() {
+        let image = Rc::new(Image::in_memory(64 << 8));
+        block_on(mkfs(&*image, &Options::new(64 << 8))).unwrap();
+        let fs = block_on(Ext4::mount(image)).unwrap();
+        let at = |seconds| Timestamp { seconds, nanos: 0 };
+        let now = at(4_000_000_000);
+        // The superblock has the first inode without a name.
+        let (kind, acls) = (Kind::File, NewAcls::default());
+        let node = NewNode { kind, mode: 0o600, uid: 0, gid: 0, now: at(5), acls };
+        block_on(fs.create_nameless(fs.root(), &node)).unwrap();
+        block_on(fs.commit_in_background(now));
+        assert_eq!(fs.state.borrow().superblock.write_time, 4_000_000_000);
+    }
 
     #[test]
     fn freed_neighbours_are_discarded_at_once() {

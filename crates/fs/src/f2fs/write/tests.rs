@@ -116,3 +116,18 @@ fn a_directory_has_only_so_many_directories() {
     assert_eq!(make(b"one more", Kind::Directory).unwrap_err(), Errno::EMLINK);
     make(b"file", Kind::File).unwrap();
 }
+
+/// In place or not, and how hard cleaning looks, depends on it.
+#[test]
+fn utilization_is_a_share_of_what_users_can_have() {
+    let fs = mounted(64);
+    let mut state = fs.state.borrow_mut();
+    let all = state.checkpoint.user_blocks;
+    for (valid, expected) in [(0, 0), (all / 4 - 1, 24), (all / 4, 25), (all, 100)] {
+        state.valid_blocks = valid;
+        assert_eq!(state.utilization(), expected, "{valid} of {all}");
+    }
+    state.checkpoint.user_blocks = 0;
+    state.valid_blocks = 0;
+    assert_eq!(state.utilization(), 0, "a volume without room for users");
+}
