@@ -335,7 +335,7 @@ fn cleaning_in_the_background() {
             }
         }
     });
-    let seconds = flashweir_core::Duration::from_secs;
+    let seconds = Duration::from_secs;
     assert_eq!(vfs.fs().metrics().cleaned_background, 0);
     bed.pass(seconds(25));
     assert_eq!(vfs.fs().metrics().cleaned_background, 0, "those who write come first");
@@ -345,7 +345,7 @@ fn cleaning_in_the_background() {
     let metrics = vfs.fs().metrics();
     assert!((7..30).contains(&metrics.cleaned_background), "{metrics:?}");
     assert_eq!(metrics.cleaned_foreground, 0);
-    bed.pass(flashweir_core::Duration::from_secs(3600));
+    bed.pass(Duration::from_secs(3600));
     assert_eq!(vfs.fs().metrics(), metrics, "it has come to an end");
     bed.run({
         let vfs = vfs.clone();
@@ -453,16 +453,16 @@ fn what_was_removed_is_discarded_after_a_while() {
             }
         });
         let before = vfs.fs().metrics();
-        bed.pass(flashweir_core::Duration::from_secs(200));
+        bed.pass(Duration::from_secs(200));
         let after = vfs.fs().metrics();
-        bed.pass(flashweir_core::Duration::from_secs(2000));
+        bed.pass(Duration::from_secs(2000));
         assert_eq!(vfs.fs().metrics().checkpoints, after.checkpoints, "there is nothing for another one");
         bed.run(async move { vfs.unmount().await.unwrap() });
         good(&image);
         (after.discarded_blocks - before.discarded_blocks, after.checkpoints - before.checkpoints)
     };
     assert_eq!(discarded(None), (0, 0));
-    let (blocks, checkpoints) = discarded(Some(flashweir_core::Duration::from_secs(60)));
+    let (blocks, checkpoints) = discarded(Some(Duration::from_secs(60)));
     assert!(blocks >= 2000 && checkpoints == 1, "{blocks} blocks, {checkpoints} checkpoints");
 }
 
