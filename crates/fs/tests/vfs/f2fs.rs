@@ -390,7 +390,6 @@ fn cleaning_in_the_background() {
 /// good.
 #[test]
 fn an_unmount_waits_for_cleaning_in_the_background() {
-    use flashweir_core::Duration;
     let mut ends = BTreeSet::new();
     for step in 0..60 {
         let (image, ms) = (volume(64), Duration::from_millis);
@@ -432,7 +431,7 @@ fn an_unmount_waits_for_cleaning_in_the_background() {
 /// Blocks of a removed file were discarded at the next checkpoint, and nothing made one: the device kept them until somebody synced.
 #[test]
 fn what_was_removed_is_discarded_after_a_while() {
-    let discarded = |checkpoint_interval: Option<flashweir_core::Duration>| {
+    let discarded = |checkpoint_interval: Option<Duration>| {
         let image = volume(64);
         let options = F2fsOptions { checkpoint_interval, ..F2fsOptions::default() };
         let fs = block_on(F2fs::mount_with(Rc::clone(&image) as _, options)).unwrap();
