@@ -2,7 +2,7 @@
 
 use crate::cpu;
 use flashweir_core::command::StreamId;
-use flashweir_core::{Command, CommandId, Data, Done, Duration, Instant, Lba, Op, Order, Stream};
+use flashweir_core::{Command, CommandId, Data, Done, Duration, Instant, Lba, Op, Order, RandomStream};
 use flashweir_host::{BlockLayer, DeadlineConfig, Effect, HostConfig, Input, Scheduler};
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ const OPEN: u64 = 128;
 pub(crate) fn requests() -> Result<Vec<(&'static str, f64)>, String> {
     let scheduler = Scheduler::Deadline(DeadlineConfig::default());
     let mut layer = BlockLayer::new(HostConfig { scheduler, ..HostConfig::default() }, 8);
-    let mut draw = Stream::new(1, "block layer bench");
+    let mut draw = RandomStream::new(1, "block layer bench");
     let (mut effects, mut device) = (Vec::new(), VecDeque::new());
     let (mut submitted, mut answered, mut now) = (0, 0, Instant::ZERO);
     let before = cpu::seconds()?;

@@ -4,7 +4,7 @@
 //! greedy collection, uniform random writes.
 
 use crate::cpu;
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Bytes, Lpn, Payload};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions, FastForward};
@@ -26,7 +26,7 @@ pub(crate) fn uniform() -> Result<Vec<(&'static str, f64)>, String> {
     config.validate()?;
     let mut device = Device::new(config, DeviceOptions { seed: 1, track_contents: false, planted: None });
     let units = device.geometry().user_units;
-    let mut random = Stream::new(1, "uniform");
+    let mut random = RandomStream::new(1, "uniform");
     write(&mut device, (0..units).map(Lpn));
     write(&mut device, (0..2 * units).map(|_| Lpn(random.below(units))));
     let earlier = *device.metrics();

@@ -7,7 +7,7 @@ use crate::options::{Shape, WafArgs};
 use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
@@ -135,7 +135,7 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
     let options = DeviceOptions { seed: args.seed, track_contents: false, planted: None };
     let mut device = Device::new(config.clone(), options);
     let units = device.geometry().user_units;
-    let mut random = Stream::new(args.seed, "waf");
+    let mut random = RandomStream::new(args.seed, "waf");
     let settle = (units as f64 * args.settle) as u64;
     let count = (units as f64 * args.measure).max(1.0) as u64;
     let total = units + settle + count;

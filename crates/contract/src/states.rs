@@ -13,7 +13,7 @@ use crate::log::{Content, Log, LogPos, NONE, Unit, UnitIx};
 use crate::oracle::{Observed, Promise, Promises};
 use crate::policy::Policy;
 use flashweir_core::random::mix;
-use flashweir_core::{Lpn, Stream};
+use flashweir_core::{Lpn, RandomStream};
 use std::collections::BTreeSet;
 
 /// How far to enumerate.
@@ -100,7 +100,7 @@ pub struct LegalStates<'a> {
     /// Which atoms persisted, in the state that is being made.
     kept: Vec<bool>,
     phase: Phase,
-    random: Stream,
+    random: RandomStream,
     random_draws: u32,
     pairs: bool,
     shown: BTreeSet<u64>,
@@ -123,7 +123,7 @@ impl<'a> LegalStates<'a> {
             undecided,
             or_newer,
             phase: if exhaustive { Phase::Subsets { next: 0 } } else { Phase::AllPresent },
-            random: Stream::new(exploration.seed, "legal states"),
+            random: RandomStream::new(exploration.seed, "legal states"),
             random_draws: exploration.random_draws,
             pairs: exploration.pairs,
             shown: BTreeSet::new(),

@@ -57,7 +57,7 @@ impl Cpus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Stream;
+    use crate::random::RandomStream;
 
     const US: Duration = Duration::from_micros(1);
 
@@ -81,7 +81,7 @@ mod tests {
 
     /// Mean wait of work of one length that comes at random, in units of it.
     fn mean_wait(count: u32, load: f64) -> f64 {
-        let (mut cpus, mut stream) = (cpus(count), Stream::new(1, "arrivals"));
+        let (mut cpus, mut stream) = (cpus(count), RandomStream::new(1, "arrivals"));
         let (mut now, jobs) = (0.0, 400_000);
         for _ in 0..jobs {
             now += -(1.0 - stream.unit()).ln() * 1_000.0 / (load * f64::from(count));

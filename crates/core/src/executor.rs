@@ -847,7 +847,7 @@ mod tests {
         let play = || {
             let notes = Notes::default();
             let mut executor = Executor::new();
-            let mut random = crate::random::Stream::new(5, "executor");
+            let mut random = crate::random::RandomStream::new(5, "executor");
             for task in 0..50 {
                 let naps: Vec<u64> = (0..10).map(|_| random.below(20)).collect();
                 let (notes, handle) = (notes.clone(), executor.handle());

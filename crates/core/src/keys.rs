@@ -166,13 +166,13 @@ fn least(keys: &[Key; ARITY]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Stream;
+    use crate::random::RandomStream;
     use std::collections::BTreeSet;
 
     #[test]
     fn keys_come_in_their_order() {
         let (mut keys, mut model) = (Keys::default(), BTreeSet::new());
-        let mut random = Stream::new(1, "keys");
+        let mut random = RandomStream::new(1, "keys");
         for order in 0..100_000 {
             // It grows and shrinks, through all numbers of children of the last node.
             if random.chance(if order / 1_000 % 2 == 0 { 0.6 } else { 0.4 }) {

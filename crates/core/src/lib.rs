@@ -29,7 +29,7 @@ pub use divisor::Divisor;
 pub use executor::Executor;
 pub use index::IndexVec;
 pub use link::{Link, LinkConfig};
-pub use random::Stream;
+pub use random::RandomStream;
 pub use time::{Duration, Instant};
 pub use units::{Address, Bytes, Lba, Lpn, Ppa};
 

@@ -5,7 +5,7 @@
 
 /// A deterministic random stream (xoshiro256**, seeded through splitmix64).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stream {
+pub struct RandomStream {
     state: [u64; 4],
 }
 
@@ -18,7 +18,7 @@ pub const fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-impl Stream {
+impl RandomStream {
     /// The stream called `name` of the world's `seed`.
     pub fn new(seed: u64, name: &str) -> Self {
         let mut key = mix(seed);
@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn streams_are_independent_and_repeatable() {
-        let mut a = Stream::new(1, "gc");
-        let mut b = Stream::new(1, "gc");
-        let mut c = Stream::new(1, "host");
+        let mut a = RandomStream::new(1, "gc");
+        let mut b = RandomStream::new(1, "gc");
+        let mut c = RandomStream::new(1, "host");
         let first: Vec<u64> = (0..8).map(|_| a.next_u64()).collect();
         assert_eq!(first, (0..8).map(|_| b.next_u64()).collect::<Vec<_>>());
         assert_ne!(first, (0..8).map(|_| c.next_u64()).collect::<Vec<_>>());
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn below_is_uniform() {
-        let mut s = Stream::new(7, "dice");
+        let mut s = RandomStream::new(7, "dice");
         let mut counts = [0u32; 6];
         for _ in 0..60_000 {
             counts[s.below(6) as usize] += 1;

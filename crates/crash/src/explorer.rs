@@ -21,7 +21,7 @@ use super::workload::{
 use flashweir_contract::{
     Content, DeviceKind, LogPos, Observed, Oracle, Policy, RangeFlushed, Verdict, Violation,
 };
-use flashweir_core::random::{Stream, mix};
+use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::UNREADABLE;
 use flashweir_device::config::{BufferMode, PersistPolicy, RangeFlushSupport};
@@ -290,7 +290,7 @@ fn fresh(spec: &WorldSpec) -> Device {
     let mut device = Device::new(spec.config.clone(), spec.options());
     if spec.seed.is_multiple_of(2) {
         let units = device.geometry().user_units;
-        let mut random = Stream::new(spec.seed, "crash-fill");
+        let mut random = RandomStream::new(spec.seed, "crash-fill");
         let mut fill = FastForward::new(&mut device);
         for unit in 0..units {
             fill.write(Lpn(unit), Payload::Tag(mix(spec.seed ^ unit << 32)));
@@ -306,14 +306,14 @@ fn fresh(spec: &WorldSpec) -> Device {
 
 /// Draws the cut with which the next boot begins: each is equally likely.
 struct Carry {
-    random: Stream,
+    random: RandomStream,
     offers: u64,
     chosen: Option<(Media, u32, Vec<Torn>)>,
 }
 
 impl Carry {
     fn new(spec: &WorldSpec, boot: u32) -> Self {
-        Self { random: Stream::new(spec.seed, &format!("crash-carry-{boot}")), offers: 0, chosen: None }
+        Self { random: RandomStream::new(spec.seed, &format!("crash-carry-{boot}")), offers: 0, chosen: None }
     }
 
     fn offer(&mut self, sim: &Sim) {
@@ -389,7 +389,7 @@ struct Boot<'a> {
     /// Torn variants of the present situation, with the digests of their media.
     variants: Vec<(Vec<Torn>, u64)>,
     judged_at: LogPos,
-    random: Stream,
+    random: RandomStream,
     /// Events of this boot and distinct media wanted of it, where these are limited.
     pace: Option<(u64, u64)>,
     counts: Counts,
@@ -413,7 +413,7 @@ impl<'a> Boot<'a> {
             situation: Situation::default(),
             variants: Vec::new(),
             judged_at: LogPos(u32::MAX),
-            random: Stream::new(spec.seed, &format!("crash-explore-{boot}")),
+            random: RandomStream::new(spec.seed, &format!("crash-explore-{boot}")),
             counts: Counts::default(),
         }
     }
@@ -604,7 +604,7 @@ pub(super) fn cell_hash(cell: &Interrupted) -> u64 {
 
 /// The ways in which interrupted operations may stand: all while they are few, else all alike, each one
 /// unlike the others, and two draws.
-pub(super) fn combinations(cells: &[Interrupted], random: &mut Stream) -> Vec<Vec<Torn>> {
+pub(super) fn combinations(cells: &[Interrupted], random: &mut RandomStream) -> Vec<Vec<Torn>> {
     let n = cells.len();
     if n <= EXHAUSTIVE_CELLS_MAX {
         let all = 3usize.pow(n as u32);

@@ -5,7 +5,7 @@
 //!
 //! Invariant: the device holds at most [`DEVICE_DEPTH`] commands of each queue; what is offered beyond that is refused.
 
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Command, CommandId, DeviceError, Done, Duration, Instant};
 use flashweir_host::{BlockLayer, Effect, HostConfig, HostMetrics, Input};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(super) enum Wish {
 pub(super) struct Layer {
     host: BlockLayer,
     effects: Vec<Effect>,
-    random: Stream,
+    random: RandomStream,
     /// Commands that are on their way or in the device, by queue, and when the last of each arrives.
     queues: BTreeMap<u16, (u32, Instant)>,
     /// The queue of each of these commands.
@@ -45,7 +45,7 @@ impl Layer {
         Self {
             host: BlockLayer::new(config, unit_blocks),
             effects: Vec::new(),
-            random: Stream::new(seed, "crash-layer"),
+            random: RandomStream::new(seed, "crash-layer"),
             queues: BTreeMap::new(),
             held: BTreeMap::new(),
             on_the_way: BTreeMap::new(),

@@ -12,7 +12,7 @@ use flashweir_contract::program::{Request, Target, run, unit_count};
 use flashweir_contract::{
     Content, DeviceKind, Exploration, Kind, LITMUS, Litmus, ModelDevice, Observed, Outcome, Value,
 };
-use flashweir_core::random::{Stream, mix};
+use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{Bytes, Duration, Lpn, Payload};
 use flashweir_device::config::{Allocation, Eviction, PersistPolicy, RangeFlushSupport};
 use flashweir_device::{Device, DeviceConfig, FastForward, PlantedBug, Recovery};
@@ -270,7 +270,7 @@ fn observe(
 ) -> Result<u64, String> {
     let Driver { mut sim, delay_ns, base, .. } = driver;
     let mut known = BTreeSet::new();
-    let mut random = Stream::new(spec.seed, "crash-litmus");
+    let mut random = RandomStream::new(spec.seed, "crash-litmus");
     loop {
         for torn in combinations(&sim.device().interrupted(sim.cut_instant()), &mut random) {
             let media = cut(&sim, &torn);

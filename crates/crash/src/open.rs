@@ -13,7 +13,8 @@ use crate::devices::tiny_open;
 use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, pattern};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{
-    Agenda, Command, CommandId, Completion, Data, DeviceError, Done, Instant, Lpn, Op, Payload, Ppa, Stream,
+    Agenda, Command, CommandId, Completion, Data, DeviceError, Done, Instant, Lpn, Op, Payload, Ppa,
+    RandomStream,
 };
 use flashweir_device::flash::PageState;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, Effect, Event, Media, Recovery, Torn};
@@ -60,7 +61,7 @@ struct Flying {
 struct World {
     device: Device,
     agenda: Agenda<Event>,
-    random: Stream,
+    random: RandomStream,
     /// By block and page.
     pages: Vec<Vec<Known>>,
     /// Where each block is written next, as the host sees it.
@@ -101,7 +102,7 @@ impl World {
         let (blocks, pages) = (geometry.blocks() as usize, geometry.pages_per_block as usize);
         Self {
             agenda: Agenda::default(),
-            random: Stream::new(seed, "open channel"),
+            random: RandomStream::new(seed, "open channel"),
             pages: vec![vec![Known::Empty; pages]; blocks],
             pointers: vec![0; blocks],
             erasing: vec![false; blocks],

@@ -4,7 +4,7 @@
 //! Invariant: a history depends on seed, boot and device only, and a sublist of it is a history.
 
 use flashweir_core::command::{RangeFlush, StreamId, Tag};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Command, Data, Lba, Op, Order};
 use flashweir_device::Geometry;
 
@@ -102,7 +102,7 @@ pub struct History {
 
 /// The history of one boot of a world.
 pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History {
-    let mut random = Stream::new(seed, &format!("crash-history-{boot}"));
+    let mut random = RandomStream::new(seed, &format!("crash-history-{boot}"));
     let per_unit = geometry.lbas_per_unit;
     let units = geometry.user_units;
     let depth = 1 + random.below(8) as usize;
@@ -154,7 +154,7 @@ pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History
 /// The same history for a device with a range flush: most writes and deallocations get owners, few so that they share
 /// pages, and most FLUSHes become range flushes. Without a FLUSH nobody waits for what is not selected.
 pub fn with_range_flushes(mut history: History, seed: u64, boot: u32) -> History {
-    let mut random = Stream::new(seed, &format!("crash-range-flush-{boot}"));
+    let mut random = RandomStream::new(seed, &format!("crash-range-flush-{boot}"));
     let tags_max = 2 + random.below(8);
     let flush_share = [0.0, 0.2, 0.5][random.below(3) as usize];
     for op in &mut history.ops {
@@ -182,7 +182,7 @@ pub fn with_range_flushes(mut history: History, seed: u64, boot: u32) -> History
 /// The same history for a device with barriers: most of what changes something belongs to one of a few streams, and some
 /// of it ends an epoch. Fewer FLUSHes, so that epochs pile up.
 pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
-    let mut random = Stream::new(seed, &format!("crash-streams-{boot}"));
+    let mut random = RandomStream::new(seed, &format!("crash-streams-{boot}"));
     let streams = 1 + random.below(3);
     let ordered_share = [0.5, 0.8, 1.0][random.below(3) as usize];
     let barrier_share = [0.02, 0.1, 0.3, 0.6][random.below(4) as usize];
@@ -209,7 +209,7 @@ pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
 /// The same history with range flushes of several ranges, of which some overlap, and of up to five tags; what comes right before one
 /// is now and then a deallocation across the end of its first range.
 pub fn with_wide_range_flushes(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
-    let mut random = Stream::new(seed, &format!("crash-wide-{boot}"));
+    let mut random = RandomStream::new(seed, &format!("crash-wide-{boot}"));
     let (units, per_unit) = (geometry.user_units, geometry.lbas_per_unit);
     for number in 0..history.ops.len() {
         if history.ops[number].verb != Verb::RangeFlush {
@@ -257,7 +257,7 @@ pub fn with_a_silent_stream(mut history: History) -> History {
 /// The same history in which some writes come right behind or before the one before them, at the same instant and with the same role
 /// but for the barrier: what a block layer merges.
 pub fn with_runs(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
-    let mut random = Stream::new(seed, &format!("crash-runs-{boot}"));
+    let mut random = RandomStream::new(seed, &format!("crash-runs-{boot}"));
     let blocks_all = geometry.user_units * geometry.lbas_per_unit;
     for number in 1..history.ops.len() {
         let before = history.ops[number - 1];
@@ -279,7 +279,7 @@ pub fn with_runs(mut history: History, geometry: &Geometry, seed: u64, boot: u32
 /// What shows that a recovered device still works: everything is overwritten in part, some is deallocated,
 /// all is flushed.
 pub fn exercise(geometry: &Geometry, seed: u64) -> History {
-    let mut random = Stream::new(seed, "crash-exercise");
+    let mut random = RandomStream::new(seed, "crash-exercise");
     let (units, per_unit) = (geometry.user_units, geometry.lbas_per_unit);
     let mut ops: Vec<HostOp> = (0..units)
         .step_by(4)

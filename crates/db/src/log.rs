@@ -253,9 +253,9 @@ impl Scan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
 
-    fn group(stream: &mut Stream) -> Vec<u8> {
+    fn group(stream: &mut RandomStream) -> Vec<u8> {
         (0..stream.below(1500)).map(|_| stream.next_u64() as u8).collect()
     }
 
@@ -273,7 +273,7 @@ mod tests {
         let ring = 64 << 10;
         let mut image = vec![0u8; ring as usize];
         let mut log = Log::new(ring, FIRST_LSN, &[], 1, FIRST_LSN);
-        let mut stream = Stream::new(1, "log");
+        let mut stream = RandomStream::new(1, "log");
         let mut groups = Vec::new();
         for step in 0..2000 {
             let bytes = group(&mut stream);

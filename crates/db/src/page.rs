@@ -340,11 +340,11 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
 
     #[test]
     fn a_page_is_a_sorted_list() {
-        let mut stream = Stream::new(3, "page");
+        let mut stream = RandomStream::new(3, "page");
         let mut page = Page::of(Kind::Tree, 0, 7, 4096);
         let mut list: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         for step in 0..20_000u32 {

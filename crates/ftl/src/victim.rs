@@ -1,7 +1,7 @@
 //! Which block to collect.
 
 use crate::blocks::{BlockId, Blocks, PlaneId};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use serde::{Deserialize, Serialize};
 
 /// How garbage collection chooses its victim.
@@ -24,13 +24,13 @@ pub enum GcPolicy {
 pub struct VictimPicker {
     policy: GcPolicy,
     choices: u32,
-    random: Stream,
+    random: RandomStream,
 }
 
 impl VictimPicker {
     /// `choices` is the d of [`GcPolicy::DChoices`].
     pub fn new(policy: GcPolicy, choices: u32, seed: u64) -> Self {
-        Self { policy, choices, random: Stream::new(seed, "gc-victim") }
+        Self { policy, choices, random: RandomStream::new(seed, "gc-victim") }
     }
 
     /// The victim in `plane`, or `None` if no closed block has anything to reclaim. Ties go to the lowest

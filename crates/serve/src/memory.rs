@@ -145,7 +145,7 @@ impl GiveBack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::random::Stream;
+    use flashweir_core::random::RandomStream;
     use flashweir_core::{Agenda, Command, Data, Lba, Lpn, Op, Payload};
     use flashweir_crash::devices::{names, tiny};
     use flashweir_device::{DeviceOptions, Effect, Event, Torn};
@@ -181,7 +181,7 @@ mod tests {
             MemoryBound { bytes: bound, directory: std::env::temp_dir() }.apply(&mut devices[1]).unwrap();
             devices[0].forgo_digest();
             let mut agendas = [0, 1].map(|_| Agenda::default());
-            let mut random = Stream::new(seed, name);
+            let mut random = RandomStream::new(seed, name);
             let (units, blocks) = (devices[0].geometry().user_units, devices[0].geometry().lbas_per_unit);
             let (mut most, mut overflown) = (0, 0);
             for number in 0..6 * units {

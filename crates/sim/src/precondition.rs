@@ -7,7 +7,7 @@
 use crate::request::{Kind, Request};
 use crate::workload::{Step, Workload};
 use crate::world::{JobSetup, World};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Duration, Instant, Lba, Lpn, Payload};
 use flashweir_device::{Device, FastForward};
 use serde::{Deserialize, Serialize};
@@ -83,7 +83,13 @@ impl Precondition {
     fn writes(&self, units: u64, seed: u64) -> Writes {
         let filled = ((units as f64 * self.fill) as u64).min(units);
         let total = filled + (filled as f64 * self.overwrite) as u64;
-        Writes { random: Stream::new(seed, "precondition"), filled, total, next: 0, pattern: self.pattern }
+        Writes {
+            random: RandomStream::new(seed, "precondition"),
+            filled,
+            total,
+            next: 0,
+            pattern: self.pattern,
+        }
     }
 
     fn instantly(
@@ -132,7 +138,7 @@ impl Precondition {
 /// The sequence of logical pages to write.
 #[derive(Debug)]
 struct Writes {
-    random: Stream,
+    random: RandomStream,
     filled: u64,
     total: u64,
     next: u64,

@@ -20,7 +20,7 @@ use crate::workload::{
     self, BEGUN, Changes, ENDED, Mix, Rows, SqliteError, Statements, WorkloadOptions, body,
 };
 use flashweir_core::Duration;
-use flashweir_core::random::{Stream, mix};
+use flashweir_core::random::{RandomStream, mix};
 use flashweir_crash::files::Format;
 use flashweir_crash::files::cuts::{Cuts, awake, image_of, medium};
 use flashweir_crash::files::setup::Setup;
@@ -270,7 +270,7 @@ fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
 
 impl Case {
     fn new(config: &CrashConfig, base: Arc<Base>, seed: u64) -> Self {
-        let mut random = Stream::new(seed, "case of sqlite");
+        let mut random = RandomStream::new(seed, "case of sqlite");
         let mut one_of = |values: &[u32]| values[random.below(values.len() as u64) as usize];
         let options = WorkloadOptions {
             mix: Mix::Mixed,

@@ -10,7 +10,7 @@
 
 use crate::interface;
 use crate::locks::{Locks, Owner, Region};
-use flashweir_core::{Duration, Instant, Stream};
+use flashweir_core::{Duration, Instant, RandomStream};
 use flashweir_fs::vfs::Errno;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -101,7 +101,7 @@ pub(crate) struct Client {
     now: Instant,
     /// Civil time at which virtual time is zero, in milliseconds since 1970.
     epoch_ms: i64,
-    random: Stream,
+    random: RandomStream,
     turn: Option<MutexGuard<'static, ()>>,
     pub(crate) locks: Locks,
     pub(crate) files: BTreeMap<Owner, OpenFile>,
@@ -181,7 +181,7 @@ pub(crate) struct Link<T> {
 pub(crate) struct Beginning {
     pub(crate) now: Instant,
     pub(crate) epoch_seconds: i64,
-    pub(crate) random: Stream,
+    pub(crate) random: RandomStream,
     pub(crate) locks: Locks,
 }
 

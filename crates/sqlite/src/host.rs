@@ -13,7 +13,7 @@ use crate::guest::{Answer, Beginning, Call, Clock, FileKind, Link, Opening, Phas
 use crate::locks::{Locks, Owner};
 use crate::order::{Plan, PlantedBug, SyncCall, SyncPoint};
 use flashweir_core::executor::Handle;
-use flashweir_core::{Duration, Instant, Stream};
+use flashweir_core::{Duration, Instant, RandomStream};
 use flashweir_fs::vfs::{Barrier, Errno, File, Follow, Fs, OpenFlags, Process, Sink, Source, SyncKind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ impl<F: Fs> Guest<F> {
         let beginning = Beginning {
             now: self.handle.now(),
             epoch_seconds: self.options.epoch_seconds,
-            random: Stream::new(self.options.seed.wrapping_add(number << 32), "sqlite"),
+            random: RandomStream::new(self.options.seed.wrapping_add(number << 32), "sqlite"),
             locks: self.locks.clone(),
         };
         let mut files = BTreeMap::new();

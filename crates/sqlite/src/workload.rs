@@ -11,7 +11,7 @@
 use crate::order::Plan;
 use crate::{Clock, VFS};
 use flashweir_core::random::mix;
-use flashweir_core::{Duration, Instant, Stream};
+use flashweir_core::{Duration, Instant, RandomStream};
 use flashweir_sim::measure::{CallRecorder, CallResult};
 use rusqlite::{Connection, OpenFlags, Statement};
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ pub type Rows = Vec<(i64, u64)>;
 #[derive(Clone, Debug)]
 pub struct Changes {
     mix: Mix,
-    random: Stream,
+    random: RandomStream,
     rows: Rows,
     /// Transactions so far.
     done: u64,
@@ -131,7 +131,7 @@ impl Changes {
         let rows = (1..=rows as i64).map(|id| (id, 0)).collect();
         Self {
             mix: options.mix,
-            random: Stream::new(seed, "transactions of sqlite"),
+            random: RandomStream::new(seed, "transactions of sqlite"),
             rows,
             done: 0,
             newest: 0,

@@ -6,7 +6,7 @@ use flashweir_contract::{
     Content, DeviceKind, Durability, Exploration, Kind, LegalStates, LogPos, Observed, Oracle, Policy,
     RangeFlushed,
 };
-use flashweir_core::{Lpn, Stream};
+use flashweir_core::{Lpn, RandomStream};
 use std::collections::BTreeSet;
 
 /// A unit, with what the definition needs of it.
@@ -161,7 +161,7 @@ fn check(history: &History, upto: usize, policy: Policy, oracle: &mut Oracle) ->
 
 /// Runs `histories` histories of a shape on all kinds of device, cut at every position.
 fn sweep(name: &str, histories: u32, shape: Shape) -> (u64, u64) {
-    let mut random = Stream::new(1, name);
+    let mut random = RandomStream::new(1, name);
     let policies: Vec<Policy> = DeviceKind::ALL
         .map(DeviceKind::policy)
         .into_iter()
@@ -211,7 +211,7 @@ fn oracle_and_enumeration_agree_with_the_definition_on_three_units() {
 fn the_contract_of_a_range_flush_is_weaker_than_what_our_device_keeps() {
     let weak = DeviceKind::D3.policy();
     let strong = Policy { range_flushed: RangeFlushed::Itself, ..weak };
-    let mut random = Stream::new(5, "two strengths");
+    let mut random = RandomStream::new(5, "two strengths");
     let mut more = 0;
     for _ in 0..3_000 {
         let history = History::random(&mut random, Shape { lpns: 2, ops: 8, units: 8, values: 0 });
@@ -225,7 +225,7 @@ fn the_contract_of_a_range_flush_is_weaker_than_what_our_device_keeps() {
 
 #[test]
 fn the_candidates_hold_every_legal_state() {
-    let mut random = Stream::new(3, "candidates");
+    let mut random = RandomStream::new(3, "candidates");
     for _ in 0..100 {
         let history = History::random(&mut random, Shape { lpns: 2, ops: 6, units: 6, values: 2 });
         let observations: BTreeSet<_> = history.observations().into_iter().collect();

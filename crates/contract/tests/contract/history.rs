@@ -2,7 +2,7 @@
 
 use flashweir_contract::{Content, Kind, Log, LogPos, Observed, OpIx, Selection, Submission};
 use flashweir_core::command::{StreamId, Tag};
-use flashweir_core::{CommandId, Lpn, Order, Stream};
+use flashweir_core::{CommandId, Lpn, Order, RandomStream};
 use std::ops::Range;
 
 /// One operation as the generator made it.
@@ -47,7 +47,7 @@ pub(crate) struct Shape {
 }
 
 impl History {
-    pub(crate) fn random(random: &mut Stream, shape: Shape) -> Self {
+    pub(crate) fn random(random: &mut RandomStream, shape: Shape) -> Self {
         let initial = (0..shape.lpns)
             .map(|lpn| if shape.values == 0 { 1_000 + lpn } else { [0, 1, 9][random.below(3) as usize] })
             .collect();
@@ -152,7 +152,7 @@ impl History {
     }
 }
 
-fn random_op(random: &mut Stream, shape: Shape, units: &mut usize) -> RawOp {
+fn random_op(random: &mut RandomStream, shape: Shape, units: &mut usize) -> RawOp {
     let kinds = [Kind::Write, Kind::Write, Kind::Write, Kind::WriteZeroes, Kind::Trim, Kind::Share];
     let mut kind = match random.below(10) {
         0 => Kind::Flush,

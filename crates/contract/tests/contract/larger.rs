@@ -2,7 +2,7 @@
 
 use crate::history::{History, Shape};
 use flashweir_contract::{Content, DeviceKind, Exploration, LegalStates, Observed, Oracle};
-use flashweir_core::{Lpn, Stream};
+use flashweir_core::{Lpn, RandomStream};
 use proptest::prelude::*;
 use std::cell::Cell;
 
@@ -19,7 +19,7 @@ proptest! {
     #[test]
     fn enumerated_states_are_legal(seed: u64, kind in kinds(), cut in 0.0..1.0f64, values in 0u64..3) {
         let shape = Shape { values, ..SHAPE };
-        let history = History::random(&mut Stream::new(seed, "larger"), shape);
+        let history = History::random(&mut RandomStream::new(seed, "larger"), shape);
         let log = history.log();
         let upto = flashweir_contract::LogPos((cut * f64::from(log.position().0 + 1)) as u32);
         let mut oracle = Oracle::new(kind.policy());
@@ -33,7 +33,7 @@ proptest! {
     /// Where each content names its unit, both oracles agree, on legal states and on disturbed ones.
     #[test]
     fn identity_and_content_agree(seed: u64, kind in kinds(), disturbances in 0usize..4) {
-        let mut random = Stream::new(seed, "identity");
+        let mut random = RandomStream::new(seed, "identity");
         let history = History::random(&mut random, SHAPE);
         let log = history.log();
         let upto = log.position();

@@ -14,7 +14,7 @@
 
 use super::ops::{Op, Ops};
 use super::volume::FILL_PAGES;
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use std::collections::BTreeSet;
 
 /// What files that an operation needs hold: more than two pages and a half, or a part of one.
@@ -219,13 +219,13 @@ pub fn seq1() -> Vec<Ops> {
     all
 }
 
-fn pick<'a, T>(random: &mut Stream, all: &'a [T]) -> &'a T {
+fn pick<'a, T>(random: &mut RandomStream, all: &'a [T]) -> &'a T {
     &all[random.below(all.len() as u64) as usize]
 }
 
 /// A sequence of two operations, drawn.
 pub fn seq2(seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "sequences of two operations");
+    let mut random = RandomStream::new(seed, "sequences of two operations");
     let cores = cores();
     let (first, second) = (pick(&mut random, &cores).clone(), pick(&mut random, &cores).clone());
     let mut ops = first.needs.clone();
@@ -249,12 +249,12 @@ pub fn seq2(seed: u64) -> Ops {
 
 /// A longer sequence, over the files of three tasks.
 pub fn random(seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "random sequences");
+    let mut random = RandomStream::new(seed, "random sequences");
     let len = 8 + random.below(24);
     let dirs = ["", "A/", "B/", "A/D/"];
     let names = ["foo", "bar", "old", "second"];
     let mut ops = Vec::new();
-    let path = |random: &mut Stream| format!("{}{}", pick(random, &dirs), pick(random, &names));
+    let path = |random: &mut RandomStream| format!("{}{}", pick(random, &dirs), pick(random, &names));
     let mut recent = "A/foo".to_owned();
     for _ in 0..len {
         // What was written lately is what is worth making durable.
@@ -303,7 +303,7 @@ pub fn random(seed: u64) -> Ops {
 /// of a file in pieces, of data), loses them, and something else gets them, some of it durable before and some not, while
 /// other files are made durable.
 pub fn reuse(seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "sequences in which blocks change owners");
+    let mut random = RandomStream::new(seed, "sequences in which blocks change owners");
     let mut ops = Vec::new();
     let files = ["foo", "A/foo", "A/bar", "B/foo"];
     for _ in 0..2 + random.below(3) {
@@ -350,7 +350,7 @@ pub fn reuse(seed: u64) -> Ops {
 /// A sequence with files that are made without a name, written, made durable and linked, and with access control lists that are
 /// set, inherited and changed by modes.
 pub fn nameless(seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "sequences with files without names and access lists");
+    let mut random = RandomStream::new(seed, "sequences with files without names and access lists");
     let (dirs, names) = (["A", "B", "A/D"], ["foo", "bar", "old"]);
     let mut recent = "A/old".to_owned();
     let mut ops = Vec::new();
@@ -396,7 +396,7 @@ pub fn nameless(seed: u64) -> Ops {
 /// A sequence over two files in many parts, far from each other: the map of each has nodes below the inode, which writes,
 /// punches and truncations change, while one of the files is made durable.
 pub fn trees(seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "sequences over files in many parts");
+    let mut random = RandomStream::new(seed, "sequences over files in many parts");
     let files = ["A/foo", "B/foo"];
     let pieces = 7 + random.below(6);
     // The second file's parts are beyond what an inode of F2FS maps by itself.
@@ -438,7 +438,7 @@ pub fn trees(seed: u64) -> Ops {
 /// A sequence of two tasks on a few files: pages are written again while they are on their way, and made durable by another call;
 /// a call comes while the commit that it needs is under way, at each of its moments; two calls are about one file.
 pub fn tasks(seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "sequences of two tasks");
+    let mut random = RandomStream::new(seed, "sequences of two tasks");
     let files = ["A/foo", "A/bar", "B/foo"];
     let mut ops: Vec<Op> = files[..2].iter().map(|file| write(file, 4_096 * (1 + random.below(3)))).collect();
     ops.push(Op::Sync);
@@ -505,7 +505,7 @@ pub fn barriers() -> Vec<Ops> {
 
 /// The same sequence, in which some files are ordered and not made durable.
 pub fn with_barriers(ops: Ops, seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "barriers in a sequence");
+    let mut random = RandomStream::new(seed, "barriers in a sequence");
     let mut ordered = |op| match op {
         Op::Fsync(path) if random.chance(0.6) => Op::Fbarrier(path),
         Op::Fdatasync(path) if random.chance(0.6) => Op::Fdatabarrier(path),
@@ -519,7 +519,7 @@ pub fn with_barriers(ops: Ops, seed: u64) -> Ops {
 }
 
 /// Makes a file durable, or everything, or nothing.
-fn durable(random: &mut Stream, file: &str, ops: &mut Vec<Op>) {
+fn durable(random: &mut RandomStream, file: &str, ops: &mut Vec<Op>) {
     match random.below(10) {
         0..=1 => ops.push(Op::Sync),
         2 => ops.push(Op::Remount),
@@ -534,7 +534,7 @@ fn durable(random: &mut Stream, file: &str, ops: &mut Vec<Op>) {
 /// cleaned and holes filled, for the one who writes and in the background, while other tasks write and sync. No file gets longer for
 /// good.
 pub fn cleaning(seed: u64) -> Ops {
-    let mut random = Stream::new(seed, "sequences that need room");
+    let mut random = RandomStream::new(seed, "sequences that need room");
     let mut ops = Vec::new();
     let mut recent = "fill/0".to_owned();
     for _ in 0..16 + random.below(17) {
@@ -544,7 +544,7 @@ pub fn cleaning(seed: u64) -> Ops {
             0 => 8 * (1 + random.below(FILL_PAGES / 8)),
             _ => 1 + random.below(4),
         };
-        let write = |random: &mut Stream, path| {
+        let write = |random: &mut RandomStream, path| {
             Op::Write(path, 4_096 * random.below(FILL_PAGES - pages + 1), 4_096 * pages)
         };
         ops.push(match kind {

@@ -12,7 +12,7 @@ use super::volume::{Base, base_hash};
 use crate::explorer::{cell_hash, combinations};
 use flashweir_contract::{Content, DeviceKind};
 use flashweir_core::random::mix;
-use flashweir_core::{Bytes, Instant, Lpn, Payload, Stream};
+use flashweir_core::{Bytes, Instant, Lpn, Payload, RandomStream};
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
 use flashweir_device::flash::Interrupted;
 use flashweir_device::presets::preset;
@@ -59,7 +59,7 @@ pub fn medium(base: &Base) -> Media {
         let mut device = Device::new(config(base), options(None));
         let units = device.geometry().user_units;
         assert!(units >= BLOCKS, "the device has {units} units");
-        let mut random = Stream::new(base.seed, "ageing of a device");
+        let mut random = RandomStream::new(base.seed, "ageing of a device");
         let mut fill = FastForward::new(&mut device);
         let content = |unit| base.contents.get(&Lpn(unit)).cloned().unwrap_or_default();
         for unit in 0..units {
@@ -120,7 +120,7 @@ impl Situation {
 
     /// The ways in which the cells may be torn.
     pub(super) fn torn(&self) -> Vec<Vec<Torn>> {
-        combinations(&self.cells, &mut Stream::new(self.key, "torn operations"))
+        combinations(&self.cells, &mut RandomStream::new(self.key, "torn operations"))
     }
 
     pub(super) fn media(&self, device: &Device, torn: &[Torn]) -> Media {

@@ -20,7 +20,7 @@ use super::tree::Tree;
 use super::volume::{Disk, base_hash, check, exercise, recover};
 use super::whole;
 use flashweir_contract::{CrashState, Exploration, Kind, Log, LogPos};
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_core::random::mix;
 use flashweir_fs::port::BlockPort;
 use flashweir_sim::model_port::{LatePort, ModelPort};
@@ -255,7 +255,7 @@ impl Explorer<'_> {
     /// Cuts a recovery that was done on `port`.
     fn nested(&mut self, port: &ModelPort, image: u64, tree: &Tree) -> Result<(), (Fault, (u32, u64))> {
         let cuts = positions(&port.log(), port.position().0);
-        let mut random = Stream::new(image, "cuts of a recovery");
+        let mut random = RandomStream::new(image, "cuts of a recovery");
         for _ in 0..self.case.effort.nested_draws {
             let cut = cuts[random.below(cuts.len() as u64) as usize];
             let states = states_at(port, cut, image, &self.case.effort);

@@ -16,7 +16,7 @@ use super::tree::{Tree, Unreadable};
 use flashweir_contract::{Contents, DeviceKind};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{Executor, Instant, Stream};
+use flashweir_core::{Executor, Instant, RandomStream};
 use flashweir_device::Media;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::BlockPort;
@@ -180,7 +180,7 @@ impl Runner<AnyFs> {
     }
 
     async fn wear(&mut self, filled: Filled, number: u64) -> Result<(), String> {
-        let mut random = Stream::new(number, "wear of a volume");
+        let mut random = RandomStream::new(number, "wear of a volume");
         let file = random.below(filled.files / DELETED) * DELETED;
         let (at, pages) = (random.below(FILL_PAGES - 3), 1 + random.below(3));
         self.filling(0x2000 + number, Op::Write(format!("fill/{file}"), at * 4_096, pages * 4_096)).await
@@ -325,7 +325,7 @@ pub fn base_hash(base: &Base) -> u64 {
 /// Lets the log of an ext4 go round, and end where it soon has to go on at its beginning, or not so soon.
 async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
     let left = || vfs.fs().journal_blocks_left();
-    let mut random = Stream::new(seed, "where a log begins");
+    let mut random = RandomStream::new(seed, "where a log begins");
     let near_end = 4 + random.below(LOG_LEFT_MAX - 4);
     while left().is_some_and(|left| left > near_end) {
         touch(vfs).await?;
@@ -352,7 +352,7 @@ pub(crate) async fn touch(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
 
 /// Files that come and go, some of them made durable one by one.
 async fn age(vfs: &Vfs<AnyFs>, handle: &Handle, seed: u64) -> Result<(), Errno> {
-    let mut random = Stream::new(seed, "ageing of a volume");
+    let mut random = RandomStream::new(seed, "ageing of a volume");
     let mut runner = Runner::new(vfs, handle.clone());
     let mut number = PREPARED_NUMBERS + 100;
     for round in 0..AGES {

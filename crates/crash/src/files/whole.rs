@@ -23,7 +23,7 @@ use super::volume::{Disk, check, exercise, recover};
 use flashweir_contract::Contents;
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{Lpn, Payload, Stream};
+use flashweir_core::{Lpn, Payload, RandomStream};
 use flashweir_device::{Device, Media};
 use flashweir_fs::port::BlockPort;
 use flashweir_sim::stack::{FlushMode, Stack};
@@ -187,7 +187,7 @@ impl Explorer<'_> {
             self.counts.replayed += u64::from(outside(replay(&before, BLOCKS, &tree))?);
         }
         if is_due(effort.nested_every, 2) {
-            let mut random = Stream::new(image, "cuts of a recovery");
+            let mut random = RandomStream::new(image, "cuts of a recovery");
             for _ in 0..effort.nested_draws {
                 let cut = random.below(u64::from(disk.turns) + 1) as u32;
                 let mut variants = interrupted(case, media.clone(), image, cut).map_err(found)?;

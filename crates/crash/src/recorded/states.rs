@@ -15,7 +15,7 @@ use crate::files::tree::{Body, Tree};
 use crate::files::volume::Disk as _;
 use flashweir_contract::Contents;
 use flashweir_core::random::mix;
-use flashweir_core::{Duration, Payload, Stream};
+use flashweir_core::{Duration, Payload, RandomStream};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, MountOptions, Vfs};
 use flashweir_fs::{AnyFs, NewVolume};
@@ -115,7 +115,7 @@ impl Course {
             Self::Busy => (Duration::ZERO, false),
             Self::Committed => (COMMITTED, false),
             Self::Synced => (WRITTEN_BACK, true),
-            Self::Drawn(seed) => match Stream::new(mix(seed) ^ step as u64, "pauses").below(10) {
+            Self::Drawn(seed) => match RandomStream::new(mix(seed) ^ step as u64, "pauses").below(10) {
                 draw if draw < DRAWN_SYNCED => (WRITTEN_BACK, true),
                 draw if draw < DRAWN_SYNCED + DRAWN_COMMITTED => (COMMITTED, false),
                 _ => (Duration::ZERO, false),

@@ -3,7 +3,7 @@
 //! `FLASHWEIR_SEED` rotates the seeds, `FLASHWEIR_CRASH_STATES` sets how many distinct media are recovered.
 
 use flashweir_contract::{Oracle, Verdict};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_crash::devices::{names, tiny};
 use flashweir_crash::explorer::{
     WorldSpec, boot_device, boot_history, contents, cut, exercise_device, explore_world, kind_of, observed,
@@ -139,7 +139,7 @@ fn what_a_device_in_memory_gives_up_is_never_missed() {
         let config = tiny(name).unwrap();
         let policy = kind_of(&config).policy();
         let options = DeviceOptions { seed, track_contents: true, planted: None };
-        let mut random = Stream::new(seed, name);
+        let mut random = RandomStream::new(seed, name);
         let mut device = Device::new(config.clone(), options);
         for boot in 0..number("FLASHWEIR_BOOTS", 16) as u32 {
             device.forgo_digest();
@@ -249,7 +249,7 @@ fn options(seed: u64) -> DeviceOptions {
 }
 
 /// A device that ran so many events of a short history, and then lost its power.
-fn cut_short(config: &DeviceConfig, device: Device, boot: u32, random: &mut Stream) -> Media {
+fn cut_short(config: &DeviceConfig, device: Device, boot: u32, random: &mut RandomStream) -> Media {
     let geometry = device.geometry().clone();
     let mut sim = Sim::new(device, history(&geometry, 5, boot, 40));
     for _ in 0..random.below(200) {
@@ -269,7 +269,7 @@ fn cut_short(config: &DeviceConfig, device: Device, boot: u32, random: &mut Stre
 fn regression_cuts_that_follow_each_other_soon_do_not_use_up_a_plane() {
     for name in names() {
         let config = tiny(name).unwrap();
-        let mut random = Stream::new(seed(), name);
+        let mut random = RandomStream::new(seed(), name);
         let mut device = Device::new(config.clone(), options(1));
         for boot in 0..60 {
             let media = cut_short(&config, device, boot, &mut random);
@@ -292,7 +292,7 @@ fn regression_cuts_that_follow_each_other_soon_do_not_use_up_a_plane() {
 fn regression_a_recovery_that_is_cut_again_and_again_ends_some_day() {
     for name in names().filter(|name| name.starts_with("tiny-d2")) {
         let config = tiny(name).unwrap();
-        let mut random = Stream::new(seed(), name);
+        let mut random = RandomStream::new(seed(), name);
         let mut device = Device::new(config.clone(), options(1));
         for boot in 0..6 {
             let mut media = cut_short(&config, device, boot, &mut random);
@@ -350,7 +350,7 @@ fn regression_a_device_without_spare_blocks_may_refuse_but_not_forget() {
     config.faults.program_fail = 0.02;
     let mut worn_out = 0;
     for world in 0..10 {
-        let mut random = Stream::new(seed() + world, "worn-out");
+        let mut random = RandomStream::new(seed() + world, "worn-out");
         let mut device = Device::new(config.clone(), options(world));
         for boot in 0..30 {
             device = Recovery::begin(&config, options(world), cut_short(&config, device, boot, &mut random))

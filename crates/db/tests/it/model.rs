@@ -2,7 +2,7 @@
 //! small, a log that goes around.
 
 use crate::bed::{Bed, small};
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_db::{Config, Db, DbError, Tree};
 use flashweir_fs::memfs::MemFs;
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ fn key_of(number: u64) -> Vec<u8> {
 }
 
 /// One transaction of task `task`, which has keys of its own, so that the model knows what is committed.
-async fn transaction(db: &Db<MemFs>, tree: Tree, model: &Model, stream: &mut Stream, task: u64) {
+async fn transaction(db: &Db<MemFs>, tree: Tree, model: &Model, stream: &mut RandomStream, task: u64) {
     let mut trx = db.begin().await.unwrap();
     let mut changes: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();
     let shrinks = stream.chance(0.4);
@@ -77,7 +77,7 @@ async fn transaction(db: &Db<MemFs>, tree: Tree, model: &Model, stream: &mut Str
 }
 
 async fn work(db: Db<MemFs>, tree: Tree, model: Model, seed: u64, task: u64, count: u64) {
-    let mut stream = Stream::new(seed, &format!("model.{task}"));
+    let mut stream = RandomStream::new(seed, &format!("model.{task}"));
     for _ in 0..count {
         transaction(&db, tree, &model, &mut stream, task).await;
     }

@@ -29,7 +29,7 @@ pub use store::{BlockHealth, Overflow, PageImage, SaveArea, Saved, SharedStore, 
 use crate::config::DeviceConfig;
 use crate::geometry::Geometry;
 use flashweir_core::index::Idx;
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId};
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ pub(crate) struct Flash<J> {
     pub(crate) media: Media,
     pub(crate) blocks: Blocks,
     /// What goes wrong.
-    pub(crate) random: Stream,
+    pub(crate) random: RandomStream,
     /// Blocks of each plane that cannot be used.
     pub(crate) bad_blocks_of_plane: Vec<u32>,
 }
@@ -53,7 +53,7 @@ pub(crate) fn factory_media(
     (seed, track_contents): (u64, bool),
     reserved: &BTreeSet<BlockId>,
 ) -> Media {
-    let mut factory = Stream::new(seed, "factory");
+    let mut factory = RandomStream::new(seed, "factory");
     let bad_max = geometry.factory_bad_max();
     let mut bad_of_plane = vec![0; geometry.planes() as usize];
     let mut bad = Vec::new();
@@ -95,7 +95,7 @@ impl<J: Copy> Flash<J> {
             machine: Machine::new(geometry, &timing, config.ftl.gc.preemptible),
             media,
             blocks,
-            random: Stream::new(seed, "device-faults"),
+            random: RandomStream::new(seed, "device-faults"),
             bad_blocks_of_plane,
         }
     }

@@ -200,13 +200,13 @@ impl TagIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
     use std::collections::BTreeSet;
 
     /// Against sets, over random insertions, unions and removals.
     #[test]
     fn the_index_is_what_sets_say() {
-        let mut random = Stream::new(7, "tags");
+        let mut random = RandomStream::new(7, "tags");
         let mut index = TagIndex::default();
         let mut firsts = [NONE; 40];
         let mut model: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); 40];

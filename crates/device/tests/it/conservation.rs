@@ -2,7 +2,7 @@
 
 use crate::harness::{Host, random_config};
 use flashweir_core::command::StreamId;
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Lba, Op, Order};
 use flashweir_device::config::PersistPolicy;
 
@@ -11,7 +11,7 @@ fn torture(seed: u64, steps: u64, fault: f64) {
     let config = random_config(seed, fault);
     let mut host = Host::new(&config, seed);
     let units = host.expected.len() as u64;
-    let mut r = Stream::new(seed, "commands");
+    let mut r = RandomStream::new(seed, "commands");
     host.write_all();
     for step in 0..steps {
         let (len, depth) = (1 + r.below(4).min(units - 1), r.below(16));

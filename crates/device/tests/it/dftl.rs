@@ -2,7 +2,7 @@
 
 use crate::harness::{Host, random_config};
 use flashweir_core::command::{StreamId, pattern};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Bytes, Lba, Lpn, Op, Order, Payload};
 use flashweir_device::config::{
     Allocation, BufferMode, DeviceConfig, Metadata, Miss, PersistPolicy, Translation,
@@ -79,7 +79,7 @@ fn comes_back(host: &Host, what: &str) {
 fn torture(config: &DeviceConfig, seed: u64, steps: u64) -> Host {
     let mut host = Host::new(config, seed);
     let units = host.expected.len() as u64;
-    let mut r = Stream::new(seed, "commands");
+    let mut r = RandomStream::new(seed, "commands");
     host.write_all();
     for step in 0..steps {
         let (len, depth) = (1 + r.below(6).min(units - 1), r.below(16));
@@ -164,7 +164,7 @@ fn hits_and_misses_are_those_of_a_list() {
         let before = *host.device.metrics();
         let mut list: VecDeque<u64> = VecDeque::new();
         let (mut hits, mut misses, mut dirty, mut written) = (0, 0, Vec::new(), 0);
-        let mut r = Stream::new(7, "looks");
+        let mut r = RandomStream::new(7, "looks");
         for _ in 0..400 {
             let lpn = r.below(units);
             let page = lpn / 16;
@@ -208,7 +208,7 @@ fn random_reads_miss_as_often_as_in_the_paper() {
     let mut host = Host::new(&config, 1);
     let units = host.expected.len() as u64;
     fill(&mut host, units);
-    let mut r = Stream::new(1, "reads");
+    let mut r = RandomStream::new(1, "reads");
     let mut looks = |host: &mut Host, count: u64| {
         for _ in 0..count {
             read(host, r.below(units * 10 / 16), 1);
@@ -252,7 +252,7 @@ fn a_full_device_collects_data_and_translation_pages() {
         let mut host = Host::new(&with_cache(config, Some(3)), 1);
         let units = host.expected.len() as u64;
         fill(&mut host, units);
-        let mut r = Stream::new(3, "overwrites");
+        let mut r = RandomStream::new(3, "overwrites");
         for _ in 0..6 * units {
             host.write(r.below(units), 1, false);
             host.wait(16);

@@ -2,7 +2,7 @@
 
 use crate::harness::random_config;
 use flashweir_core::command::pattern;
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions, FastForward};
@@ -12,7 +12,7 @@ fn fill(config: &DeviceConfig, seed: u64) -> Device {
     let options = DeviceOptions { seed, track_contents: true, planted: None };
     let mut device = Device::new(config.clone(), options);
     let units = device.geometry().user_units;
-    let mut random = Stream::new(seed, "writes");
+    let mut random = RandomStream::new(seed, "writes");
     let mut expected = vec![0; units as usize];
     let mut forward = FastForward::new(&mut device);
     for write in 0..3 * units {

@@ -19,7 +19,7 @@
 
 use crate::harness::random_config;
 use flashweir_core::command::{RangeFlush, StreamId, Tag};
-use flashweir_core::random::{Stream, mix};
+use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{
     Agenda, Bytes, Command, Completion, Data, Done, Duration, Instant, Lba, Lpn, Op, Order,
 };
@@ -101,7 +101,7 @@ struct Driver {
     run: Run,
     device: Device,
     agenda: Agenda<Moment>,
-    random: Stream,
+    random: RandomStream,
     /// Commands of this boot by their number.
     in_flight: BTreeMap<u64, String>,
     next: u64,
@@ -125,7 +125,7 @@ impl Driver {
         Self {
             device,
             agenda: Agenda::default(),
-            random: Stream::new(run.seed, "golden"),
+            random: RandomStream::new(run.seed, "golden"),
             in_flight: BTreeMap::new(),
             next: 1,
             depth: 1,

@@ -1,7 +1,7 @@
 //! A device with an agenda and a host that knows what it wrote.
 
 use flashweir_core::command::{EpochStamp, StreamId, Tag, pattern};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{
     Agenda, Bytes, Command, Data, DeviceError, Done, Duration, Lba, Lpn, Op, Order, Payload,
 };
@@ -184,7 +184,7 @@ impl Host {
 
 /// A small device with everything drawn at random.
 pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
-    let mut r = Stream::new(seed, "config");
+    let mut r = RandomStream::new(seed, "config");
     let mut pick = |n: u64| r.below(n);
     let mut config = preset("mqsim-small-ideal").unwrap();
     let cell = [Cell::Slc, Cell::Mlc, Cell::Tlc][pick(3) as usize];

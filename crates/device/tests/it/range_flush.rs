@@ -2,7 +2,7 @@
 
 use crate::harness::{Host, random_config};
 use flashweir_core::command::{OutOfRange, RangeFlush, Tag};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Address, Bytes, DeviceError, Lba, Lpn, Op, Ppa};
 use flashweir_device::config::{BufferMode, Cell, DeviceConfig, OrderConfig, RangeFlushSupport};
 use flashweir_device::flash::Owner;
@@ -224,7 +224,7 @@ fn random_devices_keep_what_was_asked_for() {
             config.order = OrderConfig::default();
         }
         let mut host = Host::new(&config, seed);
-        let mut random = Stream::new(seed, "range flush");
+        let mut random = RandomStream::new(seed, "range flush");
         let units = host.device.geometry().user_units;
         let mut owners: Vec<u64> = vec![0; units as usize];
         for _ in 0..60 {

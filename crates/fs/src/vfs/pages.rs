@@ -676,7 +676,7 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
     use std::collections::BTreeMap;
 
     const NOW: Instant = Instant::ZERO;
@@ -689,7 +689,7 @@ mod tests {
     /// Random changes against a map, with a table that grows, chains that wrap, and every state.
     #[test]
     fn pages_are_found_as_in_a_map() {
-        let mut random = Stream::new(5, "pages");
+        let mut random = RandomStream::new(5, "pages");
         let mut pages = Pages::new(usize::MAX);
         let owners: Vec<OwnerId> = (0..5).map(|ino| pages.add_owner(Ino(ino))).collect();
         let mut model: BTreeMap<(usize, u64), u64> = BTreeMap::new();

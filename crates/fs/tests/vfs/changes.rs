@@ -1,6 +1,6 @@
 //! Random changes of files, beside a model of what the files hold.
 
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_fs::vfs::*;
 use std::collections::BTreeMap;
 
@@ -8,7 +8,12 @@ use std::collections::BTreeMap;
 pub(crate) type Model = BTreeMap<String, Vec<u8>>;
 
 /// Makes, changes, renames and removes files on a file system and in the model.
-pub(crate) async fn random_changes<F: Fs>(vfs: &Vfs<F>, random: &mut Stream, model: &mut Model, count: u32) {
+pub(crate) async fn random_changes<F: Fs>(
+    vfs: &Vfs<F>,
+    random: &mut RandomStream,
+    model: &mut Model,
+    count: u32,
+) {
     let root = vfs.process(Creds::ROOT);
     for _ in 0..count {
         let name = format!("/d{}/{}", random.below(3), "n".repeat(1 + random.below(60) as usize));

@@ -3,7 +3,7 @@
 use crate::bed::{Bed, cache_of};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{Duration, Order, Stream};
+use flashweir_core::{Duration, Order, RandomStream};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write};
 use flashweir_fs::vfs::*;
 use std::cell::{Cell, RefCell};
@@ -76,7 +76,7 @@ pub(crate) fn many_at_once<F: Fs>(mut bed: Bed<F>, seed: u64) {
         let (vfs, ended) = (vfs.clone(), Rc::clone(&ended));
         bed.executor.spawn(async move {
             let root = vfs.process(Creds::ROOT);
-            let mut random = Stream::new(seed, &format!("task {task}"));
+            let mut random = RandomStream::new(seed, &format!("task {task}"));
             let dir = format!("/task{task}");
             root.mkdir(&dir, 0o755).await.unwrap();
             let mut model = BTreeMap::new();

@@ -6,7 +6,7 @@ use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::{DeviceError, Stream};
+use flashweir_core::{DeviceError, RandomStream};
 use flashweir_fs::ext4::{self, CommitMode, Ext4, Ext4Options, Journaling, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
@@ -70,7 +70,7 @@ fn random_changes_survive_mounts() {
     for round in 0..6 {
         let mut bed = mounted(&image);
         let vfs = bed.vfs.clone();
-        let mut random = Stream::new(round, "ext4 changes");
+        let mut random = RandomStream::new(round, "ext4 changes");
         model = bed.run(async move {
             let root = vfs.process(Creds::ROOT);
             for dir in 0..3 {
@@ -169,7 +169,7 @@ fn fragmented_files() {
     let mut versions: Vec<Option<u64>> = vec![None; 12_000];
     let mut bed = mounted(&image);
     let vfs = bed.vfs.clone();
-    let mut random = Stream::new(1, "ext4 fragments");
+    let mut random = RandomStream::new(1, "ext4 fragments");
     versions = bed.run(async move {
         let root = vfs.process(Creds::ROOT);
         // Two files that take turns have no two pages next to each other.
@@ -328,7 +328,7 @@ fn journalled_data_are_read_wherever_they_are() {
     let versions = bed.run(async move {
         let root = vfs.process(Creds::ROOT);
         let file = root.open("/file", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
-        let mut random = Stream::new(3, "journalled data");
+        let mut random = RandomStream::new(3, "journalled data");
         let mut versions = vec![0; PAGES as usize];
         for version in 1..5000 {
             let at = random.below(PAGES);
@@ -403,7 +403,7 @@ fn a_full_volume_goes_on() {
                     || vfs.statfs().await.unwrap().pages_free < 100
             );
             let _ = root.unlink("/link").await;
-            let mut random = Stream::new(round, "ext4 overwrites");
+            let mut random = RandomStream::new(round, "ext4 overwrites");
             for number in 100..2000 {
                 let at = random.below(pages);
                 versions[at as usize] = Some(number);
@@ -613,7 +613,7 @@ fn a_cut_leaves_the_last_commit_of(journaling: Journaling) {
         for dir in 0..3 {
             root.mkdir(format!("/d{dir}"), 0o755).await.unwrap();
         }
-        let mut random = Stream::new(9, "ext4 cuts");
+        let mut random = RandomStream::new(9, "ext4 cuts");
         let mut model = Model::new();
         let mut versions = vec![0; PAGES as usize];
         let mut synced = vec![(log.requests.borrow().len(), versions.clone())];
@@ -640,7 +640,7 @@ fn a_cut_leaves_the_last_commit_of(journaling: Journaling) {
     let requests = disk.requests.take();
     let flushes: Vec<usize> = (0..requests.len()).filter(|&at| requests[at] == Request::Flush).collect();
     assert!(flushes.len() > 30, "there are several commits");
-    let mut random = Stream::new(10, "ext4 cuts");
+    let mut random = RandomStream::new(10, "ext4 cuts");
     let mut replayed = 0;
     for _ in 0..80 {
         let flush = random.below(flushes.len() as u64) as usize;

@@ -5,7 +5,7 @@ use crate::changes::{Model, compare, random_changes};
 use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::{DeviceError, Duration, Instant, Stream};
+use flashweir_core::{DeviceError, Duration, Instant, RandomStream};
 use flashweir_fs::f2fs::{
     Background, CommitMode, F2fs, F2fsOptions, Flushing, InPlace, Options, check, mkfs,
 };
@@ -66,7 +66,7 @@ fn random_changes_survive_mounts() {
     for round in 0..6 {
         let mut bed = mounted(&image);
         let vfs = bed.vfs.clone();
-        let mut random = Stream::new(round, "f2fs changes");
+        let mut random = RandomStream::new(round, "f2fs changes");
         model = bed.run(async move {
             let root = vfs.process(Creds::ROOT);
             for dir in 0..3 {
@@ -145,7 +145,7 @@ fn a_cut_leaves_a_checkpoint() {
         for dir in 0..3 {
             root.mkdir(format!("/d{dir}"), 0o755).await.unwrap();
         }
-        let mut random = Stream::new(9, "f2fs cuts");
+        let mut random = RandomStream::new(9, "f2fs cuts");
         let mut model = Model::new();
         for _ in 0..12 {
             random_changes(&vfs, &mut random, &mut model, 20).await;
@@ -156,7 +156,7 @@ fn a_cut_leaves_a_checkpoint() {
     let requests = recorder.requests.take();
     let flushes: Vec<usize> = (0..requests.len()).filter(|&at| requests[at] == Request::Flush).collect();
     assert!(flushes.len() > 8, "there are several checkpoints");
-    let mut random = Stream::new(10, "f2fs cuts");
+    let mut random = RandomStream::new(10, "f2fs cuts");
     let mut checkpoints = BTreeSet::new();
     for _ in 0..60 {
         let flush = random.below(flushes.len() as u64) as usize;
@@ -207,7 +207,7 @@ fn a_full_volume_goes_on() {
             let pages = versions.len() as u64;
             assert!(pages > free - free / 500 - 20, "{pages} of {free}");
             assert!(vfs.statfs().await.unwrap().pages_free < 8);
-            let mut random = Stream::new(mib, "f2fs overwrites");
+            let mut random = RandomStream::new(mib, "f2fs overwrites");
             for number in 1..rounds * pages {
                 let at = random.below(pages);
                 versions[at as usize] = number;
@@ -276,7 +276,7 @@ fn random_changes_while_cleaning() {
     for round in 0..4 {
         let mut bed = mounted(&image);
         let vfs = bed.vfs.clone();
-        let mut random = Stream::new(round, "f2fs changes while cleaning");
+        let mut random = RandomStream::new(round, "f2fs changes while cleaning");
         let metrics;
         (model, ballast, metrics) = bed.run(async move {
             let root = vfs.process(Creds::ROOT);
@@ -547,7 +547,7 @@ fn cuts_while_cleaning() {
         }
         file.sync(SyncKind::All).await.unwrap();
         let mut synced = vec![(log.requests.borrow().len(), versions.clone())];
-        let mut random = Stream::new(5, "f2fs cuts while cleaning");
+        let mut random = RandomStream::new(5, "f2fs cuts while cleaning");
         for number in 1..=30_000 {
             let at = random.below(pages);
             versions[at as usize] = number;
@@ -564,7 +564,7 @@ fn cuts_while_cleaning() {
     let requests = recorder.requests.take();
     let first = synced[0].0;
     let flushes: Vec<usize> = (first..requests.len()).filter(|&at| requests[at] == Request::Flush).collect();
-    let mut random = Stream::new(6, "f2fs cuts while cleaning");
+    let mut random = RandomStream::new(6, "f2fs cuts while cleaning");
     for _ in 0..25 {
         let flush = 1 + random.below(flushes.len() as u64 - 1) as usize;
         let (start, end) = (flushes[flush - 1], flushes[flush]);

@@ -1,7 +1,7 @@
 //! Files and directories that several use at once, and what becomes of space and inodes.
 
 use crate::bed::{Bed, cache_of};
-use flashweir_core::{Duration, Stream};
+use flashweir_core::{Duration, RandomStream};
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::vfs::*;
 use std::cell::Cell;
@@ -64,7 +64,7 @@ fn tasks_change_the_same_names() {
         for task in 0..8u64 {
             let (vfs, handle, ended) = (bed.vfs.clone(), bed.handle.clone(), Rc::clone(&ended));
             bed.executor.spawn(async move {
-                churn(&vfs, &handle, &mut Stream::new(seed, &format!("task {task}"))).await;
+                churn(&vfs, &handle, &mut RandomStream::new(seed, &format!("task {task}"))).await;
                 ended.set(ended.get() + 1);
             });
         }
@@ -78,9 +78,9 @@ fn tasks_change_the_same_names() {
     }
 }
 
-async fn churn(vfs: &Vfs<MemFs>, handle: &flashweir_core::executor::Handle, random: &mut Stream) {
+async fn churn(vfs: &Vfs<MemFs>, handle: &flashweir_core::executor::Handle, random: &mut RandomStream) {
     let root = vfs.process(Creds::ROOT);
-    let path = |random: &mut Stream| {
+    let path = |random: &mut RandomStream| {
         let depth = 1 + random.below(3);
         (0..depth).map(|_| format!("/{}", (b'a' + random.below(3) as u8) as char)).collect::<String>()
     };
@@ -210,7 +210,7 @@ fn a_file_is_opened_while_it_is_closed() {
     for task in 0..5u64 {
         let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
         bed.executor.spawn(async move {
-            let mut random = Stream::new(7, &format!("task {task}"));
+            let mut random = RandomStream::new(7, &format!("task {task}"));
             for _ in 0..200 {
                 let file = open(&vfs, "/f").await;
                 if random.chance(0.3) {
@@ -277,7 +277,7 @@ fn a_cut_drops_everything_at_any_moment() {
         for task in 0..4 {
             let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
             bed.executor.spawn(async move {
-                let mut random = Stream::new(task, "cut");
+                let mut random = RandomStream::new(task, "cut");
                 let file = open(&vfs, "/f").await;
                 let direct =
                     vfs.process(Creds::ROOT).open("/f", OpenFlags::READ_WRITE.direct(), 0).await.unwrap();

@@ -4,7 +4,7 @@
 use crate::bed::{Bed, cache_of};
 use flashweir_core::command::pattern;
 use flashweir_core::executor::Handle;
-use flashweir_core::{Duration, Lpn, Payload, Stream};
+use flashweir_core::{Duration, Lpn, Payload, RandomStream};
 use flashweir_fs::memfs::MemFsConfig;
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
@@ -279,7 +279,7 @@ fn share_pages(seed: u64) {
     for task in 0..TASKS {
         let (vfs, handle, ended) = (vfs.clone(), handle.clone(), Rc::clone(&ended));
         bed.executor.spawn(async move {
-            let mut random = Stream::new(seed, &format!("task {task}"));
+            let mut random = RandomStream::new(seed, &format!("task {task}"));
             let root = vfs.process(Creds::ROOT);
             let file = root.open("/shared", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
             for round in 0..3u8 {

@@ -3,7 +3,7 @@
 use crate::bed::cache_of;
 use crate::disk::page;
 use crate::each::*;
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_fs::memfs::MemFsConfig;
 use flashweir_fs::vfs::*;
 use proptest::prelude::*;
@@ -112,7 +112,7 @@ const PAGES: u64 = 40;
 /// Random changes against a list of the pages that were written and neither punched nor cut off since.
 async fn compare<F: Fs>(vfs: Vfs<F>, seed: u64) {
     let root = vfs.process(Creds::ROOT);
-    let mut random = Stream::new(seed, "seeks");
+    let mut random = RandomStream::new(seed, "seeks");
     let file = root.open("/f", OpenFlags::READ_WRITE.create(), 0o600).await.unwrap();
     let mut has_data = vec![false; PAGES as usize + 8];
     let mut size = 0;

@@ -5,7 +5,7 @@ use super::programs::{config, drive, pick, program, seed};
 use super::rig::Rig;
 use super::target::UNIT;
 use crate::{BlockLayer, Chain, Dispatch, Effect, HostConfig, Input, Layer, Offer, TaskAttribute};
-use flashweir_core::{Command, CommandId, Done, Duration, Instant, Order, Payload, Stream};
+use flashweir_core::{Command, CommandId, Done, Duration, Instant, Order, Payload, RandomStream};
 use std::collections::{BTreeMap, VecDeque};
 
 const RUNS: u64 = 1_000;
@@ -90,9 +90,9 @@ impl Layer for Pass {
 }
 
 /// A chain of `kind`, and who keeps epochs apart below it.
-fn chain(kind: &str, draw: &mut Stream) -> (Chain, Dispatch) {
+fn chain(kind: &str, draw: &mut RandomStream) -> (Chain, Dispatch) {
     let block = |config: &HostConfig| BlockLayer::new(config.clone(), UNIT);
-    let single = |draw: &mut Stream| loop {
+    let single = |draw: &mut RandomStream| loop {
         // Several queues are the last layer's.
         let config = config(draw);
         if config.dispatch != Dispatch::MultiQueue {
@@ -128,7 +128,7 @@ fn layers_on_top_of_each_other_answer_once_and_keep_epochs() {
     for kind in ["pass above", "pass below", "two", "three"] {
         let (mut busy, mut merges) = (0, 0);
         for number in 0..RUNS {
-            let mut draw = Stream::new(seed(), &format!("chain {kind} {number}"));
+            let mut draw = RandomStream::new(seed(), &format!("chain {kind} {number}"));
             let (layers, dispatch) = chain(kind, &mut draw);
             let context = format!("FLASHWEIR_SEED={}, {kind} {number}, {layers:?}", seed());
             let mut rig = Rig::on(layers, dispatch, program(&mut draw));
@@ -146,7 +146,7 @@ fn layers_on_top_of_each_other_answer_once_and_keep_epochs() {
 #[test]
 fn a_chain_of_one_is_its_layer() {
     for number in 0..200 {
-        let mut draw = Stream::new(seed(), &format!("chain of one {number}"));
+        let mut draw = RandomStream::new(seed(), &format!("chain of one {number}"));
         let (config, program) = (config(&mut draw), program(&mut draw));
         let mut layer = BlockLayer::new(config.clone(), UNIT);
         let mut chain = Chain::new().above(BlockLayer::new(config, UNIT));

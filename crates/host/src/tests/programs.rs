@@ -7,7 +7,7 @@ use crate::{
     BlockLayer, CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Input, Scheduler, TaskAttribute,
     Wait,
 };
-use flashweir_core::{Duration, Order, Stream};
+use flashweir_core::{Duration, Order, RandomStream};
 
 const RUNS: u64 = 3_000;
 
@@ -15,16 +15,16 @@ pub(super) fn seed() -> u64 {
     std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
 
-pub(super) fn pick<T: Copy>(draw: &mut Stream, of: &[T]) -> T {
+pub(super) fn pick<T: Copy>(draw: &mut RandomStream, of: &[T]) -> T {
     of[draw.below(of.len() as u64) as usize]
 }
 
-pub(super) fn program(draw: &mut Stream) -> Vec<Ask> {
+pub(super) fn program(draw: &mut RandomStream) -> Vec<Ask> {
     let streams = 1 + draw.below(3);
     let places = pick(draw, &[6, 20, 60]);
     let kinds = [What::Write, What::Write, What::Write, What::Write, What::Read, What::Read, What::Trim];
     let mut last = Ask::write(0, None);
-    let mut one = |draw: &mut Stream| {
+    let mut one = |draw: &mut RandomStream| {
         // Half of them are like the last one and next to it, so that there is something to merge.
         let alike = draw.chance(0.5) && last.units > 0;
         let what = match () {
@@ -53,7 +53,7 @@ pub(super) fn program(draw: &mut Stream) -> Vec<Ask> {
     (0..1 + draw.below(60)).map(|_| one(draw)).collect()
 }
 
-pub(super) fn config(draw: &mut Stream) -> HostConfig {
+pub(super) fn config(draw: &mut RandomStream) -> HostConfig {
     let dispatch = pick(
         draw,
         &[
@@ -85,7 +85,7 @@ pub(super) fn config(draw: &mut Stream) -> HostConfig {
 
 /// One run in which this part of the commands fails; says what was wrong.
 fn run(seed: u64, number: u64, planted: Option<Planted>, failing: f64) -> Result<Rig, String> {
-    let mut draw = Stream::new(seed, &format!("block layer {number}"));
+    let mut draw = RandomStream::new(seed, &format!("block layer {number}"));
     let (config, program) = (config(&mut draw), program(&mut draw));
     let context = format!("FLASHWEIR_SEED={seed}, run {number}, {config:?}");
     let mut rig = Rig::new(config, program);
@@ -97,12 +97,12 @@ fn run(seed: u64, number: u64, planted: Option<Planted>, failing: f64) -> Result
 /// Has a rig run its program to the end, at random, and judges it.
 pub(super) fn drive(
     rig: &mut Rig,
-    draw: &mut Stream,
+    draw: &mut RandomStream,
     (seed, number): (u64, u64),
     failing: f64,
 ) -> Result<(), String> {
     let busy_part = pick(draw, &[0.0, 0.3, 0.8]);
-    let mut busy_draw = Stream::new(seed, &format!("busy {number}"));
+    let mut busy_draw = RandomStream::new(seed, &format!("busy {number}"));
     let mut busy = || busy_draw.chance(busy_part);
     rig.may_fail = failing > 0.0;
     for _ in 0..40_000 {

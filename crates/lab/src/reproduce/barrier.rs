@@ -8,7 +8,7 @@ mod servers;
 use super::study::{Scale, Shares, Study};
 pub use devices::device_of;
 use flashweir_core::command::{StreamId, pattern};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Bytes, Duration, Instant, Lpn, Order, Payload, executor::Handle};
 use flashweir_device::config::{OrderConfig, PersistPolicy};
 use flashweir_device::presets::preset;
@@ -220,7 +220,7 @@ struct Writer {
     handle: Handle,
     ordering: Ordering,
     blocks: u64,
-    random: Stream,
+    random: RandomStream,
     in_flight: VecDeque<Ticket>,
     written: u64,
     costs: HostCosts,
@@ -228,7 +228,7 @@ struct Writer {
 
 impl Writer {
     fn new(port: Port, handle: Handle, ordering: Ordering, blocks: u64, seed: u64) -> Self {
-        let random = Stream::new(seed, "ordered-writes");
+        let random = RandomStream::new(seed, "ordered-writes");
         let costs = HostCosts::preset("server").expect("it comes with the program");
         Self { port, handle, ordering, blocks, random, in_flight: VecDeque::new(), written: 0, costs }
     }

@@ -242,7 +242,7 @@ pub fn shortfalls(job: &JobResult, kind: &KindResult) -> Vec<Shortfall> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
     use flashweir_sim::measure::testing::run;
     use flashweir_sim::request::Kind;
 
@@ -261,7 +261,7 @@ mod tests {
         area(at, half) / area(0.0, half)
     }
 
-    fn normal(stream: &mut Stream) -> f64 {
+    fn normal(stream: &mut RandomStream) -> f64 {
         let radius = (-2.0 * (1.0 - stream.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * stream.unit()).cos()
     }
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn intervals_cover_the_mean_19_times_in_20() {
-        let mut stream = Stream::new(1, "coverage");
+        let mut stream = RandomStream::new(1, "coverage");
         for n in [2, 5, 12, 40] {
             let trials = 20_000;
             let covered = (0..trials)
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn batch_means_are_wider_than_the_naive_interval_of_a_correlated_series() {
-        let mut stream = Stream::new(2, "batches");
+        let mut stream = RandomStream::new(2, "batches");
         let (mut covered, mut naive, trials) = (0, 0, 500);
         for _ in 0..trials {
             let mut x = 0.0;
@@ -356,8 +356,8 @@ mod tests {
 
     #[test]
     fn mser_cuts_the_transient() {
-        let mut stream = Stream::new(3, "mser");
-        let noisy = |len: usize, transient: usize, stream: &mut Stream| -> Vec<f64> {
+        let mut stream = RandomStream::new(3, "mser");
+        let noisy = |len: usize, transient: usize, stream: &mut RandomStream| -> Vec<f64> {
             (0..len).map(|i| if i < transient { 50.0 } else { 10.0 } + normal(stream)).collect()
         };
         let cut = mser5(&noisy(500, 100, &mut stream)).unwrap();

@@ -1,7 +1,7 @@
 //! Write amplification against theory and against another simulator, and the two ways to age a device.
 
 use crate::support::{device, filled, run_fio};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Bytes, Lpn, Payload};
 use flashweir_device::presets::preset;
 use flashweir_device::{DeviceConfig, FastForward};
@@ -27,7 +27,7 @@ fn one_plane(policy: GcPolicy, spare: f64, blocks: u32, pages: u32) -> DeviceCon
 fn measured(config: &DeviceConfig, turns: u64) -> f64 {
     let mut device = device(config, 1);
     let units = device.geometry().user_units;
-    let mut random = Stream::new(1, "uniform");
+    let mut random = RandomStream::new(1, "uniform");
     let mut write = |device: &mut flashweir_device::Device, count: u64, sequential: bool| {
         let mut forward = FastForward::new(device);
         (0..count).for_each(|i| {

@@ -1,7 +1,7 @@
 //! Time lines: the file for Perfetto is well formed and complete, and every nanosecond of a request is accounted for.
 
 use crate::support::{device, filled, setup};
-use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, Stream};
+use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, RandomStream};
 use flashweir_device::config::{Allocation, BufferMode, Cell, Metadata, PageTimes, SuspendConfig};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig};
@@ -77,7 +77,7 @@ fn ns(value: &Value) -> u64 {
 }
 
 /// A small device of any kind.
-fn any_device(random: &mut Stream) -> DeviceConfig {
+fn any_device(random: &mut RandomStream) -> DeviceConfig {
     loop {
         let mut config = preset("consumer-tlc-nvme").unwrap();
         let g = &mut config.geometry;
@@ -128,7 +128,7 @@ fn any_device(random: &mut Stream) -> DeviceConfig {
 }
 
 /// Some jobs at once.
-fn any_jobs(random: &mut Stream) -> String {
+fn any_jobs(random: &mut RandomStream) -> String {
     let mut text = "[global]\nnorandommap\nnumber_ios=1500\n".to_owned();
     for job in 0..1 + random.below(3) {
         let rw = ["randread", "randwrite", "randrw", "randtrim", "write"][random.below(5) as usize];
@@ -155,7 +155,7 @@ fn range(bs: &str) -> String {
 
 #[test]
 fn every_nanosecond_of_every_request_is_accounted_for_on_any_device() {
-    let mut random = Stream::new(3, "timeline");
+    let mut random = RandomStream::new(3, "timeline");
     let (mut all_ns, mut held_ns) = (0.0, 0.0);
     let mut seen: BTreeMap<(Stage, String), u64> = BTreeMap::new();
     for seed in 0..42 {

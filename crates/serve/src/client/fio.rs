@@ -16,7 +16,7 @@ use crate::clock::{Clock, Speed};
 use crate::control::CutOrder;
 use crate::nbd::wire::command;
 use flashweir_contract::{DeviceKind, Durability};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -161,7 +161,7 @@ pub fn run(
     cuts: u32,
     scratch: &Path,
 ) -> Result<Counts, Failure> {
-    let mut random = Stream::new(seed, "live-fio");
+    let mut random = RandomStream::new(seed, "live-fio");
     let mut counts = Counts::default();
     let now = read_region(target, region, true)?;
     let mut record = Record::new(target.kind, region.clone(), unit, unit, now);
@@ -180,7 +180,7 @@ fn start(
     export: &str,
     region: &Range<u64>,
     unit: u64,
-    random: &mut Stream,
+    random: &mut RandomStream,
 ) -> Result<Running, Failure> {
     let mut one_of = |values: &[u64]| values[random.below(values.len() as u64) as usize];
     let rw = ["randwrite", "write", "randrw", "randtrimwrite"][one_of(&[0, 0, 1, 2, 3]) as usize];
@@ -219,7 +219,7 @@ fn boot(
     target: &Target,
     record: &mut Record,
     unit: u64,
-    random: &mut Stream,
+    random: &mut RandomStream,
     scratch: &Path,
     counts: &mut Counts,
 ) -> Result<(), Failure> {

@@ -6,7 +6,7 @@
 use super::replies::Ask;
 use super::stamp::BLOCK;
 use crate::nbd::wire::{command, command_flag};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use std::ops::Range;
 
 /// How a boot behaves.
@@ -27,7 +27,7 @@ pub struct Mood {
 /// Draws requests for a region.
 #[derive(Debug)]
 pub struct Workload {
-    random: Stream,
+    random: RandomStream,
     /// Blocks of the region.
     region: Range<u64>,
     unit_blocks: u64,
@@ -37,12 +37,12 @@ impl Workload {
     /// Requests in `region`, bytes, of a device with mapping units of `unit` bytes.
     pub fn new(seed: u64, region: Range<u64>, unit: u64) -> Self {
         let block = BLOCK as u64;
-        let random = Stream::new(seed, "live-workload");
+        let random = RandomStream::new(seed, "live-workload");
         Self { random, region: region.start / block..region.end / block, unit_blocks: unit / block }
     }
 
     /// The randomness, for whoever drives the load.
-    pub fn random(&mut self) -> &mut Stream {
+    pub fn random(&mut self) -> &mut RandomStream {
         &mut self.random
     }
 

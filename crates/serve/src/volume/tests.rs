@@ -6,7 +6,7 @@ use super::host::{Host, HostFiles, Part};
 use super::upgrade::{Disk, upgrade_on};
 use super::*;
 use flashweir_contract::{Content as Identity, Log, Oracle, Verdict};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Address, Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
 use flashweir_crash::devices::{names, tiny};
 use flashweir_crash::explorer::{contents, kind_of, observed};
@@ -159,7 +159,7 @@ fn history_of(config: &DeviceConfig, seed: u64, boot: u32, ops: usize) -> Histor
 
 /// Runs histories on a volume whose process ends again and again, and judges it after each.
 fn live_and_die(name: &str, seed: u64, boots: u32) -> u64 {
-    let mut random = Stream::new(seed, name);
+    let mut random = RandomStream::new(seed, name);
     let place = Place::new();
     let directory = place.join("v");
     let config = tiny(name).unwrap();
@@ -315,7 +315,7 @@ fn a_flipped_bit_is_an_error_or_changes_nothing() {
         let (mut refused, mut lost, mut harmless) = (0, 0, 0);
         for file in ["volume.toml", "state", "blocks", "oob-2", "data", "capacitor-0", "capacitor-1"] {
             let len = std::fs::metadata(original.join(file)).unwrap().len();
-            let mut random = Stream::new(len, file);
+            let mut random = RandomStream::new(len, file);
             for _ in 0..if len == 0 { 0 } else { 40 } {
                 copy_volume(&original, &copy);
                 let (at, bit) = (random.below(len), random.below(8));
@@ -518,7 +518,7 @@ fn a_live_cut_is_one_on_files_too() {
         let directory = place.join("v");
         let config = tiny(name).unwrap();
         Volume::create(&directory, &config, seed).unwrap();
-        let mut random = Stream::new(seed, name);
+        let mut random = RandomStream::new(seed, name);
         let (volume, mut device) = open(&directory);
         for boot in 0..6 {
             let mut sim = Sim::new(device, history_of(&config, seed, boot, 120));

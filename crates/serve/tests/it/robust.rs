@@ -2,7 +2,7 @@
 //! cuts at awkward moments.
 
 use crate::running::{PATIENCE, Running, Setup, UNIT, ask};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_device::config::BufferMode;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
@@ -103,7 +103,7 @@ fn truncated_messages_and_garbage_end_their_connection_only() {
         stream.shutdown(Shutdown::Write).unwrap();
         assert!(until_closed(&mut stream).is_empty(), "{cut_off} bytes of a write");
     }
-    let mut random = Stream::new(1, "garbage");
+    let mut random = RandomStream::new(1, "garbage");
     for _ in 0..50 {
         let garbage: Vec<u8> = (0..2_000).map(|_| random.next_u64() as u8 | 1).collect();
         for mut stream in [greeted(&server.socket), transmitting(&server.socket)] {

@@ -258,11 +258,11 @@ impl Distribution {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
 
     /// Latencies from 100 ns to 1 s, evenly spread over the decades, with plateaus.
     fn latencies(seed: u64, count: usize) -> Vec<u64> {
-        let mut stream = Stream::new(seed, "latencies");
+        let mut stream = RandomStream::new(seed, "latencies");
         (0..count)
             .map(|_| {
                 let scale = 10u64.pow(stream.below(8) as u32);

@@ -221,7 +221,7 @@ impl KindRecorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
 
     fn at(ns: u64) -> Instant {
         Instant::from_nanos(ns)
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn series_agree_with_a_plain_list_of_requests() {
-        let mut stream = Stream::new(11, "recorder");
+        let mut stream = RandomStream::new(11, "recorder");
         let interval_ns = 1_000_000;
         let mut r = Recorder::new(at(500), Duration::from_nanos(interval_ns));
         let mut now = 500;

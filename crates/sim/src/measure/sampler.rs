@@ -367,7 +367,7 @@ fn paired(columns: Vec<Column>, size: usize) -> Vec<Column> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
     use flashweir_device::{DeviceOptions, presets};
 
     fn plain(count: u64) -> Snapshot {
@@ -379,7 +379,7 @@ mod tests {
         let config = presets::preset("mobile-ufs").expect("a preset");
         let device = Device::new(config, DeviceOptions { seed: 1, track_contents: false, planted: None });
         for span_ns in [1, 10_000, 10_001, 6_000_000, 6_000_001, 3_600_000_000_000] {
-            let mut stream = Stream::new(span_ns, "sampler");
+            let mut stream = RandomStream::new(span_ns, "sampler");
             let mut sampler = Sampler::over_time(plain(0));
             let (mut now, mut count, mut bytes) = (0, 0, 0);
             while now < span_ns {

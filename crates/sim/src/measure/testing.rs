@@ -4,7 +4,7 @@
 
 use super::{DeviceTotals, MetricValue, Recorder, RunResult};
 use crate::request::Kind;
-use flashweir_core::{Duration, Instant, Stream};
+use flashweir_core::{Duration, Instant, RandomStream};
 use std::collections::BTreeMap;
 
 const MS: u64 = 1_000_000;
@@ -53,7 +53,7 @@ pub fn run(seed: u64) -> RunResult {
 
 /// Two jobs with random requests of every kind.
 pub fn random_run(seed: u64) -> RunResult {
-    let mut stream = Stream::new(seed, "random run");
+    let mut stream = RandomStream::new(seed, "random run");
     let kinds = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
     let jobs = ["a", "b"].map(|name| {
         let mut r = Recorder::new(Instant::ZERO, Duration::from_millis(7));

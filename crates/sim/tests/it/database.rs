@@ -7,7 +7,7 @@
 
 use flashweir_contract::{DeviceKind, Exploration, LogPos};
 use flashweir_core::executor::Handle;
-use flashweir_core::{Bytes, Duration, Executor, Instant, Stream};
+use flashweir_core::{Bytes, Duration, Executor, Instant, RandomStream};
 use flashweir_db::{CommitMode, Config, CpuCosts, Db, DbError, Recovery, Tree};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
@@ -79,7 +79,7 @@ async fn write_all<F: Fs>(
 /// One transaction after the other, until the power fails.
 async fn work<F: Fs>(db: Db<F>, task: u8, from: u32, acked: Acked, seed: u64) {
     let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
-    let mut stream = Stream::new(seed, &format!("database.{task}"));
+    let mut stream = RandomStream::new(seed, &format!("database.{task}"));
     for stamp in from.. {
         let mut trx = db.begin().await.unwrap();
         write_all(&mut trx, rows, task, stamp).await.unwrap();
@@ -194,7 +194,7 @@ fn cut_once(device: &str, mode: FlushMode, config: &Config, seed: u64) -> Result
     // Transactions take time, so that some are under way when others make the log durable.
     let costs = CpuCosts { row: Duration::from_micros(100), ..CpuCosts::ZERO };
     let config = &Config { costs, ..config.clone() };
-    let mut stream = Stream::new(seed, "database.cut");
+    let mut stream = RandomStream::new(seed, "database.cut");
     let mut first = stack(device, mode);
     let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(first.port()), first.handle());
     let db = first.block_on(make(port, handle.clone(), config.clone())).expect("it is made");
@@ -314,7 +314,7 @@ fn states_on_model(config: &Config, seed: u64, cuts: u64) -> (u64, Option<String
     until(&mut executor, || running.get() == 0);
     let history = history.take();
     let (first, last) = (history[0].0.0, port.position().0);
-    let mut stream = Stream::new(seed, "database.positions");
+    let mut stream = RandomStream::new(seed, "database.positions");
     let mut states = 0;
     for cut in 0..cuts {
         let upto = LogPos(first + stream.below(u64::from(last - first) + 1) as u32);

@@ -5,7 +5,7 @@
 //! from when.
 
 use flashweir_contract::{DeviceKind, Exploration, LogPos};
-use flashweir_core::{Payload, Stream};
+use flashweir_core::{Payload, RandomStream};
 use flashweir_fs::f2fs::write::PlantedBug;
 use flashweir_fs::f2fs::{self, F2fs, F2fsMetrics, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::{BLOCK_BYTES, BlockPort, block_on, bytes_of};
@@ -74,7 +74,7 @@ fn node(kind: Kind) -> NewNode {
 }
 
 impl Host {
-    fn create(&mut self, random: &mut Stream) {
+    fn create(&mut self, random: &mut RandomStream) {
         let dir = self.dirs[random.below(self.dirs.len() as u64) as usize];
         let name = (dir, format!("n{}", random.below(6)));
         if self.files.iter().any(|file| file.has_name && *file.name() == name) {
@@ -97,7 +97,7 @@ impl Host {
         });
     }
 
-    fn write(&mut self, at: usize, random: &mut Stream) {
+    fn write(&mut self, at: usize, random: &mut RandomStream) {
         self.bytes = self.bytes.checked_add(1).expect("a byte for each version");
         // Every other one fits into the inode.
         let most = if self.bytes.is_multiple_of(2) { 3000 } else { 6 * PAGE };
@@ -153,7 +153,7 @@ impl Host {
         run(self.fs.release(file.ino));
     }
 
-    fn rename(&mut self, at: usize, random: &mut Stream) {
+    fn rename(&mut self, at: usize, random: &mut RandomStream) {
         let from = self.files[at].name().clone();
         let to = (self.dirs[random.below(self.dirs.len() as u64) as usize], format!("n{}", random.below(6)));
         if from == to {
@@ -168,7 +168,7 @@ impl Host {
         self.files[at].names.push(to);
     }
 
-    fn step(&mut self, random: &mut Stream) {
+    fn step(&mut self, random: &mut RandomStream) {
         let named: Vec<usize> = (0..self.files.len()).filter(|&at| self.files[at].has_name).collect();
         let Some(&at) = named.get(random.below(named.len().max(1) as u64) as usize) else {
             return self.create(random);
@@ -258,7 +258,7 @@ struct Seen {
 
 /// One history, and cuts in it.
 fn campaign(seed: u64, options: &F2fsOptions, cuts: u64) -> Result<Seen, String> {
-    let mut random = Stream::new(seed, "fsync");
+    let mut random = RandomStream::new(seed, "fsync");
     let port = ModelPort::new(DeviceKind::D1.policy(), VOLUME_BLOCKS, FlushMode::RangeFlush);
     block_on(f2fs::mkfs(&port, &f2fs::Options::new(VOLUME_BLOCKS))).unwrap();
     block_on(port.flush().completed()).unwrap();

@@ -11,7 +11,7 @@
 //! ```
 
 use flashweir_core::command::{StreamId, Tag};
-use flashweir_core::random::{Stream, mix};
+use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{Bytes, Data, Duration, Instant, Lba, LinkConfig, Op, Order, Payload};
 use flashweir_device::config::{Metadata, PersistPolicy};
 use flashweir_device::presets::preset;
@@ -49,7 +49,7 @@ fn digest(text: &str) -> u64 {
 /// Requests of all kinds, as many at a time as the job may have.
 #[derive(Debug)]
 pub(crate) struct Job {
-    random: Stream,
+    random: RandomStream,
     left: u64,
     depth: u32,
     open: u32,
@@ -67,7 +67,7 @@ impl Job {
     pub(crate) fn new(device: &Device, number: u32, depth: u32, verifies: bool) -> Self {
         let unit_blocks = device.geometry().lbas_per_unit;
         Self {
-            random: Stream::new(u64::from(number), "golden job"),
+            random: RandomStream::new(u64::from(number), "golden job"),
             left: 1200,
             depth,
             open: 0,
@@ -181,7 +181,7 @@ fn live(name: &str, traced: bool) -> String {
     let device = device(name);
     let unit_blocks = device.geometry().lbas_per_unit;
     let units = device.geometry().capacity_lbas() / unit_blocks;
-    let mut random = Stream::new(7, "golden live");
+    let mut random = RandomStream::new(7, "golden live");
     let mut live = Live::new(device);
     let mut finished = Vec::new();
     let mut findings = 0;
@@ -241,7 +241,7 @@ fn stack(name: &str, queues: u16, host: Option<HostConfig>) -> String {
     for round in 0..2u64 {
         for task in 0..6u16 {
             let (port, handle) = (stack.port_of(task), stack.handle());
-            let mut random = Stream::new(round * 100 + u64::from(task), "golden task");
+            let mut random = RandomStream::new(round * 100 + u64::from(task), "golden task");
             stack.spawn(async move {
                 for number in 0..60u64 {
                     let block = u64::from(task) * 200 + random.below(60);

@@ -2,7 +2,7 @@
 //! turn (barriers §4, contract §8). Each write has a block of its own, so what survives says all about the order.
 
 use flashweir_core::command::{StreamId, pattern};
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Bytes, Duration, LinkConfig, Lpn, Order, Payload};
 use flashweir_device::config::PersistPolicy;
 use flashweir_device::presets::preset;
@@ -32,13 +32,13 @@ fn device(policy: PersistPolicy) -> DeviceConfig {
 
 /// The write of number `n`: its stream, whether it ends the epoch, its block. Neighbours that can be merged, and others.
 fn plan(seed: u64) -> Vec<(Option<(StreamId, Order)>, Block)> {
-    let mut random = Stream::new(seed, "plan");
+    let mut random = RandomStream::new(seed, "plan");
     let mut blocks: Vec<u64> = (0..WRITES).collect();
     for chunk in (0..blocks.len()).step_by(8) {
         let other = random.below(WRITES / 8) as usize * 8;
         (chunk + 8 <= blocks.len()).then(|| (0..8).for_each(|i| blocks.swap(chunk + i, other + i)));
     }
-    let place = |block: u64, random: &mut Stream| {
+    let place = |block: u64, random: &mut RandomStream| {
         let stream = StreamId(random.below(3) as u16);
         let ends = if random.chance(0.25) { Order::Barrier } else { Order::Within };
         (random.chance(0.8).then_some((stream, ends)), Block(block))
@@ -63,7 +63,7 @@ fn cut_once(config: DeviceConfig, host: HostConfig, seed: u64) -> Result<u64, St
             }
         }
     });
-    let turns = Stream::new(seed, "cut").below(900);
+    let turns = RandomStream::new(seed, "cut").below(900);
     for _ in 0..turns {
         stack.turn();
     }

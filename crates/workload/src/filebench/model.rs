@@ -1,6 +1,6 @@
 //! A model that is ready to run: variables replaced, names resolved, units converted.
 
-use flashweir_core::{Duration, Stream};
+use flashweir_core::{Duration, RandomStream};
 
 /// A workload of filebench.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl Gamma {
     }
 
     /// Draws one (Marsaglia and Tsang, 2000).
-    pub fn draw(&self, stream: &mut Stream) -> f64 {
+    pub fn draw(&self, stream: &mut RandomStream) -> f64 {
         // Shapes below one are drawn as the next higher shape, times a power of a uniform number.
         let (shape, boost) = if self.shape < 1.0 {
             (self.shape + 1.0, (1.0 - stream.unit()).powf(1.0 / self.shape))
@@ -68,7 +68,7 @@ impl Gamma {
 }
 
 /// A normal number of mean 0 and deviation 1 (Marsaglia's polar method).
-fn normal(stream: &mut Stream) -> f64 {
+fn normal(stream: &mut RandomStream) -> f64 {
     loop {
         let (u, v) = (2.0 * stream.unit() - 1.0, 2.0 * stream.unit() - 1.0);
         let square = u * u + v * v;
@@ -80,7 +80,7 @@ fn normal(stream: &mut Stream) -> f64 {
 
 impl Amount {
     /// The number, or a new one, rounded down.
-    pub fn draw(&self, stream: &mut Stream) -> u64 {
+    pub fn draw(&self, stream: &mut RandomStream) -> u64 {
         match self {
             Self::Fixed(value) => *value,
             Self::Gamma(gamma) => gamma.draw(stream) as u64,
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn gamma_numbers_have_their_mean_and_variance() {
         for (mean, shape) in [(131_072.0, 1.5), (20.0, 0.5), (1.0, 4.0)] {
-            let mut stream = Stream::new(7, "gamma");
+            let mut stream = RandomStream::new(7, "gamma");
             let gamma = Gamma::new(mean, shape);
             let drawn: Vec<f64> = (0..200_000).map(|_| gamma.draw(&mut stream)).collect();
             let found = drawn.iter().sum::<f64>() / drawn.len() as f64;
@@ -262,7 +262,7 @@ mod tests {
             assert!((variance * shape / mean / mean - 1.0).abs() < 0.04, "{variance} for {mean}, {shape}");
         }
         let bounded = Gamma { min: 10.0, max: 20.0, ..Gamma::new(15.0, 1.0) };
-        let mut stream = Stream::new(7, "gamma");
+        let mut stream = RandomStream::new(7, "gamma");
         assert!((0..1000).all(|_| (10.0..=20.0).contains(&bounded.draw(&mut stream))));
     }
 }

@@ -10,7 +10,7 @@ use super::thread::Runner;
 use super::tree::{self, Plan};
 use flashweir_core::executor::Handle;
 use flashweir_core::signal::Signal;
-use flashweir_core::{Instant, Stream};
+use flashweir_core::{Instant, RandomStream};
 use flashweir_fs::vfs::{Fs, PAGE_BYTES, Process};
 use flashweir_sim::measure::{CallRecorder, WorkloadResult};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -147,7 +147,7 @@ impl<F: Fs> Filebench<F> {
                         "filebench.{}.{}.{}.{instance}",
                         shared.options.name, process.name, thread.name
                     );
-                    let stream = Stream::new(shared.options.seed, &name);
+                    let stream = RandomStream::new(shared.options.seed, &name);
                     let shared = Rc::clone(shared);
                     let runner = Runner::new(shared, (p, t), first_flowop, instance as usize, stream);
                     self.shared.handle.spawn(runner.run());

@@ -9,7 +9,7 @@ use super::model::{Flowop, Op};
 use super::pool::{Found, Pool, Wanted};
 use super::shared::{Shared, Totals};
 use flashweir_core::signal::Signal;
-use flashweir_core::{Duration, Instant, Stream};
+use flashweir_core::{Duration, Instant, RandomStream};
 use flashweir_fs::vfs::{Errno, File, Follow, Fs, OpenFlags, PAGE_BYTES, Seek, Sink, Source, SyncKind};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub(super) struct Runner<F: Fs> {
     /// Number of the first flowop of this thread among all.
     first_flowop: usize,
     instance: usize,
-    stream: Stream,
+    stream: RandomStream,
     fds: BTreeMap<usize, Open<F>>,
     rotations: BTreeMap<usize, Rotation<F>>,
     writes: Rc<Writes>,
@@ -78,7 +78,7 @@ impl<F: Fs> Runner<F> {
         place: (usize, usize),
         first_flowop: usize,
         instance: usize,
-        stream: Stream,
+        stream: RandomStream,
     ) -> Self {
         let flowops = shared.model.processes[place.0].threads[place.1].flowops.len();
         Self {

@@ -8,7 +8,7 @@
 
 use super::error::RunError;
 use super::model::{Fileset, Gamma};
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_fs::vfs::{Errno, Follow, Fs, Kind, OpenFlags, Process, Source};
 
 /// A file of the plan.
@@ -32,16 +32,16 @@ const CHUNK_BYTES: u64 = 1 << 20;
 struct Planner<'a> {
     fileset: &'a Fileset,
     mean_depth: f64,
-    shape: Stream,
-    size: Stream,
-    prealloc: Stream,
+    shape: RandomStream,
+    size: RandomStream,
+    prealloc: RandomStream,
     plan: Plan,
 }
 
 impl Plan {
     /// Plans the files; `stream` names the streams.
     pub(super) fn new(fileset: &Fileset, seed: u64, stream: &str) -> Self {
-        let named = |what: &str| Stream::new(seed, &format!("{stream}.{}.{what}", fileset.name));
+        let named = |what: &str| RandomStream::new(seed, &format!("{stream}.{}.{what}", fileset.name));
         let mut planner = Planner {
             fileset,
             mean_depth: (fileset.entries as f64).ln() / (fileset.dir_width as f64).ln(),

@@ -7,7 +7,7 @@
 //! platform's.
 
 use super::spec::{Distribution, Zone};
-use flashweir_core::random::{Stream, mix};
+use flashweir_core::random::{RandomStream, mix};
 
 /// Rounds of a permutation: enough that neighbours in the counter are unrelated in the result.
 const ROUNDS: usize = 3;
@@ -66,13 +66,13 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// A sweep over `0..len`; each pass takes its key from `stream`.
-    pub(super) fn new(len: u64, stream: &mut Stream) -> Self {
+    pub(super) fn new(len: u64, stream: &mut RandomStream) -> Self {
         Self { order: Permutation::new(len, stream.next_u64()), next: 0 }
     }
 
     /// The next address.
     #[inline]
-    pub(super) fn next(&mut self, stream: &mut Stream) -> u64 {
+    pub(super) fn next(&mut self, stream: &mut RandomStream) -> u64 {
         if self.next == self.order.len {
             *self = Self::new(self.order.len, stream);
         }
@@ -125,7 +125,7 @@ impl ZipfRanks {
 
     /// The next rank, from 1.
     #[inline]
-    pub(crate) fn next(&self, stream: &mut Stream) -> u64 {
+    pub(crate) fn next(&self, stream: &mut RandomStream) -> u64 {
         let mut rank = 1.0;
         for _ in 0..Self::TRIES_MAX {
             let area = self.area_last + stream.unit() * (self.area_first - self.area_last);
@@ -212,7 +212,7 @@ impl Picker {
 
     /// The next address.
     #[inline]
-    pub(super) fn next(&self, stream: &mut Stream) -> u64 {
+    pub(super) fn next(&self, stream: &mut RandomStream) -> u64 {
         match self {
             Self::Uniform { n } => stream.below(*n),
             Self::Zipf { ranks, scatter } => scatter.at(ranks.next(stream) - 1),
@@ -232,7 +232,7 @@ impl Picker {
 /// A number around `centre` with standard deviation `deviation`, modulo `n`: the sum of twelve uniform
 /// numbers of 16 bits each, which has a standard deviation of 2^16 and needs integers only.
 #[inline]
-fn bell(stream: &mut Stream, n: u64, centre: u64, deviation: u64) -> u64 {
+fn bell(stream: &mut RandomStream, n: u64, centre: u64, deviation: u64) -> u64 {
     let mut sum = 0i128;
     for _ in 0..3 {
         let word = stream.next_u64();
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn sweeps_cover_everything_in_new_orders_without_pattern() {
-        let mut stream = Stream::new(1, "sweep");
+        let mut stream = RandomStream::new(1, "sweep");
         let mut sweep = Sweep::new(10_000, &mut stream);
         let passes: Vec<Vec<u64>> =
             (0..2).map(|_| (0..10_000).map(|_| sweep.next(&mut stream)).collect()).collect();
@@ -303,7 +303,7 @@ mod tests {
         for theta in [0.5, 0.99, 1.2, 2.5] {
             let n = 1000u64;
             let ranks = ZipfRanks::new(n, theta);
-            let mut stream = Stream::new(3, "zipf");
+            let mut stream = RandomStream::new(3, "zipf");
             let mut counts = vec![0u32; n as usize + 1];
             for _ in 0..DRAWS {
                 counts[ranks.next(&mut stream) as usize] += 1;
@@ -333,7 +333,7 @@ mod tests {
     /// Share of the requests that go to each address.
     fn frequencies(law: &Distribution, n: u64) -> Vec<f64> {
         let picker = Picker::new(law, n, 1, 42);
-        let mut stream = Stream::new(5, "law");
+        let mut stream = RandomStream::new(5, "law");
         let mut counts = vec![0u32; n as usize];
         for _ in 0..200_000 {
             counts[picker.next(&mut stream) as usize] += 1;

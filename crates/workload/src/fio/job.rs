@@ -15,7 +15,7 @@ use super::spec::{
 };
 use super::steady::Search;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Duration, Instant, Lba, Stream};
+use flashweir_core::{Duration, Instant, Lba, RandomStream};
 use flashweir_sim::measure::{LogSpec, SteadyState};
 use flashweir_sim::request::{Kind, Request};
 use flashweir_sim::workload::{Step, Workload};
@@ -122,7 +122,7 @@ impl SizePicker {
     }
 
     #[inline]
-    fn next(&self, stream: &mut Stream) -> u32 {
+    fn next(&self, stream: &mut RandomStream) -> u32 {
         match self {
             Self::Fixed(blocks) => *blocks,
             Self::Range { min, max } => min * (1 + stream.below(u64::from(max / min)) as u32),
@@ -149,7 +149,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn advance(&mut self, bytes: u64, stream: &mut Stream) {
+    fn advance(&mut self, bytes: u64, stream: &mut RandomStream) {
         // At most 2^30 * 10^9 + 2^62, which 64 bits hold.
         let work = bytes * 1_000_000_000;
         let gap_ns = match self.process {
@@ -184,10 +184,10 @@ struct Lane {
 /// The job's randomness, one stream for each purpose.
 #[derive(Clone, Debug)]
 struct Streams {
-    mix: Stream,
-    size: Stream,
-    address: Stream,
-    pace: Stream,
+    mix: RandomStream,
+    size: RandomStream,
+    address: RandomStream,
+    pace: RandomStream,
 }
 
 /// A running fio job.
@@ -264,7 +264,7 @@ impl FioJob {
     /// it has one, and from the name of its stream.
     pub fn new(spec: JobSpec, seed: u64) -> Self {
         let seed = spec.seed.unwrap_or(seed);
-        let stream = |purpose: &str| Stream::new(seed, &format!("fio/{}/{purpose}", spec.stream));
+        let stream = |purpose: &str| RandomStream::new(seed, &format!("fio/{}/{purpose}", spec.stream));
         let mut address = stream("address");
         // One key for all directions, so that they share their hot addresses.
         let key = address.next_u64();

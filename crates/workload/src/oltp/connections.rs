@@ -6,7 +6,7 @@
 use super::{OltpError, RunOptions};
 use flashweir_core::executor::Handle;
 use flashweir_core::signal::Signal;
-use flashweir_core::{Instant, Stream};
+use flashweir_core::{Instant, RandomStream};
 use flashweir_db::{DbError, Transaction};
 use flashweir_fs::vfs::Fs;
 use flashweir_sim::measure::{CallRecorder, WorkloadResult};
@@ -22,7 +22,7 @@ pub(super) trait Mix: 'static {
     const KINDS: &'static [&'static str];
 
     /// Draws a kind and its input for a connection.
-    fn draw(&self, stream: &mut Stream, connection: u32) -> (usize, Self::Input);
+    fn draw(&self, stream: &mut RandomStream, connection: u32) -> (usize, Self::Input);
 
     /// Does one transaction, which is committed, or rolled back as its kind wants it, when this returns. Of an error nothing
     /// stays. Returns when the commit of changes began, if there was one.
@@ -85,7 +85,8 @@ pub(super) async fn run<M: Mix>(
         ended: Signal::default(),
     });
     for connection in 0..options.connections {
-        let stream = Stream::new(options.seed, &format!("oltp.{}.connection.{connection}", options.name));
+        let stream =
+            RandomStream::new(options.seed, &format!("oltp.{}.connection.{connection}", options.name));
         shared.handle.spawn(connect(Rc::clone(&shared), connection, stream));
     }
     while shared.running.get() > 0 {
@@ -109,7 +110,7 @@ pub(super) async fn run<M: Mix>(
     })
 }
 
-async fn connect<M: Mix>(shared: Rc<Shared<M>>, connection: u32, mut stream: Stream) {
+async fn connect<M: Mix>(shared: Rc<Shared<M>>, connection: u32, mut stream: RandomStream) {
     while shared.handle.now() < shared.deadline && shared.failure.borrow().is_none() {
         let (kind, input) = shared.mix.draw(&mut stream, connection);
         let began = shared.handle.now();
@@ -160,7 +161,7 @@ mod tests {
         type Input = u64;
         const KINDS: &'static [&'static str] = &["even", "odd"];
 
-        fn draw(&self, stream: &mut Stream, _: u32) -> (usize, u64) {
+        fn draw(&self, stream: &mut RandomStream, _: u32) -> (usize, u64) {
             let number = stream.below(100);
             ((number % 2) as usize, number)
         }

@@ -8,7 +8,7 @@
 use super::connections::{self, Mix};
 use super::{OltpError, RunOptions, check_common, each, in_range};
 use flashweir_core::executor::Handle;
-use flashweir_core::{Instant, Stream};
+use flashweir_core::{Instant, RandomStream};
 use flashweir_db::{Config, Db, DbError, Tree};
 use flashweir_fs::vfs::{Fs, Process};
 use flashweir_sim::measure::WorkloadResult;
@@ -63,7 +63,7 @@ struct Row {
 }
 
 impl Row {
-    fn draw(stream: &mut Stream, rows: u64) -> Self {
+    fn draw(stream: &mut RandomStream, rows: u64) -> Self {
         let k = 1 + stream.below(rows) as u32;
         let mut filler = [0; FILLER];
         for group in filler.chunks_mut(12) {
@@ -169,7 +169,7 @@ impl<F: Fs> Insert<F> {
 
 async fn load<F: Fs>(db: &Db<F>, options: &InsertOptions) -> Result<Tables, DbError> {
     let tables = Tables { rows: db.create_tree(TREES[0]).await?, index: db.create_tree(TREES[1]).await? };
-    let mut stream = Stream::new(options.run.seed, "oltp-insert.load");
+    let mut stream = RandomStream::new(options.run.seed, "oltp-insert.load");
     let (mut rows, mut keys) = (db.load(tables.rows).await?, Vec::new());
     for id in 1..=options.rows {
         let row = Row::draw(&mut stream, options.rows);
@@ -192,7 +192,7 @@ impl<F: Fs> Mix for Shared<F> {
 
     const KINDS: &'static [&'static str] = &["insert"];
 
-    fn draw(&self, stream: &mut Stream, _: u32) -> (usize, Row) {
+    fn draw(&self, stream: &mut RandomStream, _: u32) -> (usize, Row) {
         (0, Row::draw(stream, self.options.rows))
     }
 

@@ -45,12 +45,12 @@ impl PageSet {
 #[cfg(test)]
 mod tests {
     use super::PageSet;
-    use flashweir_core::random::Stream;
+    use flashweir_core::random::RandomStream;
     use std::collections::BTreeSet;
 
     #[test]
     fn counts_are_those_of_a_set_of_numbers() {
-        let mut random = Stream::new(7, "pages");
+        let mut random = RandomStream::new(7, "pages");
         let (mut sets, mut models) =
             ([(); 2].map(|()| PageSet::default()), [(); 2].map(|()| BTreeSet::new()));
         for turn in 0..4_000 {

@@ -8,7 +8,7 @@ use super::*;
 use crate::config::{Cell, DeviceConfig, GeometryConfig};
 use crate::flash::op::{Purpose, UNBOUND};
 use crate::presets::preset;
-use flashweir_core::{Agenda, Bytes, Stream};
+use flashweir_core::{Agenda, Bytes, RandomStream};
 use flashweir_ftl::BlockId;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +91,7 @@ struct Bench {
     pages: Frontiers,
     pool: Blocks,
     agenda: Agenda<NandEvent>,
-    random: Stream,
+    random: RandomStream,
     pushed: u64,
     finished: BTreeMap<u64, u32>,
     seen: BTreeMap<usize, Seen>,
@@ -102,7 +102,7 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64) -> Self {
-        let mut random = Stream::new(seed, "machine");
+        let mut random = RandomStream::new(seed, "machine");
         let config = config(&mut random);
         let geometry = Geometry::new(&config);
         let mut machine = Machine::new(&geometry, &config.timing, random.below(2) == 0);
@@ -183,7 +183,7 @@ impl Bench {
     }
 
     /// Gives or takes room, and lets the dies know.
-    fn change_room(&mut self, full: impl Fn(&mut Stream) -> bool) {
+    fn change_room(&mut self, full: impl Fn(&mut RandomStream) -> bool) {
         for plane in 0..self.geometry.planes() {
             self.pages.full[plane as usize] = full(&mut self.random);
             let station = self.geometry.station(PlaneId(plane));
@@ -291,7 +291,7 @@ impl Bench {
 }
 
 /// A few dies with random times.
-fn config(r: &mut Stream) -> DeviceConfig {
+fn config(r: &mut RandomStream) -> DeviceConfig {
     let mut config = preset("mqsim-small-ideal").expect("there is such a preset");
     config.geometry = GeometryConfig {
         channels: 1 + r.below(3) as u32,
@@ -303,7 +303,7 @@ fn config(r: &mut Stream) -> DeviceConfig {
         page_bytes: Bytes::kib(4),
         unit_bytes: Bytes::kib(4),
     };
-    let us = |r: &mut Stream, most: u64| Duration::from_micros(1 + r.below(most));
+    let us = |r: &mut RandomStream, most: u64| Duration::from_micros(1 + r.below(most));
     let timing = &mut config.timing;
     timing.read = PageTimes::Same(us(r, 60));
     timing.program = PageTimes::Each(vec![us(r, 300), us(r, 900)]);

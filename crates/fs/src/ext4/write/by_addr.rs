@@ -68,12 +68,12 @@ impl<T> Index<&Addr> for ByAddr<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::random::Stream;
+    use flashweir_core::random::RandomStream;
 
     #[test]
     fn it_is_a_map() {
         let (mut table, mut model) = (ByAddr::default(), BTreeMap::new());
-        let mut random = Stream::new(1, "by_addr");
+        let mut random = RandomStream::new(1, "by_addr");
         for number in 0..10_000 {
             let addr = Addr(random.below(300) << random.below(30));
             match random.below(4) {

@@ -394,7 +394,7 @@ mod tests {
     use super::super::super::replay::replay;
     use super::*;
     use crate::port::{Image, Request, block_on};
-    use flashweir_core::Stream;
+    use flashweir_core::RandomStream;
     use flashweir_core::random::mix;
     use std::collections::BTreeSet;
 
@@ -448,7 +448,7 @@ mod tests {
     }
 
     /// What a cut after `requests` may leave: what was flushed, and any part of what was not.
-    fn cut(requests: &[Request], random: &mut Stream) -> BTreeMap<u64, Payload> {
+    fn cut(requests: &[Request], random: &mut RandomStream) -> BTreeMap<u64, Payload> {
         let flushed = requests.iter().rposition(|request| *request == Request::Flush).unwrap_or(0);
         let mut disk = BTreeMap::new();
         for (at, request) in requests.iter().enumerate() {
@@ -480,7 +480,7 @@ mod tests {
         let options = Ext4Options { barrier: has_barriers, ..Ext4Options::default() };
         let journal = Journal::open(Rc::clone(&port) as _, superblock(features), log_blocks(), &options);
         let journal = block_on(journal).unwrap();
-        let mut random = Stream::new(seed, "transactions");
+        let mut random = RandomStream::new(seed, "transactions");
         let (mut held, mut number) = (BTreeMap::new(), 0_u64);
         let mut states = vec![(held.clone(), port.requests.borrow().len())];
         for _ in 0..60 {
@@ -534,7 +534,7 @@ mod tests {
             (3, incompat::REVOKE | incompat::CSUM_V2),
         ] {
             let run = run(seed, features, true);
-            let mut random = Stream::new(seed, "cuts");
+            let mut random = RandomStream::new(seed, "cuts");
             for after in run.states[0].1..=run.requests.len() {
                 let committed = run.states.iter().rposition(|(_, requests)| *requests <= after).unwrap();
                 for _ in 0..3 {
@@ -549,7 +549,7 @@ mod tests {
     fn without_barriers_a_cut_breaks_what_was_committed() {
         let run = run(4, incompat::REVOKE | incompat::CSUM_V3, false);
         assert!(run.requests[2..].iter().all(|request| *request != Request::Flush));
-        let mut random = Stream::new(4, "cuts");
+        let mut random = RandomStream::new(4, "cuts");
         let last = run.requests.len();
         let disk = cut(&run.requests[..last], &mut random);
         let journal = disk.get(&600).map(bytes_of);
@@ -561,7 +561,7 @@ mod tests {
     #[test]
     fn an_emptied_journal_has_nothing_to_replay_and_all_is_in_its_place() {
         let run = run(5, incompat::REVOKE | incompat::CSUM_V3, true);
-        let disk = cut(&run.requests, &mut Stream::new(5, "cuts"));
+        let disk = cut(&run.requests, &mut RandomStream::new(5, "cuts"));
         let superblock = JournalSuperblock::decode(&bytes_of(&disk[&600])).unwrap();
         assert_eq!(superblock.start, 0);
         assert_eq!(superblock.sequence, 61);

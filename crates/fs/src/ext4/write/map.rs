@@ -490,11 +490,11 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::random::Stream;
+    use flashweir_core::random::RandomStream;
 
     #[test]
     fn extents_are_found_as_by_halving() {
-        let mut random = Stream::new(1, "extents");
+        let mut random = RandomStream::new(1, "extents");
         for _ in 0..2_000 {
             let mut leaf: Vec<Extent> = Vec::new();
             let gap = 1 + random.below(3_000);

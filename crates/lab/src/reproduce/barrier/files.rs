@@ -2,7 +2,7 @@
 
 use super::super::study::{Scale, Study};
 use super::devices::device_of;
-use flashweir_core::random::Stream;
+use flashweir_core::random::RandomStream;
 use flashweir_core::{Duration, Instant, executor::Handle};
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions};
 use flashweir_fs::ext4::{CommitMode, Ext4Options};
@@ -141,7 +141,7 @@ struct Thread {
     /// The database.
     db: File<AnyFs>,
     job: Job,
-    random: Stream,
+    random: RandomStream,
     handle: Handle,
     /// Pages written, which tells contents apart.
     written: u64,
@@ -163,7 +163,7 @@ impl Thread {
             file.pwrite(0, Source::pattern(0, 2 * PAGE)).await?;
             db.pwrite(0, Source::pattern(0, DB_PAGES * PAGE)).await?;
         }
-        let random = Stream::new(seed.wrapping_add(number << 32), "transactions");
+        let random = RandomStream::new(seed.wrapping_add(number << 32), "transactions");
         Ok(Self { file, db, job, random, handle, written: 0 })
     }
 

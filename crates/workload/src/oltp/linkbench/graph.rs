@@ -3,7 +3,7 @@
 use super::tables::Tables;
 use crate::fio::distribution::ZipfRanks;
 use crate::oltp::each;
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_core::random::mix;
 use flashweir_db::{Config, Db, Result};
 use flashweir_fs::vfs::Fs;
@@ -143,8 +143,8 @@ impl Graph {
         Self { seed: mix(seed), nodes, degrees, node_bytes_max }
     }
 
-    fn stream(&self, id: u64) -> Stream {
-        Stream::new(self.seed ^ mix(id), "linkbench.node")
+    fn stream(&self, id: u64) -> RandomStream {
+        RandomStream::new(self.seed ^ mix(id), "linkbench.node")
     }
 
     /// Links that a node has at the beginning. Link `n` has type `n % 2` and leads to node `id + 1 + n`.
@@ -158,12 +158,12 @@ impl Graph {
     }
 
     /// Data of a link.
-    pub(super) fn link_data(&self, stream: &mut Stream) -> Vec<u8> {
+    pub(super) fn link_data(&self, stream: &mut RandomStream) -> Vec<u8> {
         payload(stream, LINK_MEDIAN, LINK_BYTES_MAX)
     }
 
     /// Data of a node.
-    pub(super) fn node_data(&self, stream: &mut Stream) -> Vec<u8> {
+    pub(super) fn node_data(&self, stream: &mut RandomStream) -> Vec<u8> {
         payload(stream, NODE_MEDIAN, self.node_bytes_max)
     }
 
@@ -181,7 +181,7 @@ impl Graph {
     /// Loads all tables.
     pub(super) async fn load<F: Fs>(&self, db: &Db<F>, tables: &Tables) -> Result<()> {
         let mut nodes = db.load(tables.node).await?;
-        let mut stream = Stream::new(self.seed, "linkbench.nodes");
+        let mut stream = RandomStream::new(self.seed, "linkbench.nodes");
         for id in 0..self.nodes {
             let data = self.node_data(&mut stream);
             nodes.add(&node_key(id), &node_row(0, LOADED, &data)).await?;
@@ -223,7 +223,7 @@ impl Graph {
 }
 
 /// Bytes of a log-normal length around its median.
-fn payload(stream: &mut Stream, median: f64, bytes_max: usize) -> Vec<u8> {
+fn payload(stream: &mut RandomStream, median: f64, bytes_max: usize) -> Vec<u8> {
     // Twelve uniform numbers have a variance of one and a mean of six.
     let normal = (0..12).map(|_| stream.unit()).sum::<f64>() - 6.0;
     let len = ((median * normal.exp()).round() as usize).min(bytes_max);
@@ -278,7 +278,7 @@ mod tests {
         for id in 0..100 {
             assert_eq!(graph.links(id).len() as u64, graph.degree(id));
         }
-        let mut stream = Stream::new(1, "payload");
+        let mut stream = RandomStream::new(1, "payload");
         for (median, max) in [(LINK_MEDIAN, LINK_BYTES_MAX), (NODE_MEDIAN, NODE_BYTES_MAX)] {
             let mut lens: Vec<usize> = (0..20_001).map(|_| payload(&mut stream, median, max).len()).collect();
             lens.sort_unstable();

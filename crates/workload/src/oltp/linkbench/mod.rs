@@ -19,7 +19,7 @@ mod tests;
 use super::connections;
 use super::{OltpError, RunOptions, check_common, in_range};
 use crate::fio::distribution::{Permutation, ZipfRanks};
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_core::executor::Handle;
 use flashweir_db::{Config, Db};
 use flashweir_fs::vfs::{Fs, Process};
@@ -66,11 +66,11 @@ struct Likely {
 
 impl Likely {
     fn new(nodes: u64, theta: f64, seed: u64, name: &str) -> Self {
-        let key = Stream::new(seed, &format!("linkbench.{name}")).next_u64();
+        let key = RandomStream::new(seed, &format!("linkbench.{name}")).next_u64();
         Self { ranks: ZipfRanks::new(nodes, theta), order: Permutation::new(nodes, key) }
     }
 
-    fn next(&self, stream: &mut Stream) -> u64 {
+    fn next(&self, stream: &mut RandomStream) -> u64 {
         self.order.at(self.ranks.next(stream) - 1)
     }
 }

@@ -3,7 +3,7 @@
 use super::Shared;
 use super::graph::{Link, LinkRow, TYPES, count_of, count_row, node_key, node_row, node_version};
 use crate::oltp::connections::{self, Mix};
-use flashweir_core::{Instant, Stream};
+use flashweir_core::{Instant, RandomStream};
 use flashweir_db::{DbError, Result, Transaction};
 use flashweir_fs::vfs::Fs;
 
@@ -57,13 +57,13 @@ pub(super) enum Input {
 
 impl<F: Fs> Shared<F> {
     /// A link that node `id1` had at the beginning; one that it may not have if it had none.
-    fn known_link(&self, stream: &mut Stream, id1: u64) -> Link {
+    fn known_link(&self, stream: &mut RandomStream, id1: u64) -> Link {
         let degree = self.graph.degree(id1).max(1);
         self.graph.link(id1, stream.below(degree))
     }
 
     /// A link to anywhere.
-    fn any_link(&self, stream: &mut Stream, id1: u64) -> Link {
+    fn any_link(&self, stream: &mut RandomStream, id1: u64) -> Link {
         let id2 = stream.below(self.options.nodes);
         Link { id1, kind: stream.below(TYPES.into()) as u8, id2 }
     }
@@ -85,7 +85,7 @@ impl<F: Fs> Mix for Shared<F> {
         "get_link",
     ];
 
-    fn draw(&self, stream: &mut Stream, _: u32) -> (usize, Input) {
+    fn draw(&self, stream: &mut RandomStream, _: u32) -> (usize, Input) {
         let mut rest = stream.below(SHARES.iter().sum());
         let mut kind = 0;
         while rest >= SHARES[kind] {

@@ -1,6 +1,6 @@
 //! The law by which keys are drawn (clause 2.1.6).
 
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 
 /// Constants of the law by which keys are drawn (clause 2.1.6).
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Constants {
 
 impl Constants {
     pub(super) fn new(seed: u64, name: &str) -> Self {
-        let mut stream = Stream::new(seed, &format!("tpcc.{name}.constants"));
+        let mut stream = RandomStream::new(seed, &format!("tpcc.{name}.constants"));
         let last_load = stream.below(256);
         // Clause 2.1.6.1: the two differ by 65 to 119, but neither by 96 nor by 112.
         let last_run = loop {
@@ -28,6 +28,6 @@ impl Constants {
 }
 
 /// `NURand(a, 0, count - 1)` with constant `c`: a number below `count` (clause 2.1.6).
-pub(super) fn nurand(stream: &mut Stream, a: u64, c: u64, count: u64) -> u64 {
+pub(super) fn nurand(stream: &mut RandomStream, a: u64, c: u64, count: u64) -> u64 {
     ((stream.below(a + 1) | stream.below(count)) + c) % count
 }

@@ -6,7 +6,7 @@ use super::draw::{Constants, nurand};
 use super::options::{Scale, TpccOptions};
 use super::rows::*;
 use super::tables::Tables;
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_core::random::mix;
 use flashweir_db::{Db, Result, Tree};
 use flashweir_fs::vfs::Fs;
@@ -29,7 +29,7 @@ struct Order {
 /// The orders of a district: each customer has one, in random order; the last three of ten are not delivered yet.
 fn orders(seed: u64, scale: &Scale, district: District) -> Vec<Order> {
     let count = usize::from(scale.customers);
-    let mut stream = Stream::new(seed, &format!("tpcc.orders.{}.{}", district.0, district.1));
+    let mut stream = RandomStream::new(seed, &format!("tpcc.orders.{}.{}", district.0, district.1));
     let mut customers: Vec<u16> = (0..scale.customers).collect();
     for place in (1..count).rev() {
         customers.swap(place, stream.below(place as u64 + 1) as usize);
@@ -65,7 +65,7 @@ pub(super) async fn load<F: Fs>(
 }
 
 async fn items<F: Fs>(db: &Db<F>, tree: Tree, scale: &Scale, seed: u64) -> Result<()> {
-    let mut stream = Stream::new(seed, "tpcc.items");
+    let mut stream = RandomStream::new(seed, "tpcc.items");
     let mut loader = db.load(tree).await?;
     for item in 0..scale.items {
         let key = item.to_be_bytes();
@@ -77,7 +77,7 @@ async fn items<F: Fs>(db: &Db<F>, tree: Tree, scale: &Scale, seed: u64) -> Resul
 }
 
 async fn stock<F: Fs>(db: &Db<F>, tree: Tree, scale: &Scale, seed: u64) -> Result<()> {
-    let mut stream = Stream::new(seed, "tpcc.stock");
+    let mut stream = RandomStream::new(seed, "tpcc.stock");
     let mut loader = db.load(tree).await?;
     for warehouse in 0..scale.warehouses {
         for item in 0..scale.items {
@@ -121,7 +121,7 @@ async fn customers<F: Fs>(
     seed: u64,
     constants: &Constants,
 ) -> Result<()> {
-    let mut stream = Stream::new(seed, "tpcc.customers");
+    let mut stream = RandomStream::new(seed, "tpcc.customers");
     let names = u64::from(scale.customers).min(1000);
     let mut rows = db.load(tables.customer).await?;
     let mut index = db.load(tables.customer_name).await?;
@@ -174,7 +174,7 @@ pub(super) fn history_row(number: u64, district: District, amount: i64) -> Vec<u
 }
 
 async fn all_orders<F: Fs>(db: &Db<F>, tables: &Tables, scale: &Scale, seed: u64) -> Result<()> {
-    let mut stream = Stream::new(seed, "tpcc.lines");
+    let mut stream = RandomStream::new(seed, "tpcc.lines");
     let mut rows = db.load(tables.order).await?;
     let mut index = db.load(tables.order_customer).await?;
     let mut new = db.load(tables.new_order).await?;

@@ -4,7 +4,7 @@ use super::transactions::Input;
 use super::*;
 use crate::oltp::RunOptions;
 use crate::oltp::connections::Mix;
-use flashweir_core::Stream;
+use flashweir_core::RandomStream;
 use flashweir_db::{Config, CpuCosts};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
@@ -146,7 +146,7 @@ fn inputs_follow_the_standard() {
         let mut options = options(1);
         options.scale.warehouses = 1;
         let tpcc = Tpcc::prepare(&process, handle, "/tpcc", options).await.unwrap();
-        let mut stream = Stream::new(1, "inputs");
+        let mut stream = RandomStream::new(1, "inputs");
         let (mut stock_levels, mut payments, mut elsewhere) = (0, 0u32, 0u32);
         for draw in 0..20_000u32 {
             match tpcc.shared.draw(&mut stream, draw % 16).1 {
@@ -178,7 +178,7 @@ fn options_out_of_range_are_named() {
 
 #[test]
 fn keys_are_drawn_by_the_law_of_the_standard() {
-    let mut stream = Stream::new(1, "nurand");
+    let mut stream = RandomStream::new(1, "nurand");
     let mut counts = vec![0u32; 3000];
     for _ in 0..300_000 {
         counts[nurand(&mut stream, 1023, 77, 3000) as usize] += 1;

@@ -5,7 +5,7 @@ use super::load::{history_row, line_row, order_row};
 use super::rows::*;
 use super::{Shared, date};
 use crate::oltp::connections::{self, Mix};
-use flashweir_core::{Instant, Stream};
+use flashweir_core::{Instant, RandomStream};
 use flashweir_db::{DbError, Result, Transaction, Tree};
 use flashweir_fs::vfs::Fs;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub(super) enum Input {
 }
 
 impl<F: Fs> Shared<F> {
-    fn draw_who(&self, stream: &mut Stream) -> Who {
+    fn draw_who(&self, stream: &mut RandomStream) -> Who {
         let customers = u64::from(self.options.scale.customers);
         if stream.below(100) < 60 {
             Who::LastName(nurand(stream, 255, self.constants.last_run, customers.min(1000)) as u16)
@@ -50,7 +50,7 @@ impl<F: Fs> Shared<F> {
     }
 
     /// Another warehouse than `home`, if there is one.
-    fn draw_remote(&self, stream: &mut Stream, home: u16) -> u16 {
+    fn draw_remote(&self, stream: &mut RandomStream, home: u16) -> u16 {
         let count = self.options.scale.warehouses;
         if count == 1 {
             return home;
@@ -59,7 +59,7 @@ impl<F: Fs> Shared<F> {
         if other < home { other } else { other + 1 }
     }
 
-    fn draw_new_order(&self, stream: &mut Stream, district: District) -> Input {
+    fn draw_new_order(&self, stream: &mut RandomStream, district: District) -> Input {
         let scale = &self.options.scale;
         let customer = nurand(stream, 1023, self.constants.customer, scale.customers.into()) as u16;
         let fails = stream.below(100) == 0;
@@ -87,7 +87,7 @@ impl<F: Fs> Mix for Shared<F> {
     const KINDS: &'static [&'static str] =
         &["new-order", "payment", "order-status", "delivery", "stock-level"];
 
-    fn draw(&self, stream: &mut Stream, connection: u32) -> (usize, Input) {
+    fn draw(&self, stream: &mut RandomStream, connection: u32) -> (usize, Input) {
         let mut rest = stream.below(100);
         let mut kind = 0;
         while rest >= SHARES[kind] {
