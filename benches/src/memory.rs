@@ -6,7 +6,6 @@ use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_sim::world::{JobSetup, World};
 use flashweir_workload::trace::{Fit, ReadOptions, Replay, ReplayConfig, Trace};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,15 +18,7 @@ pub(crate) fn after_tpcc() -> Result<Vec<(&'static str, f64)>, String> {
     let records = trace.records().len() as f64;
     let replay = ReplayConfig { fit: Fit::Wrap, ..ReplayConfig::default() };
     let replay = Replay::new(Arc::new(trace), &replay, device.geometry().capacity_lbas());
-    let setup = JobSetup {
-        name: "tpcc-small".into(),
-        options: BTreeMap::new(),
-        workload: Box::new(replay.map_err(|error| error.to_string())?),
-        group: 0,
-        ramp: Duration::ZERO,
-        report_group: 0,
-        stats: true,
-    };
+    let setup = JobSetup::new("tpcc-small", replay.map_err(|error| error.to_string())?);
     let mut world = World::new(device, vec![setup], Duration::from_secs(1));
     world.run(|_| true);
     if world.requests() as f64 != records {

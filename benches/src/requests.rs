@@ -9,7 +9,6 @@ use flashweir_device::{Device, DeviceOptions};
 use flashweir_sim::precondition::{Mode, Pattern, Precondition};
 use flashweir_sim::world::{JobSetup, World};
 use flashweir_workload::fio::{FioJob, parse_job_file};
-use std::collections::BTreeMap;
 
 /// 8 KiB at random over half of the device, 32 in flight; a long time, so that a run takes a second.
 const JOB: &str = "[j]\nbs=8k\niodepth=32\nnorandommap\nsize=50%\ntime_based\n";
@@ -43,14 +42,6 @@ fn run(options: &str, fill: f64) -> Result<Vec<(&'static str, f64)>, String> {
 fn world(device: Device, text: &str) -> Result<World, String> {
     let capacity = Bytes(device.geometry().capacity_lbas() * 512);
     let file = parse_job_file("bench.fio", text, capacity).map_err(|error| error.to_string())?;
-    let jobs = file.jobs.into_iter().map(|spec| JobSetup {
-        name: spec.name.clone(),
-        options: BTreeMap::new(),
-        workload: Box::new(FioJob::new(spec, 1)),
-        group: 0,
-        ramp: Duration::ZERO,
-        report_group: 0,
-        stats: true,
-    });
+    let jobs = file.jobs.into_iter().map(|spec| JobSetup::new(spec.name.clone(), FioJob::new(spec, 1)));
     Ok(World::new(device, jobs.collect(), Duration::from_secs(1)))
 }

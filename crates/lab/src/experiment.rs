@@ -445,15 +445,9 @@ impl Plan {
                 let replay = Replay::new(Arc::clone(trace), config, *capacity_blocks)
                     .expect("the experiment has tried it");
                 let name = std::path::Path::new(trace.file()).file_stem();
-                vec![JobSetup {
-                    name: name.map_or("replay".into(), |name| name.to_string_lossy().into_owned()),
-                    options: options::replay_options(trace, config),
-                    group: 0,
-                    ramp: Duration::ZERO,
-                    report_group: 0,
-                    stats: true,
-                    workload: Box::new(replay),
-                }]
+                let name = name.map_or("replay".into(), |name| name.to_string_lossy().into_owned());
+                let options = options::replay_options(trace, config);
+                vec![JobSetup { options, ..JobSetup::new(name, replay) }]
             }
         }
     }

@@ -11,7 +11,6 @@ use flashweir_core::random::RandomStream;
 use flashweir_core::{Duration, Instant, Lba, Lpn, Payload};
 use flashweir_device::{Device, FastForward};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// How the state is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,15 +119,7 @@ impl Precondition {
         let depth = geometry.stations() * 4;
         let blocks = geometry.lbas_per_unit as u32;
         let workload = Ageing { writes, blocks, depth, in_flight: 0 };
-        let setup = JobSetup {
-            name: "ageing".into(),
-            options: BTreeMap::new(),
-            workload: Box::new(workload),
-            group: 0,
-            ramp: Duration::ZERO,
-            report_group: 0,
-            stats: false,
-        };
+        let setup = JobSetup { stats: false, ..JobSetup::new("ageing", workload) };
         let mut world = World::new(device, vec![setup], Duration::from_secs(1));
         let finished = world.run(|p| progress(p.requests as f64 / total.max(1) as f64));
         (world.settle(), finished)

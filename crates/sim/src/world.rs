@@ -40,6 +40,19 @@ pub struct JobSetup {
 }
 
 impl JobSetup {
+    /// A job that starts with the world, has no options to tell, and is reported by itself.
+    pub fn new(name: impl Into<String>, workload: impl Workload + 'static) -> Self {
+        Self {
+            name: name.into(),
+            options: BTreeMap::new(),
+            workload: Box::new(workload),
+            group: 0,
+            ramp: Duration::ZERO,
+            report_group: 0,
+            stats: true,
+        }
+    }
+
     /// Whether what completes now is past the ramp.
     #[inline]
     fn is_measured(&self, now: Instant) -> bool {

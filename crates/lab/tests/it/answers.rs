@@ -1,6 +1,6 @@
 //! Closed forms and MQSim's answers (docs/checks.md).
 
-use crate::support::{device, filled, run_fio, setup};
+use crate::support::{device, filled, run_fio};
 use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::BufferMode;
@@ -8,7 +8,7 @@ use flashweir_device::presets::preset;
 use flashweir_lab::mqsim::{Caching, import_device, import_device_with, import_workload, is_preconditioned};
 use flashweir_sim::measure::{JobResult, KindResult};
 use flashweir_sim::request::Kind;
-use flashweir_sim::world::World;
+use flashweir_sim::world::{JobSetup, World};
 use flashweir_workload::trace::prefill;
 use flashweir_workload::trace::{Fit, ReadOptions, Replay, ReplayConfig, Trace};
 use std::sync::Arc;
@@ -149,7 +149,7 @@ fn tpcc_is_replayed_with_every_request_answered() {
         let capacity = device.geometry().capacity_lbas();
         let config = ReplayConfig { fit: Fit::Wrap, ..ReplayConfig::default() };
         let replay = Replay::new(trace.clone(), &config, capacity).unwrap();
-        let mut world = World::new(device, vec![setup("tpcc", replay)], Duration::from_secs(1));
+        let mut world = World::new(device, vec![JobSetup::new("tpcc", replay)], Duration::from_secs(1));
         assert!(world.run(|_| true));
         assert_eq!((world.requests(), world.errors().0), (6_999, 0));
         let (run, device) = world.finish("mqsim-default", "tpcc-small", 1);

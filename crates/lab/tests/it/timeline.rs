@@ -1,6 +1,6 @@
 //! Time lines: the file for Perfetto is well formed and complete, and every nanosecond of a request is accounted for.
 
-use crate::support::{device, filled, setup};
+use crate::support::{device, filled};
 use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, RandomStream};
 use flashweir_device::config::{Allocation, BufferMode, Cell, Metadata, PageTimes, SuspendConfig};
 use flashweir_device::presets::preset;
@@ -12,7 +12,7 @@ use flashweir_sim::request::Kind;
 use flashweir_sim::timeline::{
     Findings, HEAD, Ledger, Limits, Perfetto, Reason, Stage, TAIL, Timeline, Work,
 };
-use flashweir_sim::world::World;
+use flashweir_sim::world::{JobSetup, World};
 use flashweir_workload::fio::{FioJob, parse_job_file};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -51,7 +51,8 @@ struct Traced {
 fn world(device: Device, seed: u64, text: &str) -> World {
     let capacity = Bytes(device.geometry().capacity_lbas() * 512);
     let file = parse_job_file("test.fio", text, capacity).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let jobs = file.jobs.into_iter().map(|spec| setup(&spec.name.clone(), FioJob::new(spec, seed))).collect();
+    let jobs =
+        file.jobs.into_iter().map(|spec| JobSetup::new(spec.name.clone(), FioJob::new(spec, seed))).collect();
     World::new(device, jobs, Duration::from_secs(1))
 }
 

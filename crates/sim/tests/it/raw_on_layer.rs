@@ -9,7 +9,6 @@ use flashweir_sim::measure::MetricValue;
 use flashweir_sim::request::{Kind, Request};
 use flashweir_sim::workload::{Step, Workload};
 use flashweir_sim::world::{JobSetup, World};
-use std::collections::BTreeMap;
 
 const WRITES: u64 = 1500;
 
@@ -60,18 +59,6 @@ impl Workload for Sequential {
     }
 }
 
-fn setup(workload: impl Workload + 'static) -> JobSetup {
-    JobSetup {
-        name: "job".into(),
-        options: BTreeMap::new(),
-        workload: Box::new(workload),
-        group: 0,
-        ramp: Duration::ZERO,
-        report_group: 0,
-        stats: true,
-    }
-}
-
 fn world(device: Device, jobs: Vec<JobSetup>, host: Option<&HostConfig>) -> World {
     let interval = Duration::from_millis(10);
     let mut world = match host {
@@ -93,7 +80,7 @@ fn a_sequential_job_has_the_same_contents_and_fewer_commands() {
     for name in ["sata-mlc", "mqsim-default"] {
         let job = |device: &Device| {
             let unit_blocks = device.geometry().lbas_per_unit;
-            vec![setup(Sequential { unit_blocks, depth: 64, open: 0, next: 0 })]
+            vec![JobSetup::new("job", Sequential { unit_blocks, depth: 64, open: 0, next: 0 })]
         };
         let on = |device: Device, host: Option<&HostConfig>| {
             let jobs = job(&device);
@@ -133,7 +120,7 @@ fn writes_are_merged_without_contents_too() {
     let config = device("sata-mlc").config().clone();
     let device = Device::new(config, DeviceOptions { seed: 1, track_contents: false, planted: None });
     let unit_blocks = device.geometry().lbas_per_unit;
-    let jobs = vec![setup(Sequential { unit_blocks, depth: 64, open: 0, next: 0 })];
+    let jobs = vec![JobSetup::new("job", Sequential { unit_blocks, depth: 64, open: 0, next: 0 })];
     let world = world(device, jobs, Some(&HostConfig::default()));
     let metrics = *world.block_layer().unwrap().metrics();
     assert!(metrics.dispatched < 4 * WRITES / 3, "{metrics:?}");
@@ -146,7 +133,9 @@ fn a_block_layer_that_decides_nothing_moves_no_instant() {
     for name in ["sata-mlc", "mobile-ufs"] {
         let run = |host: Option<&HostConfig>| {
             let device = device(name);
-            let jobs = (0..3).map(|number| setup(Job::new(&device, number, 24 >> number, false))).collect();
+            let jobs = (0..3)
+                .map(|number| JobSetup::new("job", Job::new(&device, number, 24 >> number, false)))
+                .collect();
             let world = world(device, jobs, host);
             (world.trace_hash(), world.requests(), world.device().metrics().list())
         };
@@ -160,7 +149,7 @@ fn several_jobs_fill_several_queues() {
         let dispatch = Dispatch::MultiQueue;
         let host = HostConfig { scheduler, dispatch, queues: 3, depth: 4, ..HostConfig::default() };
         let device = device("consumer-tlc-nvme");
-        let jobs = (0..4).map(|number| setup(Job::new(&device, number, 16, false))).collect();
+        let jobs = (0..4).map(|number| JobSetup::new("job", Job::new(&device, number, 16, false))).collect();
         let world = world(device, jobs, Some(&host));
         let metrics = *world.block_layer().unwrap().metrics();
         assert_eq!((metrics.submitted, metrics.completed), (4 * 1200, 4 * 1200));
