@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod block_layer;
+mod clone;
 mod cpu;
 mod crash;
 mod files;
@@ -21,12 +22,13 @@ use std::process::ExitCode;
 type Bench = fn() -> Result<Vec<(&'static str, f64)>, String>;
 
 /// Name, what one run does, whether it is repeated (a peak of memory is reached once).
-const BENCHES: [(&str, Bench, bool); 12] = [
+const BENCHES: [(&str, Bench, bool); 13] = [
     ("qd32-read", requests::read, true),
     ("qd32-write", requests::write, true),
     ("waf-only", writes::uniform, true),
     ("memory-512g", memory::after_tpcc, false),
     ("crash-states", crash::states, true),
+    ("device-clone", clone::device, true),
     ("stack-direct", files::direct, true),
     ("stack-buffered", files::buffered, true),
     ("ext4-direct", files::ext4_direct, true),

@@ -17,12 +17,13 @@ enum Bar {
 }
 
 /// Name of the bench, the value that it prints, its unit, the bar.
-const BARS: [(&str, &str, &str, Bar); 12] = [
+const BARS: [(&str, &str, &str, Bar); 13] = [
     ("qd32-read", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("qd32-write", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(2e6)),
     ("waf-only", "flash_writes_per_cpu_s", "flash writes/CPU s", Bar::AtLeast(10e6)),
     ("memory-512g", "peak_resident_bytes", "bytes", Bar::AtMost(300e6)),
     ("crash-states", "states_per_cpu_s", "states/CPU s", Bar::AtLeast(10e3)),
+    ("device-clone", "units_per_cpu_s", "units/CPU s", Bar::AtLeast(100e6)),
     ("stack-direct", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
     ("stack-buffered", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),
     ("ext4-direct", "writes_per_cpu_s", "writes/CPU s", Bar::AtLeast(400e3)),

@@ -19,7 +19,7 @@ use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
 use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
 use flashweir_serve::recording::{self, Header};
 use flashweir_serve::volume::Volume;
-use flashweir_serve::{Disk, Endpoint, MemoryBound, ServeError, Server, ServerConfig, Speed};
+use flashweir_serve::{Clock, Disk, Endpoint, MemoryBound, ServeError, Server, ServerConfig, Speed};
 use flashweir_sim::precondition::{Pattern, Precondition};
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Read as _};
@@ -193,7 +193,7 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
     let config = ServerConfig {
         endpoints,
         control: Some(control.clone()),
-        speed: args.speed,
+        clock: Clock::new(args.speed),
         keys,
         connections_max: args.connections as usize,
         patience: WallDuration::from_secs(args.patience.into()),

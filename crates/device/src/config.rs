@@ -4,6 +4,8 @@ use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_ftl::{GcPolicy, Striping};
 use serde::{Deserialize, Serialize};
 
+pub use flashweir_ftl::epochs::PersistPolicy;
+
 /// A whole device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -424,22 +426,6 @@ impl Default for BufferConfig {
             exclusive_flush: false,
         }
     }
-}
-
-/// How the epochs of a stream persist in their order (barriers §2.2, contract §8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PersistPolicy {
-    /// The device knows no ordered commands.
-    #[default]
-    None,
-    /// An epoch is written when all earlier ones of its stream are on the medium.
-    InOrderWriteBack,
-    /// Everything is written at once, and counts when a record in the map log says that its epochs are complete.
-    Transactional,
-    /// Everything is written at once; recovery counts the members of each epoch and discards what follows an incomplete
-    /// one.
-    InOrderRecovery,
 }
 
 /// Streams and epochs.

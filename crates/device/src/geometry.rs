@@ -12,15 +12,6 @@ pub use flashweir_ftl::geometry::{ChannelId, DieId, PageAddr, StationId};
 /// Bytes that one mapping needs in a map checkpoint (`specs/device-metadata.md`).
 pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
 
-/// Bytes of a translation page before its first entry, and of an entry (device-metadata §11).
-pub(crate) const MAP_HEADER_BYTES: usize = 32;
-pub(crate) const MAP_ENTRY_BYTES: usize = 16;
-
-/// Mapping units that a translation page of so many bytes can map.
-pub(crate) fn map_entries_max(page_bytes: u64) -> u32 {
-    (page_bytes as usize).saturating_sub(MAP_HEADER_BYTES).div_euclid(MAP_ENTRY_BYTES) as u32
-}
-
 /// Counts that follow from the configuration.
 #[derive(Clone, Debug)]
 pub struct Geometry {

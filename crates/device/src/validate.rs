@@ -4,8 +4,9 @@ use crate::config::{
     BufferConfig, BufferMode, DeviceConfig, FirmwareKind, FtlConfig, Metadata, OrderConfig, PageTimes,
     PersistPolicy, Translation,
 };
-use crate::geometry::{Geometry, map_entries_max};
+use crate::geometry::Geometry;
 use flashweir_core::units::LBA_BYTES;
+use flashweir_ftl::map_page;
 
 /// A key of the configuration whose value is wrong.
 fn bad<T>(key: &str, value: impl std::fmt::Display, expected: &str) -> Result<T, String> {
@@ -187,7 +188,7 @@ impl DeviceConfig {
         if !(cached > 0.0 && cached <= 1.0) {
             return bad("ftl.demand.cached", cached, "more than 0, at most 1");
         }
-        within("ftl.demand.entries", f.demand.entries, 1, map_entries_max(self.geometry.page_bytes.0))?;
+        within("ftl.demand.entries", f.demand.entries, 1, map_page::entries_max(self.geometry.page_bytes.0))?;
         if f.metadata == Metadata::None {
             return Err("ftl.translation = \"demand-cached\": expected ftl.metadata = \"log\", which holds the directory of its pages".into());
         }

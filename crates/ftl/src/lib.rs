@@ -1,11 +1,16 @@
-//! Decisions that both sides of the link need: addresses, maps, block accounting, victim selection, striping,
-//! recovery as a pure fold. No I/O and no time: who calls decides when.
+//! Decisions that both sides of the link need: addresses, maps and their log, streams and epochs, block accounting, victim selection,
+//! striping, recovery as a pure fold. No I/O and no time: the caller decides when.
 #![forbid(unsafe_code)]
 
 pub mod blocks;
+pub mod epochs;
 pub mod geometry;
 pub mod map;
+pub mod map_log;
+pub mod map_page;
+pub mod map_records;
 pub mod recovery;
+mod sealed;
 pub mod stripe;
 pub mod theory;
 pub mod victim;

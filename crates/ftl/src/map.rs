@@ -27,8 +27,9 @@ pub enum MapWord {
 const GENERATION_BITS: u32 = 30;
 
 impl MapWord {
+    /// The word in one `u64`: two bits say which kind it is, 62 what it holds. 0 is [`Self::Unmapped`].
     #[inline]
-    fn pack(self) -> u64 {
+    pub fn pack(self) -> u64 {
         match self {
             Self::Unmapped => 0,
             Self::Direct(ppa) => (1 << TAG_SHIFT) | ppa.0,
@@ -40,8 +41,9 @@ impl MapWord {
         }
     }
 
+    /// The word that [`Self::pack`] made.
     #[inline]
-    fn unpack(word: u64) -> Self {
+    pub fn unpack(word: u64) -> Self {
         let value = word & VALUE;
         match word >> TAG_SHIFT {
             0 => Self::Unmapped,
@@ -161,6 +163,11 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_word_is_read_back(word in words()) {
+            prop_assert_eq!(MapWord::unpack(word.pack()), word);
+        }
+
         #[test]
         fn the_map_is_a_function(steps in prop::collection::vec((0..3000u64, words()), 0..200)) {
             let mut map = Map::new(3000);

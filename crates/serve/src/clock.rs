@@ -1,4 +1,4 @@
-//! The wall clock, and the only place of this crate that reads it.
+//! The wall clock, and the only place of this crate that reads it. A test may move the time by [`Hand`] instead.
 //!
 //! Virtual time is wall time since the server began, times a factor. Whoever needs the time asks once for each turn
 //! of the server and passes it on, so that everything in a turn happens at one instant.
@@ -6,6 +6,8 @@
 use flashweir_core::Instant;
 use flashweir_fs::vfs::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration as WallDuration;
 use std::time::Instant as WallInstant;
 
@@ -56,17 +58,45 @@ pub(crate) fn civil_time() -> Timestamp {
     Timestamp { seconds: now.tv_sec, nanos: now.tv_nsec as u32 }
 }
 
+/// Time that passes only when it is told to; clones move together.
+#[derive(Clone, Debug, Default)]
+pub struct Hand(Arc<AtomicU64>);
+
+impl Hand {
+    /// Lets so much time pass.
+    pub fn advance(&self, span: WallDuration) {
+        self.0.fetch_add(span.as_nanos() as u64, Ordering::SeqCst);
+    }
+
+    /// The time that has passed.
+    pub fn passed(&self) -> WallDuration {
+        WallDuration::from_nanos(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// What moves a clock.
+#[derive(Clone, Debug)]
+enum Source {
+    Machine { origin: WallInstant },
+    Hand(Hand),
+}
+
 /// A clock that began when it was made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Clock {
-    origin: WallInstant,
+    source: Source,
     speed: Speed,
 }
 
 impl Clock {
-    /// Begins now.
+    /// A clock of the machine that begins now.
     pub fn new(speed: Speed) -> Self {
-        Self { origin: WallInstant::now(), speed }
+        Self { source: Source::Machine { origin: WallInstant::now() }, speed }
+    }
+
+    /// A clock that stands still until `hand` advances.
+    pub fn by_hand(hand: Hand, speed: Speed) -> Self {
+        Self { source: Source::Hand(hand), speed }
     }
 
     /// How fast it goes.
@@ -85,7 +115,10 @@ impl Clock {
     /// Wall time since the clock began.
     #[inline]
     pub fn wall(&self) -> WallDuration {
-        self.origin.elapsed()
+        match &self.source {
+            Source::Machine { origin } => origin.elapsed(),
+            Source::Hand(hand) => hand.passed(),
+        }
     }
 
     /// Virtual time when the wall clock stands at `wall`.

@@ -19,7 +19,7 @@ pub mod stats;
 mod versions;
 pub mod volume;
 
-pub use clock::{Clock, Speed};
+pub use clock::{Clock, Hand, Speed};
 pub use disk::{Disk, DiskError, OnCut};
 pub use memory::MemoryBound;
 pub use server::{Endpoint, ServeError, Server, ServerConfig};

@@ -44,8 +44,8 @@ pub struct ServerConfig {
     pub endpoints: Vec<Endpoint>,
     /// A unix socket for `weir cut` and live views.
     pub control: Option<PathBuf>,
-    /// How fast virtual time passes.
-    pub speed: Speed,
+    /// The time, and how fast virtual time follows it.
+    pub clock: Clock,
     /// Certificate and key, where TLS is offered.
     pub keys: Option<TlsKeys>,
     /// Connections at once.
@@ -285,12 +285,12 @@ impl Server {
             let added = epoll::add(&epoll, listener, Source::Listener(place).pack(), EventFlags::IN);
             added.map_err(failed("epoll"))?;
         }
-        let follows = config.speed != Speed::Max;
+        let follows = config.clock.speed() != Speed::Max;
         disks.iter_mut().for_each(|disk| disk.follow_clock(follows));
         Ok(Self {
             nbd: Arc::new(nbd),
             disks,
-            clock: Clock::new(config.speed),
+            clock: config.clock.clone(),
             epoll,
             listeners,
             clients: Vec::new(),
@@ -710,9 +710,9 @@ impl Server {
             client.connection.session().shut_down();
             touch(client, &mut self.touched);
         }
+        let deadline = self.clock.wall() + self.config.patience.min(WallDuration::from_secs(5));
         self.listeners.clear();
         self.sockets.remove();
-        let deadline = self.clock.wall() + self.config.patience.min(WallDuration::from_secs(5));
         while self.clients.iter().any(Option::is_some) && self.clock.wall() < deadline {
             self.turn()?;
             for place in 0..self.clients.len() {

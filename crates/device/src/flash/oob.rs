@@ -2,6 +2,7 @@
 
 use flashweir_core::Payload;
 use flashweir_core::oob::{Member, OobRecord, Owner};
+use std::sync::Arc;
 
 /// One unit to be programmed.
 #[derive(Clone, Debug)]
@@ -26,6 +27,11 @@ impl UnitImage {
     pub(crate) fn with_record(record: OobRecord, payload: Payload) -> Self {
         let OobRecord { owner, seq, member } = record;
         Self { owner, seq, member, payload }
+    }
+
+    /// A page of metadata of the group, or translation page of the state, with this number.
+    pub(crate) fn meta(number: u64, image: Arc<[u8]>) -> Self {
+        Self { owner: Owner::Meta, seq: number, member: None, payload: Payload::Bytes(image) }
     }
 
     /// Filler.

@@ -7,7 +7,6 @@
 use super::buffer::Place;
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
-use super::map_log::meta_image;
 use crate::config::Allocation;
 use crate::flash::{Frontier, Owner, Placer, UnitImage};
 use crate::geometry::PageAddr;
@@ -105,7 +104,7 @@ fn write_map(ftl: &mut PageFtl, cx: &mut Cx) {
 }
 
 fn program_map_page(ftl: &mut PageFtl, cx: &mut Cx, at: PageAddr, (number, image): (u64, Option<Arc<[u8]>>)) {
-    let image = meta_image(number, image.unwrap_or_else(|| Arc::from([])));
+    let image = UnitImage::meta(number, image.unwrap_or_else(|| Arc::from([])));
     cx.flash.media.program(at, 0, std::iter::once(image));
     cx.metrics.meta_units += u64::from(cx.geometry.units_per_page);
     cx.metrics.pages_programmed += 1;

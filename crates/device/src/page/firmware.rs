@@ -5,7 +5,6 @@ use super::frontier::Space;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::map_cache::{What, Who};
-use super::map_log::meta_image;
 use super::recover;
 use super::scan::Scan;
 use crate::config::{DeviceConfig, Miss, PersistPolicy, RangeFlushSupport};
@@ -154,7 +153,7 @@ impl Firmware for PageFtl {
             Job::UserPage(page) | Job::GcPage(page) => self.page_images(cx, page, images),
             Job::MetaPage(i) => {
                 let (group, image) = self.log.image(i);
-                images.push(meta_image(group, image));
+                images.push(UnitImage::meta(group, image));
             }
             Job::MapWrite(write) => images.push(self.map_write_image(write)),
             // Nothing but filler, which the medium adds.

@@ -2,11 +2,9 @@
 
 use super::buffer::Buffer;
 use super::collection::Collection;
-use super::epochs::Streams;
 use super::frontier::Space;
 use super::job::Job;
 use super::map_cache::MapCache;
-use super::map_log::MapLog;
 use super::pending::{PendingFlush, VolatileTrim};
 use super::tags::Owners;
 use super::work::Work;
@@ -14,6 +12,8 @@ use crate::config::PersistPolicy;
 use crate::flash::UnitImage;
 use crate::geometry::Geometry;
 use flashweir_core::Lpn;
+use flashweir_ftl::epochs::Streams;
+use flashweir_ftl::map_log::MapLog;
 use flashweir_ftl::{BlockId, Map};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -66,6 +66,7 @@ impl PageFtl {
         let (config, geometry) = (&cx.config, &cx.geometry);
         let units = (config.buffer.capacity.0 / geometry.unit_bytes) as u32;
         let planes = geometry.planes() as usize;
+        let regions = [0, 1].map(|region| geometry.meta_blocks(region).collect());
         let policy = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
         Self {
             map: Map::new(geometry.user_units),
@@ -74,7 +75,7 @@ impl PageFtl {
             buffer: Buffer::new(units, config.buffer.eviction),
             flushes: Vec::new(),
             collections: (0..planes).map(|_| Collection::default()).collect(),
-            log: MapLog::new(config, geometry),
+            log: MapLog::new(regions, geometry.pages_per_block, config.geometry.page_bytes.0),
             orders: Streams::new(policy, geometry.counted_members_max() as usize),
             background: false,
             high_water_units: (f64::from(units) * config.buffer.high_water) as u32,

@@ -12,13 +12,13 @@ use super::frontier::Space;
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::map_cache::MapCache;
-use super::map_log::{Writing, meta_image, with_member};
-use super::meta_format::{GroupKind, Record};
 use super::work::Due;
 use crate::flash::trace::{LogWork, Traced};
-use crate::flash::{Class, OpKind, Purpose};
+use crate::flash::{Class, OpKind, Purpose, UnitImage};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
+use flashweir_ftl::map_log::{Writing, with_member};
+use flashweir_ftl::map_records::{GroupKind, Record};
 use flashweir_ftl::recovery::Mapping;
 use flashweir_ftl::{BlockId, PlaneId};
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl PageFtl {
     /// What programming page `i` of the group under way does to the medium.
     fn program_meta(&mut self, cx: &mut Cx, at: PageAddr, i: u32) {
         let (group, image) = self.log.image(i);
-        cx.flash.media.program(at, 0, std::iter::once(meta_image(group, image)));
+        cx.flash.media.program(at, 0, std::iter::once(UnitImage::meta(group, image)));
         cx.metrics.meta_units += u64::from(cx.geometry.units_per_page);
         cx.metrics.pages_programmed += 1;
         cx.metrics.log_pages += 1;

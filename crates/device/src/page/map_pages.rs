@@ -12,13 +12,12 @@
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::map_cache::{MapCache, MapWrite};
-use super::map_log::meta_image;
-use super::map_page::{Entry, MapPageImage, decode, encode};
 use super::work::Due;
 use crate::flash::{Class, Media, OpKind, Purpose, UnitImage};
 use crate::geometry::{Geometry, PageAddr};
 use crate::planted::PlantedBug;
 use flashweir_core::{Lpn, Payload, Ppa};
+use flashweir_ftl::map_page::{Entry, MapPageImage, decode, encode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -126,7 +125,7 @@ impl PageFtl {
         let cache = self.map_cache.as_ref().expect("the map is cached on demand");
         let write = cache.writes.get(write);
         let image = write.image.clone().unwrap_or_else(|| Arc::from([]));
-        meta_image(write.number, image)
+        UnitImage::meta(write.number, image)
     }
 
     pub(super) fn map_write_done(&mut self, cx: &mut Cx, op: &NandOp, write: u32) {

@@ -11,7 +11,7 @@
 //! Invariants: a write is visible to reads from its acceptance on; the old place of a page stays valid until the new version is
 //! programmed, and until the record is logged if it was deallocated (contract §7.1).
 //!
-//! What is data (`buffer`, `tags`, `epochs`, `collection`, `map_log`, `pending`, `frontier`, `work`, `map_cache`, `map_area`, `map_page`) imports no sibling that acts; what
+//! What is data (`buffer`, `tags`, `collection`, `pending`, `frontier`, `work`, `map_cache`, `map_area`) imports no sibling that acts; what
 //! acts imports [`ftl`], where all of it is put together.
 
 mod accept;
@@ -22,7 +22,6 @@ mod content;
 mod describe;
 mod destage;
 mod drain;
-mod epochs;
 mod failing;
 mod fastforward;
 mod firmware;
@@ -35,10 +34,7 @@ mod log;
 mod look_up;
 mod map_area;
 mod map_cache;
-mod map_log;
-mod map_page;
 mod map_pages;
-mod meta_format;
 mod order;
 mod pending;
 mod programmed;
@@ -46,7 +42,6 @@ mod range_flush;
 mod read;
 mod recover;
 mod scan;
-mod sealed;
 mod tags;
 mod work;
 

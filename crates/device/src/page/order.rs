@@ -21,7 +21,6 @@
 //! ordered deallocation is accepted when all earlier epochs of its stream are stable, so only what follows waits for it.
 
 use super::buffer::SlotState;
-use super::epochs::{EPOCHS_MAX, Kept};
 use super::ftl::{Cx, PageFtl};
 use super::work::Due;
 use crate::config::PersistPolicy;
@@ -29,6 +28,7 @@ use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
 use flashweir_core::{DeviceError, Order, Ppa};
 use flashweir_ftl::BlockId;
+use flashweir_ftl::epochs::{EPOCHS_MAX, Kept};
 use flashweir_ftl::recovery::{MEMBERS_MAX, Member, UNKNOWN_DISTANCE};
 use std::collections::BTreeSet;
 

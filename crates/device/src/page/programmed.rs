@@ -17,7 +17,7 @@ use crate::slab::Slab;
 use flashweir_core::command::StreamId;
 use flashweir_core::{DeviceError, Lpn, Ppa};
 use flashweir_ftl::recovery::Member;
-use flashweir_ftl::{MapWord, PlaneId};
+use flashweir_ftl::{BlockId, MapWord, PlaneId};
 
 impl PageFtl {
     /// A page of host data or of survivors has been programmed, or has failed.
@@ -92,6 +92,20 @@ impl PageFtl {
         images.extend(write.units.iter().map(image));
     }
 
+    /// Adds a record of all units of a full block to the log.
+    fn summarize(&mut self, cx: &Cx, block: BlockId) {
+        let (media, geometry) = (&cx.flash.media, &cx.geometry);
+        let first = u64::from(block.0) * u64::from(geometry.units_per_block());
+        let units = (0..geometry.units_per_block()).filter_map(|unit| {
+            let ppa = Ppa(first + u64::from(unit));
+            match media.oob(ppa) {
+                Some((Owner::Lpn(lpn), seq)) => Some((unit, lpn, seq, media.member(ppa))),
+                _ => None,
+            }
+        });
+        self.log.add_summary(block, self.space.opened(block), units);
+    }
+
     /// After a program: closes the block if it is full, and makes durable what its word line held.
     fn page_ended(&mut self, cx: &mut Cx, op: &NandOp) {
         let last = op.at.page + 1 == cx.geometry.pages_per_block;
@@ -109,16 +123,10 @@ impl PageFtl {
         if last {
             cx.flash.blocks.close(op.at.block);
             if cx.keeps_metadata() && !cx.has_planted(PlantedBug::LogBeforeData) {
-                self.log.add_summary(
-                    op.at.block,
-                    self.space.opened(op.at.block),
-                    &cx.flash.media,
-                    &cx.geometry,
-                );
+                self.summarize(cx, op.at.block);
             }
         } else if cx.has_planted(PlantedBug::LogBeforeData) && op.at.page + 2 == cx.geometry.pages_per_block {
-            let opened = self.space.opened(op.at.block);
-            self.log.add_summary(op.at.block, opened, &cx.flash.media, &cx.geometry);
+            self.summarize(cx, op.at.block);
             self.want_log();
         }
         if self.orders.is_pressed() {

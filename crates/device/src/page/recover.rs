@@ -6,9 +6,6 @@
 use super::buffer::Place;
 use super::content::LOST;
 use super::ftl::{Cx, PageFtl};
-use super::map_log::meta_image;
-use super::map_page::Entry;
-use super::meta_format::GroupKind;
 use super::scan::{BOOT_GAP, Scan};
 use crate::firmware::{Plan, boot};
 use crate::flash::plan::{Step, duration};
@@ -16,6 +13,8 @@ use crate::flash::{Frontier, Owner, Placer, RecoveryReport, SaveArea, Torn, Unit
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_core::{Lpn, Payload, Ppa};
+use flashweir_ftl::map_page::Entry;
+use flashweir_ftl::map_records::GroupKind;
 use flashweir_ftl::recovery::Fold;
 use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -265,7 +264,7 @@ fn write_checkpoint(
     let images = ftl.log.pages(GroupKind::Checkpoint, group, &records);
     let pages = images.len() as u32;
     for (i, image) in images.into_iter().enumerate() {
-        let units = vec![meta_image(group, image)];
+        let units = vec![UnitImage::meta(group, image)];
         steps.push(Step::Program { at: ftl.log.page_at(target, i as u32), opened: 0, units });
     }
     ftl.log.resume(target, pages, group + 1, ftl.log.boot, cx.front.seq);

@@ -2,9 +2,7 @@
 //!
 //! Deliberately absent: writing. [`super::recover`] plans that.
 
-use super::map_page::Entry;
 use super::map_pages::map_page_at;
-use super::meta_format::{GroupKind, PageHeader, Record, decode};
 use crate::config::{DeviceConfig, PersistPolicy};
 use crate::firmware::DeviceOptions;
 use crate::flash::{Media, Owner, PageState};
@@ -12,6 +10,8 @@ use crate::geometry::{Geometry, PageAddr};
 use crate::planted::PlantedBug;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::BlockId;
+use flashweir_ftl::map_page::Entry;
+use flashweir_ftl::map_records::{GroupKind, PageHeader, Record, decode};
 use flashweir_ftl::recovery::{EpochFold, Fold, Mapping, Member, TrimRecord};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -304,7 +304,7 @@ impl World {
         if self.own.is_none() || !matches!(self.power, Power::On) || !self.patience.lasts() {
             return ControlFlow::Continue(false);
         }
-        let clock = self.pace.clock;
+        let clock = self.pace.clock.clone();
         let mut until = clock.wall() + self.linger;
         while self.outstanding.get() == 0 && clock.wall() < until {
             if let Ok(message) = self.queue.try_recv() {
@@ -471,7 +471,7 @@ impl World {
                 (self.config.say)(line);
             }
         }
-        let clock = self.pace.clock;
+        let clock = self.pace.clock.clone();
         let span = match &self.power {
             Power::On => {
                 let now = self.pace.now();

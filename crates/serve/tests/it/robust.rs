@@ -10,12 +10,13 @@ use flashweir_serve::client::{Client, ClientError};
 use flashweir_serve::control::{self, Reply};
 use flashweir_serve::nbd::wire::{Errno, OPTION_MAGIC, command, command_flag, option};
 use flashweir_serve::nbd::{Config, Export, Limits, TlsMode};
-use flashweir_serve::{Disk, Endpoint, Server, ServerConfig, Speed};
+use flashweir_serve::{Clock, Disk, Endpoint, Server, ServerConfig, Speed};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A plain stream that has got the greeting.
 fn greeted(socket: &Path) -> UnixStream {
@@ -144,60 +145,41 @@ fn a_half_closed_client_is_answered_or_dropped() {
     good.end();
 }
 
-/// Sends byte by byte; gives how long the server looked on since the message, or the handshake, began.
-fn drip(begun: Instant, mut stream: UnixStream, bytes: &[u8]) -> Duration {
-    stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    for byte in bytes.iter().cycle() {
-        assert!(begun.elapsed() < PATIENCE, "a client that sends byte by byte is not dropped");
-        if stream.write_all(&[*byte]).is_err() {
-            break;
-        }
-        match stream.read(&mut [0; 64]) {
-            Ok(0) => break,
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
-            Ok(_) | Err(_) => {}
-        }
-    }
-    begun.elapsed()
+/// Sends bytes, one by one; false if the server has closed the connection.
+fn drip(stream: &mut UnixStream, bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| stream.write_all(&[*byte]).is_ok())
 }
 
 #[test]
 fn a_slow_loris_is_dropped_after_the_patience_and_an_idle_client_is_not() {
-    let setup = Setup::default();
+    let setup = Setup::by_hand();
     let server = Running::start(&setup);
     let good = server.good_client();
     let mut idle = server.connect("disk");
-    let lorises = [
-        // Options that are unknown, one after the other: a handshake without end.
-        std::thread::spawn({
-            let begun = Instant::now();
-            let stream = greeted(&server.socket);
-            let mut bytes = vec![0, 0, 0, 3];
-            for _ in 0..64 {
-                bytes.extend(OPTION_MAGIC.to_be_bytes());
-                bytes.extend(99u32.to_be_bytes());
-                bytes.extend(0u32.to_be_bytes());
-            }
-            move || drip(begun, stream, &bytes)
-        }),
-        // The payload of one write.
-        std::thread::spawn({
-            let mut stream = transmitting(&server.socket);
-            let begun = Instant::now();
-            stream.write_all(&header(command::WRITE, 1, 0, 1 << 20)).unwrap();
-            move || drip(begun, stream, &[1])
-        }),
-        // The payload of a write that is refused.
-        std::thread::spawn({
-            let mut stream = transmitting(&server.socket);
-            let begun = Instant::now();
-            stream.write_all(&header(command::WRITE, 1, 1, 1 << 20)).unwrap();
-            move || drip(begun, stream, &[1])
-        }),
-    ];
-    for loris in lorises {
-        let time = loris.join().expect("it was dropped");
-        assert!(time >= setup.patience, "dropped after {time:?}");
+    // A handshake without end: options that are unknown, one after the other.
+    let mut handshake = greeted(&server.socket);
+    let mut options = vec![0, 0, 0, 3];
+    options.extend(OPTION_MAGIC.to_be_bytes());
+    options.extend([99u32.to_be_bytes(), 0u32.to_be_bytes()].concat());
+    // The payload of a write, and of one that is refused.
+    let [mut write, mut refused] = [0, 1].map(|offset| {
+        let mut stream = transmitting(&server.socket);
+        stream.write_all(&header(command::WRITE, 1, offset, 1 << 20)).unwrap();
+        stream
+    });
+    server.until("all are there", |status| status.connections == 5);
+    for _ in 0..3 {
+        assert!(drip(&mut handshake, &options) && drip(&mut write, &[1; 9]) && drip(&mut refused, &[1; 9]));
+        options.drain(..options.len().min(4));
+        server.pass(setup.patience / 4, &good);
+    }
+    for _ in 0..2 {
+        assert_eq!(server.status().connections, 5, "their patience has not passed");
+    }
+    server.pass(setup.patience, &good);
+    server.until("they are dropped", |status| status.connections == 2);
+    for mut stream in [handshake, write, refused] {
+        until_closed(&mut stream);
     }
     assert_eq!(errno(&mut idle, command::READ, 0, 0, 512, &[]), None, "idle since the beginning");
     good.end();
@@ -206,28 +188,31 @@ fn a_slow_loris_is_dropped_after_the_patience_and_an_idle_client_is_not() {
 
 #[test]
 fn a_slow_client_that_moves_is_served() {
-    let setup = Setup { patience: Duration::from_millis(1_500), ..Setup::default() };
+    // Several times what waits in a socket, so that the server takes or gives a good share of each part at its time.
+    const PART: usize = 512 << 10;
+    let setup = Setup::by_hand();
     let server = Running::start(&setup);
-    // A write whose payload comes slowly, then the same bytes, taken slowly: each takes longer than the patience.
+    let good = server.good_client();
     let mut stream = transmitting(&server.socket);
-    let bytes: Vec<u8> = (0..2 << 20).map(|i| (i / 512 % 251) as u8).collect();
-    let begin = Instant::now();
+    set_socket_send_buffer_size(&stream, 64 << 10).unwrap();
+    let bytes: Vec<u8> = (0..4 * PART).map(|i| (i / 512 % 251) as u8).collect();
+    let nearly = setup.patience * 9 / 10;
     stream.write_all(&header(command::WRITE, 1, 0, bytes.len() as u32)).unwrap();
-    for part in bytes.chunks(256 << 10) {
-        std::thread::sleep(Duration::from_millis(300));
+    for part in bytes.chunks(PART) {
         stream.write_all(part).unwrap();
+        server.pass(nearly, &good);
     }
-    assert!(begin.elapsed() > setup.patience);
     stream.read_exact(&mut [0; 16]).unwrap();
     stream.write_all(&header(command::READ, 2, 0, bytes.len() as u32)).unwrap();
     stream.read_exact(&mut [0; 16]).unwrap();
     let mut back = vec![0; bytes.len()];
-    for part in back.chunks_mut(256 << 10) {
-        std::thread::sleep(Duration::from_millis(300));
+    for part in back.chunks_mut(PART) {
         stream.read_exact(part).unwrap();
+        server.pass(nearly, &good);
     }
     assert!(back == bytes, "the content is what was written");
-    assert_eq!(server.stop().1, 0, "nobody was dropped");
+    good.end();
+    assert_eq!(server.stop().1, 0, "no client was dropped");
 }
 
 #[test]
@@ -261,26 +246,27 @@ fn a_client_that_vanishes_with_a_thousand_requests_in_flight_leaves_nothing() {
 
 #[test]
 fn a_client_that_never_reads_is_bounded_and_dropped() {
-    let server = Running::start(&Setup { speed: Speed::Max, ..Setup::default() });
+    let setup = Setup::by_hand();
+    let server = Running::start(&setup);
     let good = server.good_client();
     let mut stream = transmitting(&server.socket);
     stream.set_nonblocking(true).unwrap();
     // Reads of 8 MiB: a few fill what a connection may hold; the rest stays with the client.
-    let (mut sent, begin) = (0u64, Instant::now());
+    let mut sent = 0u64;
     let dropped = loop {
-        assert!(begin.elapsed() < PATIENCE, "it is not dropped");
+        assert!(server.hand.passed() < 100 * setup.patience, "it is not dropped");
         match stream.write(&header(command::READ, sent, 0, 8 << 20)) {
             Ok(_) => sent += 1,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 assert!(server.status().disks[0].in_flight <= 9, "64 MiB and one request more");
-                std::thread::sleep(Duration::from_millis(20));
+                server.pass(setup.patience / 4, &good);
             }
-            Err(_) => break begin.elapsed(),
+            Err(_) => break server.hand.passed(),
         }
     };
-    assert!(dropped >= Duration::from_secs(2), "dropped after {dropped:?}");
+    assert!(dropped >= setup.patience, "dropped after {dropped:?}");
     assert!(sent < 20_000, "{sent} requests were taken");
-    server.until("nobody is left but the good client", |status| status.connections == 1);
+    server.until("the good client alone is left", |status| status.connections == 1);
     good.end();
     assert_eq!(server.stop().1, 1);
 }
@@ -376,7 +362,8 @@ fn garbage_on_the_control_socket_is_answered_with_an_error_or_dropped() {
 #[test]
 fn a_stop_answers_or_ends_every_client_soon() {
     for power_off in [false, true] {
-        let server = Running::start(&Setup::default());
+        let setup = Setup::by_hand();
+        let server = Running::start(&setup);
         let mut idle = server.connect("other");
         let _negotiating = greeted(&server.socket);
         if power_off {
@@ -390,11 +377,15 @@ fn a_stop_answers_or_ends_every_client_soon() {
             client.pump();
         }
         server.until("the server has them", |status| status.disks[0].in_flight > 0 || !power_off);
-        let begin = Instant::now();
+        server.ask_to_stop();
+        if power_off {
+            // It waits for answers that do not come, for as long as its patience lasts.
+            while server.socket.exists() {
+                std::thread::yield_now();
+            }
+            server.hand.advance(setup.patience);
+        }
         server.stop();
-        let time = begin.elapsed();
-        assert!(power_off || time < Duration::from_secs(2), "the server stopped after {time:?}");
-        assert!(time < Duration::from_secs(20), "the server stopped after {time:?}");
         for client in &mut busy {
             let end = loop {
                 match client.wait(PATIENCE) {
@@ -477,15 +468,17 @@ fn requests_wait_for_the_power_and_a_second_cut_loses_them() {
 fn after_a_cut_with_eio_requests_fail_until_the_power_is_back_and_the_next_flush_fails_too() {
     let setups = [(BufferMode::WriteBack, true), (BufferMode::WriteThrough, false)];
     for (mode, volatile) in setups {
-        let server = Running::start(&Setup { mode, ..Setup::default() });
+        let off = Duration::from_secs(2);
+        let server = Running::start(&Setup { mode, ..Setup::by_hand() });
         let good = server.good_client();
         let mut client = server.connect("disk");
         assert_eq!(errno(&mut client, command::WRITE, 0, 0, 4096, &[1; 4096]), None);
-        let done = server.cut(true, Duration::from_secs(2));
+        let done = server.cut(true, off);
         assert_eq!(done.connections_dropped, 0);
         let eio = Some(Errno::Io as u32);
         assert_eq!(errno(&mut client, command::WRITE, 0, 4096, 4096, &[2; 4096]), eio);
         assert_eq!(errno(&mut client, command::READ, 0, 0, 4096, &[]), eio);
+        server.hand.advance(off);
         server.until("the power is back", |status| status.disks[0].on);
         let read = client.call(ask(command::READ, 0, 8192), &[], PATIENCE).unwrap().result.unwrap();
         assert_eq!(read[0], u8::from(!volatile), "the buffer is lost");
@@ -508,7 +501,7 @@ fn a_server_that_cannot_begin_leaves_no_socket() {
     let config = ServerConfig {
         endpoints: vec![Endpoint::Unix(dir.join("disk.sock")), Endpoint::Tcp(address)],
         control: Some(dir.join("control")),
-        speed: Speed::Max,
+        clock: Clock::new(Speed::Max),
         keys: None,
         connections_max: 1,
         patience: PATIENCE,

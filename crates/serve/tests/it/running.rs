@@ -11,15 +11,16 @@ use flashweir_serve::client::{Ask, Client, Record, wait_for};
 use flashweir_serve::control::{self, CutDone, CutOrder, Reply, Status};
 use flashweir_serve::nbd::wire::command;
 use flashweir_serve::nbd::{Config, Export, Limits, TlsMode};
-use flashweir_serve::{Disk, Endpoint, Server, ServerConfig, Speed};
+use flashweir_serve::{Clock, Disk, Endpoint, Hand, Server, ServerConfig, Speed};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for anything before it fails.
+/// How long a test waits for anything before it fails, so that a hang ends.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a mapping unit of the devices.
 pub(crate) const UNIT: u64 = 4096;
@@ -28,6 +29,8 @@ pub(crate) const UNIT: u64 = 4096;
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) speed: Speed,
+    /// The server's time passes only by [`Running::hand`].
+    pub(crate) by_hand: bool,
     pub(crate) mode: BufferMode,
     pub(crate) connections_max: usize,
     pub(crate) patience: Duration,
@@ -38,11 +41,19 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             speed: Speed::Scaled(1.0),
+            by_hand: false,
             mode: BufferMode::WriteBack,
             connections_max: 64,
             patience: Duration::from_secs(2),
             versions: false,
         }
+    }
+}
+
+impl Setup {
+    /// As fast as the machine can, while time stands still but for [`Running::hand`].
+    pub(crate) fn by_hand() -> Self {
+        Self { speed: Speed::Max, by_hand: true, ..Self::default() }
     }
 }
 
@@ -65,6 +76,7 @@ pub(crate) struct Running {
     dir: PathBuf,
     pub(crate) socket: PathBuf,
     pub(crate) control: PathBuf,
+    pub(crate) hand: Hand,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(u64, u64), String>>>,
     mode: BufferMode,
@@ -94,10 +106,14 @@ impl Running {
             disks.push(disk);
         }
         let nbd = Config::new(exports, TlsMode::Off, Limits::default()).unwrap();
+        let hand = Hand::default();
         let config = ServerConfig {
             endpoints: vec![Endpoint::Unix(socket.clone())],
             control: Some(control.clone()),
-            speed: setup.speed,
+            clock: match setup.by_hand {
+                true => Clock::by_hand(hand.clone(), setup.speed),
+                false => Clock::new(setup.speed),
+            },
             keys: None,
             connections_max: setup.connections_max,
             patience: setup.patience,
@@ -116,7 +132,7 @@ impl Running {
             }
             Ok(counts)
         });
-        Self { dir, socket, control, stop, thread: Some(thread), mode: setup.mode }
+        Self { dir, socket, control, hand, stop, thread: Some(thread), mode: setup.mode }
     }
 
     pub(crate) fn connect(&self, export: &str) -> Client {
@@ -149,7 +165,6 @@ impl Running {
                 return;
             }
             assert!(begin.elapsed() < PATIENCE, "{what}: {status:?}");
-            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -161,22 +176,36 @@ impl Running {
             BufferMode::PowerLossProtected => DeviceKind::D2,
         };
         let stop = Arc::new(AtomicBool::new(false));
-        let done = Arc::new(AtomicU64::new(0));
-        let (socket, told, count) = (self.socket.clone(), Arc::clone(&stop), Arc::clone(&done));
-        let thread = std::thread::spawn(move || good(&socket, "other", 0..4 << 20, kind, &told, &count));
+        let (tell, done) = channel();
+        let (socket, told) = (self.socket.clone(), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || good(&socket, "other", 0..4 << 20, kind, &told, &tell));
         Good { stop, done, thread }
+    }
+
+    /// Lets so much of the server's time pass, in parts that a client which works does not notice.
+    #[track_caller]
+    pub(crate) fn pass(&self, span: Duration, good: &Good) {
+        for _ in 0..4 {
+            self.hand.advance(span / 4);
+            good.works(8);
+        }
+    }
+
+    /// Asks it to stop, as a signal would.
+    pub(crate) fn ask_to_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 
     /// Stops it, as a signal would; gives the numbers of connections and of refused or dropped ones.
     pub(crate) fn stop(mut self) -> (u64, u64) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.ask_to_stop();
         self.thread.take().unwrap().join().expect("the server does not panic").unwrap()
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.ask_to_stop();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
             if !std::thread::panicking() {
@@ -190,19 +219,22 @@ impl Drop for Running {
 /// A good client at work.
 pub(crate) struct Good {
     stop: Arc<AtomicBool>,
-    done: Arc<AtomicU64>,
+    /// A message for each answer.
+    done: Receiver<()>,
     thread: JoinHandle<Result<(), String>>,
 }
 
 impl Good {
+    /// Waits for so many answers from now on. It goes on without them if the client has failed, which [`Self::end`] tells.
+    pub(crate) fn works(&self, answers: usize) {
+        while self.done.try_recv().is_ok() {}
+        let _ = (0..answers).try_for_each(|_| self.done.recv());
+    }
+
     /// Sees it get on, and ends it: nothing that it did went wrong.
     #[track_caller]
     pub(crate) fn end(self) {
-        let (begin, done) = (Instant::now(), self.done.load(Ordering::Relaxed));
-        while self.done.load(Ordering::Relaxed) < done + 50 && !self.thread.is_finished() {
-            assert!(begin.elapsed() < PATIENCE, "the good client gets nothing done");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.works(50);
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("a good client does not panic").unwrap();
     }
@@ -214,7 +246,7 @@ fn good(
     region: Range<u64>,
     kind: DeviceKind,
     stop: &AtomicBool,
-    done: &AtomicU64,
+    done: &Sender<()>,
 ) -> Result<(), String> {
     let mut client = Client::connect(socket, export, true, PATIENCE).map_err(|error| error.to_string())?;
     let now = client.read_range(region.start, region.end - region.start, PATIENCE);
@@ -242,7 +274,8 @@ fn good(
         while let Some(reply) = client.reply().map_err(|error| error.to_string())? {
             let id = names.remove(&reply.cookie).ok_or("a reply to nothing")?;
             record.complete(id, &reply.result).map_err(|failure| failure.to_string())?;
-            done.fetch_add(1, Ordering::Relaxed);
+            // The test may have ended.
+            let _ = done.send(());
             moved = Instant::now();
         }
         if let Some(why) = client.gone() {

@@ -1,32 +1,40 @@
 //! The bits of a translation page (device-metadata §11): a checked view and its entries.
 
-use super::sealed::Frame;
-use crate::geometry::{MAP_ENTRY_BYTES, MAP_HEADER_BYTES};
+use crate::sealed::Frame;
 use flashweir_core::Ppa;
 
+/// Bytes of a translation page before its first entry.
+const HEADER_BYTES: usize = 32;
+/// Bytes of an entry.
+const ENTRY_BYTES: usize = 16;
 const FRAME: Frame = Frame {
     magic: u32::from_le_bytes(*b"FWTP"),
     version: 1,
-    header_bytes: MAP_HEADER_BYTES,
+    header_bytes: HEADER_BYTES,
     count_at: 24,
-    item_bytes: MAP_ENTRY_BYTES,
+    item_bytes: ENTRY_BYTES,
 };
 
+/// Mapping units that a translation page of so many bytes can map.
+pub fn entries_max(page_bytes: u64) -> u32 {
+    (page_bytes as usize).saturating_sub(HEADER_BYTES).div_euclid(ENTRY_BYTES) as u32
+}
+
 /// Where the version of a unit is, and its sequence number; `None` is nowhere.
-pub(super) type Entry = Option<(Ppa, u64)>;
+pub type Entry = Option<(Ppa, u64)>;
 
 /// One state of a translation page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MapPageImage {
+pub struct MapPageImage {
     /// Which part of the map it is.
-    pub(super) page: u32,
+    pub page: u32,
     /// Number of this state; a later one of any page has a higher number.
-    pub(super) number: u64,
-    pub(super) entries: Vec<Entry>,
+    pub number: u64,
+    pub entries: Vec<Entry>,
 }
 
 /// Writes a page; zeros to its end are left out.
-pub(super) fn encode(image: &MapPageImage) -> Vec<u8> {
+pub fn encode(image: &MapPageImage) -> Vec<u8> {
     let mut bytes = FRAME.begin(image.entries.len());
     bytes.extend_from_slice(&[0; 2]);
     bytes.extend_from_slice(&u64::from(image.page).to_le_bytes());
@@ -43,10 +51,10 @@ pub(super) fn encode(image: &MapPageImage) -> Vec<u8> {
 }
 
 /// Reads a page; `None` if it is not a whole, intact translation page of this version.
-pub(super) fn decode(bytes: &[u8]) -> Option<MapPageImage> {
+pub fn decode(bytes: &[u8]) -> Option<MapPageImage> {
     let (fields, count) = FRAME.open(bytes)?;
     let entry = |nth: usize| {
-        let at = MAP_HEADER_BYTES + nth * MAP_ENTRY_BYTES;
+        let at = HEADER_BYTES + nth * ENTRY_BYTES;
         let (place, seq) = (fields.u64_at(at)?, fields.u64_at(at + 8)?);
         Some(place.checked_sub(1).map(|ppa| (Ppa(ppa), seq)))
     };
@@ -67,7 +75,7 @@ mod tests {
     #[test]
     fn a_translation_page_is_read_back() {
         let bytes = encode(&sample());
-        assert_eq!(bytes.len(), MAP_HEADER_BYTES + 3 * MAP_ENTRY_BYTES);
+        assert_eq!(bytes.len(), HEADER_BYTES + 3 * ENTRY_BYTES);
         assert_eq!(decode(&bytes), Some(sample()));
     }
 

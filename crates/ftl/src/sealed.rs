@@ -2,19 +2,19 @@
 //! it as many items as the header says (device-metadata §3, device-metadata §11).
 
 /// What distinguishes the pages of one format.
-pub(super) struct Frame {
-    pub(super) magic: u32,
-    pub(super) version: u16,
+pub(crate) struct Frame {
+    pub(crate) magic: u32,
+    pub(crate) version: u16,
     /// Bytes before the first item; the last four are the checksum.
-    pub(super) header_bytes: usize,
+    pub(crate) header_bytes: usize,
     /// Where the header says how many items there are.
-    pub(super) count_at: usize,
-    pub(super) item_bytes: usize,
+    pub(crate) count_at: usize,
+    pub(crate) item_bytes: usize,
 }
 
 impl Frame {
     /// The beginning of a page for so many items.
-    pub(super) fn begin(&self, items: usize) -> Vec<u8> {
+    pub(crate) fn begin(&self, items: usize) -> Vec<u8> {
         let mut page = Vec::with_capacity(self.header_bytes + items * self.item_bytes);
         page.extend_from_slice(&self.magic.to_le_bytes());
         page.extend_from_slice(&self.version.to_le_bytes());
@@ -22,13 +22,13 @@ impl Frame {
     }
 
     /// Puts the checksum of a page that has everything else, and zeros there, in its place.
-    pub(super) fn seal(&self, page: &mut [u8]) {
+    pub(crate) fn seal(&self, page: &mut [u8]) {
         let crc = crc32c::crc32c(page);
         page[self.header_bytes - 4..self.header_bytes].copy_from_slice(&crc.to_le_bytes());
     }
 
     /// The page as far as it is used, and the number of its items; `None` if it is not a whole, intact one of this format.
-    pub(super) fn open<'a>(&self, page: &'a [u8]) -> Option<(Fields<'a>, usize)> {
+    pub(crate) fn open<'a>(&self, page: &'a [u8]) -> Option<(Fields<'a>, usize)> {
         let fields = Fields(page);
         if fields.u32_at(0)? != self.magic || fields.u16_at(4)? != self.version {
             return None;
@@ -44,22 +44,22 @@ impl Frame {
 
 /// Little-endian numbers of a page by their places; `None` behind its end.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(&'a [u8]);
+pub(crate) struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
     fn bytes<const N: usize>(self, at: usize) -> Option<[u8; N]> {
         self.0.get(at..at + N)?.try_into().ok()
     }
 
-    pub(super) fn u16_at(self, at: usize) -> Option<u16> {
+    pub(crate) fn u16_at(self, at: usize) -> Option<u16> {
         self.bytes(at).map(u16::from_le_bytes)
     }
 
-    pub(super) fn u32_at(self, at: usize) -> Option<u32> {
+    pub(crate) fn u32_at(self, at: usize) -> Option<u32> {
         self.bytes(at).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64_at(self, at: usize) -> Option<u64> {
+    pub(crate) fn u64_at(self, at: usize) -> Option<u64> {
         self.bytes(at).map(u64::from_le_bytes)
     }
 }

@@ -1,15 +1,15 @@
 //! The bits of a metadata page (`specs/device-metadata.md`): a checked view and the records it may hold.
 
-use super::sealed::Frame;
+use crate::BlockId;
+use crate::recovery::{Mapping, Member, TrimRecord};
+use crate::sealed::Frame;
 use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Ppa};
-use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::{Mapping, Member, TrimRecord};
 
 /// Bytes before the first record.
-pub(crate) const HEADER_BYTES: usize = 48;
+pub const HEADER_BYTES: usize = 48;
 /// Bytes of one record.
-pub(crate) const RECORD_BYTES: usize = 24;
+pub const RECORD_BYTES: usize = 24;
 const FRAME: Frame = Frame {
     magic: u32::from_le_bytes(*b"FWMP"),
     version: 1,
@@ -20,27 +20,27 @@ const FRAME: Frame = Frame {
 
 /// What a group of pages is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GroupKind {
+pub enum GroupKind {
     Log,
     Checkpoint,
 }
 
 /// Who a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageHeader {
-    pub(crate) kind: GroupKind,
-    pub(crate) boot: u32,
+pub struct PageHeader {
+    pub kind: GroupKind,
+    pub boot: u32,
     /// Number of the group; a later group has a higher one.
-    pub(crate) group: u64,
+    pub group: u64,
     /// Position of this page in its group.
-    pub(crate) index: u32,
+    pub index: u32,
     /// Pages of the group; it counts only if all are there.
-    pub(crate) total: u32,
+    pub total: u32,
 }
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
+pub enum Record {
     /// A deallocation.
     Trim(TrimRecord),
     /// One mapping of a checkpoint.
@@ -119,12 +119,12 @@ impl Record {
 }
 
 /// Records that fit into one page.
-pub(crate) fn records_per_page(page_bytes: u64) -> usize {
+pub fn records_per_page(page_bytes: u64) -> usize {
     (page_bytes as usize - HEADER_BYTES) / RECORD_BYTES
 }
 
 /// Writes a page; bytes behind the last record are left out, they are zeros.
-pub(crate) fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
+pub fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
     let mut page = FRAME.begin(records.len());
     let kind: u16 = match header.kind {
         GroupKind::Log => 1,
@@ -148,7 +148,7 @@ pub(crate) fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
 }
 
 /// Reads a page; `None` if it is not a whole, intact metadata page of this version.
-pub(crate) fn decode(page: &[u8]) -> Option<(PageHeader, Vec<Record>)> {
+pub fn decode(page: &[u8]) -> Option<(PageHeader, Vec<Record>)> {
     let (fields, count) = FRAME.open(page)?;
     let kind = match fields.u16_at(6)? {
         1 => GroupKind::Log,

@@ -1,0 +1,323 @@
+//! The map log as data: pending records, the group or checkpoint that is being written, and the commands that wait for it.
+//!
+//! Place in the data flow: a firmware writes what is due to the pages that [`MapLog::page_at`] names; recovery resumes the log. The bits of
+//! its pages are those of [`crate::map_records`].
+//!
+//! Invariant: of the two regions, `region` holds the newest complete checkpoint, and its pages are given out one after the other.
+
+use crate::BlockId;
+use crate::geometry::PageAddr;
+use crate::map_records::{GroupKind, PageHeader, Record, encode, records_per_page};
+use crate::recovery::{Member, TrimRecord};
+use flashweir_core::command::StreamId;
+use flashweir_core::{Lpn, Ppa};
+use std::sync::Arc;
+
+/// Pins at most before the log is written although nobody waits.
+const PINS_MAX: usize = 4096;
+
+/// The write of metadata that is under way.
+#[derive(Clone, Debug)]
+pub enum Writing {
+    /// None.
+    Nothing,
+    /// A group of records.
+    Group {
+        /// Pages that are not programmed yet.
+        pages_left: u32,
+        /// Places that become invalid with it.
+        pins: Vec<Ppa>,
+        /// Places of old translation pages that become invalid with it.
+        olds: Vec<Ppa>,
+        /// Sequence number up to which it makes TRIMs durable.
+        trims_upto: u64,
+        /// Complete epochs of each stream that it records.
+        epochs: Vec<(StreamId, u32)>,
+    },
+    /// Blocks of the other region are being erased.
+    Erasing {
+        /// Erases that have not ended.
+        left: u32,
+    },
+    /// A checkpoint into the other region; the other fields as in a group.
+    Checkpoint {
+        /// Pages that are not programmed yet.
+        pages_left: u32,
+        /// Sequence number up to which it covers everything.
+        horizon: u64,
+        /// Pages of it.
+        pages: u32,
+        /// See [`Self::Group`].
+        pins: Vec<Ppa>,
+        /// See [`Self::Group`].
+        olds: Vec<Ppa>,
+        /// See [`Self::Group`].
+        trims_upto: u64,
+        /// See [`Self::Group`].
+        epochs: Vec<(StreamId, u32)>,
+    },
+}
+
+/// The log of one device.
+#[derive(Clone, Debug)]
+pub struct MapLog {
+    /// Blocks of the two regions.
+    pub regions: [Vec<BlockId>; 2],
+    /// The region that holds the newest complete checkpoint.
+    pub region: usize,
+    /// Next page of the region, counted across its blocks.
+    pub next_page: u32,
+    /// Number of the next group.
+    pub group: u64,
+    /// Number of this boot.
+    pub boot: u32,
+    /// Records that no group has yet.
+    pub pending: Vec<Record>,
+    /// Places that become invalid when all TRIMs so far are durable.
+    pub pins: Vec<Ppa>,
+    /// Places of translation pages that become free when the records so far are durable, which name newer ones.
+    pub olds: Vec<Ppa>,
+    /// Sequence number of the newest TRIM.
+    pub last_trim: u64,
+    /// Sequence number up to which TRIMs are durable.
+    pub durable_trims: u64,
+    /// TRIMs that the next checkpoint may have to repeat.
+    pub recent_trims: Vec<(TrimRecord, Option<Member>)>,
+    /// What is being written.
+    pub writing: Writing,
+    /// Contents of its pages.
+    pub images: Vec<Arc<[u8]>>,
+    /// A command waits for what is pending.
+    pub wanted: bool,
+    /// A checkpoint is due although there is room.
+    pub wants_checkpoint: bool,
+    /// Commands that wait for the log, with the sequence number of the TRIM whose record has to be durable.
+    pub waiters: Vec<(u32, u64)>,
+    /// Records that fit into a page.
+    pub records_per_page: usize,
+    /// Pages of a region.
+    pub pages_per_region: u32,
+}
+
+impl MapLog {
+    /// An empty log in these regions, whose blocks have so many pages of so many bytes.
+    pub fn new(regions: [Vec<BlockId>; 2], pages_per_block: u32, page_bytes: u64) -> Self {
+        Self {
+            pages_per_region: regions[0].len() as u32 * pages_per_block,
+            regions,
+            region: 0,
+            next_page: 0,
+            group: 1,
+            boot: 1,
+            pending: Vec::new(),
+            pins: Vec::new(),
+            olds: Vec::new(),
+            last_trim: 0,
+            durable_trims: 0,
+            recent_trims: Vec::new(),
+            writing: Writing::Nothing,
+            images: Vec::new(),
+            wanted: false,
+            wants_checkpoint: false,
+            waiters: Vec::new(),
+            records_per_page: records_per_page(page_bytes),
+        }
+    }
+
+    /// Resumes the log after a recovery that wrote its checkpoint as `group` into `region`.
+    pub fn resume(&mut self, region: usize, next_page: u32, group: u64, boot: u32, trims: u64) {
+        (self.region, self.next_page, self.group, self.boot) = (region, next_page, group, boot);
+        (self.last_trim, self.durable_trims) = (trims, trims);
+    }
+
+    /// Sequence number of the newest TRIM.
+    #[inline]
+    pub fn last_trim(&self) -> u64 {
+        self.last_trim
+    }
+
+    /// Sequence number up to which TRIMs are durable.
+    #[inline]
+    pub fn durable_trims(&self) -> u64 {
+        self.durable_trims
+    }
+
+    /// TRIMs whose records are not durable: those that a capacitor has to save.
+    pub fn unlogged_trims(&self) -> impl Iterator<Item = TrimRecord> + '_ {
+        self.recent_trims.iter().map(|(trim, _)| *trim).filter(|trim| trim.seq > self.durable_trims)
+    }
+
+    /// Adds the record of a TRIM.
+    pub fn add_trim(&mut self, trim: TrimRecord, member: Option<Member>) {
+        self.last_trim = trim.seq;
+        self.pending.extend(with_member(Record::Trim(trim), member));
+        self.recent_trims.push((trim, member));
+    }
+
+    /// Adds the record that all epochs of a stream up to `epoch` are complete.
+    pub fn add_complete(&mut self, stream: StreamId, epoch: u32) {
+        self.pending.push(Record::Complete { stream, epoch });
+    }
+
+    /// Adds the record that the state `number` of a translation page is at `ppa`, which is programmed.
+    pub fn add_map_page(&mut self, page: u32, ppa: Ppa, number: u64) {
+        self.pending.push(Record::MapPage { page, ppa, number });
+    }
+
+    /// Number of old places of translation pages that wait for a record; for audits.
+    pub fn olds(&self) -> usize {
+        let writing = match &self.writing {
+            Writing::Group { olds, .. } | Writing::Checkpoint { olds, .. } => olds.len(),
+            Writing::Nothing | Writing::Erasing { .. } => 0,
+        };
+        self.olds.len() + writing
+    }
+
+    /// Asks for a checkpoint although there is room.
+    pub fn want_checkpoint(&mut self) {
+        self.wants_checkpoint = true;
+    }
+
+    /// Keeps `ppa` valid until all TRIMs so far are durable.
+    pub fn pin(&mut self, ppa: Ppa) {
+        self.pins.push(ppa);
+    }
+
+    /// Number of pinned units; for audits.
+    pub fn pinned(&self) -> usize {
+        let writing = match &self.writing {
+            Writing::Group { pins, .. } | Writing::Checkpoint { pins, .. } => pins.len(),
+            Writing::Nothing | Writing::Erasing { .. } => 0,
+        };
+        self.pins.len() + writing
+    }
+
+    /// Asks for what is pending to be written although no group is full.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Notes that one part of `command` ends when all TRIMs so far are durable, and asks for that.
+    pub fn wait_for_trims(&mut self, command: u32) {
+        self.waiters.push((command, self.last_trim));
+        self.wanted = true;
+    }
+
+    /// Adds the summary of a full block, so that recovery need not read its pages: of each unit that holds a logical page, its number in
+    /// the block, the page, the sequence number and its place in an epoch.
+    pub fn add_summary(
+        &mut self,
+        block: BlockId,
+        opened: u64,
+        units: impl Iterator<Item = (u32, Lpn, u64, Option<Member>)>,
+    ) {
+        let units: Vec<Record> = units
+            .flat_map(|(unit, lpn, seq, member)| with_member(Record::Unit { unit, lpn, seq }, member))
+            .collect();
+        self.pending.push(Record::Summary { block, opened, units: units.len() as u64 });
+        self.pending.extend(units);
+    }
+
+    /// The page of the region with this number: blocks take turns, so that pages are written in parallel.
+    pub fn page_at(&self, region: usize, nth: u32) -> PageAddr {
+        let blocks = &self.regions[region];
+        PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
+    }
+
+    /// Whether so many TRIMs wait for a checkpoint that no more are accepted: a checkpoint repeats those
+    /// above its horizon, and must fit into its region with them.
+    pub fn is_congested(&self) -> bool {
+        self.recent_trims.len() >= (self.pages_per_region as usize * self.records_per_page / 4).max(8)
+    }
+
+    /// Whether anything may have to be written, or is to be looked at.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        let asked = self.wanted || self.wants_checkpoint;
+        let waits = !self.pending.is_empty() || !self.pins.is_empty() || !self.recent_trims.is_empty();
+        matches!(self.writing, Writing::Nothing) && (asked || waits)
+    }
+
+    /// Whether a group has to be written now: a full page, a waiting command, or too many pins.
+    pub fn is_due(&self) -> bool {
+        let waits = self.wanted && !self.pending.is_empty();
+        waits || self.pending.len() >= self.records_per_page || self.pins.len() >= PINS_MAX
+    }
+
+    /// Splits records into the pages of one group.
+    pub fn pages(&self, kind: GroupKind, group: u64, records: &[Record]) -> Vec<Arc<[u8]>> {
+        let total = records.len().div_ceil(self.records_per_page) as u32;
+        records
+            .chunks(self.records_per_page)
+            .zip(0..)
+            .map(|(records, index)| {
+                let header = PageHeader { kind, boot: self.boot, group, index, total };
+                Arc::from(encode(&header, records))
+            })
+            .collect()
+    }
+
+    /// Number and content of page `i` of the group under way.
+    pub fn image(&self, i: u32) -> (u64, Arc<[u8]>) {
+        (self.group - 1, self.images[i as usize].clone())
+    }
+
+    /// Pages left in the region.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        self.pages_per_region.saturating_sub(self.next_page)
+    }
+}
+
+/// A record, and behind it what its subject says about its epoch.
+pub fn with_member(record: Record, member: Option<Member>) -> impl Iterator<Item = Record> {
+    [Some(record), member.map(Record::Member)].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map_records::decode;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn log() -> MapLog {
+        MapLog::new([vec![BlockId(3), BlockId(9)], vec![BlockId(4), BlockId(7)]], 5, 4096)
+    }
+
+    #[test]
+    fn the_pages_of_a_region_are_all_of_its_pages() {
+        let log = log();
+        let pages: BTreeSet<PageAddr> = (0..log.room()).map(|nth| log.page_at(1, nth)).collect();
+        let all = [4, 7]
+            .into_iter()
+            .flat_map(|block| (0..5).map(move |page| PageAddr { block: BlockId(block), page }));
+        assert_eq!(pages, all.collect());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_added_is_in_the_pages(
+            trims in prop::collection::vec((0..1u64 << 40, 1..1u64 << 30), 0..400),
+            unit in 0..64u32,
+        ) {
+            let mut log = log();
+            for ((lpn, count), seq) in trims.iter().zip(1..) {
+                log.add_trim(TrimRecord { lpn: Lpn(*lpn), count: *count, seq }, None);
+            }
+            log.add_summary(BlockId(5), 8, [(unit, Lpn(6), 7, None)].into_iter());
+            prop_assert_eq!(log.last_trim(), trims.len() as u64);
+            prop_assert_eq!(log.unlogged_trims().count(), trims.len());
+            let records = log.pending.clone();
+            let pages = log.pages(GroupKind::Log, 3, &records);
+            let mut found = Vec::new();
+            for (page, index) in pages.iter().zip(0..) {
+                let (header, records) = decode(page).expect("the page is whole");
+                prop_assert_eq!((header.group, header.index, header.total), (3, index, pages.len() as u32));
+                found.extend(records);
+            }
+            prop_assert_eq!(found.len(), trims.len() + 2);
+            prop_assert_eq!(found, records);
+        }
+    }
+}
