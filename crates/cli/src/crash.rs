@@ -15,7 +15,7 @@ use crate::run::threads;
 use crate::values::whole;
 use crate::{crash_files, crash_sqlite};
 use clap::{Args, Subcommand};
-use flashweir_crash::devices::{names, tiny};
+use flashweir_crash::devices::{all_names, tiny};
 use flashweir_crash::token::bug_named;
 use flashweir_crash::{
     Counts, CrashConfig, CrashReport, Mutant, MutationScore, Token, ViolationReport, describe, explore,
@@ -105,8 +105,9 @@ pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
 
 fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
     if let Some(name) = args.device.iter().find(|name| tiny(name).is_none()) {
-        let hint = nearest(name, names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-        let known: Vec<_> = names().collect();
+        let hint =
+            nearest(name, all_names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        let known: Vec<_> = all_names().collect();
         return Err(Failure::Usage(format!(
             "--device cannot be `{name}`: expected one of {}{hint}",
             known.join(", ")

@@ -6,11 +6,14 @@
 //! Invariant: a report is a function of its configuration. Worlds are numbered, threads take them in order,
 //! and the report is made of the first so many, whoever explored them.
 
-use super::devices::{names, tiny};
-use super::explorer::{Counts, Effort, Found, OPS, WorldSpec, explore_world};
+use super::devices::{all_names, tiny};
+use super::explorer;
+use super::explorer::{Counts, Effort, Found, OPS, WorldSpec};
+use super::open;
 use super::replay::{ViolationReport, describe, report};
 use super::token::{Chosen, bug_name};
 use flashweir_device::PlantedBug;
+use flashweir_device::config::FirmwareKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,7 +45,7 @@ impl CrashConfig {
         let mut config = Self { planted: Some(bug), violations_max: 1, minimise: false, ..self.clone() };
         if config.devices.is_empty() {
             let concerned = |name: &&str| tiny(name).is_some_and(|device| bug.concerns(&device));
-            config.devices = names().filter(concerned).map(str::to_owned).collect();
+            config.devices = all_names().filter(concerned).map(str::to_owned).collect();
         }
         config
     }
@@ -132,7 +135,7 @@ pub fn explore(
     progress: impl FnMut(CrashProgress) -> bool + Send,
 ) -> Result<CrashReport, String> {
     let devices: Vec<String> = match config.devices.is_empty() {
-        true => names().map(String::from).collect(),
+        true => all_names().map(String::from).collect(),
         false => config.devices.clone(),
     };
     let unknown = |name: &String| format!("`{name}` is no tiny device: expected one of {}", known_names());
@@ -149,7 +152,10 @@ pub fn explore(
             let (device, seed, effort) = world_at(number, configs.len() as u64, config.seed);
             let is_deep = effort == Effort::DEEP;
             let spec = WorldSpec { config: configs[device].clone(), seed, planted: config.planted, effort };
-            let (counts, found) = explore_world(&spec);
+            let (counts, found) = match spec.config.firmware {
+                FirmwareKind::Page => explorer::explore_world(&spec),
+                FirmwareKind::OpenChannel => open::explore_world(&spec),
+            };
             let violation = found.map(|found| match config.minimise {
                 true => report(&spec, &found),
                 false => bare_report(&spec, &found),
@@ -167,7 +173,7 @@ pub fn explore(
 }
 
 fn known_names() -> String {
-    names().collect::<Vec<_>>().join(", ")
+    all_names().collect::<Vec<_>>().join(", ")
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -196,9 +196,15 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|shape| shape.name)
 }
 
+/// Their names, and behind them those of tiny devices with an open channel.
+pub fn all_names() -> impl Iterator<Item = &'static str> {
+    names().chain(OPEN)
+}
+
 /// The tiny device called `name`.
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
-    SHAPES.iter().find(|shape| shape.name == name).map(Shape::config)
+    let page = SHAPES.iter().find(|shape| shape.name == name).map(Shape::config);
+    page.or_else(|| tiny_open().into_iter().find(|config| config.name == name))
 }
 
 /// What the histories of the tiny device called `name` do besides.
@@ -228,6 +234,9 @@ pub fn layer(name: &str) -> Option<HostConfig> {
     })
 }
 
+/// Names of tiny devices with an open channel.
+const OPEN: [&str; 3] = ["tiny-open", "tiny-open-planes", "tiny-open-failing"];
+
 /// Tiny devices with an open channel: pages of one unit and of several, planes that program together, operations that reads
 /// interrupt, and a medium on which programs and erases fail.
 pub(super) fn tiny_open() -> Vec<DeviceConfig> {
@@ -247,7 +256,7 @@ pub(super) fn tiny_open() -> Vec<DeviceConfig> {
             ..config
         }
     };
-    [("tiny-open", small), ("tiny-open-planes", planes), ("tiny-open-failing", failing)].map(open).into()
+    OPEN.into_iter().zip([small, planes, failing]).map(open).collect()
 }
 
 impl Shape {

@@ -142,6 +142,8 @@ pub enum Fault {
     },
     /// Without or after a cut, the device misbehaves.
     Runtime(Misbehaviour),
+    /// An open channel breaks one of its rules, or leaves a state that they forbid (open-channel §6).
+    Rule(String),
     /// An assertion of the device failed.
     Panic(String),
 }

@@ -15,7 +15,7 @@ pub mod explorer;
 pub mod files;
 mod layer;
 pub mod litmus;
-pub mod open;
+mod open;
 pub mod recorded;
 pub mod replay;
 pub mod sim;

@@ -7,11 +7,13 @@ use super::explorer::{
     Effort, Fault, Found, WorldSpec, boot_device, boot_history, caught, contents, cut, exercise_device,
     explore_boot, observed,
 };
+use super::open;
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, Token};
 use super::workload::History;
 use flashweir_contract::{Content, Oracle, Verdict, Violation, draw, minimise};
 use flashweir_core::Lpn;
+use flashweir_device::config::FirmwareKind;
 use flashweir_device::flash::{Interrupted, OpKind};
 use flashweir_device::{Device, Media, Recovery, Torn};
 use serde::{Deserialize, Serialize};
@@ -47,7 +49,7 @@ pub struct Replayed {
 /// The world that a token names.
 pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
     let config = tiny(&token.device).ok_or_else(|| {
-        let known: Vec<&str> = super::devices::names().collect();
+        let known: Vec<&str> = super::devices::all_names().collect();
         format!("`{}` is no tiny device: expected one of {}", token.device, known.join(", "))
     })?;
     Ok(WorldSpec { config, seed: token.seed, planted: token.planted, effort: Effort::EVERYTHING })
@@ -56,6 +58,10 @@ pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
 /// Does again, precisely, what a token says.
 pub fn replay(token: &Token) -> Result<Replayed, String> {
     let spec = world_of(token)?;
+    if spec.config.firmware == FirmwareKind::OpenChannel {
+        let (fault, drawing) = open::replay(&spec, token)?;
+        return Ok(Replayed { fault, drawing });
+    }
     let device = match boot_device(&spec, token.boot) {
         Ok(device) => device,
         Err(found) => {
@@ -157,6 +163,9 @@ pub fn report(spec: &WorldSpec, found: &Found) -> ViolationReport {
 
 /// The shortest list of operations after which exploration finds a fault of the same sort.
 fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
+    if spec.config.firmware == FirmwareKind::OpenChannel {
+        return open::shortest(spec, found);
+    }
     let start = boot_device(spec, found.boot).ok()?;
     let history = boot_history(spec, found.boot);
     let needs_exercise = matches!(found.fault, Fault::Runtime(_)) && !found.torn.is_empty();
@@ -189,6 +198,7 @@ fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
 /// A fault in one line.
 pub fn describe(fault: &Fault) -> String {
     match fault {
+        Fault::Rule(what) => what.clone(),
         Fault::Contract(Violation::LostPromise { .. }) => "a promised version was lost".into(),
         Fault::Contract(Violation::Impossible { lpn, .. }) => {
             format!("unit {} reads as something that never was its content", lpn.0)

@@ -275,4 +275,14 @@ mod tests {
         pool.written([1].into_iter());
         assert_eq!((pool.dirty_pages(), pool.oldest_dirty(9)), (2, vec![0, 1]));
     }
+
+    #[test]
+    fn a_batch_has_the_position_of_its_oldest_change() {
+        for numbers in [[0, 1], [1, 0]] {
+            let mut pool = filled(3);
+            pool.note_change(1, (100, 110));
+            pool.note_change(0, (110, 120));
+            assert_eq!(pool.begin_write(&numbers).0, Some(100), "{numbers:?}");
+        }
+    }
 }

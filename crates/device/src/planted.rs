@@ -1,7 +1,7 @@
 //! Bugs that can be switched on, each of which the crash laboratory must find (crash-laboratory §3.9: a test suite is
 //! judged by the planted bugs that it kills). No scenario and no preset switches one on.
 
-use crate::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport, Translation};
+use crate::config::{BufferMode, DeviceConfig, FirmwareKind, PersistPolicy, RangeFlushSupport, Translation};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +78,34 @@ pub enum PlantedBug {
     CheckpointForgetsChanges,
     /// Recovery takes each translation page that the log names for newer than the checkpoint, copies made by collection too.
     MovedMapPageTakenForNewer,
+    /// Of an open channel: a block is erased although programs of it have not ended.
+    EraseUnderPrograms,
+    /// Of an open channel: an erase completes when it is accepted.
+    EarlyErase,
+    /// Of an open channel: all units of a page get the out-of-band record of the first.
+    RecordsMixed,
+    /// Of an open channel: a program that failed is answered as if it had not.
+    FailedProgramAcknowledged,
+    /// Of an open channel: reads of a block pass the erase that was accepted before.
+    ReadPassesErase,
+    /// Of an open channel: after an interrupted erase the block takes pages at once.
+    HalfErasedWritten,
 }
 
 impl PlantedBug {
     /// Whether the code that the bug is in runs on such a device.
     pub fn concerns(self, config: &DeviceConfig) -> bool {
+        if config.firmware == FirmwareKind::OpenChannel {
+            return match self {
+                Self::EraseUnderPrograms
+                | Self::EarlyErase
+                | Self::ReadPassesErase
+                | Self::HalfErasedWritten => true,
+                Self::RecordsMixed => config.geometry.page_bytes != config.geometry.unit_bytes,
+                Self::FailedProgramAcknowledged => config.faults.program_fail > 0.0,
+                _ => false,
+            };
+        }
         use PersistPolicy::{InOrderRecovery, Transactional};
         let order = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
         let protected =
@@ -105,6 +128,12 @@ impl PlantedBug {
                 config.buffer.range_flush == RangeFlushSupport::Selective && !protected
             }
             Self::DeadVersionSaved | Self::SaveForgetsTrims | Self::SaveClearedEarly => protected,
+            Self::EraseUnderPrograms
+            | Self::EarlyErase
+            | Self::RecordsMixed
+            | Self::FailedProgramAcknowledged
+            | Self::ReadPassesErase
+            | Self::HalfErasedWritten => false,
             Self::BarrierIgnored | Self::VersionsReplaced => order != PersistPolicy::None,
             Self::OrderUnchecked => matches!(order, InOrderRecovery | Transactional),
             Self::MembersUncounted
@@ -118,7 +147,7 @@ impl PlantedBug {
     }
 
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 36] = [
+    pub const ALL: [(Self, &'static str); 42] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -155,5 +184,11 @@ impl PlantedBug {
         (Self::OldMapPageErased, "old-map-page-erased"),
         (Self::CheckpointForgetsChanges, "checkpoint-forgets-changes"),
         (Self::MovedMapPageTakenForNewer, "moved-map-page-taken-for-newer"),
+        (Self::EraseUnderPrograms, "erase-under-programs"),
+        (Self::EarlyErase, "early-erase"),
+        (Self::RecordsMixed, "records-mixed"),
+        (Self::FailedProgramAcknowledged, "failed-program-acknowledged"),
+        (Self::ReadPassesErase, "read-passes-erase"),
+        (Self::HalfErasedWritten, "half-erased-written"),
     ];
 }

@@ -138,3 +138,41 @@ impl Dispatched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_core::{Done, Executor, Instant};
+
+    #[test]
+    fn a_call_has_ended_when_all_its_requests_are_answered_whoever_waits() {
+        let mut executor = Executor::new();
+        let (progress, tickets): (Vec<_>, Vec<_>) = [Ticket::new(), Ticket::new()].into_iter().unzip();
+        let call = Dispatched::begin();
+        assert!(!call.has_ended(), "nothing was submitted");
+        let begun = Rc::clone(&call);
+        executor.spawn(async move { begun.dispatch(tickets).await });
+        executor.run_ready(Instant::ZERO);
+        assert!(!call.has_ended(), "its requests are not dispatched");
+        progress.iter().for_each(crate::port::Progress::dispatched);
+        executor.run_ready(Instant::ZERO);
+        assert!(!call.has_ended(), "they are not answered");
+        let answers = Rc::new(RefCell::new(0));
+        for _ in 0..2 {
+            let (asked, answers) = (Rc::clone(&call), Rc::clone(&answers));
+            executor.spawn(async move {
+                asked.completed().await.unwrap();
+                *answers.borrow_mut() += 1;
+            });
+        }
+        executor.run_ready(Instant::ZERO);
+        assert!(!call.has_ended(), "two tasks wait for answers that have not come");
+        progress[0].complete(Ok(Done::Ok));
+        executor.run_ready(Instant::ZERO);
+        assert!(!call.has_ended() && *answers.borrow() == 0, "one answer has not come");
+        progress[1].complete(Ok(Done::Ok));
+        executor.run_ready(Instant::ZERO);
+        assert!(call.has_ended());
+        assert_eq!(*answers.borrow(), 2);
+    }
+}

@@ -3,6 +3,7 @@
 use super::firmware::{Cx, OpenChannel};
 use crate::config::PersistPolicy;
 use crate::geometry::PageAddr;
+use crate::planted::PlantedBug;
 use flashweir_core::command::{OPEN_NAMESPACE, OutOfRange, PLACES_MAX, PpaWrite};
 use flashweir_core::oob::OobRecord;
 use flashweir_core::units::LBA_BYTES;
@@ -57,7 +58,8 @@ impl OpenChannel {
     fn check_read(&self, cx: &Cx, ppas: &[Ppa]) -> Verdict {
         let is_there = |ppa: &Ppa| {
             let at = cx.geometry.page_of(*ppa).0;
-            !self.is_erasing(at.block) && at.page < cx.flash.media.pages_written(at.block)
+            (!self.is_erasing(at.block) || cx.has_planted(PlantedBug::ReadPassesErase))
+                && at.page < cx.flash.media.pages_written(at.block)
         };
         match ppas.iter().find(|ppa| !is_there(ppa)) {
             Some(ppa) => Err(DeviceError::NotWritten { at: Address::Ppa(*ppa) }),

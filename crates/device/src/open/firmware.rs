@@ -10,6 +10,7 @@ use crate::flash::{
     Class, Frontier, Media, Op as NandOp, OpKind, Purpose, RecoveryReport, SaveArea, UNBOUND, UnitImage,
 };
 use crate::geometry::{Geometry, PageAddr};
+use crate::planted::PlantedBug;
 use flashweir_core::command::Units;
 use flashweir_core::index::Idx;
 use flashweir_core::{Address, Command, DeviceError, Done, Lpn, Op, Payload, Ppa};
@@ -109,13 +110,17 @@ impl OpenChannel {
             let block = cx.geometry.page_of(*ppa).0.block;
             self.chunks[block.index()].eraser = Some(command);
             self.erase_if_idle(cx, block);
+            if cx.has_planted(PlantedBug::EarlyErase) {
+                cx.part_done(command);
+            }
         }
     }
 
     /// Erases a block that is to be erased when its programs have ended.
     fn erase_if_idle(&mut self, cx: &mut Cx, block: BlockId) {
-        let chunk = self.chunks[block.index()];
-        let (Some(command), 0) = (chunk.eraser, chunk.programs) else { return };
+        let Chunk { eraser, programs, .. } = self.chunks[block.index()];
+        let waits = programs > 0 && !cx.has_planted(PlantedBug::EraseUnderPrograms);
+        let Some(command) = eraser.filter(|_| !waits) else { return };
         let op = cx.given(
             (OpKind::Erase, Class::Erase),
             PageAddr { block, page: 0 },
@@ -163,7 +168,9 @@ impl OpenChannel {
             cx.flash.media.spoil(op.at, 0, op.at.page);
             // The block is closed early: what was accepted is programmed, and nothing comes after it (open-channel §6.3).
             self.chunks[block.index()].pointer = cx.geometry.pages_per_block;
-            fail(cx, command, DeviceError::WriteFault { at: Address::Ppa(cx.geometry.ppa(op.at, 0)) });
+            if !cx.has_planted(PlantedBug::FailedProgramAcknowledged) {
+                fail(cx, command, DeviceError::WriteFault { at: Address::Ppa(cx.geometry.ppa(op.at, 0)) });
+            }
         } else {
             cx.metrics.pages_programmed += 1;
             cx.metrics.user_units_programmed += u64::from(cx.geometry.units_per_page);
@@ -172,25 +179,32 @@ impl OpenChannel {
             cx.flash.media.program(op.at, 0, images.into_iter());
         }
         cx.part_done(command);
-        self.erase_if_idle(cx, block);
+        if !cx.has_planted(PlantedBug::EraseUnderPrograms) {
+            self.erase_if_idle(cx, block);
+        }
     }
 
     fn erase_done(&mut self, cx: &mut Cx, op: &NandOp<Job>, command: u32) {
         let PageAddr { block, .. } = op.at;
         let endurance = cx.config.faults.endurance;
+        let is_answered = cx.has_planted(PlantedBug::EarlyErase);
         let is_worn_out = endurance > 0 && cx.flash.media.erases(block) >= endurance;
         if is_worn_out || cx.flash.random.chance(cx.config.faults.erase_fail) {
             cx.metrics.erase_failures += 1;
             cx.metrics.grown_bad_blocks += 1;
             cx.flash.retire(op.plane, block);
-            fail(cx, command, DeviceError::WriteFault { at: Address::Ppa(cx.geometry.ppa(op.at, 0)) });
+            if !is_answered {
+                fail(cx, command, DeviceError::WriteFault { at: Address::Ppa(cx.geometry.ppa(op.at, 0)) });
+            }
         } else {
             cx.metrics.erases += 1;
             cx.flash.media.erase(block);
             self.chunks[block.index()].pointer = 0;
         }
         self.chunks[block.index()].eraser = None;
-        cx.part_done(command);
+        if !is_answered {
+            cx.part_done(command);
+        }
     }
 }
 
@@ -210,7 +224,8 @@ impl Firmware for OpenChannel {
     fn new(cx: &Cx, _: u64) -> Self {
         let chunk = |block: BlockId| Chunk {
             // After an interrupted erase a block has to be erased again.
-            pointer: match cx.flash.media.erase_torn(block) {
+            pointer: match cx.flash.media.erase_torn(block) && !cx.has_planted(PlantedBug::HalfErasedWritten)
+            {
                 true => cx.geometry.pages_per_block,
                 false => cx.flash.media.pages_written(block),
             },
@@ -298,6 +313,7 @@ impl Firmware for OpenChannel {
         };
         let (first, count) = (first as usize, cx.geometry.units_per_page as usize);
         let unit_bytes = cx.geometry.unit_bytes as usize;
+        let is_mixed = cx.has_planted(PlantedBug::RecordsMixed);
         images.extend((first..first + count).map(|nth| {
             let payload = match cx.flash.media.tracks_contents() {
                 true => {
@@ -305,7 +321,7 @@ impl Firmware for OpenChannel {
                 }
                 false => Payload::Zero,
             };
-            UnitImage::with_record(write.records[nth], payload)
+            UnitImage::with_record(write.records[if is_mixed { first } else { nth }], payload)
         }));
     }
 

@@ -3,7 +3,7 @@
 use crate::harness::Host;
 use flashweir_core::command::{Data, EpochStamp, RangeFlush, StreamId, Tag};
 use flashweir_core::{Bytes, DeviceError, Duration, Lba, Op, Order};
-use flashweir_device::config::{BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
+use flashweir_device::config::{Allocation, BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
 use flashweir_device::presets::preset;
 
 const POLICIES: [PersistPolicy; 3] =
@@ -33,6 +33,48 @@ fn epochs(host: &mut Host, units: std::ops::Range<u64>) {
 
 fn range_flush(tag: u64) -> Op {
     Op::RFlush(Box::new(RangeFlush { ranges: Vec::new(), tags: vec![Tag(tag)], segments: Vec::new() }))
+}
+
+/// A stream that lost a member refuses all that comes after, and a FLUSH tells so.
+#[test]
+fn a_stream_that_lost_a_member_refuses_what_comes_after() {
+    for policy in POLICIES {
+        let mut failed = 0;
+        for seed in 1..=10 {
+            let mut config = small(policy);
+            config.ftl.allocation = Allocation::Static;
+            config.ftl.over_provisioning = 0.8;
+            config.faults.program_fail = 0.5;
+            let mut host = Host::new(&config, seed);
+            let units = host.device.geometry().user_units;
+            while !host.device.is_read_only() {
+                host.order = BARRIER;
+                (0..units).for_each(|unit| host.write(unit, 1, false));
+                host.wait(0);
+            }
+            let refused = |failures: &[(u64, DeviceError)], id: u64| {
+                failures
+                    .iter()
+                    .any(|(of, error)| *of == id && *error == DeviceError::StreamFailed(StreamId(1)))
+            };
+            host.order = None;
+            host.submit(Op::Flush, false);
+            host.wait(0);
+            host.order = BARRIER;
+            let barrier = host.submit(Op::Barrier, false);
+            host.wait(0);
+            let has_failed =
+                host.failures.iter().any(|(_, error)| matches!(error, DeviceError::StreamFailed(_)));
+            assert_eq!(
+                refused(&host.failures, barrier),
+                has_failed,
+                "{policy:?}, seed {seed}: {:?}",
+                host.failures
+            );
+            failed += u64::from(has_failed);
+        }
+        assert!(failed > 0, "{policy:?}: no stream lost a member");
+    }
 }
 
 /// Epochs of one page each become durable one after the other, in parallel, or all at once; a FLUSH waits for all.
