@@ -1,13 +1,15 @@
-//! The laboratory of the open channel: histories of programs and erases, and every power cut of them (crash-laboratory §1, D6).
+//! The laboratory of the open channel: histories of programs and erases, with every power cut in them
+//! (crash-laboratory §1, D6).
 //!
-//! Place in the data flow: a drawn host keeps several commands in flight at a tiny device; before each event the power is cut in
-//! every way that the interrupted operations allow, the device is recovered, and what it shows is held against what the host
-//! was told. The rules are those of open-channel §6 and commands §6, by page:
+//! Place in the data flow: a random host keeps several commands in flight at a tiny device; before each event the power
+//! is cut in every way that the interrupted operations allow, the device is recovered, and its contents are checked
+//! against the answers that the host got. The rules, per page, are those of open-channel §6 and commands §6:
 //!
-//! 1. What completed is there, contents and records, until an erase of its block was submitted.
-//! 2. What is under way is there as a whole, or cannot be read, or was never written; so is what is under an erase.
-//! 3. What can be read is what was written there; pages of a block are a prefix.
-//! 4. A block whose erase has completed is empty, and takes its pages again.
+//! 1. What completed is there, contents and records, until an erase of its erase block was submitted.
+//! 2. A program in flight is there as a whole, or cannot be read, or was never written; so is a page of an erase block
+//!    whose erase is in flight.
+//! 3. What can be read is what was written there; the written pages of an erase block are a prefix.
+//! 4. An erase block whose erase has completed is empty, and accepts its pages again.
 
 use crate::devices::tiny_open;
 use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, pattern};
@@ -22,37 +24,37 @@ use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::PageAddr;
 use std::collections::BTreeMap;
 
-/// What was looked at.
+/// Counts of the work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounts {
-    /// Commands that completed well, over all boots.
+    /// Number of commands that completed successfully, over all boots.
     pub commands: u64,
-    /// Moments at which the power was cut.
+    /// Number of positions at which the power was cut.
     pub cuts: u64,
-    /// Media that were recovered and judged.
+    /// Number of media that were recovered and judged.
     pub states: u64,
-    /// Programs and erases that were interrupted, over all states.
+    /// Number of programs and erases that were interrupted, over all states.
     pub interrupted: u64,
-    /// Boots that went on from a state.
+    /// Number of boots that continued from a state.
     pub boots: u64,
 }
 
-/// What a host knows of a page.
+/// The host's knowledge of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// Nothing was written since the last erase.
     Empty,
-    /// Operation number; completed if so.
+    /// Number of the operation that wrote it, and whether that has completed.
     Written { operation: u64, is_done: bool },
-    /// Nothing is promised until the next erase: an erase or a program was cut or has failed.
+    /// Nothing is promised until the next erase, because an erase or a program was cut or has failed.
     Open { operation: u64 },
 }
 
-/// A command under way.
+/// A command in flight.
 #[derive(Clone, Debug)]
 struct Flying {
     op: Op,
-    /// What a read had to find when it was submitted; nothing in a block that was to be erased.
+    /// For a read, the host's knowledge of the page at submission; nothing is required in a block with a pending erase.
     known: Known,
 }
 
@@ -62,22 +64,22 @@ struct World {
     device: Device,
     agenda: Agenda<Event>,
     random: RandomStream,
-    /// By block and page.
+    /// Knowledge per block and page.
     pages: Vec<Vec<Known>>,
-    /// Where each block is written next, as the host sees it.
+    /// Write pointer of each block, as the host sees it.
     pointers: Vec<u32>,
-    /// Blocks that are being erased.
+    /// Whether each block is being erased.
     erasing: Vec<bool>,
     flying: BTreeMap<u64, Flying>,
     next: u64,
     counts: OpenCounts,
 }
 
-/// Cuts one history of each tiny device at every event; `boots` histories follow each other. The state that goes on and the
-/// commands depend on the seed alone.
+/// Cuts one history of each tiny device at every event, over `boots` consecutive histories. The state that a boot
+/// continues from and the commands depend only on the seed.
 ///
 /// # Errors
-/// What the device showed that it must not show, in one sentence.
+/// A sentence that describes the illegal state of the device.
 pub fn explore(seed: u64, commands: u64, boots: u64) -> Result<OpenCounts, String> {
     let mut counts = OpenCounts::default();
     for config in tiny_open() {
@@ -113,10 +115,11 @@ impl World {
         }
     }
 
-    /// One boot: so many commands, and cuts before each event. Gives the world after one of the cuts if it `goes_on`.
+    /// Runs one boot of `commands` commands, with cuts before each event. Returns the world after one of the cuts if
+    /// `goes_on`.
     fn live(mut self, config: &DeviceConfig, commands: u64, goes_on: bool) -> Result<Self, String> {
         let (mut left, mut last) = (commands, None);
-        // Where the power goes for good, if it does.
+        // Number of submitted commands beyond which the power may fail for good.
         let end = self.random.below(commands.max(2) / 2) + commands / 2;
         loop {
             while left > 0 && self.flying.len() < 6 {
@@ -149,7 +152,7 @@ impl World {
         })
     }
 
-    /// How many ways there are in which what is interrupted now may stand; at most 27.
+    /// Returns the number of combinations in which the interrupted operations may end; at most 27.
     fn ways(&self, now: Instant) -> u32 {
         3u32.pow(self.device.interrupted(now).len().min(3) as u32)
     }
@@ -164,7 +167,7 @@ impl World {
         })
     }
 
-    /// Recovers a medium and judges what it shows.
+    /// Recovers a medium and judges its contents.
     fn after(&mut self, config: &DeviceConfig, media: Media) -> Result<Self, String> {
         self.counts.states += 1;
         let options = DeviceOptions { seed: self.next, track_contents: true, planted: None };
@@ -187,7 +190,7 @@ impl World {
         Ok(after)
     }
 
-    /// Holds one block against what is known, and takes over what it shows.
+    /// Checks one block against the host's knowledge, and updates the knowledge.
     fn judge(&mut self, block: usize, is_erasing: bool) -> Result<(), String> {
         let media = self.device.media();
         let id = BlockId(block as u32);
@@ -220,7 +223,7 @@ impl World {
                 }
             }
         }
-        // From here on the host knows what it sees.
+        // From here on, the host knows the observed state.
         let is_torn = media.erase_torn(id);
         for (page, known) in (0..).zip(&mut self.pages[block]) {
             *known = match *known {
@@ -238,7 +241,7 @@ impl World {
         Ok(())
     }
 
-    /// Submits a program of one to three pages, an erase, a read, or something that has to be refused.
+    /// Submits a program of one to three pages, an erase, a read, or a command that must be refused.
     fn submit(&mut self) -> Result<(), String> {
         let geometry = self.device.geometry().clone();
         let block = self.random.below(u64::from(geometry.blocks())) as usize;
@@ -321,7 +324,7 @@ impl World {
                         self.pointers[block] = geometry.pages_per_block;
                         Ok(())
                     }
-                    // A page before these has failed, of which the host does not know yet.
+                    // A preceding page has failed, which the host does not know yet.
                     Err(DeviceError::Overwrite { .. }) if self.device.config().faults.program_fail > 0.0 => {
                         Ok(())
                     }
@@ -348,7 +351,7 @@ impl World {
     }
 }
 
-/// Whether a read of a page of which this was known when it was submitted may be answered so.
+/// Checks the answer to a read of a page of which `known` was known at submission.
 fn read_back(known: Known, ppa: Ppa, result: &Result<Done, DeviceError>) -> Result<(), String> {
     let is_content = |operation: u64| match result {
         Ok(Done::Units(units)) => {
@@ -369,7 +372,7 @@ fn read_back(known: Known, ppa: Ppa, result: &Result<Done, DeviceError>) -> Resu
     if is_right { Ok(()) } else { Err(format!("{result:?} ({known:?})")) }
 }
 
-/// The out-of-band record of an operation's unit: all of it differs from place to place.
+/// Returns the out-of-band record of an operation's unit: every field differs between units.
 fn record(operation: u64, ppa: Ppa) -> OobRecord {
     OobRecord { owner: Owner::Lpn(Lpn(operation << 20 | ppa.0)), seq: operation, member: None }
 }
@@ -378,7 +381,7 @@ fn record(operation: u64, ppa: Ppa) -> OobRecord {
 mod tests {
     use super::*;
 
-    /// A world without cuts whose commands have all completed.
+    /// Returns a world without cuts whose commands have all completed.
     fn quiet(config: &DeviceConfig) -> World {
         let mut world = World::new(config, 3);
         for _ in 0..60 {
