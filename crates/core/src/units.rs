@@ -17,8 +17,8 @@ pub struct Lba(pub u64);
 #[serde(transparent)]
 pub struct Lpn(pub u64);
 
-/// Physical address of one mapping unit on the medium. Dense numbering by erase block: `((block * pages_per_block) +
-/// page) * units_per_page + unit`.
+/// Physical address of one mapping unit on the medium. Dense numbering by erase block:
+/// `((block * pages_per_block) + page) * units_per_page + unit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Ppa(pub u64);
