@@ -274,7 +274,6 @@ impl Oracle {
     /// Judges by identity (contract §10.3): each observation names the unit that it shows. Returns `None` if an
     /// observation could come from two units, or from a unit and the initial content; only [`Oracle::check`] can judge
     /// these.
-    /// come from two units, or from a unit and the initial content: then only [`Oracle::check`] is right.
     pub fn check_by_identity(
         &mut self,
         log: &Log,

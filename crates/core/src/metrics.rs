@@ -7,7 +7,7 @@
 pub struct Metric {
     /// Name, with the unit last where it is not a plain count.
     pub name: &'static str,
-    /// What it counts.
+    /// Meaning of the counter.
     pub help: &'static str,
     /// Value.
     pub value: u64,

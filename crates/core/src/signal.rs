@@ -15,7 +15,7 @@ impl Signal {
     pub async fn wait(&self) {
         let (sender, receiver) = oneshot();
         self.0.borrow_mut().push(sender);
-        // The signal outlives those who wait for it, so the sender is not dropped unused.
+        // The signal outlives its waiters, so the sender is not dropped unused.
         let _ = receiver.await;
     }
 

@@ -20,31 +20,31 @@ impl Duration {
     /// The longest span.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// From nanoseconds.
+    /// Makes a duration of `ns` nanoseconds.
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
-    /// From microseconds.
+    /// Makes a duration of `us` microseconds.
     pub const fn from_micros(us: u64) -> Self {
         Self(us * 1_000)
     }
-    /// From milliseconds.
+    /// Makes a duration of `ms` milliseconds.
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms * 1_000_000)
     }
-    /// From seconds.
+    /// Makes a duration of `s` seconds.
     pub const fn from_secs(s: u64) -> Self {
         Self(s * 1_000_000_000)
     }
-    /// Nanoseconds.
+    /// Returns the duration in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
-    /// Microseconds as a real number, for display.
+    /// Returns the duration in microseconds as a real number, for display.
     pub fn as_micros_f64(self) -> f64 {
         self.0 as f64 / 1e3
     }
-    /// Seconds as a real number, for display and rates.
+    /// Returns the duration in seconds as a real number, for display and rates.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
@@ -67,11 +67,11 @@ impl Instant {
     /// An instant later than any event.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// From nanoseconds since the world began.
+    /// Makes the instant `ns` nanoseconds after the world began.
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
-    /// Nanoseconds since the world began.
+    /// Returns the nanoseconds since the world began.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }

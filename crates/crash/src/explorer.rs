@@ -171,7 +171,7 @@ pub fn current_case() -> Option<Token> {
 /// A fault and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
     /// Number of the boot.
     pub boot: u32,

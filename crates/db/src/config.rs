@@ -163,7 +163,7 @@ impl Config {
 }
 
 metrics! {
-    /// What the engine did since it was opened.
+    /// Counters of the engine since it was opened.
     pub struct DbMetrics {
         /// Transactions that were committed.
         commits,

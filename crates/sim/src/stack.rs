@@ -9,8 +9,6 @@
 //! Invariants: tasks and device share one clock, which stands still while either works; a request is one command, or a
 //! part of one that a block layer merged; a power cut drops every task and all requests that wait in a block layer, and
 //! later requests to a port are refused.
-//! part of one that a block layer merged; a power cut drops every task and what waits in a block layer, and what a port is
-//! asked for afterwards is refused.
 
 use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId};

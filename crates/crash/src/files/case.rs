@@ -114,7 +114,7 @@ pub type Checker<'a> = &'a (dyn Fn(&Contents, u64) -> Result<(), String> + Sync)
 /// whether there was something to recover; the error describes a fault.
 pub type Recoverer<'a> = &'a (dyn Fn(&Contents, u64, &Tree) -> Result<bool, String> + Sync);
 
-/// Judges outside this program, each applied to one in so many recovered images.
+/// Judges outside this program. Each is applied to one in this number of recovered images.
 #[derive(Clone, Copy, Default)]
 pub struct Outside<'a> {
     /// Checks the disk after Flashweir's own recovery.
@@ -174,7 +174,7 @@ impl Fault {
 /// A fault and the image that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
     /// Number of events of the device before the cut; `None` for a fault before any cut.
     pub cut: Option<u32>,
