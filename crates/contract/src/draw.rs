@@ -1,6 +1,7 @@
-//! A history as a drawing, for the person who has to understand a violation.
+//! Draws a history as text, for a person who has to understand a violation.
 //!
-//! One row per operation, one column per LPN that matters; below it the violated promise in words.
+//! The drawing has one row per operation and one column per relevant LPN; below it, the violated promise is explained
+//! in words.
 
 use crate::log::{Content, Kind, Log, LogPos, NONE, OpIx, Unit, UnitIx};
 use crate::oracle::{Observed, Promise, Promises, Violation};
@@ -8,15 +9,15 @@ use crate::policy::Policy;
 use flashweir_core::{Lpn, Order};
 use std::fmt::Write;
 
-/// Columns at most; a violation's own LPN is always among them.
+/// Maximum number of columns; the violation's own LPN is always among them.
 const COLUMNS_MAX: usize = 8;
-/// Rows at most; the latest are shown.
+/// Maximum number of rows; the latest operations are shown.
 const ROWS_MAX: usize = 64;
 
-/// Draws the history up to the cut with what was observed after it. A range that begins or ends inside a unit has a `~` there, `t` says
-/// whose a unit is or whose a range flush selects, `s` and `e` are stream and epoch, and `|` is a barrier. In a cell, `shown` is a unit whose
-/// content is read, `over` one that a newer shown unit hides, `open` one that is absent and may be, and
-/// `LOST` one that is promised and neither read nor hidden.
+/// Draws the history up to the cut with the observations after it. `~` marks a range that begins or ends inside a unit,
+/// `t` the owner of a unit or the selection of a range flush, `s` and `e` stream and epoch, and `|` a barrier. In a
+/// cell, `shown` is a unit whose content is read, `over` one that a newer shown unit hides, `open` one that is absent
+/// and may be, and `LOST` one that is promised and neither read nor hidden.
 pub fn draw(
     log: &Log,
     upto: LogPos,
@@ -162,7 +163,7 @@ fn describe(log: &Log, upto: LogPos, op: OpIx) -> String {
     text
 }
 
-/// The LPNs of the violation, then those that were touched last.
+/// Returns the LPNs of the violation, then the most recently touched ones.
 fn columns(log: &Log, observed: &impl Fn(Lpn) -> Observed, violation: Option<&Violation>) -> Vec<Lpn> {
     let mut columns: Vec<Lpn> = violation.map_or_else(Vec::new, |violation| violation.lpns(log));
     let suspicious = |lpn: &Lpn| observed(*lpn) == Observed::Unreadable;
@@ -180,7 +181,7 @@ fn columns(log: &Log, observed: &impl Fn(Lpn) -> Observed, violation: Option<&Vi
 }
 
 impl Violation {
-    /// The LPNs that it is about.
+    /// Returns the LPNs involved in the violation.
     pub fn lpns(&self, log: &Log) -> Vec<Lpn> {
         match *self {
             Self::Unreadable { lpn } | Self::Impossible { lpn, .. } => vec![lpn],
@@ -189,7 +190,7 @@ impl Violation {
         }
     }
 
-    /// The violation in words, with the operations that it is about.
+    /// Explains the violation in words, with the operations involved.
     pub fn explain(&self, log: &Log, observed: impl Fn(Lpn) -> Observed) -> String {
         let name = |unit: UnitIx| {
             let unit = log.unit(unit);
@@ -231,7 +232,7 @@ impl Violation {
     }
 }
 
-/// Where a content comes from.
+/// Describes where a content comes from.
 fn origin(log: &Log, lpn: Lpn, content: Content) -> String {
     let newest = log.units_before(log.position()).iter().rfind(|u| u.lpn == lpn && u.content == content);
     match newest {

@@ -1,11 +1,11 @@
 //! The crash contract as code (contract §3, crash-laboratory §1): which states a device may show after a power cut.
 //!
-//! Place in the data flow: a driver records what it did in a [`Log`]; the [`Oracle`] judges what is read
-//! after a cut at any position of it; [`LegalStates`] enumerates what may be read; the [`ModelDevice`] is
-//! a device made of nothing but these rules; [`LITMUS`] tests are short histories with all their legal
-//! states. [`minimise()`] and [`draw()`] make a failure small and readable.
+//! Place in the data flow: a driver records a run in a [`Log`]; the [`Oracle`] judges what is read after a cut at any
+//! position of it; [`LegalStates`] enumerates what may be read; the [`ModelDevice`] is a device that implements nothing
+//! but these rules; [`LITMUS`] tests are short histories with all their legal states. [`minimise()`] and [`draw()`]
+//! make a failure small and readable.
 //!
-//! Deliberately absent: the append namespace. Its relations are not in the oracle.
+//! Deliberately absent: the append namespace. The oracle does not know its relations.
 #![forbid(unsafe_code)]
 
 pub mod draw;

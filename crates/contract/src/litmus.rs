@@ -1,11 +1,10 @@
 //! Two-sided litmus tests (crash-laboratory §3.8): named histories with every final state that the contract allows.
 //!
-//! Each allowed state is reached by some device, each forbidden one by none. The allowed states are
-//! complete: whatever is not listed is forbidden, and the forbidden ones named here are those that a
-//! likely mistake would show.
+//! Each allowed state is reached by some device, each forbidden one by none. The list of allowed states is complete:
+//! whatever is not listed is forbidden. The forbidden states named here are those that a likely mistake would produce.
 //!
-//! A device that completes an operation which the program does not wait for may narrow the states of that
-//! run, never widen them.
+//! A device that completes an operation for which the program does not wait may narrow the states of that run, but
+//! never widens them.
 
 use crate::log::Content;
 use crate::oracle::Observed;
@@ -18,39 +17,39 @@ use flashweir_core::Lpn;
 pub struct Litmus {
     /// Its name.
     pub name: &'static str,
-    /// The kinds of device that it is about.
+    /// Kinds of device that the test applies to.
     pub kinds: &'static [DeviceKind],
-    /// What is done before the cut.
+    /// Operations before the cut.
     pub program: &'static str,
-    /// Every state that may be seen.
+    /// Every state that may be observed.
     pub allowed: &'static str,
-    /// States that must not be seen.
+    /// States that must not be observed.
     pub forbidden: &'static str,
 }
 
-/// What a litmus test says to a state.
+/// The verdict of a litmus test on a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The allowed state of this number.
     Allowed(usize),
-    /// The forbidden state of this number.
+    /// The named forbidden state of this number.
     Forbidden(usize),
     /// A state that is forbidden because it is not listed.
     Unlisted,
 }
 
 impl Litmus {
-    /// The steps of the program.
+    /// Returns the steps of the program.
     pub fn steps(&self) -> Vec<Step> {
         program::parse(self.program).unwrap_or_else(|error| panic!("litmus {}: {error}", self.name))
     }
 
-    /// The allowed states: the value of each unit of the program.
+    /// Returns the allowed states: the value of each unit of the program.
     pub fn allowed(&self) -> Vec<Vec<Value>> {
         self.states(self.allowed)
     }
 
-    /// The forbidden states that are named.
+    /// Returns the forbidden states that are named.
     pub fn forbidden(&self) -> Vec<Vec<Value>> {
         self.states(self.forbidden)
     }
@@ -60,7 +59,7 @@ impl Litmus {
         program::parse_states(text, units).unwrap_or_else(|error| panic!("litmus {}: {error}", self.name))
     }
 
-    /// Judges what is read after the cut of the program, with its unit 0 at `base`.
+    /// Judges what is read after the cut; unit 0 of the program lies at `base`.
     pub fn judge(
         &self,
         base: Lpn,
@@ -87,7 +86,7 @@ impl Litmus {
 const SAFE: &[DeviceKind] = &[DeviceKind::D0, DeviceKind::D2];
 /// Devices with a volatile buffer.
 const VOLATILE: &[DeviceKind] = &[DeviceKind::D1, DeviceKind::D3, DeviceKind::D4];
-/// Devices with a volatile buffer that know nothing of streams.
+/// Devices with a volatile buffer and without barriers.
 const UNORDERED: &[DeviceKind] = &[DeviceKind::D1];
 /// Devices with barriers.
 const ORDERED: &[DeviceKind] = &[DeviceKind::D3, DeviceKind::D4];

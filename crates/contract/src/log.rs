@@ -1,26 +1,25 @@
 //! The operation log: what the host submitted, what the device accepted, what it completed (contract §10.1).
 //!
-//! Place in the data flow: whoever drives a device (the crash laboratory, a test, the model device)
-//! records here; the oracle and the enumeration of legal states read. The log is recorded once and judged
-//! at many cuts: a [`LogPos`] names the prefix that happened before the cut.
+//! Place in the data flow: the driver of a device (the crash laboratory, a test, the model device) writes the log; the
+//! oracle and the enumeration of legal states read it. The log is recorded once and judged at many cuts: a [`LogPos`]
+//! names the prefix that happened before the cut.
 //!
-//! Invariants: positions, sequence numbers and, within a stream, epochs never decrease; the units of one
-//! acceptance are neighbours in the table of units; an operation completes at most once, after it was
-//! submitted.
+//! Invariants: positions, sequence numbers and, within a stream, epochs never decrease; the units of one acceptance are
+//! neighbours in the table of units; an operation completes at most once, after its submission.
 //!
-//! Deliberately absent: reads (they change nothing that a cut could judge) and append segments.
+//! Deliberately absent: reads (they change nothing that a cut could reveal) and append segments.
 
 use flashweir_core::command::{RangeFlush, StreamId, Tag};
 use flashweir_core::{Command, CommandId, Lpn, Op, Order, Payload};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Identity of the content of one unit, as [`Payload::identity`] gives it.
+/// Identity of the content of one unit, as returned by [`Payload::identity`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Content(pub u64);
 
 impl Content {
-    /// All zeros: what TRIM and WRITE_ZEROES leave.
+    /// All zeros: the content after TRIM and WRITE_ZEROES.
     pub const ZERO: Self = Self(0);
 }
 
@@ -38,14 +37,14 @@ pub struct OpIx(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitIx(pub u32);
 
-/// Number of events before a cut.
+/// Position between two events of the log: the number of events before a cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPos(pub u32);
 
 /// "None" in tables of `u32` indices.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What an operation does, as far as a cut can tell.
+/// Kind of an operation, as far as a cut can distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Writes units.
@@ -56,7 +55,7 @@ pub enum Kind {
     Trim,
     /// Remaps units; the content is bound at acceptance (contract §1.5).
     Share,
-    /// Promises what completed before.
+    /// Promises everything that completed before.
     Flush,
     /// Promises what completed before and is selected ([`Selection`]).
     RangeFlush,
@@ -64,17 +63,17 @@ pub enum Kind {
     Barrier,
 }
 
-/// What a range flush selects (contract §4.7).
+/// Selection of a range flush (contract §4.7).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Units; a unit of which a part is selected is selected.
+    /// Ranges of units; a unit that is selected in part is selected.
     pub units: Vec<Range<u64>>,
     /// Tags.
     pub tags: Vec<Tag>,
 }
 
 impl Selection {
-    /// Of a command to a device with mapping units of `unit_blocks` blocks of 512 bytes.
+    /// Converts the selection of a range flush to mapping units of `unit_blocks` sectors of 512 bytes.
     pub fn of(flush: &RangeFlush, unit_blocks: u64) -> Self {
         let units = flush.ranges.iter().filter(|(_, blocks)| *blocks > 0);
         let units = units
@@ -82,34 +81,34 @@ impl Selection {
         Self { units: units.collect(), tags: flush.tags.clone() }
     }
 
-    /// Whether it selects what an operation with these tags did to `lpn`.
+    /// Whether it selects the effect on `lpn` of an operation with these tags.
     fn has(&self, tags: [Tag; 2], lpn: Lpn) -> bool {
         self.units.iter().any(|units| units.contains(&lpn.0))
             || self.tags.iter().any(|tag| tags.contains(tag))
     }
 }
 
-/// What the host submitted.
+/// One operation as the host submitted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// The host's name for it.
+    /// The host's name for the command.
     pub id: CommandId,
-    /// What it does.
+    /// Kind of the operation.
     pub kind: Kind,
-    /// Its completion promises its own units.
+    /// Force unit access: the completion promises the operation's own units.
     pub fua: bool,
-    /// Its units persist together where the device knows groups; always so for SHARE (contract §1.4).
+    /// Whether its units persist together on a device that knows atomic groups; always true for SHARE (contract §1.4).
     pub atomic: bool,
     /// Order domain and role in its epoch.
     pub order: Option<(StreamId, Order)>,
-    /// What owns its units.
+    /// Owners of its units.
     pub tags: [Tag; 2],
-    /// Whether its range begins, or ends, inside a mapping unit; for drawings.
+    /// Whether its range begins, or ends, inside a mapping unit; used for drawings.
     pub partial: [bool; 2],
 }
 
 impl Submission {
-    /// A plain orderless operation.
+    /// Makes a plain orderless operation.
     pub fn new(id: CommandId, kind: Kind) -> Self {
         Self {
             id,
@@ -122,8 +121,8 @@ impl Submission {
         }
     }
 
-    /// What the log keeps of a command; `None` for one that no cut can tell from its absence, or that
-    /// belongs to a namespace without a page map. [`Log::submit_command`] also keeps what a range flush selects.
+    /// Returns what the log keeps of a command. Returns `None` for a command that has no effect after a cut, or that
+    /// belongs to a namespace without a page map. [`Log::submit_command`] also keeps the selection of a range flush.
     pub fn of(command: &Command) -> Option<Self> {
         let kind = match &command.op {
             Op::Write { .. } => Kind::Write,
@@ -153,9 +152,9 @@ impl Submission {
 /// One operation of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What was submitted.
+    /// The operation as it was submitted.
     pub submission: Submission,
-    /// When it was submitted.
+    /// Position of its submission.
     pub submitted_at: LogPos,
     completed_at: u32,
     succeeded: bool,
@@ -168,7 +167,7 @@ impl Operation {
         self.succeeded && self.completed_at < upto.0
     }
 
-    /// When it completed, with which success.
+    /// Returns the position of its completion and whether it succeeded.
     pub fn completed(&self) -> Option<(LogPos, bool)> {
         (self.completed_at != NONE).then_some((LogPos(self.completed_at), self.succeeded))
     }
@@ -177,27 +176,27 @@ impl Operation {
 /// One unit `(seq, lpn)`: the atom of persistence (contract §1.2).
 #[derive(Clone, Copy, Debug)]
 pub struct Unit {
-    /// Global order of acceptance.
+    /// Sequence number: the global order of acceptance.
     pub seq: u64,
-    /// Where.
+    /// Address.
     pub lpn: Lpn,
-    /// What it reads as, if it is the newest that persisted.
+    /// Content that it reads as, if it is the newest unit that persisted.
     pub content: Content,
-    /// Of which operation.
+    /// Operation that it belongs to.
     pub op: OpIx,
-    /// Which epoch of its stream; 0 if orderless.
+    /// Epoch within its stream; 0 if orderless.
     pub epoch: u32,
     /// Row of its LPN in the log's table of LPNs.
     pub(crate) place: u32,
-    /// The unit before it on the same LPN.
+    /// The previous unit on the same LPN.
     pub(crate) older: u32,
-    /// The first unit after it on the same LPN that is of no stream.
+    /// The first later unit on the same LPN that is of no stream.
     pub(crate) orderless: u32,
     /// Row of its stream in the log's table of streams.
     pub(crate) stream: u32,
-    /// The unit before it in its stream.
+    /// The previous unit in its stream.
     pub(crate) stream_prev: u32,
-    /// The unit after it in its stream.
+    /// The next unit in its stream.
     pub(crate) stream_next: u32,
     /// First unit of its atomic group; `NONE` if it stands alone.
     pub(crate) group_first: u32,
@@ -206,7 +205,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// The units of its atomic group, itself included.
+    /// Returns the indices of the units of its atomic group, itself included.
     #[inline]
     pub(crate) fn mates(&self) -> Range<usize> {
         if self.group_first == NONE {
@@ -217,7 +216,7 @@ impl Unit {
     }
 }
 
-/// An LPN that the log knows.
+/// An LPN of the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) lpn: Lpn,
@@ -225,7 +224,7 @@ pub(crate) struct Place {
     pub(crate) newest: u32,
 }
 
-/// A stream that the log knows.
+/// A stream of the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
     pub(crate) id: StreamId,
@@ -250,7 +249,7 @@ pub struct Log {
     units: Vec<Unit>,
     acceptances: Vec<Acceptance>,
     pub(crate) places: Vec<Place>,
-    /// Rows of `places` in order of their LPN.
+    /// Rows of `places`, sorted by LPN.
     by_lpn: Vec<u32>,
     pub(crate) lanes: Vec<Lane>,
     selections: BTreeMap<OpIx, Selection>,
@@ -258,12 +257,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty log on media that read as zeros.
+    /// Makes an empty log of media that read as zeros.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets everything, also initial contents, and keeps the memory.
+    /// Forgets everything, including initial contents, and keeps the memory.
     pub fn clear(&mut self) {
         self.ops.clear();
         self.units.clear();
@@ -275,8 +274,8 @@ impl Log {
         self.position = 0;
     }
 
-    /// States what `lpn` read as, durably, before the first operation; without it, zeros. The oracle also
-    /// checks every LPN named here that no operation touches.
+    /// Sets the content that `lpn` durably had before the first operation; the default is zeros. The oracle also checks
+    /// every LPN named here that no operation touches.
     pub fn set_initial(&mut self, lpn: Lpn, content: Content) {
         let place = self.place(lpn);
         let place = &mut self.places[place as usize];
@@ -296,8 +295,8 @@ impl Log {
         op
     }
 
-    /// Records the submission of a command to a device with mapping units of `unit_blocks` blocks; `None` for a command
-    /// that the log does not keep.
+    /// Records the submission of a command to a device with mapping units of `unit_blocks` sectors; returns `None` for
+    /// a command that the log does not keep.
     pub fn submit_command(&mut self, command: &Command, unit_blocks: u64) -> Option<OpIx> {
         let partial = match &command.op {
             Op::Write { lba, blocks, .. } | Op::WriteZeroes { lba, blocks } | Op::Trim { lba, blocks } => {
@@ -312,13 +311,13 @@ impl Log {
         Some(op)
     }
 
-    /// States what a range flush selects, before it completes. Without it, nothing.
+    /// Sets the selection of a range flush, before it completes. Without it, the range flush selects nothing.
     pub fn select(&mut self, op: OpIx, selection: Selection) {
         assert_eq!(self.ops[op.0 as usize].submission.kind, Kind::RangeFlush, "only a range flush selects");
         self.selections.insert(op, selection);
     }
 
-    /// What the range flush `op` selects.
+    /// Returns the selection of the range flush `op`.
     pub(crate) fn selection(&self, op: OpIx) -> Option<&Selection> {
         self.selections.get(&op)
     }
@@ -329,9 +328,9 @@ impl Log {
         self.selections.get(&op).is_some_and(|selection| selection.has(tags, unit.lpn))
     }
 
-    /// Records the acceptance of units of `op` with the contents that they will have, zeros for TRIM. An
-    /// operation may be accepted in several parts, each with its own `seq`, unless it closes an epoch;
-    /// the part is the atomic group if the operation is atomic.
+    /// Records the acceptance of units of `op` with their new contents, zeros for TRIM. An operation may be accepted in
+    /// several parts, each with its own `seq`, unless it closes an epoch; each part is an atomic group if the operation
+    /// is atomic.
     pub fn accept(&mut self, op: OpIx, seq: u64, units: impl IntoIterator<Item = (Lpn, Content)>) {
         let at = self.step().0;
         let Operation { submission, completed_at, .. } = self.ops[op.0 as usize];
@@ -365,33 +364,33 @@ impl Log {
         op.succeeded = succeeded;
     }
 
-    /// The newest operation that the host calls `id`. The search starts at the newest, so it is short for
+    /// Returns the newest operation that the host calls `id`. The search starts at the newest one, so it is short for
     /// an operation in flight.
     pub fn find(&self, id: CommandId) -> Option<OpIx> {
         self.ops.iter().rposition(|op| op.submission.id == id).map(|op| OpIx(op as u32))
     }
 
-    /// The position after the last event: a cut now.
+    /// Returns the position after the last event: that of a cut now.
     pub fn position(&self) -> LogPos {
         LogPos(self.position)
     }
 
-    /// Every operation, in order of submission.
+    /// Returns all operations, in order of submission.
     pub fn ops(&self) -> &[Operation] {
         &self.ops
     }
 
-    /// One operation.
+    /// Returns one operation.
     pub fn op(&self, op: OpIx) -> &Operation {
         &self.ops[op.0 as usize]
     }
 
-    /// One unit.
+    /// Returns one unit.
     pub fn unit(&self, unit: UnitIx) -> &Unit {
         &self.units[unit.0 as usize]
     }
 
-    /// The units that were accepted before `upto`, in order of acceptance.
+    /// Returns the units accepted before `upto`, in order of acceptance.
     #[inline]
     pub fn units_before(&self, upto: LogPos) -> &[Unit] {
         if upto.0 >= self.position {
@@ -402,12 +401,12 @@ impl Log {
         &self.units[..units]
     }
 
-    /// Every LPN that the log knows and its initial content, in order of first mention.
+    /// Iterates over every LPN of the log and its initial content, in order of first mention.
     pub fn lpns(&self) -> impl ExactSizeIterator<Item = (Lpn, Content)> + '_ {
         self.places.iter().map(|p| (p.lpn, p.initial))
     }
 
-    /// What `lpn` read as before the first operation.
+    /// Returns what `lpn` read as before the first operation.
     pub fn initial(&self, lpn: Lpn) -> Content {
         self.row(lpn).map_or(Content::ZERO, |row| self.places[row as usize].initial)
     }

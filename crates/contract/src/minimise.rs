@@ -1,8 +1,7 @@
-//! The shortest history that still fails.
+//! Delta debugging: finds a short history that still fails.
 
-/// Shrinks `steps` while `fails` holds: halves, quarters and so on are left out first (delta debugging),
-/// then single steps until none can go. `fails` must be deterministic and hold for `steps`; the result
-/// keeps their order.
+/// Shrinks `steps` while `fails` holds: leaves out halves, quarters and so on, then single steps until none can be left
+/// out. `fails` must be deterministic and hold for `steps`; the result keeps the order of the steps.
 pub fn minimise<T: Clone>(steps: &[T], mut fails: impl FnMut(&[T]) -> bool) -> Vec<T> {
     assert!(fails(steps), "only a failing history can be minimised");
     let mut best = steps.to_vec();

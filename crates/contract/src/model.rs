@@ -1,13 +1,15 @@
-//! A device that keeps the contract and nothing more (contract §3, crash-laboratory §3.4): after a cut it shows any legal state.
+//! A device that keeps the contract and nothing more (contract §3, crash-laboratory §3.4): after a cut it shows any
+//! legal state.
 //!
-//! Place in the data flow: a file-system or application test submits [`Command`]s and gets completions; at
-//! a cut it takes the legal states one after the other and goes on with the device that woke up in each.
+//! Place in the data flow: a file-system or application test submits [`Command`]s and gets completions; at a cut it
+//! takes the legal states one after the other and continues with the device that woke up in each.
 //!
-//! Invariants: reads show the newest accepted content; the log has exactly what was accepted, so the oracle
-//! can judge any other device's states by this one's log.
+//! Invariants: reads show the newest accepted content; the log holds exactly what was accepted, so the oracle can judge
+//! any other device's states by this log.
 //!
-//! Deliberately absent: time, and every command that the contract of this crate does not know; they are
-//! answered with `NotSupported`. Ordered writes are no error on a kind that keeps no order: litmus tests run one program on all kinds.
+//! Deliberately absent: time, and every command that this crate's contract does not cover; such commands are answered
+//! with `NotSupported`. Ordered writes are accepted also by a kind that keeps no order, because litmus tests run one
+//! program on all kinds.
 
 use crate::log::{Content, Kind, Log, LogPos, OpIx, Submission};
 use crate::policy::Policy;
@@ -19,10 +21,10 @@ use flashweir_core::{Command, CommandId, Completion, Data, DeviceError, Done, Lb
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Contents of mapping units; unmapped ones are absent.
+/// Contents of mapping units; unmapped units are absent.
 pub type Contents = BTreeMap<Lpn, Payload>;
 
-/// Contents that replace others; `None` is unmapped.
+/// Contents that replace earlier ones; `None` is unmapped.
 type Changes = BTreeMap<Lpn, Option<Payload>>;
 
 /// The model device.
@@ -33,26 +35,26 @@ pub struct ModelDevice {
     capacity_units: u64,
     log: Log,
     seq: u64,
-    /// Durable contents that devices share, so that one which wakes up costs only what differs; unmapped units are
-    /// absent.
+    /// Durable contents, shared between devices, so that waking a device up costs only the differences; unmapped units
+    /// are absent.
     base: Arc<Contents>,
-    /// What a cut before the first operation leaves, where it is not as in `base`.
+    /// Durable contents before the first operation, where they differ from `base`.
     durable: Changes,
-    /// What a read shows, where it is not as in `base`.
+    /// Contents that a read shows, where they differ from `base`.
     newest: Changes,
-    /// What each unit of the log leaves; `None` is unmapped.
+    /// Content that each unit of the log leaves; `None` is unmapped.
     payloads: Vec<Option<Payload>>,
     hold: bool,
     held: Vec<(OpIx, Completion)>,
 }
 
 impl ModelDevice {
-    /// An empty device of `capacity_units` mapping units of `unit_blocks` blocks of 512 bytes.
+    /// Makes an empty device of `capacity_units` mapping units of `unit_blocks` sectors of 512 bytes.
     pub fn new(policy: Policy, unit_blocks: u32, capacity_units: u64) -> Self {
         Self::with_contents(policy, unit_blocks, capacity_units, Arc::default())
     }
 
-    /// A device that has just woken up with these contents.
+    /// Makes a device that has just woken up with these contents.
     pub fn with_contents(policy: Policy, unit_blocks: u32, capacity_units: u64, base: Arc<Contents>) -> Self {
         assert!(unit_blocks > 0, "a mapping unit has blocks");
         Self {
@@ -70,14 +72,14 @@ impl ModelDevice {
         }
     }
 
-    /// Gives a unit a durable content, to age the media (crash-laboratory §3.5). Before its first operation only.
+    /// Gives a unit durable content, to age the media (crash-laboratory §3.5). Allowed only before the first operation.
     pub fn age(&mut self, lpn: Lpn, payload: Payload) {
         assert!(self.log.row(lpn).is_none(), "{lpn:?} is in use already");
         self.newest.insert(lpn, Some(payload.clone()));
         self.durable.insert(lpn, Some(payload));
     }
 
-    /// Everything that a read shows.
+    /// Returns everything that reads show.
     pub fn contents(&self) -> Contents {
         let mut contents = Contents::clone(&self.base);
         for (lpn, payload) in &self.newest {
@@ -93,12 +95,12 @@ impl ModelDevice {
         changes.get(&lpn).map_or_else(|| self.base.get(&lpn), Option::as_ref)
     }
 
-    /// From now on completions wait for [`ModelDevice::release`]. Reads and refusals never wait.
+    /// With `hold`, completions from now on wait for [`ModelDevice::release`]. Reads and refusals never wait.
     pub fn hold_completions(&mut self, hold: bool) {
         self.hold = hold;
     }
 
-    /// Accepts a command at once, or refuses it; `None` if its completion is held.
+    /// Accepts a command at once, or refuses it; returns `None` if its completion is held.
     pub fn submit(&mut self, command: &Command) -> Option<Completion> {
         let result = match &command.op {
             Op::Read { lba, blocks } => self.read_range(*lba, *blocks),
@@ -110,7 +112,7 @@ impl ModelDevice {
         Some(Completion { id: command.id, queue: command.queue, result })
     }
 
-    /// The completion of a command that was held.
+    /// Releases the completion of a held command.
     pub fn release(&mut self, id: CommandId) -> Option<Completion> {
         let at = self.held.iter().position(|(_, completion)| completion.id == id)?;
         let (op, completion) = self.held.remove(at);
@@ -118,37 +120,38 @@ impl ModelDevice {
         Some(completion)
     }
 
-    /// The commands whose completions are held, in order of submission.
+    /// Iterates over the commands whose completions are held, in order of submission.
     pub fn held(&self) -> impl Iterator<Item = CommandId> + '_ {
         self.held.iter().map(|(_, completion)| completion.id)
     }
 
-    /// What a unit reads as now.
+    /// Returns what a unit reads as now.
     pub fn read(&self, lpn: Lpn) -> Payload {
         self.look(&self.newest, lpn).cloned().unwrap_or_default()
     }
 
-    /// Everything that was done since the device woke up.
+    /// Returns the log since the device woke up.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// The rules that the device keeps.
+    /// Returns the rules that the device keeps.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The states that a cut now may leave.
+    /// Enumerates the states that a cut now may leave.
     pub fn legal_states(&self, exploration: Exploration) -> LegalStates<'_> {
         self.legal_states_at(self.log.position(), exploration)
     }
 
-    /// The states that a cut at `upto` may have left.
+    /// Enumerates the states that a cut at `upto` may have left.
     pub fn legal_states_at(&self, upto: LogPos, exploration: Exploration) -> LegalStates<'_> {
         LegalStates::new(&self.log, upto, self.policy, exploration)
     }
 
-    /// The device that wakes up in `state`, one of its legal states: all of it is durable, the log empty.
+    /// Returns the device that wakes up in `state`, one of its legal states: all of its content is durable, its log
+    /// empty.
     pub fn after(&self, state: &CrashState) -> Self {
         let mut durable = self.durable.clone();
         for (lpn, unit) in state.shown(&self.log) {
@@ -214,7 +217,7 @@ impl ModelDevice {
         }
     }
 
-    /// The units that a command leaves behind, each with its whole new content.
+    /// Returns the units that a command changes, each with its whole new content.
     fn effects(&self, op: &Op) -> Result<Vec<(Lpn, Option<Payload>)>, DeviceError> {
         match op {
             Op::Write { lba, blocks, data } => {
@@ -276,8 +279,8 @@ impl ModelDevice {
         Ok(lpns.map(effect).collect())
     }
 
-    /// The newest content of a unit with blocks `from..to` replaced. Bytes are given for these blocks only,
-    /// a pattern for the whole unit.
+    /// Returns the newest content of a unit with sectors `from..to` replaced. `given` holds bytes of these sectors
+    /// only, or a pattern of the whole unit.
     fn merge(&self, lpn: Lpn, from: u64, to: u64, given: &Payload) -> Payload {
         let first_block = lpn.0 * u64::from(self.unit_blocks);
         let bytes = |block: u64| ((block - first_block) * LBA_BYTES) as usize;
@@ -294,7 +297,7 @@ impl ModelDevice {
         Payload::Bytes(Arc::from(merged))
     }
 
-    /// Binds the contents of the sources, as they are at acceptance (contract §1.5).
+    /// Resolves the contents of the sources, as they are at acceptance (contract §1.5).
     fn share(&self, pairs: &[SharePair]) -> Result<Vec<(Lpn, Option<Payload>)>, DeviceError> {
         let unit = u64::from(self.unit_blocks);
         let mut bound = BTreeMap::new();
@@ -334,7 +337,7 @@ impl ModelDevice {
     }
 }
 
-/// Programs run with unit 0 at LPN 0; an operation is in flight until the program waits for it.
+/// Runs programs with unit 0 at LPN 0; an operation is in flight until the program waits for it.
 impl Target for ModelDevice {
     fn submit(&mut self, number: u32, request: &Request) {
         let command = request.command(u64::from(number), Lpn(0), self.unit_blocks);

@@ -1,24 +1,24 @@
 //! The crash oracle (contract §10): is what the device shows after a power cut a legal state?
 //!
-//! Place in the data flow: log plus observations in, [`Verdict`] out. Time is linear in the log; the
+//! Place in the data flow: it takes a log and observations and returns a [`Verdict`]. Time is linear in the log; the
 //! tables are kept from one check to the next, so that a warm oracle does not allocate.
 //!
-//! How it works: legal sets of persisted units are closed under union, so there is a greatest one. It
-//! starts as all accepted units; while the newest member on some LPN contradicts what was observed there,
-//! that member goes, and with it everything that depends on it. The state is legal if the rest explains
-//! every observation and contains every promised unit.
+//! How it works: legal sets of persisted units are closed under union, so there is a greatest one. The set starts as
+//! all accepted units; while the newest member on some LPN contradicts the observation there, that member is removed,
+//! and with it everything that depends on it. The state is legal if the remaining set explains every observation and
+//! contains every promised unit.
 
 use crate::log::{Content, Kind, Log, LogPos, NONE, OpIx, Unit, UnitIx};
 use crate::policy::{Durability, Policy, RangeFlushed};
 use flashweir_core::Lpn;
 
-/// What a read after recovery gave.
+/// Result of a read after recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Observed {
-    /// A content.
+    /// The unit reads as this content.
     Content(Content),
-    /// The device reported that it cannot give the unit back. Aged media have a durable version of every
-    /// unit, so a loss is illegal even where the device admits it.
+    /// The device reported that it cannot return the unit. Aged media hold a durable version of every unit, so a loss
+    /// is illegal even where the device reports it.
     Unreadable,
 }
 
@@ -28,54 +28,54 @@ impl From<Content> for Observed {
     }
 }
 
-/// Why an operation is promised (contract §4).
+/// Reason why an operation is promised (contract §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// It completed on a device without volatile data.
     Completion,
     /// It completed and is FUA.
     Fua,
-    /// It completed before this FLUSH was submitted, and the FLUSH completed.
+    /// It completed before this FLUSH was submitted, and that FLUSH completed.
     Flush(OpIx),
-    /// The same of this range flush, which selects it.
+    /// It completed before this range flush was submitted, the range flush selects it, and the range flush completed.
     RangeFlush(OpIx),
 }
 
-/// What is wrong with a state; indices refer to the log that was checked.
+/// The contradiction found in a state; indices refer to the log that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// A unit cannot be read.
     Unreadable {
-        /// Which.
+        /// LPN of the unit.
         lpn: Lpn,
     },
     /// A unit reads as something that neither was there initially nor was accepted.
     Impossible {
-        /// Which.
+        /// LPN of the unit.
         lpn: Lpn,
-        /// What it reads as.
+        /// Content that was read.
         observed: Content,
     },
     /// A promised unit did not persist.
     LostPromise {
-        /// Of which operation.
+        /// Operation that the unit belongs to.
         op: OpIx,
         /// The promised unit.
         unit: UnitIx,
-        /// Why it was promised.
+        /// Reason of the promise.
         promise: Promise,
         /// The unit that the observations contradict: `unit` itself, or one that it depends on.
         missing: UnitIx,
     },
     /// A unit persisted without one of an earlier epoch of its stream, or without its group.
     BrokenOrder {
-        /// Where it is seen.
+        /// LPN where the violation is observed.
         lpn: Lpn,
-        /// The newest unit that would explain what is seen.
+        /// The newest unit that would explain the observation.
         seen: UnitIx,
         /// The unit it depends on, which the observations contradict.
         missing: UnitIx,
-        /// The dependency is the one of an atomic group.
+        /// Whether the dependency is that of an atomic group.
         torn: bool,
     },
 }
@@ -85,7 +85,7 @@ pub enum Violation {
 pub enum Verdict {
     /// Some legal set of persisted units explains every observation.
     Legal,
-    /// None does.
+    /// No such set exists.
     Violation(Violation),
 }
 
@@ -96,26 +96,27 @@ impl Verdict {
     }
 }
 
-/// A unit that is still in the greatest set.
+/// Marks a unit that is still in the greatest set.
 const KEPT: u32 = NONE;
 
-/// The oracle of one device. It holds nothing of a log between two checks, only memory.
+/// The oracle of one kind of device. Between two checks it keeps only its allocated memory, nothing of a log.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     policy: Policy,
-    /// Observation per place.
+    /// Observation per place (row of the log's table of LPNs).
     seen: Vec<Observed>,
     /// Newest kept unit per place.
     top: Vec<u32>,
-    /// Newest unit per lane whose epoch was not yet removed as a whole.
+    /// Newest unit per lane (stream) whose epoch was not yet removed as a whole.
     lane_top: Vec<u32>,
-    /// Per unit: `KEPT`, itself if an observation contradicts it, or the unit that took it along.
+    /// Cause of removal per unit: `KEPT`, the unit itself if an observation contradicts it, or the unit that it
+    /// depended on.
     cause: Vec<u32>,
     work: Vec<u32>,
 }
 
 impl Oracle {
-    /// An oracle for devices that keep `policy`.
+    /// Makes an oracle for devices that keep `policy`.
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -127,8 +128,8 @@ impl Oracle {
         }
     }
 
-    /// Judges what is read after a cut at `upto`, by content: right also where contents are equal.
-    /// `observed` is asked once for each LPN that the log knows.
+    /// Judges by content what is read after a cut at `upto`; correct also where contents are equal. Calls `observed`
+    /// once for each LPN of the log.
     pub fn check(&mut self, log: &Log, upto: LogPos, observed: impl Fn(Lpn) -> Observed) -> Verdict {
         let units = log.units_before(upto);
         self.start(log, units, observed);
@@ -190,7 +191,8 @@ impl Oracle {
         }
     }
 
-    /// Removes what depends on the removed `index`, and what then contradicts an observation.
+    /// Removes everything that depends on the removed unit `index`, and every unit that then contradicts an
+    /// observation.
     fn propagate(&mut self, units: &[Unit], index: u32) {
         let unit = &units[index as usize];
         if self.policy.atomic {
@@ -209,8 +211,8 @@ impl Oracle {
         self.sift(units, unit.place);
     }
 
-    /// The first violation: what cannot be at all, then what an observation contradicts directly, then
-    /// what follows from a dependency.
+    /// Returns the first violation: impossible observations first, then units that an observation contradicts directly,
+    /// then those removed through a dependency.
     fn judge(&self, log: &Log, units: &[Unit], upto: LogPos) -> Option<Violation> {
         let mut broken = None;
         for (row, place) in log.places.iter().enumerate() {
@@ -255,13 +257,13 @@ impl Oracle {
         broken.or(implied)
     }
 
-    /// Whether a newer version keeps this promise, which is one of `unit`.
+    /// Whether a newer version keeps this promise of `unit`.
     fn is_kept_by_newer(&self, promise: Promise, promises: &Promises, log: &Log, unit: &Unit) -> bool {
         matches!(promise, Promise::RangeFlush(_))
             && promises.is_or_newer(log, unit, self.policy.range_flushed)
     }
 
-    /// The unit whose contradiction took `unit` along.
+    /// Returns the unit whose contradiction led to the removal of `unit`.
     fn root(&self, mut unit: u32) -> UnitIx {
         while self.cause[unit as usize] != unit {
             unit = self.cause[unit as usize];
@@ -269,8 +271,9 @@ impl Oracle {
         UnitIx(unit)
     }
 
-    /// Judges by identity (contract §10.3): each observation names the unit that it shows. `None` if one could
-    /// come from two units, or from a unit and the initial content: then only [`Oracle::check`] is right.
+    /// Judges by identity (contract §10.3): each observation names the unit that it shows. Returns `None` if an
+    /// observation could come from two units, or from a unit and the initial content; only [`Oracle::check`] can judge
+    /// these.
     pub fn check_by_identity(
         &mut self,
         log: &Log,
@@ -280,7 +283,8 @@ impl Oracle {
         let units = log.units_before(upto);
         self.start(log, units, observed);
         let shown = self.identify(log, units)?;
-        // From here on `cause` says whether a unit is needed and `lane_top` the next one to be looked at.
+        // From here on `cause` says whether a unit is needed, and `lane_top` is the next unit of each lane to be
+        // examined.
         for (lane, next) in log.lanes.iter().zip(&mut self.lane_top) {
             *next = lane.first;
         }
@@ -302,7 +306,7 @@ impl Oracle {
             self.require(units, index);
         }
         let readable = shown.iter().zip(&self.seen).all(|(shown, seen)| {
-            *seen != Observed::Unreadable && *shown != Some(NONE) // NONE: nothing could have been seen
+            *seen != Observed::Unreadable && *shown != Some(NONE) // `NONE`: no unit explains the observation
         });
         let newest_shown = units.iter().enumerate().all(|(index, unit)| {
             self.cause[index] == KEPT || shown[unit.place as usize].is_some_and(|shown| index as u32 <= shown)
@@ -310,7 +314,7 @@ impl Oracle {
         Some(readable && newest_shown && are_newer_kept)
     }
 
-    /// Per place the unit that is shown: `None` the initial content, `Some(NONE)` no candidate.
+    /// Returns the unit shown per place: `None` for the initial content, `Some(NONE)` if there is no candidate.
     fn identify(&self, log: &Log, units: &[Unit]) -> Option<Vec<Option<u32>>> {
         let mut shown = Vec::with_capacity(log.places.len());
         for (row, place) in log.places.iter().enumerate() {
@@ -332,7 +336,7 @@ impl Oracle {
         Some(shown)
     }
 
-    /// Adds what the needed `index` depends on: its group and all earlier epochs of its stream.
+    /// Adds everything that the needed unit `index` depends on: its group and all earlier epochs of its stream.
     fn require(&mut self, units: &[Unit], index: u32) {
         let unit = &units[index as usize];
         if self.policy.atomic {
@@ -351,19 +355,19 @@ impl Oracle {
     }
 }
 
-/// Which operations are promised at a cut.
+/// The operations that are promised at a cut.
 #[derive(Clone, Debug)]
 pub struct Promises {
     upto: LogPos,
     durability: Durability,
-    /// The completed FLUSH that was submitted last: it promises whatever an earlier one does.
+    /// The completed FLUSH that was submitted last: it promises everything that earlier ones do.
     flush: Option<(LogPos, OpIx)>,
     /// The completed range flushes, the newest first.
     range_flushes: Vec<(LogPos, OpIx)>,
 }
 
 impl Promises {
-    /// The promises that hold at a cut at `upto`.
+    /// Collects the promises that hold at a cut at `upto`.
     pub fn new(log: &Log, upto: LogPos, durability: Durability) -> Self {
         let completed = |kind: Kind| {
             let ops = log.ops().iter().enumerate().rev();
@@ -374,7 +378,7 @@ impl Promises {
         Self { upto, durability, flush, range_flushes }
     }
 
-    /// Why `unit` is promised, if it is. What a range flush promises of it is in [`RangeFlushed`].
+    /// Returns the reason why `unit` is promised, if it is. [`RangeFlushed`] says what a range flush promises.
     #[inline]
     pub fn of(&self, log: &Log, unit: &Unit) -> Option<Promise> {
         let op = log.op(unit.op);
@@ -394,7 +398,7 @@ impl Promises {
         later.find(|(_, flush)| log.selects(*flush, unit)).map(|(_, flush)| Promise::RangeFlush(*flush))
     }
 
-    /// Whether a newer version may stand for a unit that a range flush promises.
+    /// Whether a newer version may replace a unit that a range flush promises.
     pub(crate) fn is_or_newer(&self, log: &Log, unit: &Unit, range_flushed: RangeFlushed) -> bool {
         if range_flushed == RangeFlushed::OrNewer {
             return true;

@@ -1,9 +1,9 @@
-//! What each kind of device promises (crash-laboratory §1).
+//! Promises of each kind of device (crash-laboratory §1).
 //!
-//! A kind is a name for a [`Policy`]; the oracle and the model device see the policy only, so a device
-//! that combines kinds (a buffer, barriers and SHARE) is a policy without a name.
+//! A kind is a name for a [`Policy`]; the oracle and the model device see only the policy, so a device that combines
+//! kinds (a buffer, barriers and SHARE) is a policy without a name.
 
-/// When a device promises a command that completed successfully and is not FUA.
+/// The point at which a device promises a command that completed successfully and is not FUA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The completion itself is the promise (contract §4.2: D0, D2).
@@ -12,27 +12,29 @@ pub enum Durability {
     AtFlush,
 }
 
-/// What a range flush promises of a version that it selects (contract §4.8). The two differ where a newer version of the unit belongs to
-/// another stream: with the version itself, all epochs of its stream before it persist.
+/// The promise of a range flush for a version that it selects (contract §4.8). The two differ where a newer version of
+/// the unit belongs to another stream: if the version itself persists, all earlier epochs of its stream persist as
+/// well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeFlushed {
-    /// It persists, or a newer one of its unit: the contract, on which hosts may rely.
+    /// The version, or a newer one of its unit, persists: the promise of the contract, on which hosts may rely.
     OrNewer,
-    /// It persists, though a newer one hides it: what our own device does. A newer one that is of no stream, and was submitted before
-    /// the range flush completed, may stand for it: in the buffer it has taken its place (contract §6.2).
+    /// The version itself persists, even though a newer one hides it: the promise of Flashweir's own device. A newer
+    /// version that is of no stream and was submitted before the range flush completed may replace it, because it has
+    /// taken its place in the buffer (contract §6.2).
     Itself,
 }
 
-/// Which rules of the contract a device keeps.
+/// The rules of the contract that a device keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What a completion promises.
+    /// Promise of a completion.
     pub durability: Durability,
-    /// What a range flush promises.
+    /// Promise of a range flush.
     pub range_flushed: RangeFlushed,
-    /// Epochs of one stream persist in order: relation (o) of contract §2.1.
+    /// Whether epochs of one stream persist in order: relation (o) of contract §2.1.
     pub ordered: bool,
-    /// Atomic commands persist wholly or not at all: relation (g) of contract §2.2.
+    /// Whether atomic commands persist wholly or not at all: relation (g) of contract §2.2.
     pub atomic: bool,
 }
 
@@ -43,8 +45,8 @@ pub enum DeviceKind {
     D0,
     /// Volatile buffer.
     D1,
-    /// Volatile buffer with power-loss protection. To the host it is like D0; the kinds are apart because
-    /// a degraded capacitor turns this one into D1.
+    /// Volatile buffer with power-loss protection. To the host it is like D0; it is a separate kind because a degraded
+    /// capacitor turns it into D1.
     D2,
     /// Volatile buffer with barriers.
     D3,
@@ -56,7 +58,7 @@ impl DeviceKind {
     /// Every kind, in order.
     pub const ALL: [Self; 5] = [Self::D0, Self::D1, Self::D2, Self::D3, Self::D4];
 
-    /// The rules that the kind keeps.
+    /// Returns the rules that the kind keeps.
     pub const fn policy(self) -> Policy {
         let durability = match self {
             Self::D0 | Self::D2 => Durability::AtCompletion,

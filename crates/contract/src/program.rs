@@ -1,7 +1,7 @@
-//! Programs: short histories that a test, the model device or the crash laboratory can drive a device with.
+//! Programs: short histories that a test, the model device or the crash laboratory runs on a device.
 //!
-//! A program talks about units by number, so that the driver chooses where on the device they lie, and
-//! about contents by [`Value`], so that it chooses how aged the media are.
+//! A program names units by number, so that the driver chooses where on the device they lie, and contents by [`Value`],
+//! so that the driver chooses the initial content of the media.
 //!
 //! Notation, one statement per operation, separated by `;`. Units are the letters `a` to `z`.
 //!
@@ -9,15 +9,15 @@
 //! |---|---|
 //! | `W x=1` | write value 1 to unit x and wait for the completion |
 //! | `W xy=1` | one command over the neighbours x and y |
-//! | `W x=1 &` | submit only |
+//! | `W x=1 &` | submit without waiting |
 //! | `W! x=1` | with FUA |
-//! | `W@1 x=2`, `W@1\| x=2` | in stream 1; closing its epoch as well |
+//! | `W@1 x=2`, `W@1\| x=2` | in stream 1; the second form closes its epoch as well |
 //! | `Z x`, `T x` | WRITE_ZEROES, TRIM |
 //! | `W#7 x=1`, `T#7 x` | owned by tag 7 |
 //! | `F`, `B@1` | FLUSH, BARRIER of stream 1 |
 //! | `R xy`, `R#7`, `R#7 x` | RFLUSH of units, of what tag 7 owns, of both |
 //! | `wait 2` | wait for the second operation |
-//! | `cut` | the power fails; understood at the end |
+//! | `cut` | the power fails; implied at the end |
 //!
 //! In states `x=-` is the initial content and `x=0` zeros.
 
@@ -29,7 +29,7 @@ use std::fmt;
 /// The content of a unit, as a program names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
-    /// Whatever the media held before.
+    /// Content of the media before the program.
     Initial,
     /// Zeros.
     Zero,
@@ -38,7 +38,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Its identity on `lpn`, where `initial` was before.
+    /// Returns the identity of this content on `lpn`, whose initial content was `initial`.
     pub fn content(self, lpn: Lpn, initial: Content) -> Content {
         match self {
             Self::Initial => initial,
@@ -61,24 +61,25 @@ impl fmt::Display for Value {
 /// One operation of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does; never `Share`.
+    /// Operation; never `Share`.
     pub kind: Kind,
-    /// First unit; 0 where there is none.
+    /// First unit; 0 for an operation without units.
     pub unit: u32,
     /// Number of units.
     pub units: u32,
-    /// What a write writes to each of them.
+    /// Value that a write writes to each unit.
     pub value: Value,
     /// Force unit access.
     pub fua: bool,
     /// Order domain and role in its epoch.
     pub order: Option<(StreamId, Order)>,
-    /// What owns a write or a deallocation, or what a range flush selects; 0 is none.
+    /// Owner of a write or a deallocation, or the owner that a range flush selects; 0 is none.
     pub tag: Tag,
 }
 
 impl Request {
-    /// The command called `id`, with unit 0 of the program at `base`, for mapping units of `unit_blocks`.
+    /// Makes the command with id `id`, for mapping units of `unit_blocks` sectors; unit 0 of the program lies at
+    /// `base`.
     pub fn command(&self, id: u64, base: Lpn, unit_blocks: u32) -> Command {
         let lba = Lba((base.0 + u64::from(self.unit)) * u64::from(unit_blocks));
         let blocks = self.units * unit_blocks;
@@ -115,21 +116,21 @@ impl Request {
 /// One step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Submit an operation under a number that is its own in the program.
+    /// Submit an operation under a number that is unique in the program.
     Submit(u32, Request),
-    /// Wait until the operation of this number has completed; nothing if there is none.
+    /// Wait until the operation of this number has completed; without such an operation, do nothing.
     WaitFor(u32),
     /// The power fails.
     Cut,
 }
 
-/// What a program can be run on.
+/// A device or model that can run a program.
 pub trait Target {
     /// Submits the operation.
     fn submit(&mut self, number: u32, request: &Request);
-    /// Goes on until the operation has completed; nothing if it was never submitted.
+    /// Advances until the operation has completed; does nothing if it was never submitted.
     fn wait_for(&mut self, number: u32);
-    /// The power fails.
+    /// Fails the power.
     fn cut(&mut self);
 }
 
@@ -144,7 +145,7 @@ pub fn run(steps: &[Step], target: &mut impl Target) {
     }
 }
 
-/// Reads the notation of this module.
+/// Parses the notation of this module.
 pub fn parse(text: &str) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     let mut number = 0;
@@ -239,7 +240,7 @@ fn parse_unit(name: char) -> Result<u32, String> {
     }
 }
 
-/// The name of unit `unit`: x, y, z, a, b and so on.
+/// Returns the name of unit `unit`: x, y, z, a, b and so on.
 pub fn unit_name(unit: u32) -> char {
     char::from(b'a' + ((unit + u32::from(b'x' - b'a')) % 26) as u8)
 }
@@ -252,7 +253,7 @@ pub(crate) fn parse_value(text: &str) -> Result<Value, String> {
     }
 }
 
-/// Reads states such as `x=1 y=-, x=0 y=2`; units that are not named keep their initial content.
+/// Parses states such as `x=1 y=-, x=0 y=2`; units that are not named keep their initial content.
 pub(crate) fn parse_states(text: &str, units: usize) -> Result<Vec<Vec<Value>>, String> {
     let parse_one = |state: &str| {
         let mut values = vec![Value::Initial; units];
@@ -269,7 +270,7 @@ pub(crate) fn parse_states(text: &str, units: usize) -> Result<Vec<Vec<Value>>, 
     text.split(',').map(str::trim).filter(|s| !s.is_empty()).map(parse_one).collect()
 }
 
-/// How many units the steps touch, counted from unit 0.
+/// Returns the number of units that the steps touch, counted from unit 0.
 pub fn unit_count(steps: &[Step]) -> usize {
     let end = |step: &Step| match step {
         Step::Submit(_, request) => request.unit + request.units,
@@ -278,7 +279,7 @@ pub fn unit_count(steps: &[Step]) -> usize {
     steps.iter().map(end).max().unwrap_or(0) as usize
 }
 
-/// The notation of one step; the inverse of [`parse`] but for the numbers of operations.
+/// Writes the notation of one step; the inverse of [`parse`] except for the numbers of operations.
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

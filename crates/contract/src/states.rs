@@ -1,13 +1,13 @@
-//! The legal states after a power cut, one after the other (crash-laboratory §3.1).
+//! Enumerates the legal states after a power cut (crash-laboratory §3.1).
 //!
-//! Place in the data flow: a log and a cut in, [`CrashState`]s out; the model device hands them to the
+//! Place in the data flow: it takes a log and a cut and yields [`CrashState`]s; the model device hands them to the
 //! file-system tests.
 //!
-//! All of them while few units are undecided; beyond that those with at most two atoms missing or at most
-//! two present, then random ones. Equal states are recognised by a hash of their contents and shown once.
+//! It yields all states while few atoms are undecided; beyond that, those with at most two atoms missing or at most two
+//! present, then random ones. Equal states are recognised by a hash of their contents and yielded once.
 //!
-//! The enumeration goes forward from the definition of contract §3.1, the oracle backward from observations:
-//! neither uses the other, so that each can be held against the other.
+//! The enumeration works forward from the definition of contract §3.1, the oracle backward from observations: neither
+//! uses the other, so that each can be checked against the other.
 
 use crate::log::{Content, Log, LogPos, NONE, Unit, UnitIx};
 use crate::oracle::{Observed, Promise, Promises};
@@ -16,14 +16,14 @@ use flashweir_core::random::mix;
 use flashweir_core::{Lpn, RandomStream};
 use std::collections::BTreeSet;
 
-/// How far to enumerate.
+/// Limits of the enumeration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exploration {
-    /// All subsets up to this many undecided atoms; at most 20.
+    /// Largest number of undecided atoms of which all subsets are yielded; at most 20.
     pub exhaustive_atoms_max: u32,
-    /// Beyond that, whether states are shown in which two atoms are missing or present, or only those with one.
+    /// Whether, beyond that, states with two atoms missing or present are yielded, or only those with one.
     pub pairs: bool,
-    /// Random draws beyond that.
+    /// Number of random draws beyond that.
     pub random_draws: u32,
     /// Seed of the draws.
     pub seed: u64,
@@ -38,18 +38,18 @@ impl Default for Exploration {
 /// One state after a cut: the newest persisted unit of every LPN of the log.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CrashState {
-    /// Per row of the log's table of LPNs; `NONE` is the initial content.
+    /// Newest unit per row of the log's table of LPNs; `NONE` is the initial content.
     newest: Vec<u32>,
 }
 
 impl CrashState {
-    /// Every LPN of the log with the unit that it shows; `None` is the initial content.
+    /// Iterates over every LPN of the log with the unit that it shows; `None` is the initial content.
     pub fn shown<'a>(&'a self, log: &'a Log) -> impl Iterator<Item = (Lpn, Option<UnitIx>)> + 'a {
         let unit = |&unit: &u32| (unit != NONE).then_some(UnitIx(unit));
         log.lpns().zip(&self.newest).map(move |((lpn, _), newest)| (lpn, unit(newest)))
     }
 
-    /// What `lpn` reads as.
+    /// Returns what `lpn` reads as.
     pub fn content(&self, log: &Log, lpn: Lpn) -> Content {
         match log.row(lpn).map(|row| self.newest[row as usize]) {
             None | Some(NONE) => log.initial(lpn),
@@ -57,13 +57,13 @@ impl CrashState {
         }
     }
 
-    /// What `lpn` reads as, for the oracle.
+    /// Returns what `lpn` reads as, in the form that the oracle takes.
     pub fn observed(&self, log: &Log, lpn: Lpn) -> Observed {
         Observed::Content(self.content(log, lpn))
     }
 }
 
-/// What persists together: an atomic group, or one unit.
+/// A set of units that persists as a whole: an atomic group, or one unit.
 #[derive(Clone, Copy, Debug)]
 struct Atom {
     first: u32,
@@ -71,11 +71,11 @@ struct Atom {
     /// Row of the stream; `NONE` if the atom is orderless on this device.
     stream: u32,
     epoch: u32,
-    /// In every legal state.
+    /// Whether it is in every legal state.
     forced: bool,
 }
 
-/// Where the enumeration stands. Pairs `(i, j)` are of undecided atoms; `i == j` names a single one.
+/// Position of the enumeration. Pairs `(i, j)` are of undecided atoms; `i == j` names a single one.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Subsets { next: u32 },
@@ -93,11 +93,11 @@ pub struct LegalStates<'a> {
     log: &'a Log,
     units: &'a [Unit],
     atoms: Vec<Atom>,
-    /// Atoms about which the contract leaves the choice, and whose choice can show.
+    /// Atoms that the contract leaves open and whose presence can be observed.
     undecided: Vec<u32>,
-    /// Atoms with a unit that is promised to persist or to be replaced by a newer one, and that unit.
+    /// Atoms with a unit that is promised to persist or to be replaced by a newer one, each with that unit.
     or_newer: Vec<(u32, u32)>,
-    /// Which atoms persisted, in the state that is being made.
+    /// Atoms that persisted in the state under construction.
     kept: Vec<bool>,
     phase: Phase,
     random: RandomStream,
@@ -107,7 +107,7 @@ pub struct LegalStates<'a> {
 }
 
 impl<'a> LegalStates<'a> {
-    /// The legal states of `log` at `upto` on devices that keep `policy`.
+    /// Starts the enumeration of the legal states of `log` at `upto`, on devices that keep `policy`.
     pub fn new(log: &'a Log, upto: LogPos, policy: Policy, exploration: Exploration) -> Self {
         assert!(exploration.exhaustive_atoms_max <= 20, "2^20 subsets are the most that is sensible");
         let units = log.units_before(upto);
@@ -130,12 +130,12 @@ impl<'a> LegalStates<'a> {
         }
     }
 
-    /// How many atoms the contract leaves open.
+    /// Returns the number of atoms that the contract leaves open.
     pub fn undecided(&self) -> usize {
         self.undecided.len()
     }
 
-    /// Whether every legal state is shown.
+    /// Whether every legal state is yielded.
     pub fn is_exhaustive(&self) -> bool {
         matches!(self.phase, Phase::Subsets { .. })
     }
@@ -146,7 +146,7 @@ impl<'a> LegalStates<'a> {
         a.stream != NONE && a.stream == b.stream && a.epoch > b.epoch
     }
 
-    /// Puts all undecided atoms in, or none of them.
+    /// Includes all undecided atoms, or none of them.
     fn fill(&mut self, present: bool) {
         for (kept, atom) in self.kept.iter_mut().zip(&self.atoms) {
             *kept = atom.forced;
@@ -156,7 +156,7 @@ impl<'a> LegalStates<'a> {
         }
     }
 
-    /// Takes out an atom and what depends on it, or puts it in with what it depends on.
+    /// Removes an atom and everything that depends on it, or adds it with everything it depends on.
     fn flip(&mut self, which: usize, present: bool) {
         let atom = self.undecided[which];
         for i in 0..self.undecided.len() {
@@ -168,7 +168,7 @@ impl<'a> LegalStates<'a> {
         }
     }
 
-    /// Fills in the subset of this mask; false if it is not closed under dependency.
+    /// Includes the subset of this mask; returns false if the subset is not closed under dependency.
     fn subset(&mut self, mask: u32) -> bool {
         self.fill(false);
         for (bit, &atom) in self.undecided.iter().enumerate() {
@@ -181,8 +181,8 @@ impl<'a> LegalStates<'a> {
         })
     }
 
-    /// A random closed subset: orderless atoms by chance, of each stream a prefix of epochs and some of
-    /// the next one.
+    /// Draws a random closed subset: orderless atoms by chance, and of each stream a prefix of epochs and a part of the
+    /// next one.
     fn draw(&mut self) {
         self.fill(false);
         let p = (self.random.below(7) + 1) as f64 / 8.0;
@@ -204,12 +204,12 @@ impl<'a> LegalStates<'a> {
         }
     }
 
-    /// The pair after this one.
+    /// Returns the pair after this one.
     fn next_pair(&self, i: usize, j: usize) -> (usize, usize) {
         if self.pairs && j + 1 < self.undecided.len() { (i, j + 1) } else { (i + 1, i + 1) }
     }
 
-    /// Makes the next closed set in `kept`; false at the end.
+    /// Makes the next closed set in `kept`; returns false at the end.
     fn advance(&mut self) -> bool {
         loop {
             match self.phase {
@@ -262,7 +262,7 @@ impl<'a> LegalStates<'a> {
         }
     }
 
-    /// Puts in what a promise asks for where no newer unit keeps it, with what that depends on.
+    /// Adds each promised unit that no newer unit replaces, with everything it depends on.
     fn keep_promises(&mut self) {
         for &(atom, unit) in &self.or_newer {
             let place = self.units[unit as usize].place;
@@ -278,7 +278,7 @@ impl<'a> LegalStates<'a> {
         }
     }
 
-    /// The state of the set in `kept`, with the hash of its contents.
+    /// Returns the state of the set in `kept` and the hash of its contents.
     fn state(&self) -> (CrashState, u64) {
         let mut newest = vec![NONE; self.log.places.len()];
         for (atom, _) in self.atoms.iter().zip(&self.kept).filter(|(_, kept)| **kept) {
@@ -325,12 +325,14 @@ fn atoms_of(units: &[Unit], policy: Policy) -> Vec<Atom> {
     atoms
 }
 
-/// Marks what is promised and what that depends on. Returns what a newer unit may stand for, with its atom.
+/// Marks the promised units and everything they depend on. Returns the units that a newer one may replace, each with
+/// its atom.
 fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Policy) -> Vec<(u32, u32)> {
     let promises = Promises::new(log, upto, policy.durability);
     let mut stable = vec![0; log.lanes.len()];
     let mut or_newer = Vec::new();
-    // Where nothing is newer, or nothing else persists with it, "or a newer one" says no less.
+    // Where no newer unit exists, and nothing else persists with the unit, "or a newer one" is as strong as the unit
+    // itself.
     let mut newest = vec![NONE; log.places.len()];
     (0..).zip(units).for_each(|(index, unit)| newest[unit.place as usize] = index);
     let is_weak = |unit: &Unit| {
@@ -357,8 +359,8 @@ fn force(atoms: &mut [Atom], log: &Log, units: &[Unit], upto: LogPos, policy: Po
     or_newer
 }
 
-/// The atoms that are open, without those that a forced unit hides on every LPN: they cannot show, and
-/// whatever depends on one of them depends on its predecessors as well.
+/// Returns the open atoms without those that a forced unit hides on every LPN: these cannot be observed, and whatever
+/// depends on one of them depends on its predecessors as well.
 fn undecided_of(log: &Log, units: &[Unit], atoms: &[Atom]) -> Vec<u32> {
     let mut forced = vec![0; log.places.len()];
     for atom in atoms.iter().filter(|atom| atom.forced) {

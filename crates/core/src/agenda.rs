@@ -1,15 +1,15 @@
-//! The agenda: what will happen, in the order in which it will.
+//! The agenda: the queue of future events.
 //!
-//! Invariants: equal times are served in the order in which they were scheduled, so a run is a function
-//! of configuration and seed; nothing is ever scheduled in the past.
+//! Invariants: events of equal times are served in the order in which they were scheduled, so a run is a function of
+//! configuration and seed; nothing is ever scheduled in the past.
 //!
-//! Deliberately absent: cancellation. A timer that may become void carries a generation that its owner
-//! compares when it fires.
+//! Deliberately absent: cancellation. A timer that may become void carries a generation that its owner compares when
+//! the timer fires.
 
 use crate::keys::{Key, Keys};
 use crate::time::Instant;
 
-/// A queue of future events, in the order of their instants and, within one, of scheduling.
+/// A queue of future events, ordered by time and, at equal times, by the order of scheduling.
 #[derive(Clone, Debug)]
 pub struct Agenda<E> {
     keys: Keys,
@@ -26,14 +26,16 @@ impl<E> Default for Agenda<E> {
 }
 
 impl<E> Agenda<E> {
-    /// The time of the last event that was taken.
+    /// Returns the time of the last event that was taken.
     #[inline]
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Schedules `event` at `at`; panics if that is in the past (a bug of ours), if more than 2^20 events wait, or at the
-    /// 2^44-th of a run.
+    /// Schedules `event` at `at`.
+    ///
+    /// # Panics
+    /// If `at` is in the past (a bug of ours), if more than 2^20 events are pending, or at the 2^44-th event of a run.
     #[inline]
     pub fn at(&mut self, at: Instant, event: E) {
         assert!(at >= self.now, "scheduled {at:?} in the past of {:?}", self.now);
@@ -51,7 +53,7 @@ impl<E> Agenda<E> {
         self.scheduled += 1;
     }
 
-    /// Takes the next event and moves time to it.
+    /// Takes the next event and advances time to it.
     #[inline]
     pub fn pop(&mut self) -> Option<(Instant, E)> {
         let key = self.keys.pop()?;
@@ -61,29 +63,29 @@ impl<E> Agenda<E> {
         Some((self.now, event))
     }
 
-    /// When the next event happens.
+    /// Returns the time of the next event.
     #[inline]
     pub fn peek(&self) -> Option<Instant> {
         self.keys.first().map(Key::at)
     }
 
-    /// What happens next, unless something earlier is scheduled.
+    /// Returns the next event; an earlier one may still be scheduled before it.
     #[inline]
     pub fn peek_event(&self) -> Option<&E> {
         self.events[self.keys.first()?.place()].as_ref()
     }
 
-    /// Number of events that wait.
+    /// Returns the number of pending events.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether nothing will happen any more.
+    /// Whether no event is pending.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many events were ever scheduled.
+    /// Returns the number of events scheduled so far.
     pub fn scheduled(&self) -> u64 {
         self.scheduled
     }

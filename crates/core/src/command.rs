@@ -1,10 +1,10 @@
 //! The command set: the narrow waist between host and device (commands §2).
 //!
-//! All five systems have their place in the types. A device that lacks a command answers
+//! The types cover the commands of all five systems. A device that lacks a command answers
 //! [`DeviceError::NotSupported`] and changes nothing.
 //!
-//! Invariants: a command is accepted at most once and completed exactly once; `id` is the host's, the
-//! device's own sequence number arrives with the completion.
+//! Invariants: a command is accepted at most once and completed exactly once. The host assigns `id`; the device assigns a
+//! sequence number of its own at acceptance, which no completion carries (commands §3.4).
 
 use crate::oob::OobRecord;
 use crate::random::mix;
@@ -20,12 +20,12 @@ pub const PAGE_NAMESPACE: u16 = 0;
 pub const APPEND_NAMESPACE: u16 = 1;
 /// Number of the open channel (commands §1.7).
 pub const OPEN_NAMESPACE: u16 = 2;
-/// Places that one command of the open channel names at most (commands §6).
+/// Maximum number of physical addresses that one command of the open channel names (commands §6).
 pub const PLACES_MAX: usize = 64;
-/// Bytes of a place on the link.
+/// Size of a physical address on the link, in bytes.
 const PLACE_BYTES: u64 = 8;
 
-/// The host's name for a command; unique among those in flight.
+/// The host's name for a command; unique among the commands in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
@@ -42,39 +42,40 @@ pub enum Order {
     Barrier,
 }
 
-/// The place of an ordered command in its stream, where several queues bring the commands of one (barriers §4.3).
+/// The position of an ordered command in its stream, for a stream whose commands arrive through several queues
+/// (barriers §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochStamp {
-    /// Number of its epoch, from 0 at power-on, modulo 2^32; stamped at submission.
+    /// Number of its epoch, counted from 0 at power-on, modulo 2^32; stamped at submission.
     pub number: u32,
-    /// With the barrier: how many commands the epoch has, this one included.
+    /// On the barrier only: number of commands in the epoch, the barrier included.
     pub members: Option<u32>,
 }
 
 /// One command, as it crosses the link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command {
-    /// The host's name for it.
+    /// The host's name for the command.
     pub id: CommandId,
     /// Submission queue.
     pub queue: u16,
     /// Namespace: [`PAGE_NAMESPACE`], [`APPEND_NAMESPACE`] or [`OPEN_NAMESPACE`].
     pub ns: u16,
-    /// Order domain; `None` is orderless.
+    /// Order domain; `None` for an orderless command.
     pub stream: Option<StreamId>,
-    /// Role in the stream's epoch; needs a stream.
+    /// Role in the stream's epoch; requires a stream.
     pub order: Option<Order>,
-    /// Number of its epoch; without it a stream's commands are ordered as they arrive. Needs an order.
+    /// Number of its epoch; without it the commands of a stream are ordered as they arrive. Requires an order.
     pub epoch: Option<EpochStamp>,
     /// Owners of a write.
     pub tags: [Tag; 2],
-    /// Complete only when durable.
+    /// Force unit access: the command completes only when its data is durable.
     pub fua: bool,
-    /// What to do.
+    /// Operation and its arguments.
     pub op: Op,
 }
 
-/// What a command does. Ranges are in 512-byte blocks.
+/// The operation of a command. Ranges are in sectors of 512 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// Read a range.
@@ -83,9 +84,9 @@ pub enum Op {
     Write { lba: Lba, blocks: u32, data: Data },
     /// Make a range read as zeros.
     WriteZeroes { lba: Lba, blocks: u32 },
-    /// Deallocate a range; it reads as zeros. Only whole mapping units are deallocated, the rest is a hint.
+    /// Deallocate a range; it reads as zeros. Only whole mapping units are deallocated; the rest is a hint.
     Trim { lba: Lba, blocks: u32 },
-    /// Make everything that completed before durable.
+    /// Make everything durable that had completed before.
     Flush,
     /// Make a subset of the buffer durable (commands §4.6).
     RFlush(Box<RangeFlush>),
@@ -99,25 +100,25 @@ pub enum Op {
     SegAppend { segment: SegmentId, blocks: u32, data: Data },
     /// Deallocate a whole segment.
     SegTrim { segment: SegmentId },
-    /// Ask for state, write pointer, durable write pointer and generation.
+    /// Report state, write pointer, durable write pointer and generation of a segment.
     SegReport { segment: SegmentId },
-    /// Open channel: read physical units; `blocks` is the length of all of them together (commands §6.1).
+    /// Open channel: read physical units; `blocks` is their total length in sectors (commands §6.1).
     PpaRead { ppas: Box<[Ppa]>, blocks: u32 },
-    /// Open channel: program whole pages, each unit with its out-of-band record (commands §6.2).
-    /// Boxed, since every command has the size of the largest.
+    /// Open channel: program whole pages, each unit with its out-of-band record (commands §6.2). Boxed, because every
+    /// command has the size of the largest variant.
     PpaWrite(Box<PpaWrite>),
-    /// Open channel: erase the blocks of these units (commands §6.3).
+    /// Open channel: erase the erase blocks that contain these units (commands §6.3).
     PpaErase(Box<[Ppa]>),
 }
 
 /// A program of whole pages of the open channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PpaWrite {
-    /// Places, in the order of the data.
+    /// Physical addresses, in the order of the data.
     pub ppas: Box<[Ppa]>,
-    /// Length of all of them together, in 512-byte blocks.
+    /// Total length, in sectors of 512 bytes.
     pub blocks: u32,
-    /// The out-of-band record of each place.
+    /// The out-of-band record of each unit.
     pub records: Box<[OobRecord]>,
     /// Contents.
     pub data: Data,
@@ -129,10 +130,10 @@ impl From<PpaWrite> for Op {
     }
 }
 
-/// What a range flush selects; several selectors unite.
+/// The selection of a range flush: the union of all its selectors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeFlush {
-    /// Ranges of blocks, at most 256.
+    /// Ranges of sectors, at most 256.
     pub ranges: Vec<(Lba, u32)>,
     /// Tags, at most 16.
     pub tags: Vec<Tag>,
@@ -141,15 +142,16 @@ pub struct RangeFlush {
 }
 
 impl RangeFlush {
-    /// Ranges that one command may select.
+    /// Maximum number of ranges in one command.
     pub const RANGES_MAX: usize = 256;
-    /// Tags that one command may select.
+    /// Maximum number of tags in one command.
     pub const TAGS_MAX: usize = 16;
 
-    /// Refuses what no page-mapped namespace of `capacity_blocks` blocks of 512 bytes can do (commands §4.6).
+    /// Refuses a range flush that is invalid in a page-mapped namespace of `capacity_blocks` sectors (commands §4.6).
     ///
     /// # Errors
-    /// Too many selectors, tag 0, a range that leaves the namespace, or segments, which this namespace does not have.
+    /// Fails for too many selectors, tag 0, a range that leaves the namespace, or segments, which this namespace does
+    /// not have.
     pub fn check(&self, capacity_blocks: u64) -> Result<(), DeviceError> {
         if self.ranges.len() > Self::RANGES_MAX {
             return Err(DeviceError::InvalidField("a range flush has at most 256 ranges"));
@@ -167,10 +169,10 @@ impl RangeFlush {
     }
 }
 
-/// Refuses a range that leaves a namespace of `capacity_blocks` blocks of 512 bytes.
+/// Refuses a range that leaves a namespace of `capacity_blocks` sectors of 512 bytes.
 ///
 /// # Errors
-/// [`DeviceError::OutOfRange`], also where the end of the range is no number.
+/// [`DeviceError::OutOfRange`], also where the end of the range overflows.
 #[inline]
 pub fn check_range(lba: Lba, blocks: u32, capacity_blocks: u64) -> Result<(), DeviceError> {
     match lba.0.checked_add(u64::from(blocks)) {
@@ -179,14 +181,14 @@ pub fn check_range(lba: Lba, blocks: u32, capacity_blocks: u64) -> Result<(), De
     }
 }
 
-/// One remap of a SHARE: `dst` gets the physical page of `src`.
+/// One pair of a SHARE: `dst` is remapped to the physical page of `src`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharePair {
-    /// Remapped range.
+    /// First sector of the remapped range.
     pub dst: Lba,
-    /// Where its content is now.
+    /// First sector of the range whose content it gets.
     pub src: Lba,
-    /// Length of both.
+    /// Length of both ranges, in sectors.
     pub blocks: u32,
 }
 
@@ -195,16 +197,17 @@ pub struct SharePair {
 pub enum Data {
     /// All zeros.
     Zero,
-    /// Synthetic: each mapping unit holds [`pattern`] of this operation and its own number.
+    /// Synthetic: each mapping unit holds the [`pattern`] of this operation and of the unit's own number.
     Pattern(u64),
     /// Real bytes, as long as the range.
     Bytes(Arc<[u8]>),
-    /// The contents of the mapping units of a range of whole ones, in order; for hosts that move contents and no bytes.
+    /// The contents of whole mapping units, in order; for hosts that move contents instead of bytes.
     Units(Contents),
 }
 
 impl Data {
-    /// The content of unit `number`: the `nth` of units that are given as such, these bytes of those that are given as bytes.
+    /// Returns the content of unit `number`: the `nth` entry of [`Self::Units`], or the range `bytes` of
+    /// [`Self::Bytes`].
     #[inline]
     pub fn unit(&self, number: Lpn, nth: usize, bytes: Range<usize>) -> Payload {
         match self {
@@ -217,18 +220,18 @@ impl Data {
     }
 }
 
-/// The contents of mapping units in a row, of which there is most often one: that one is kept here, so it costs no
-/// allocation. A clone shares the others.
+/// The contents of consecutive mapping units. A single unit, the most frequent case, is stored inline and needs no
+/// allocation. A clone shares several units.
 #[derive(Clone)]
 pub enum Contents {
-    /// Of one unit.
+    /// Content of one unit.
     One(Payload),
-    /// Of any number.
+    /// Contents of any number of units.
     Many(Arc<Vec<Payload>>),
 }
 
 impl Contents {
-    /// One unit more.
+    /// Appends one unit.
     pub fn push(&mut self, payload: Payload) {
         match self {
             Self::One(first) => *self = vec![std::mem::take(first), payload].into(),
@@ -289,15 +292,16 @@ pub enum Payload {
     Bytes(Arc<[u8]>),
 }
 
-/// The tag of the unit `lpn` that operation `operation` wrote. Non-linear in both, so that no checksum
-/// over several of them cancels (crash-laboratory §3.6), and different for each unit, so that a misdirected read shows.
+/// Returns the tag of the unit `lpn` written by operation `operation`. The tag is non-linear in both, so that no
+/// checksum over several of them cancels (crash-laboratory §3.6), and differs for each unit, so that a misdirected read
+/// shows.
 #[inline]
 pub const fn pattern(operation: u64, lpn: Lpn) -> u64 {
     mix(mix(operation) ^ lpn.0.rotate_left(32))
 }
 
 impl Payload {
-    /// Writes the bytes that the payload stands for into `out`, one whole unit.
+    /// Writes the bytes of one whole unit that the payload stands for into `out`.
     pub fn expand(&self, out: &mut [u8]) {
         match self {
             Self::Zero => out.fill(0),
@@ -311,7 +315,7 @@ impl Payload {
         }
     }
 
-    /// A 64-bit identity of the content: equal contents of the same kind have equal identities.
+    /// Returns a 64-bit identity of the content: equal contents of the same kind have equal identities.
     pub fn identity(&self) -> u64 {
         match self {
             Self::Zero => 0,
@@ -329,70 +333,72 @@ impl Payload {
 /// The device's answer to one command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
-    /// Of which command.
+    /// Id of the completed command.
     pub id: CommandId,
-    /// On which queue.
+    /// Submission queue of the command.
     pub queue: u16,
-    /// What became of it.
+    /// Outcome of the command.
     pub result: Result<Done, DeviceError>,
 }
 
 /// A successful answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Done {
-    /// Nothing to tell.
+    /// Success without a result.
     Ok,
-    /// The mapping units that a read touched, in order; absent where contents are not tracked.
+    /// The mapping units that a read touched, in order; empty where contents are not tracked.
     Data(Box<[Payload]>),
-    /// Where an append went.
+    /// Result of an append.
     Appended {
-        /// First block of the appended range within the segment.
+        /// First sector of the appended range within the segment.
         offset: u32,
     },
     /// State of a segment.
     Segment {
-        /// Next block to be written.
+        /// Next sector to be written.
         write_pointer: u32,
-        /// Blocks below survive a power cut.
+        /// Sectors below this one survive a power cut.
         durable_pointer: u32,
         /// Number of deallocations so far.
         generation: u32,
     },
-    /// What a read of the open channel found. Boxed, since every answer has the size of the largest.
+    /// Result of a read of the open channel. Boxed, because every answer has the size of the largest variant.
     Units(Box<Units>),
 }
 
-/// Physical units with their out-of-band records, in the order in which a command names their places.
+/// Physical units with their out-of-band records, in the order of the command's addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Units {
-    /// Contents; absent where contents are not tracked.
+    /// Contents; empty where contents are not tracked.
     pub data: Vec<Payload>,
     /// Out-of-band records.
     pub records: Vec<OobRecord>,
 }
 
-/// Why a command failed. Nothing of a failed command is promised; what it may have done is stated.
+/// Reason why a command failed. A failed command promises nothing; what it may still have changed is stated per
+/// variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceError {
     /// The device lacks this command; nothing was changed.
     NotSupported(&'static str),
-    /// The range leaves the namespace; nothing was changed. Boxed, since every answer has the size of the largest.
+    /// The range leaves the namespace; nothing was changed. Boxed, because every answer has the size of the largest
+    /// variant.
     OutOfRange(Box<OutOfRange>),
     /// A field contradicts another; nothing was changed.
     InvalidField(&'static str),
-    /// The medium cannot give this back.
+    /// The medium cannot return the data at this address.
     Uncorrectable { at: Address },
-    /// The first page that could not be made durable; others of the command may be.
+    /// Address of the first page that could not be made durable; others of the command may be durable.
     WriteFault { at: Address },
-    /// No spare blocks are left; reads go on.
+    /// No spare erase blocks are left; reads are still served.
     ReadOnly,
     /// A write that is not at the write pointer, which is `expected`, in the unit of the address; nothing was changed.
     OutOfOrder { at: Address, expected: u32 },
-    /// A write of what is written already; nothing was changed.
+    /// A write of a unit that is written already; nothing was changed.
     Overwrite { at: Address },
-    /// A write of a part of a page; nothing was changed.
+    /// A write of part of a page; nothing was changed.
     Misaligned { at: Address },
-    /// A read of what was not written since its last deallocation or erase.
+    /// A read of a unit that was not written since its last deallocation or erase.
     NotWritten { at: Address },
     /// The source of a SHARE has no content.
     SourceUnmapped { lba: Lba },
@@ -431,11 +437,11 @@ impl std::error::Error for DeviceError {}
 /// A range that leaves its namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
-    /// Where the range begins.
+    /// First address of the range.
     pub at: Address,
-    /// How long it is, in the unit of the address.
+    /// Length of the range, in the unit of the address.
     pub count: u32,
-    /// How long the namespace is, in the unit of the address.
+    /// Capacity of the namespace, in the unit of the address.
     pub capacity: u64,
 }
 
@@ -453,7 +459,7 @@ impl fmt::Display for OutOfRange {
 }
 
 impl Command {
-    /// An orderless, untagged command on queue 0 of namespace 0.
+    /// Makes an orderless, untagged command on queue 0 of namespace 0.
     pub fn new(id: u64, op: Op) -> Self {
         Self {
             id: CommandId(id),
@@ -468,7 +474,7 @@ impl Command {
         }
     }
 
-    /// Bytes that travel from host to device with this command.
+    /// Returns the number of bytes that travel from host to device with this command.
     pub fn bytes_down(&self) -> u64 {
         match &self.op {
             Op::Write { blocks, .. } | Op::SegWrite { blocks, .. } | Op::SegAppend { blocks, .. } => {
@@ -484,7 +490,7 @@ impl Command {
         }
     }
 
-    /// Bytes that travel from device to host with its completion.
+    /// Returns the number of bytes that travel from device to host with its completion.
     pub fn bytes_up(&self) -> u64 {
         match &self.op {
             Op::Read { blocks, .. } => u64::from(*blocks) * LBA_BYTES,
@@ -514,7 +520,7 @@ mod tests {
         }
     }
 
-    /// Each is copied several times on its way: what is rare and large stands in a box.
+    /// Commands and answers are copied several times on their way, so rare and large contents are boxed.
     #[test]
     fn commands_and_answers_are_small() {
         assert!(size_of::<Op>() <= 48, "{} bytes", size_of::<Op>());

@@ -1,51 +1,51 @@
-//! Division by a number that is known long before it is used, as counts of a geometry are.
+//! Division by a number that is known long before it is used, such as the counts of a geometry.
 //!
-//! Almost all of them are powers of two, for which a division is a shift; the others are divided as usual.
+//! Most of these numbers are powers of two, for which a division is a shift; all others use the ordinary division.
 
-/// A divisor.
+/// A divisor with its shift worked out in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divisor {
     value: u64,
-    /// Of a power of two; [`NO_SHIFT`] otherwise.
+    /// Logarithm to base 2 if the value is a power of two; [`NO_SHIFT`] otherwise.
     shift: u32,
 }
 
 const NO_SHIFT: u32 = u32::MAX;
 
 impl Divisor {
-    /// The divisor `value`, which is not zero.
+    /// Returns the divisor `value`, which must not be zero.
     pub const fn new(value: u64) -> Self {
         assert!(value > 0, "nothing is divided by zero");
         Self { value, shift: if value.is_power_of_two() { value.trailing_zeros() } else { NO_SHIFT } }
     }
 
-    /// The number itself.
+    /// Returns the divisor as a plain number.
     #[inline]
     pub const fn get(self) -> u64 {
         self.value
     }
 
-    /// Quotient, rounded down.
+    /// Returns the quotient, rounded down.
     #[inline]
     pub const fn div(self, number: u64) -> u64 {
         if self.shift == NO_SHIFT { number / self.value } else { number >> self.shift }
     }
 
-    /// Quotient and remainder.
+    /// Returns quotient and remainder.
     #[inline]
     pub const fn div_rem(self, number: u64) -> (u64, u64) {
         let quotient = self.div(number);
         (quotient, number - quotient * self.value)
     }
 
-    /// Quotient and remainder of a smaller number by a divisor that fits 32 bits.
+    /// Returns quotient and remainder of a 32-bit number; the divisor must fit into 32 bits.
     #[inline]
     pub const fn div_rem_u32(self, number: u32) -> (u32, u32) {
         let (quotient, rest) = self.div_rem(number as u64);
         (quotient as u32, rest as u32)
     }
 
-    /// Quotient of a smaller number.
+    /// Returns the quotient of a 32-bit number.
     #[inline]
     pub const fn div_u32(self, number: u32) -> u32 {
         self.div(number as u64) as u32

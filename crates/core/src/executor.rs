@@ -1,15 +1,15 @@
 //! A deterministic executor for straight-line host code: file systems, recovery, workloads.
 //!
-//! Place in the data flow: the world takes the earlier of its agenda's next event and the executor's next
-//! timer ([`Executor::next_timer`]), moves time there and calls [`Executor::run_ready`]; state machines
-//! answer tasks through [`oneshot`] channels.
+//! Place in the data flow: the world takes the earlier of its agenda's next event and the executor's next timer
+//! ([`Executor::next_timer`]), moves time there and calls [`Executor::run_ready`]; state machines answer tasks through
+//! [`oneshot`] channels.
 //!
-//! Invariants: tasks run in the order in which they were woken, each at most once per wake; timers of one
-//! instant fire in the order in which they were set; a task never sees time move while it runs. A power
-//! cut is [`Executor::clear`]: it drops every future, so destructors run, and later wakes reach nothing.
+//! Invariants: tasks run in the order in which they were woken, each at most once per wake; timers of one instant fire
+//! in the order in which they were set; time never moves while a task runs. A power cut is [`Executor::clear`]: it
+//! drops every future, so destructors run, and later wakes have no effect.
 //!
-//! Deliberately absent: a clock, threads, I/O. A waker may be called from another thread, since the
-//! standard type allows that, but nothing here waits for it.
+//! Deliberately absent: a clock, threads, I/O. A waker may be called from another thread, since the standard type
+//! allows that, but the executor never waits for one.
 
 use crate::keys::{Key, Keys};
 use crate::time::Instant;
@@ -24,25 +24,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Polls of one [`Executor::run_ready`] at most; beyond it some task wakes itself for ever.
+/// Maximum number of polls in one [`Executor::run_ready`]; beyond it some task wakes itself for ever.
 const POLLS_MAX: u64 = 100_000_000;
 
-/// A task; never used again for another one.
+/// Identifies a task; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId {
-    /// Tasks are numbered in the order in which they were spawned.
+    /// Number of the task, in the order of spawning.
     number: u64,
-    /// Where it is kept.
+    /// Index of the slot that holds it.
     place: u32,
 }
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Tasks that were woken and that the executor has not taken over yet, in order.
+/// Queue of woken tasks that the executor has not taken over yet, in order.
 #[derive(Default)]
 struct ReadyQueue {
     tasks: Mutex<VecDeque<TaskId>>,
-    /// Whether there are any: a look that takes no lock. Written under the lock.
+    /// Whether the queue holds a task: read without the lock, written under it.
     has_some: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl ReadyQueue {
         self.has_some.store(true, Ordering::Release);
     }
 
-    /// Hands all of them over in the place of `done`, which is empty.
+    /// Swaps the queue with `done`, which is empty.
     fn take(&self, done: &mut VecDeque<TaskId>) {
         if self.has_some() {
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl ReadyQueue {
 struct TaskWaker {
     task: TaskId,
     ready: Arc<ReadyQueue>,
-    /// Whether the task is in the queue: two wakes before a poll are one.
+    /// Whether the task is in the queue: two wakes before one poll count once.
     queued: AtomicBool,
 }
 
@@ -82,7 +82,8 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Two steps instead of a swap, which costs more: wakes from several threads at once may at worst cause one poll too many.
+        // A load and a store instead of a swap, which costs more: wakes from several threads at once cause at worst one
+        // poll too many.
         if !self.queued.load(Ordering::Acquire) {
             self.queued.store(true, Ordering::Release);
             self.ready.push(self.task);
@@ -90,28 +91,28 @@ impl Wake for TaskWaker {
     }
 }
 
-/// What is polled, and what its polls hand out.
+/// The future of a task with the waker that its polls hand out.
 struct Running {
     future: BoxedFuture,
     mark: Arc<TaskWaker>,
     waker: Waker,
 }
 
-/// A place for tasks.
+/// A slot for tasks.
 struct Task {
-    /// Of the task that is here, or was the last.
+    /// Number of the task that occupies the slot, or of the last one that did.
     number: u64,
     is_alive: bool,
-    /// Absent while it is polled, so that nothing is borrowed meanwhile.
+    /// `None` while the task is polled, so that nothing is borrowed meanwhile.
     running: Option<Running>,
 }
 
-/// Wakers and when they are due. A timer that was taken out leaves its key behind, until that is the first one or most
-/// keys are such.
+/// Wakers and their due times. The key of a removed timer stays behind until it is the first one or until most keys are
+/// stale.
 #[derive(Default)]
 struct Timers {
     keys: Keys,
-    /// Each with the number of its timer: a place is used again.
+    /// Each waker with the number of its timer, because slots are reused.
     wakers: Vec<Option<(u64, Waker)>>,
     free: Vec<u32>,
     set: u64,
@@ -133,13 +134,13 @@ impl Timers {
         key
     }
 
-    /// Where the waker of a timer is, unless that has fired.
+    /// Returns the slot of a timer's waker, unless the timer has fired.
     fn entry(&mut self, key: Key) -> Option<&mut Option<(u64, Waker)>> {
         let entry = self.wakers.get_mut(key.place())?;
         entry.as_ref().is_some_and(|(of, _)| *of == key.order()).then_some(entry)
     }
 
-    /// Takes out a timer, unless it has fired.
+    /// Removes a timer, unless it has fired.
     fn remove(&mut self, key: Key) -> Option<Waker> {
         let (_, waker) = self.entry(key)?.take()?;
         self.live -= 1;
@@ -157,7 +158,7 @@ impl Timers {
         Some(waker)
     }
 
-    /// The first key is always that of a timer that will fire.
+    /// Removes stale keys from the front: the first key always belongs to a timer that will fire.
     #[inline]
     fn drop_void(&mut self) {
         while let Some(key) = self.keys.first()
@@ -173,7 +174,7 @@ impl Timers {
         self.keys.first().map(Key::at)
     }
 
-    /// The next timer that is due.
+    /// Removes the next timer that is due and returns its waker.
     #[inline]
     fn pop_due(&mut self, now: Instant) -> Option<Waker> {
         let key = self.keys.first().filter(|key| key.at() <= now)?;
@@ -194,7 +195,7 @@ struct Shared {
     alive: usize,
     spawned: u64,
     timers: Timers,
-    /// Tasks to be polled, before those that wait in the queue.
+    /// Tasks to be polled before those that wait in the queue.
     ready: VecDeque<TaskId>,
 }
 
@@ -203,7 +204,7 @@ impl Shared {
         self.tasks.get_mut(task.place as usize).filter(|kept| kept.is_alive && kept.number == task.number)
     }
 
-    /// Gives up the place of a task. What it was made of is dropped by the caller, when nothing is borrowed.
+    /// Frees the slot of a task. The caller drops the task's parts when nothing is borrowed.
     fn remove(&mut self, task: TaskId) -> Option<Running> {
         let kept = self.task_mut(task)?;
         kept.is_alive = false;
@@ -214,7 +215,7 @@ impl Shared {
     }
 }
 
-/// What the executor and its handles share.
+/// State that the executor and its handles share.
 #[derive(Clone, Default)]
 struct Core {
     shared: Rc<RefCell<Shared>>,
@@ -242,7 +243,7 @@ impl Core {
         task
     }
 
-    /// Polls one task; false if none is ready.
+    /// Polls one task; returns false if none is ready.
     fn poll_next(&self) -> bool {
         let mut shared = self.shared.borrow_mut();
         if shared.ready.is_empty() {
@@ -253,7 +254,7 @@ impl Core {
         drop(shared);
         let Some(mut running) = running else { return true };
         running.mark.queued.store(false, Ordering::Release);
-        // The cell is not borrowed here: the task may spawn, sleep, send and drop at will.
+        // The cell is not borrowed here, because the task may spawn, sleep, send and drop.
         let poll = running.future.as_mut().poll(&mut Context::from_waker(&running.waker));
         let mut shared = self.shared.borrow_mut();
         match (poll, shared.task_mut(task)) {
@@ -277,23 +278,23 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor without tasks at the beginning of time.
+    /// Makes an executor without tasks at the beginning of time.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a task; it runs for the first time after all that are ready now.
+    /// Adds a task; it first runs after all tasks that are ready now.
     pub fn spawn(&mut self, future: impl Future<Output = ()> + 'static) -> TaskId {
         self.core.spawn(Box::pin(future))
     }
 
-    /// What tasks use to spawn, to sleep and to ask for the time.
+    /// Returns a handle with which tasks spawn, sleep and ask for the time.
     pub fn handle(&self) -> Handle {
         Handle { core: self.core.clone() }
     }
 
-    /// Moves time to `now`, fires the timers that are due and runs tasks until none is ready. Returns how
-    /// often a task was polled. Panics if `now` is in the past (a bug of ours).
+    /// Moves time to `now`, fires the timers that are due and runs tasks until none is ready. Returns the number of
+    /// polls. Panics if `now` is in the past (a bug of ours).
     pub fn run_ready(&mut self, now: Instant) -> u64 {
         {
             let mut shared = self.core.shared.borrow_mut();
@@ -313,7 +314,7 @@ impl Executor {
         polls
     }
 
-    /// Once a turn is enough: a sleep that is over when it begins sets no timer.
+    /// Called once per turn, which is enough: a sleep that is over when it begins sets no timer.
     fn fire_due(&mut self, now: Instant) {
         loop {
             let due = self.core.shared.borrow_mut().timers.pop_due(now);
@@ -322,12 +323,12 @@ impl Executor {
         }
     }
 
-    /// When the next sleeping task wants to run; the world merges this with its agenda.
+    /// Returns the time of the next timer; the world merges it with its agenda.
     pub fn next_timer(&self) -> Option<Instant> {
         self.core.shared.borrow().timers.next()
     }
 
-    /// Whether a task waits to be polled.
+    /// Whether a task is ready to be polled.
     pub fn has_ready(&self) -> bool {
         self.core.ready.has_some() || !self.core.shared.borrow().ready.is_empty()
     }
@@ -337,7 +338,7 @@ impl Executor {
         self.core.shared.borrow_mut().task_mut(task).is_some()
     }
 
-    /// Number of tasks that have not returned.
+    /// Returns the number of tasks that have not returned.
     pub fn len(&self) -> usize {
         self.core.shared.borrow().alive
     }
@@ -347,14 +348,14 @@ impl Executor {
         self.len() == 0
     }
 
-    /// Drops one task. Its destructors run; if it is not alive, nothing happens.
+    /// Drops one task and runs its destructors; does nothing if the task is not alive.
     pub fn cancel(&mut self, task: TaskId) {
         let dropped = self.core.shared.borrow_mut().remove(task);
         drop(dropped);
     }
 
-    /// The power cut: drops every task in the order in which they were spawned, also those that their
-    /// destructors spawn, and forgets all wakes and timers. Time stays.
+    /// Acts as a power cut: drops all tasks in the order in which they were spawned, including those that their
+    /// destructors spawn, and forgets all wakes and timers. Time does not move.
     pub fn clear(&mut self) {
         loop {
             let mut tasks = {
@@ -382,7 +383,7 @@ impl Executor {
 }
 
 impl Drop for Executor {
-    /// Handles inside futures refer back to the executor; without this they would keep each other alive.
+    /// Handles inside futures refer back to the executor; without this, they would keep each other alive.
     fn drop(&mut self) {
         self.clear();
     }
@@ -405,22 +406,22 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The time of the current [`Executor::run_ready`].
+    /// Returns the time of the current [`Executor::run_ready`].
     pub fn now(&self) -> Instant {
         self.core.shared.borrow().now
     }
 
-    /// Adds a task; it runs for the first time after all that are ready now.
+    /// Adds a task; it first runs after all tasks that are ready now.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
         self.core.spawn(Box::pin(future))
     }
 
-    /// Ready when time has reached `at`. The timer is set at the first poll.
+    /// Returns a future that is ready when time has reached `at`. Its timer is set at the first poll.
     pub fn sleep_until(&self, at: Instant) -> Sleep {
         Sleep { shared: Rc::clone(&self.core.shared), at, key: None }
     }
 
-    /// Lets all tasks that are ready run first.
+    /// Returns a future that lets all ready tasks run first.
     pub fn yield_now(&self) -> YieldNow {
         YieldNow { yielded: false }
     }
@@ -500,14 +501,14 @@ struct Slot<T> {
     receiver_alive: bool,
 }
 
-/// A channel for one value.
+/// Makes a channel for one value.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
     let slot = Slot { value: None, waker: None, sender_alive: true, receiver_alive: true };
     let slot = Rc::new(RefCell::new(slot));
     (Sender { slot: Rc::clone(&slot) }, Receiver { slot })
 }
 
-/// The sender was dropped without a value.
+/// Error of a receiver whose sender was dropped without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderDropped;
 
@@ -525,7 +526,7 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Hands over the value and wakes the receiver; gives the value back if that is gone.
+    /// Sends the value and wakes the receiver; returns the value if the receiver is gone.
     pub fn send(self, value: T) -> Result<(), T> {
         let mut slot = self.slot.borrow_mut();
         if !slot.receiver_alive {
@@ -535,7 +536,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Whether nobody waits for the value any more.
+    /// Whether the receiver is gone.
     pub fn is_closed(&self) -> bool {
         !self.slot.borrow().receiver_alive
     }
@@ -562,7 +563,7 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The value, if it has arrived.
+    /// Returns the value, if it has arrived.
     pub fn try_receive(&mut self) -> Option<T> {
         self.slot.borrow_mut().value.take()
     }
@@ -604,7 +605,7 @@ mod tests {
         Instant::from_nanos(ns)
     }
 
-    /// A shared list of what happened.
+    /// A shared list of notes about what happened.
     #[derive(Clone, Default)]
     struct Notes(Rc<RefCell<Vec<String>>>);
 
@@ -725,7 +726,7 @@ mod tests {
         assert_eq!(polls.get(), 2);
     }
 
-    /// Notes its end, and spawns a last task if it is told to.
+    /// Adds a note when it is dropped, and then spawns a last task if it has a handle.
     struct Witness(Notes, &'static str, Option<Handle>);
 
     impl Drop for Witness {
@@ -813,7 +814,7 @@ mod tests {
         executor.spawn(async move { first.sleep_until(at(5)).await });
         executor.spawn(async move {
             second.sleep_until(at(4)).await;
-            // Its timer is kept where that of the first task was, which was not polled since.
+            // The timer reuses the slot of the first task's timer; that task was not polled since.
             second.sleep_until(at(10)).await;
         });
         executor.run_ready(at(0));

@@ -1,17 +1,17 @@
-//! A vector that is indexed by a newtype, so that a die number can never address a channel.
+//! A vector indexed by a newtype, so that a die number can never address a channel.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 
 /// A newtype over a small integer that can index an [`IndexVec`].
 pub trait Idx: Copy {
-    /// The position as a plain number.
+    /// Returns the position as a plain number.
     fn index(self) -> usize;
-    /// The newtype for a position.
+    /// Returns the newtype for a position.
     fn from_index(index: usize) -> Self;
 }
 
-/// Declares newtypes over `u32` that are indices.
+/// Declares newtypes over `u32` that serve as indices.
 #[macro_export]
 macro_rules! index_type {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
@@ -35,13 +35,13 @@ pub struct IndexVec<I, T> {
 }
 
 impl<I: Idx, T> IndexVec<I, T> {
-    /// `len` items, each made from its index.
+    /// Makes a vector of `len` items, each from its index.
     pub fn from_fn(len: usize, make: impl FnMut(I) -> T) -> Self {
         let items = (0..len).map(I::from_index).map(make).collect();
         Self { items, index: PhantomData }
     }
 
-    /// Number of items.
+    /// Returns the number of items.
     pub fn len(&self) -> usize {
         self.items.len()
     }
@@ -51,22 +51,22 @@ impl<I: Idx, T> IndexVec<I, T> {
         self.items.is_empty()
     }
 
-    /// The items in index order.
+    /// Iterates over the items in index order.
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.items.iter()
     }
 
-    /// The items in index order, mutable.
+    /// Iterates over the items in index order, mutably.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, T> {
         self.items.iter_mut()
     }
 
-    /// Index and item, in index order.
+    /// Iterates over pairs of index and item, in index order.
     pub fn enumerate(&self) -> impl Iterator<Item = (I, &T)> {
         self.items.iter().enumerate().map(|(i, item)| (I::from_index(i), item))
     }
 
-    /// The items as a slice.
+    /// Returns the items as a slice.
     pub fn as_slice(&self) -> &[T] {
         &self.items
     }

@@ -1,25 +1,25 @@
-//! Keys of many things that each have a time: which comes next.
+//! A priority queue of keys, each with a time.
 //!
-//! Invariant: the earliest key is the first one. A key has the time in its upper half; below it the order in which keys were
-//! made, so that no two are equal and those of one time are served in their order; and in its last bits a place, where the
-//! owner keeps what belongs to it.
+//! Invariant: the earliest key is the first one. A key holds the time in its upper half. Below it is the order in which
+//! keys were made, so that no two are equal and keys of the same time are served in that order. Its last bits are a
+//! slot number, under which the owner of the queue keeps what belongs to the key.
 
 use crate::time::Instant;
 use std::collections::VecDeque;
 use std::hint::select_unpredictable;
 
-/// Children of a node. Four keys are as long as a cache line, and the heap is half as deep as a binary one.
+/// Children of a heap node. Four keys fill a cache line, and the heap is half as deep as a binary one.
 const ARITY: usize = 4;
-/// Bits of a key that say where its owner keeps what belongs to it. What is left for the order lasts for a year of a server
-/// with half a million moments a second.
+/// Bits of a key that hold the owner's slot number. The 44 bits left for the order last for a year of simulated time of
+/// a server with half a million events per second.
 const PLACE_BITS: u32 = 20;
 
-/// A key.
+/// A time, an order and a slot number in one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u128);
 
 impl Key {
-    /// Of the `order`-th thing. Panics beyond 2^44 things, or where 2^20 of them wait at a time.
+    /// Makes the key of the `order`-th entry. Panics beyond 2^44 entries, or if 2^20 of them are pending at once.
     #[inline]
     pub(crate) fn new(at: Instant, order: u64, place: u32) -> Self {
         assert!(order < 1 << (64 - PLACE_BITS) && place < 1 << PLACE_BITS, "thing {order} at place {place}");
@@ -42,14 +42,15 @@ impl Key {
     }
 }
 
-/// Keys that are kept in order.
+/// Number of keys that are kept sorted in front of the heap.
 const NEAR_MAX: usize = 64;
 
-/// The keys. What is soon comes and goes without a way through the heap of what is later: of a command that crosses a link
-/// while hundreds of pages are programmed neither its arrival nor its completion gets there.
+/// A queue of keys. Keys that are due soon come and go without a way through the heap of later ones: while hundreds of
+/// page programs are pending, neither the arrival nor the completion of a command that crosses the link enters the
+/// heap.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
-    /// In order, and before all that are in the heap.
+    /// Sorted keys, all earlier than those in the heap.
     near: VecDeque<Key>,
     heap: Heap,
 }
@@ -69,7 +70,8 @@ impl Keys {
         if self.heap.first().is_some_and(|later| later.0 < key.0) {
             return self.heap.push(key);
         }
-        // From the end that is nearer: what crosses a link comes before nearly all, the end of a program behind them.
+        // Searches from the nearer end: what crosses a link comes before nearly all keys, the end of a program after
+        // them.
         let middle = self.near.len() / 2;
         let at = match self.near.get(middle).is_some_and(|later| key.0 < later.0) {
             true => self.near.iter().take(middle).position(|later| key.0 < later.0).unwrap_or(middle),
@@ -86,13 +88,13 @@ impl Keys {
         }
     }
 
-    /// Takes out the first key.
+    /// Removes the first key and returns it.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Key> {
         self.near.pop_front().or_else(|| self.heap.pop())
     }
 
-    /// Takes out the keys that are not to be kept.
+    /// Removes the keys for which `keep` is false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Key) -> bool) {
         self.near.retain(&mut keep);
         self.heap.0.retain(keep);
@@ -100,7 +102,7 @@ impl Keys {
     }
 }
 
-/// A heap of keys, the earliest first.
+/// A 4-ary heap of keys, the earliest first.
 #[derive(Clone, Debug, Default)]
 struct Heap(Vec<Key>);
 
@@ -115,8 +117,8 @@ impl Heap {
         self.rise(self.0.len() - 1);
     }
 
-    /// Takes out the first key. Its place goes down to the end of the heap, and there the last key rises to where it
-    /// belongs, which is most often not far: so there are few comparisons, and those between children predict nothing.
+    /// Removes the first key. The hole sinks to the bottom of the heap, and the last key rises from there to its place,
+    /// usually not far: this needs few comparisons, and those between children need no branch.
     fn pop(&mut self) -> Option<Key> {
         let last = self.0.pop()?;
         let Some(first) = self.first() else { return Some(last) };
@@ -127,7 +129,7 @@ impl Heap {
             heap[at] = heap[child];
             (at, below) = (child, child * ARITY + 1);
         }
-        // At the end there may be fewer of them.
+        // The last node may have fewer than four children.
         if let Some(child) = (below..heap.len()).min_by_key(|&child| heap[child].0) {
             heap[at] = heap[child];
             at = child;
@@ -154,10 +156,10 @@ impl Heap {
     }
 }
 
-/// The number of the least of four keys.
+/// Returns the index of the smallest of four keys.
 #[inline]
 fn least(keys: &[Key; ARITY]) -> usize {
-    // As plain numbers: the comparison of a structure has three outcomes.
+    // Compares plain numbers: the comparison of a struct has three outcomes.
     let is_less = |one: usize, other: usize| keys[one].0 < keys[other].0;
     let (left, right) = (usize::from(is_less(1, 0)), 2 + usize::from(is_less(3, 2)));
     select_unpredictable(is_less(right, left), right, left)
@@ -174,7 +176,7 @@ mod tests {
         let (mut keys, mut model) = (Keys::default(), BTreeSet::new());
         let mut random = RandomStream::new(1, "keys");
         for order in 0..100_000 {
-            // It grows and shrinks, through all numbers of children of the last node.
+            // The heap grows and shrinks, so the last node gets every number of children.
             if random.chance(if order / 1_000 % 2 == 0 { 0.6 } else { 0.4 }) {
                 let key =
                     Key::new(Instant::from_nanos(random.below(50)), order, random.below(1 << 20) as u32);

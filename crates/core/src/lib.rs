@@ -1,7 +1,7 @@
-//! The vocabulary of Flashweir: units, virtual time, random streams, the agenda and the executor, the
-//! command set (the narrow waist between host and device), the link and declared metrics.
+//! The vocabulary of Flashweir: units, virtual time, random streams, the agenda of future events, the executor, the
+//! command set (the narrow waist between host and device), the link and the declared metrics.
 //!
-//! Place in the data flow: every other crate depends on this one and this one on none of them.
+//! Place in the data flow: every other crate depends on this one; this one depends on none of them.
 //!
 //! Deliberately absent: any clock, any I/O, any policy of a device or of a host.
 #![forbid(unsafe_code)]
@@ -33,8 +33,8 @@ pub use random::RandomStream;
 pub use time::{Duration, Instant};
 pub use units::{Address, Bytes, Lba, Lpn, Ppa};
 
-/// Asks the processor to bring something into its caches that is looked at soon. Changes no answer; on others than x86-64
-/// nothing happens.
+/// Prefetches `place` into the processor's caches because it is read soon. Never changes a result; does nothing on
+/// architectures other than x86-64.
 #[inline]
 pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]

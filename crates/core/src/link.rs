@@ -1,11 +1,11 @@
-//! The link between host and device: queue pairs with depth, transfer time, cost per command.
+//! The link between host and device: queue pairs with a depth, transfer times, a cost per command.
 //!
-//! Place in the data flow: the world asks the link when a command arrives at the device and when a
-//! completion arrives at the host, and schedules those moments. A cut in between loses the command.
+//! Place in the data flow: the world asks the link when a command arrives at the device and when a completion arrives
+//! at the host, and schedules those events. A power cut in between loses the command.
 //!
-//! Model: each direction is one server that moves bytes in the order in which it was asked (both
-//! directions are the same server where the link is half duplex); a fixed latency per command and per
-//! completion comes on top and overlaps with other transfers.
+//! Model: each direction is one server that moves bytes in the order of the requests (both directions are the same
+//! server where the link is half duplex). A fixed latency per command and per completion is added on top and overlaps
+//! with other transfers.
 
 use crate::command::Command;
 use crate::time::{Duration, Instant};
@@ -17,19 +17,19 @@ use serde::{Deserialize, Serialize};
 pub struct LinkConfig {
     /// Number of queue pairs.
     pub queues: u16,
-    /// Commands in flight in each of them.
+    /// Maximum number of commands in flight in each queue pair.
     pub queue_depth: u32,
     /// Bytes per second in each direction; 0 is unlimited.
     pub bytes_per_s: u64,
-    /// Both directions share the bandwidth.
+    /// Whether both directions share the bandwidth.
     pub half_duplex: bool,
-    /// Bytes of a command on the wire.
+    /// Size of a command on the wire, in bytes.
     pub command_bytes: u32,
-    /// Bytes of a completion on the wire.
+    /// Size of a completion on the wire, in bytes.
     pub completion_bytes: u32,
-    /// From the doorbell until the device has decoded the command, without the transfers.
+    /// Time from the doorbell until the device has decoded the command, without the transfers.
     pub submit_latency: Duration,
-    /// From the posted completion until the host has seen it, without the transfers.
+    /// Time from the posted completion until the host has seen it, without the transfers.
     pub complete_latency: Duration,
 }
 
@@ -76,7 +76,7 @@ impl LinkConfig {
         }
     }
 
-    /// No cost at all, one deep queue.
+    /// A link without any cost and with one deep queue.
     pub fn ideal() -> Self {
         Self {
             queues: 1,
@@ -90,7 +90,7 @@ impl LinkConfig {
         }
     }
 
-    /// The preset called `name`.
+    /// Returns the preset called `name`.
     pub fn preset(name: &str) -> Option<Self> {
         Some(match name {
             "nvme" => Self::nvme(),
@@ -116,25 +116,25 @@ impl LinkConfig {
     }
 }
 
-/// The link of one device.
+/// State of the link of one device.
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
     in_flight: Vec<u32>,
-    /// When each direction is free again: down, up.
+    /// Time at which each direction becomes free: down, up.
     free_at: [Instant; 2],
-    /// The last length in each direction, and its time.
+    /// Length of the last transfer in each direction and the time it took, which saves a division for equal lengths.
     transfers: [(u64, Duration); 2],
 }
 
 impl Link {
-    /// An idle link.
+    /// Returns an idle link.
     pub fn new(config: LinkConfig) -> Self {
         let in_flight = vec![0; usize::from(config.queues)];
         Self { config, in_flight, free_at: [Instant::ZERO; 2], transfers: [(0, Duration::ZERO); 2] }
     }
 
-    /// Shape and speed.
+    /// Returns shape and speed.
     pub fn config(&self) -> &LinkConfig {
         &self.config
     }
@@ -144,8 +144,8 @@ impl Link {
         self.in_flight[usize::from(queue)] < self.config.queue_depth
     }
 
-    /// Puts `command` on its queue; returns when it and its data have arrived at the device. The caller
-    /// has seen to it that there is room.
+    /// Puts `command` on its submission queue; returns the time at which it and its data have arrived at the device.
+    /// The queue must have room.
     #[inline]
     pub fn submit(&mut self, now: Instant, command: &Command) -> Instant {
         let in_flight = &mut self.in_flight[usize::from(command.queue)];
@@ -155,14 +155,14 @@ impl Link {
         self.transfer(0, now, bytes) + self.config.submit_latency
     }
 
-    /// Sends a completion with `bytes` of data up; returns when the host has it.
+    /// Sends a completion with `bytes` of data up; returns the time at which the host has it.
     #[inline]
     pub fn complete(&mut self, now: Instant, bytes: u64) -> Instant {
         let bytes = u64::from(self.config.completion_bytes) + bytes;
         self.transfer(1, now, bytes) + self.config.complete_latency
     }
 
-    /// The host has taken a completion off `queue`.
+    /// Frees the slot of a command of `queue` once the host has taken its completion.
     #[inline]
     pub fn release(&mut self, queue: u16) {
         let in_flight = &mut self.in_flight[usize::from(queue)];

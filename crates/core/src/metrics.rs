@@ -1,19 +1,19 @@
-//! Declared metrics: a counter is a field of a struct, with unit and meaning beside it.
+//! Declared metrics: a counter is a field of a struct, with its unit and meaning beside it.
 //!
-//! Deliberately absent: a registry and names looked up at run time.
+//! Deliberately absent: a registry, and lookup of names at run time.
 
 /// One counter, as a report shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Name, with the unit last where it is not a plain count.
     pub name: &'static str,
-    /// What it counts.
+    /// Meaning of the counter.
     pub help: &'static str,
-    /// Its value.
+    /// Value.
     pub value: u64,
 }
 
-/// What was counted between two lists of the same counters.
+/// Returns the differences between two lists of the same counters.
 pub fn since(later: &[Metric], earlier: &[Metric]) -> Vec<Metric> {
     let pairs = later.iter().zip(earlier);
     pairs.map(|(later, earlier)| Metric { value: later.value - earlier.value, ..*later }).collect()
@@ -29,7 +29,7 @@ macro_rules! metrics {
         $vis struct $name { $($(#[doc = $help])+ pub $field: u64),+ }
 
         impl $name {
-            /// Every counter with its meaning, in the order of declaration.
+            /// Lists every counter with its meaning, in the order of declaration.
             $vis fn list(&self) -> Vec<$crate::metrics::Metric> {
                 vec![$($crate::metrics::Metric {
                     name: stringify!($field),
@@ -38,7 +38,7 @@ macro_rules! metrics {
                 }),+]
             }
 
-            /// What was counted since `earlier`.
+            /// Returns what was counted since `earlier`.
             $vis fn since(&self, earlier: &Self) -> Self {
                 Self { $($field: self.$field - earlier.$field),+ }
             }

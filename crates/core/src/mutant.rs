@@ -1,34 +1,34 @@
-//! Whether a mutant is active: `cargo xtask mutants` writes questions of it into a copy of the durability paths.
+//! Tells whether a mutant is active: `cargo xtask mutants` inserts calls of [`is`] into a copy of the durability paths.
 //!
-//! Place: behind the feature `mutants`, which only that copy enables; no release has it.
+//! Place: behind the feature `mutants`, which only that copy enables; no release contains it.
 //!
-//! Invariant: with no mutant active every answer is no. The environment is read once, at the first question: `FLASHWEIR_MUTANT` is the
-//! number of the active mutant, and where `FLASHWEIR_MUTANTS_REACHED` names a file instead, every number that is asked for is
-//! written to it once.
+//! Invariant: with no mutant active every answer is false. The environment is read once, at the first call:
+//! `FLASHWEIR_MUTANT` is the number of the active mutant. Where `FLASHWEIR_MUTANTS_REACHED` names a file instead, no
+//! mutant is active and each number that is asked for is written to that file once.
 //!
-//! Deliberately absent: the mutants; they are texts of the copy.
+//! Deliberately absent: the mutants themselves; they exist only in the source text of the copy.
 
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Nobody asked yet.
+/// State before the first call: the environment has not been read.
 const UNREAD: u32 = u32::MAX;
 
-/// No mutant is active, and what is asked for is written down.
+/// No mutant is active; the numbers that are asked for are recorded.
 const LISTED: u32 = u32::MAX - 1;
 
-/// The number of the active mutant; 0 is none.
+/// Number of the active mutant; 0 means none.
 static ACTIVE: AtomicU32 = AtomicU32::new(UNREAD);
 
-/// Where the numbers go.
+/// File that receives the numbers.
 static LIST: Mutex<Option<File>> = Mutex::new(None);
 
-/// More mutants than there are.
+/// Upper bound of the mutants' numbers.
 const NUMBERS: usize = 1 << 15;
 
-/// Those that are there.
+/// Numbers that have been recorded already.
 static REACHED: [AtomicBool; NUMBERS] = [const { AtomicBool::new(false) }; NUMBERS];
 
 /// Whether this mutant is the active one.

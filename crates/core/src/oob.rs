@@ -1,24 +1,25 @@
-//! Out-of-band records: what a physical unit says of itself, beside its content (`specs/device-metadata.md`, contract §8.1).
+//! Out-of-band records: what a physical unit stores about itself, beside its content (`specs/device-metadata.md`,
+//! contract §8.1).
 //!
-//! Place: a device's own firmware writes them, and so does a host that has the physical addresses; recovery of either reads
-//! nothing else.
+//! Place: a device's own firmware writes them, and so does a host FTL that has the physical addresses; recovery of
+//! either reads nothing else.
 
 use crate::units::{Lpn, SegmentId, StreamId};
 
-/// Whose content a physical unit holds.
+/// Owner of the content of a physical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Filler of a page that was not full.
+    /// Padding of a page that was not full.
     Pad,
     /// A logical page.
     Lpn(Lpn),
-    /// A page that several logical pages share, by its number among those (share §3).
+    /// A physical page that several logical pages share, by its virtual page number (share §3).
     Vpid(u64),
     /// A unit of an append segment (append-segments §3).
     Seg {
-        /// The segment; 29 bits have room.
+        /// Number of the segment, at most 29 bits.
         segment: SegmentId,
-        /// The unit's number in it.
+        /// Number of the unit within the segment.
         offset: u32,
     },
     /// A page of metadata.
@@ -27,12 +28,12 @@ pub enum Owner {
 
 const LPN: u64 = 1 << 62;
 const VPID: u64 = 2 << 62;
-/// Shared pages and segments have 61 bits.
+/// Numbers of shared pages and segments have 61 bits.
 const SEG: u64 = VPID | 1 << 61;
 const META: u64 = 3 << 62;
 
 impl Owner {
-    /// As one word. A logical page has a number of 62 bits, a shared page one of 61, a segment one of 29.
+    /// Encodes the owner as one word: 62 bits for a logical page's number, 61 for a shared page's, 29 for a segment's.
     #[inline]
     pub fn pack(self) -> u64 {
         match self {
@@ -50,7 +51,7 @@ impl Owner {
         }
     }
 
-    /// What [`Self::pack`] made one word of.
+    /// Decodes a word of [`Self::pack`].
     #[inline]
     pub fn unpack(word: u64) -> Self {
         match word >> 61 {
@@ -62,7 +63,7 @@ impl Owner {
         }
     }
 
-    /// Whether its numbers have room in one word.
+    /// Whether the numbers fit into one word.
     pub fn fits(self) -> bool {
         match self {
             Self::Pad | Self::Meta => true,
@@ -76,31 +77,31 @@ impl Owner {
 /// What an ordered version or deallocation says about the epochs of its stream (contract §8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its stream.
+    /// Stream it belongs to.
     pub stream: StreamId,
-    /// Its epoch there, from 1 in each boot.
+    /// Its epoch in that stream, counted from 1 in each boot.
     pub epoch: u32,
-    /// Members of the epoch before.
+    /// Number of members of the previous epoch.
     pub previous: u16,
-    /// How many epochs before its own were complete when it was written, seen from its own; all ones if more than fit.
+    /// Number of epochs from the last complete one, at the time of the write, to its own; 255 if the number does not fit.
     pub distance: u8,
-    /// An orderless version took the place of a member in the buffer: it counts as one, and depends on nothing.
+    /// Whether an orderless version replaced a member in the buffer: it counts as that member and depends on nothing.
     pub orderless: bool,
 }
 
 /// The out-of-band record of one physical unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OobRecord {
-    /// Whose content it is.
+    /// Owner of the content.
     pub owner: Owner,
     /// Sequence number of the version.
     pub seq: u64,
-    /// Its place in the order of a stream, if it has one.
+    /// Its place in the order of a stream, if it was ordered.
     pub member: Option<Member>,
 }
 
 impl OobRecord {
-    /// Bytes of a record on the medium and on the link.
+    /// Size of a record on the medium and on the link, in bytes.
     pub const BYTES: u64 = 32;
 }
 

@@ -1,7 +1,7 @@
 //! Named random streams of one seed.
 //!
-//! Invariant: a stream depends on the seed and on its name only, so that a new consumer of randomness
-//! never shifts the numbers that another one sees.
+//! Invariant: a stream depends only on the seed and on its name, so that a new consumer of randomness never shifts the
+//! numbers that another one sees.
 
 /// A deterministic random stream (xoshiro256**, seeded through splitmix64).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub const fn mix(x: u64) -> u64 {
 }
 
 impl RandomStream {
-    /// The stream called `name` of the world's `seed`.
+    /// Returns the stream called `name` of the world's `seed`.
     pub fn new(seed: u64, name: &str) -> Self {
         let mut key = mix(seed);
         for byte in name.bytes() {
@@ -29,7 +29,7 @@ impl RandomStream {
         Self { state }
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let [s0, s1, s2, s3] = self.state;
@@ -41,20 +41,21 @@ impl RandomStream {
         result
     }
 
-    /// Uniform in `0..bound`; `bound` must not be zero. The bias is below `bound / 2^64`.
+    /// Draws uniformly from `0..bound`; `bound` must not be zero. The bias is below `bound / 2^64`.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0, "an empty range has no member");
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Uniform in `[0, 1)`.
+    /// Draws uniformly from `[0, 1)`.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with probability `p`; draws nothing for 0 and 1, so that a switched-off fault costs nothing.
+    /// Returns true with probability `p`. Draws nothing for 0 and 1, so that a disabled fault does not advance the
+    /// stream.
     #[inline]
     pub fn chance(&mut self, p: f64) -> bool {
         if p <= 0.0 {

@@ -1,28 +1,28 @@
-//! Waiting for something that tasks of one executor tell each other.
+//! A notification between tasks of one executor.
 //!
-//! Invariant: who waits looks again at what he waits for; a notification says only that something changed.
+//! Invariant: a waiter checks its condition again after each wake-up; a notification says only that something changed.
 
 use crate::executor::{Sender, oneshot};
 use std::cell::RefCell;
 use std::fmt;
 
-/// Wakes all who wait.
+/// A list of waiting tasks; a notification wakes all of them.
 #[derive(Default)]
 pub struct Signal(RefCell<Vec<Sender<()>>>);
 
 impl Signal {
-    /// Until the next notification.
+    /// Waits until the next notification.
     pub async fn wait(&self) {
         let (sender, receiver) = oneshot();
         self.0.borrow_mut().push(sender);
-        // The signal outlives those who wait for it, so the sender is not dropped unused.
+        // The signal outlives its waiters, so the sender is not dropped unused.
         let _ = receiver.await;
     }
 
-    /// Wakes all who wait now, in the order in which they came.
+    /// Wakes every task that waits now, in the order in which they began to wait.
     pub fn notify(&self) {
         for sender in self.0.take() {
-            // Who was dropped while he waited does not mind.
+            // A waiter may have been dropped meanwhile; then there is nothing to wake.
             let _ = sender.send(());
         }
     }

@@ -1,6 +1,6 @@
 //! Virtual time: an instant is nanoseconds since the world began, a duration is nanoseconds.
 //!
-//! Deliberately absent: `now()`. Nobody below the command line reads a clock; time is an argument.
+//! Deliberately absent: `now()`. Only the command line reads a clock; everywhere else time is an argument.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -20,70 +20,70 @@ impl Duration {
     /// The longest span.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// From nanoseconds.
+    /// Makes a duration of `ns` nanoseconds.
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
-    /// From microseconds.
+    /// Makes a duration of `us` microseconds.
     pub const fn from_micros(us: u64) -> Self {
         Self(us * 1_000)
     }
-    /// From milliseconds.
+    /// Makes a duration of `ms` milliseconds.
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms * 1_000_000)
     }
-    /// From seconds.
+    /// Makes a duration of `s` seconds.
     pub const fn from_secs(s: u64) -> Self {
         Self(s * 1_000_000_000)
     }
-    /// Nanoseconds.
+    /// Returns the duration in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
-    /// Microseconds as a real number, for display.
+    /// Returns the duration in microseconds as a real number, for display.
     pub fn as_micros_f64(self) -> f64 {
         self.0 as f64 / 1e3
     }
-    /// Seconds as a real number, for display and rates.
+    /// Returns the duration in seconds as a real number, for display and rates.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
-    /// Time that `bytes` need at `bytes_per_s`, rounded up; zero if the rate is zero (unlimited).
+    /// Returns the time that `bytes` take at `bytes_per_s`, rounded up; zero if the rate is zero (unlimited).
     pub const fn of_transfer(bytes: u64, bytes_per_s: u64) -> Self {
         if bytes_per_s == 0 {
             return Self(0);
         }
         Self((bytes as u128 * 1_000_000_000).div_ceil(bytes_per_s as u128) as u64)
     }
-    /// Difference that stops at zero.
+    /// Returns the difference, or zero if `other` is longer.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 }
 
 impl Instant {
-    /// When the world begins.
+    /// Beginning of the world.
     pub const ZERO: Self = Self(0);
-    /// Later than anything that happens.
+    /// An instant later than any event.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// From nanoseconds since the world began.
+    /// Makes the instant `ns` nanoseconds after the world began.
     pub const fn from_nanos(ns: u64) -> Self {
         Self(ns)
     }
-    /// Nanoseconds since the world began.
+    /// Returns the nanoseconds since the world began.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
-    /// Time since `earlier`; panics if `earlier` is later (a bug of ours).
+    /// Returns the time since `earlier`; panics if `earlier` is later (a bug of ours).
     pub fn since(self, earlier: Self) -> Duration {
         Duration(self.0.checked_sub(earlier.0).expect("`since` takes an earlier instant"))
     }
-    /// Time since `earlier`, zero if it is later.
+    /// Returns the time since `earlier`, or zero if that is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
-    /// Instant plus duration that stops at [`Instant::MAX`].
+    /// Returns the sum, at most [`Instant::MAX`].
     pub const fn saturating_add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(span.0))
     }
@@ -150,7 +150,7 @@ impl fmt::Debug for Duration {
     }
 }
 impl fmt::Display for Duration {
-    /// The largest unit in which the value is exact, so that it can be read back.
+    /// Prints the largest unit in which the value is exact, so that it can be read back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (per, unit) = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")]
             .into_iter()
@@ -168,7 +168,7 @@ impl fmt::Debug for Instant {
 impl std::str::FromStr for Duration {
     type Err = String;
 
-    /// Reads `75us`, `1.3 ms`, `400ns`, `2s`; a unit is required, so that nobody has to guess it.
+    /// Parses `75us`, `1.3 ms`, `400ns`, `2s`; a unit is required, so that a reader need not guess it.
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());

@@ -1,23 +1,23 @@
-//! Addresses and sizes as newtypes. Only the device's geometry converts between physical ones.
+//! Addresses and sizes as newtypes. Only the device's geometry converts between physical addresses.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// Bytes in one logical block of the command set.
+/// Bytes of a sector, the addressing unit of the command set.
 pub const LBA_BYTES: u64 = 512;
 
-/// Logical block address on the command set, in units of 512 bytes.
+/// Logical block address of the command set, in sectors of 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lba(pub u64);
 
-/// Logical page number: the number of a mapping unit (4 KiB unless configured otherwise), the unit in
-/// which the device maps, persists and is judged after a power cut.
+/// Logical page number: number of a mapping unit (4 KiB unless configured otherwise), the unit in which the device
+/// maps, persists and is judged after a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lpn(pub u64);
 
-/// Physical address of one mapping unit on the medium. Dense numbering, block-major:
+/// Physical address of one mapping unit on the medium. Dense numbering by erase block:
 /// `((block * pages_per_block) + page) * units_per_page + unit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -31,7 +31,7 @@ pub struct StreamId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId(pub u32);
 
-/// An address in the space of the command that names it (commands §1.6).
+/// An address in the address space of the command that names it (commands §1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A sector of the page namespace.
@@ -40,7 +40,7 @@ pub enum Address {
     Seg {
         /// The segment.
         segment: SegmentId,
-        /// Sectors from its beginning.
+        /// Offset within the segment, in sectors.
         offset: u32,
     },
     /// A physical unit of the open channel.
@@ -57,20 +57,20 @@ impl fmt::Display for Address {
     }
 }
 
-/// A size in bytes. Reads `4KiB`, `32 MiB`, `1GiB`, `512` and prints the largest exact unit.
+/// A size in bytes. Parses `4KiB`, `32 MiB`, `1GiB`, `512`; prints the largest unit in which the value is exact.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// From KiB.
+    /// Makes a size of `n` KiB.
     pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
-    /// From MiB.
+    /// Makes a size of `n` MiB.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
-    /// From GiB.
+    /// Makes a size of `n` GiB.
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }

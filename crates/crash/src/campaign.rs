@@ -1,10 +1,11 @@
-//! Many worlds: explored on several threads, counted, their violations reported; and the mutation score.
+//! Campaigns: many worlds, explored on several threads, counted, their violations reported; and the mutation score.
 //!
-//! Devices take turns, a shallow world of each; now and then a deep one comes between, of one device after the other, so that
-//! about a tenth of all states is of deep worlds (crash-laboratory §3.10). The seed also says which device begins.
+//! Devices take turns with shallow worlds. Now and then a deep world comes in between, for one device after the other,
+//! so that about a tenth of all states are of deep worlds (crash-laboratory §3.10). The seed also determines the first
+//! device.
 //!
-//! Invariant: a report is a function of its configuration. Worlds are numbered, threads take them in order,
-//! and the report is made of the first so many, whoever explored them.
+//! Invariant: a report is a function of its configuration. Worlds are numbered, threads take them in order, and the
+//! report covers the first ones by number, whichever threads explored them.
 
 use super::devices::{all_names, tiny};
 use super::explorer;
@@ -18,29 +19,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What to explore.
+/// Configuration of a campaign.
 #[derive(Clone, Debug)]
 pub struct CrashConfig {
-    /// Names of tiny devices; empty is all of them.
+    /// Names of tiny devices; empty means all of them.
     pub devices: Vec<String>,
-    /// Seed of the first world of each device; the next has the next.
+    /// Seed of the first world of each device; later worlds count up from it.
     pub seed: u64,
-    /// Exploration ends with so many distinct media, if this is not `None`.
+    /// Number of distinct media after which exploration ends; `None` for no limit.
     pub states: Option<u64>,
-    /// … or with so many shallow worlds of each device.
+    /// Number of shallow worlds of each device after which exploration ends; `None` for no limit.
     pub worlds_each: Option<u64>,
-    /// A bug to be found.
+    /// Planted bug to be found.
     pub planted: Option<PlantedBug>,
-    /// Threads.
+    /// Number of threads.
     pub jobs: usize,
-    /// Exploration ends with so many violations.
+    /// Number of violations after which exploration ends.
     pub violations_max: usize,
-    /// Look for the shortest history of each violation.
+    /// Whether to search for the shortest history of each violation.
     pub minimise: bool,
 }
 
 impl CrashConfig {
-    /// The same until `bug` is found; unless devices are given, on those that it concerns.
+    /// Returns the configuration for finding `bug`, on the devices that the bug concerns unless devices are given.
     pub fn with_planted(&self, bug: PlantedBug) -> Self {
         let mut config = Self { planted: Some(bug), violations_max: 1, minimise: false, ..self.clone() };
         if config.devices.is_empty() {
@@ -66,42 +67,42 @@ impl Default for CrashConfig {
     }
 }
 
-/// How far an exploration is.
+/// Progress of an exploration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrashProgress {
-    /// Worlds that ended.
+    /// Number of worlds finished.
     pub worlds: u64,
-    /// Distinct media so far.
+    /// Number of distinct media so far.
     pub distinct: u64,
-    /// How much of what is wanted is done, 0 to 1.
+    /// Fraction of the wanted work that is done, 0 to 1.
     pub fraction: f64,
-    /// Violations so far.
+    /// Number of violations so far.
     pub violations: usize,
 }
 
-/// What an exploration found.
+/// Results of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashReport {
     /// Seed of the first world of each device.
     pub seed: u64,
-    /// Deep worlds among all, and their distinct media.
+    /// Number of deep worlds, and of their distinct media.
     pub deep: [u64; 2],
-    /// All counts together.
+    /// Sum of all counts.
     pub totals: Counts,
-    /// By device.
+    /// Counts per device.
     pub devices: BTreeMap<String, Counts>,
-    /// What is wrong, in the order of worlds.
+    /// Violations, in the order of worlds.
     pub violations: Vec<ViolationReport>,
-    /// The planted bug, if there was one.
+    /// Name of the planted bug, if there was one.
     pub planted: Option<String>,
 }
 
-/// A deep world for so many shallow ones: it has some twenty times their states.
+/// Number of shallow worlds per deep one, which has about twenty times their states.
 const DEEP_EVERY: u64 = 200;
-/// Seeds of deep worlds keep apart from those of shallow ones.
+/// Offset that keeps the seeds of deep worlds apart from those of shallow ones.
 const DEEP_SEEDS: u64 = 1 << 40;
 
-/// Which world comes at this place of a campaign over so many devices: the device, the seed, and how far it is explored.
+/// Returns the device, the seed and the effort of the world at position `place` of a campaign over `devices` devices.
 fn world_at(place: u64, devices: u64, seed: u64) -> (usize, u64, Effort) {
     let (round, rest) = (place / (DEEP_EVERY + 1), place % (DEEP_EVERY + 1));
     let is_deep = rest == DEEP_EVERY;
@@ -128,8 +129,8 @@ struct Shared<P> {
     progress: P,
 }
 
-/// Explores worlds until so many distinct media were recovered, so many violations found, or `progress`
-/// returns false. Refuses names that are no tiny device.
+/// Explores worlds until the wanted number of distinct media or violations is reached, or `progress` returns false.
+/// Refuses names that are not of a tiny device.
 pub fn explore(
     config: &CrashConfig,
     progress: impl FnMut(CrashProgress) -> bool + Send,
@@ -146,7 +147,7 @@ pub fn explore(
     let shared = Mutex::new(Shared { next: 0, ended: BTreeMap::new(), report: whole, stop: false, progress });
     let work = || {
         loop {
-            // The lock is given back before the world begins.
+            // The lock is released before the world begins.
             let next = lock(&shared).take();
             let Some(number) = next else { break };
             let (device, seed, effort) = world_at(number, configs.len() as u64, config.seed);
@@ -198,7 +199,7 @@ impl<P: FnMut(CrashProgress) -> bool> Shared<P> {
         (!self.stop).then_some(number)
     }
 
-    /// Takes over worlds in order, as far as they have ended.
+    /// Takes over finished worlds in order.
     fn put(&mut self, number: u64, world: World, config: &CrashConfig, devices: &[String]) {
         self.ended.insert(number, world);
         while !self.stop
@@ -228,34 +229,34 @@ impl<P: FnMut(CrashProgress) -> bool> Shared<P> {
     }
 }
 
-/// A planted bug and what became of it.
+/// The result for one planted bug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mutant {
     /// Name of the bug.
     pub bug: String,
-    /// Worlds until it was found, or until the budget was spent; each has histories of its own.
+    /// Number of worlds until it was found or until the budget was spent; each has histories of its own.
     pub worlds: u64,
-    /// Distinct media until then.
+    /// Number of distinct media until then.
     pub distinct: u64,
-    /// The violation that gave it away.
+    /// The violation that revealed it.
     pub killed_by: Option<ViolationReport>,
 }
 
-/// Planted bugs found, of those planted (crash-laboratory §3.9).
+/// Planted bugs, and how many of them were found (crash-laboratory §3.9).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MutationScore {
-    /// Each bug.
+    /// Result for each bug.
     pub mutants: Vec<Mutant>,
 }
 
 impl MutationScore {
-    /// Bugs that were found.
+    /// Returns the number of bugs found.
     pub fn killed(&self) -> usize {
         self.mutants.iter().filter(|mutant| mutant.killed_by.is_some()).count()
     }
 }
 
-/// Plants each bug in turn and explores until it is found; `config.states` bounds the effort for each.
+/// Plants each bug in turn and explores until it is found; `config.states` limits the effort for each.
 pub fn mutation_score(
     config: &CrashConfig,
     mut progress: impl FnMut(&Mutant) + Send,

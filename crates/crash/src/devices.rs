@@ -1,7 +1,8 @@
-//! Tiny devices: so small that every state is near, with everything a large one has.
+//! Tiny devices: so small that every state is within reach, with all features of a large one.
 //!
-//! Each is a row of a table; the rows differ in what matters at a power cut: the buffer's promise
-//! (crash-laboratory §1), units in a page, pages in a word line, allocation, frontiers, parallelism, metadata pages.
+//! Each is a row of a table. The rows differ in what matters at a power cut: the promise of the buffer
+//! (crash-laboratory §1), units per page, pages per word line, allocation, write frontiers, parallelism, metadata
+//! pages.
 
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
@@ -12,13 +13,13 @@ use flashweir_device::config::{
 use flashweir_device::{DeviceConfig, Geometry};
 use flashweir_host::{DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 
-/// What distinguishes one tiny device from the others.
+/// The properties that distinguish tiny devices.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     name: &'static str,
     mode: BufferMode,
     cell: Cell,
-    /// Channels, dies on each, planes in each.
+    /// Number of channels, of dies on each, and of planes in each die.
     parallel: [u32; 3],
     blocks_per_plane: u32,
     pages_per_block: u32,
@@ -32,44 +33,46 @@ struct Shape {
     range_flush: RangeFlushSupport,
     order: PersistPolicy,
     fuse_epochs: u32,
-    /// Time that the buffer takes for the data of a command.
+    /// Time that the buffer takes for the data of a command, in microseconds.
     access_us: u64,
-    /// Free blocks above those in reserve below which a plane collects already.
+    /// Number of free erase blocks above the reserve below which a plane already starts garbage collection.
     eager_blocks: u32,
     erase_fail: f64,
     endurance: u32,
-    /// Static wear-levelling begins when blocks are so many erases apart.
+    /// Difference of erase counts at which static wear-levelling begins.
     wear_apart: u32,
     program_us: u64,
     habit: Habit,
-    /// What stands between the host and the device.
+    /// Block layer between the host and the device.
     layer: Option<Layer>,
-    /// The map is on the medium: units that a translation page maps, pages in the cache, whom a miss holds up.
+    /// For a map on the medium: units mapped per translation page, pages in the cache, and the requests that a miss
+    /// blocks.
     map: Option<(u32, u64, Miss)>,
 }
 
-/// What the history of a device does besides what its features ask for.
+/// Additional operations of a device's history, beyond those that its features call for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Habit {
     Plain,
-    /// Range flushes of up to four ranges, which overlap, and of up to five tags; deallocations across the ends of such ranges.
+    /// Range flushes of up to four overlapping ranges and of up to five tags; deallocations across the ends of such
+    /// ranges.
     Wide,
-    /// A stream writes at the beginning of each boot and never again; its epoch stays open.
+    /// A stream that writes only at the beginning of each boot; its epoch stays open.
     FallsSilent,
 }
 
 /// Block layers in front of tiny devices.
 #[derive(Clone, Copy, Debug)]
 enum Layer {
-    /// Barriers, one queue, in the order in which requests came.
+    /// Barriers, one queue, in the order of the requests.
     Ordered,
     /// Barriers, one queue, sorted by address; a barrier closes the queue.
     Sorted,
-    /// The numbers of epochs with the commands, three queues.
+    /// Epoch numbers with the commands, three queues.
     Queues,
-    /// It waits and flushes between epochs.
+    /// Waits and flushes between epochs.
     Flushes,
-    /// It waits between epochs.
+    /// Waits between epochs.
     Waits,
 }
 
@@ -101,7 +104,7 @@ const PLAIN: Shape = Shape {
     map: None,
 };
 
-/// The kinds take turns, so that the first few worlds of a campaign are of all kinds.
+/// The kinds alternate, so that the first few worlds of a campaign cover all kinds.
 #[rustfmt::skip]
 const SHAPES: [Shape; 44] = [
     PLAIN,
@@ -120,7 +123,8 @@ const SHAPES: [Shape; 44] = [
         parallel: [2, 1, 2], blocks_per_plane: 10, ..PLAIN },
     Shape { name: "tiny-d1-dynamic", allocation: Allocation::Dynamic, parallel: [2, 1, 2],
         blocks_per_plane: 10, buffer_units: 16, ..PLAIN },
-    // Programs of two planes that share word lines, on frontiers that drift apart as collection uses them too.
+    // Programs of two planes that share word lines, on write frontiers that drift apart because garbage collection uses
+    // them too.
     Shape { name: "tiny-d1-dynamic-mlc", allocation: Allocation::Dynamic, cell: Cell::Mlc, parallel: [1, 2, 2],
         blocks_per_plane: 12, buffer_units: 16, hot_cold: false, ..PLAIN },
     Shape { name: "tiny-d1-mixed", hot_cold: false, parallel: [1, 1, 2], cell: Cell::Mlc, high_water: 0.9,
@@ -151,9 +155,9 @@ const SHAPES: [Shape; 44] = [
     Shape { name: "tiny-d1-worn", endurance: 3, blocks_per_plane: 18, ..PLAIN },
     Shape { name: "tiny-d1-wear", wear_apart: 2, ..PLAIN },
     Shape { name: "tiny-d3-wear", wear_apart: 2, erase_fail: 0.01, blocks_per_plane: 20, ..ORDERED },
-    // A page of the log takes longer than many commands, so that the next one waits for it.
+    // Programming a page of the log takes longer than many commands, so that the next page waits for it.
     Shape { name: "tiny-d1-slow", program_us: 900, parallel: [4, 1, 1], blocks_per_plane: 10, ..PLAIN },
-    // Few pages in a metadata region: checkpoints follow each other, and records wait for them.
+    // Few pages in a metadata region: checkpoints follow each other closely, and records wait for them.
     Shape { name: "tiny-d3-small-log", pages_per_block: 4, blocks_per_plane: 26, program_us: 600, habit: Habit::FallsSilent,
         eager_blocks: 2, ..ORDERED },
     Shape { name: "tiny-d1-range-wide", habit: Habit::Wide, unit_bytes: 4096, units_per_page: 1, buffer_units: 16,
@@ -180,12 +184,12 @@ const ORDERED: Shape = Shape {
     order: PersistPolicy::InOrderRecovery,
     buffer_units: 16,
     blocks_per_plane: 18,
-    // What epochs keep needs room that would otherwise put collection off.
+    // Versions kept for epochs need extra blocks, which would otherwise delay garbage collection.
     eager_blocks: 4,
     ..PLAIN
 };
 
-/// Few pages in a block, so that translation pages are collected too.
+/// Few pages per erase block, so that translation blocks are garbage-collected too.
 const MAPPED: Shape =
     Shape { name: "tiny-dftl", blocks_per_plane: 26, pages_per_block: 4, eager_blocks: 2, ..PLAIN };
 
@@ -201,18 +205,19 @@ pub fn all_names() -> impl Iterator<Item = &'static str> {
     names().chain(OPEN)
 }
 
-/// The tiny device called `name`.
+/// Returns the tiny device called `name`.
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
     let page = SHAPES.iter().find(|shape| shape.name == name).map(Shape::config);
     page.or_else(|| tiny_open().into_iter().find(|config| config.name == name))
 }
 
-/// What the histories of the tiny device called `name` do besides.
+/// Returns the habit of the histories of the tiny device called `name`.
 pub(super) fn habit(name: &str) -> Habit {
     SHAPES.iter().find(|shape| shape.name == name).map_or(Habit::Plain, |shape| shape.habit)
 }
 
-/// The block layer in front of the tiny device called `name`. It keeps the order of streams whatever the device keeps.
+/// Returns the block layer in front of the tiny device called `name`. It keeps the order of streams, whether the device
+/// does or not.
 pub fn layer(name: &str) -> Option<HostConfig> {
     let layer = SHAPES.iter().find(|shape| shape.name == name)?.layer?;
     let config = HostConfig {
@@ -237,8 +242,8 @@ pub fn layer(name: &str) -> Option<HostConfig> {
 /// Names of tiny devices with an open channel.
 const OPEN: [&str; 3] = ["tiny-open", "tiny-open-planes", "tiny-open-failing"];
 
-/// Tiny devices with an open channel: pages of one unit and of several, planes that program together, operations that reads
-/// interrupt, and a medium on which programs and erases fail.
+/// Tiny devices with an open channel: pages of one unit and of several, planes that program together, operations that
+/// reads suspend, and a medium on which programs and erases fail.
 pub(super) fn tiny_open() -> Vec<DeviceConfig> {
     let small = Shape { blocks_per_plane: 4, pages_per_block: 4, ..PLAIN };
     let planes = Shape { cell: Cell::Mlc, parallel: [1, 2, 2], unit_bytes: 512, units_per_page: 2, ..small };
@@ -260,7 +265,7 @@ pub(super) fn tiny_open() -> Vec<DeviceConfig> {
 }
 
 impl Shape {
-    /// The device with the least over-provisioning that is valid, so that collection is never far.
+    /// Returns the device with the least valid over-provisioning, so that garbage collection is frequent.
     fn config(&self) -> DeviceConfig {
         let percents = 40..90;
         let mut configs = percents.map(|percent| self.config_with(f64::from(percent) / 100.0));

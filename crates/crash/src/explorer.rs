@@ -1,15 +1,14 @@
 //! One world: a tiny device through several boots, cut at every event of each.
 //!
-//! Before each event the operations in the cells are torn in every way that the plan asks for; each medium
-//! that was not seen before in this boot is recovered, with further cuts in the recovery, and what it reads
-//! as is held against the contract. A medium that is seen again at a later position of the log is not
-//! recovered again: only the judgement is repeated.
+//! Before each event, the flash operations in progress are torn in every way that the plan asks for. Each medium that
+//! was not seen before in this boot is recovered, with further cuts in the recovery, and the contents read back are
+//! checked against the contract. A medium that is seen again at a later position of the log is not recovered again:
+//! only the judgement is repeated.
 //!
-//! At the end of a boot one of its cuts, drawn by the world's seed, becomes the beginning of the next:
-//! later boots begin on media with stale checkpoints, old versions and torn pages.
+//! At the end of a boot one of its cuts, drawn by the world's seed, becomes the beginning of the next: later boots
+//! begin on media with stale checkpoints, old versions and torn pages.
 //!
-//! Invariants: a world is a function of its [`WorldSpec`]; whether it is explored or only replayed does not
-//! change what happens in it.
+//! Invariants: a world is a function of its [`WorldSpec`]; whether it is explored or only replayed does not change it.
 
 use super::devices::{Habit, habit, layer};
 use super::sim::{Misbehaviour, Sim};
@@ -33,31 +32,33 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Operations of the history of a boot.
+/// Number of operations in the history of a boot.
 pub const OPS: u32 = 120;
 
-/// How far a world is explored; what happens in it does not depend on it.
+/// Thoroughness of the exploration of a world; the world itself does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// Boots of each world.
+    /// Number of boots of each world.
     pub boots: u32,
-    /// Cuts inside recoveries, one inside the other, at most.
+    /// Maximum depth of cuts inside recoveries, one inside the other.
     pub nested_depth: u32,
-    /// Cuts drawn from each recovery; one recovery in 64 gets every cut.
+    /// Number of cuts drawn from each recovery; one recovery in 64 gets every cut.
     pub nested_draws: u32,
-    /// One recovery in so many is cut at all.
+    /// One in this many recoveries is cut at all.
     pub nested_every: u32,
-    /// One event in so many is cut, drawn by the world's seed.
+    /// One in this many events is cut, drawn by the world's seed.
     pub events_every: u32,
-    /// One new medium in so many shows that the device works on; 0 is none.
+    /// One in this many new media is exercised to prove that the device still works; 0 means none.
     pub exercise_every: u32,
-    /// Distinct media of the whole world, about; its boots and their events share them evenly. `None` is no limit.
+    /// Approximate limit of the distinct media of the world, shared evenly by its boots and their events. `None` means
+    /// no limit.
     pub states_max: Option<u64>,
 }
 
 impl Effort {
-    /// Few states of each world, up to some 2,000: for the states of one world that is looked at everywhere there are ten to
-    /// twenty histories, and what is wrong depends on the history more than on the moment (crash-laboratory §3.10).
+    /// Few states of each world, up to some 2,000: ten to twenty histories can be explored this way for the states of
+    /// one fully explored world, and faults depend on the history more than on the position of the cut
+    /// (crash-laboratory §3.10).
     pub const SHALLOW: Self = Self {
         boots: 3,
         nested_depth: 3,
@@ -68,10 +69,10 @@ impl Effort {
         states_max: Some(2_000),
     };
 
-    /// Every event and every recovery of a few worlds: some bugs show in one state of thousands.
+    /// Every event and every recovery of a few worlds: some bugs show in one of thousands of states.
     pub const DEEP: Self = Self { states_max: Some(40_000), ..Self::EVERYTHING };
 
-    /// Without a limit.
+    /// Every event and every recovery, without a limit.
     pub const EVERYTHING: Self = Self {
         boots: 4,
         nested_depth: 3,
@@ -83,21 +84,21 @@ impl Effort {
     };
 }
 
-/// One recovery in so many is cut everywhere.
+/// One in this many recoveries is cut at every step.
 const NESTED_ALL: u64 = 64;
-/// Torn combinations are exhausted up to so many interrupted operations.
+/// Largest number of interrupted operations of which all torn combinations are tried.
 const EXHAUSTIVE_CELLS_MAX: usize = 3;
 
-/// A world.
+/// Specification of a world.
 #[derive(Clone, Debug)]
 pub struct WorldSpec {
-    /// The device.
+    /// Configuration of the device.
     pub config: DeviceConfig,
-    /// Seed of everything.
+    /// Seed of all random streams.
     pub seed: u64,
-    /// A bug to be found.
+    /// Planted bug to be found.
     pub planted: Option<PlantedBug>,
-    /// How far to go.
+    /// Thoroughness of the exploration.
     pub effort: Effort,
 }
 
@@ -106,13 +107,13 @@ impl WorldSpec {
         DeviceOptions { seed: self.seed, track_contents: true, planted: self.planted }
     }
 
-    /// The kind of device that the configuration makes (crash-laboratory §1).
+    /// Returns the kind of device that the configuration makes (crash-laboratory §1).
     pub fn kind(&self) -> DeviceKind {
         kind_of(&self.config)
     }
 
-    /// What is asked of it. A block layer keeps the order of streams on any device; of a range flush our device keeps the strong rule, on
-    /// which no host relies.
+    /// Returns the rules that are checked. A block layer keeps the order of streams on any device. For range flushes,
+    /// Flashweir's own device keeps the strong rule, on which no host relies.
     pub fn policy(&self) -> Policy {
         let policy = self.kind().policy();
         let ordered = policy.ordered || layer(&self.config.name).is_some();
@@ -120,7 +121,7 @@ impl WorldSpec {
     }
 }
 
-/// The kind of device that a configuration makes (crash-laboratory §1).
+/// Returns the kind of device that a configuration makes (crash-laboratory §1).
 pub fn kind_of(config: &DeviceConfig) -> DeviceKind {
     match config.buffer.mode {
         BufferMode::WriteThrough => DeviceKind::D0,
@@ -130,17 +131,17 @@ pub fn kind_of(config: &DeviceConfig) -> DeviceKind {
     }
 }
 
-/// What is wrong.
+/// A fault found in a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A state that the contract forbids.
     Contract(Violation),
-    /// A recovery that was cut leads to other contents than the one that was not.
+    /// An interrupted recovery leads to different contents than an uninterrupted one.
     NotIdempotent {
         /// The first unit that differs.
         lpn: Lpn,
     },
-    /// Without or after a cut, the device misbehaves.
+    /// The device misbehaves at run time, before or after a cut.
     Runtime(Misbehaviour),
     /// An open channel breaks one of its rules, or leaves a state that they forbid (open-channel §6).
     Rule(String),
@@ -149,7 +150,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether two faults are of one sort, for the minimiser.
+    /// Whether two faults are of the same sort, for the minimiser.
     pub fn resembles(&self, other: &Self) -> bool {
         use std::mem::discriminant as sort;
         match (self, other) {
@@ -164,28 +165,28 @@ thread_local! {
     static CURRENT: RefCell<Option<Token>> = const { RefCell::new(None) };
 }
 
-/// The cut that this thread is busy with, for the message of a panic that does not unwind.
+/// Returns the cut that this thread is working on, for the message of a panic that does not unwind.
 pub fn current_case() -> Option<Token> {
     CURRENT.with(|current| current.borrow().clone())
 }
 
-/// A fault and where it is.
+/// A fault and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
-    /// Boot.
+    /// Number of the boot.
     pub boot: u32,
-    /// Events before the cut.
+    /// Number of events before the cut.
     pub cut: u32,
-    /// How the interrupted operations stood.
+    /// State of each interrupted operation.
     pub torn: Vec<Torn>,
-    /// Cuts of recovery.
+    /// Cuts of recoveries.
     pub nested: Vec<NestedCut>,
 }
 
 impl Found {
-    /// The line that replays it in the world of `spec`.
+    /// Returns the token that replays it in the world of `spec`.
     pub fn token(&self, spec: &WorldSpec, ops: Chosen) -> Token {
         Token {
             device: spec.config.name.clone(),
@@ -200,33 +201,33 @@ impl Found {
     }
 }
 
-/// What was done.
+/// Counts of the work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Worlds.
+    /// Number of worlds.
     pub worlds: u64,
-    /// Random histories: one for each boot of a world.
+    /// Number of random histories: one for each boot of a world.
     pub histories: u64,
-    /// Moments between two events at which the power might have gone.
+    /// Number of positions between two events at which the power could fail.
     pub moments: u64,
-    /// … of which those at which it never did.
+    /// … of which the number at which it was never cut.
     pub moments_left_out: u64,
-    /// Media produced by cuts, nested ones included.
+    /// Number of media produced by cuts, including nested ones.
     pub states: u64,
-    /// Media that had not been seen before in their boot; each was recovered.
+    /// Number of media that had not been seen before in their boot; each was recovered.
     pub distinct: u64,
-    /// … of which inside a recovery.
+    /// … of which the number inside a recovery.
     pub distinct_nested: u64,
-    /// Verdicts of the oracle.
+    /// Number of verdicts of the oracle.
     pub judged: u64,
-    /// Events of simulated devices.
+    /// Number of events of simulated devices.
     pub events: u64,
-    /// Recovered devices that were exercised.
+    /// Number of recovered devices that were exercised.
     pub exercised: u64,
 }
 
 impl Counts {
-    /// Adds another count.
+    /// Adds other counts.
     pub fn add(&mut self, other: &Self) {
         self.worlds += other.worlds;
         self.histories += other.histories;
@@ -243,7 +244,7 @@ impl Counts {
 
 type Contents = Arc<[Content]>;
 
-/// The device of a world at the beginning of a boot.
+/// Returns the device of a world at the beginning of a boot.
 pub fn boot_device(spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
     let mut device = fresh(spec);
     for boot in 0..boot {
@@ -260,7 +261,7 @@ pub fn boot_device(spec: &WorldSpec, boot: u32) -> Result<Device, Found> {
     Ok(device)
 }
 
-/// The history of a boot.
+/// Returns the history of a boot.
 pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     let geometry = flashweir_device::Geometry::new(&spec.config);
     let history = history(&geometry, spec.seed, boot, OPS as usize);
@@ -287,7 +288,7 @@ pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     }
 }
 
-/// A new device; half of the worlds begin with a filled one.
+/// Returns a new device; half of the worlds begin with a filled one.
 fn fresh(spec: &WorldSpec) -> Device {
     let mut device = Device::new(spec.config.clone(), spec.options());
     if spec.seed.is_multiple_of(2) {
@@ -306,7 +307,7 @@ fn fresh(spec: &WorldSpec) -> Device {
     device
 }
 
-/// Draws the cut with which the next boot begins: each is equally likely.
+/// Draws the cut from which the next boot begins; all cuts are equally likely.
 struct Carry {
     random: RandomStream,
     offers: u64,
@@ -343,13 +344,13 @@ impl Carry {
 
 const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
 
-/// The medium if the power goes now.
+/// Returns the medium after a power cut now.
 pub fn cut(sim: &Sim, torn: &[Torn]) -> Media {
     let mut next = torn.iter();
     sim.device().cut(sim.cut_instant(), |_| next.next().copied().unwrap_or(Torn::Absent))
 }
 
-/// Turns an assertion of the device into a fault, where panics unwind.
+/// Turns a failed assertion of the device into a fault, where panics unwind.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -357,13 +358,13 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Fault> {
     })
 }
 
-/// What every unit of a recovered device reads as.
+/// Returns what every unit of a recovered device reads as.
 pub fn contents(device: &Device) -> Contents {
     let units = 0..device.geometry().user_units;
     units.map(|unit| device.peek(Lpn(unit)).map_or(Content::ZERO, |p| Content::from(&p))).collect()
 }
 
-/// An observation for the oracle.
+/// Returns an observation for the oracle.
 pub fn observed(contents: &[Content], lpn: Lpn) -> Observed {
     match contents[lpn.0 as usize] {
         Content(UNREADABLE) => Observed::Unreadable,
@@ -371,12 +372,12 @@ pub fn observed(contents: &[Content], lpn: Lpn) -> Observed {
     }
 }
 
-/// What is under way in the cells, so that an unchanged situation is recognised.
+/// State of the medium and of the operations in progress, by which an unchanged situation is recognised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Situation {
     digest: u64,
     cells: u64,
-    /// Counts only where a cut also saves the buffer.
+    /// Position of the log; set only where a cut also saves the buffer.
     position: u32,
 }
 
@@ -392,7 +393,7 @@ struct Boot<'a> {
     variants: Vec<(Vec<Torn>, u64)>,
     judged_at: LogPos,
     random: RandomStream,
-    /// Events of this boot and distinct media wanted of it, where these are limited.
+    /// Number of events of this boot and of distinct media wanted from it, if limited.
     pace: Option<(u64, u64)>,
     counts: Counts,
 }
@@ -483,8 +484,8 @@ impl<'a> Boot<'a> {
         CURRENT.with(|current| *current.borrow_mut() = Some(case));
     }
 
-    /// Recovers a medium that was not seen before, also with cuts inside; its contents are judged by the
-    /// caller, those after nested cuts must equal them.
+    /// Recovers a medium that was not seen before, also with cuts inside the recovery. The caller judges its contents;
+    /// the contents after nested cuts must equal them.
     fn recover(&mut self, media: Media, digest: u64) -> Result<(), (Fault, Vec<NestedCut>)> {
         let mut path = Vec::new();
         let contents = self.descend(media, None, 0, &mut path).map_err(|fault| (fault, path))?;
@@ -545,8 +546,8 @@ impl<'a> Boot<'a> {
         Ok(found)
     }
 
-    /// Cuts of a recovery of `steps` steps, in ascending order; one after the last step asks whether
-    /// recovering twice is the same.
+    /// Returns cuts of a recovery of `steps` steps, in ascending order; a cut after the last step checks that
+    /// recovering twice gives the same result.
     fn nested_cuts(&mut self, steps: u32, depth: u32) -> Vec<NestedCut> {
         let nested_every = u64::from(self.spec.effort.nested_every);
         if depth == 0 && nested_every > 1 && self.random.below(nested_every) != 0 {
@@ -575,7 +576,8 @@ impl<'a> Boot<'a> {
         cuts
     }
 
-    /// The oracle of crash-laboratory §2.8: the recovered device can be written, flushed, and reads right.
+    /// Applies the oracle of crash-laboratory §2.8: the recovered device can be written and flushed, and reads
+    /// correctly.
     fn exercise(&mut self, device: Device) -> Result<(), Fault> {
         self.counts.exercised += 1;
         exercise_device(device, self.spec.seed)
@@ -604,8 +606,8 @@ pub(super) fn cell_hash(cell: &Interrupted) -> u64 {
     mix(u64::from(cell.op.at.block.0) << 32 | u64::from(cell.op.at.page) << 8 | kind)
 }
 
-/// The ways in which interrupted operations may stand: all while they are few, else all alike, each one
-/// unlike the others, and two draws.
+/// Returns the combinations of states of the interrupted operations: all of them while the operations are few, else all
+/// alike, each one unlike the others, and two draws.
 pub(super) fn combinations(cells: &[Interrupted], random: &mut RandomStream) -> Vec<Vec<Torn>> {
     let n = cells.len();
     if n <= EXHAUSTIVE_CELLS_MAX {
@@ -628,8 +630,8 @@ pub(super) fn combinations(cells: &[Interrupted], random: &mut RandomStream) -> 
     list
 }
 
-/// Explores one boot that begins on `device`. Returns what was done, the fault if there is one, and the
-/// device of the next boot.
+/// Explores one boot that begins on `device`. Returns the counts, the fault if there is one, and the device of the next
+/// boot.
 pub fn explore_boot(
     spec: &WorldSpec,
     boot: u32,

@@ -1,28 +1,30 @@
-//! A block layer between the history of a boot and its tiny device: what is judged then is the host's own requests.
+//! A block layer between the history of a boot and its tiny device; the contract is then checked for the host's own
+//! requests.
 //!
-//! Place in the data flow: [`super::sim`] submits requests and hands over what the device completes; commands come back with the
-//! instant at which they reach the device. On their way those of one queue keep their order, those of two queues do not.
+//! Place in the data flow: [`super::sim`] submits requests and passes on the device's completions; commands come back
+//! with the time at which they reach the device. Commands of one queue keep their order on the way, those of two queues
+//! do not.
 //!
-//! Invariant: the device holds at most [`DEVICE_DEPTH`] commands of each queue; what is offered beyond that is refused.
+//! Invariant: the device holds at most [`DEVICE_DEPTH`] commands of each queue; offers beyond that are refused.
 
 use flashweir_core::random::RandomStream;
 use flashweir_core::{Command, CommandId, DeviceError, Done, Duration, Instant};
 use flashweir_host::{BlockLayer, Effect, HostConfig, HostMetrics, Input};
 use std::collections::BTreeMap;
 
-/// Commands of one queue on their way and in the device.
+/// Maximum number of commands of one queue on their way and in the device.
 const DEVICE_DEPTH: u32 = 6;
 /// Longest time from an offer to the device, in nanoseconds.
 const WAY_NS: u64 = 40_000;
 
-/// What a block layer wants of the world around it.
+/// An action that the block layer requests from the simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wish {
-    /// The command of this name reaches the device at this instant.
+    /// The command with this id reaches the device at this time.
     Arrive(Instant, CommandId),
-    /// The request of this number is done.
+    /// The request with this number is completed.
     Completed(u64, Result<Done, DeviceError>),
-    /// Wake it at this instant.
+    /// Wake the layer at this time.
     Wake(Instant),
 }
 
@@ -32,11 +34,11 @@ pub(super) struct Layer {
     host: BlockLayer,
     effects: Vec<Effect>,
     random: RandomStream,
-    /// Commands that are on their way or in the device, by queue, and when the last of each arrives.
+    /// Number of commands on their way or in the device, per queue, and the arrival time of the last one.
     queues: BTreeMap<u16, (u32, Instant)>,
-    /// The queue of each of these commands.
+    /// Queue of each of these commands.
     held: BTreeMap<CommandId, u16>,
-    /// Those that are on their way.
+    /// Commands that are on their way.
     on_the_way: BTreeMap<CommandId, Command>,
 }
 
@@ -52,7 +54,7 @@ impl Layer {
         }
     }
 
-    /// Tells it something; what it wants done is appended to `wishes`.
+    /// Passes an input to the layer; its actions are appended to `wishes`.
     pub(super) fn input(&mut self, now: Instant, input: Input, wishes: &mut Vec<Wish>) {
         if let Input::Completed { id, .. } = &input
             && let Some(queue) = self.held.remove(id)
@@ -62,7 +64,7 @@ impl Layer {
         }
         self.host.handle(now, input, &mut self.effects);
         let mut done = 0;
-        // What is done may have effects of its own, which come behind the others.
+        // Carrying out an effect may cause further effects, which are appended.
         while let Some(effect) = self.effects.get_mut(done) {
             done += 1;
             match std::mem::replace(effect, Effect::At(now)) {
@@ -89,7 +91,7 @@ impl Layer {
         self.effects.clear();
     }
 
-    /// The command of this name, which reaches the device now.
+    /// Takes the command with this id, which reaches the device now.
     pub(super) fn take(&mut self, id: CommandId) -> Option<Command> {
         self.on_the_way.remove(&id)
     }
@@ -98,7 +100,7 @@ impl Layer {
         self.host.metrics()
     }
 
-    /// What it waits for, for people.
+    /// Describes in words what the layer waits for.
     pub(super) fn describe(&self) -> String {
         let (in_flight, queued) = self.host.depth();
         format!("block layer: {queued} requests queued, {in_flight} dispatched")

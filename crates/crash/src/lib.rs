@@ -1,12 +1,10 @@
 //! The crash laboratory (crash-laboratory §3): tiny devices, random histories, a power cut at every event.
 //!
-//! Place in the data flow: [`devices`] × seeds make worlds; [`explorer`] cuts each at every event, recovers
-//! what is left and asks the contract's oracle; a violation is made small and becomes one line, its
-//! [`Token`], that replays it. [`explore`] does that for many worlds, [`mutation_score`] asks whether it
-//! would have found a bug.
+//! Place in the data flow: [`devices`] × seeds make worlds; [`explorer`] cuts each at every event, recovers the media
+//! and asks the contract's oracle; a violation is minimised and becomes one line, its [`Token`], that replays it.
+//! [`explore`] does this for many worlds; [`mutation_score`] measures which planted bugs it finds.
 //!
-//! Invariants: a report is a function of its configuration, whatever the number of threads; nobody here
-//! reads a clock.
+//! Invariants: a report is a function of its configuration, whatever the number of threads; nothing here reads a clock.
 #![forbid(unsafe_code)]
 
 pub mod campaign;

@@ -1,8 +1,8 @@
-//! The litmus tests of the contract on the simulated SSD, from both sides (crash-laboratory §3.8): whatever variant, timing,
-//! cut and torn operation, no forbidden state is ever seen, and the allowed states that some variant reaches
-//! are counted. What none of ours can reach the model device of the contract does.
+//! The litmus tests of the contract on the simulated SSD, from both sides (crash-laboratory §3.8): whatever the
+//! variant, timing, cut and torn operation, no forbidden state is ever observed, and the allowed states that some
+//! variant reaches are counted. The model device of the contract reaches those that no variant reaches.
 //!
-//! Where a device knows no streams and a test says that they mean nothing, they are left out.
+//! On a device without streams, streams are dropped from programs of tests that say that streams mean nothing.
 
 use super::devices::tiny;
 use super::explorer::{WorldSpec, caught, combinations, contents, cut, kind_of, observed};
@@ -19,28 +19,28 @@ use flashweir_device::{Device, DeviceConfig, FastForward, PlantedBug, Recovery};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What came of one litmus test on one kind of device.
+/// The result of one litmus test on one kind of device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LitmusResult {
     /// Name of the test.
     pub name: String,
     /// Kind of device.
     pub kind: String,
-    /// States that the contract allows.
+    /// Number of states that the contract allows.
     pub allowed: u32,
-    /// … of which a variant of the SSD showed.
+    /// … of which the number that a variant of the SSD reached.
     pub reached: u32,
-    /// Those that none showed.
+    /// Allowed states that no variant reached.
     pub missed: Vec<String>,
-    /// … of which the model device shows so many.
+    /// … of which the number that the model device reaches.
     pub model: u32,
-    /// Distinct media that were recovered.
+    /// Number of distinct media recovered.
     pub states: u64,
-    /// A forbidden state that was seen: variant, delay, cut and what was read.
+    /// A forbidden state that was observed: variant, delay, cut and the values read.
     pub forbidden: Option<String>,
 }
 
-/// Kinds of device that the SSD comes in, with the tiny devices on which their tests run.
+/// Kinds of device that the SSD implements, with the tiny devices on which their tests run.
 const DEVICES: [(DeviceKind, [&str; 3]); 4] = [
     (DeviceKind::D0, ["tiny-d0", "tiny-d0-mlc", "tiny-d0-dynamic"]),
     (DeviceKind::D1, ["tiny-d1", "tiny-d1-mlc", "tiny-d1-partial"]),
@@ -48,12 +48,12 @@ const DEVICES: [(DeviceKind, [&str; 3]); 4] = [
     (DeviceKind::D3, ["tiny-d3", "tiny-d3-write-back", "tiny-d3-transactional"]),
 ];
 
-/// Times between two steps of a program, in nanoseconds.
+/// Delays between two steps of a program, in nanoseconds.
 const DELAYS_NS: [u32; 4] = [0, 15_000, 90_000, 1_000_000];
-/// Where unit 0 of a program lies: at the beginning of a page and in the middle of one.
+/// LPN of unit 0 of a program: at the beginning of a page and in the middle of one.
 const BASES: [u64; 2] = [8, 9];
 
-/// Runs every litmus test of the contract that is about D0, D1, D2 or D3.
+/// Runs every litmus test of the contract that applies to D0, D1, D2 or D3.
 pub fn litmus(planted: Option<PlantedBug>) -> Vec<LitmusResult> {
     let mut results = Vec::new();
     for test in LITMUS {
@@ -108,7 +108,7 @@ fn run_test(test: &Litmus, kind: DeviceKind, names: &[&str], planted: Option<Pla
     }
 }
 
-/// The allowed states that the model device of the contract shows.
+/// Returns the allowed states that the model device of the contract reaches.
 fn model_reaches(test: &Litmus, kind: DeviceKind) -> BTreeSet<usize> {
     let steps = test.steps();
     let initial = |lpn: Lpn| Payload::Tag(mix(lpn.0 + 77));
@@ -128,7 +128,7 @@ fn model_reaches(test: &Litmus, kind: DeviceKind) -> BTreeSet<usize> {
     shown.collect()
 }
 
-/// The same device, more or less eager to write, with other evictions, and with little and slow memory.
+/// Returns variants of the device: more or less eager to write, with other evictions, and with little and slow memory.
 fn variants(config: &DeviceConfig) -> Vec<DeviceConfig> {
     let mut list = Vec::new();
     for (high, low, eviction) in
@@ -154,8 +154,9 @@ fn variants(config: &DeviceConfig) -> Vec<DeviceConfig> {
     list
 }
 
-/// How many deallocations come before each of the program's, the time between steps, and the place of unit 0. So many deallocations
-/// nearly fill a page of the device's log that the next one makes it write the log unasked.
+/// Returns combinations of the number of deallocations before each one of the program, the time between steps, and the
+/// LPN of unit 0. That many deallocations nearly fill a page of the device's log, so that the next one makes the device
+/// write the log without a flush.
 fn timings(config: &DeviceConfig) -> impl Iterator<Item = (u32, u32, Lpn)> + use<> {
     let records_per_page = ((config.geometry.page_bytes.0 - 48) / 24) as u32;
     let preludes = [0, records_per_page - 1];
@@ -168,7 +169,7 @@ fn idle() -> History {
     History { ops: Vec::new(), depth: 0 }
 }
 
-/// A device on which everything was written, some of it twice, and which has woken up once.
+/// Returns a device on which everything was written, some of it twice, and which has woken up once.
 fn aged(spec: &WorldSpec) -> Device {
     let mut device = Device::new(spec.config.clone(), spec.options());
     let units = device.geometry().user_units;
@@ -185,10 +186,10 @@ fn aged(spec: &WorldSpec) -> Device {
 struct Driver {
     sim: Sim,
     delay_ns: u32,
-    /// Deallocations elsewhere before each of the program's.
+    /// Number of deallocations elsewhere before each one of the program.
     prelude: u32,
     base: Lpn,
-    /// The device knows streams; where it does not, the tests say that they mean nothing.
+    /// Whether the device supports streams; where it does not, the tests say that they mean nothing.
     ordered: bool,
     /// The simulation's number of each operation of the program.
     numbers: BTreeMap<u32, u32>,
@@ -261,7 +262,7 @@ impl Target for Driver {
     fn cut(&mut self) {}
 }
 
-/// Cuts at every event after the program; adds the allowed states that are seen.
+/// Cuts at every event after the program; adds the allowed states that are observed.
 fn observe(
     test: &Litmus,
     spec: &WorldSpec,

@@ -1,13 +1,15 @@
-//! The laboratory of the open channel: histories of programs and erases, and every power cut of them (crash-laboratory §1, D6).
+//! The laboratory of the open channel: histories of programs and erases, with every power cut in them
+//! (crash-laboratory §1, D6).
 //!
-//! Place in the data flow: a drawn host keeps several commands in flight at a tiny device; before each event the power is cut in
-//! every way that the interrupted operations allow, the device is recovered, and what it shows is held against what the host
-//! was told. The rules are those of open-channel §6 and commands §6, by page:
+//! Place in the data flow: a random host keeps several commands in flight at a tiny device; before each event the power
+//! is cut in every way that the interrupted operations allow, the device is recovered, and its contents are checked
+//! against the answers that the host got. The rules, per page, are those of open-channel §6 and commands §6:
 //!
-//! 1. What completed is there, contents and records, until an erase of its block was submitted.
-//! 2. What is under way is there as a whole, or cannot be read, or was never written; so is what is under an erase.
-//! 3. What can be read is what was written there; pages of a block are a prefix.
-//! 4. A block whose erase has completed is empty, and takes its pages again.
+//! 1. What completed is there, contents and records, until an erase of its erase block was submitted.
+//! 2. A program in flight is there as a whole, or cannot be read, or was never written; so is a page of an erase block
+//!    whose erase is in flight.
+//! 3. What can be read is what was written there; the written pages of an erase block are a prefix.
+//! 4. An erase block whose erase has completed is empty, and accepts its pages again.
 
 use crate::explorer::{Counts, Fault, Found, WorldSpec, caught};
 use crate::token::{Chosen, Token};

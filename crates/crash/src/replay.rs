@@ -1,6 +1,6 @@
-//! A violation made small and readable, and replayed from its token.
+//! Minimises a violation, makes it readable, and replays it from its token.
 //!
-//! Invariant: a replay does what the exploration did to this one medium, and everything that it checks.
+//! Invariant: a replay does everything that the exploration did to this one medium, including all checks.
 
 use super::devices::tiny;
 use super::explorer::{
@@ -19,34 +19,34 @@ use flashweir_device::{Device, Media, Recovery, Torn};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// Explorations of one boot that the minimiser may spend.
+/// Maximum number of explorations of one boot that the minimiser may spend.
 const MINIMISE_RUNS_MAX: u32 = 300;
 
-/// A violation for people: what is wrong, how to see it again, what happened.
+/// A readable violation: the fault, the way to reproduce it, and its history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViolationReport {
-    /// What is wrong, in one line.
+    /// The fault in one line.
     pub what: String,
-    /// The shortest history that was found, as `weir crash --replay` takes it.
+    /// The shortest history that was found, in the form that `weir crash --replay` takes.
     pub token: String,
     /// The history in which it was found.
     pub found_as: String,
-    /// Operations of the shortest history.
+    /// Number of operations in the shortest history.
     pub ops: u32,
-    /// The history, the cut, what persisted and what was lost.
+    /// Drawing of the history, the cut, and the units that persisted or were lost.
     pub drawing: String,
 }
 
-/// What a replay showed.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
-    /// What is wrong; `None` if everything is as it should be.
+    /// The fault; `None` if there is none.
     pub fault: Option<Fault>,
-    /// The history, the cut, what persisted and what was lost.
+    /// Drawing of the history, the cut, and the units that persisted or were lost.
     pub drawing: String,
 }
 
-/// The world that a token names.
+/// Returns the world that a token names.
 pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
     let config = tiny(&token.device).ok_or_else(|| {
         let known: Vec<&str> = super::devices::all_names().collect();
@@ -55,7 +55,7 @@ pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
     Ok(WorldSpec { config, seed: token.seed, planted: token.planted, effort: Effort::EVERYTHING })
 }
 
-/// Does again, precisely, what a token says.
+/// Replays a token exactly.
 pub fn replay(token: &Token) -> Result<Replayed, String> {
     let spec = world_of(token)?;
     if spec.config.firmware == FirmwareKind::OpenChannel {
@@ -73,7 +73,7 @@ pub fn replay(token: &Token) -> Result<Replayed, String> {
     Ok(replay_on(&spec, device, history, token))
 }
 
-/// The operations of a history that a token chose.
+/// Returns the operations of a history that a token selects.
 fn chosen(history: History, ops: &Chosen) -> Result<History, String> {
     let Chosen::Some(list) = ops else { return Ok(history) };
     let find = |op: &u32| {
@@ -104,7 +104,7 @@ fn replay_on(spec: &WorldSpec, device: Device, history: History, token: &Token) 
     Replayed { fault, drawing }
 }
 
-/// What is wrong with the recovered device, and what it reads as.
+/// Returns the fault of the recovered device, if any, and what it reads as.
 fn after_cut(spec: &WorldSpec, sim: &Sim, media: Media, token: &Token) -> (Option<Fault>, Vec<Content>) {
     let wake = |media: Media| caught(|| Recovery::begin(&spec.config, spec.options(), media).finish().0);
     let mut device = match wake(media.clone()) {
@@ -143,7 +143,7 @@ fn after_cut(spec: &WorldSpec, sim: &Sim, media: Media, token: &Token) -> (Optio
     (works.err(), straight)
 }
 
-/// Makes a fault small and draws it.
+/// Minimises a fault and draws it.
 pub fn report(spec: &WorldSpec, found: &Found) -> ViolationReport {
     let found_as = found.token(spec, Chosen::All);
     let token = shortest(spec, found).unwrap_or_else(|| found_as.clone());
@@ -161,7 +161,7 @@ pub fn report(spec: &WorldSpec, found: &Found) -> ViolationReport {
     }
 }
 
-/// The shortest list of operations after which exploration finds a fault of the same sort.
+/// Returns the shortest list of operations after which exploration finds a fault of the same sort.
 fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
     if spec.config.firmware == FirmwareKind::OpenChannel {
         return open::shortest(spec, found);
@@ -171,7 +171,7 @@ fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
     let needs_exercise = matches!(found.fault, Fault::Runtime(_)) && !found.torn.is_empty();
     let effort = Effort {
         nested_depth: found.nested.len() as u32,
-        // Of a shorter history all is looked at, however few states of it were.
+        // A shorter history is explored completely, however few of the original states were.
         nested_every: 1,
         events_every: 1,
         states_max: None,
@@ -195,7 +195,7 @@ fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
     Some(explore(&best)?.token(&spec, Chosen::Some(best)))
 }
 
-/// A fault in one line.
+/// Describes a fault in one line.
 pub fn describe(fault: &Fault) -> String {
     match fault {
         Fault::Rule(what) => what.clone(),

@@ -1,11 +1,13 @@
-//! One boot of a tiny device under a history: device, agenda, contract log, and a model of what reads see.
+//! One boot of a tiny device under a history: device, agenda, contract log, and a model of the contents that reads
+//! return.
 //!
-//! The device is driven directly, without a link, so that every moment of it is a moment of the agenda and
-//! a cut can be placed before each. Some tiny devices have a block layer in front: there the log is of what the host asked the
-//! block layer for, and a request counts as accepted when it is submitted, which is the order that the block layer promises.
+//! The device is driven directly, without a link, so that every event of it is on the agenda and a cut can be placed
+//! before each. Some tiny devices have a block layer in front: there the log records the requests to the block layer,
+//! and a request counts as accepted when it is submitted, which is the order that the block layer promises.
 //!
-//! Invariant: without a block layer, the log accepts a command wholly when the device gives it its sequence number. Commands are
-//! accepted in one order, so what the rest of a long command will be merged with is known by then.
+//! Invariant: without a block layer, the log accepts a command wholly when the device gives it its sequence number.
+//! Commands are accepted in one order, so the contents that the rest of a long command will be merged with are known by
+//! then.
 
 use super::devices;
 use super::layer::{Layer, Wish};
@@ -34,10 +36,10 @@ enum Moment {
     Wake,
 }
 
-/// What the run-time checks found wrong; the operation is named by its number in the history.
+/// A fault found by the run-time checks; the operation is named by its number in the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misbehaviour {
-    /// A read returned what the model does not hold (oracle of crash-laboratory §2.11).
+    /// A read returned something else than the model holds (oracle of crash-laboratory §2.11).
     WrongRead { op: u32, lpn: Lpn },
     /// A command failed.
     Failed { op: u32, error: String },
@@ -45,17 +47,17 @@ pub enum Misbehaviour {
     Overtaken { op: u32, by: u32 },
     /// Commands never complete.
     Wedged { in_flight: u32, state: String },
-    /// The device works on and on after the last command, or takes absurdly long for one.
+    /// The device keeps working after the last command, or takes absurdly long for one.
     Restless,
-    /// At rest a unit reads as what the model does not hold.
+    /// At rest a unit reads as something else than the model holds.
     WrongAtRest { lpn: Lpn },
 }
 
-/// Events of a run at most: so many, and so many more for each operation. A tiny device needs a tenth.
+/// Maximum number of events of a run: a base, and an addition per operation. A tiny device needs a tenth.
 const EVENTS_MIN: u32 = 4_000;
 const EVENTS_PER_OP: u32 = 400;
-/// Blocks that a plane may lose before the device turns read-only: the tiny device whose programs fail has 16,
-/// of which it needs 13 (six for data, two for metadata, three in reserve, two open).
+/// Number of erase blocks that a plane may lose before the device turns read-only: the tiny device whose programs fail
+/// has 16, of which it needs 13 (six for data, two for metadata, three in reserve, two open).
 const BLOCKS_TO_SPARE: u32 = 3;
 
 /// One boot.
@@ -67,34 +69,35 @@ pub struct Sim {
     effects: Vec<Effect>,
     wishes: Vec<Wish>,
     log: Log,
-    /// What each unit reads as once everything accepted is in.
+    /// What each unit reads as once every accepted command has taken effect.
     model: Vec<Payload>,
-    /// With a block layer: what each unit held at the beginning.
+    /// With a block layer: content of each unit at the beginning.
     first: Vec<u64>,
     history: History,
     next: usize,
     in_flight: u32,
     log_ops: Vec<Option<OpIx>>,
-    /// Reads may overtake the rest of a command that is accepted in parts: what they may return. With a block layer, from which of
-    /// its `versions` on each unit may read.
+    /// Contents that each read may return, since a read may overtake the rest of a command that is accepted in parts.
+    /// With a block layer, the index of the first of its `versions` that the read may return on each unit.
     expected: Vec<Option<Vec<u64>>>,
-    /// With a block layer, or where reads look up later than they arrive: what each unit was to hold, one after the other, and by
-    /// which operation.
+    /// With a block layer, or where reads look up the map later than they arrive: the contents of each unit in order,
+    /// each with the operation that wrote it.
     versions: Vec<Vec<(OpIx, u64)>>,
-    /// The map is on the medium: a read waits for a part of it, and may see what was accepted meanwhile. For each read the first of
-    /// its units' `versions` that it may see besides what it could see when it came; one command at most was accepted in part.
+    /// For a map on the medium, where a read waits for a part of the map and may return contents accepted meanwhile.
+    /// For each read, the first of its units' `versions` that it may return besides those it could return when it
+    /// arrived; at most one command was accepted in part.
     newer: Vec<Option<Vec<usize>>>,
     looks_up_late: bool,
-    /// Commands of each stream that were submitted and not accepted.
+    /// Commands of each stream that were submitted and not yet accepted.
     arrived: BTreeMap<StreamId, VecDeque<u32>>,
     events: u32,
-    /// A device without spare blocks said that it lost accepted writes: which ones the model cannot know.
+    /// A device without spare blocks reported the loss of accepted writes; the model cannot know which ones.
     has_lost_writes: bool,
     misbehaviour: Option<Misbehaviour>,
 }
 
 impl Sim {
-    /// Begins on a device that has just woken up.
+    /// Starts on a device that has just woken up.
     pub fn new(device: Device, history: History) -> Self {
         let units = device.geometry().user_units;
         let model: Vec<Payload> = (0..units).map(|u| device.peek(Lpn(u)).unwrap_or_default()).collect();
@@ -103,7 +106,7 @@ impl Sim {
             log.set_initial(Lpn(unit as u64), Content::from(payload));
         }
         let ops = history.ops.len();
-        // Patterns name the world and the boot.
+        // Patterns contain the world and the boot.
         let seed = history.ops.first().map_or(0, |op| op.pattern >> 16);
         let per_unit = device.geometry().lbas_per_unit;
         let layer = devices::layer(&device.config().name);
@@ -137,37 +140,37 @@ impl Sim {
         sim
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Counters of the block layer, where there is one.
+    /// Returns the counters of the block layer, if there is one.
     pub fn host_metrics(&self) -> Option<HostMetrics> {
         self.layer.as_ref().map(|layer| *layer.metrics())
     }
 
-    /// What was submitted, accepted and completed so far.
+    /// Returns the log of submissions, acceptances and completions so far.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// Events handled so far: the number of the cut that may happen now.
+    /// Returns the number of events handled so far: the number of a cut now.
     pub fn events(&self) -> u32 {
         self.events
     }
 
-    /// The instant before which a cut may happen now.
+    /// Returns the time before which a cut may happen now.
     pub fn cut_instant(&self) -> Instant {
         self.agenda.peek().unwrap_or_else(|| self.agenda.now())
     }
 
-    /// What went wrong without any cut.
+    /// Returns the fault that occurred without any cut.
     pub fn misbehaviour(&self) -> Option<&Misbehaviour> {
         self.misbehaviour.as_ref()
     }
 
-    /// Handles the next event; false if there is none.
+    /// Handles the next event; returns false if there is none.
     pub fn step(&mut self) -> bool {
         let Some((now, moment)) = self.agenda.pop() else {
             self.check_rest();
@@ -193,7 +196,7 @@ impl Sim {
         true
     }
 
-    /// Lets the host submit `op` after its delay and goes on until it has; returns its number.
+    /// Appends `op` to the history and runs until the host has submitted it after its delay; returns its number.
     pub fn submit_next(&mut self, op: HostOp) -> u32 {
         let number = self.history.ops.len() as u32;
         self.history.ops.push(op);
@@ -205,7 +208,7 @@ impl Sim {
         number
     }
 
-    /// Goes on until the operation has completed; false if the device rests before.
+    /// Runs until the operation has completed; returns false if the device comes to rest before.
     pub fn wait_for(&mut self, number: u32) -> bool {
         loop {
             let op = self.log_ops[number as usize];
@@ -218,7 +221,7 @@ impl Sim {
         }
     }
 
-    /// Runs to the end; says what went wrong.
+    /// Runs to the end; returns the fault, if there is one.
     pub fn run(&mut self) -> Option<Misbehaviour> {
         while self.misbehaviour.is_none() && self.step() {}
         self.misbehaviour.clone()
@@ -269,7 +272,7 @@ impl Sim {
                 self.take_over(number, log_op, seq);
             }
             if op.verb == Verb::Read {
-                // It sees what was answered before it was asked for, or something newer.
+                // A read returns what was answered before its submission, or something newer.
                 let (first, end) = self.touched(&op);
                 let is_answered = |(op, _): &(OpIx, u64)| self.log.op(*op).completed().is_some();
                 let units = self.versions[first as usize..end as usize].iter();
@@ -281,7 +284,7 @@ impl Sim {
             if let Op::Write { data, .. } = &mut command.op
                 && !self.is_partial(&op)
             {
-                // Patterns of two requests are two; their contents can be merged.
+                // Patterns of two requests differ and cannot be merged into one; their contents can.
                 let (first, end) = self.touched(&op);
                 let content = |unit| Payload::Tag(pattern(op.pattern, Lpn(unit)));
                 *data = Data::Units((first..end).map(content).collect());
@@ -305,7 +308,7 @@ impl Sim {
         self.device.command(now, command, &mut self.effects);
     }
 
-    /// Tells the block layer something, and does what it wants.
+    /// Passes an input to the block layer and carries out its wishes.
     fn tell(&mut self, now: Instant, input: Input) {
         let Some(layer) = &mut self.layer else { return };
         let mut wishes = std::mem::take(&mut self.wishes);
@@ -325,7 +328,7 @@ impl Sim {
         for effect in effects.drain(..) {
             match effect {
                 Effect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
-                // What the medium's store could not keep must not be told to anybody.
+                // A write that the medium's store could not keep must not be acknowledged.
                 Effect::Complete(_) if self.device.store_error().is_some() => {}
                 Effect::Complete(completion) if self.layer.is_some() => {
                     let (id, result) = (completion.id, completion.result);
@@ -333,7 +336,7 @@ impl Sim {
                 }
                 Effect::Complete(completion) => {
                     let number = completion.id.0 as u32;
-                    // One that was refused, or does nothing, was never accepted.
+                    // A command that was refused, or that does nothing, was never accepted.
                     self.leave(number);
                     self.completed(now, number, completion.result);
                 }
@@ -344,7 +347,7 @@ impl Sim {
         self.effects = effects;
     }
 
-    /// The host gets its answer.
+    /// Delivers an answer to the host.
     fn completed(&mut self, now: Instant, number: u32, result: Result<Done, DeviceError>) {
         self.in_flight -= 1;
         if let Ok(Done::Data(data)) = &result {
@@ -356,7 +359,7 @@ impl Sim {
         match result {
             Ok(_) => {}
             Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
-            // It says so of each command that it concerns: of writes and flushes, and of reads of what was lost.
+            // The device reports it for each command concerned: for writes and flushes, and for reads of what was lost.
             Err(
                 DeviceError::WriteFault { .. }
                 | DeviceError::StreamFailed(_)
@@ -370,8 +373,8 @@ impl Sim {
         self.schedule_next(now);
     }
 
-    /// Whether a plane has lost more blocks than a tiny device has to spare: it may refuse to change then, and
-    /// what it holds must still be right. Counted on the medium, not by what the device thinks of itself.
+    /// Whether a plane has lost more erase blocks than a tiny device has to spare: the device may then refuse to
+    /// change, and what it holds must still be right. Counted on the medium, independently of the device's own state.
     fn is_worn_out(&self) -> bool {
         let (geometry, media) = (self.device.geometry(), self.device.media());
         let mut lost = vec![0; geometry.planes() as usize];
@@ -395,7 +398,7 @@ impl Sim {
                 return found == expected
                     || newer.is_some_and(|newer| newer.iter().any(|(_, v)| *v == found));
             };
-            // The last answered one, or what was there before any of them.
+            // The last answered version, or the content before all of them.
             let before = answered.checked_sub(1).map_or(self.first[unit], |at| self.versions[unit][at].1);
             found == before || self.versions[unit][answered..].iter().any(|(_, newer)| *newer == found)
         };
@@ -415,13 +418,13 @@ impl Sim {
         (op.lba / per_unit, (op.lba + u64::from(op.blocks)).div_ceil(per_unit))
     }
 
-    /// Whether it begins or ends inside a mapping unit.
+    /// Whether the range begins or ends inside a mapping unit.
     fn is_partial(&self, op: &HostOp) -> bool {
         let per_unit = self.per_unit();
         !op.lba.is_multiple_of(per_unit) || !u64::from(op.blocks).is_multiple_of(per_unit)
     }
 
-    /// A command is not one of those that arrived and were not accepted any more. Gives the first of its stream that is.
+    /// Removes a command from those that arrived and were not accepted. Returns the first remaining one of its stream.
     fn leave(&mut self, number: u32) -> Option<u32> {
         let (stream, _) = self.history.ops[number as usize].order?;
         let arrived = self.arrived.get_mut(&stream)?;
@@ -443,7 +446,7 @@ impl Sim {
         }
     }
 
-    /// From now on everything reads as the operation says.
+    /// Applies the operation to the model from now on.
     fn take_over(&mut self, number: u32, log_op: OpIx, seq: u64) {
         let op = self.history.ops[number as usize];
         let mut units: Vec<(Lpn, Content)> = Vec::new();
@@ -461,7 +464,7 @@ impl Sim {
         self.log.accept(log_op, seq, units);
     }
 
-    /// What `unit` reads as after `op`; `None` if the operation leaves it alone.
+    /// Returns what `unit` reads as after `op`; `None` if the operation does not change it.
     fn merged(&self, op: &HostOp, unit: u64) -> Option<Payload> {
         let per_unit = self.per_unit();
         let from = op.lba.max(unit * per_unit);

@@ -1,30 +1,30 @@
-//! The line that replays a cut: device, seed, boot, operations, cut, torn operations, nested cuts, bug.
+//! A token: one line that replays a cut, with device, seed, boot, operations, cut, torn operations, nested cuts and
+//! bug.
 //!
-//! `tiny-d1/17/2/0-3,7/c143/ad/2d+0f/early-flush`: device `tiny-d1`, seed 17, boot 2, operations 0 to 3 and
-//! 7 of its history (`all` is every one), cut before event 143 with the first interrupted operation absent
-//! and the second damaged, then recovery cut in its step 2 (damaged) and the next recovery in its step 0
-//! (finished), on a device with the planted bug `early-flush`. Empty lists are `-`; the bug is left out
-//! where there is none.
+//! `tiny-d1/17/2/0-3,7/c143/ad/2d+0f/early-flush`: device `tiny-d1`, seed 17, boot 2, operations 0 to 3 and 7 of its
+//! history (`all` stands for every one), cut before event 143 with the first interrupted operation absent and the
+//! second damaged, then recovery cut in its step 2 (damaged) and the next recovery in its step 0 (finished), on a
+//! device with the planted bug `early-flush`. Empty lists are `-`; without a bug the last part is left out.
 
 use flashweir_device::{PlantedBug, Torn};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which operations of a history take part.
+/// Selection of operations of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chosen {
-    /// Every one.
+    /// All operations.
     All,
-    /// These, in ascending order.
+    /// The operations with these numbers, in ascending order.
     Some(Vec<u32>),
 }
 
 /// A cut inside a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NestedCut {
-    /// The recovery's step that is under way.
+    /// Step of the recovery that is in progress.
     pub step: u32,
-    /// How far it came.
+    /// State in which that step is interrupted.
     pub torn: Torn,
 }
 
@@ -35,17 +35,17 @@ pub struct Token {
     pub device: String,
     /// Seed of the world.
     pub seed: u64,
-    /// How many power cycles the world had seen.
+    /// Number of power cycles before this boot.
     pub boot: u32,
     /// Operations of the last boot.
     pub ops: Chosen,
-    /// Events handled before the power went.
+    /// Number of events handled before the power failed.
     pub cut: u32,
-    /// How each interrupted operation stood.
+    /// State of each interrupted operation.
     pub torn: Vec<Torn>,
-    /// Cuts of recovery, one inside the other.
+    /// Cuts of recoveries, one inside the other.
     pub nested: Vec<NestedCut>,
-    /// The bug that was planted.
+    /// The planted bug.
     pub planted: Option<PlantedBug>,
 }
 
@@ -66,12 +66,12 @@ fn torn(letter: char) -> Result<Torn, String> {
     }
 }
 
-/// The name of a planted bug.
+/// Returns the name of a planted bug.
 pub fn bug_name(bug: PlantedBug) -> &'static str {
     PlantedBug::ALL.iter().find(|(b, _)| *b == bug).map_or("", |(_, name)| name)
 }
 
-/// The planted bug called `name`.
+/// Returns the planted bug called `name`.
 pub fn bug_named(name: &str) -> Result<PlantedBug, String> {
     PlantedBug::ALL.iter().find(|(_, n)| *n == name).map(|(bug, _)| *bug).ok_or_else(|| {
         let known: Vec<&str> = PlantedBug::ALL.iter().map(|(_, name)| *name).collect();
@@ -117,7 +117,7 @@ fn number<T: FromStr>(text: &str, what: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("`{text}`: expected {what}"))
 }
 
-/// Operations that a token may name; a history is never longer.
+/// Maximum number of operations that a token may name; a history is never longer.
 const OPS_MAX: u32 = 1 << 16;
 
 impl FromStr for Chosen {

@@ -1,14 +1,14 @@
-//! Random histories for tiny devices: hot spots so that versions pile up, every kind of command, partial
-//! units, several commands in flight.
+//! Random histories for tiny devices, with hot spots so that versions pile up, every kind of command, partial units,
+//! and several commands in flight.
 //!
-//! Invariant: a history depends on seed, boot and device only, and a sublist of it is a history.
+//! Invariant: a history depends only on seed, boot and device, and a sublist of it is a history.
 
 use flashweir_core::command::{RangeFlush, StreamId, Tag};
 use flashweir_core::random::RandomStream;
 use flashweir_core::{Command, Data, Lba, Op, Order};
 use flashweir_device::Geometry;
 
-/// What one operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Write a pattern.
@@ -21,7 +21,7 @@ pub enum Verb {
     Flush,
     /// RFLUSH of the range, of the tags, or of both.
     RangeFlush,
-    /// A barrier of no length.
+    /// A zero-length barrier.
     Barrier,
     /// READ; checked against the model.
     Read,
@@ -30,37 +30,37 @@ pub enum Verb {
 /// One operation of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostOp {
-    /// What it does.
+    /// Kind of the operation.
     pub verb: Verb,
-    /// First block of 512 bytes.
+    /// First sector of 512 bytes.
     pub lba: u64,
-    /// Number of blocks.
+    /// Number of sectors.
     pub blocks: u32,
     /// Force unit access.
     pub fua: bool,
-    /// Number of the pattern that a write writes; unlike any other of the world.
+    /// Number of the pattern that a write writes; unique in the world.
     pub pattern: u64,
-    /// Time that the host thinks before it submits, in nanoseconds.
+    /// Think time of the host before the submission, in nanoseconds.
     pub delay_ns: u32,
-    /// What owns its units, or what a range flush selects; 0 is none.
+    /// Owners of its units, or the owners that a range flush selects; 0 is none.
     pub tags: [u64; 2],
-    /// Its stream and its part in the open epoch there.
+    /// Its stream and its role in the open epoch.
     pub order: Option<(StreamId, Order)>,
-    /// What a range flush selects besides.
+    /// Further selectors of a range flush.
     pub more: Selectors,
 }
 
-/// Selectors of a range flush beyond the first range and the first two tags; what is 0 is none.
+/// Selectors of a range flush beyond the first range and the first two tags; 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selectors {
-    /// Ranges: first block, number of blocks.
+    /// Ranges: first sector, number of sectors.
     pub ranges: [(u64, u32); 3],
     /// Tags.
     pub tags: [u64; 3],
 }
 
 impl HostOp {
-    /// The command, called `id` by the host.
+    /// Returns the command, with the id `id`.
     pub fn command(&self, id: u64) -> Command {
         let (lba, blocks) = (Lba(self.lba), self.blocks);
         let op = match self.verb {
@@ -91,16 +91,16 @@ impl HostOp {
     }
 }
 
-/// A history: operations and how many of them are in flight at once.
+/// A history: operations and the maximum number of them in flight at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     /// Operations, in order of submission.
     pub ops: Vec<HostOp>,
-    /// Commands in flight at most.
+    /// Maximum number of commands in flight.
     pub depth: usize,
 }
 
-/// The history of one boot of a world.
+/// Returns the history of one boot of a world.
 pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History {
     let mut random = RandomStream::new(seed, &format!("crash-history-{boot}"));
     let per_unit = geometry.lbas_per_unit;
@@ -151,8 +151,8 @@ pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History
     History { ops: ops.collect(), depth }
 }
 
-/// The same history for a device with a range flush: most writes and deallocations get owners, few so that they share
-/// pages, and most FLUSHes become range flushes. Without a FLUSH nobody waits for what is not selected.
+/// Adapts a history to a device with range flush: most writes and deallocations get owners, few enough to share pages,
+/// and most FLUSHes become range flushes. Without a FLUSH, nothing waits for unselected writes.
 pub fn with_range_flushes(mut history: History, seed: u64, boot: u32) -> History {
     let mut random = RandomStream::new(seed, &format!("crash-range-flush-{boot}"));
     let tags_max = 2 + random.below(8);
@@ -179,14 +179,14 @@ pub fn with_range_flushes(mut history: History, seed: u64, boot: u32) -> History
     history
 }
 
-/// The same history for a device with barriers: most of what changes something belongs to one of a few streams, and some
-/// of it ends an epoch. Fewer FLUSHes, so that epochs pile up.
+/// Adapts a history to a device with barriers: most operations that change something belong to one of a few streams,
+/// and some of them end an epoch. FLUSHes are fewer, so that epochs pile up.
 pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
     let mut random = RandomStream::new(seed, &format!("crash-streams-{boot}"));
     let streams = 1 + random.below(3);
     let ordered_share = [0.5, 0.8, 1.0][random.below(3) as usize];
     let barrier_share = [0.02, 0.1, 0.3, 0.6][random.below(4) as usize];
-    // Streams may fall silent, so that collection meets what they left.
+    // Streams may fall silent, so that garbage collection meets their remains.
     let until = history.ops.len() / [1, 2, 3, 4][random.below(4) as usize];
     let empty_share = [0.0, 0.05][random.below(2) as usize];
     for op in &mut history.ops[..until] {
@@ -206,7 +206,7 @@ pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
     history
 }
 
-/// The same history with range flushes of several ranges, of which some overlap, and of up to five tags; what comes right before one
+/// Adds range flushes of several ranges, some of which overlap, and of up to five tags; the operation right before one
 /// is now and then a deallocation across the end of its first range.
 pub fn with_wide_range_flushes(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
     let mut random = RandomStream::new(seed, &format!("crash-wide-{boot}"));
@@ -219,7 +219,7 @@ pub fn with_wide_range_flushes(mut history: History, geometry: &Geometry, seed: 
         let op = &mut history.ops[number];
         for range in &mut op.more.ranges {
             if random.chance(0.7) {
-                // Near the first one, so that they overlap or touch; with ends inside units.
+                // Near the first range, so that they overlap or touch; with ends inside units.
                 let first = (near + random.below(6 * per_unit)).saturating_sub(3 * per_unit);
                 let blocks = 1 + random.below(4 * per_unit);
                 *range = (first, blocks.min((units * per_unit).saturating_sub(first)) as u32);
@@ -246,7 +246,7 @@ pub fn with_wide_range_flushes(mut history: History, geometry: &Geometry, seed: 
     history
 }
 
-/// The same history with a stream whose members all come at the beginning and whose epoch nobody closes.
+/// Adds a stream whose members all come at the beginning and whose epoch is never closed.
 pub fn with_a_silent_stream(mut history: History) -> History {
     const SILENT: StreamId = StreamId(9);
     let written = history.ops.iter_mut().filter(|op| op.verb == Verb::Write && op.blocks > 0);
@@ -254,8 +254,8 @@ pub fn with_a_silent_stream(mut history: History) -> History {
     history
 }
 
-/// The same history in which some writes come right behind or before the one before them, at the same instant and with the same role
-/// but for the barrier: what a block layer merges.
+/// Moves some writes directly after or before the preceding one, at the same instant and with the same role apart from
+/// the barrier, so that a block layer merges them.
 pub fn with_runs(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
     let mut random = RandomStream::new(seed, &format!("crash-runs-{boot}"));
     let blocks_all = geometry.user_units * geometry.lbas_per_unit;
@@ -276,8 +276,8 @@ pub fn with_runs(mut history: History, geometry: &Geometry, seed: u64, boot: u32
     history
 }
 
-/// What shows that a recovered device still works: everything is overwritten in part, some is deallocated,
-/// all is flushed.
+/// Returns the exercise that proves that a recovered device still works: everything is overwritten in part, some is
+/// deallocated, all is flushed.
 pub fn exercise(geometry: &Geometry, seed: u64) -> History {
     let mut random = RandomStream::new(seed, "crash-exercise");
     let (units, per_unit) = (geometry.user_units, geometry.lbas_per_unit);

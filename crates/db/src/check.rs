@@ -1,9 +1,9 @@
-//! Looks at every page of a database and says what is wrong.
+//! Checks every page of a database and reports the faults.
 //!
-//! Place in the data flow: tests after power cuts; anybody who doubts. It reads pages that are not in memory from the data file
-//! and so checks their checksums.
+//! Place in the data flow: called by tests after power cuts, and by any user in doubt. It reads pages that are not in
+//! memory from the data file and thereby verifies their checksums.
 //!
-//! Deliberately absent: repair. Nothing may change the database meanwhile.
+//! Deliberately absent: repair. The database must not change meanwhile.
 
 use crate::core::HEAD_PAGE;
 use crate::db::Db;
@@ -13,34 +13,34 @@ use crate::undo::page_of;
 use flashweir_fs::vfs::Fs;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Rows of each tree.
+    /// Number of rows of each tree.
     pub rows: BTreeMap<String, u64>,
-    /// Pages that trees have.
+    /// Number of pages that belong to trees.
     pub tree_pages: u64,
-    /// Pages in the list of free ones.
+    /// Number of pages in the list of free ones.
     pub free_pages: u64,
-    /// Pages that nothing has: those of loads that were cut off.
+    /// Number of pages without an owner: those of interrupted loads.
     pub lost_pages: u64,
-    /// What is wrong, each thing once.
+    /// Faults, each once.
     pub faults: Vec<String>,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether there are no faults.
     pub fn is_good(&self) -> bool {
         self.faults.is_empty()
     }
 }
 
-/// A page that a branch leads to, and what has to hold there.
+/// A page that a branch refers to, and the conditions that must hold there.
 struct Visit {
     number: PageNo,
-    /// `None` for a root.
+    /// Expected level; `None` for a root.
     level: Option<u8>,
-    /// The least key that it may have, and the first that it may not.
+    /// The lowest key that it may have, and the first key that it must not have.
     bounds: (Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -52,10 +52,11 @@ struct Check<'a, F: Fs> {
 }
 
 impl<F: Fs> Db<F> {
-    /// Checks all trees, undo pages and free pages: checksums, the order of keys, levels, that each page has one owner.
+    /// Checks all trees, undo pages and free pages: checksums, the order of keys, levels, and that each page has one
+    /// owner.
     ///
     /// # Errors
-    /// A page that cannot be read; the engine stopped. What is wrong with pages is in the report.
+    /// A page that cannot be read; the engine has stopped. Faults of pages are in the report instead.
     pub async fn check(&self) -> Result<CheckReport> {
         let pages = self.0.core.borrow().pool.page(HEAD_PAGE).pages();
         let mut check = Check { db: self, report: CheckReport::default(), seen: BTreeSet::new(), pages };
@@ -69,7 +70,7 @@ impl<F: Fs> Check<'_, F> {
         self.report.faults.push(what);
     }
 
-    /// The page, if it is sound and nothing else has it.
+    /// Returns the page, if it is intact and has no other owner.
     async fn take(&mut self, number: PageNo, by: &str) -> Result<Option<Page>> {
         if number >= self.pages {
             self.fault(format!("{by} has page {number} of {}", self.pages));
@@ -128,7 +129,7 @@ impl<F: Fs> Check<'_, F> {
         }
     }
 
-    /// Checks a tree; returns its rows.
+    /// Checks a tree; returns the number of its rows.
     async fn tree(&mut self, name: &str, root: PageNo) -> Result<u64> {
         let mut rows = 0;
         let mut visits = vec![Visit { number: root, level: None, bounds: (Vec::new(), None) }];
@@ -143,7 +144,7 @@ impl<F: Fs> Check<'_, F> {
             if page.count() == 0 && !(is_root && page.level() == 0) {
                 self.fault(format!("page {number} of `{name}` is empty"));
             }
-            // The key of a branch's slot 0 stands for the least.
+            // The key of a branch's slot 0 stands for the lowest one.
             let first = usize::from(page.level() > 0);
             for slot in first..page.count() {
                 let key = page.key(slot);

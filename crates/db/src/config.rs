@@ -1,4 +1,4 @@
-//! How a database is made and opened, what its work costs, and what is counted.
+//! Configuration of a database, the CPU cost of its work, and its counters.
 
 use crate::error::{DbError, Result};
 use flashweir_core::{Duration, metrics};
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 /// Bytes of the two checkpoint records at the head of each log file.
 pub(crate) const LOG_HEAD_BYTES: u64 = 8192;
 
-/// When a commit is durable.
+/// The time at which a commit is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitMode {
     /// Before it returns: the log is written and synced. InnoDB's `innodb_flush_log_at_trx_commit = 1`.
     #[default]
     Sync,
-    /// The log is written before it returns and synced once a second (`= 2`): what a power cut loses is bounded by
-    /// that second.
+    /// Within a second: the log is written before it returns, and synced once a second (`= 2`). A power cut loses at
+    /// most the commits of that second.
     Write,
-    /// The log is written and synced once a second (`= 0`).
+    /// Within a second: the log is written and synced once a second (`= 0`).
     Lazy,
 }
 
@@ -26,16 +26,16 @@ pub enum CommitMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataIo {
-    /// Past the page cache (`O_DIRECT`), as the papers run InnoDB. The log stays buffered, as InnoDB's does.
+    /// Bypasses the page cache (`O_DIRECT`), as the papers run InnoDB. The log stays buffered, as InnoDB's does.
     #[default]
     Direct,
     /// Through the page cache.
     Buffered,
 }
 
-/// CPU time of the engine's own work, as virtual time. The calls of the vfs cost what *they* cost in addition.
+/// CPU time of the engine's own work, in virtual time. The cost of VFS calls is added to it.
 ///
-/// It is spent on the CPUs that the mount has, beside the calls of everybody (`HostCosts::cpus`).
+/// The time is spent on the CPUs of the mount, which all calls share (`HostCosts::cpus`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CpuCosts {
@@ -43,20 +43,20 @@ pub struct CpuCosts {
     pub row: Duration,
     /// One further row of a range scan.
     pub scan_row: Duration,
-    /// A transaction's begin, commit, and the client's way there and back.
+    /// Begin and commit of a transaction, and the client's round trip.
     pub transaction: Duration,
 }
 
 impl CpuCosts {
-    /// Work takes no time.
+    /// No cost at all.
     pub const ZERO: Self =
         Self { row: Duration::ZERO, scan_row: Duration::ZERO, transaction: Duration::ZERO };
 }
 
 impl Default for CpuCosts {
-    /// Guesses: 10 µs a row (statement, search, row and index work in memory), 0.5 µs a row of a scan, 50 µs a
-    /// transaction. With them a TPC-C-like New-Order of about 45 statements takes half a millisecond of CPU, the order
-    /// of magnitude at which MySQL runs from memory.
+    /// Estimates: 10 µs per row (statement, search, row and index work in memory), 0.5 µs per row of a scan, 50 µs per
+    /// transaction. With these, a TPC-C-like New-Order of about 45 statements takes half a millisecond of CPU, the
+    /// order of magnitude of MySQL running from memory.
     fn default() -> Self {
         Self {
             row: Duration::from_micros(10),
@@ -66,36 +66,36 @@ impl Default for CpuCosts {
     }
 }
 
-/// A database. What makes its files (`page_bytes`, `log_files`, `log_file_bytes`, `transactions_max`, `batch_pages`)
-/// must be the same when it is opened again.
+/// Configuration of a database. The values that determine its files (`page_bytes`, `log_files`, `log_file_bytes`,
+/// `transactions_max`, `batch_pages`) must be the same when it is opened again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Bytes of a page: 4096, 8192 or 16384.
+    /// Size of a page in bytes: 4096, 8192 or 16384.
     pub page_bytes: u32,
     /// Memory for pages, in bytes.
     pub pool_bytes: u64,
-    /// Files of the redo log.
+    /// Number of files of the redo log.
     pub log_files: u32,
-    /// Length of each of them in bytes, a multiple of 4096.
+    /// Length of each log file in bytes, a multiple of 4096.
     pub log_file_bytes: u64,
-    /// When a commit is durable.
+    /// Durability of a commit when it returns.
     pub commit: CommitMode,
-    /// Whether the log is synced by fsync, as InnoDB does by default, or by fdatasync, which leaves out the file's times.
+    /// Whether the log is synced by fsync, as InnoDB does by default, or by fdatasync, which omits the file's times.
     pub log_fsync: bool,
-    /// Whether pages are written to the double-write area before they are written to their place. Without it a power
-    /// cut may leave a page half written, which the log cannot mend: off is safe only where a page is written as a whole
-    /// or not at all, thus with pages of 4 KiB on a device that writes 4 KiB atomically.
+    /// Whether pages are written to the double-write area before they are written in place. Without it a power cut may
+    /// leave a page half written, which the log cannot repair. Disabling it is safe only where a page is written wholly
+    /// or not at all, that is, with pages of 4 KiB on a device that writes 4 KiB atomically.
     pub double_write: bool,
     /// How the data file is read and written.
     pub data_io: DataIo,
-    /// Pages written at once, and the length of the double-write area in pages.
+    /// Number of pages written at once, and length of the double-write area in pages.
     pub batch_pages: u32,
-    /// Above this share of dirty pages in the pool, pages are written back.
+    /// Percentage of dirty pages in the pool above which pages are written back.
     pub dirty_percent_max: u8,
-    /// Transactions at a time.
+    /// Maximum number of concurrent transactions.
     pub transactions_max: u32,
-    /// What the engine's work costs.
+    /// CPU cost of the engine's work.
     pub costs: CpuCosts,
 }
 
@@ -120,18 +120,18 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How the log is synced.
+    /// Returns the kind of sync for the log.
     pub(crate) fn log_sync(&self) -> SyncKind {
         if self.log_fsync { SyncKind::All } else { SyncKind::Data }
     }
 
-    /// Pages of memory for each transaction at least, so that no operation waits for pages that others hold.
+    /// Minimum number of pool pages per transaction, so that no operation waits for pages that others hold.
     const POOL_PAGES_PER_TRANSACTION: u64 = 16;
 
-    /// Checks the bounds.
+    /// Checks the bounds of all values.
     ///
     /// # Errors
-    /// The first key that is out of its range.
+    /// The first value that is out of its range.
     pub fn validate(&self) -> Result<()> {
         let expect = |ok: bool, key, value: u64, expected: String| {
             if ok { Ok(()) } else { Err(DbError::Config { key, value, expected }) }
@@ -156,14 +156,14 @@ impl Config {
         (self.pool_bytes / u64::from(self.page_bytes)) as usize
     }
 
-    /// Bytes of the ring that the log files are together.
+    /// Returns the size of the ring that the log files form, in bytes.
     pub(crate) fn ring_bytes(&self) -> u64 {
         u64::from(self.log_files) * (self.log_file_bytes - LOG_HEAD_BYTES)
     }
 }
 
 metrics! {
-    /// What the engine did since it was opened.
+    /// Counters of the engine since it was opened.
     pub struct DbMetrics {
         /// Transactions that were committed.
         commits,

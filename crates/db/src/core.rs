@@ -1,10 +1,11 @@
-//! What the engine has in memory, and mini-transactions, which change it.
+//! The engine's state in memory, and the mini-transactions that change it.
 //!
-//! Place in the data flow: operations of `tree.rs` and `undo.rs` run on this without waiting; `db.rs` runs them again when a page
-//! was missing.
+//! Place in the data flow: operations of `tree.rs` and `undo.rs` run on this without waiting; `db.rs` repeats them when
+//! a page was missing.
 //!
-//! Invariants: a mini-transaction is one group of the redo log, so after a cut all of it is there or nothing. Before its first
-//! change everything that it needs is in memory and free: an attempt that ends with a [`Halt`] changed nothing.
+//! Invariants: a mini-transaction is one group of the redo log, so after a cut it is there wholly or not at all. Before
+//! its first change, everything that it needs is in memory and free: an attempt that ends with a [`Halt`] has changed
+//! nothing.
 
 use crate::config::{Config, DbMetrics};
 use crate::error::DbError;
@@ -14,19 +15,19 @@ use crate::page::{Kind, Lsn, Page, PageNo};
 use crate::pool::Pool;
 use crate::redo::Op;
 
-/// The page that has the names of trees and the head of the list of free pages. It is always in memory.
+/// The page with the names of trees and the head of the list of free pages. It is always in memory.
 pub(crate) const HEAD_PAGE: PageNo = 0;
 
-/// Why an attempt has to be made again, or failed.
+/// Reason why an attempt has to be repeated, or failed.
 #[derive(Debug)]
 pub(crate) enum Halt {
     /// This page is not in memory.
     Miss(PageNo),
-    /// So many frames of the pool have to be free.
+    /// This number of frames of the pool must be free.
     NoFrames(usize),
     /// The log is full.
     LogFull,
-    /// It is impossible.
+    /// The operation failed.
     Error(DbError),
 }
 
@@ -36,22 +37,22 @@ impl From<DbError> for Halt {
     }
 }
 
-/// What an attempt comes to.
+/// Result of an attempt.
 pub(crate) type Step<T> = Result<T, Halt>;
 
-/// See the module.
+/// The engine's state in memory.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) pool: Pool,
     pub(crate) log: Log,
     pub(crate) locks: Locks,
-    /// Slots for transactions that are free.
+    /// Free slots for transactions.
     pub(crate) slots_free: Vec<u32>,
     pub(crate) transactions: u64,
     /// The oldest change among pages whose copies may not be durable in the data file.
     pub(crate) unsynced_since: Option<Lsn>,
     pub(crate) metrics: DbMetrics,
-    /// The group that is being made, and the pages that it changes.
+    /// The current group, and the pages that it changes.
     group: Vec<u8>,
     touched: Vec<PageNo>,
     dirty_pages_max: usize,
@@ -74,7 +75,7 @@ impl Core {
         }
     }
 
-    /// The page, if it is in memory.
+    /// Returns the page, if it is in memory.
     pub(crate) fn page(&mut self, number: PageNo) -> Step<&Page> {
         self.pool.get(number).ok_or(Halt::Miss(number))
     }
@@ -84,13 +85,13 @@ impl Core {
         self.pool.dirty_pages() > self.dirty_pages_max || self.log.is_long()
     }
 
-    /// Where recovery would have to begin.
+    /// Returns the position from which recovery would have to begin.
     pub(crate) fn oldest_needed(&self) -> Lsn {
         let pages = [self.pool.oldest_change(), self.unsynced_since].into_iter().flatten().min();
         pages.unwrap_or(self.log.lsn())
     }
 
-    /// Makes sure that so many pages can be allocated without waiting.
+    /// Ensures that `count` pages can be allocated without waiting.
     pub(crate) fn prepare_pages(&mut self, count: usize) -> Step<()> {
         let mut next = self.page(HEAD_PAGE)?.next();
         for _ in 0..count {
@@ -108,7 +109,7 @@ impl Core {
         if self.log.is_full() { Err(Halt::LogFull) } else { Ok(()) }
     }
 
-    /// Changes a page as a part of the mini-transaction; the page is in memory.
+    /// Changes a page, which must be in memory, as part of the mini-transaction.
     pub(crate) fn apply(&mut self, number: PageNo, op: Op<'_>) {
         op.encode(number, &mut self.group);
         op.apply(number, self.pool.page_mut(number));
@@ -117,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Takes a page that was prepared and makes it an empty one.
+    /// Takes a prepared page and makes it an empty one.
     pub(crate) fn allocate(&mut self, kind: Kind, level: u8) -> PageNo {
         let head = self.pool.page(HEAD_PAGE);
         let (free, pages) = (head.next(), head.pages());
@@ -134,7 +135,7 @@ impl Core {
         number
     }
 
-    /// Gives a page back; it is in memory.
+    /// Frees a page, which must be in memory.
     pub(crate) fn free(&mut self, number: PageNo) {
         let next = self.pool.page(HEAD_PAGE).next();
         self.apply(number, Op::Init { kind: Kind::Free, level: 0 });
@@ -142,7 +143,7 @@ impl Core {
         self.apply(HEAD_PAGE, Op::SetNext { next: number });
     }
 
-    /// Ends the mini-transaction: it becomes a group of the log. Returns the end of that.
+    /// Ends the mini-transaction, which becomes a group of the log. Returns the group's end.
     pub(crate) fn end(&mut self) -> Lsn {
         if self.group.is_empty() {
             return self.log.lsn();

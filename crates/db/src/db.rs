@@ -1,9 +1,9 @@
-//! A database: its files, its tasks, its trees, and operations that are tried until nothing is missing.
+//! A database: its files, its tasks, its trees, and operations that are repeated until every page is in memory.
 //!
 //! Place in the data flow: workloads hold a [`Db`] and begin [`Transaction`](crate::Transaction)s on it.
 //!
-//! Invariants: a call is run to its end; only a power cut drops futures. After a failed write or sync the engine stops, and
-//! every call says why: it does not know what is durable.
+//! Invariants: a call runs to its end; only a power cut drops futures. After a failed write or sync the engine stops,
+//! and every later call returns the error, because the engine cannot know what is durable.
 
 use crate::config::{Config, DataIo, DbMetrics};
 use crate::core::{Core, HEAD_PAGE, Halt, Step};
@@ -23,17 +23,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// Bytes written at once when files are made.
+/// Number of bytes written at once when files are made.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// A tree of a database. Keys are bytes and sort as such.
+/// A tree of a database. Keys are bytes and sort lexicographically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tree(pub(crate) PageNo);
 
-/// An open database; a clone is the same one.
+/// An open database; a clone refers to the same one.
 pub struct Db<F: Fs>(pub(crate) Rc<Shared<F>>);
 
 impl<F: Fs> Clone for Db<F> {
@@ -61,31 +61,31 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) double_write: Option<DbFile<F>>,
     pub(crate) logs: Vec<DbFile<F>>,
 
-    /// Somebody writes or syncs the log.
+    /// Whether a task writes or syncs the log.
     pub(crate) log_busy: Cell<bool>,
     pub(crate) log_idle: Signal,
     /// Log files that were written since their last sync.
     pub(crate) logs_unsynced: RefCell<BTreeSet<usize>>,
-    /// A task will sync the log within a second.
+    /// Whether a task will sync the log within a second.
     pub(crate) sync_is_due: Cell<bool>,
-    /// Checkpoint records written.
+    /// Number of checkpoint records written.
     pub(crate) checkpoints: Cell<u64>,
-    /// The checkpoint moved.
+    /// Notified when the checkpoint has moved.
     pub(crate) log_room: Signal,
 
     /// Pages that are being read.
     pub(crate) reading: RefCell<BTreeSet<PageNo>>,
     pub(crate) read_done: Signal,
-    /// Somebody writes a batch of pages or a checkpoint.
+    /// Whether a task writes a batch of pages or a checkpoint.
     pub(crate) batch_busy: Cell<bool>,
     pub(crate) batch_idle: Signal,
-    /// Somebody waits for a frame.
+    /// Whether a task waits for a frame.
     pub(crate) frames_wanted: Cell<bool>,
-    /// A page may leave that could not before.
+    /// Notified when a page may be evicted that could not before.
     pub(crate) frames_freed: Signal,
-    /// There is something for the cleaner to do.
+    /// Notified when there is work for the cleaner.
     pub(crate) work: Rc<Signal>,
-    /// A transaction ended.
+    /// Notified when a transaction has ended.
     pub(crate) slot_freed: Signal,
 
     pub(crate) is_recovering: Cell<bool>,
@@ -94,13 +94,13 @@ pub(crate) struct Shared<F: Fs> {
 }
 
 impl<F: Fs> Drop for Shared<F> {
-    /// Ends the cleaner, which waits for work and has nobody left to work for.
+    /// Wakes the cleaner, which ends because the database is gone.
     fn drop(&mut self) {
         self.work.notify();
     }
 }
 
-/// Pages that an operation fetched and still needs.
+/// Pages that an operation has fetched and still needs.
 struct Pins<'a, F: Fs> {
     shared: &'a Shared<F>,
     pages: Vec<PageNo>,
@@ -121,7 +121,7 @@ impl<F: Fs> Drop for Pins<'_, F> {
 }
 
 impl<F: Fs> Shared<F> {
-    /// The files of a database in `dir`, opened; with `make` they are made first.
+    /// Opens the files of a database in `dir`; with `make` they are created first.
     pub(crate) async fn open_files(
         process: &Process<F>,
         handle: Handle,
@@ -143,7 +143,7 @@ impl<F: Fs> Shared<F> {
         let data = open("data".into(), direct).await?;
         let double_write = match open("double-write".into(), direct).await {
             Ok(area) => Some(area),
-            // A database that was made without gets its area when it is first asked for.
+            // A database that was made without a double-write area gets one when it is first asked for.
             Err(DbError::File { errno: Errno::ENOENT, .. }) if config.double_write => {
                 let name = format!("{dir}/double-write");
                 let flags = OpenFlags { direct, ..OpenFlags::READ_WRITE.create_new() };
@@ -189,7 +189,7 @@ impl<F: Fs> Shared<F> {
         })
     }
 
-    /// Writes everything that a new database has.
+    /// Writes everything that a new database consists of.
     async fn make_files(&self) -> Result<()> {
         let page_bytes = self.config.page_bytes as usize;
         let mut head = Page::of(Kind::Head, 0, HEAD_PAGE, page_bytes);
@@ -203,7 +203,7 @@ impl<F: Fs> Shared<F> {
         }
         self.data.write(0, Source::bytes(&bytes)).await?;
         if let Some(area) = self.double_write.as_ref().filter(|_| self.config.double_write) {
-            // So that no later write makes the file longer.
+            // Allocates the area, so that no later write extends the file.
             let len = u64::from(self.config.batch_pages) * page_bytes as u64;
             area.write(0, Source::zeros(len)).await?;
         }
@@ -220,7 +220,7 @@ impl<F: Fs> Shared<F> {
         for file in files.chain(&self.logs) {
             file.sync(SyncKind::All).await?;
         }
-        // Last: without it these files are no database.
+        // Written last: without it, these files are no database.
         self.write_checkpoint_record(FIRST_LSN).await
     }
 
@@ -237,7 +237,7 @@ impl<F: Fs> Shared<F> {
         self.wake_all();
     }
 
-    /// Lets everybody who waits look again.
+    /// Wakes all waiting tasks, so that they check their conditions again.
     pub(crate) fn wake_all(&self) {
         for signal in [
             &self.log_idle,
@@ -252,12 +252,13 @@ impl<F: Fs> Shared<F> {
         }
     }
 
-    /// Lets CPU time pass.
+    /// Spends CPU time.
     pub(crate) async fn charge(&self, time: Duration) {
         self.vfs.compute(time).await;
     }
 
-    /// Tries until nothing is missing. What was fetched stays in memory meanwhile, so each try comes further.
+    /// Repeats an attempt until nothing is missing. Fetched pages stay in memory meanwhile, so each attempt gets
+    /// further.
     pub(crate) async fn run<T>(&self, mut attempt: impl FnMut(&mut Core) -> Step<T>) -> Result<T> {
         let mut pins = Pins { shared: self, pages: Vec::new() };
         loop {
@@ -283,10 +284,11 @@ impl<F: Fs> Shared<F> {
 }
 
 impl<F: Fs> Db<F> {
-    /// Makes a database in the directory `dir`, which exists; it is durable when this returns, as far as the directory is.
+    /// Makes a database in the existing directory `dir`. It is durable when this returns, provided that the directory
+    /// is.
     ///
     /// # Errors
-    /// A value of the configuration out of its range; a call of the file system that failed, `EEXIST` among them.
+    /// A value of the configuration out of its range; a failed call of the file system, such as `EEXIST`.
     pub async fn create(process: &Process<F>, handle: Handle, dir: &str, config: Config) -> Result<Self> {
         let shared = Shared::open_files(process, handle, dir, config, true).await?;
         shared.make_files().await?;
@@ -301,8 +303,8 @@ impl<F: Fs> Db<F> {
         Ok(Self(shared))
     }
 
-    /// Writes every page and a checkpoint, so that the next open has nothing to recover, and ends the tasks of the database.
-    /// Waits for transactions that are under way.
+    /// Writes every page and a checkpoint, so that the next open has nothing to recover, and ends the tasks of the
+    /// database. Waits for transactions in progress.
     ///
     /// # Errors
     /// A write or sync that failed, now or before.
@@ -340,18 +342,18 @@ impl<F: Fs> Db<F> {
         shared.checkpoint().await
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.0.config
     }
 
-    /// What was counted since the database was opened.
+    /// Returns the counters since the database was opened.
     pub fn metrics(&self) -> DbMetrics {
         let core = self.0.core.borrow();
         DbMetrics { pool_hits: core.pool.hits, ..core.metrics }
     }
 
-    /// Bytes of the data file that pages take, free ones included.
+    /// Returns the number of bytes of the data file that pages occupy, free ones included.
     pub fn data_bytes(&self) -> u64 {
         self.0.offset(self.0.core.borrow().pool.page(HEAD_PAGE).pages())
     }
@@ -361,7 +363,7 @@ impl<F: Fs> Db<F> {
     /// Makes an empty tree. It is durable when this returns.
     ///
     /// # Errors
-    /// There is a tree of this name, or the name is longer than 64 bytes; no room for more names; the engine stopped.
+    /// A tree of this name exists, or the name is longer than 64 bytes; no room for more names; the engine has stopped.
     pub async fn create_tree(&self, name: &str) -> Result<Tree> {
         let expected = |expected| DbError::Tree { name: name.to_owned(), expected };
         if !(1..=64).contains(&name.len()) {
@@ -387,10 +389,10 @@ impl<F: Fs> Db<F> {
         Ok(tree)
     }
 
-    /// The tree of this name.
+    /// Returns the tree of this name.
     ///
     /// # Errors
-    /// There is none.
+    /// No tree has this name.
     pub fn tree(&self, name: &str) -> Result<Tree> {
         let core = self.0.core.borrow();
         let head = core.pool.page(HEAD_PAGE);
@@ -400,7 +402,7 @@ impl<F: Fs> Db<F> {
         }
     }
 
-    /// The names of all trees.
+    /// Returns the names of all trees.
     pub fn trees(&self) -> Vec<(String, Tree)> {
         let core = self.0.core.borrow();
         let head = core.pool.page(HEAD_PAGE);
@@ -410,17 +412,17 @@ impl<F: Fs> Db<F> {
 
     // Reads.
 
-    /// The newest value of a row, committed or not.
+    /// Returns the newest value of a row, committed or not.
     ///
     /// # Errors
-    /// A page that is damaged or cannot be read; the engine stopped.
+    /// A page that is damaged or cannot be read; the engine has stopped.
     pub async fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.0.charge(self.0.config.costs.row).await;
         self.0.run(|core| tree::get(core, tree.0, key)).await
     }
 
-    /// Rows from `from` on, before `end` if there is one, in the order of their keys, at most `rows_max`. Each row is the
-    /// newest; the rows of one leaf are of one moment, those of different leaves need not be.
+    /// Returns rows from `from` on, before `end` if there is one, in the order of their keys, at most `rows_max`. Each
+    /// row is the newest; the rows of one leaf are consistent with each other, those of different leaves need not be.
     ///
     /// # Errors
     /// As [`Db::get`].
@@ -435,7 +437,7 @@ impl<F: Fs> Db<F> {
         let mut from = from.to_vec();
         loop {
             let before = rows.len();
-            // An attempt that misses a page adds nothing.
+            // An attempt that misses a page adds no rows.
             let next =
                 self.0.run(|core| tree::scan_leaf(core, tree.0, &from, end, &mut rows, rows_max)).await?;
             let costs = &self.0.config.costs;

@@ -1,51 +1,51 @@
-//! Why an operation of the engine failed.
+//! Errors of the engine's operations.
 
 use flashweir_fs::vfs::Errno;
 use std::fmt;
 
-/// What an operation of the engine returns.
+/// Result of an operation of the engine.
 pub type Result<T> = std::result::Result<T, DbError>;
 
-/// Why an operation failed.
+/// Error of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DbError {
-    /// A value of the configuration that cannot be, or that is not the one that the database was made with.
+    /// A value of the configuration that is invalid, or differs from the one that the database was made with.
     Config {
-        /// The key.
+        /// Key of the value.
         key: &'static str,
         /// Its value.
         value: u64,
-        /// What would have been valid.
+        /// Description of valid values.
         expected: String,
     },
     /// A call of the file system failed. After a failed write or fsync the engine stops: every later operation
     /// returns this.
     File {
-        /// What was done to which file.
+        /// Operation and file.
         what: String,
-        /// Why it failed.
+        /// Error of the call.
         errno: Errno,
     },
-    /// What was read contradicts the format.
+    /// Data that were read contradict the format.
     Damaged(String),
     /// A row with this key exists.
     Duplicate,
     /// No row has this key.
     NotFound,
-    /// Waiting for this row would never end. The transaction is to be rolled back, and may be tried again.
+    /// The wait for this row would never end. The transaction has to be rolled back, and may be repeated.
     Deadlock,
-    /// A row that is too long for the pages.
+    /// The row is too long for the pages.
     TooLong {
-        /// Bytes of key and value.
+        /// Length of key and value in bytes.
         bytes: usize,
-        /// The most that fits.
+        /// Maximum length in bytes.
         bytes_max: usize,
     },
-    /// There is no tree of this name, or there is one already.
+    /// No tree of this name exists, or one exists already.
     Tree {
         /// The name.
         name: String,
-        /// What was expected.
+        /// Description of what was expected.
         expected: &'static str,
     },
     /// The engine was closed.

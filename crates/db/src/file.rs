@@ -1,6 +1,6 @@
 //! A file of the database, with errors that name it.
 //!
-//! Invariant: a write that is answered with success has written all of it.
+//! Invariant: a successful write has written all bytes.
 
 use crate::error::{DbError, Result};
 use flashweir_fs::vfs::{Errno, Fs, Sink, Source, SyncKind};
@@ -16,7 +16,7 @@ impl<F: Fs> DbFile<F> {
         DbError::File { what: format!("{what} {}", self.name), errno }
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub(crate) async fn write(&self, offset: u64, source: Source<'_>) -> Result<()> {
         let len = source.len();
         match self.file.pwrite(offset, source).await {
@@ -26,7 +26,7 @@ impl<F: Fs> DbFile<F> {
         }
     }
 
-    /// Reads what there is; behind the end of the file nothing changes.
+    /// Reads the existing bytes; the part of the sink beyond the end of the file is unchanged.
     pub(crate) async fn read(&self, offset: u64, sink: Sink<'_>) -> Result<()> {
         self.file.pread(offset, sink).await.map(drop).map_err(|errno| self.error("reading", errno))
     }

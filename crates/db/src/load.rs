@@ -1,9 +1,10 @@
-//! Bulk building of a tree from rows in the order of their keys.
+//! Bulk loading of a tree from rows in the order of their keys.
 //!
-//! Place in the data flow: what makes a database's first contents; pages go to the data file in long writes, past log and pool.
+//! Place in the data flow: it makes the first contents of a database; pages go to the data file in long writes,
+//! bypassing log and pool.
 //!
-//! Invariants: the new pages are durable before one mini-transaction makes them the tree's, so a cut leaves the tree empty or
-//! complete; pages of a load that was cut off are lost, which the check counts.
+//! Invariants: the new pages are durable before one mini-transaction attaches them to the tree, so a cut leaves the
+//! tree empty or complete; pages of an interrupted load are lost, and the check counts them.
 
 use crate::core::HEAD_PAGE;
 use crate::db::{Db, Shared, Tree};
@@ -15,13 +16,13 @@ use flashweir_fs::vfs::{Fs, Source};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Full pages that are written together.
+/// Number of full pages that are written together.
 const BATCH_PAGES: usize = 64;
 
-/// Of the room of a page this many sixteenths are filled, as InnoDB does, so that the first changes do not split it.
+/// Fill factor of a page in sixteenths, as in InnoDB, so that the first changes do not split it.
 const FILL_SIXTEENTHS: usize = 15;
 
-/// Builds one tree. See [`Db::load`].
+/// Builds one tree (see [`Db::load`]).
 pub struct Loader<F: Fs> {
     db: Db<F>,
     tree: Tree,
@@ -39,11 +40,11 @@ impl<F: Fs> fmt::Debug for Loader<F> {
 }
 
 impl<F: Fs> Db<F> {
-    /// Fills an empty tree with rows in ascending order of their keys, much faster than transactions would. The tree stays empty
-    /// until [`Loader::finish`]. Loading takes no CPU time.
+    /// Fills an empty tree with rows in ascending order of their keys, much faster than transactions would. The tree
+    /// stays empty until [`Loader::finish`]. Loading takes no CPU time.
     ///
     /// # Errors
-    /// The tree has rows; the engine stopped.
+    /// The tree has rows; the engine has stopped.
     pub async fn load(&self, tree: Tree) -> Result<Loader<F>> {
         let is_empty = self
             .0
@@ -73,10 +74,10 @@ impl<F: Fs> Loader<F> {
         &self.db.0
     }
 
-    /// Adds the next row; its key is higher than that of the last one.
+    /// Adds the next row, whose key must be higher than that of the last one.
     ///
     /// # Errors
-    /// [`DbError::Duplicate`] if it is not; [`DbError::TooLong`]; the engine stopped.
+    /// [`DbError::Duplicate`] if it is not; [`DbError::TooLong`]; the engine has stopped.
     pub async fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let bytes_max = Page::row_bytes_max(self.db.config().page_bytes as usize) - UNDO_BYTES;
         let bytes = key.len() + value.len();
@@ -94,7 +95,7 @@ impl<F: Fs> Loader<F> {
         self.rows += 1;
         let mut value = value.to_vec();
         let mut level = 0;
-        // A page that is full goes to the level above by its first key.
+        // A full page is entered in the level above under its first key.
         while !self.has_room(level, key.len() + value.len() + RECORD_BYTES) {
             let next = self.new_page(level).await?;
             let number = next.number();
@@ -105,7 +106,7 @@ impl<F: Fs> Loader<F> {
                 if level == 0 {
                     return Ok(());
                 }
-                // The first page of the level below gets its way too.
+                // The first page of the level below gets its entry too.
                 let first = self.first_below(level);
                 let top = self.levels.last_mut().expect("it was pushed above");
                 top.insert(0, &[], &first.to_le_bytes());
@@ -131,14 +132,14 @@ impl<F: Fs> Loader<F> {
         used + bytes <= room / 16 * FILL_SIXTEENTHS || page.count() < 2
     }
 
-    /// The first page of the level below `level`, which has become full just now and is the only one there before.
+    /// Returns the first page of the level below `level`; it has just become full and is the only one there before.
     fn first_below(&self, level: usize) -> PageNo {
         let wanted = (level - 1) as u8;
         let full = self.full.values().rev().find(|page| page.level() == wanted);
         full.expect("the page below became full before this level was made").number()
     }
 
-    /// A number for a page that is never given to anybody else.
+    /// Allocates a page number that is never given to another page.
     async fn new_page(&mut self, level: usize) -> Result<Page> {
         let attempt = |core: &mut crate::core::Core| {
             core.page(HEAD_PAGE)?;
@@ -149,12 +150,12 @@ impl<F: Fs> Loader<F> {
             Ok(number)
         };
         let number = self.shared().run(attempt).await?;
-        // Its position stays 0: the log is not durable yet, and if a cut takes it back, whoever gets the number next must find a
-        // page that is older than all of his changes.
+        // The page's position stays 0: the log is not durable yet. If a cut reverts the allocation, the next owner of
+        // the number must find a page that is older than all of its own changes.
         Ok(Page::of(Kind::Tree, level as u8, number, self.db.config().page_bytes as usize))
     }
 
-    /// Writes full pages, neighbours together.
+    /// Writes full pages, adjacent ones together.
     async fn write_full(&mut self) -> Result<()> {
         let full = std::mem::take(&mut self.full);
         let count = full.len() as u64;
@@ -185,10 +186,10 @@ impl<F: Fs> Loader<F> {
         written.inspect_err(|error| shared.fail(error.clone()))
     }
 
-    /// Makes the rows those of the tree. They are durable when this returns. Returns how many there are.
+    /// Attaches the rows to the tree. They are durable when this returns. Returns the number of rows.
     ///
     /// # Errors
-    /// The engine stopped.
+    /// The engine has stopped.
     pub async fn finish(mut self) -> Result<u64> {
         let Some(top) = self.levels.pop() else { return Ok(0) };
         for page in self.levels.drain(..) {
@@ -210,7 +211,7 @@ impl<F: Fs> Loader<F> {
             for slot in 0..top.count() {
                 core.apply(root, Op::Insert { slot, key: top.key(slot), value: top.value(slot) });
             }
-            // The root stays where it is; the page that was filled in its place is free.
+            // The root keeps its page; the page that was filled in its place becomes free.
             core.pool.put(top.number(), Page::blank(core.pool.page_bytes()));
             core.free(top.number());
             Ok(core.end())

@@ -1,17 +1,17 @@
-//! Locks of rows: one transaction has a row from its first change, or its wish to change it, until it ends.
+//! Row locks: a transaction holds a row from its first change, or its request to change it, until the transaction ends.
 //!
-//! Place in the data flow: a transaction asks here before it looks at a row that it means to change.
+//! Place in the data flow: a transaction requests a lock here before it reads a row that it intends to change.
 //!
-//! Invariants: whoever asks first gets the lock first; each transaction waits for at most one lock, and so for at most one
-//! other transaction (the one before it in the queue, or the holder). A wait that would close a circle is refused, so that
-//! waiting always ends.
+//! Invariants: locks are granted in the order of the requests; each transaction waits for at most one lock, and thus
+//! for at most one other transaction (the one before it in the queue, or the holder). A wait that would close a cycle
+//! is refused, so that every wait ends.
 //!
 //! Deliberately absent: shared locks, gaps between rows, intentions. Plain reads take no locks.
 
 use flashweir_core::executor::{Receiver, Sender, oneshot};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A transaction; never used again for another one.
+/// Identifies a transaction; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TrxId(pub(crate) u64);
 
@@ -24,23 +24,23 @@ struct Lock {
     queue: VecDeque<(TrxId, Sender<()>)>,
 }
 
-/// What a wish for a lock leads to.
+/// Result of a lock request.
 #[derive(Debug)]
 pub(crate) enum Wish {
-    /// The lock is there.
+    /// The lock is granted.
     Granted,
-    /// It comes when this arrives.
+    /// The lock is granted when this receives a value.
     Wait(Receiver<()>),
-    /// It would never come.
+    /// The lock would never be granted.
     Deadlock,
 }
 
-/// Every lock.
+/// All locks.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     rows: BTreeMap<Row, Lock>,
     held: BTreeMap<TrxId, Vec<Row>>,
-    /// For which row each one waits.
+    /// The row that each waiting transaction waits for.
     waiting: BTreeMap<TrxId, Row>,
 }
 
@@ -65,8 +65,8 @@ impl Locks {
         Wish::Wait(receiver)
     }
 
-    /// Whether somebody who waits for `row` would wait for `trx`, which waits for nothing. Those before him in the queue wait
-    /// for the holder as he does, so only holders count.
+    /// Whether a transaction that waits for `row` would wait for `trx`, which waits for nothing. Transactions before it
+    /// in the queue wait for the holder as it does, so only holders matter.
     fn would_wait_for(&self, row: &Row, trx: TrxId) -> bool {
         let mut row = row;
         loop {
@@ -81,7 +81,7 @@ impl Locks {
         }
     }
 
-    /// The wait is over, or was given up.
+    /// Ends a wait that is over or was given up.
     pub(crate) fn end_wait(&mut self, trx: TrxId) {
         if let Some(row) = self.waiting.remove(&trx)
             && let Some(lock) = self.rows.get_mut(&row)
@@ -90,14 +90,14 @@ impl Locks {
         }
     }
 
-    /// Gives all locks of a transaction to those who wait for them.
+    /// Passes all locks of a transaction to those that wait for them.
     pub(crate) fn release(&mut self, trx: TrxId) {
         self.end_wait(trx);
         for row in self.held.remove(&trx).unwrap_or_default() {
             let Some(lock) = self.rows.get_mut(&row) else { continue };
             let next = loop {
                 let Some((next, sender)) = lock.queue.pop_front() else { break None };
-                // Who does not wait any more is passed over.
+                // A transaction that does not wait any more is skipped.
                 if sender.send(()).is_ok() {
                     break Some(next);
                 }
@@ -116,7 +116,7 @@ impl Locks {
         }
     }
 
-    /// Whether nobody has a lock.
+    /// Whether no transaction holds or awaits a lock.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.held.is_empty() && self.waiting.is_empty()
@@ -162,7 +162,7 @@ mod tests {
         assert!(locks.is_empty());
     }
 
-    /// B waits behind C for A's row; C then must not wait for B.
+    /// B waits behind C for A's row; then C must not wait for B.
     #[test]
     fn a_circle_through_a_queue_is_refused() {
         let mut locks = Locks::default();
@@ -170,7 +170,7 @@ mod tests {
         assert!(matches!(locks.ask(B, 1, b"b"), Wish::Granted));
         let _c = locks.ask(C, 1, b"a");
         let _b = locks.ask(B, 1, b"a");
-        // A asks for what B has; B waits for C, C waits for A.
+        // A requests a row of B; B waits for C, C waits for A.
         assert!(matches!(locks.ask(A, 1, b"b"), Wish::Deadlock));
         assert!(matches!(locks.ask(A, 1, b"z"), Wish::Granted));
     }

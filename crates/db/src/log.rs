@@ -1,96 +1,96 @@
-//! The redo log in memory: blocks that are being filled, and how far the log is written and synced
-//! (database §4).
+//! The redo log in memory: the blocks that are being filled, and the positions up to which the log is written and
+//! synced (database §4).
 //!
-//! Place in the data flow: a mini-transaction appends its group; whoever needs the log to be durable takes the bytes that are
-//! not written yet (`log_io.rs` writes them); recovery reads blocks and takes groups out of them.
+//! Place in the data flow: a mini-transaction appends its group; a task that needs the log to be durable takes the
+//! bytes that are not written yet (`log_io.rs` writes them); recovery reads blocks and extracts groups from them.
 //!
-//! Invariants: a position ([`Lsn`]) counts bytes of blocks, heads included, so that it is an address in the ring; it always
-//! points into the contents of a block. What is not behind the checkpoint is never overwritten: `lsn - checkpoint` stays
-//! within the ring.
+//! Invariants: a position ([`Lsn`]) counts bytes of blocks, including their headers, so that it is an address in the
+//! ring; it always points into the contents of a block. The log after the checkpoint is never overwritten: `lsn -
+//! checkpoint` stays within the ring.
 
 use crate::page::Lsn;
 use crate::redo::Reader;
 
-/// Bytes of a block.
+/// Size of a log block in bytes.
 pub(crate) const BLOCK: u64 = 512;
-/// Bytes before its contents.
+/// Size of the header before its contents.
 const HEAD: u64 = 12;
-/// Bytes behind them.
+/// Size of the trailer after them.
 const TAIL: u64 = 4;
-/// Bytes of its contents.
+/// Size of its contents.
 const ROOM: u64 = BLOCK - HEAD - TAIL;
-/// The log is written in units of this, so that no page of the file has to be read for it.
+/// Unit of log writes in bytes, so that no page of the file has to be read for a write.
 pub(crate) const UNIT: u64 = 4096;
 
-/// Where the log of a new database begins.
+/// Position at which the log of a new database begins.
 pub(crate) const FIRST_LSN: Lsn = UNIT + HEAD;
 
-/// The position `bytes` of contents behind `lsn`.
+/// Returns the position `bytes` of contents after `lsn`.
 fn advance(lsn: Lsn, bytes: u64) -> Lsn {
     let into = lsn % BLOCK - HEAD + bytes;
     lsn - lsn % BLOCK + into / ROOM * BLOCK + HEAD + into % ROOM
 }
 
-/// The log. See the module.
+/// The log (see the module).
 #[derive(Debug)]
 pub(crate) struct Log {
-    /// Bytes of the ring.
+    /// Size of the ring in bytes.
     ring: u64,
-    /// How often the database was opened; blocks of an earlier time that lie behind the end do not continue the log.
+    /// Number of times the database was opened; blocks of an earlier incarnation after the end do not continue the log.
     pub(crate) incarnation: u32,
-    /// Where it began.
+    /// Position at which this incarnation began.
     pub(crate) begun: Lsn,
-    /// Where the next group goes.
+    /// Position of the next group.
     lsn: Lsn,
-    /// Blocks from `base` on, a multiple of the unit; not sealed.
+    /// Blocks from `base` on, which is a multiple of the unit; not sealed.
     blocks: Vec<u8>,
     base: Lsn,
-    /// Written to the file.
+    /// Position up to which the log is written to the file.
     pub(crate) written: Lsn,
-    /// Durable.
+    /// Position up to which the log is durable.
     pub(crate) synced: Lsn,
-    /// Recovery would begin here.
+    /// Position at which recovery would begin.
     pub(crate) checkpoint: Lsn,
 }
 
-/// Bytes of the log that are to be written.
+/// A part of the log that is to be written.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    /// Their position, a multiple of the unit.
+    /// Position of the bytes, a multiple of the unit.
     pub(crate) base: Lsn,
     /// Sealed blocks; whole units.
     pub(crate) bytes: Vec<u8>,
-    /// The log is written up to here when they are.
+    /// Position up to which the log is written after them.
     pub(crate) upto: Lsn,
 }
 
 impl Log {
-    /// A log that goes on at `lsn`. `unit` has the contents of the unit that `lsn` is in.
+    /// Makes a log that continues at `lsn`. `unit` holds the contents of the unit that contains `lsn`.
     pub(crate) fn new(ring: u64, lsn: Lsn, unit: &[u8], incarnation: u32, checkpoint: Lsn) -> Self {
         let base = lsn - lsn % UNIT;
         let mut blocks = unit.to_vec();
         blocks.resize(UNIT as usize, 0);
-        // What stands behind the end is not part of the log.
+        // Bytes after the end are not part of the log.
         blocks[(lsn - base) as usize..].fill(0);
         Self { ring, incarnation, begun: lsn, lsn, blocks, base, written: lsn, synced: lsn, checkpoint }
     }
 
-    /// The end.
+    /// Returns the end of the log.
     pub(crate) fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// Bytes that recovery would have to read.
+    /// Returns the number of bytes that recovery would have to read.
     pub(crate) fn age(&self) -> u64 {
         self.lsn - self.checkpoint
     }
 
-    /// Whether the log is so full that changes have to wait. The rest is for changes that are under way.
+    /// Whether the log is so full that changes have to wait. The rest is for changes in progress.
     pub(crate) fn is_full(&self) -> bool {
         self.age() > self.ring / 8 * 7
     }
 
-    /// Whether pages should be written so that it does not get full.
+    /// Whether pages should be written so that the log does not get full.
     pub(crate) fn is_long(&self) -> bool {
         self.age() > self.ring / 2
     }
@@ -100,13 +100,13 @@ impl Log {
         lsn - self.checkpoint > self.ring / 16
     }
 
-    /// The least incarnation that a block behind `lsn` may have. What this incarnation has not written there is left from
-    /// one before it, also if it begins right at `lsn`.
+    /// Returns the lowest incarnation that a block after `lsn` may have. Blocks there that this incarnation has not
+    /// written are left over from an earlier one, even if it begins exactly at `lsn`.
     pub(crate) fn least_incarnation(&self, lsn: Lsn) -> u32 {
         if lsn >= self.begun { self.incarnation } else { 0 }
     }
 
-    /// Appends a group; returns where it begins and ends.
+    /// Appends a group; returns its start and end.
     pub(crate) fn append(&mut self, group: &[u8]) -> (Lsn, Lsn) {
         let start = self.lsn;
         self.put(&(group.len() as u32).to_le_bytes());
@@ -129,7 +129,7 @@ impl Log {
         }
     }
 
-    /// What is not written yet, sealed; `None` if everything is.
+    /// Returns the unwritten part of the log, sealed; `None` if everything is written.
     pub(crate) fn unwritten(&self) -> Option<Chunk> {
         if self.written == self.lsn {
             return None;
@@ -149,7 +149,7 @@ impl Log {
         Some(Chunk { base, bytes, upto: self.lsn })
     }
 
-    /// A chunk was written.
+    /// Records that a chunk was written.
     pub(crate) fn note_written(&mut self, upto: Lsn) {
         self.written = self.written.max(upto);
         let keep = (self.written - self.written % UNIT - self.base) as usize;
@@ -158,7 +158,7 @@ impl Log {
     }
 }
 
-/// Enters head and checksum of a block.
+/// Sets header and checksum of a block.
 fn seal(block: &mut [u8], begin: Lsn, used: usize, incarnation: u32) {
     block[0..4].copy_from_slice(&((begin / BLOCK) as u32).to_le_bytes());
     block[4..8].copy_from_slice(&incarnation.to_le_bytes());
@@ -168,7 +168,7 @@ fn seal(block: &mut [u8], begin: Lsn, used: usize, incarnation: u32) {
     block[end..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// A block as it was found.
+/// A block as it was read.
 struct Found<'a> {
     incarnation: u32,
     contents: &'a [u8],
@@ -185,10 +185,10 @@ fn open(block: &[u8], begin: Lsn) -> Option<Found<'_>> {
     is_good.then(|| Found { incarnation, contents: &block[HEAD as usize..HEAD as usize + used] })
 }
 
-/// Takes groups out of blocks that are read one after the other.
+/// Extracts groups from blocks that are read one after the other.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    /// Where the next group begins.
+    /// Start of the next group.
     lsn: Lsn,
     incarnation: u32,
     /// Contents from `lsn` on.
@@ -198,17 +198,17 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// A scan from a checkpoint, behind which no block is older than the incarnation `least`.
+    /// Makes a scan from a checkpoint; no block after it is older than the incarnation `least`.
     pub(crate) fn new(checkpoint: Lsn, least: u32) -> Self {
         Self { lsn: checkpoint, incarnation: least, contents: Vec::new(), taken: 0, ended: false }
     }
 
-    /// The start of the next group, and when all are taken the end of the log.
+    /// Returns the start of the next group, or the end of the log when all are taken.
     pub(crate) fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// Whether the log ended in what was fed.
+    /// Whether the end of the log was found in the blocks fed.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -231,14 +231,14 @@ impl Scan {
                 return;
             };
             self.incarnation = found.incarnation;
-            // The first block may have groups before the checkpoint.
+            // The first block may contain groups before the checkpoint.
             let skip = self.lsn.saturating_sub(at + HEAD).min(ROOM) as usize;
             self.contents.extend_from_slice(found.contents.get(skip..).unwrap_or_default());
             self.ended = found.contents.len() < ROOM as usize;
         }
     }
 
-    /// The next whole group, with its start and end.
+    /// Returns the next complete group, with its start and end.
     pub(crate) fn next_group(&mut self) -> Option<(Lsn, Lsn, Vec<u8>)> {
         let mut reader = Reader(&self.contents[self.taken..]);
         let len = reader.u32()? as usize;
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(advance(500, 3 * 496), 500 + 3 * 512);
     }
 
-    /// Writes chunks into an image of the ring, and reads back what was appended, after the log went around.
+    /// Writes chunks into an image of the ring, and reads the appended groups back, after the log has wrapped around.
     #[test]
     fn groups_are_read_as_they_were_written() {
         let ring = 64 << 10;
@@ -306,7 +306,7 @@ mod tests {
         assert!(log.lsn() > 10 * ring);
     }
 
-    /// Blocks of an earlier incarnation behind the end of the log are not part of it.
+    /// Blocks of an earlier incarnation after the end of the log are not part of it.
     #[test]
     fn a_log_does_not_run_into_an_older_one() {
         let ring = 64 << 10;
@@ -316,7 +316,7 @@ mod tests {
             old.append(&contents);
         }
         let mut image = old.unwritten().unwrap().bytes;
-        // A new one begins at the same place and fills exactly one block.
+        // A new log begins at the same position and fills exactly one block.
         let mut new = Log::new(ring, FIRST_LSN, &[], 2, FIRST_LSN);
         new.append(&[9; ROOM as usize - 4]);
         image[..BLOCK as usize].copy_from_slice(&new.unwritten().unwrap().bytes[..BLOCK as usize]);
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(scan.next_group().unwrap().2, [9; ROOM as usize - 4]);
         assert_eq!(scan.next_group(), None);
         assert!(scan.has_ended());
-        // A checkpoint at the end of the new one: what follows is whole, and not part of it either.
+        // A checkpoint at the end of the new log: the following block is intact, and not part of it either.
         let end = new.lsn();
         assert_eq!(
             (end % BLOCK, new.least_incarnation(end), new.least_incarnation(FIRST_LSN - 1)),

@@ -2,8 +2,8 @@
 //!
 //! Place in the data flow: commits and page writes wait here until the log is durable up to their position.
 //!
-//! Invariant: one task at a time writes and syncs the log; it takes everything that was appended by then. Those who come
-//! meanwhile wait, and the first of them takes everything that came meanwhile: group commit.
+//! Invariant: one task at a time writes and syncs the log; it takes everything that was appended by then. Tasks that
+//! arrive meanwhile wait, and the first of them takes everything appended in the meantime: group commit.
 
 use crate::config::{CommitMode, Config, LOG_HEAD_BYTES};
 use crate::db::Shared;
@@ -15,25 +15,26 @@ use flashweir_core::Duration;
 use flashweir_fs::vfs::{Fs, Sink, Source};
 use std::rc::Rc;
 
-/// How long a commit may wait for its sync in the modes that do not wait.
+/// Maximum delay of a commit's sync in the modes that do not wait for it.
 const LAZY_SYNC: Duration = Duration::from_secs(1);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FWDB");
 const VERSION: u32 = 1;
 
-/// What a log file begins with: where recovery begins, and what the database was made with.
+/// The record at the head of a log file: the position where recovery begins, and the values that the database was made
+/// with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CheckpointRecord {
     pub(crate) lsn: Lsn,
-    /// Counts records; the higher one of the two counts.
+    /// Sequence number; of the two records, the one with the higher number is valid.
     pub(crate) sequence: u64,
     pub(crate) incarnation: u32,
-    /// No block of the log behind `lsn` has a lower incarnation.
+    /// No block of the log after `lsn` has a lower incarnation.
     pub(crate) least: u32,
     pub(crate) made_with: MadeWith,
 }
 
-/// What cannot change after a database was made.
+/// Values that cannot change after a database was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MadeWith {
     page_bytes: u32,
@@ -54,7 +55,7 @@ impl MadeWith {
         }
     }
 
-    /// Whether the configuration is the one of this database.
+    /// Checks that the configuration is the one of this database.
     pub(crate) fn check(&self, config: &Config) -> Result<()> {
         let ours = Self::of(config);
         let same = |key, ours: u64, theirs: u64| {
@@ -116,7 +117,7 @@ impl CheckpointRecord {
     }
 }
 
-/// The file of the log and the place in it that have `lsn`, and how many bytes of the ring follow there.
+/// Returns the log file and the offset in it of position `lsn`, and the number of bytes of the ring that follow there.
 pub(crate) fn place_of(config: &Config, lsn: Lsn) -> (usize, u64, u64) {
     let body = config.log_file_bytes - LOG_HEAD_BYTES;
     let at = lsn % config.ring_bytes();
@@ -177,7 +178,7 @@ impl<F: Fs> Shared<F> {
         Ok(())
     }
 
-    /// Makes a commit whose group ends at `upto` as durable as the mode says.
+    /// Makes a commit whose group ends at `upto` as durable as the commit mode requires.
     pub(crate) async fn commit_log(self: &Rc<Self>, upto: Lsn) -> Result<()> {
         match self.config.commit {
             CommitMode::Sync => return self.write_log(upto, true).await,
@@ -190,7 +191,7 @@ impl<F: Fs> Shared<F> {
                 shared.handle.sleep_until(shared.handle.now() + LAZY_SYNC).await;
                 shared.sync_is_due.set(false);
                 let end = shared.core.borrow().log.lsn();
-                // A failure stops the engine; the next operation says so.
+                // A failure stops the engine; the next operation returns it.
                 let _ = shared.write_log(end, true).await;
             });
         }
@@ -212,7 +213,7 @@ impl<F: Fs> Shared<F> {
         Ok(())
     }
 
-    /// The newest checkpoint record.
+    /// Returns the newest checkpoint record.
     pub(crate) async fn read_checkpoint_record(&self) -> Result<CheckpointRecord> {
         let mut newest: Option<CheckpointRecord> = None;
         for place in 0..2 {

@@ -1,23 +1,23 @@
 //! A page: header, slots, records (database §3).
 //!
-//! Place in the data flow: trees and undo chains are made of pages; only [`Op`](crate::redo::Op)s change them, in normal
-//! work and in recovery alike.
+//! Place in the data flow: trees and undo chains consist of pages; only [`Op`](crate::redo::Op)s change them, in normal
+//! operation and in recovery.
 //!
-//! Invariants: slots point to records that do not overlap; a page that gets the same changes in the same order has the same
-//! bytes, which is what redo relies on.
+//! Invariants: slots point to records that do not overlap; equal changes in equal order give a page equal bytes, on
+//! which redo relies.
 //!
 //! Deliberately absent: I/O, and any knowledge of trees.
 
-/// The number of a page in the data file.
+/// Number of a page in the data file.
 pub(crate) type PageNo = u32;
 
 /// A position in the redo log.
 pub(crate) type Lsn = u64;
 
-/// Bytes before the slots.
+/// Size of the header before the slots, in bytes.
 pub(crate) const HEADER_BYTES: usize = 40;
 
-/// Bytes of a record before its key, and of its slot.
+/// Overhead of a record in bytes: its header before the key, and its slot.
 pub(crate) const RECORD_BYTES: usize = 4 + 2;
 
 const CHECKSUM: usize = 0;
@@ -31,16 +31,16 @@ const PAGES: usize = 24;
 const HEAP: usize = 28;
 const GARBAGE: usize = 30;
 
-/// What a page is for.
+/// Purpose of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Nothing.
+    /// Unused.
     Free = 0,
-    /// Rows, or, above level 0, the way to them.
+    /// Rows, or, above level 0, references to child pages.
     Tree = 1,
-    /// What a transaction has to take back if it does not commit.
+    /// Undo records of a transaction.
     Undo = 2,
-    /// Page 0: the names of trees, the free pages.
+    /// Page 0: the names of trees and the list of free pages.
     Head = 3,
 }
 
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Page {
 }
 
 impl Page {
-    /// A page that was never written: zeros.
+    /// Makes a page that was never written: zeros.
     pub(crate) fn blank(page_bytes: usize) -> Self {
         Self { bytes: vec![0; page_bytes].into() }
     }
@@ -109,18 +109,18 @@ impl Page {
     pub(crate) fn level(&self) -> u8 {
         self.bytes[LEVEL]
     }
-    /// Records.
+    /// Returns the number of records.
     pub(crate) fn count(&self) -> usize {
         self.u16(COUNT)
     }
-    /// The next page of a chain; 0 is none. In page 0 the first free page.
+    /// Returns the next page of a chain; 0 is none. In page 0, the first free page.
     pub(crate) fn next(&self) -> PageNo {
         self.u32(NEXT)
     }
     pub(crate) fn set_next(&mut self, next: PageNo) {
         self.set_u32(NEXT, next);
     }
-    /// In page 0: pages of the data file that are or were in use.
+    /// Returns, for page 0, the number of pages of the data file that are or were in use.
     pub(crate) fn pages(&self) -> u32 {
         self.u32(PAGES)
     }
@@ -140,13 +140,13 @@ impl Page {
 
     // The checksum.
 
-    /// Enters the checksum, so that the page can be written.
+    /// Sets the checksum, so that the page can be written.
     pub(crate) fn seal(&mut self) {
         let sum = crc32c::crc32c(&self.bytes[CHECKSUM + 4..]);
         self.set_u32(CHECKSUM, sum);
     }
 
-    /// Whether the checksum is right and the page is that of this number.
+    /// Whether the checksum is correct and the page has this number.
     pub(crate) fn is_sound(&self, number: PageNo) -> bool {
         self.u32(CHECKSUM) == crc32c::crc32c(&self.bytes[CHECKSUM + 4..]) && self.number() == number
     }
@@ -158,12 +158,13 @@ impl Page {
 
     // Records.
 
-    /// Bytes that records of a page of this size have together, slots included.
+    /// Returns the room for the records of a page of this size, including slots, in bytes.
     pub(crate) const fn room_of(page_bytes: usize) -> usize {
         page_bytes - HEADER_BYTES
     }
 
-    /// Key and value of a record together at most, so that four of them fit into a page and splits always help.
+    /// Returns the maximum length of key and value together, so that four records fit into a page and splits always
+    /// help.
     pub(crate) const fn row_bytes_max(page_bytes: usize) -> usize {
         Self::room_of(page_bytes) / 4 - RECORD_BYTES
     }
@@ -173,7 +174,7 @@ impl Page {
         self.u16(HEADER_BYTES + 2 * slot)
     }
 
-    /// Offsets of key, value and end.
+    /// Returns the offsets of key, value and end.
     fn parts(&self, slot: usize) -> (usize, usize, usize) {
         let at = self.offset(slot);
         let (key, value) = (self.u16(at), self.u16(at + 2));
@@ -190,19 +191,19 @@ impl Page {
         &self.bytes[value..end]
     }
 
-    /// The page that a record of a branch leads to.
+    /// Returns the page that a record of a branch refers to.
     pub(crate) fn child(&self, slot: usize) -> PageNo {
         let value = self.value(slot);
         u32::from_le_bytes(std::array::from_fn(|i| value[i]))
     }
 
-    /// Bytes that a record takes, its slot included.
+    /// Returns the number of bytes that a record occupies, including its slot.
     pub(crate) fn record_bytes(&self, slot: usize) -> usize {
         let (key, _, end) = self.parts(slot);
         end - key + RECORD_BYTES
     }
 
-    /// Bytes that are free, in one piece or not.
+    /// Returns the number of free bytes, contiguous or not.
     pub(crate) fn free_bytes(&self) -> usize {
         self.gap() + self.u16(GARBAGE)
     }
@@ -221,7 +222,7 @@ impl Page {
         value_bytes <= self.value(slot).len() + self.free_bytes()
     }
 
-    /// The slot of `key`, or the one where it would be.
+    /// Returns the slot of `key`, or the one where it would be inserted.
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -235,7 +236,8 @@ impl Page {
         Err(low)
     }
 
-    /// In a branch: the slot whose child has `key`. The key of slot 0 does not count; it stands for the least.
+    /// Returns, in a branch, the slot whose child covers `key`. The key of slot 0 is ignored; it stands for the lowest
+    /// one.
     pub(crate) fn search_child(&self, key: &[u8]) -> usize {
         let (mut low, mut high) = (1, self.count());
         while low < high {
@@ -245,7 +247,7 @@ impl Page {
         low - 1
     }
 
-    /// Adds a record; there is room.
+    /// Adds a record, for which there must be room.
     pub(crate) fn insert(&mut self, slot: usize, key: &[u8], value: &[u8]) {
         debug_assert!(slot <= self.count() && self.fits(key.len(), value.len()));
         let bytes = 4 + key.len() + value.len();
@@ -279,7 +281,7 @@ impl Page {
         self.set_u16(GARBAGE, self.u16(GARBAGE) + garbage);
     }
 
-    /// Gives a record another value; there is room.
+    /// Replaces the value of a record; there must be room.
     pub(crate) fn replace(&mut self, slot: usize, value: &[u8]) {
         let (_, at, end) = self.parts(slot);
         if end - at == value.len() {
@@ -298,7 +300,7 @@ impl Page {
         self.bytes[value + at..value + at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Puts the records side by side at the end of the page.
+    /// Moves the records together at the end of the page.
     fn compact(&mut self) {
         let old = self.bytes.clone();
         let old = Self { bytes: old };
@@ -314,7 +316,7 @@ impl Page {
         self.set_u16(GARBAGE, 0);
     }
 
-    /// What is wrong with the structure of the page, if anything.
+    /// Returns a description of the fault in the page's structure, if there is one.
     pub(crate) fn fault(&self) -> Option<String> {
         let (count, heap, len) = (self.count(), self.u16(HEAP), self.bytes.len());
         if self.kind().is_none() {

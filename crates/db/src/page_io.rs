@@ -1,13 +1,13 @@
-//! Pages from and to the data file: reading, writing in batches through the double-write area, checkpoints.
+//! Reads and writes pages of the data file: single reads, batches of writes through the double-write area, checkpoints.
 //!
-//! Place in the data flow: operations that miss a page come here; the cleaner, a task, writes dirty pages when many are dirty,
-//! when the log is long, or when somebody needs a frame.
+//! Place in the data flow: operations that miss a page call this; the cleaner, a task, writes dirty pages when many are
+//! dirty, when the log is long, or when a task needs a frame.
 //!
 //! Invariants:
 //! 1. The log is durable up to a page's last change before the page is written anywhere.
-//! 2. With the double-write area: a copy of each page is durable there before the page is written to its place, and stays until
-//!    the data file is synced. So of copy and page one is always whole.
-//! 3. One batch at a time, checkpoints included.
+//! 2. With the double-write area: a copy of each page is durable there before the page is written in place, and stays
+//!    until the data file is synced. So one of copy and page is always intact.
+//! 3. One batch at a time, including checkpoints.
 
 use crate::core::HEAD_PAGE;
 use crate::db::Shared;
@@ -19,7 +19,7 @@ use flashweir_fs::vfs::{Fs, Sink, Source, SyncKind};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-/// Writes under way.
+/// Writes in progress.
 #[derive(Default)]
 struct Writes {
     left: Cell<usize>,
@@ -28,7 +28,7 @@ struct Writes {
 }
 
 impl<F: Fs> Shared<F> {
-    /// Brings the head into memory for good and starts the cleaner.
+    /// Loads the head page permanently and starts the cleaner.
     pub(crate) async fn start(self: &Rc<Self>) -> Result<()> {
         self.handle.spawn(clean(Rc::downgrade(self), Rc::clone(&self.work)));
         self.fetch(HEAD_PAGE).await
@@ -38,7 +38,7 @@ impl<F: Fs> Shared<F> {
         u64::from(number) * u64::from(self.config.page_bytes)
     }
 
-    /// Reads a page; one that was never written is blank. The second value is whether it is whole.
+    /// Reads a page; one that was never written is blank. The second value says whether the page is intact.
     pub(crate) async fn read_page(&self, number: PageNo) -> Result<(Page, bool)> {
         let mut page = Page::blank(self.config.page_bytes as usize);
         self.data.read(self.offset(number), Sink::bytes(page.bytes_mut())).await?;
@@ -46,7 +46,7 @@ impl<F: Fs> Shared<F> {
         Ok((page, is_whole))
     }
 
-    /// Brings a page into memory and pins it.
+    /// Loads a page into memory and pins it.
     pub(crate) async fn fetch(&self, number: PageNo) -> Result<()> {
         loop {
             self.check_alive()?;
@@ -81,7 +81,7 @@ impl<F: Fs> Shared<F> {
         Ok(())
     }
 
-    /// Waits until so many frames are free.
+    /// Waits until `count` frames are free.
     pub(crate) async fn make_frames(&self, count: usize) -> Result<()> {
         while !self.core.borrow_mut().pool.has_free(count) {
             self.check_alive()?;
@@ -104,7 +104,7 @@ impl<F: Fs> Shared<F> {
         Ok(())
     }
 
-    /// Takes the right to write batches.
+    /// Acquires the exclusive right to write batches.
     async fn lock_batches(&self) -> Result<()> {
         while self.batch_busy.replace(true) {
             self.batch_idle.wait().await;
@@ -117,7 +117,7 @@ impl<F: Fs> Shared<F> {
         self.batch_idle.notify();
     }
 
-    /// Writes these pages, as far as they are dirty.
+    /// Writes those of these pages that are dirty.
     pub(crate) async fn write_pages(self: &Rc<Self>, numbers: &[PageNo]) -> Result<()> {
         self.lock_batches().await?;
         let result = self.write_batch(numbers).await;
@@ -165,7 +165,7 @@ impl<F: Fs> Shared<F> {
         Ok(())
     }
 
-    /// Writes all copies side by side.
+    /// Writes all copies concurrently.
     async fn write_in_place(self: &Rc<Self>, copies: Vec<Copy>) -> Result<()> {
         let writes = Rc::new(Writes { left: Cell::new(copies.len()), ..Writes::default() });
         for Copy { number, page } in copies {
@@ -187,14 +187,14 @@ impl<F: Fs> Shared<F> {
         writes.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Makes the data file durable. The caller has the right to write batches.
+    /// Makes the data file durable. The caller must have the right to write batches.
     pub(crate) async fn sync_data(&self) -> Result<()> {
         self.data.sync(SyncKind::Data).await?;
         self.core.borrow_mut().unsynced_since = None;
         Ok(())
     }
 
-    /// Moves the beginning of recovery forward as far as the pages that were written allow.
+    /// Advances the start of recovery as far as the written pages allow.
     pub(crate) async fn checkpoint(&self) -> Result<()> {
         self.lock_batches().await?;
         let result = self.checkpoint_alone().await;
@@ -222,7 +222,7 @@ impl<F: Fs> Shared<F> {
         Ok(())
     }
 
-    /// What the cleaner does next; `None` is nothing.
+    /// Returns the next batch for the cleaner; `None` if there is nothing to do.
     fn next_batch(&self) -> Option<Vec<PageNo>> {
         let core = self.core.borrow();
         let count = self.config.batch_pages as usize;
@@ -238,7 +238,7 @@ impl<F: Fs> Shared<F> {
 
     async fn clean_once(self: &Rc<Self>, batch: Vec<PageNo>) -> Result<()> {
         self.write_pages(&batch).await?;
-        // What is not yet redone is not in the pages.
+        // Changes that are not redone yet are not in the pages.
         if self.is_recovering.get() {
             return Ok(());
         }
@@ -259,7 +259,7 @@ pub(crate) async fn clean<F: Fs>(shared: Weak<Shared<F>>, work: Rc<Signal>) {
             let Some(shared) = shared.upgrade() else { return };
             while let Some(batch) = shared.next_batch() {
                 if shared.clean_once(batch).await.is_err() {
-                    // The failure is noted; whoever waits is told.
+                    // The failure is recorded; waiting tasks are woken to see it.
                     shared.wake_all();
                     return;
                 }

@@ -1,13 +1,14 @@
-//! Pages in memory: where they are, which may leave, which are dirty and since when.
+//! The buffer pool: the positions of pages in memory, which may be evicted, which are dirty and since when.
 //!
-//! Place in the data flow: trees look pages up; `page_io.rs` reads those that are missing and writes those that are dirty.
+//! Place in the data flow: trees look pages up; `page_io.rs` reads missing pages and writes dirty ones.
 //!
 //! Invariants:
-//! 1. A page is in one frame or in none.
-//! 2. Only clean pages that nobody has pinned and that are not being written leave. Which: the hand of a clock goes over the
-//!    frames; a page that was used since the hand came by stays for one more round. A page that was read and never used
-//!    again leaves at the hand's first visit, so a scan does not drive out what is in use.
-//! 3. The flush list has each dirty page once, by the position of its oldest change that the data file does not have.
+//! 1. A page is in at most one frame.
+//! 2. Only clean pages that are neither pinned nor being written are evicted, by the clock algorithm: the hand moves
+//!    over the frames, and a page that was used since its last visit stays for one more round. A page that was read and
+//!    not used again is evicted at the hand's first visit, so a scan does not displace pages in use.
+//! 3. The flush list holds each dirty page once, ordered by the position of its oldest change that the data file does
+//!    not have.
 //!
 //! Deliberately absent: I/O and waiting.
 
@@ -21,20 +22,20 @@ struct Frame {
     page: Page,
     number: PageNo,
     pins: u32,
-    /// Used since the hand came by.
+    /// Whether it was used since the hand's last visit.
     used: bool,
-    /// The start of the oldest change that is not in the data file.
+    /// Start of the oldest change that is not in the data file.
     dirty_since: Option<Lsn>,
-    /// A copy is on its way to the data file.
+    /// Whether a copy is being written to the data file.
     writing: bool,
 }
 
-/// See the module.
+/// The buffer pool (see the module).
 #[derive(Debug)]
 pub(crate) struct Pool {
     frames: Vec<Option<Frame>>,
     free: Vec<u32>,
-    /// By page.
+    /// Index of the frame, by page.
     table: Vec<u32>,
     hand: usize,
     flush_list: BTreeSet<(Lsn, PageNo)>,
@@ -87,7 +88,7 @@ impl Pool {
         self.place(number).is_some()
     }
 
-    /// The page, if it is in memory.
+    /// Returns the page, if it is in memory.
     pub(crate) fn get(&mut self, number: PageNo) -> Option<&Page> {
         let place = self.place(number)?;
         self.hits += 1;
@@ -96,7 +97,7 @@ impl Pool {
         Some(&frame.page)
     }
 
-    /// The page, which is in memory.
+    /// Returns the page, which must be in memory.
     pub(crate) fn page(&self, number: PageNo) -> &Page {
         &self.frame(number).page
     }
@@ -114,13 +115,13 @@ impl Pool {
         frame.pins -= 1;
     }
 
-    /// Frames that are free.
+    /// Returns the number of free frames.
     pub(crate) fn free_frames(&self) -> usize {
         self.free.len()
     }
 
-    /// Makes sure that so many frames are free; false if too few pages can leave now. Any page that is not pinned may be gone
-    /// then, so no operation calls this in the middle.
+    /// Ensures that `count` frames are free; returns false if too few pages can be evicted now. Any page that is not
+    /// pinned may be evicted, so no operation calls this halfway.
     pub(crate) fn has_free(&mut self, count: usize) -> bool {
         let mut steps = 2 * self.frames.len();
         while self.free.len() < count && steps > 0 {
@@ -141,7 +142,7 @@ impl Pool {
         self.free.len() >= count
     }
 
-    /// Puts a page into a free frame; there is one.
+    /// Puts a page into a free frame, which must exist.
     pub(crate) fn put(&mut self, number: PageNo, page: Page) {
         debug_assert!(!self.has(number), "page {number} is in memory twice");
         let place = self.free.pop().expect("a frame was made free before");
@@ -155,7 +156,7 @@ impl Pool {
 
     // Dirty pages.
 
-    /// The page was changed by what begins and ends at these positions of the log.
+    /// Records a change of a page by a group that begins and ends at these positions of the log.
     pub(crate) fn note_change(&mut self, number: PageNo, (start, end): (Lsn, Lsn)) {
         let frame = self.frame_mut(number);
         frame.page.set_lsn(end);
@@ -169,12 +170,12 @@ impl Pool {
         self.flush_list.len()
     }
 
-    /// The start of the oldest change that no copy was made of since.
+    /// Returns the start of the oldest change that is in no copy made since.
     pub(crate) fn oldest_change(&self) -> Option<Lsn> {
         self.flush_list.first().map(|(lsn, _)| *lsn)
     }
 
-    /// The dirty pages that changed first, in the order of their numbers.
+    /// Returns the dirty pages with the oldest changes, in the order of their numbers.
     pub(crate) fn oldest_dirty(&self, count: usize) -> Vec<PageNo> {
         let mut numbers: Vec<PageNo> =
             self.flush_list.iter().take(count).map(|(_, number)| *number).collect();
@@ -182,7 +183,7 @@ impl Pool {
         numbers
     }
 
-    /// Dirty pages that the hand will meet next, those that are not in use first.
+    /// Returns the dirty pages that the hand will meet next, those that are not in use first.
     pub(crate) fn next_to_leave(&self, count: usize) -> Vec<PageNo> {
         let mut classes: [Vec<PageNo>; 2] = Default::default();
         for step in 0..self.frames.len() {
@@ -202,8 +203,8 @@ impl Pool {
         numbers
     }
 
-    /// Copies of these dirty pages, sealed; they count as being written until [`Pool::written`]. The first position is that of
-    /// the oldest change in them.
+    /// Returns sealed copies of these dirty pages; they count as being written until [`Pool::written`]. The first value
+    /// is the position of the oldest change in them.
     pub(crate) fn begin_write(&mut self, numbers: &[PageNo]) -> (Option<Lsn>, Vec<Copy>) {
         let mut oldest = None;
         let mut copies = Vec::with_capacity(numbers.len());
@@ -220,7 +221,7 @@ impl Pool {
         (oldest, copies)
     }
 
-    /// The copies were written.
+    /// Records that the copies were written.
     pub(crate) fn written(&mut self, numbers: impl Iterator<Item = PageNo>) {
         for number in numbers {
             self.frame_mut(number).writing = false;
@@ -249,7 +250,7 @@ mod tests {
         pool.note_change(3, (100, 110));
         assert!(pool.has_free(2));
         assert_eq!((0..6).map(|n| pool.has(n)).collect::<Vec<_>>(), [false, true, true, true, false, true]);
-        // The hand gives the used one a second round.
+        // The hand gives the used page a second round.
         assert!(pool.has_free(4));
         assert!(!pool.has_free(5), "one is pinned and one is dirty");
         let (oldest, copies) = pool.begin_write(&[3]);

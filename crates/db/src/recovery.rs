@@ -1,15 +1,15 @@
-//! From files that a power cut left to a database that is whole (database §7).
+//! Recovers a consistent database from the files that a power cut left (database §7).
 //!
 //! Place in the data flow: [`Db::open`] runs the steps in this order:
 //!
-//! 1. `mend`: a page that is torn is replaced by its copy in the double-write area.
-//! 2. `read_log`: from the checkpoint to the end; blocks are checked, groups that are not whole do not count.
-//! 3. `redo`: changes that are newer than their page are done again.
-//! 4. `renew`: the incarnation of the log is counted on, so that what lies behind its end never continues it.
-//! 5. `undo`: transactions that have undo records did not commit and are rolled back.
+//! 1. `mend`: each torn page is replaced with its copy in the double-write area.
+//! 2. `read_log`: reads from the checkpoint to the end; blocks are checked, incomplete groups are ignored.
+//! 3. `redo`: changes that are newer than their page are repeated.
+//! 4. `renew`: the incarnation of the log is incremented, so that old blocks after its end never continue it.
+//! 5. `undo`: transactions with undo records did not commit and are rolled back.
 //!
-//! Invariant: a cut in any step leaves what the next recovery starts from just as well: pages that were written are never older
-//! than the checkpoint, and the checkpoint does not move before step 5.
+//! Invariant: a cut in any step leaves an equally good start for the next recovery: written pages are never older than
+//! the checkpoint, and the checkpoint does not move before step 5.
 
 use crate::config::Config;
 use crate::core::Core;
@@ -26,21 +26,21 @@ use flashweir_fs::vfs::{Fs, Process, Sink, Source, SyncKind};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Bytes of the log that are read at once.
+/// Number of bytes of the log that are read at once.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// What was done when a database was opened.
+/// Counts of the recovery of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Pages that were torn and came from the double-write area.
+    /// Number of torn pages restored from the double-write area.
     pub pages_mended: u64,
-    /// Mini-transactions behind the checkpoint.
+    /// Number of mini-transactions after the checkpoint.
     pub groups: u64,
-    /// Bytes of the log behind the checkpoint.
+    /// Number of bytes of the log after the checkpoint.
     pub log_bytes: u64,
-    /// Changes of pages that were done again.
+    /// Number of changes of pages that were repeated.
     pub changes_redone: u64,
-    /// Transactions that had not committed.
+    /// Number of uncommitted transactions that were rolled back.
     pub rolled_back: u64,
 }
 
@@ -48,11 +48,11 @@ pub struct Recovery {
 type Group = (Lsn, Lsn, Vec<u8>);
 
 impl<F: Fs> Db<F> {
-    /// Opens the database in the directory `dir`, whatever state a power cut left it in.
+    /// Opens the database in the directory `dir`, in whatever state a power cut left it.
     ///
     /// # Errors
-    /// A configuration that is not the one of the database; [`DbError::Damaged`] if these are not the files of one, or a page is
-    /// torn and has no copy; a call of the file system that failed.
+    /// A configuration that is not the one of the database; [`DbError::Damaged`] if these are not the files of a
+    /// database, or a page is torn and has no copy; a failed call of the file system.
     pub async fn open(
         process: &Process<F>,
         handle: Handle,
@@ -90,11 +90,11 @@ impl<F: Fs> Db<F> {
 }
 
 impl<F: Fs> Shared<F> {
-    /// Replaces torn pages by their copies. Returns how many.
+    /// Replaces torn pages with their copies. Returns their number.
     async fn mend(&self) -> Result<u64> {
         let Some(area) = &self.double_write else { return Ok(0) };
         let page_bytes = u64::from(self.config.page_bytes);
-        // A batch that is shorter than the one before leaves older copies behind its end.
+        // A batch that is shorter than the one before leaves older copies after its end.
         let mut copies: BTreeMap<PageNo, Page> = BTreeMap::new();
         for place in 0..u64::from(self.config.batch_pages) {
             let mut page = Page::blank(page_bytes as usize);
@@ -117,14 +117,14 @@ impl<F: Fs> Shared<F> {
             self.data.sync(SyncKind::Data).await?;
         }
         if !self.config.double_write {
-            // From here on pages change without copies: old ones must not be found later.
+            // From here on pages change without copies, so old copies must not be found later.
             area.write(0, Source::zeros(u64::from(self.config.batch_pages) * page_bytes)).await?;
             area.sync(SyncKind::Data).await?;
         }
         Ok(mended)
     }
 
-    /// All groups from the checkpoint on, where the log ends, and the unit of the log that it ends in.
+    /// Returns all groups from the checkpoint on, the end of the log, and the unit of the log that contains the end.
     async fn read_log(&self, checkpoint: Lsn, least: u32) -> Result<(Vec<Group>, Lsn, Vec<u8>)> {
         let mut scan = Scan::new(checkpoint, least);
         let mut groups = Vec::new();
@@ -145,7 +145,7 @@ impl<F: Fs> Shared<F> {
         Ok((groups, end, unit))
     }
 
-    /// Does the changes of a group to those of its pages that are older. Returns how many changes.
+    /// Applies the changes of a group to those of its pages that are older. Returns the number of changes applied.
     async fn redo(&self, (start, end, bytes): &Group) -> Result<u64> {
         let damaged = |what: String| DbError::Damaged(format!("the log at {start}: {what}"));
         let mut ops = Vec::new();
@@ -189,7 +189,7 @@ impl<F: Fs> Shared<F> {
         Ok(changes)
     }
 
-    /// Whether the slot has a transaction that did not commit.
+    /// Whether the slot has an uncommitted transaction.
     async fn has_undo(&self, slot: u32) -> Result<bool> {
         self.run(|core| {
             let page = core.page(page_of(slot))?;

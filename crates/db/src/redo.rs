@@ -1,30 +1,30 @@
-//! Changes of pages as the redo log has them (database §5).
+//! Changes of pages as they are stored in the redo log (database §5).
 //!
 //! Place in the data flow: a mini-transaction applies operations to pages in memory and appends them to the log as one
-//! group; recovery reads groups and applies the same operations to the pages that are older.
+//! group; recovery reads groups and applies the same operations to older pages.
 //!
-//! Invariant: [`Op::apply`] is the only thing that changes pages, in normal work and in recovery.
+//! Invariant: only [`Op::apply`] changes pages, in normal operation and in recovery.
 
 use crate::page::{Kind, Page, PageNo};
 
 /// A change of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op<'a> {
-    /// The page becomes an empty one.
+    /// Make the page an empty one.
     Init { kind: Kind, level: u8 },
-    /// A record comes in at a slot.
+    /// Insert a record at a slot.
     Insert { slot: usize, key: &'a [u8], value: &'a [u8] },
-    /// A record goes.
+    /// Remove a record.
     Remove { slot: usize },
-    /// A record gets another value.
+    /// Replace the value of a record.
     Replace { slot: usize, value: &'a [u8] },
-    /// Bytes of a value change.
+    /// Change bytes of a value.
     Patch { slot: usize, at: usize, bytes: &'a [u8] },
-    /// The records from a slot on go.
+    /// Remove the records from a slot on.
     Truncate { slot: usize },
-    /// The next page of the chain is another one.
+    /// Set the next page of the chain.
     SetNext { next: PageNo },
-    /// Page 0 counts so many pages.
+    /// Set the number of pages in page 0.
     SetPages { pages: u32 },
 }
 
@@ -38,7 +38,7 @@ fn put_u16(out: &mut Vec<u8>, value: usize) {
     out.extend_from_slice(&(value as u16).to_le_bytes());
 }
 
-/// Takes numbers off the front of bytes.
+/// Reads numbers from the front of a byte slice.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Op<'a> {
-    /// Appends the operation on page `number`.
+    /// Appends the encoded operation on page `number`.
     pub(crate) fn encode(&self, number: PageNo, out: &mut Vec<u8>) {
         let mut begin = |tag: u8| {
             out.push(tag);
@@ -110,7 +110,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Reads one operation and its page; `None` if that is none.
+    /// Decodes one operation and its page; returns `None` if there is no valid one.
     pub(crate) fn decode(reader: &mut Reader<'a>) -> Option<(PageNo, Self)> {
         let (tag, number) = (reader.u8()?, reader.u32()?);
         let op = match tag {
@@ -127,7 +127,7 @@ impl<'a> Op<'a> {
         Some((number, op))
     }
 
-    /// Whether the page is one to which this can be done. Recovery asks; in normal work it is so.
+    /// Whether the operation can be applied to the page. Recovery checks it; in normal operation it always holds.
     pub(crate) fn is_possible(&self, page: &Page) -> bool {
         if matches!(self, Self::Init { .. }) {
             return true;
@@ -147,7 +147,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Does it.
+    /// Applies the operation to the page.
     pub(crate) fn apply(&self, number: PageNo, page: &mut Page) {
         match *self {
             Self::Init { kind, level } => page.init(kind, level, number),
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(Op::decode(&mut reader), Some((number as u32, *op)));
         }
         assert!(reader.0.is_empty());
-        // No prefix of an operation is one.
+        // No proper prefix of an operation is a valid one.
         let mut last = Vec::new();
         ops[1].encode(5, &mut last);
         for len in 0..last.len() {

@@ -1,9 +1,9 @@
-//! Transactions: locks of rows, changes with their undo, commit and rollback.
+//! Transactions: row locks, changes with their undo records, commit and rollback.
 //!
-//! Place in the data flow: a workload's statements; each change of a row is one mini-transaction.
+//! Place in the data flow: the statements of a workload; each change of a row is one mini-transaction.
 //!
-//! Invariants: a row is locked before it is changed and until the transaction ends. Locks are given up when the commit is in
-//! the log in memory, before that is durable: who sees the change commits behind it in the log.
+//! Invariants: a row is locked before it is changed and until the transaction ends. Locks are released when the commit
+//! is in the log in memory, before it is durable: a transaction that sees the change commits after it in the log.
 
 use crate::core::{Core, Step};
 use crate::db::{Db, Shared, Tree};
@@ -15,12 +15,12 @@ use crate::undo::{self, Opposite, UNDO_BYTES, Undo};
 use flashweir_fs::vfs::Fs;
 use std::fmt;
 
-/// A transaction under way. One that is dropped is rolled back by a task of its own.
+/// A transaction in progress. If it is dropped, a separate task rolls it back.
 pub struct Transaction<F: Fs> {
     db: Db<F>,
     id: TrxId,
     slot: u32,
-    /// Of its undo pages beyond the slot's, the first.
+    /// The first of its undo pages beyond the slot's.
     bottom: Option<PageNo>,
     changed: bool,
     ended: bool,
@@ -44,10 +44,10 @@ enum Change<'a> {
 }
 
 impl<F: Fs> Db<F> {
-    /// Begins a transaction; waits while as many are under way as there may be.
+    /// Begins a transaction; waits while the maximum number of transactions is in progress.
     ///
     /// # Errors
-    /// The engine stopped.
+    /// The engine has stopped.
     pub async fn begin(&self) -> Result<Transaction<F>> {
         self.0.charge(self.0.config.costs.transaction).await;
         loop {
@@ -75,7 +75,7 @@ impl<F: Fs> Transaction<F> {
         &self.db.0
     }
 
-    /// Reads a row without a lock: its newest value, also of others who have not committed.
+    /// Reads a row without a lock: its newest value, including uncommitted changes of other transactions.
     ///
     /// # Errors
     /// As [`Db::get`].
@@ -83,7 +83,7 @@ impl<F: Fs> Transaction<F> {
         self.db.get(tree, key).await
     }
 
-    /// Reads rows without locks, see [`Db::scan`].
+    /// Reads rows without locks (see [`Db::scan`]).
     ///
     /// # Errors
     /// As [`Db::scan`].
@@ -97,8 +97,8 @@ impl<F: Fs> Transaction<F> {
         self.db.scan(tree, from, end, rows_max).await
     }
 
-    /// Reads a row that the transaction means to change (`SELECT ... FOR UPDATE`): nobody else changes it until the
-    /// transaction ends. A key without a row is locked as well.
+    /// Reads a row that the transaction intends to change (`SELECT ... FOR UPDATE`): no other transaction changes it
+    /// until this one ends. A key without a row is locked as well.
     ///
     /// # Errors
     /// [`DbError::Deadlock`]; as [`Db::get`].
@@ -110,15 +110,15 @@ impl<F: Fs> Transaction<F> {
     /// Inserts a row.
     ///
     /// # Errors
-    /// [`DbError::Duplicate`], [`DbError::TooLong`], [`DbError::Deadlock`]; the engine stopped.
+    /// [`DbError::Duplicate`], [`DbError::TooLong`], [`DbError::Deadlock`]; the engine has stopped.
     pub async fn insert(&mut self, tree: Tree, key: &[u8], value: &[u8]) -> Result<()> {
         self.change(tree, key, Change::Insert(value)).await
     }
 
-    /// Gives a row another value.
+    /// Replaces the value of a row.
     ///
     /// # Errors
-    /// [`DbError::NotFound`], [`DbError::TooLong`], [`DbError::Deadlock`]; the engine stopped.
+    /// [`DbError::NotFound`], [`DbError::TooLong`], [`DbError::Deadlock`]; the engine has stopped.
     pub async fn update(&mut self, tree: Tree, key: &[u8], value: &[u8]) -> Result<()> {
         self.change(tree, key, Change::Update(value)).await
     }
@@ -126,7 +126,7 @@ impl<F: Fs> Transaction<F> {
     /// Deletes a row.
     ///
     /// # Errors
-    /// [`DbError::NotFound`], [`DbError::Deadlock`]; the engine stopped.
+    /// [`DbError::NotFound`], [`DbError::Deadlock`]; the engine has stopped.
     pub async fn delete(&mut self, tree: Tree, key: &[u8]) -> Result<()> {
         self.change(tree, key, Change::Delete).await
     }
@@ -143,7 +143,7 @@ impl<F: Fs> Transaction<F> {
                 self.shared().core.borrow_mut().metrics.lock_waits += 1;
                 let answer = granted.await;
                 self.shared().core.borrow_mut().locks.end_wait(self.id);
-                // Who holds a lock releases it, unless the engine is gone with all its locks.
+                // The holder of a lock releases it, unless the engine is gone with all its locks.
                 answer.map_err(|_| DbError::Closed)
             }
         }
@@ -170,15 +170,15 @@ impl<F: Fs> Transaction<F> {
         Ok(())
     }
 
-    /// Whether there is something to commit.
+    /// Whether there are changes to commit.
     pub fn has_changes(&self) -> bool {
         self.changed
     }
 
-    /// Commits. When this returns the changes are as durable as [`Config::commit`](crate::Config::commit) says.
+    /// Commits. When this returns, the changes are as durable as [`Config::commit`](crate::Config::commit) says.
     ///
     /// # Errors
-    /// The engine stopped; what was changed may then be there or not after the next open, all of it or nothing.
+    /// The engine has stopped; after the next open, either all changes are there or none.
     pub async fn commit(mut self) -> Result<()> {
         let mut end = None;
         if self.changed {
@@ -193,10 +193,10 @@ impl<F: Fs> Transaction<F> {
         }
     }
 
-    /// Takes everything back.
+    /// Rolls all changes back.
     ///
     /// # Errors
-    /// The engine stopped; the next open takes it back.
+    /// The engine has stopped; the next open rolls them back.
     pub async fn rollback(mut self) -> Result<()> {
         if self.changed {
             take_all_back(self.shared(), self.slot).await?;
@@ -206,7 +206,7 @@ impl<F: Fs> Transaction<F> {
         Ok(())
     }
 
-    /// Gives locks and slot back.
+    /// Releases locks and slot.
     fn finish(&mut self) {
         self.ended = true;
         free(self.shared(), self.id, self.slot);
@@ -222,7 +222,7 @@ fn free<F: Fs>(shared: &Shared<F>, id: TrxId, slot: u32) {
     shared.slot_freed.notify();
 }
 
-/// Takes back what the transaction of a slot did.
+/// Rolls back the transaction of a slot.
 pub(crate) async fn take_all_back<F: Fs>(shared: &Shared<F>, slot: u32) -> Result<()> {
     while shared.run(|core| undo::take_back(core, slot)).await? {}
     Ok(())
@@ -235,7 +235,7 @@ impl<F: Fs> Drop for Transaction<F> {
         }
         let (db, id, slot, changed) = (self.db.clone(), self.id, self.slot, self.changed);
         self.db.0.handle.spawn(async move {
-            // If the engine has stopped, the next open takes it back.
+            // If the engine has stopped, the next open rolls it back.
             if !changed || take_all_back(&db.0, slot).await.is_ok() {
                 db.0.core.borrow_mut().metrics.rollbacks += 1;
                 free(&db.0, id, slot);
@@ -244,8 +244,8 @@ impl<F: Fs> Drop for Transaction<F> {
     }
 }
 
-/// One change of a row with its undo: one mini-transaction. `None` if nothing had to be changed, otherwise the first of the
-/// undo pages beyond the slot's, if it was made now.
+/// Performs one change of a row with its undo record, as one mini-transaction. Returns `None` if there was nothing to
+/// change, otherwise the first undo page beyond the slot's, if it was allocated now.
 fn change_row(
     core: &mut Core,
     slot: u32,

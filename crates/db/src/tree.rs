@@ -1,33 +1,33 @@
 //! B+-trees: rows in leaves by their keys, branches above them.
 //!
-//! Place in the data flow: transactions find, insert, change and delete rows; every change is a part of a mini-transaction of
-//! [`Core`].
+//! Place in the data flow: transactions find, insert, change and delete rows; every change is part of a
+//! mini-transaction of [`Core`].
 //!
-//! Invariants: the root of a tree is always the same page. All leaves are on level 0. In a branch the key of a record is the
-//! least that its child may have; the key of slot 0 does not count, it stands for the least of the branch itself. A leaf or
-//! branch is never empty, but for a root that is a leaf.
+//! Invariants: the root of a tree is always the same page. All leaves are on level 0. In a branch the key of a record
+//! is the lowest that its child may have; the key of slot 0 is ignored, it stands for the lowest key of the branch
+//! itself. A leaf or branch is never empty, except for a root that is a leaf.
 //!
-//! Deliberately absent: links between neighbours. A scan that comes to the end of a leaf goes down again from the root, which
-//! is in memory anyway; in return a split or merge touches nothing beside the path to it.
+//! Deliberately absent: links between neighbours. A scan that reaches the end of a leaf descends again from the root,
+//! which is in memory anyway; in return a split or merge changes only the path to it.
 
 use crate::core::{Core, Halt, Step};
 use crate::error::DbError;
 use crate::page::{Kind, Page, PageNo, RECORD_BYTES};
 use crate::redo::Op;
 
-/// Levels of a tree at most: no page has more than a quarter of the rest below it.
+/// Maximum number of levels of a tree: no page has more than a quarter of the rest below it.
 const LEVELS_MAX: usize = 32;
 
-/// Where a key is, or would be.
+/// Position of a key, or where it would be inserted.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Branches from the root on, with the slot of the child.
+    /// Branches from the root on, each with the slot of the child.
     path: Vec<(PageNo, usize)>,
     pub(crate) leaf: PageNo,
     pub(crate) slot: Result<usize, usize>,
 }
 
-/// Goes down to the leaf of `key`.
+/// Descends to the leaf of `key`.
 pub(crate) fn find(core: &mut Core, root: PageNo, key: &[u8]) -> Step<Place> {
     let mut path = Vec::new();
     let mut number = root;
@@ -54,7 +54,7 @@ fn check_kind(page: &Page, number: PageNo, level: Option<u8>) -> Step<()> {
     Err(Halt::Error(DbError::Damaged(format!("page {number} does not belong where a tree has it"))))
 }
 
-/// The value of `key`.
+/// Returns the value of `key`.
 pub(crate) fn get(core: &mut Core, root: PageNo, key: &[u8]) -> Step<Option<Vec<u8>>> {
     let place = find(core, root, key)?;
     Ok(place.slot.ok().map(|slot| core.pool.page(place.leaf).value(slot).to_vec()))
@@ -63,7 +63,8 @@ pub(crate) fn get(core: &mut Core, root: PageNo, key: &[u8]) -> Step<Option<Vec<
 /// A key and its value.
 pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
-/// Appends the rows of one leaf from `from` on, before `end`, until `rows` has `max`. Returns where to go on.
+/// Appends the rows of one leaf from `from` on, before `end`, until `rows` has `max`. Returns the key at which to
+/// continue.
 pub(crate) fn scan_leaf(
     core: &mut Core,
     root: PageNo,
@@ -73,7 +74,7 @@ pub(crate) fn scan_leaf(
     max: usize,
 ) -> Step<Option<Vec<u8>>> {
     let place = find(core, root, from)?;
-    // The least key to the right of the leaf: that of the lowest branch which has one.
+    // The lowest key to the right of the leaf: that of the lowest branch which has one.
     let fence = place.path.iter().rev().find_map(|&(number, slot)| {
         let page = core.pool.page(number);
         (slot + 1 < page.count()).then(|| page.key(slot + 1).to_vec())
@@ -90,19 +91,19 @@ pub(crate) fn scan_leaf(
     Ok(fence.filter(|fence| rows.len() < max && end.is_none_or(|end| &fence[..] < end)))
 }
 
-/// Pages that a change at this place may need at most.
+/// Returns the maximum number of pages that a change at this position may allocate.
 pub(crate) fn pages_needed(place: &Place) -> usize {
     // One for each level, and one more where the root grows.
     place.path.len() + 2
 }
 
-/// Puts a row where it is not yet; [`Core::prepare_pages`] was asked for [`pages_needed`].
+/// Inserts a row that does not exist; [`Core::prepare_pages`] must have been called with [`pages_needed`].
 pub(crate) fn insert(core: &mut Core, place: Place, key: &[u8], value: &[u8]) {
     let slot = place.slot.expect_err("the row is not there");
     put(core, place.path, place.leaf, slot, key, value);
 }
 
-/// Gives a row that is there another value; prepared like an insertion.
+/// Replaces the value of an existing row; prepared like an insertion.
 pub(crate) fn update(core: &mut Core, place: Place, value: &[u8]) {
     let slot = place.slot.expect("the row is there");
     let page = core.pool.page(place.leaf);
@@ -120,7 +121,7 @@ pub(crate) fn update(core: &mut Core, place: Place, value: &[u8]) {
     }
 }
 
-/// The range in which two values of one length differ.
+/// Returns the range in which two values of equal length differ.
 pub(crate) fn difference(old: &[u8], new: &[u8]) -> Option<(usize, usize)> {
     let differ = |(old, new): (&u8, &u8)| old != new;
     let first = old.iter().zip(new).position(differ)?;
@@ -128,14 +129,14 @@ pub(crate) fn difference(old: &[u8], new: &[u8]) -> Option<(usize, usize)> {
     Some((first, last + 1))
 }
 
-/// Removes a row that is there.
+/// Removes an existing row.
 pub(crate) fn delete(core: &mut Core, place: Place) {
     let slot = place.slot.expect("the row is there");
     core.apply(place.leaf, Op::Remove { slot });
     shrink(core, place.path, place.leaf);
 }
 
-/// Puts a record into a page, which becomes two if it is full.
+/// Inserts a record into a page, which is split if it is full.
 fn put(core: &mut Core, path: Vec<(PageNo, usize)>, number: PageNo, slot: usize, key: &[u8], value: &[u8]) {
     let page = core.pool.page(number);
     if page.fits(key.len(), value.len()) {
@@ -144,7 +145,7 @@ fn put(core: &mut Core, path: Vec<(PageNo, usize)>, number: PageNo, slot: usize,
     }
     core.metrics.splits += 1;
     if path.is_empty() {
-        // The root stays where it is; what it had goes one level down.
+        // The root keeps its page; its contents move one level down.
         let level = page.level();
         let child = core.allocate(Kind::Tree, level);
         move_records(core, number, 0, child);
@@ -155,7 +156,7 @@ fn put(core: &mut Core, path: Vec<(PageNo, usize)>, number: PageNo, slot: usize,
     split(core, path, number, slot, key, value);
 }
 
-/// Splits a page that is not the root, and puts a record into one of the halves.
+/// Splits a page that is not the root, and inserts a record into one of the halves.
 fn split(
     core: &mut Core,
     mut path: Vec<(PageNo, usize)>,
@@ -168,7 +169,7 @@ fn split(
     let level = page.level();
     let middle = split_point(page, slot, key.len() + value.len() + RECORD_BYTES);
     let right = core.allocate(Kind::Tree, level);
-    // Positions are those among the records with the new one at `slot`.
+    // Positions count the new record at `slot`.
     if slot < middle {
         move_records(core, left, middle - 1, right);
         core.apply(left, Op::Insert { slot, key, value });
@@ -181,11 +182,11 @@ fn split(
     put(core, path, parent, child_slot + 1, &separator, &right.to_le_bytes());
 }
 
-/// How many records stay on the left, counted with the new one of `bytes` at `slot`.
+/// Returns the number of records that stay on the left, counting the new one of `bytes` at `slot`.
 fn split_point(page: &Page, slot: usize, bytes: usize) -> usize {
     let count = page.count();
     if slot == count {
-        // Keys that come in ascending order fill pages.
+        // Keys inserted in ascending order fill pages completely.
         return count;
     }
     let size = |position: usize| match position.cmp(&slot) {
@@ -215,7 +216,7 @@ fn move_records(core: &mut Core, source: PageNo, from: usize, target: PageNo) {
     core.apply(source, Op::Truncate { slot: from });
 }
 
-/// After a record went: an empty page is freed, one that is half empty is united with a neighbour that is in memory.
+/// After a removal: an empty page is freed, one that is half empty is merged with a neighbour that is in memory.
 fn shrink(core: &mut Core, mut path: Vec<(PageNo, usize)>, number: PageNo) {
     let Some((parent, slot)) = path.pop() else {
         lower_root(core, number);
@@ -243,7 +244,7 @@ fn shrink(core: &mut Core, mut path: Vec<(PageNo, usize)>, number: PageNo) {
         }
         let separator = family.key(right_slot).to_vec();
         let used = |number| room - core.pool.page(number).free_bytes();
-        // Some room is left, so that the next row does not split it again.
+        // Some room is left, so that the next row does not split the page again.
         if used(left) + used(right) + separator.len() > room / 8 * 7 {
             continue;
         }
@@ -254,11 +255,11 @@ fn shrink(core: &mut Core, mut path: Vec<(PageNo, usize)>, number: PageNo) {
     }
 }
 
-/// Moves everything from `right` to `left` and frees it.
+/// Moves everything from `right` to `left` and frees `right`.
 fn unite(core: &mut Core, left: PageNo, right: PageNo, separator: &[u8]) {
     let end = core.pool.page(left).count();
     if core.pool.page(right).level() > 0 {
-        // Slot 0 of a branch may have any key; in the middle of a page it needs the right one.
+        // Slot 0 of a branch may have any key; in the middle of a page, the record needs the correct one.
         let child = core.pool.page(right).child(0);
         core.apply(left, Op::Insert { slot: end, key: separator, value: &child.to_le_bytes() });
         core.apply(right, Op::Remove { slot: 0 });
@@ -267,7 +268,7 @@ fn unite(core: &mut Core, left: PageNo, right: PageNo, separator: &[u8]) {
     core.free(right);
 }
 
-/// A root with one child takes what that has; one without children becomes a leaf.
+/// A root with one child takes over the child's contents; one without children becomes a leaf.
 fn lower_root(core: &mut Core, root: PageNo) {
     for _ in 0..LEVELS_MAX {
         let page = core.pool.page(root);

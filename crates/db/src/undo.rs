@@ -1,12 +1,13 @@
-//! Undo: what a transaction has to take back if it does not commit (database §6).
+//! Undo: the changes that a transaction has to revert if it does not commit (database §6).
 //!
-//! Place in the data flow: each change of a row is one mini-transaction that also appends a record here; rollback, in normal
-//! work and after a cut, takes records from the end and does the opposite, again each in one mini-transaction with the record's
-//! removal. So a cut in the middle of a rollback goes on where it was.
+//! Place in the data flow: each change of a row is one mini-transaction that also appends a record here. Rollback, in
+//! normal operation and after a cut, takes records from the end and applies the opposite, each together with the
+//! removal of its record in one mini-transaction. So after a cut a rollback continues where it was.
 //!
-//! Invariants: each transaction has a slot, and the slot one page of its own. If that is full, further pages form a stack
-//! behind it: `next` of the slot's page is the newest. A slot whose page is empty and alone has no transaction that changed
-//! anything, so a commit is one mini-transaction: the page is emptied, and the stack goes to the free pages as it is.
+//! Invariants: each transaction has a slot, and the slot has one page of its own. When that is full, further pages form
+//! a stack after it: `next` of the slot's page is the newest. A slot whose page is empty and alone has no transaction
+//! with changes, so a commit is one mini-transaction: the page is emptied, and the stack is moved to the free pages as
+//! a whole.
 
 use crate::core::{Core, HEAD_PAGE, Step};
 use crate::error::DbError;
@@ -14,25 +15,25 @@ use crate::page::{Kind, PageNo};
 use crate::redo::{Op, Reader};
 use crate::tree;
 
-/// The page of a slot.
+/// Returns the page of a slot.
 pub(crate) fn page_of(slot: u32) -> PageNo {
     HEAD_PAGE + 1 + slot
 }
 
-/// How to take back a change of a row.
+/// The operation that reverts a change of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Opposite {
-    /// It was inserted.
+    /// Delete the row, which was inserted.
     Delete,
-    /// It was deleted.
+    /// Insert the row again with its deleted value.
     Insert(Vec<u8>),
-    /// It had another value.
+    /// Restore the old value.
     Update(Vec<u8>),
-    /// These bytes of its value were others.
+    /// Restore the old bytes at this offset of the value.
     Patch(usize, Vec<u8>),
 }
 
-/// A change of a row that can be taken back.
+/// A change of a row that can be reverted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Undo {
     pub(crate) tree: PageNo,
@@ -79,10 +80,10 @@ impl Undo {
     }
 }
 
-/// Bytes of an undo record beside key and value.
+/// Overhead of an undo record beside key and value, in bytes.
 pub(crate) const UNDO_BYTES: usize = 9;
 
-/// The page at the end of a slot's records.
+/// Returns the page at the end of a slot's records.
 fn top(core: &mut Core, slot: u32) -> Step<PageNo> {
     let head = page_of(slot);
     let next = core.page(head)?.next();
@@ -91,7 +92,7 @@ fn top(core: &mut Core, slot: u32) -> Step<PageNo> {
     Ok(top)
 }
 
-/// Makes sure that a record can be appended without waiting; `further` pages are needed beside.
+/// Ensures that a record can be appended without waiting, and that `further` pages can be allocated besides.
 pub(crate) fn prepare(core: &mut Core, slot: u32, further: usize) -> Step<()> {
     top(core, slot)?;
     core.prepare_pages(further + 1)
@@ -114,8 +115,8 @@ pub(crate) fn append(core: &mut Core, slot: u32, undo: &Undo) -> Step<Option<Pag
     Ok((next == 0).then_some(new))
 }
 
-/// Forgets everything: the transaction is committed. `bottom` is the first page of the stack, if there is one. This is a whole
-/// mini-transaction; the end of its group is returned.
+/// Forgets all records, since the transaction is committed. `bottom` is the first page of the stack, if there is one.
+/// This is a complete mini-transaction; returns the end of its group.
 pub(crate) fn forget(core: &mut Core, slot: u32, bottom: Option<PageNo>) -> Step<u64> {
     let head = page_of(slot);
     let stack = core.page(head)?.next();
@@ -133,7 +134,7 @@ pub(crate) fn forget(core: &mut Core, slot: u32, bottom: Option<PageNo>) -> Step
     Ok(core.end())
 }
 
-/// Takes back the last change of the slot's transaction; false if there is none. One mini-transaction.
+/// Reverts the last change of the slot's transaction, as one mini-transaction; returns false if there is none.
 pub(crate) fn take_back(core: &mut Core, slot: u32) -> Step<bool> {
     let (head, end) = (page_of(slot), top(core, slot)?);
     let page = core.pool.page(end);

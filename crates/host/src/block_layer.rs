@@ -1,22 +1,23 @@
 //! The block layer: a queue between a file system and a device (barriers §4).
 //!
-//! Place in the data flow: the caller submits commands, unplugs the queue, and does what the effects say. An offer is
+//! Place in the data flow: the caller submits commands, unplugs the queue, and carries out the effects. An offer is
 //! answered at once, by [`Input::Accepted`] or [`Input::Busy`] as the next input, like the return value of Linux's
 //! `queue_rq`; so a refused request is never behind one that was offered after it.
 //!
-//! A request waits in up to two places before the scheduler sees it: for the earlier epochs of its stream, and for
-//! requests on the same blocks that were submitted before it. What it waits for was always submitted earlier, so nothing
-//! waits in a circle. Merging keeps it so: only a request that waits for no overlap joins another.
+//! A request waits for up to two conditions before the scheduler sees it: for the earlier epochs of its stream, and for
+//! requests on the same sectors that were submitted before it. Everything it waits for was submitted earlier, so waits
+//! never form a cycle. Merging preserves this: only a request that waits for no overlap joins another.
 //!
 //! Invariants:
 //! 1. Each submission is answered exactly once, with the answer of the command that it became part of.
-//! 2. Ordered requests of one stream leave in the order of their epochs (but for [`Dispatch::MultiQueue`]); each epoch
-//!    that is closed and has members sends exactly one barrier, with the last of them to leave.
-//! 3. Of two requests on the same blocks of which one changes them, the one submitted first leaves first. (Linux promises
-//!    nothing here. What a device makes of the two while it holds both is the device's matter.) With
-//!    [`Dispatch::MultiQueue`], where the device may hold back the first, the second leaves when the first is answered.
-//! 4. Flushes and other requests without one range of blocks keep their order among themselves, unless one has to wait.
-//!    Where a scheduler sorts, they go before what it sorts.
+//! 2. Ordered requests of one stream leave in the order of their epochs (except with [`Dispatch::MultiQueue`]); each
+//!    epoch that is closed and has members sends exactly one barrier, with the last member to leave.
+//! 3. Of two requests on the same sectors of which one changes them, the one submitted first leaves first. (Linux
+//!    promises nothing here. The order in which a device serves two commands that it holds at once is the device's
+//!    matter.) With [`Dispatch::MultiQueue`], where the device may hold back the first, the second leaves when the first
+//!    is answered.
+//! 4. Flushes and other requests without a single range of sectors keep their order among themselves, unless one has to
+//!    wait. Where a scheduler sorts, they go before the sorted requests.
 //!
 //! Deliberately absent: retries after errors, limits on the number of requests, and any wait between a request and the
 //! next ordered one on a device that keeps the order.
@@ -33,7 +34,7 @@ use flashweir_core::command::{EpochStamp, StreamId};
 use flashweir_core::{Command, CommandId, DeviceError, Done, Instant, Op, Order};
 use std::collections::BTreeMap;
 
-/// Why a queue of the device gets nothing.
+/// Reason why a device queue gets no commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stall {
     No,
@@ -41,17 +42,17 @@ enum Stall {
     Until(Instant),
 }
 
-/// A queue of the device and what waits for it.
+/// A device queue and the requests that wait for it.
 #[derive(Clone, Debug)]
 struct Lane {
     elevator: Elevator,
-    /// Refused by the device; goes before all others.
+    /// A request that the device refused; it goes before all others.
     head: Option<u32>,
     in_flight: u32,
     stall: Stall,
 }
 
-/// Mistakes that the tests plant, to see that they would be found.
+/// Mistakes that the tests plant to prove that they would be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
     ForgetBarrier,
@@ -67,16 +68,16 @@ pub(crate) enum Planted {
 #[derive(Clone, Debug)]
 pub struct BlockLayer {
     config: HostConfig,
-    /// Blocks of 512 bytes in a mapping unit of the device.
+    /// Sectors of 512 bytes in a mapping unit of the device.
     unit_blocks: u64,
     requests: Vec<Option<Request>>,
     free: Vec<u32>,
     lanes: Vec<Lane>,
-    /// The lane that is asked first.
+    /// Index of the lane that is served first.
     turn: usize,
     streams: BTreeMap<StreamId, StreamState>,
     overlaps: Overlaps,
-    /// Offered and not answered, and whether it carries a barrier.
+    /// The request that is offered and not answered, and whether it carries a barrier.
     offered: Option<(u32, bool)>,
     submissions: u64,
     queued: u32,
@@ -84,7 +85,7 @@ pub struct BlockLayer {
     metrics: HostMetrics,
     depths: Option<Vec<DepthSample>>,
     conflicts: Vec<u32>,
-    /// Room for the parts of a request, of those that were answered.
+    /// Vectors of answered requests, kept for reuse.
     parts: Vec<Vec<Part>>,
     #[cfg(test)]
     pub(crate) planted: Option<Planted>,
@@ -101,8 +102,8 @@ impl Layer for BlockLayer {
 }
 
 impl BlockLayer {
-    /// An empty queue before a device with this many blocks of 512 bytes in a mapping unit. Panics if the configuration
-    /// is not valid.
+    /// Makes an empty queue in front of a device with `unit_blocks` sectors per mapping unit. Panics if the
+    /// configuration is not valid.
     pub fn new(config: HostConfig, unit_blocks: u64) -> Self {
         config.validate().expect("the caller has validated the configuration");
         let lane =
@@ -129,32 +130,33 @@ impl BlockLayer {
         }
     }
 
-    /// What it was made with.
+    /// Returns the configuration.
     pub fn config(&self) -> &HostConfig {
         &self.config
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub fn metrics(&self) -> &HostMetrics {
         &self.metrics
     }
 
-    /// Requests that wait here, and commands that the device holds.
+    /// Returns the number of requests that wait here and of commands that the device holds.
     pub fn depth(&self) -> (u32, u32) {
         (self.queued, self.in_flight)
     }
 
-    /// From now on the course of the queues is kept.
+    /// Starts to record the queue depths.
     pub fn keep_depths(&mut self) {
         self.depths.get_or_insert_default();
     }
 
-    /// Takes the course of the queues since the last call: one sample for each change, the last one of an instant.
+    /// Takes the queue depths recorded since the last call: one sample for each instant with a change, the last one of
+    /// that instant.
     pub fn take_depths(&mut self) -> Vec<DepthSample> {
         self.depths.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Does what an input asks for. Panics if an offer has not been answered (a bug of the caller).
+    /// Handles an input. Panics if an offer has not been answered (a bug of the caller).
     pub fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
         let is_answer = matches!(input, Input::Accepted | Input::Busy);
         assert_eq!(is_answer, self.offered.is_some(), "an offer is answered by the next input: {input:?}");
@@ -213,12 +215,12 @@ impl BlockLayer {
         }
     }
 
-    /// Requests and what is noted about them; none when all are answered.
+    /// Returns the number of requests and of notes about them; zero when all are answered.
     #[cfg(test)]
     pub(crate) fn leftovers(&self) -> usize {
         let noted = self.overlaps.len();
         let epochs = self.streams.values().map(|stream| stream.epochs.len() - 1).sum::<usize>();
-        // A legacy device need not be flushed before somebody waits.
+        // A legacy device need not be flushed until a request waits for it.
         let epochs = if self.is_legacy() { 0 } else { epochs };
         noted + epochs + self.requests.iter().flatten().count() + (self.queued + self.in_flight) as usize
     }
@@ -296,7 +298,8 @@ impl BlockLayer {
         }
     }
 
-    /// A barrier of no length: it travels with the last waiting request before it, or goes as a command of its own.
+    /// Submits a zero-length barrier: it travels with the last waiting request before it, or goes as a command of its
+    /// own.
     fn submit_barrier(&mut self, now: Instant, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
         let token = command.id.0;
         let Some(stream) = command.stream else {
@@ -333,7 +336,7 @@ impl BlockLayer {
         );
     }
 
-    /// Joins a request to a waiting one, or gives it a place of its own.
+    /// Merges a request into a waiting one, or gives it a place of its own.
     fn enter(&mut self, mut request: Request) {
         let mut held = false;
         if let Some((stream, number)) = request.member {
@@ -392,7 +395,7 @@ impl BlockLayer {
         id
     }
 
-    /// Notes which blocks the chosen parts of a request touch.
+    /// Adds the sectors of the chosen parts of a request to the overlap index.
     fn cover(&mut self, id: u32, chosen: impl Fn(u64) -> bool) {
         let request = self.requests[id as usize].as_ref().expect("it waits");
         request.for_ranges(|seq, first, blocks, changes| {
@@ -407,7 +410,8 @@ impl BlockLayer {
         request.for_ranges(|seq, first, _, _| self.overlaps.remove((request.command.ns, first, seq)));
     }
 
-    /// Whether a request with this range can be merged with one that waits and ends where it begins, or begins where it ends.
+    /// Whether a request with this range can be merged with a waiting one that ends where it begins, or begins where it
+    /// ends.
     fn can_join(&self, request: &Request, (first, blocks): (u64, u64), other: u32, is_behind: bool) -> bool {
         let there = self.request(other);
         let is_waiting = match there.state {
@@ -450,7 +454,7 @@ impl BlockLayer {
         }
     }
 
-    /// Nothing is before it any more.
+    /// Passes a request to the scheduler, since it waits for nothing any more.
     fn ready(&mut self, id: u32) {
         let entry = self.entry(id);
         let request = self.request_mut(id);
@@ -491,9 +495,10 @@ impl BlockLayer {
         queue.head.take().or_else(|| queue.elevator.next(now))
     }
 
-    /// A device that sorts epochs by their numbers holds commands back until those of earlier epochs have come. So that there is
-    /// always a place for these, the last one of a queue is for requests that the device waits for nothing else to accept: the
-    /// oldest of those that are orderless, or of the first epoch of their stream.
+    /// Picks the request for the last slot of a queue. A device that sorts epochs by their numbers holds commands back
+    /// until those of earlier epochs have arrived. To keep a slot for these, the last slot goes only to a request that
+    /// the device can serve without waiting for another: the oldest of those that are orderless or of the first epoch
+    /// of their stream.
     fn pick_for_last_place(&mut self, lane: usize) -> Option<u32> {
         let is_free = |request: &Request| match request.member {
             Some((stream, number)) => self.streams.get(&stream).is_none_or(|state| state.first == number),
@@ -515,7 +520,7 @@ impl BlockLayer {
 
     fn stall(&mut self, now: Instant, lane: usize, effects: &mut Vec<Effect>) {
         self.metrics.busy += 1;
-        // A device that sorts epochs may hold back all that it has until the refused one comes.
+        // A device that sorts epochs may hold back everything it has until the refused command arrives.
         let answers = self.config.dispatch != Dispatch::MultiQueue;
         let queue = &mut self.lanes[lane];
         queue.stall = if self.config.retry_on_completion && queue.in_flight > 0 && answers {
@@ -601,7 +606,7 @@ impl BlockLayer {
         }
     }
 
-    /// A request waits here no more.
+    /// Removes a request from the waiting ones.
     fn leave(&mut self, id: u32) {
         self.queued -= 1;
         if let Some((stream, number)) = self.request(id).member {
@@ -612,7 +617,7 @@ impl BlockLayer {
         }
     }
 
-    /// Those that waited for a request on the same blocks go on.
+    /// Unblocks the requests that waited for this one on the same sectors.
     fn release(&mut self, id: u32) {
         self.uncover(id);
         for other in std::mem::take(&mut self.request_mut(id).blocks) {
@@ -702,7 +707,7 @@ impl BlockLayer {
 
     // ---- from one epoch to the next ----
 
-    /// Ends the first epoch of a stream as long as it is closed and nothing of it is waited for.
+    /// Ends the first epochs of a stream that are closed and settled.
     fn advance(&mut self, now: Instant, stream: StreamId, effects: &mut Vec<Effect>) {
         loop {
             let wait = match self.config.dispatch {
@@ -744,7 +749,8 @@ impl BlockLayer {
         }
     }
 
-    /// Legacy: a barrier of no length is answered when its epoch is over; it tells of a failure, which ends with it.
+    /// Legacy: answers a zero-length barrier when its epoch is over; the barrier reports a failure of the stream, which
+    /// it also clears.
     fn barrier_is_over(&mut self, stream: StreamId, token: u64, effects: &mut Vec<Effect>) {
         let state = self.stream(stream);
         state.epochs[0].refused = false;
@@ -756,7 +762,7 @@ impl BlockLayer {
         );
     }
 
-    /// Sends the flush between two epochs, when everything is answered and somebody waits.
+    /// Sends the flush between two epochs once everything is answered and a request waits.
     fn ask_for_flush(&mut self, now: Instant, stream: StreamId, wait: Option<Wait>) {
         let state = self.stream(stream);
         let is_waited_for = !state.epochs[0].barriers.is_empty() || state.epochs[1].queued > 0;
@@ -776,14 +782,14 @@ impl BlockLayer {
         self.enter(request);
     }
 
-    /// The epoch of a request may leave.
+    /// Admits a request whose epoch may leave.
     fn admit(&mut self, now: Instant, id: u32) {
         let is_closing = self.config.epochs == Epochs::Closing;
         let request = self.request_mut(id);
         request.epoch_held = false;
         if is_closing {
             request.since = now;
-            // Whoever others wait for keeps its place of its own.
+            // A request that blocks others, or is blocked, keeps its own place.
             let is_free = request.blockers == 0 && request.blocks.is_empty();
             let request = self.request(id);
             let range = request.range().filter(|_| is_free);
@@ -809,7 +815,7 @@ impl BlockLayer {
         }
     }
 
-    /// Answers a request whose stream has failed. It waited, so the device knows nothing of it.
+    /// Answers a request whose stream has failed. The request was still waiting, so the device does not know it.
     fn refuse(&mut self, id: u32, stream: StreamId, effects: &mut Vec<Effect>) {
         if self.request(id).blockers > 0 {
             self.requests.iter_mut().flatten().for_each(|other| other.blocks.retain(|&waits| waits != id));

@@ -1,40 +1,41 @@
-//! Layers on top of each other, which are one layer to those above and below.
+//! A chain of layers on top of each other, which acts as one layer towards those above and below.
 //!
-//! Place in the data flow: what is submitted to the chain goes to its first layer. The offer of a layer is a submission to the
-//! next one, with the offered command's id as its token; the offers of the last layer are the chain's. Answers, data that were
-//! taken and refusals go the other way.
+//! Place in the data flow: a submission to the chain goes to its first layer. The offer of a layer is a submission to
+//! the next one, with the offered command's id as its token; the offers of the last layer are the chain's. Answers,
+//! notices of transferred data and refusals go the other way.
 //!
 //! Invariants:
-//! 1. Each layer sees what it would see above a device: the answer to an offer before anything else, and the submissions of an
-//!    instant before it is unplugged.
-//! 2. What comes back goes up before anything new goes down.
-//! 3. A request of the chain is dispatched when the device has the command that it became a part of, not when the next layer has
-//!    it. If it is answered before, it is not dispatched any more.
-//! 4. A chain of one layer is that layer.
+//! 1. Each layer sees what it would see above a device: the answer to an offer before anything else, and the
+//!    submissions of an instant before it is unplugged.
+//! 2. Inputs from below are delivered before anything new goes down.
+//! 3. A request of the chain is dispatched when the device has taken the command that contains it, not when the next
+//!    layer has. If the request is answered before that, it is not dispatched any more.
+//! 4. A chain of one layer behaves exactly as that layer.
 //!
-//! Deliberately absent: a chain of none does nothing at all. Who has one gives commands to the device itself, so nothing is copied
-//! and nobody is called.
+//! Deliberately absent: an empty chain does nothing at all. Its owner gives commands to the device directly, so nothing
+//! is copied and no layer is called.
 
 use crate::layer::{Effect, Input, Layer, Offer};
 use flashweir_core::{CommandId, Instant};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A layer and what waits at its edges.
+/// A layer and the state at its edges.
 #[derive(Debug)]
 struct Stage {
     layer: Box<dyn Layer>,
-    /// From below, until the layer's own offer is answered.
+    /// Inputs from below, held back until the layer's own offer is answered.
     inputs: VecDeque<Input>,
-    /// Its offer is not answered.
+    /// Whether its offer is still unanswered.
     is_waiting: bool,
-    /// For what is below, which has not looked at it yet.
+    /// An offer that the layer below has not examined yet.
     offer: Option<Offer>,
-    /// Requests have come since it was unplugged.
+    /// Whether requests have arrived since it was last unplugged.
     is_plugged: bool,
-    /// Tokens of requests that went into a command which the layer below has and the device has not, by that command.
+    /// Tokens of requests that became part of a command which the layer below has taken and the device has not, by that
+    /// command's id.
     held: BTreeMap<u64, Vec<u64>>,
-    /// The same the other way round.
+    /// The inverse of `held`: the command of each token.
     held_by: BTreeMap<u64, u64>,
 }
 
@@ -52,25 +53,25 @@ impl Clone for Stage {
     }
 }
 
-/// Layers, the first of which is the host's side.
+/// A chain of layers; the first one is the host's side.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
     stages: Vec<Stage>,
-    /// When which layer wants to be called.
+    /// Times at which layers want to be called.
     wakes: BTreeSet<(Instant, usize)>,
-    /// What the layer that is asked says; empty in between.
+    /// Effects of the layer that is being called; empty in between.
     said: Vec<Effect>,
-    /// The submitters of this instant are not done.
+    /// Whether submitters of this instant may still submit.
     is_plugged: bool,
 }
 
 impl Chain {
-    /// No layers.
+    /// Returns a chain without layers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same with one more layer below the others.
+    /// Returns the chain with one more layer below the others.
     #[must_use]
     pub fn above(mut self, layer: impl Layer) -> Self {
         self.stages.push(Stage {
@@ -85,24 +86,24 @@ impl Chain {
         self
     }
 
-    /// Whether there is no layer: then commands go to the device, and nothing is handled here.
+    /// Whether there is no layer: then commands go to the device directly, and nothing is handled here.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.stages.is_empty()
     }
 
-    /// The layers of this type.
+    /// Iterates over the layers of this type.
     pub fn all<L: Layer>(&self) -> impl Iterator<Item = &L> {
         self.stages.iter().filter_map(|stage| (&*stage.layer as &dyn Any).downcast_ref())
     }
 
-    /// The first layer of this type.
+    /// Returns the first layer of this type.
     pub fn find_mut<L: Layer>(&mut self) -> Option<&mut L> {
         self.stages.iter_mut().find_map(|stage| (&mut *stage.layer as &mut dyn Any).downcast_mut())
     }
 
-    /// Does what an input asks for, as [`Layer::handle`]. Panics if there is no layer, or if an offer has not been answered (bugs
-    /// of the caller).
+    /// Handles an input, as [`Layer::handle`] does. Panics if there is no layer, or if an offer has not been answered
+    /// (bugs of the caller).
     pub fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
         if let [only] = &mut self.stages[..] {
             return only.layer.handle(now, input, effects);
@@ -144,7 +145,8 @@ impl Chain {
         effects.extend(self.stages[last].offer.take().map(Effect::Offer));
     }
 
-    /// What a layer is told next: what has come from below first, then what goes down, and last that all submitters are done.
+    /// Returns the next input of a layer: inputs from below first, then offers that go down, and last the unplugging of
+    /// a layer.
     fn next(&mut self, now: Instant, effects: &mut Vec<Effect>) -> Option<(usize, Input)> {
         if let Some(at) = self.stages.iter().position(|stage| !stage.is_waiting && !stage.inputs.is_empty()) {
             return Some((at, self.stages[at].inputs.pop_front()?));
@@ -158,7 +160,7 @@ impl Chain {
             }
             assert!(offer.command.epoch.is_none(), "several queues are filled by the last layer only");
             let id = offer.command.id.0;
-            // It may go on at once: its next offer waits here until this one is submitted.
+            // The layer may continue at once: its next offer waits here until this one is submitted.
             self.stages[at].layer.handle(now, Input::Accepted, &mut self.said);
             let dispatched = self.said.extract_if(.., |effect| matches!(effect, Effect::Dispatched(_)));
             let token = |effect| if let Effect::Dispatched(token) = effect { Some(token) } else { None };
@@ -178,7 +180,7 @@ impl Chain {
         Some((at, Input::Unplug))
     }
 
-    /// Tells a layer something, if it need not be told later.
+    /// Passes an input to a layer, or keeps it while the layer's offer is unanswered.
     fn give(&mut self, now: Instant, at: usize, input: Input, effects: &mut Vec<Effect>) {
         let stage = &mut self.stages[at];
         if stage.is_waiting {
@@ -188,7 +190,7 @@ impl Chain {
         self.hear(at, effects);
     }
 
-    /// Passes on what a layer has said.
+    /// Passes on the effects of a layer.
     fn hear(&mut self, at: usize, effects: &mut Vec<Effect>) {
         let mut said = std::mem::take(&mut self.said);
         for effect in said.drain(..) {
@@ -228,7 +230,7 @@ impl Chain {
         self.said = said;
     }
 
-    /// A request of a layer is with the device.
+    /// Reports that the device has taken a request of a layer.
     fn dispatched(&mut self, at: usize, token: u64, effects: &mut Vec<Effect>) {
         match at.checked_sub(1) {
             Some(above) => self.dispatched_below(above, token, effects),
@@ -236,7 +238,8 @@ impl Chain {
         }
     }
 
-    /// What a layer made a command of is with the device, as the command is.
+    /// Reports that the device has taken the requests that a layer had put into a command, once it has taken that
+    /// command.
     fn dispatched_below(&mut self, at: usize, id: u64, effects: &mut Vec<Effect>) {
         for token in self.stages[at].held.remove(&id).unwrap_or_default() {
             self.stages[at].held_by.remove(&token);
@@ -244,7 +247,7 @@ impl Chain {
         }
     }
 
-    /// A later moment of a request has come, which includes that it is dispatched.
+    /// Forgets a held request whose data are transferred or which is answered, since both imply that it was dispatched.
     fn let_go(&mut self, at: usize, token: u64) {
         let stage = &mut self.stages[at];
         if let Some(id) = stage.held_by.remove(&token)
@@ -254,7 +257,7 @@ impl Chain {
         }
     }
 
-    /// What waits between layers; nothing when all requests are answered.
+    /// Returns the number of things that wait between layers; zero when all requests are answered.
     #[cfg(test)]
     pub(crate) fn leftovers(&self) -> usize {
         let of_stage = |stage: &Stage| {

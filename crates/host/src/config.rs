@@ -1,4 +1,4 @@
-//! Knobs of the block layer, typed and validated once.
+//! Configuration of the block layer, typed and validated once.
 
 use crate::task::TaskAttribute;
 use flashweir_core::Duration;
@@ -7,33 +7,34 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A block layer.
+/// Configuration of a block layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HostConfig {
-    /// Which request goes next.
+    /// Scheduler: picks the request that is sent next.
     pub scheduler: Scheduler,
-    /// What a request of a later epoch may do while it waits for an earlier one.
+    /// How a request of a later epoch waits for an earlier one.
     pub epochs: Epochs,
-    /// Who keeps the order on the way to the medium.
+    /// Side that keeps the order on the way to the medium.
     pub dispatch: Dispatch,
-    /// Queues of the device that this layer fills; more than one with [`Dispatch::MultiQueue`] only.
+    /// Number of device queues that this layer fills; more than one only with [`Dispatch::MultiQueue`].
     pub queues: u16,
-    /// Commands that the device holds in each queue.
+    /// Number of commands that the device holds in each queue.
     pub depth: u32,
-    /// Blocks of 512 bytes in a merged request; 0 merges nothing. Linux 3.16, the paper's kernel, has 1,024.
+    /// Largest merged request, in sectors of 512 bytes; 0 disables merging. Linux 3.16, the paper's kernel, has 1,024.
     pub merge_blocks_max: u32,
-    /// When a request that found no room at the device is offered again; Linux 3.16 has 3 ms for SCSI.
+    /// Delay after which a request that found no room at the device is offered again; Linux 3.16 has 3 ms for SCSI.
     pub retry_after: Duration,
-    /// Whether a completion makes it be offered at once, as Linux does as long as the device holds a command. Without,
+    /// Whether a completion triggers the next offer at once, as in Linux while the device holds a command. If false,
     /// only the timer does (as the paper's text reads).
     pub retry_on_completion: bool,
-    /// How flushes are sent. A flush covers what has completed, so it may go before what the device holds.
+    /// Task attribute of flushes. A flush covers what has completed, so it may overtake the commands that the device
+    /// holds.
     pub flush: TaskAttribute,
 }
 
 impl Default for HostConfig {
-    /// The paper's block layer on a queue of SCSI, with the epochs of barriers §4.6.
+    /// The paper's block layer on a SCSI queue, with the epochs of barriers §4.6.
     fn default() -> Self {
         Self {
             scheduler: Scheduler::None,
@@ -49,30 +50,30 @@ impl Default for HostConfig {
     }
 }
 
-/// Which of the requests that may leave goes next. Read from its name, with the figures of Linux, or from a table of figures under
-/// its name.
+/// Scheduler: picks the next of the requests that may leave. Deserialized from its name, with the parameters of Linux,
+/// or from a table of parameters under its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// The one that came first.
+    /// First in, first out.
     None,
-    /// By address, in batches of reads or writes, and the oldest when it has waited too long.
+    /// By address, in batches of reads or writes; an expired request starts the next batch.
     Deadline(DeadlineConfig),
-    /// Submitters in turn, each for a slice of time.
+    /// Submitters take turns, each for a slice of time.
     Cfq(CfqConfig),
 }
 
-/// Figures of the deadline scheduler; the default is Linux's.
+/// Parameters of the deadline scheduler; the defaults are Linux's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeadlineConfig {
-    /// A read that waited this long goes first among reads when a batch begins.
+    /// Age at which a read goes first among reads when a batch begins.
     pub read_expire: Duration,
-    /// The same for writes and discards.
+    /// Age at which a write or discard goes first when a batch begins.
     pub write_expire: Duration,
-    /// Requests in a batch of one direction.
+    /// Number of requests in a batch of one direction.
     pub fifo_batch: u32,
-    /// Batches of reads that may go before waiting writes.
+    /// Number of read batches that may go before waiting writes.
     pub writes_starved: u32,
 }
 
@@ -87,13 +88,13 @@ impl Default for DeadlineConfig {
     }
 }
 
-/// Figures of the scheduler by submitters; the default is Linux's for synchronous requests.
+/// Parameters of the scheduler by submitter; the defaults are Linux's for synchronous requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CfqConfig {
-    /// How long one submitter goes while others wait.
+    /// Time slice of one submitter while others wait.
     pub slice: Duration,
-    /// A request that waited this long goes first among those of its submitter.
+    /// Age at which a request goes first among those of its submitter.
     pub expire: Duration,
 }
 
@@ -103,46 +104,47 @@ impl Default for CfqConfig {
     }
 }
 
-/// How an ordered request waits for the epochs before its own. In both, the last request of an epoch to leave carries the
-/// barrier, and orderless requests pass.
+/// How an ordered request waits for earlier epochs of its stream. In both variants, the last request of an epoch to
+/// leave carries the barrier, and orderless requests pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Epochs {
-    /// The paper's: a barrier closes the queue; a later request is put aside as it came, and enters, merges and begins to
-    /// age when the queue opens.
+    /// The paper's scheme: a barrier closes the queue. A later request is set aside as it is; it enters, merges and
+    /// begins to age when the queue opens.
     Closing,
-    /// As barriers §4.6 says: the queue takes every request, with its epoch's number; it merges and ages from the beginning.
+    /// The scheme of barriers §4.6: the queue takes every request together with the number of its epoch; requests merge
+    /// and age from the beginning.
     Counted,
 }
 
-/// Who keeps epochs apart between the queue and the medium. Read from its name, where `legacy` waits for a flush, or as
-/// `{ legacy = WAIT }`.
+/// Side that keeps epochs apart between the queue and the medium. Deserialized from its name, where `legacy` waits for
+/// a flush, or from `{ legacy = WAIT }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dispatch {
-    /// The device, by the barrier and by the ORDERED attribute of its command (barriers §4.2); the host waits for nothing.
+    /// The device, by the barrier and the ORDERED attribute of its command (barriers §4.2); the host never waits.
     OrderPreserving,
-    /// The device, by the number and size of the epoch that come with each command. Nothing is ordered in the host: a
-    /// request goes to the queue of its submitter, and a later epoch may leave before an earlier one.
+    /// The device, by the epoch's number and size that come with each command. The host orders nothing: a request goes
+    /// to the queue of its submitter, and a later epoch may leave before an earlier one.
     MultiQueue,
-    /// The host, by waiting; the device gets plain commands and need not know of order.
+    /// The host, by waiting; the device gets plain commands and need not support order.
     Legacy(Wait),
 }
 
-/// What the host waits for between two epochs, with a device that knows no order.
+/// The event that the host awaits between two epochs, with a device that keeps no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// Until the device has taken the data: order of transfer, not of persisting.
+    /// The device has taken the data: order of transfer, not of persistence.
     Transfer,
-    /// Until the device has answered: enough where an answered write survives a power cut.
+    /// The device has answered: sufficient where an answered write survives a power cut.
     Completion,
-    /// Until the device has answered and then flushed: what hosts did before barriers (barriers §1.4).
+    /// The device has answered and then flushed: the practice before barriers (barriers §1.4).
     TransferAndFlush,
 }
 
 impl Scheduler {
-    /// Its name in configurations.
+    /// Returns its name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -152,15 +154,15 @@ impl Scheduler {
     }
 }
 
-/// A choice of which some may say more.
+/// An enumeration some of whose variants take parameters.
 trait Choice: Sized {
-    /// The names.
+    /// Names of the variants.
     const NAMES: &'static [&'static str];
 
-    /// The one of this name, which is known, as it is by itself.
+    /// Returns the variant of this known name with its default parameters.
     fn plain(name: &str) -> Option<Self>;
 
-    /// The one of this name with what stands under it.
+    /// Returns the variant of this name with the parameters that `map` holds.
     fn with<'de, A: MapAccess<'de>>(name: &str, map: &mut A) -> Result<Option<Self>, A::Error>;
 }
 
@@ -241,7 +243,7 @@ impl<'de> Deserialize<'de> for Dispatch {
 }
 
 impl HostConfig {
-    /// Checks the ranges. Errors: key, value and range.
+    /// Checks the ranges; an error names key, value and range.
     pub fn validate(&self) -> Result<(), String> {
         let range = |name: &str, value: u64, least: u64, most: u64| match value {
             value if (least..=most).contains(&value) => Ok(()),

@@ -1,27 +1,28 @@
-//! Schedulers: which of the requests that may leave goes next.
+//! Schedulers: they pick the next of the requests that may leave.
 //!
-//! Invariant: what is in here may leave at once; epochs and overlaps are kept outside. So a scheduler may choose freely,
-//! and order does not depend on which one it is.
+//! Invariant: every request in a scheduler may leave at once; epochs and overlaps are handled outside. A scheduler may
+//! therefore choose freely, and order does not depend on which one is used.
 //!
-//! Simplified: priorities, idling for the next request of a submitter, and slices that depend on how much a submitter
-//! has (CFQ); joining two waiting requests when the gap between them is filled.
+//! Not modelled: priorities, idling for the next request of a submitter, slices whose length depends on the number of a
+//! submitter's requests (CFQ), and joining two waiting requests when the gap between them is filled.
 
 use crate::config::{CfqConfig, DeadlineConfig, Scheduler};
 use flashweir_core::{Duration, Instant};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Namespace, first block, number of the submission.
+/// Namespace, first sector, number of the submission.
 type Place = (u16, u64, u64);
 
 /// A request, as a scheduler sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) request: u32,
-    /// Where it begins; `None` for flushes and whatever else has no place: these go before what is sorted.
+    /// Namespace and first sector; `None` for flushes and other requests without an address, which go before the sorted
+    /// ones.
     pub(crate) place: Option<(u16, u64)>,
     pub(crate) is_read: bool,
     pub(crate) submitter: u16,
-    /// From when on it ages.
+    /// Time from which its age counts.
     pub(crate) since: Instant,
     /// Number of the submission.
     pub(crate) seq: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Entry {
 struct Sorted {
     by_place: BTreeMap<Place, (u32, Instant)>,
     by_age: BTreeMap<(Instant, u64), Place>,
-    /// Where the last one that left was.
+    /// Key of the last request that left.
     last: Option<Place>,
 }
 
@@ -53,14 +54,14 @@ impl Sorted {
         self.by_place.is_empty()
     }
 
-    /// Takes the next one up from the last.
+    /// Takes the next request above the last one.
     fn take_next(&mut self) -> Option<u32> {
         let (&place, _) = self.by_place.range(self.last?..).next()?;
         self.last = Some(place);
         Some(self.remove(place))
     }
 
-    /// Takes the oldest if it has waited for `expire` or none is further up, else the next one up.
+    /// Takes the oldest request if it has waited for `expire` or none is further up, else the next one up.
     fn take(&mut self, now: Instant, expire: Duration) -> Option<u32> {
         let (&(since, _), &oldest) = self.by_age.first_key_value()?;
         if now.since(since) < expire
@@ -73,7 +74,7 @@ impl Sorted {
     }
 }
 
-/// Two directions: reads, and what changes something.
+/// Two directions: reads, and requests that change something.
 #[derive(Clone, Debug)]
 struct Deadline {
     figures: DeadlineConfig,
@@ -104,7 +105,7 @@ impl Deadline {
     }
 }
 
-/// Submitters in turn. Those in `turns` are those that have requests.
+/// Takes submitters in turn. `turns` lists those that have requests.
 #[derive(Clone, Debug)]
 struct Cfq {
     figures: CfqConfig,
@@ -160,7 +161,7 @@ enum Kind {
 /// The scheduler of one queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Elevator {
-    /// Requests without a place, where the others are sorted.
+    /// Requests without an address, where the others are sorted.
     express: VecDeque<u32>,
     kind: Kind,
     len: usize,
@@ -203,7 +204,7 @@ impl Elevator {
         }
     }
 
-    /// A request in here now begins at `first`.
+    /// Updates a request whose first sector is now `first`.
     pub(crate) fn moved(&mut self, entry: Entry, first: u64) {
         let Some((ns, was)) = entry.place else { return };
         let sorted = match &mut self.kind {
@@ -215,7 +216,7 @@ impl Elevator {
         sorted.insert((ns, first), entry);
     }
 
-    /// Takes out a request that is in here.
+    /// Removes a request.
     pub(crate) fn remove(&mut self, entry: Entry) {
         self.len -= 1;
         let from = |queue: &mut VecDeque<u32>| queue.retain(|&request| request != entry.request);
@@ -316,7 +317,7 @@ mod tests {
         }
         elevator.insert(entry(7, 1, true, 2));
         let at = |ms| Instant::from_nanos(ms * MS);
-        // Up from 0 and from there to the oldest; the second submitter when the slice of 100 ms is over.
+        // Upward from 0, and from there to the oldest; the second submitter follows when the slice of 100 ms is over.
         assert_eq!([0, 50].map(|ms| elevator.next(at(ms))), [Some(0), Some(2)]);
         assert_eq!([100, 101].map(|ms| elevator.next(at(ms))), [Some(7), Some(1)]);
         assert_eq!(drain(&mut elevator, at(102)), [3]);

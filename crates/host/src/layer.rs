@@ -1,90 +1,92 @@
-//! What a layer of the host is: what can happen to it, and what it wants done.
+//! The interface of a layer of the host: its inputs and its effects.
 //!
-//! Place in the data flow: requests come in as submissions, leave as offers to what is below, and come back from there. The
-//! block layer is one; a translation layer on the host is another. A [`Chain`](crate::Chain) puts them on top of each other.
+//! Place in the data flow: requests come in as submissions, leave as offers to the layer or device below, and come back
+//! from there. The block layer is one layer; a host FTL is another. A [`Chain`](crate::Chain) stacks them.
 //!
-//! Invariants: an offer is answered by the next input of the layer that made it; each submission is answered exactly once.
+//! Invariants: an offer is answered by the next input of the layer that made it; each submission is answered exactly
+//! once.
 //!
-//! Deliberately absent: what a layer does with requests.
+//! Deliberately absent: what a layer does with its requests.
 
 use crate::task::TaskAttribute;
 use flashweir_core::{Command, CommandId, DeviceError, Done, Instant};
 use std::any::Any;
 use std::fmt::Debug;
 
-/// What happens to a layer.
+/// An input of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
     /// A request; its id is the caller's token. It stays until the queue is unplugged, so that requests of one instant
     /// can be merged.
     Submit {
-        /// What to do. A stream counts only together with an order, and the queue is chosen here.
+        /// The command. A stream counts only together with an order; the layer chooses the queue.
         command: Command,
-        /// Who asks: a process, a thread.
+        /// Submitter: a process or thread.
         submitter: u16,
     },
     /// The submitters of this instant are done: requests may leave.
     Unplug,
-    /// What is below has taken the offered command.
+    /// The layer or device below has taken the offered command.
     Accepted,
-    /// What is below has no room for the offered command.
+    /// The layer or device below has no room for the offered command.
     Busy,
-    /// The device has taken the data of a command.
+    /// The device has transferred the data of a command.
     Transferred(CommandId),
     /// A command was answered from below.
     Completed {
-        /// Which one.
+        /// Id of the command.
         id: CommandId,
-        /// What became of it.
+        /// Outcome of the command.
         result: Result<Done, DeviceError>,
     },
-    /// An instant of [`Effect::At`] has come.
+    /// The time of an [`Effect::At`] has come.
     Wake,
 }
 
-/// What a layer wants done, or tells.
+/// An action that a layer requests, or an event that it reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Offer a command to what is below; the next input is its answer.
+    /// Offer a command to the layer or device below; the next input is its answer.
     Offer(Offer),
-    /// The request with this token has left: the device has it.
+    /// The device has taken the request with this token.
     Dispatched(u64),
-    /// Its data have been taken.
+    /// The device has transferred the data of the request with this token.
     Transferred(u64),
-    /// It is done.
+    /// A request is completed.
     Completed {
-        /// Which one.
+        /// Token of the request.
         token: u64,
-        /// What became of it.
+        /// Outcome of the request.
         result: Result<Done, DeviceError>,
     },
-    /// Say [`Input::Wake`] at this instant.
+    /// Give [`Input::Wake`] at this time.
     At(Instant),
 }
 
-/// A command for what is below.
+/// A command for the layer or device below.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
-    /// The command; its id is this layer's.
+    /// The command, with an id chosen by this layer.
     pub command: Command,
-    /// Its place among what the device holds.
+    /// Its ordering among the commands that the device holds.
     pub attribute: TaskAttribute,
-    /// Who asked for it, or for the first part of it.
+    /// Submitter of the command, or of its first part.
     pub submitter: u16,
 }
 
-/// A part of the host between a port and a device: a state machine without clock and threads.
+/// A part of the host between a port and a device: a state machine without a clock or threads.
 pub trait Layer: Any + Debug + Send {
-    /// Does what an input asks for. What it says is dispatched while it learns that an offer was accepted went with that offer.
+    /// Handles an input. Requests that it reports as dispatched while it handles [`Input::Accepted`] went with the
+    /// accepted offer.
     fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>);
 
-    /// Whether it takes this command of a layer above it now. Who was refused offers it again, after a completion or a time of
-    /// its own.
+    /// Whether it takes this command of the layer above now. A refused layer offers the command again, after a
+    /// completion or after a delay of its own.
     fn has_room(&self, command: &Command) -> bool {
         let _ = command;
         true
     }
 
-    /// Another one in the same state.
+    /// Returns a boxed clone of the layer.
     fn boxed(&self) -> Box<dyn Layer>;
 }

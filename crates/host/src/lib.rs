@@ -1,8 +1,8 @@
 //! The host below its file systems: layers, of which the block layer of the barrier paper (barriers §4) is one.
 //!
-//! Place in the data flow: requests of a file system or of a job come in as commands, wait in a queue that may merge and sort
-//! them, and leave for the device's queue one at a time. [`Layer`] says what can stand there, [`Chain`] puts several on top of
-//! each other.
+//! Place in the data flow: requests of a file system or of a job come in as commands, wait in a queue that may merge
+//! and sort them, and leave for the device's queue one at a time. [`Layer`] is the interface of each layer, [`Chain`]
+//! stacks several of them.
 //!
 //! Deliberately absent: clocks, threads, and any knowledge of what is inside a device.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What a block layer counts, and the course of its queues.
+//! Counters of a block layer, and the history of its queue depths.
 
 use flashweir_core::Instant;
 
@@ -34,13 +34,13 @@ flashweir_core::metrics! {
     }
 }
 
-/// The queues at one instant.
+/// Queue depths at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DepthSample {
-    /// When they became so.
+    /// Time of the change.
     pub at: Instant,
-    /// Commands that the device holds.
+    /// Number of commands that the device holds.
     pub in_flight: u32,
-    /// Requests that wait in the host.
+    /// Number of requests that wait in the host.
     pub queued: u32,
 }

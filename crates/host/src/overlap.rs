@@ -1,10 +1,10 @@
-//! Which waiting requests touch the same blocks.
+//! An index of the sectors that waiting requests touch.
 //!
-//! Invariant: a range is in here from the submission of its request until the device has taken it.
+//! Invariant: a range is in the index from the submission of its request until the device has taken it.
 
 use std::collections::VecDeque;
 
-/// Namespace, first block, number of the submission.
+/// Namespace, first sector, number of the submission.
 type Key = (u16, u64, u64);
 
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +14,13 @@ struct Range {
     request: u32,
 }
 
-/// Ranges of waiting requests, in the order of their keys: for those that must not pass each other, and for those that can be
-/// merged. Few wait at a time, or they come and go at the ends, so they move little.
+/// Ranges of waiting requests, sorted by key: to find requests that must not pass each other, and requests that can be
+/// merged. Few requests wait at a time, or they come and go at the ends, so insertion moves few entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlaps {
     ranges: VecDeque<(Key, Range)>,
-    /// No range since the last time of none is longer: how far before a block one that touches it can begin.
+    /// Length of the longest range since the index was last empty: a range that touches a sector begins at most this
+    /// far before it.
     longest: u64,
 }
 
@@ -41,13 +42,13 @@ impl Overlaps {
             }
         };
         let range = &mut self.ranges[at].1;
-        // Two ranges of one SHARE may begin at the same block.
+        // Two ranges of one SHARE may begin at the same sector.
         range.blocks = range.blocks.max(blocks);
         range.changes |= changes;
         range.request = request;
     }
 
-    /// Where a key is, or should be. Most come and leave in the order of their blocks.
+    /// Returns the position of a key, or the position where it belongs. Most keys come and leave in ascending order.
     fn find(&self, key: Key) -> Result<usize, usize> {
         if self.ranges.front().is_some_and(|&(first, _)| first == key) {
             return Ok(0);
@@ -74,10 +75,10 @@ impl Overlaps {
         self.ranges.len()
     }
 
-    /// Looks at the neighbourhood of a range once. Adds to `conflicts` those requests that touch it, if one of the two changes
-    /// something, and gives the first of which `fits` says that it can be merged: it is told the request, and whether the
-    /// request begins behind the range rather than ends before it. Of those that end before it, the one that begins last is
-    /// asked first, and all of them before those behind.
+    /// Examines the neighbourhood of a range in one pass. Adds to `conflicts` the requests that overlap it if one of
+    /// the two changes something. Returns a request for which `fits` says that it can be merged; `fits` gets the
+    /// request and whether it begins where the range ends (true) or ends where the range begins (false). Requests that
+    /// end where the range begins are preferred, among them the one that begins last.
     pub(crate) fn look(
         &self,
         ns: u16,

@@ -1,12 +1,12 @@
-//! Requests that wait or are at the device, and what can be merged.
+//! Requests that wait or are at the device, and the rules of merging.
 //!
-//! Invariant: the parts of a merged request are in the order of their blocks and leave no gap; each part is one
-//! submission and gets its own answer.
+//! Invariant: the parts of a merged request are sorted by sector and leave no gap; each part is one submission and gets
+//! its own answer.
 
 use flashweir_core::command::{StreamId, Tag};
 use flashweir_core::{Command, Data, Done, Instant, Lba, Op, Order};
 
-/// What can be merged with its neighbours.
+/// Kind of a request that can be merged with its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Read,
@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     Trim,
 }
 
-/// How the data of a write are given. Unlike forms are not joined.
+/// Representation of the data of a write. Different forms are not merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Zero,
@@ -24,14 +24,14 @@ pub(crate) enum Form {
     Units,
 }
 
-/// What two requests must have in common to become one.
+/// Properties that two requests must share in order to be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
     pub(crate) kind: Kind,
     pub(crate) ns: u16,
-    /// Queue of the device, or submitter where these are served in turn.
+    /// Device queue, or the submitter where submitters are served in turn.
     pub(crate) owner: u16,
-    /// Stream and epoch; `None` is orderless.
+    /// Stream and epoch; `None` for an orderless request.
     pub(crate) epoch: Option<(StreamId, u64)>,
     pub(crate) tags: [Tag; 2],
     pub(crate) fua: bool,
@@ -44,27 +44,27 @@ pub(crate) struct Part {
     pub(crate) token: u64,
     pub(crate) seq: u64,
     pub(crate) lba: u64,
-    /// 0 for what has no place, such as a barrier that travels with this request.
+    /// Length in sectors; 0 for a part without an address, such as a barrier that travels with this request.
     pub(crate) blocks: u32,
 }
 
-/// Where a request is.
+/// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Waits for an earlier epoch, or for requests on the same blocks.
+    /// Waits for an earlier epoch, or for requests on the same sectors.
     Held,
-    /// In the elevator.
+    /// In the scheduler.
     Ready,
-    /// Out of the elevator, not taken by the device.
+    /// Taken from the scheduler, not yet taken by the device.
     Leaving,
-    /// The device has it.
+    /// Taken by the device.
     Taken { transferred: bool },
 }
 
 /// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// As it was submitted first; the operation is renewed when it leaves.
+    /// The first command submitted; its operation is rebuilt when it leaves.
     pub(crate) command: Command,
     pub(crate) class: Option<Class>,
     /// Stream and epoch.
@@ -78,26 +78,26 @@ pub(crate) struct Request {
     pub(crate) submitter: u16,
     pub(crate) since: Instant,
     pub(crate) state: State,
-    /// Waits for an earlier epoch of its stream.
+    /// Whether it waits for an earlier epoch of its stream.
     pub(crate) epoch_held: bool,
-    /// Requests on the same blocks that must leave before.
+    /// Number of requests on the same sectors that must leave first.
     pub(crate) blockers: u32,
-    /// Requests on the same blocks that wait for this one.
+    /// Requests on the same sectors that wait for this one.
     pub(crate) blocks: Vec<u32>,
-    /// Of a flush of the host's own, the stream whose epoch it settles.
+    /// For a flush of the host's own: the stream whose epoch it settles.
     pub(crate) settles: Option<StreamId>,
 }
 
 impl Request {
-    /// First block and number of blocks; nothing for what has no place.
+    /// Returns first sector and number of sectors; `None` without an address.
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         self.class?;
         let blocks = self.parts.iter().map(|part| u64::from(part.blocks)).sum();
         Some((self.parts[0].lba, blocks))
     }
 
-    /// Calls `each` for every range that the request touches: number of the submission, first block, number of blocks,
-    /// whether it changes them.
+    /// Calls `each` for every range that the request touches, with the number of the submission, the first sector, the
+    /// number of sectors and whether the range changes.
     pub(crate) fn for_ranges(&self, mut each: impl FnMut(u64, u64, u64, bool)) {
         if let Op::Share(pairs) = &self.command.op {
             for pair in pairs {
@@ -111,7 +111,7 @@ impl Request {
         }
     }
 
-    /// Joins a request of the same class that ends where this begins, or begins where this ends.
+    /// Merges a request of the same class that ends where this one begins, or begins where this one ends.
     pub(crate) fn join(&mut self, other: Self) {
         if self.data.is_empty()
             && let Op::Write { data, .. } = &self.command.op
@@ -131,7 +131,7 @@ impl Request {
         }
     }
 
-    /// Gives the command the operation of all its parts.
+    /// Rebuilds the command's operation to cover all its parts.
     pub(crate) fn form(&mut self) {
         let (Some((first, blocks)), true) = (self.range(), self.parts.len() > 1) else { return };
         let (lba, blocks) = (Lba(first), u32::try_from(blocks).expect("a merged request has a limit"));
@@ -145,7 +145,7 @@ impl Request {
     }
 }
 
-/// All data, which have one form, as one.
+/// Concatenates data of one form.
 fn concatenated(mut data: Vec<Data>) -> Data {
     match data[0] {
         Data::Zero | Data::Pattern(_) => data.swap_remove(0),
@@ -166,7 +166,8 @@ fn concatenated(mut data: Vec<Data>) -> Data {
     }
 }
 
-/// The place of a command and what it may be merged with; `None` for what has no blocks, or several ranges of them.
+/// Returns kind, form, first sector and length of a command; `None` for a command without sectors or with several
+/// ranges.
 pub(crate) fn placed(command: &Command) -> Option<(Kind, Form, u64, u32)> {
     let (kind, form, lba, blocks) = match &command.op {
         Op::Read { lba, blocks } => (Kind::Read, Form::Zero, lba, blocks),
@@ -186,7 +187,7 @@ pub(crate) fn placed(command: &Command) -> Option<(Kind, Form, u64, u32)> {
     (*blocks > 0).then_some((kind, form, lba.0, *blocks))
 }
 
-/// The part that a command has in the order of its stream. Reads and flushes change nothing and have none (barriers §3.3).
+/// Returns the stream and role of a command. Reads and flushes change nothing and have none (barriers §3.3).
 pub(crate) fn in_order(command: &Command) -> Option<(StreamId, Order)> {
     match command.op {
         Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::SegReport { .. } | Op::PpaRead { .. } => None,
@@ -194,7 +195,7 @@ pub(crate) fn in_order(command: &Command) -> Option<(StreamId, Order)> {
     }
 }
 
-/// The answer to one part of a read: the mapping units that it touches, of those that the whole one touched.
+/// Returns the answer to one part of a read: the mapping units that it touches, out of those of the whole read.
 pub(crate) fn share_of(done: &Done, whole_lba: u64, part: &Part, unit_blocks: u64) -> Done {
     match done {
         Done::Data(units) if part.blocks > 0 => {
@@ -221,7 +222,7 @@ mod tests {
             Done::Data(units) => units.iter().map(Payload::identity).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };
-        // Units of 8 blocks: the whole read began in the middle of unit 1.
+        // Units of 8 sectors: the whole read began in the middle of unit 1.
         assert_eq!(tags(&part(12, 4)), [0]);
         assert_eq!(tags(&part(12, 5)), [0, 1]);
         assert_eq!(tags(&part(23, 10)), [1, 2, 3]);

@@ -1,6 +1,7 @@
-//! The attribute of a task: what the device's queue may do with a command.
+//! Task attributes: how the device's queue may reorder a command.
 //!
-//! Place in the data flow: the configuration names the one of flushes, the block layer gives one to each command that it offers.
+//! Place in the data flow: the configuration sets the attribute of flushes; the block layer gives one to each command
+//! that it offers.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +9,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskAttribute {
-    /// In any order with other simple ones.
+    /// In any order among other simple tasks.
     #[default]
     Simple,
-    /// After everything that came before it, and before everything that comes after.
+    /// After everything that arrived before it, and before everything that arrives after it.
     Ordered,
-    /// Before everything.
+    /// Before everything else.
     HeadOfQueue,
 }

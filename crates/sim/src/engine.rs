@@ -1,21 +1,21 @@
-//! The engine below every host: one device, one link, one agenda, and layers between the host and the link, or none.
+//! The engine below every host: one device, one link, one agenda, and possibly layers between the host and the link.
 //!
-//! Place in the data flow: a host submits commands and pops moments; the engine lets them happen and tells the host what has
-//! become of its commands ([`Host`]). Raw jobs ([`crate::world`]), requests from outside ([`crate::live`]) and tasks of file
-//! systems ([`crate::stack`]) are such hosts.
+//! Place in the data flow: a host submits commands and pops events; the engine executes them and reports the progress
+//! of the host's commands ([`Host`]). Raw jobs ([`crate::world`]), requests from outside ([`crate::live`]) and tasks of
+//! file systems ([`crate::stack`]) are such hosts.
 //!
-//! Without layers a command of the host is one on the link, and the host is told at the moment at which something happens. With
-//! layers, commands on the link are theirs: what happens to these is kept until [`Engine::deliver`], where the layers and the link
-//! talk until neither has anything to say at this instant.
+//! Without layers, a command of the host is a command on the link, and the host is notified as soon as an event is
+//! executed. With layers, the commands on the link are those of the layers: their events are kept until
+//! [`Engine::deliver`], where layers and link exchange messages until neither has one left at this instant.
 //!
 //! Invariants:
-//! 1. What happens is a function of the submissions and their instants; at one instant, things happen in the order in which they
-//!    were scheduled.
-//! 2. Each command is completed exactly once. A full queue of the link makes commands of a host wait in the order of their
-//!    submission, and is busy to layers.
+//! 1. A run is a function of the submissions and their times; at one instant, events are executed in the order in which
+//!    they were scheduled.
+//! 2. Each command is completed exactly once. Commands of a host wait for a full queue of the link in the order of
+//!    their submission; to layers, a full queue is busy.
 //! 3. An engine without layers makes no dynamic call and no copy of a command on their account.
 //!
-//! Deliberately absent: clocks, and what a host does with an answer.
+//! Deliberately absent: clocks, and the use that a host makes of an answer.
 
 use crate::request::Kind;
 use crate::timeline::{Asked, Findings, Timeline};
@@ -26,19 +26,19 @@ use flashweir_host::{BlockLayer, Chain, Dispatch, Effect as Said, HostConfig, In
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
-/// Who is above an engine.
+/// The host above an engine.
 pub(crate) trait Host {
     /// The command with this token is on its way to the device.
     fn dispatched(&mut self, now: Instant, token: u64) {
         let _ = (now, token);
     }
 
-    /// The device has its data.
+    /// The device has the data of the command with this token.
     fn transferred(&mut self, token: u64) {
         let _ = token;
     }
 
-    /// It was answered. With layers, `submitted` is not known here.
+    /// The command with this token was answered. With layers, `submitted` is not known.
     fn completed(&mut self, now: Instant, token: u64, submitted: Instant, result: Answer);
 
     /// Whether a command that completes now counts in results.
@@ -48,21 +48,21 @@ pub(crate) trait Host {
     }
 }
 
-/// What a device answers.
+/// A device's answer.
 pub(crate) type Answer = Result<Done, DeviceError>;
 
-/// Nobody wants to know.
+/// A host that ignores every notification.
 impl Host for () {
     fn completed(&mut self, _: Instant, _: u64, _: Instant, _: Answer) {}
 }
 
-/// Moments of a host that stand on the engine's agenda.
+/// Events of a host on the engine's agenda.
 pub(crate) trait Own: Copy + Debug {
-    /// Whether each moment of the engine goes into its trace hash.
+    /// Whether each event of the engine is part of its trace hash.
     const HASHED: bool;
 }
 
-/// A host has no moments on the agenda.
+/// The events of a host that has none on the agenda.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Nothing {}
 
@@ -70,25 +70,25 @@ impl Own for Nothing {
     const HASHED: bool = true;
 }
 
-/// What happens at an instant.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Moment<O> {
     Arrive(u32),
     Device(Event),
     Complete(u32),
-    /// A layer wants to be called; not on the agenda.
+    /// A layer wants to be called; never on the agenda.
     Wake,
     Own(O),
 }
 
-/// What a host has to look at.
+/// What a host has to handle after an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Happened<O> {
-    /// Nothing of its own.
+    /// An event below the host.
     Below,
-    /// It was told of the completion of a command.
+    /// The host was notified of the completion of a command.
     Completed,
-    /// A moment of its own has come.
+    /// An event of the host's own.
     Own(O),
 }
 
@@ -98,24 +98,24 @@ struct Flight {
     token: u64,
     queue: u16,
     submitted: Instant,
-    /// Bytes that come back with its completion.
+    /// Bytes that return with its completion.
     bytes_up: u64,
-    /// Until it arrives at the device.
+    /// The command, until it arrives at the device.
     command: Option<Command>,
-    /// From its completion at the device on.
+    /// The answer, from its completion at the device on.
     result: Option<Answer>,
 }
 
-/// What a cut does to programs and erases that are in the cells.
+/// Effect of a power cut on programs and erases that are in progress in the flash array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tear {
-    /// Each is interrupted half-way.
+    /// Each one is interrupted half-way.
     Likeliest,
-    /// For each it is drawn whether it had not begun, is torn, or had just ended.
+    /// For each one, the seed draws whether it had not begun, is torn, or had just ended.
     Drawn(u64),
 }
 
-/// A device, a link, and layers.
+/// A device, a link, and the layers above them.
 #[derive(Debug)]
 pub(crate) struct Engine<O> {
     agenda: Agenda<Moment<O>>,
@@ -124,35 +124,35 @@ pub(crate) struct Engine<O> {
     lbas_per_unit: u64,
     flights: Vec<Flight>,
     free: Vec<u32>,
-    /// Commands that wait for room on their queue.
+    /// Commands that wait for room in their submission queue.
     waiting: Vec<VecDeque<u32>>,
     effects: Vec<Effect>,
     hash: u64,
     timeline: Option<Box<Timeline>>,
     layers: Chain,
     said: Vec<Said>,
-    /// When a layer wants to be called.
+    /// Times at which a layer wants to be called.
     wakes: BTreeSet<Instant>,
-    /// Requests have come since the layers were unplugged.
+    /// Whether requests have arrived since the layers were unplugged.
     is_plugged: bool,
     /// Commands of layers whose data the device has taken, and those that were answered.
     arrived: VecDeque<u64>,
     finished: VecDeque<(u64, Answer)>,
 }
 
-/// A chain of one block layer before a device. Panics where [`check_block_layer`] finds something.
+/// Returns a chain of one block layer in front of a device. Panics where [`check_block_layer`] fails.
 pub(crate) fn block_layer(device: &Device, config: HostConfig) -> Chain {
     check_block_layer(&config, &device.config().link).unwrap_or_else(|reason| panic!("{reason}"));
     Chain::new().above(BlockLayer::new(config, device.geometry().lbas_per_unit))
 }
 
-/// Checks a block layer, alone and before this link.
+/// Checks a block layer by itself and against this link.
 ///
 /// # Errors
-/// Key, value, and what would have been valid.
+/// Key, value, and the valid range.
 pub fn check_block_layer(config: &HostConfig, link: &flashweir_core::LinkConfig) -> Result<(), String> {
     config.validate()?;
-    // Otherwise a queue of the link has no place left for what the device waits for.
+    // Otherwise a queue of the link may have no slot left for a command that the device waits for.
     let fits = config.queues <= link.queues && config.depth <= link.queue_depth;
     if config.dispatch == Dispatch::MultiQueue && !fits {
         return Err(format!(
@@ -165,7 +165,7 @@ pub fn check_block_layer(config: &HostConfig, link: &flashweir_core::LinkConfig)
 }
 
 impl<O: Own> Engine<O> {
-    /// A device that has just woken up, at virtual time zero, below these layers.
+    /// Makes an engine at virtual time zero with a device that has just woken up, below these layers.
     pub(crate) fn new(device: Device, layers: Chain) -> Self {
         let link = Link::new(device.config().link.clone());
         Self {
@@ -188,29 +188,29 @@ impl<O: Own> Engine<O> {
         }
     }
 
-    /// The instant of the last moment of the agenda that happened.
+    /// Returns the time of the last executed event of the agenda.
     #[inline]
     pub(crate) fn now(&self) -> Instant {
         self.agenda.now()
     }
 
-    /// When the next moment of the agenda comes.
+    /// Returns the time of the next event of the agenda.
     #[inline]
     pub(crate) fn peek(&self) -> Option<Instant> {
         self.agenda.peek()
     }
 
-    /// When a layer wants to be called.
+    /// Returns the next time at which a layer wants to be called.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         self.wakes.first().copied()
     }
 
-    /// Moments that have passed or wait.
+    /// Returns the number of events scheduled so far.
     pub(crate) fn scheduled(&self) -> u64 {
         self.agenda.scheduled()
     }
 
-    /// Commands on their way or waiting for the link.
+    /// Returns the number of commands on their way or waiting for the link.
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
@@ -220,12 +220,12 @@ impl<O: Own> Engine<O> {
         &self.device
     }
 
-    /// The device, when nothing is to happen to it any more.
+    /// Returns the device, for which no event is executed any more.
     pub(crate) fn into_device(self) -> Device {
         self.device
     }
 
-    /// Number of queues of the link.
+    /// Returns the number of queues of the link.
     pub(crate) fn queues(&self) -> u16 {
         self.link.config().queues
     }
@@ -242,30 +242,31 @@ impl<O: Own> Engine<O> {
         &mut self.layers
     }
 
-    /// A hash over everything that happened and when, where the host asks for one.
+    /// Returns the hash over all events and their times, if the host asks for one.
     pub(crate) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Lets `make` follow what happens from now on; no command is in flight. With layers, it follows their commands.
+    /// Traces all following events with the timeline that `make` returns; no command may be in flight. With layers, the
+    /// timeline follows their commands.
     pub(crate) fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         assert_eq!(self.in_flight(), 0, "a time line begins between commands");
         self.timeline = Some(Box::new(make(&mut self.device)));
     }
 
-    /// Ends what [`Self::trace`] began, at the instant of the last thing that happened.
+    /// Ends the trace begun by [`Self::trace`], at the time of the last event.
     pub(crate) fn end_trace(&mut self) -> Option<Findings> {
         Some(self.timeline.take()?.finish(self.agenda.now(), &mut self.device))
     }
 
-    /// Puts a moment of the host onto the agenda.
+    /// Puts an event of the host onto the agenda.
     #[inline]
     pub(crate) fn at(&mut self, at: Instant, own: O) {
         self.agenda.at(at, Moment::Own(own));
     }
 
-    /// Submits a command at `now`, which no moment before it waits for; its id is the host's token, and its latency counts from
-    /// `intended`. Layers keep it until [`Self::deliver`].
+    /// Submits a command at `now`; no earlier event may be pending. Its id is the host's token, and its latency counts
+    /// from `intended`. Layers keep it until [`Self::deliver`].
     #[inline]
     pub(crate) fn submit(
         &mut self,
@@ -283,7 +284,7 @@ impl<O: Own> Engine<O> {
         }
     }
 
-    /// Puts a command onto the link, or has it wait for room there.
+    /// Puts a command onto the link, or lets it wait for room there.
     #[inline]
     fn put(&mut self, now: Instant, intended: Instant, mut command: Command, host: &mut impl Host) {
         let (token, queue, bytes_up) = (command.id.0, command.queue, command.bytes_up());
@@ -296,7 +297,7 @@ impl<O: Own> Engine<O> {
         if let Some(timeline) = &mut self.timeline {
             timeline.submitted(u64::from(place), asked(intended, &command));
         }
-        // Field by field: a command is large, and is moved once.
+        // Assigns field by field: a command is large, and is moved only once.
         let flight = &mut self.flights[place as usize];
         (flight.token, flight.queue, flight.submitted, flight.bytes_up) = (token, queue, now, bytes_up);
         flight.command = Some(command);
@@ -318,7 +319,7 @@ impl<O: Own> Engine<O> {
         let flight = &self.flights[place as usize];
         let command = flight.command.as_ref().expect("a command is sent once");
         if let Op::Read { lba, .. } | Op::Write { lba, .. } = command.op {
-            // The look-up at arrival would wait for memory; begun here, it is there by then.
+            // The lookup at arrival would wait for memory; prefetched here, the entry is in the cache by then.
             self.device.prefetch(Lpn(lba.0 / self.lbas_per_unit));
         }
         let arrives = self.link.submit(now, command);
@@ -331,7 +332,7 @@ impl<O: Own> Engine<O> {
         self.agenda.at(arrives, Moment::Arrive(place));
     }
 
-    /// Takes the next moment, of the agenda or of a layer; at one instant layers come last.
+    /// Takes the next event, of the agenda or of a layer; at one instant layers come last.
     pub(crate) fn pop(&mut self) -> Option<(Instant, Moment<O>)> {
         match self.next_wake() {
             Some(wake) if self.agenda.peek().is_none_or(|next| next > wake) => Some((wake, Moment::Wake)),
@@ -339,13 +340,13 @@ impl<O: Own> Engine<O> {
         }
     }
 
-    /// Takes the next moment, where no layer can have one.
+    /// Takes the next event, where no layer can have one.
     #[inline]
     pub(crate) fn pop_without_layers(&mut self) -> Option<(Instant, Moment<O>)> {
         self.agenda.pop()
     }
 
-    /// Lets a moment happen.
+    /// Executes an event.
     #[inline]
     pub(crate) fn happen(&mut self, now: Instant, moment: Moment<O>, host: &mut impl Host) -> Happened<O> {
         match moment {
@@ -392,7 +393,7 @@ impl<O: Own> Engine<O> {
         Happened::Below
     }
 
-    /// Lets the next moment of the agenda happen; false if there is none, or it is the host's own.
+    /// Executes the next event of the agenda; returns false if there is none, or if it is the host's own.
     pub(crate) fn step(&mut self, host: &mut impl Host) -> bool {
         if matches!(self.agenda.peek_event(), Some(Moment::Own(_)) | None) {
             return false;
@@ -405,7 +406,7 @@ impl<O: Own> Engine<O> {
         true
     }
 
-    /// Lets everything happen up to and at `until`, or up to the host's next moment.
+    /// Executes all events up to and including `until`, or up to the host's next event.
     pub(crate) fn advance(&mut self, until: Instant, host: &mut impl Host) {
         while self.agenda.peek().is_some_and(|next| next <= until) {
             if !self.step(host) {
@@ -421,7 +422,7 @@ impl<O: Own> Engine<O> {
         }
     }
 
-    /// Does what the device asked for.
+    /// Schedules the events that the device requested.
     #[inline]
     fn carry_out(&mut self, now: Instant) {
         if let Some(timeline) = &mut self.timeline {
@@ -450,19 +451,19 @@ impl<O: Own> Engine<O> {
         self.is_plugged
     }
 
-    /// An instant for which a layer has asked has come.
+    /// Calls a layer at the time for which it asked.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.wakes.pop_first();
         self.layers.handle(now, Input::Wake, &mut self.said);
     }
 
-    /// Whether neither the host nor the device nor time have anything new for the layers.
+    /// Whether no input of the host, the device or time is pending for the layers.
     pub(crate) fn has_no_news(&self) -> bool {
         self.finished.is_empty() && !self.is_plugged && self.said.is_empty() && self.arrived.is_empty()
     }
 
-    /// The layers learn what the device did and say what goes there next, until neither has anything to say at this instant. The
-    /// submitters of this instant are done.
+    /// Delivers the device's progress to the layers and carries out their effects, until nothing is left at this
+    /// instant. The submitters of this instant are done.
     pub(crate) fn deliver(&mut self, now: Instant, host: &mut impl Host) {
         if self.has_no_news() {
             return;
@@ -471,7 +472,7 @@ impl<O: Own> Engine<O> {
         if std::mem::take(&mut self.is_plugged) {
             self.tell(now, Input::Unplug, host);
         }
-        // What comes while these are looked at is looked at in the next round.
+        // Whatever arrives meanwhile is handled in the next round.
         while !(self.arrived.is_empty() && self.finished.is_empty()) {
             for _ in 0..self.arrived.len() {
                 let Some(id) = self.arrived.pop_front() else { break };
@@ -489,7 +490,7 @@ impl<O: Own> Engine<O> {
         self.listen(now, host);
     }
 
-    /// Does what the layers ask for. What is done may have effects of its own, which come behind the others.
+    /// Carries out the effects of the layers. Effects that result from this are handled after the others.
     fn listen(&mut self, now: Instant, host: &mut impl Host) {
         let mut done = 0;
         while let Some(said) = self.said.get_mut(done) {
@@ -516,7 +517,7 @@ impl<O: Own> Engine<O> {
 
     // ---- the end ----
 
-    /// What a cut at `at` leaves on the medium.
+    /// Returns the medium as a power cut at `at` leaves it.
     pub(crate) fn cut_media(&self, at: Instant, tear: Tear) -> Media {
         let mut drawn = match tear {
             Tear::Likeliest => 0,
@@ -531,7 +532,7 @@ impl<O: Own> Engine<O> {
         })
     }
 
-    /// Ends a device in order: what it was given is finished and flushed. What waits in layers is gone.
+    /// Shuts a device down in order: its commands are finished and flushed. Requests that wait in layers are dropped.
     pub(crate) fn shut_down(mut self) -> Device {
         self.layers = Chain::new();
         // A flush covers what has completed; on the link it could overtake a write.
@@ -546,7 +547,7 @@ impl<O: Own> Engine<O> {
         self.device
     }
 
-    /// Lets the device finish what it does on its own, and sets its clock back; no command is in flight.
+    /// Lets the device finish its own work and resets its clock; no command is in flight.
     pub(crate) fn settle(mut self) -> Device {
         while let Some((now, moment)) = self.agenda.pop() {
             if let Moment::Device(_) = moment {
@@ -558,7 +559,7 @@ impl<O: Own> Engine<O> {
     }
 }
 
-/// A command as a time line shows it; commands that no device of today does count as writes of nothing.
+/// Describes a command for a timeline; commands that no present device supports count as empty writes.
 fn asked(intended: Instant, command: &Command) -> Asked {
     let (kind, lba, blocks) = match command.op {
         Op::Read { lba, blocks } => (Kind::Read, lba, blocks),

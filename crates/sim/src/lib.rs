@@ -1,13 +1,14 @@
-//! A host above a device, in either clock: the only place where the two meet.
+//! A host above a device, in virtual time or in real time: the only place where the two meet.
 //!
-//! Place in the data flow: jobs on the raw device run in a [`world`], tasks on files in a [`stack`], and what comes from outside
-//! goes through [`live`]; below each of them is one engine, with layers of the host or without. [`model_port`] puts a file system on the contract's model device instead. What they see is measured
-//! ([`measure`]) and followed in time ([`timeline`]).
+//! Place in the data flow: jobs on the raw device run in a [`world`], tasks on files in a [`stack`], and requests from
+//! outside go through [`live`]. Below each of them is one engine, with or without layers of the host. [`model_port`]
+//! puts a file system on the contract's model device instead. [`measure`] records what the hosts observe, [`timeline`]
+//! follows it in time.
 //!
-//! Invariants: nothing here reads a clock; what happens is a function of configuration, seed and the instants of requests.
+//! Invariants: nothing here reads a clock; a run is a function of configuration, seed and the times of the requests.
 //!
-//! Deliberately absent: what a job wants (`flashweir-workload`), power cuts that are judged (`flashweir-crash`), scenarios, tables
-//! and reports (`flashweir-lab`).
+//! Deliberately absent: the logic of jobs (`flashweir-workload`), judged power cuts (`flashweir-crash`), scenarios,
+//! tables and reports (`flashweir-lab`).
 #![forbid(unsafe_code)]
 
 mod engine;

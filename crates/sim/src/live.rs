@@ -1,11 +1,11 @@
 //! A device behind its link, for requests that come from outside: from a socket, or from a recording of one.
 //!
-//! Place in the data flow: a front end submits commands with the instant of their arrival and takes out what has
-//! finished; this file decides nothing about time. Who calls [`Live::advance`] with a wall clock runs the device in
-//! real time, who calls it with the next instant runs it in virtual time.
+//! Place in the data flow: a front end submits commands with their arrival times and takes out finished ones; this
+//! module decides nothing about time. A caller that passes a wall clock to [`Live::advance`] runs the device in real
+//! time, one that passes the time of the next event runs it in virtual time.
 //!
-//! Invariants: everything up to the instant of a submission happens before it, so what the device does is a function
-//! of the submissions and their instants, however often `advance` was called in between; each command finishes
+//! Invariants: all events up to the time of a submission are executed before it, so the device's behaviour is a
+//! function of the submissions and their times, however often `advance` was called in between; each command finishes
 //! exactly once.
 //!
 //! Deliberately absent: clocks, sockets, bytes of any protocol.
@@ -18,16 +18,16 @@ use flashweir_host::Chain;
 
 pub use crate::engine::Tear;
 
-/// A command that has come back to the host.
+/// A command whose completion has reached the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// The caller's name for it.
+    /// The caller's token of the command.
     pub token: u64,
-    /// When it was submitted.
+    /// Time of the submission.
     pub submitted: Instant,
-    /// When the host has its completion.
+    /// Time at which the host has the completion.
     pub at: Instant,
-    /// What became of it.
+    /// Outcome of the command.
     pub result: Answer,
 }
 
@@ -44,50 +44,50 @@ pub struct Live {
 }
 
 impl Live {
-    /// A device that has just woken up, at virtual time zero.
+    /// Makes a device that has just woken up, at virtual time zero.
     pub fn new(mut device: Device) -> Self {
         device.forgo_digest();
         Self { engine: Engine::new(device, Chain::new()) }
     }
 
-    /// The instant of the last thing that happened.
+    /// Returns the time of the last event.
     pub fn now(&self) -> Instant {
         self.engine.now()
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     #[inline]
     pub fn next(&self) -> Option<Instant> {
         self.engine.peek()
     }
 
-    /// Commands that have not finished.
+    /// Returns the number of unfinished commands.
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.engine.in_flight()
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         self.engine.device()
     }
 
-    /// A hash over everything that happened and when: equal for equal submissions at equal instants.
+    /// Returns a hash over all events and their times: equal for equal submissions at equal times.
     pub fn trace_hash(&self) -> u64 {
         self.engine.hash()
     }
 
-    /// Lets `make` follow what happens from now on; no command is in flight.
+    /// Traces all following events with the timeline that `make` returns; no command may be in flight.
     pub fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         self.engine.trace(make);
     }
 
-    /// Ends what [`Self::trace`] began, at the instant of the last thing that happened.
+    /// Ends the trace begun by [`Self::trace`], at the time of the last event.
     pub fn end_trace(&mut self) -> Option<Findings> {
         self.engine.end_trace()
     }
 
-    /// Submits an operation at `at`, or now if `at` has passed. Queues beyond the link's are shared.
+    /// Submits an operation at `at`, or now if `at` has passed. Queue numbers beyond the link's wrap around.
     pub fn submit(
         &mut self,
         at: Instant,
@@ -110,19 +110,20 @@ impl Live {
         self.engine.submit(now, now, command, 0, finished);
     }
 
-    /// Lets everything happen up to and at `until`.
+    /// Executes all events up to and including `until`.
     pub fn advance(&mut self, until: Instant, finished: &mut Vec<Finished>) {
         self.engine.advance(until, finished);
     }
 
-    /// Lets the next thing happen; false if there is none.
+    /// Executes the next event; returns false if there is none.
     pub fn step(&mut self, finished: &mut Vec<Finished>) -> bool {
         self.engine.step(finished)
     }
 
-    /// Cuts the power at `at`, up to which everything has happened, and brings the device back: commands that have not
-    /// finished are gone, with whatever the device had not made durable. The new device begins at virtual time zero, ready
-    /// after the report's time. Panics if the device keeps no metadata or no contents, so that nothing could be recovered.
+    /// Cuts the power at `at`, up to which all events were executed, and brings the device back: unfinished commands
+    /// are lost, with everything that the device had not made durable. The new device begins at virtual time zero and
+    /// is ready after the report's time. Panics if the device keeps no metadata or no contents, so that nothing could
+    /// be recovered.
     pub fn cut(self, at: Instant, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
         let media = self.engine.cut_media(at, tear);
         let config = self.device().config().clone();
@@ -131,12 +132,12 @@ impl Live {
         (Self::new(device), report)
     }
 
-    /// Ends a device in order: what it was given is finished and flushed.
+    /// Shuts the device down in order: its commands are finished and flushed.
     pub fn shut_down(self) -> Device {
         self.engine.shut_down()
     }
 
-    /// Time from the beginning until now.
+    /// Returns the time from the beginning until now.
     pub fn elapsed(&self) -> Duration {
         self.now().since(Instant::ZERO)
     }

@@ -1,13 +1,13 @@
-//! A block port onto the model device of the contract: after a power cut it may show any state that the contract allows,
-//! not only those that our FTL happens to produce (crash-laboratory §3.4).
+//! A block port onto the contract's model device: after a power cut it may show any state that the contract allows, not
+//! only those that Flashweir's own FTL happens to produce (crash-laboratory §3.4).
 //!
-//! Place in the data flow: a file system works above it as above a device; a test cuts at any position of the log and
-//! goes on with each port that may wake up there.
+//! Place in the data flow: a file system runs on it as on a device; a test cuts at any position of the log and
+//! continues with each port that may wake up there.
 //!
-//! Invariants: a request is answered before `submit` returns, so code that waits for nothing but the port is done at its
-//! first poll; the log has exactly what was asked, in its order.
+//! Invariants: a request is answered before `submit` returns, so code that waits only for the port is finished at its
+//! first poll; the log holds exactly the requests, in their order.
 //!
-//! A [`LatePort`] answers after some time, so that several requests are under way.
+//! A [`LatePort`] delays its answers, so that several requests are in flight.
 //!
 //! Deliberately absent: time of the device itself.
 
@@ -37,12 +37,12 @@ impl fmt::Debug for ModelPort {
 }
 
 impl ModelPort {
-    /// An empty device of so many blocks that keeps `policy`.
+    /// Makes an empty device of `blocks` blocks that keeps `policy`.
     pub fn new(policy: Policy, blocks: u64, mode: FlushMode) -> Self {
         Self::on(ModelDevice::new(policy, LBAS as u32, blocks), blocks, mode)
     }
 
-    /// A device of so many blocks that has just woken up with these contents.
+    /// Makes a device of `blocks` blocks that has just woken up with these contents.
     pub fn with_contents(policy: Policy, contents: Arc<Contents>, blocks: u64, mode: FlushMode) -> Self {
         Self::on(ModelDevice::with_contents(policy, LBAS as u32, blocks, contents), blocks, mode)
     }
@@ -51,22 +51,22 @@ impl ModelPort {
         Self { device: Rc::new(RefCell::new(device)), blocks, mode }
     }
 
-    /// Everything that was asked since the device woke up.
+    /// Returns the log since the device woke up.
     pub fn log(&self) -> Ref<'_, Log> {
         Ref::map(self.device.borrow(), ModelDevice::log)
     }
 
-    /// The present position in the log: a cut now.
+    /// Returns the present position in the log: that of a cut now.
     pub fn position(&self) -> LogPos {
         self.device.borrow().log().position()
     }
 
-    /// Everything that a read shows.
+    /// Returns everything that reads show.
     pub fn contents(&self) -> Contents {
         self.device.borrow().contents()
     }
 
-    /// Looks at the states that the contract allows after a cut at `upto`.
+    /// Passes the states that the contract allows after a cut at `upto` to `look`.
     pub fn with_states<T>(
         &self,
         upto: LogPos,
@@ -77,16 +77,16 @@ impl ModelPort {
         look(device.log(), device.legal_states_at(upto, exploration))
     }
 
-    /// A port onto the device that wakes up in `state`.
+    /// Returns a port onto the device that wakes up in `state`.
     pub fn woken(&self, state: &CrashState) -> Self {
         Self::on(self.device.borrow().after(state), self.blocks, self.mode)
     }
 
-    /// Calls `wake` with a port onto each device that may wake up after a cut at `upto`, until it fails. The first value
-    /// is how many there were; the second whether they were all that the contract allows.
+    /// Calls `wake` with a port onto each device that may wake up after a cut at `upto`, until a call fails. The first
+    /// value is the number of devices; the second says whether they were all that the contract allows.
     ///
     /// # Errors
-    /// What `wake` says.
+    /// The error of `wake`.
     pub fn after_cut<E>(
         &self,
         upto: LogPos,
@@ -120,33 +120,34 @@ impl BlockPort for ModelPort {
     }
 }
 
-/// The same port, whose answers come after some time and not in the order of the requests. What was asked is dispatched, and its
-/// data are taken, at once; what the device has not answered no flush covers.
+/// A port that answers after a delay, not in the order of the requests. A request is dispatched, and its data are
+/// taken, at once; a flush does not cover requests that are unanswered.
 #[derive(Debug)]
 pub struct LatePort {
     port: ModelPort,
     handle: Handle,
-    /// Requests so far.
+    /// Number of requests so far.
     requests: Cell<u64>,
-    /// What the host is busy with, and how many requests there were before it.
+    /// Number of the host's present operation, and the number of requests made before it.
     phase: Rc<Cell<u64>>,
     since: Cell<(u64, u64)>,
 }
 
-/// Answers come after so long at least, and so much later at most; of some much later.
+/// Shortest delay of an answer, largest random addition to it, and the addition for a few answers.
 const ANSWER_NANOS_MIN: u64 = 20_000;
 const ANSWER_NANOS_MORE: u64 = 100_000;
 const ANSWER_NANOS_RARE: u64 = 400_000;
 const RARE: u64 = 8;
 
 impl LatePort {
-    /// On the device of a port; time is that of the executor. How late an answer is depends on `phase` and the number of the
-    /// request in it, so that with other operations before it an operation meets the same device.
+    /// Makes a port onto the same device; time is that of the executor. The delay of an answer depends on `phase` and
+    /// on the number of the request within the phase, so that an operation meets the same delays whatever other
+    /// operations precede it.
     pub fn new(port: ModelPort, handle: Handle, phase: Rc<Cell<u64>>) -> Self {
         Self { port, handle, requests: Cell::new(0), since: Cell::new((phase.get(), 0)), phase }
     }
 
-    /// How long the answer to request `number` takes.
+    /// Returns the delay of the answer to request `number`.
     fn delay(&self, number: u64) -> Duration {
         if self.since.get().0 != self.phase.get() {
             self.since.set((self.phase.get(), number));
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(number(&port, 1), 21, "the device itself goes on");
     }
 
-    /// Whatever state a cut leaves before mkfs has ended, nothing panics; after its last flush every one is good.
+    /// Whatever state a cut leaves before mkfs has ended, nothing panics; after its last flush every state is good.
     #[test]
     fn an_f2fs_is_good_in_every_state_after_its_flush() {
         let blocks = (64 << 20) / BLOCK_BYTES as u64;

@@ -1,8 +1,8 @@
-//! Bringing a device into a stated state before a measurement.
+//! Brings a device into a given state before a measurement.
 //!
-//! `instant` drives the FTL's own decisions without time (see [`flashweir_device::FastForward`]);
-//! `age-by-writing` sends the same writes through link, buffer and NAND. Both leave the same kind of state;
-//! a test holds their write amplification against each other.
+//! `instant` drives the FTL's own decisions without time (see [`flashweir_device::FastForward`]); `age-by-writing`
+//! sends the same writes through link, buffer and NAND. Both leave the same kind of state; a test compares their write
+//! amplification.
 
 use crate::request::{Kind, Request};
 use crate::workload::{Step, Workload};
@@ -12,16 +12,16 @@ use flashweir_core::{Duration, Instant, Lba, Lpn, Payload};
 use flashweir_device::{Device, FastForward};
 use serde::{Deserialize, Serialize};
 
-/// How the state is reached.
+/// Method of preconditioning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// A new device.
+    /// None: a new device.
     #[default]
     None,
-    /// At once, in no virtual time.
+    /// Instantly, in no virtual time.
     Instant,
-    /// By writing, which takes the time that it takes.
+    /// By ordinary writes, in virtual time.
     AgeByWriting,
 }
 
@@ -36,18 +36,18 @@ pub enum Pattern {
     Sequential,
 }
 
-/// The state to reach: `fill` of the capacity written once in ascending order, then `overwrite` times that
-/// much written again.
+/// The state to reach: a fraction `fill` of the capacity written once in ascending order, then `overwrite` times that
+/// amount written again.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Precondition {
-    /// How.
+    /// Method.
     pub mode: Mode,
     /// Fraction of the capacity that is written, from its beginning.
     pub fill: f64,
-    /// Writes on top, in multiples of the filled part.
+    /// Amount of overwrites, in multiples of the filled part.
     pub overwrite: f64,
-    /// Order of the writes on top.
+    /// Order of the overwrites.
     pub pattern: Pattern,
 }
 
@@ -69,8 +69,8 @@ impl Precondition {
         Ok(())
     }
 
-    /// Brings a fresh device into the state; `progress` gets the fraction done and may stop it by returning
-    /// false, after which the device is of no use.
+    /// Brings a fresh device into the state. `progress` gets the fraction done and may stop the work by returning
+    /// false, after which the device must not be used.
     pub fn apply(&self, device: Device, seed: u64, progress: impl FnMut(f64) -> bool) -> (Device, bool) {
         match self.mode {
             Mode::None => (device, true),

@@ -1,12 +1,12 @@
-//! What a host asks of a device, in the words of whoever measures it.
+//! Requests of a host to a device, in the terms of measurements.
 //!
-//! Place in the data flow: a workload hands out [`Request`]s; what is recorded and followed in time says which [`Kind`] it was.
+//! Place in the data flow: a workload issues [`Request`]s; recorders and timelines distinguish them by [`Kind`].
 //!
-//! Invariant: ranges are in blocks of 512 bytes, as in commands.
+//! Invariant: ranges are in sectors of 512 bytes, as in commands.
 
 use flashweir_core::{Instant, Lba};
 
-/// What a request does. Ranges are in 512-byte blocks.
+/// Kind of a request. Ranges are in sectors of 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Read a range.
@@ -24,17 +24,17 @@ pub enum Kind {
 /// One request of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// Kind of the request.
     pub kind: Kind,
-    /// First block; 0 for a flush.
+    /// First sector; 0 for a flush.
     pub lba: Lba,
-    /// Number of 512-byte blocks; 0 for a flush.
+    /// Number of sectors of 512 bytes; 0 for a flush.
     pub blocks: u32,
-    /// Complete only when durable.
+    /// Force unit access: complete only when durable.
     pub fua: bool,
-    /// When the request should have started. Latency of an open-loop workload counts from here, so that
-    /// a slow device cannot hide behind the requests that it held back.
+    /// Time at which the request should have started. Latency of an open-loop workload counts from here, so that a slow
+    /// device cannot hide behind the requests that it held back.
     pub intended: Instant,
-    /// The workload's own name for the request, handed back with its completion.
+    /// The workload's token of the request, returned with its completion.
     pub token: u32,
 }

@@ -1,14 +1,14 @@
-//! A host above a device, in virtual time: tasks (file systems, workloads) on one executor, a block port onto the
+//! A host above a device, in virtual time: tasks (file systems, workloads) on one executor, and a block port onto the
 //! device behind its link.
 //!
-//! Place in the data flow: a task submits a request to [`Port`] and waits for its ticket; the request becomes a command,
-//! and what the device answers wakes the task. [`Stack::turn`] takes whatever comes first, the device's next moment or
-//! the tasks' next timer. A stack may have a block layer ([`flashweir_host`]) in between; without one, requests go to the
-//! device as they come, and in their order.
+//! Place in the data flow: a task submits a request to [`Port`] and waits for its ticket; the request becomes a
+//! command, and the device's answer wakes the task. [`Stack::turn`] takes the earlier of the device's next event and
+//! the tasks' next timer. A stack may have a block layer ([`flashweir_host`]) in between; without one, requests go to
+//! the device directly, in their order.
 //!
-//! Invariants: tasks and device share one clock, and neither sees time move while it works; a request is one command, or a
-//! part of one that a block layer merged; a power cut drops every task and what waits in a block layer, and what a port is
-//! asked for afterwards is refused.
+//! Invariants: tasks and device share one clock, which stands still while either works; a request is one command, or a
+//! part of one that a block layer merged; a power cut drops every task and all requests that wait in a block layer, and
+//! later requests to a port are refused.
 
 use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId};
@@ -28,23 +28,24 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the stack makes of a host's wish for durability (range-flush §6.3: the three configurations of the RFLUSH paper).
+/// How the stack passes a host's flushes to the device (range-flush §6.3: the three configurations of the RFLUSH
+/// paper).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushMode {
     /// A range flush becomes a FLUSH.
     Flush,
-    /// Each goes to the device as it is.
+    /// Flushes and range flushes go to the device unchanged.
     #[default]
     RangeFlush,
-    /// Neither goes anywhere. Nothing survives a power cut for sure.
+    /// Neither goes to the device. Nothing is certain to survive a power cut.
     NoFlush,
 }
 
 impl FlushMode {
-    /// All of them, in the paper's order.
+    /// All modes, in the paper's order.
     pub const ALL: [Self; 3] = [Self::Flush, Self::RangeFlush, Self::NoFlush];
 
-    /// Its name in the paper.
+    /// Returns its name in the paper.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Flush => "FLUSH",
@@ -54,17 +55,17 @@ impl FlushMode {
     }
 }
 
-/// Blocks of the command set in one block of the port.
+/// Sectors of the command set in one block of the port.
 pub(crate) const LBAS: u64 = BLOCK_BYTES as u64 / LBA_BYTES;
 
-/// A request under way.
+/// A request in flight.
 struct Pending {
     progress: Progress,
-    /// Of a read, its range.
+    /// Range of a read; `None` for other requests.
     range: Option<(Block, u32)>,
 }
 
-/// Requests that were not answered.
+/// Requests that are not answered yet.
 struct Requests {
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
@@ -87,7 +88,7 @@ impl Requests {
     }
 }
 
-/// What a block layer says is told to tickets at once: no task runs meanwhile.
+/// Effects of a block layer are passed to tickets at once: no task runs meanwhile.
 impl Host for Requests {
     fn dispatched(&mut self, _: Instant, token: u64) {
         self.progress(token).dispatched();
@@ -107,7 +108,7 @@ impl Host for Requests {
     }
 }
 
-/// Without a block layer, what has happened is kept until the tasks of the instant have had their turn.
+/// Events without a block layer, kept until the tasks of the instant have run.
 #[derive(Default)]
 struct News {
     arrived: Vec<u64>,
@@ -125,13 +126,13 @@ impl Host for News {
 }
 
 struct Shared {
-    /// Absent after the power was cut.
+    /// Absent after a power cut.
     engine: Option<Engine<Nothing>>,
     now: Instant,
     mode: FlushMode,
     requests: Requests,
     news: News,
-    /// Of the block layer, if there is one.
+    /// Configuration of the block layer, if there is one.
     host: Option<HostConfig>,
 }
 
@@ -157,7 +158,7 @@ impl Shared {
         }
     }
 
-    /// Whether a block is a mapping unit.
+    /// Whether a block of the port is exactly one mapping unit.
     fn has_whole_units(&self) -> bool {
         self.requests.unit_bytes == BLOCK_BYTES
     }
@@ -182,12 +183,12 @@ impl Shared {
         self.engine.as_ref().is_some_and(Engine::is_plugged)
     }
 
-    /// When a block layer wants to be called.
+    /// Returns the next time at which a block layer wants to be called.
     fn next_wake(&self) -> Option<Instant> {
         self.engine.as_ref().and_then(Engine::next_wake)
     }
 
-    /// Tells tickets what has happened to their requests.
+    /// Passes the progress of requests to their tickets.
     fn deliver(&mut self) {
         if self.host.is_some() {
             if let Some(engine) = &mut self.engine {
@@ -207,7 +208,7 @@ impl Shared {
     }
 }
 
-/// The earlier of two instants that may never come.
+/// Returns the earlier of two times, either of which may be absent.
 #[inline]
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     match (one, other) {
@@ -216,7 +217,7 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// What a read asks for; `None` for other requests.
+/// Returns the range of a read; `None` for other requests.
 pub(crate) fn read_range(request: &Request) -> Option<(Block, u32)> {
     match *request {
         Request::Read { block, count } => Some((block, count)),
@@ -224,7 +225,7 @@ pub(crate) fn read_range(request: &Request) -> Option<(Block, u32)> {
     }
 }
 
-/// The command for a request; `None` if nothing is to be done.
+/// Returns the command for a request; `None` if nothing has to be done.
 pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> Option<Command> {
     let range = |block: Block, count: usize| (Lba(block.0 * LBAS), (count as u64 * LBAS) as u32);
     let plain = |op: Op| Some(Command::new(0, op));
@@ -258,7 +259,7 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
     }
 }
 
-/// Contents for the device: as they are, where a block is a mapping unit.
+/// Converts contents for the device; they are passed unchanged where a block is a mapping unit.
 fn data(payloads: Contents, whole_units: bool) -> Data {
     if whole_units {
         Data::Units(payloads)
@@ -267,7 +268,7 @@ fn data(payloads: Contents, whole_units: bool) -> Data {
     }
 }
 
-/// The command that appends contents to a segment.
+/// Returns the command that appends contents to a segment.
 fn append(segment: SegmentId, payloads: Contents, whole_units: bool) -> Command {
     let blocks = (payloads.len() as u64 * LBAS) as u32;
     let data = data(payloads, whole_units);
@@ -294,23 +295,23 @@ impl BlockPort for Port {
 }
 
 impl Port {
-    /// Looks at the device. Panics if its power was cut.
+    /// Passes the device to `look`. Panics after a power cut.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
         look(self.shared.borrow().engine.as_ref().expect("the power is on").device())
     }
 }
 
-/// What a task will have given.
+/// The future result of a task.
 #[derive(Debug)]
 pub struct Slot<T>(Rc<RefCell<Option<T>>>);
 
 impl<T> Slot<T> {
-    /// Whether it is there.
+    /// Whether the result has arrived.
     pub fn is_set(&self) -> bool {
         self.0.borrow().is_some()
     }
 
-    /// Takes it.
+    /// Takes the result.
     pub fn take(&self) -> Option<T> {
         self.0.take()
     }
@@ -329,18 +330,19 @@ impl fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// A stack on a device that has just woken up, at virtual time zero.
+    /// Makes a stack on a device that has just woken up, at virtual time zero.
     pub fn new(device: Device, mode: FlushMode) -> Self {
         Self::on(device, mode, None)
     }
 
-    /// The same with a block layer, whose own flushes between epochs go to the device in any mode. Panics if its
+    /// Makes a stack with a block layer, whose own flushes between epochs go to the device in any mode. Panics if its
     /// configuration is not valid, or has more queues than the link or deeper ones.
     pub fn with_block_layer(device: Device, mode: FlushMode, host: HostConfig) -> Self {
         Self::on(device, mode, Some(host))
     }
 
-    /// The same, for who compares media ([`flashweir_device::Media::digest`]), which costs a look at every byte.
+    /// Makes a stack whose media can be compared ([`flashweir_device::Media::digest`]), which costs a pass over every
+    /// byte.
     pub fn with_digest(device: Device, mode: FlushMode) -> Self {
         Self::with_contents(device, mode, None)
     }
@@ -365,42 +367,42 @@ impl Stack {
         Self { executor: Executor::new(), shared: Rc::new(RefCell::new(shared)) }
     }
 
-    /// A port onto the device, for a file system.
+    /// Returns a port onto the device, for a file system.
     pub fn port(&self) -> Port {
         self.port_of(0)
     }
 
-    /// The same for one of several submitters, among whom a scheduler may divide time.
+    /// Returns a port for one of several submitters, among which a scheduler may divide time.
     pub fn port_of(&self, submitter: u16) -> Port {
         Port { shared: Rc::clone(&self.shared), submitter }
     }
 
-    /// Looks at the block layer, if there is one.
+    /// Passes the block layer, if there is one, to `look`.
     pub fn with_layer<T>(&self, look: impl FnOnce(&mut BlockLayer) -> T) -> Option<T> {
         self.shared.borrow_mut().engine.as_mut()?.layers_mut().find_mut().map(look)
     }
 
-    /// The executor's handle, for tasks that start others or sleep.
+    /// Returns the executor's handle, for tasks that start others or sleep.
     pub fn handle(&self) -> Handle {
         self.executor.handle()
     }
 
-    /// Virtual time since the device woke up.
+    /// Returns the virtual time since the device woke up.
     pub fn now(&self) -> Instant {
         self.shared.borrow().now
     }
 
-    /// Looks at the device.
+    /// Passes the device to `look`.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
         self.port().with_device(look)
     }
 
-    /// The instant before which the power may fail now: that of the next turn.
+    /// Returns the time before which the power may fail now: that of the next turn.
     pub fn cut_instant(&self) -> Instant {
         self.next().unwrap_or(self.now())
     }
 
-    /// When something happens next; `None` if nothing ever will without a new task.
+    /// Returns the time of the next event or timer; `None` if nothing can happen without a new task.
     pub fn next(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
         let is_ready = self.executor.has_ready() || shared.is_plugged();
@@ -409,17 +411,17 @@ impl Stack {
         if is_ready { Some(shared.now) } else { next.map(|next| next.max(shared.now)) }
     }
 
-    /// A hash over everything that the device did and when.
+    /// Returns a hash over all events of the device and their times.
     pub fn trace_hash(&self) -> u64 {
         self.shared.borrow().engine.as_ref().expect("the power is on").hash()
     }
 
-    /// Begins a task.
+    /// Starts a task.
     pub fn spawn(&mut self, future: impl Future<Output = ()> + 'static) {
         self.executor.spawn(future);
     }
 
-    /// Lets the tasks work, or else lets the next thing happen; false if nothing ever will.
+    /// Runs the ready tasks, or else executes the next event; returns false if there is neither.
     pub fn turn(&mut self) -> bool {
         if self.executor.has_ready() || self.shared.borrow().is_plugged() {
             self.executor.run_ready(self.now());
@@ -452,7 +454,8 @@ impl Stack {
         true
     }
 
-    /// Lets at most `turns_max` turns pass of what happens up to `until`, and says whether that was all; then it is `until`.
+    /// Takes at most `turns_max` turns of those up to `until`. Returns whether these were all; the time is then
+    /// `until`.
     pub fn advance(&mut self, until: Instant, turns_max: u32) -> bool {
         for _ in 0..turns_max {
             if self.next().is_none_or(|next| next > until) {
@@ -466,7 +469,7 @@ impl Stack {
         false
     }
 
-    /// Begins a task whose answer is kept.
+    /// Starts a task whose result is kept.
     pub fn spawn_for<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Slot<T> {
         let slot = Slot(Rc::new(RefCell::new(None)));
         let result = Rc::clone(&slot.0);
@@ -477,7 +480,7 @@ impl Stack {
         slot
     }
 
-    /// Runs until a task gives its answer; `None` if it waits for something that never comes.
+    /// Runs until a task returns its result; `None` if it waits for something that never happens.
     pub fn block_on<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Option<T> {
         let slot = self.spawn_for(future);
         while !slot.is_set() {
@@ -488,14 +491,14 @@ impl Stack {
         slot.take()
     }
 
-    /// Ends in order: the tasks are gone, what the device was given is finished and flushed.
+    /// Shuts down in order: the tasks are dropped, the device's commands are finished and flushed.
     pub fn shut_down(mut self) -> Device {
         self.executor.clear();
         let engine = self.shared.borrow_mut().engine.take().expect("the power is on");
         engine.shut_down()
     }
 
-    /// Cuts the power now: the tasks are gone, and the device comes back by its own recovery, at virtual time zero.
+    /// Cuts the power now: the tasks are dropped, and the device comes back by its own recovery, at virtual time zero.
     pub fn cut(mut self, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
         self.executor.clear();
         let (engine, now, mode, host) = {
@@ -512,7 +515,7 @@ impl Stack {
 }
 
 impl Drop for Stack {
-    /// Tasks hold what holds the executor.
+    /// Drops the tasks, which hold references to the executor's parts.
     fn drop(&mut self) {
         self.executor.clear();
     }
@@ -530,7 +533,7 @@ pub(crate) fn answer(
     })
 }
 
-/// The contents of blocks, cut out of the mapping units that cover them.
+/// Returns the contents of blocks, cut out of the mapping units that cover them.
 fn blocks(units: &[Payload], first: Block, count: u32, unit_bytes: usize) -> Box<[Payload]> {
     let mut bytes = vec![0; units.len() * unit_bytes];
     for (unit, out) in units.iter().zip(bytes.chunks_mut(unit_bytes)) {
@@ -590,14 +593,14 @@ mod tests {
             [slept, written, flushed]
         });
         let [slept, written, flushed] = times.unwrap();
-        // The emulator's link costs nothing, its program 1.3 ms and 100 µs of the bus (range-flush §6.2).
+        // The emulator's link costs nothing; its program takes 1.3 ms, and the bus 100 µs (range-flush §6.2).
         assert_eq!(slept, Instant::ZERO + Duration::from_millis(3));
         assert_eq!(written, slept);
         assert_eq!(flushed, slept + Duration::from_micros(1_400));
         assert_eq!(stack.now(), flushed + Duration::from_micros(200));
     }
 
-    /// The three configurations: what they make durable, and when the answer comes.
+    /// The three configurations: what they make durable, and when they answer.
     #[test]
     fn a_range_flush_is_what_the_configuration_says() {
         for (mode, [of_7, of_8]) in [
@@ -646,7 +649,7 @@ mod tests {
         let woke = woke.take().unwrap();
         assert!(at(3) < woke && woke < at(1000), "each thing at its own instant: {woke:?}");
         assert_eq!((stack.now(), stack.handle().now()), (at(1000), at(1000)));
-        // It does not go back.
+        // Time does not go back.
         assert!(stack.advance(at(5), 100));
         assert_eq!(stack.now(), at(1000));
     }
@@ -669,8 +672,8 @@ mod tests {
         assert_eq!(seen.unwrap()[..], [Payload::Zero], "it was in the volatile buffer");
     }
 
-    /// Before a device of this test, which puts what comes at the end of its one segment: the offset of each append goes through two
-    /// block layers to the ticket that asked. Appends are neither merged nor sorted.
+    /// Runs on a test device that appends everything at the end of its one segment: the offset of each append goes
+    /// through two block layers to the ticket of its request. Appends are neither merged nor sorted.
     #[test]
     fn the_offset_of_an_append_reaches_the_port() {
         let layer = || BlockLayer::new(deadline(), LBAS);
@@ -720,7 +723,7 @@ mod tests {
         assert_eq!(offsets.collect::<Vec<_>>(), [Ok(0), Ok(2), Ok(3)]);
     }
 
-    /// A device of today has no segments, and says so to the port, with a block layer or without.
+    /// The present devices have no segments and report that to the port, with a block layer or without.
     #[test]
     fn an_append_is_refused_by_a_device_without_segments() {
         for host in [None, Some(deadline())] {
@@ -735,7 +738,7 @@ mod tests {
         }
     }
 
-    /// Blocks of a device whose mapping unit is another: 8 KiB.
+    /// A device whose mapping unit differs from a block: 8 KiB.
     #[test]
     fn blocks_need_not_be_mapping_units() {
         let mut stack = stack("mqsim-default", FlushMode::RangeFlush);
@@ -770,8 +773,8 @@ mod tests {
         assert!(report.is_good(), "{report:?}");
     }
 
-    /// Application, vfs, F2FS, device: what was synced before a cut is there after it, and the volume is good, whatever
-    /// the cut did to the rest.
+    /// Application, VFS, F2FS, device: what was synced before a cut is there after it, and the volume is consistent,
+    /// whatever the cut did to the rest.
     #[test]
     fn synced_files_survive_cuts_of_the_whole_stack() {
         use flashweir_fs::vfs::{Creds, MountOptions, OpenFlags, Sink, Source, SyncKind, Vfs};
@@ -795,7 +798,7 @@ mod tests {
                         let flags = OpenFlags::READ_WRITE.create();
                         let open = process.open(name(file), flags, 0o644).await.unwrap();
                         open.pwrite(0, Source::bytes(&[1 + file as u8; 10_000])).await.unwrap();
-                        // The last ones are written and not synced.
+                        // The last files are written and not synced.
                         if file < FILES - 3 {
                             open.sync(SyncKind::All).await.unwrap();
                         }
@@ -829,7 +832,7 @@ mod tests {
         HostConfig { scheduler, depth: 64, ..HostConfig::default() }
     }
 
-    /// Writes, a flush and reads by several tasks; the hash over all that the device did.
+    /// Runs writes, a flush and reads in several tasks; returns the hash over all events of the device.
     fn mixed_work(stack: &mut Stack) -> u64 {
         for task in 0..8 {
             let port = stack.port_of(task);
@@ -850,8 +853,8 @@ mod tests {
         stack.trace_hash()
     }
 
-    /// On links that take time: on an ideal one, tasks of one instant may change places, since what is dispatched wakes
-    /// those who wait for its answer.
+    /// Uses links that take time: on an ideal link, tasks of one instant may run in another order, since a dispatch
+    /// wakes tasks that wait for its answer.
     #[test]
     fn a_block_layer_that_decides_nothing_changes_nothing() {
         let plain = HostConfig { merge_blocks_max: 0, depth: 65_536, ..HostConfig::default() };
@@ -882,7 +885,7 @@ mod tests {
         }
     }
 
-    /// The link has fewer places than the block layer believes: the device is busy, and all is done in the end.
+    /// The link has fewer slots than the block layer assumes: the device is busy, and everything completes in the end.
     #[test]
     fn a_full_link_is_a_busy_device() {
         let host = HostConfig { depth: 1000, merge_blocks_max: 64, ..HostConfig::default() };
@@ -910,7 +913,7 @@ mod tests {
         assert_eq!(depths.last().map(|last| (last.in_flight, last.queued)), Some((0, 0)));
     }
 
-    /// A request is dispatched when it leaves the host, which here has one place at the device.
+    /// A request is dispatched when it leaves the host, which has one slot at the device here.
     #[test]
     fn moments_come_one_after_the_other() {
         let host = HostConfig { depth: 1, ..HostConfig::default() };
@@ -933,7 +936,7 @@ mod tests {
         assert_eq!(second, completed);
     }
 
-    /// A host may use barriers on a device that knows none: the block layer waits, and no cut shows a later epoch without
+    /// A host may use barriers on a device that has none: the block layer waits, and no cut shows a later epoch without
     /// all of an earlier one.
     #[test]
     fn a_legacy_device_keeps_epochs_through_every_cut() {
@@ -944,7 +947,7 @@ mod tests {
             let port = stack.port();
             stack.spawn(async move {
                 for epoch in 0..EPOCHS {
-                    // Two members, the later place first; orderless ones in between.
+                    // Two members, the higher address first, with orderless ones in between.
                     for (place, order) in [(1, Order::Within), (0, Order::Barrier)] {
                         let block = 4 * (2 * epoch + place);
                         let order = Some((StreamId(1), order));

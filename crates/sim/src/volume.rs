@@ -1,11 +1,12 @@
-//! How a file system is made and mounted on a device.
+//! Makes and mounts file systems on a device.
 //!
-//! Place in the data flow: whoever has a block port, of a [`Stack`](crate::stack::Stack) or of the model device, gets a mounted
-//! file system for it.
+//! Place in the data flow: the owner of a block port, of a [`Stack`](crate::stack::Stack) or of the model device, gets
+//! a mounted file system for it.
 //!
-//! Invariant: a mode says the same mount options everywhere: in workloads, in the crash laboratory and on a real mount.
+//! Invariant: a mode stands for the same mount options everywhere: in workloads, in the crash laboratory and on a real
+//! mount.
 //!
-//! Deliberately absent: planted bugs and options that only a test asks for.
+//! Deliberately absent: planted bugs, and options that only tests need.
 
 use crate::stack::{FlushMode, Port};
 use flashweir_fs::ext4::Before;
@@ -15,12 +16,12 @@ use flashweir_fs::{AnyFs, Mode, NewVolume};
 use std::fmt;
 use std::rc::Rc;
 
-/// A volume that cannot be made or mounted.
+/// Error of a volume that cannot be made or mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeError {
-    /// The file system.
+    /// Name of the file-system format.
     pub format: &'static str,
-    /// What it says.
+    /// Error of the file system.
     pub error: AnyError,
 }
 
@@ -32,19 +33,20 @@ impl fmt::Display for VolumeError {
 
 impl std::error::Error for VolumeError {}
 
-/// Mounts a file system from what is on a device, with recovery, as the mode says. Range flushes are used where the host has them.
+/// Mounts the file system found on a device, with recovery, according to the mode. Range flushes are used where the
+/// host supports them.
 ///
 /// # Errors
-/// What the format says of the medium.
+/// The error of the file system.
 pub async fn mount_on(disk: Rc<dyn BlockPort>, flush: FlushMode, mode: &Mode) -> Result<AnyFs, VolumeError> {
     let mounted = mode.clone().with_range_flushes(flush == FlushMode::RangeFlush).mount(disk).await;
     mounted.map_err(|error| VolumeError { format: mode.kind.title(), error })
 }
 
-/// Makes a volume on an empty device, and mounts it.
+/// Makes a volume on an empty device and mounts it.
 ///
 /// # Errors
-/// What the format says of the medium.
+/// The error of the file system.
 pub async fn make(port: Port, flush: FlushMode, mode: &Mode) -> Result<AnyFs, VolumeError> {
     let mut new = NewVolume::new(port.capacity_blocks());
     new.ext4.before = Before::Zeros;

@@ -1,12 +1,13 @@
 //! A world: one device, one link, some jobs, one agenda.
 //!
-//! Place in the data flow: a job's request becomes a command on the link, or on a block layer above it, arrives at the device,
-//! and its completion goes back; each of these is a moment of the engine below.
+//! Place in the data flow: a job's request becomes a command on the link, or on a block layer above it, arrives at the
+//! device, and its completion returns; each of these steps is an event of the engine below.
 //!
-//! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the
-//! world panics; nothing happens after the last job has ended but what the device owes.
+//! Invariants: a world is a function of configuration and seed; each request completes exactly once, or the world
+//! panics; after the last job has ended, only the device's pending work is executed.
 //!
-//! Requests on a block layer leave when the jobs have said all that they want at a moment, so those can be merged.
+//! Requests on a block layer leave when the jobs have submitted all requests of an instant, so that these can be
+//! merged.
 
 use crate::engine::{self, Engine, Happened, Host, Own, block_layer};
 use crate::measure::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
@@ -27,11 +28,11 @@ pub struct JobSetup {
     pub name: String,
     /// Options as text, for reports.
     pub options: BTreeMap<String, String>,
-    /// What it does.
+    /// Workload that it runs.
     pub workload: Box<dyn Workload>,
     /// A job starts when all jobs of lower groups have ended.
     pub group: u32,
-    /// Results are taken from this time after its start on.
+    /// Ramp: results count from this time after its start.
     pub ramp: Duration,
     /// Jobs with the same number are reported as one.
     pub report_group: u32,
@@ -40,7 +41,7 @@ pub struct JobSetup {
 }
 
 impl JobSetup {
-    /// A job that starts with the world, has no options to tell, and is reported by itself.
+    /// Makes a job that starts with the world, has no options to report, and is reported by itself.
     pub fn new(name: impl Into<String>, workload: impl Workload + 'static) -> Self {
         Self {
             name: name.into(),
@@ -53,7 +54,7 @@ impl JobSetup {
         }
     }
 
-    /// Whether what completes now is past the ramp.
+    /// Whether a completion now is past the ramp.
     #[inline]
     fn is_measured(&self, now: Instant) -> bool {
         self.ramp == Duration::ZERO || self.workload.measured(now)
@@ -65,23 +66,23 @@ struct Job {
     setup: JobSetup,
     started: Option<Instant>,
     done: bool,
-    /// When it had nothing more to submit.
+    /// Time at which it had no further request.
     done_at: Instant,
     in_flight: u32,
     wake: Option<Instant>,
     recorder: Option<Recorder>,
     log: Option<Box<IoLog>>,
-    /// The write that each mapping unit had last, where the job reads them back.
+    /// Number of the last write of each mapping unit, if the job reads them back.
     versions: Option<BTreeMap<u64, u64>>,
-    /// Number among the jobs of the course.
+    /// Its number among the jobs of the course.
     sampled_as: usize,
     queue: u16,
-    /// Last completion.
+    /// Time of the last completion.
     ended: Instant,
 }
 
 impl Job {
-    /// What is wrong with `units`, which were read back, if anything is.
+    /// Describes the first difference between `units`, which were read back, and what was written, if there is one.
     fn difference(&self, request: &Request, units: &[Payload], lbas_per_unit: u64) -> Option<String> {
         let versions = self.versions.as_ref()?;
         if request.kind != Kind::Read || !self.setup.workload.is_verification(request.token) {
@@ -103,22 +104,22 @@ impl Job {
 struct Flight {
     job: u32,
     request: Request,
-    /// When it went to the device.
+    /// Time of its submission to the device.
     submitted: Instant,
-    /// Number of its submission, of which contents are made.
+    /// Number of its submission, from which its contents are made.
     number: u64,
 }
 
-/// A job is to be asked again.
+/// Event: a job is to be polled again.
 #[derive(Clone, Copy, Debug)]
 struct Poll(u32);
 
-/// The hash of a world is over completions.
+/// The hash of a world is over completions instead.
 impl Own for Poll {
     const HASHED: bool = false;
 }
 
-/// The jobs, and what became of their requests at this moment.
+/// The jobs, and the results of their requests at this instant.
 #[derive(Debug)]
 struct Jobs {
     jobs: Vec<Job>,
@@ -131,7 +132,7 @@ struct Jobs {
 }
 
 impl Jobs {
-    /// Notes what is wrong with the answer to a request, if anything is.
+    /// Notes an error in the answer to a request, if there is one.
     #[inline]
     fn judge(&mut self, token: u64, result: &engine::Answer) {
         let wrong = match result {
@@ -175,21 +176,21 @@ impl Host for Jobs {
     }
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Virtual time.
     pub now: Instant,
-    /// Requests completed.
+    /// Number of requests completed.
     pub requests: u64,
-    /// Virtual time at which the run is expected to end, where that is known.
+    /// Virtual time at which the run is expected to end, if known.
     pub planned: Option<Instant>,
 }
 
-/// Moments between two reports of progress.
+/// Number of events between two reports of progress.
 const REPORT_EVERY: u64 = 1 << 16;
 
-/// One device, one link, some jobs.
+/// A world with its device, link and jobs.
 #[derive(Debug)]
 pub struct World {
     engine: Engine<Poll>,
@@ -201,20 +202,21 @@ pub struct World {
     baseline: DeviceMetrics,
     nand_baseline: NandMetrics,
     sampler: Option<Box<Sampler>>,
-    /// When the next sample is due.
+    /// Time of the next sample.
     sample_at: Instant,
 }
 
-/// No sample is ever due.
+/// Time of the next sample if none is due.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl World {
-    /// A world in which `jobs` begin at time zero, and their results are kept by `interval`.
+    /// Makes a world in which `jobs` begin at time zero, with results recorded in intervals of `interval`.
     pub fn new(device: Device, jobs: Vec<JobSetup>, interval: Duration) -> Self {
         Self::on(device, Chain::new(), jobs, interval)
     }
 
-    /// The same with a block layer between the jobs and the link. Panics if its configuration is not valid on this link.
+    /// Makes a world with a block layer between the jobs and the link. Panics if its configuration is not valid on this
+    /// link.
     pub fn with_block_layer(
         device: Device,
         jobs: Vec<JobSetup>,
@@ -263,18 +265,18 @@ impl World {
         }
     }
 
-    /// Lets `make` follow what happens from now on; the world has not begun. With a block layer, it follows the commands that
-    /// this makes of requests.
+    /// Traces all following events with the timeline that `make` returns; the world must not have begun. With a block
+    /// layer, the timeline follows the commands that it makes of requests.
     pub fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         self.engine.trace(make);
     }
 
-    /// Ends what [`Self::trace`] began.
+    /// Ends the trace begun by [`Self::trace`].
     pub fn end_trace(&mut self) -> Option<Findings> {
         self.engine.end_trace()
     }
 
-    /// Keeps the course of the run, which has not begun, for [`RunResult::course`]. Nothing else changes by it.
+    /// Records the course of the run, which must not have begun, for [`RunResult::course`]. Nothing else changes.
     pub fn keep_course(&mut self) {
         let mut sampler = Sampler::over_time(Snapshot::of(self.engine.device(), Instant::ZERO));
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
@@ -299,8 +301,8 @@ impl World {
         }
     }
 
-    /// Runs until every job has ended; `progress` is called now and then and stops the run by returning
-    /// false. Says whether the run came to its end.
+    /// Runs until every job has ended. `progress` is called now and then and stops the run by returning false. Returns
+    /// whether the run came to its end.
     pub fn run(&mut self, mut progress: impl FnMut(Progress) -> bool) -> bool {
         self.start_group(Instant::ZERO);
         self.talk(Instant::ZERO);
@@ -353,19 +355,19 @@ impl World {
         true
     }
 
-    /// Lets layers and jobs talk until neither has anything to say at this moment.
+    /// Lets layers and jobs exchange messages until none is left at this instant.
     fn talk(&mut self, now: Instant) {
         while !self.engine.has_no_news() {
             self.engine.deliver(now, &mut self.host);
-            // What jobs ask for while they hear of these goes to the layers, which are asked again.
+            // Requests that jobs submit in reaction go to the layers, which are called again.
             let mut completed = std::mem::take(&mut self.host.completed);
             completed.drain(..).for_each(|flight| self.complete(now, flight));
             self.host.completed = completed;
         }
     }
 
-    /// After all jobs have ended, lets the device finish what it does on its own, and sets its clock back,
-    /// so that it can begin in another world.
+    /// After all jobs have ended, lets the device finish its own work and resets its clock, so that it can begin in
+    /// another world.
     pub fn settle(self) -> Device {
         self.engine.settle()
     }
@@ -385,7 +387,7 @@ impl World {
         Progress { now, requests: self.requests, planned }
     }
 
-    /// Starts the lowest group that has not started, if all before it have ended.
+    /// Starts the lowest group that has not started, if all earlier ones have ended.
     fn start_group(&mut self, now: Instant) {
         loop {
             let running =
@@ -471,7 +473,8 @@ impl World {
         self.engine.submit(now, intended, command, job as u16, &mut self.host);
     }
 
-    /// What a write writes. A block layer joins contents of whole units; where nobody looks at them, it may join any.
+    /// Returns the data of a write. A block layer merges the contents of whole units; where contents are not tracked,
+    /// it may merge any.
     #[inline]
     fn data(&self, request: Request, number: u64) -> Data {
         if self.engine.has_layers() { self.data_to_merge(request, number) } else { Data::Pattern(number) }
@@ -525,32 +528,32 @@ impl World {
         }
     }
 
-    /// A hash over every completion and its time; equal worlds have equal hashes.
+    /// Returns a hash over all completions and their times; equal worlds have equal hashes.
     pub fn trace_hash(&self) -> u64 {
         self.hash
     }
 
-    /// Requests completed.
+    /// Returns the number of requests completed.
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// Moments that have passed or wait.
+    /// Returns the number of events scheduled so far.
     pub fn moments(&self) -> u64 {
         self.engine.scheduled()
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         self.engine.device()
     }
 
-    /// The block layer, if there is one.
+    /// Returns the block layer, if there is one.
     pub fn block_layer(&self) -> Option<&BlockLayer> {
         self.engine.layers().all().next()
     }
 
-    /// The logs that jobs asked for, in the order of the jobs.
+    /// Takes the logs that jobs asked for, in the order of the jobs.
     pub fn take_logs(&mut self) -> Vec<IoLog> {
         let logs = self
             .host
@@ -560,7 +563,7 @@ impl World {
         logs.collect()
     }
 
-    /// Ends the world and gives what it measured, and the device.
+    /// Ends the world and returns its results and the device.
     pub fn finish(self, device_name: &str, workload_name: &str, seed: u64) -> (RunResult, Device) {
         let now = self.engine.now();
         let metrics = self.engine.device().metrics().since(&self.baseline);
@@ -608,7 +611,7 @@ impl World {
         (result, self.engine.into_device())
     }
 
-    /// The first error that the device answered, and how many there were.
+    /// Returns the number of errors and the first one that the device answered.
     pub fn errors(&self) -> (u64, Option<&str>) {
         (self.host.errors, self.host.first_error.as_deref())
     }

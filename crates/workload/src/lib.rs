@@ -1,12 +1,14 @@
-//! Workloads: what a host asks for, as fio's jobs, recorded traces, filebench's models and mixes of transactions say it.
+//! Workloads: the requests of a host, as described by fio jobs, recorded traces, filebench models and transaction
+//! mixes.
 //!
 //! Place in the data flow: a workload on the raw device is a state machine that the world polls
-//! ([`Workload`](flashweir_sim::workload::Workload)); one on files is made of tasks that call a file system. Neither sees the device.
+//! ([`Workload`](flashweir_sim::workload::Workload)); one on files consists of tasks that call a file system. Neither
+//! sees the device.
 //!
-//! Invariants: what a workload does is a function of its description, its seed and the completions that it sees; whoever reads a
-//! description names each wrong word, and the known one that was probably meant ([`spelling`]).
+//! Invariants: a workload is a function of its description, its seed and the completions that it receives; the parser
+//! of a description reports each wrong word, and the known one that was probably meant ([`spelling`]).
 //!
-//! Deliberately absent: devices, and what a run measured, which is recorded by whoever runs it.
+//! Deliberately absent: devices, and the measurements of a run, which the caller that runs it records.
 #![forbid(unsafe_code)]
 
 pub mod filebench;

@@ -1,6 +1,6 @@
-//! Which of the known words a wrong one was probably meant to be, for messages.
+//! Suggests the known word that a misspelled one was probably meant to be, for messages.
 
-/// Edit distance where an insertion, a deletion, a replacement and an exchange of neighbours cost one each
+/// Returns the edit distance where an insertion, a deletion, a replacement and an exchange of neighbours cost one each
 /// (Damerau and Levenshtein; no part of the word is edited twice).
 pub fn edits(from: &str, to: &str) -> usize {
     let from: Vec<char> = from.chars().collect();
@@ -22,8 +22,8 @@ pub fn edits(from: &str, to: &str) -> usize {
     last[to.len()]
 }
 
-/// The candidate that is spelled most like `word`, if one is near enough to be what was meant: one edit in
-/// three letters and three at most. Case counts for nothing and `-` is `_`; the first of equals wins.
+/// Returns the candidate that is spelled most like `word`, if one is close enough: at most one edit per three letters,
+/// and at most three. Case is ignored and `-` equals `_`; the first of equals wins.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace('-', "_");
     let word = plain(word);

@@ -1,5 +1,5 @@
-//! Every subset of units of tiny histories, straight from the definition of contract §3.1, against the oracle
-//! on every candidate observation, and against the enumeration of legal states.
+//! Every subset of units of tiny histories, computed directly from the definition of contract §3.1, against the oracle
+//! on every candidate observation and against the enumeration of legal states.
 
 use crate::history::{Event, History, RawOp, Shape};
 use flashweir_contract::{
@@ -9,18 +9,18 @@ use flashweir_contract::{
 use flashweir_core::{Lpn, RandomStream};
 use std::collections::BTreeSet;
 
-/// A unit, with what the definition needs of it.
+/// A unit, with the properties that the definition refers to.
 #[derive(Clone, Copy, Debug)]
 struct RawUnit {
     op: usize,
     lpn: u64,
     content: u64,
-    /// Stream and epoch; here empty epochs count, which changes no comparison.
+    /// Stream and epoch; empty epochs count here, which changes no comparison.
     epoch: Option<(u16, u32)>,
     promised: bool,
-    /// Only by a range flush.
+    /// Whether a range flush promises it.
     in_range: bool,
-    /// By one that had completed before the next unit there that is of no stream was submitted.
+    /// Whether a range flush promises it that had completed before the next unit of no stream on this LPN was submitted.
     in_range_itself: bool,
 }
 
@@ -85,7 +85,7 @@ fn raw_units(history: &History, upto: usize, policy: Policy) -> Vec<RawUnit> {
     units
 }
 
-/// The legal states by definition: the contents of all LPNs.
+/// Returns the legal states by definition: the contents of all LPNs.
 fn legal(history: &History, upto: usize, policy: Policy) -> BTreeSet<Vec<u64>> {
     let units = raw_units(history, upto, policy);
     let before = |a: &RawUnit, b: &RawUnit| {
@@ -119,7 +119,7 @@ fn legal(history: &History, upto: usize, policy: Policy) -> BTreeSet<Vec<u64>> {
     states
 }
 
-/// Checks one history at one cut; returns how many observations were judged, and how many by identity.
+/// Checks one history at one cut; returns the number of observations judged by content and by identity.
 fn check(history: &History, upto: usize, policy: Policy, oracle: &mut Oracle) -> (u64, u64) {
     let log = history.log();
     let at = LogPos(upto as u32);
@@ -159,7 +159,7 @@ fn check(history: &History, upto: usize, policy: Policy, oracle: &mut Oracle) ->
     (judged, identified)
 }
 
-/// Runs `histories` histories of a shape on all kinds of device, cut at every position.
+/// Runs `histories` histories of one shape on all kinds of device, cut at every position.
 fn sweep(name: &str, histories: u32, shape: Shape) -> (u64, u64) {
     let mut random = RandomStream::new(1, name);
     let policies: Vec<Policy> = DeviceKind::ALL
@@ -206,7 +206,7 @@ fn oracle_and_enumeration_agree_with_the_definition_on_three_units() {
     assert!(judged > 255_914, "{judged}");
 }
 
-/// What hosts may rely on allows all that our own device may show, and more.
+/// The contract allows every state that Flashweir's own device may show, and more.
 #[test]
 fn the_contract_of_a_range_flush_is_weaker_than_what_our_device_keeps() {
     let weak = DeviceKind::D3.policy();

@@ -1,4 +1,4 @@
-//! Raw histories: events as plain data, without any index of the log's, and their recording.
+//! Raw histories: events as plain data, without any of the log's indices, and their recording in a log.
 
 use flashweir_contract::{Content, Kind, Log, LogPos, Observed, OpIx, Selection, Submission};
 use flashweir_core::command::{StreamId, Tag};
@@ -14,13 +14,13 @@ pub(crate) struct RawOp {
     /// Stream, and whether the operation closes its epoch.
     pub(crate) stream: Option<(u16, bool)>,
     pub(crate) units: Vec<(u64, u64)>,
-    /// What owns the units, or what a range flush selects; 0 is none.
+    /// Owner of the units, or the owner that a range flush selects; 0 is none.
     pub(crate) tag: u64,
-    /// The LPNs that a range flush selects.
+    /// LPNs that a range flush selects.
     pub(crate) selected: Range<u64>,
 }
 
-/// What happened to the operation of this number.
+/// An event of the operation of this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Submit(usize),
@@ -36,13 +36,13 @@ pub(crate) struct History {
     pub(crate) events: Vec<Event>,
 }
 
-/// How the generator chooses.
+/// Parameters of the generator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) lpns: u64,
     pub(crate) ops: usize,
     pub(crate) units: usize,
-    /// Contents are drawn from this many values and zero; 0 gives each unit its own.
+    /// Number of nonzero values from which contents are drawn; 0 gives each unit its own content.
     pub(crate) values: u64,
 }
 
@@ -54,7 +54,7 @@ impl History {
         let mut history = Self { initial, ops: Vec::new(), events: Vec::new() };
         let mut units = 0;
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
-        // Enough draws for every operation to get through its three events, most of the time.
+        // Enough draws for most operations to get through their three events.
         for _ in 0..shape.ops * 4 {
             match random.below(4) {
                 0 | 1 if history.ops.len() < shape.ops => {
@@ -88,7 +88,7 @@ impl History {
         history
     }
 
-    /// The log of the history, as a driver would have recorded it.
+    /// Returns the log of the history, as a driver would have recorded it.
     pub(crate) fn log(&self) -> Log {
         let mut log = Log::new();
         for (lpn, &content) in self.initial.iter().enumerate() {
@@ -124,7 +124,8 @@ impl History {
         log
     }
 
-    /// Contents that could be seen on `lpn`: everything that was ever there, zeros, and one stranger.
+    /// Returns the contents that could be observed on `lpn`: every content it ever had, zeros, and one that was never
+    /// written.
     pub(crate) fn candidates(&self, lpn: u64) -> Vec<Observed> {
         let mut contents = vec![0, self.initial[lpn as usize], 77];
         for op in &self.ops {
@@ -137,7 +138,7 @@ impl History {
         observed
     }
 
-    /// Every combination of candidates, one observation per LPN.
+    /// Returns every combination of candidates, one observation per LPN.
     pub(crate) fn observations(&self) -> Vec<Vec<Observed>> {
         let mut all = vec![Vec::new()];
         for lpn in 0..self.initial.len() as u64 {

@@ -15,7 +15,7 @@ fn kinds() -> impl Strategy<Value = DeviceKind> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Every state that the enumeration makes is legal, at any cut, also where it is not exhaustive.
+    /// Every enumerated state is legal, at any cut, also where the enumeration is not exhaustive.
     #[test]
     fn enumerated_states_are_legal(seed: u64, kind in kinds(), cut in 0.0..1.0f64, values in 0u64..3) {
         let shape = Shape { values, ..SHAPE };
@@ -30,7 +30,7 @@ proptest! {
         }
     }
 
-    /// Where each content names its unit, both oracles agree, on legal states and on disturbed ones.
+    /// Where each content identifies its unit, both oracles agree, on legal states and on disturbed ones.
     #[test]
     fn identity_and_content_agree(seed: u64, kind in kinds(), disturbances in 0usize..4) {
         let mut random = RandomStream::new(seed, "identity");
@@ -56,7 +56,7 @@ proptest! {
     }
 }
 
-/// Beyond the exhaustive bound the states with few atoms missing or present are all there.
+/// Beyond the exhaustive bound, the states with few atoms missing or present are all enumerated.
 #[test]
 fn few_missing_and_few_present_are_complete() {
     use flashweir_contract::{Kind, Log, Submission};

@@ -16,7 +16,7 @@ fn initial_content(lpn: Lpn) -> Content {
     Content::from(&initial(lpn))
 }
 
-/// The model device after the program, on aged media.
+/// Returns the model device after the program, on aged media.
 fn play(litmus: &Litmus, policy: Policy) -> ModelDevice {
     let mut device = ModelDevice::new(policy, 8, 64);
     let steps = litmus.steps();
@@ -27,7 +27,7 @@ fn play(litmus: &Litmus, policy: Policy) -> ModelDevice {
     device
 }
 
-/// All combinations of the values 0 to 3 and the initial content.
+/// Returns all combinations of the initial content, zeros and the values 1 to 3.
 fn combinations(units: usize) -> Vec<Vec<Value>> {
     let values = [Value::Initial, Value::Zero, Value::Number(1), Value::Number(2), Value::Number(3)];
     let mut all = vec![Vec::new()];

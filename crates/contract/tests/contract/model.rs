@@ -1,4 +1,4 @@
-//! The model device as a device: what it reads, what it refuses, and how it wakes up.
+//! The model device as a device: its reads, its refusals and its state after waking up.
 
 use flashweir_contract::{Content, DeviceKind, Exploration, ModelDevice, Observed, Oracle};
 use flashweir_core::command::{RangeFlush, SegmentId, SharePair, StreamId, Tag, pattern};
@@ -104,7 +104,7 @@ fn share_binds_the_content_at_acceptance() {
     run(&mut device, &write(4, 0, 16, Data::Pattern(2))).unwrap();
     let shared = [Payload::Tag(pattern(1, Lpn(0))), Payload::Tag(pattern(1, Lpn(1)))];
     assert_eq!(read(&mut device, 32, 16), shared);
-    // Units 0 and 1 each show one of three versions, and the SHARE is there or not: 3 * 3 * 2.
+    // Units 0 and 1 each show one of three versions, and the SHARE persists or not: 3 * 3 * 2.
     let states: Vec<_> = device.legal_states(Exploration::default()).collect();
     assert_eq!(states.len(), 18);
     for state in &states {
@@ -138,7 +138,7 @@ fn identity(device: &ModelDevice, lpn: u64) -> u64 {
     device.read(Lpn(lpn)).identity()
 }
 
-/// A second cut starts from what the first one left, and the oracle follows.
+/// A second cut starts from the state that the first one left, and the oracle follows.
 #[test]
 fn a_woken_device_is_aged() {
     let mut device = device(DeviceKind::D1);

@@ -1,4 +1,4 @@
-//! Rules that are easily missed, each by its name and its smallest counter-example.
+//! Rules that are easily missed, each with its name and its smallest counter-example.
 
 use flashweir_contract::{
     Content, DeviceKind, Kind, Log, LogPos, Observed, OpIx, Oracle, Promise, Submission, UnitIx, Verdict,
@@ -20,7 +20,7 @@ fn submission(log: &Log, kind: Kind) -> Submission {
     Submission::new(CommandId(log.ops().len() as u64), kind)
 }
 
-/// Submits and accepts.
+/// Submits an operation and accepts its units.
 fn accept(log: &mut Log, submission: Submission, units: &[(u64, u64)]) -> OpIx {
     let op = log.submit(submission);
     let seq = u64::from(log.position().0);
@@ -33,7 +33,7 @@ fn write(log: &mut Log, lpn: u64, content: u64) -> OpIx {
     accept(log, submission, &[(lpn, content)])
 }
 
-/// In stream 0, closing the epoch.
+/// An operation in stream 0 that closes its epoch.
 fn in_epoch(log: &Log, kind: Kind) -> Submission {
     Submission { order: Some((StreamId(0), Order::Barrier)), ..submission(log, kind) }
 }
@@ -43,8 +43,8 @@ fn check(log: &Log, kind: DeviceKind, seen: [u64; 3]) -> Verdict {
     Oracle::new(kind.policy()).check(log, log.position(), observed)
 }
 
-/// The counter-example of contract §10.4: the zeros on LPN 0 may be the initial ones; to attribute them to the
-/// TRIM would drag in the write of the earlier epoch, which is not seen.
+/// The counter-example of contract §10.4: the zeros on LPN 0 may be the initial ones; attributing them to the TRIM
+/// would require the write of the earlier epoch, which is not observed.
 #[test]
 fn the_newest_candidate_of_equal_content_is_not_always_the_one() {
     let mut log = Log::new();
@@ -60,7 +60,7 @@ fn the_newest_candidate_of_equal_content_is_not_always_the_one() {
     assert_eq!(oracle.check_by_identity(&log, log.position(), observed), None, "two candidates");
 }
 
-/// A superseded unit needs no clause of its own: it may be put into P without effect.
+/// A superseded unit needs no rule of its own: it may be added to P without effect.
 #[test]
 fn a_superseded_unit_counts_as_persisted() {
     let mut log = log();
@@ -73,7 +73,7 @@ fn a_superseded_unit_counts_as_persisted() {
     assert!(!check(&log, DeviceKind::D3, [1_000, 2, 1_000]).is_legal());
 }
 
-/// An empty barrier opens no epoch; the order of its neighbours stays.
+/// An empty barrier opens no epoch; the order of its neighbours is unchanged.
 #[test]
 fn empty_epochs_collapse() {
     let mut log = log();
@@ -118,7 +118,7 @@ fn failures_promise_nothing() {
     assert!(check(&log, DeviceKind::D0, [1_000, 2, 1_000]).is_legal());
 }
 
-/// A promise of a group's one unit is a promise of all; a group that is seen in part is torn.
+/// A promise of one unit of a group is a promise of all; a group that is observed in part is torn.
 #[test]
 fn a_share_is_all_or_none() {
     let mut log = log();
@@ -131,7 +131,7 @@ fn a_share_is_all_or_none() {
     assert!(check(&log, DeviceKind::D1, [1, 1_000, 1_000]).is_legal(), "a device without groups may tear");
 }
 
-/// One log serves every cut: what came later is neither promised nor possible.
+/// One log serves every cut: a later event is neither promised nor possible.
 #[test]
 fn a_cut_sees_its_prefix_only() {
     let mut log = log();
@@ -153,7 +153,7 @@ fn a_cut_sees_its_prefix_only() {
     assert!(at(log.position(), 1).is_legal());
 }
 
-/// A loss that the device admits is a loss.
+/// A loss that the device reports is a loss.
 #[test]
 fn an_unreadable_unit_is_never_legal() {
     let log = log();
@@ -220,13 +220,13 @@ VIOLATION: unit 0 of operation #0 (host id 0, seq 1) was promised by FLUSH #2, b
     assert_eq!(draw(&log, log.position(), policy, observed, Some(&violation)), expected);
 }
 
-/// The way a failure becomes small: steps go as long as the oracle still finds the planted bug.
+/// A failure is minimised: steps are removed as long as the oracle still finds the planted bug.
 #[test]
 fn a_program_is_minimised_against_a_planted_bug() {
     use flashweir_contract::program::{parse, run};
     use flashweir_contract::{Exploration, ModelDevice, Step};
     let text = "W y=1; W@1 z=4; F; W x=1; T z; W y=2 &; F; W y=3; W! z=2; F &; wait 6; W y=5 &";
-    // The bug: a FLUSH is a lie, so that a state legal without its promise may show.
+    // The planted bug: FLUSH does nothing, so a state that is legal only without its promise may show.
     let fails = |steps: &[Step]| {
         let mut honest = ModelDevice::new(DeviceKind::D1.policy(), 8, 8);
         run(steps, &mut honest);

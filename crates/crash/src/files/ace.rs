@@ -1,14 +1,14 @@
 //! Sequences of operations: bounded ones after ACE (CrashMonkey, OSDI '18), and random ones.
 //!
-//! A bounded sequence is what an operation needs, the operation, and one call that makes something durable. [`seq1`] has
-//! all of them within the bounds; [`seq2`] draws two operations; [`random`] goes on for longer, over the files of several
-//! tasks; in [`reuse`] blocks change owners; [`nameless`] has files without names and access control lists, [`trees`] files in
-//! many parts, [`tasks`] several tasks at once.
+//! A bounded sequence consists of the prerequisites of an operation, the operation, and one call that makes something
+//! durable. [`seq1`] has all of them within the bounds; [`seq2`] draws two operations; [`random`] makes longer ones,
+//! over the files of several tasks. In [`reuse`] blocks change owners; [`nameless`] has files without names and access
+//! control lists, [`trees`] files of many extents, [`tasks`] several tasks at once.
 //!
-//! Where the bounds differ from ACE's: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
-//! holes, single bytes and pages past the end; files are punched, attributes have two sizes; what an operation needs is
-//! there durably in one sequence and not in the next; files lose their names while they are open; pages are written while a
-//! sync is under way; memory maps are absent, since the vfs has none.
+//! Differences from ACE's bounds: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
+//! holes, single bytes and pages past the end; holes are punched, attributes have two sizes; the prerequisites of an
+//! operation are durable in one sequence and not in the next; files lose their names while they are open; pages are
+//! written while a sync is in progress; memory maps are absent, since the VFS has none.
 //!
 //! Invariant: a sequence is a function of its number, or of its seed.
 
@@ -17,18 +17,18 @@ use super::volume::FILL_PAGES;
 use flashweir_core::RandomStream;
 use std::collections::BTreeSet;
 
-/// What files that an operation needs hold: more than two pages and a half, or a part of one.
+/// Sizes of the files that an operation needs: more than two and a half pages, and part of one page.
 const LONG: u64 = 10_000;
 const SHORT: u64 = 1_000;
 
-/// An operation with what has to be there before, and what it touches.
+/// An operation with its prerequisites and the files and directories that it touches.
 #[derive(Clone, Debug)]
 struct Core {
     needs: Vec<Op>,
     op: Op,
-    /// Files or links that it touches; those that are not there any more are left out.
+    /// Files or links that it touches; those that no longer exist are left out.
     files: Vec<&'static str>,
-    /// Directories.
+    /// Directories that it touches.
     dirs: Vec<&'static str>,
 }
 
@@ -47,7 +47,7 @@ fn core(needs: Vec<Op>, op: Op, files: &[&'static str]) -> Core {
     Core { needs, op, files: files.to_vec(), dirs: dirs.into_iter().collect() }
 }
 
-/// Every operation within the bounds.
+/// Returns every operation within the bounds.
 fn cores() -> Vec<Core> {
     let mut cores = Vec::new();
     for file in ["foo", "A/foo"] {
@@ -90,7 +90,8 @@ fn cores() -> Vec<Core> {
         cores.push(core(linked.clone(), Op::Unlink(from.into()), &[from, to]));
         cores.push(core(linked.clone(), Op::Unlink(to.into()), &[from, to]));
         cores.push(core(linked, Op::Append(to.into(), 5_000), &[from, to]));
-        // Pages that have their blocks are written again, perhaps in place; F2FS makes a checkpoint of an fsync of a file with two names.
+        // Allocated pages are written again, perhaps in place; F2FS makes a checkpoint on an fsync of a file with two
+        // names.
         let longer = vec![write(from, LONG), Op::Link(from.into(), to.into())];
         for op in [Op::Write(to.into(), 1_000, 5_000), Op::Direct(from.into(), 4_096, 4_096)] {
             cores.push(core(longer.clone(), op, &[from, to]));
@@ -101,7 +102,8 @@ fn cores() -> Vec<Core> {
     cores
 }
 
-/// Operations on files that are open while their names go: what is left of them has no name, and must be gone after a cut.
+/// Adds operations on files that are open while their names are removed: the remains have no name, and must be gone
+/// after a cut.
 fn held(file: &'static str, cores: &mut Vec<Core>) {
     let path = || file.to_owned();
     let there = vec![write(file, LONG), Op::Hold(path())];
@@ -112,19 +114,20 @@ fn held(file: &'static str, cores: &mut Vec<Core>) {
     let mut nameless = there;
     nameless.push(Op::Unlink(path()));
     cores.push(core(nameless.clone(), Op::AppendHeld(5_000), &[]));
-    // Another file has the name meanwhile, and durably.
+    // Meanwhile, another file has the name durably.
     let mut renamed = nameless.clone();
     renamed.extend([write(file, SHORT), Op::Fsync(path()), Op::AppendHeld(100)]);
     cores.push(core(renamed, Op::FsyncHeld, &[file]));
-    // One of two who have it open closes it.
+    // The file is open twice, and is closed once.
     let mut shared = vec![write(file, LONG), Op::Hold(path()), Op::Hold(path()), Op::Unlink(path())];
     cores.push(core(shared.clone(), Op::ReleaseLast, &[file]));
     shared.push(Op::ReleaseLast);
     cores.push(core(shared, Op::AppendHeld(5_000), &[file]));
 }
 
-/// Pages that are written in place while everything is made durable, one after the other, so that one of them meets the
-/// moment: two versions of one block, of which the durability command has to know the first and not the second.
+/// Pages that are written in place, one after the other, while everything is made durable, so that one of the writes
+/// coincides with the flush: there are two versions of one block, of which the durability command must include the
+/// first and not the second.
 fn overlapping() -> Vec<Ops> {
     const PAGES: u64 = 6;
     let direct = |page: u64, pages: u64| Op::Direct("foo".into(), page * 4_096, pages * 4_096);
@@ -143,7 +146,7 @@ fn overlapping() -> Vec<Ops> {
     all
 }
 
-/// Operations on the content of one file.
+/// Adds operations on the content of one file.
 fn contents(file: &'static str, cores: &mut Vec<Core>) {
     let path = || file.to_owned();
     let there = || vec![write(file, LONG)];
@@ -179,7 +182,7 @@ fn contents(file: &'static str, cores: &mut Vec<Core>) {
     cores.push(core(vec![], Op::Write(path(), 20_000, 3_000), &[file]));
 }
 
-/// Calls that make something of what an operation touched durable, and nothing.
+/// Returns calls that make durable what an operation touched, all of it or parts, or nothing of it.
 fn persistence(core: &Core) -> Vec<Op> {
     let mut calls = vec![Op::Sync];
     let is_gone = |file: &str| match &core.op {
@@ -196,12 +199,12 @@ fn persistence(core: &Core) -> Vec<Op> {
     if matches!(core.op, Op::AppendHeld(_)) {
         calls.push(Op::FsyncHeld);
     }
-    // Another file, of which the operation knows nothing.
+    // Another file, which the operation does not touch.
     calls.push(Op::Fsync("A/old".into()));
     calls
 }
 
-/// All sequences of one operation.
+/// Returns all sequences of one operation.
 pub fn seq1() -> Vec<Ops> {
     let mut all = overlapping();
     for core in cores() {
@@ -223,7 +226,7 @@ fn pick<'a, T>(random: &mut RandomStream, all: &'a [T]) -> &'a T {
     &all[random.below(all.len() as u64) as usize]
 }
 
-/// A sequence of two operations, drawn.
+/// Draws a sequence of two operations.
 pub fn seq2(seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "sequences of two operations");
     let cores = cores();
@@ -247,7 +250,7 @@ pub fn seq2(seed: u64) -> Ops {
     Ops(ops)
 }
 
-/// A longer sequence, over the files of three tasks.
+/// Draws a longer sequence, over the files of three tasks.
 pub fn random(seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "random sequences");
     let len = 8 + random.below(24);
@@ -257,7 +260,7 @@ pub fn random(seed: u64) -> Ops {
     let path = |random: &mut RandomStream| format!("{}{}", pick(random, &dirs), pick(random, &names));
     let mut recent = "A/foo".to_owned();
     for _ in 0..len {
-        // What was written lately is what is worth making durable.
+        // Recently written files are the ones worth making durable.
         let file = if random.chance(0.5) { recent.clone() } else { path(&mut random) };
         let at = *pick(&mut random, &[0, 0, 100, 4_096, 8_000, 8_192, 30_000]);
         let len = *pick(&mut random, &[1, 100, 4_096, 5_000, 9_000, 20_000]);
@@ -299,9 +302,9 @@ pub fn random(seed: u64) -> Ops {
     Ops(ops)
 }
 
-/// A sequence in which blocks change their owners: something gets blocks of one kind (of a directory, of attributes, of the tree
-/// of a file in pieces, of data), loses them, and something else gets them, some of it durable before and some not, while
-/// other files are made durable.
+/// Draws a sequence in which blocks change their owners: something gets blocks of one kind (of a directory, of
+/// attributes, of the extent tree of a fragmented file, of data) and loses them, and something else gets them. Some of
+/// it is durable before and some is not, while other files are made durable.
 pub fn reuse(seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "sequences in which blocks change owners");
     let mut ops = Vec::new();
@@ -337,7 +340,7 @@ pub fn reuse(seed: u64) -> Ops {
             _ => write(to, 4_096 * (1 + random.below(5))),
         });
         if random.chance(0.4) {
-            // A transaction is committed while data of another file are on their way.
+            // A transaction is committed while data of another file are being written.
             ops.extend([Op::Creat((*other).into()), Op::Sync.aside(), Op::Fsync((*other).into())]);
         } else {
             durable(&mut random, to, &mut ops);
@@ -347,15 +350,15 @@ pub fn reuse(seed: u64) -> Ops {
     Ops(ops)
 }
 
-/// A sequence with files that are made without a name, written, made durable and linked, and with access control lists that are
-/// set, inherited and changed by modes.
+/// Draws a sequence with files that are created without a name, written, made durable and linked, and with access
+/// control lists that are set, inherited and changed by modes.
 pub fn nameless(seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "sequences with files without names and access lists");
     let (dirs, names) = (["A", "B", "A/D"], ["foo", "bar", "old"]);
     let mut recent = "A/old".to_owned();
     let mut ops = Vec::new();
     if random.chance(0.5) {
-        // So that something is linked in most sequences.
+        // Ensures that most sequences link something.
         ops.extend([Op::Nameless("A".into()), Op::AppendHeld(5_000)]);
     }
     for _ in 0..6 + random.below(12) {
@@ -393,13 +396,13 @@ pub fn nameless(seed: u64) -> Ops {
     Ops(ops)
 }
 
-/// A sequence over two files in many parts, far from each other: the map of each has nodes below the inode, which writes,
-/// punches and truncations change, while one of the files is made durable.
+/// Draws a sequence over two files of many extents far from each other: the map of each has nodes below the inode,
+/// which writes, punches and truncations change, while one of the files is made durable.
 pub fn trees(seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "sequences over files in many parts");
     let files = ["A/foo", "B/foo"];
     let pieces = 7 + random.below(6);
-    // The second file's parts are beyond what an inode of F2FS maps by itself.
+    // The second file's extents lie beyond what an F2FS inode maps by itself.
     let places = [0, if random.chance(0.3) { 4 << 20 } else { 0 }];
     let mut ops = Vec::new();
     for (file, start) in files.into_iter().zip(places) {
@@ -435,8 +438,8 @@ pub fn trees(seed: u64) -> Ops {
     Ops(ops)
 }
 
-/// A sequence of two tasks on a few files: pages are written again while they are on their way, and made durable by another call;
-/// a call comes while the commit that it needs is under way, at each of its moments; two calls are about one file.
+/// Draws a sequence of two tasks on a few files: pages are written again while they are being written back, and are
+/// made durable by another call; a call arrives at any point of the commit that it needs; two calls concern one file.
 pub fn tasks(seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "sequences of two tasks");
     let files = ["A/foo", "A/bar", "B/foo"];
@@ -483,9 +486,9 @@ pub fn tasks(seed: u64) -> Ops {
     Ops(ops)
 }
 
-/// Durable files that are changed and ordered, before another one is changed and ordered or made durable: each call alone has
-/// to end its epoch, and few states show whether it does. One of the two has two names, so that F2FS makes a checkpoint where
-/// more than its data is wanted. Each sequence is there twice, for each of two volumes.
+/// Durable files that are changed and ordered, before another one is changed and ordered or made durable. Each call
+/// alone must end its epoch, and few states reveal whether it does. One of the two files has two names, so that F2FS
+/// makes a checkpoint where more than its data is wanted. Each sequence occurs twice, once for each of two volumes.
 pub fn barriers() -> Vec<Ops> {
     let files = ["A/old", "B/old"].map(str::to_owned);
     let overwrite = |file: &String| Op::Write(file.clone(), 0, 4_096);
@@ -503,7 +506,7 @@ pub fn barriers() -> Vec<Ops> {
     all
 }
 
-/// The same sequence, in which some files are ordered and not made durable.
+/// Replaces calls in a sequence, so that some files are ordered and not made durable.
 pub fn with_barriers(ops: Ops, seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "barriers in a sequence");
     let mut ordered = |op| match op {
@@ -530,9 +533,9 @@ fn durable(random: &mut RandomStream, file: &str, ops: &mut Vec<Op>) {
     }
 }
 
-/// A sequence for a volume that is nearly full: what fills it is written again, much of it here and there, so that sections have to be
-/// cleaned and holes filled, for the one who writes and in the background, while other tasks write and sync. No file gets longer for
-/// good.
+/// Draws a sequence for a nearly full volume: the files that fill it are overwritten, many of them at scattered places,
+/// so that sections must be cleaned and holes filled, in the foreground and in the background, while other tasks write
+/// and sync. No file grows permanently.
 pub fn cleaning(seed: u64) -> Ops {
     let mut random = RandomStream::new(seed, "sequences that need room");
     let mut ops = Vec::new();
@@ -562,7 +565,7 @@ pub fn cleaning(seed: u64) -> Ops {
             81..=86 => Op::Sync,
             87..=90 => Op::Sync.aside(),
             91 => Op::Remount,
-            // Cleaning in the background comes every few milliseconds, and would never end in the time of a write-back.
+            // Background cleaning runs every few milliseconds, and would never end within the time of a write-back.
             _ => Op::Pause(*pick(&mut random, &[300, 3_000, 30_000])),
         });
     }
@@ -580,7 +583,7 @@ mod tests {
         let words: BTreeSet<String> = all.iter().map(Ops::to_string).collect();
         assert_eq!(words.len(), all.len());
         assert!(all.iter().all(|ops| ops.0.last().is_some_and(Op::is_persistence)));
-        // ACE's own bounds make 435.
+        // ACE's own bounds give 435 sequences.
         assert!(all.len() > 435, "{}", all.len());
         for name in
             ["creat", "mkdir", "write", "append", "direct", "falloc", "punch", "truncate", "rename", "link"]

@@ -4,28 +4,28 @@ use super::format::Format;
 use flashweir_device::PlantedBug as DeviceBug;
 use flashweir_fs::Mode;
 
-/// A bug that is planted somewhere below the files.
+/// A bug planted below the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// In the file system: its name there.
+    /// In the file system, by its name there.
     FileSystem(&'static str),
     /// In the device.
     Device(DeviceBug),
 }
 
-/// Bugs of the device that break what range flushes promise and nothing that a plain FLUSH gives. The others are found by the
-/// laboratory of devices.
+/// Bugs of the device that break promises of range flushes and none of a plain FLUSH. The laboratory of devices finds
+/// the others.
 const DEVICE_BUGS: [DeviceBug; 2] = [DeviceBug::TagsReplaced, DeviceBug::EarlyRangeFlush];
 
 impl Bug {
-    /// All that a file system has to be tested with, its own first.
+    /// Returns all bugs that a file system has to be tested with, its own first.
     pub fn all(format: Format) -> Vec<Self> {
         let own = Mode::from(format).bugs().into_iter().map(Self::FileSystem);
         let relies_on_device = format.kind.has_range_flushes() && !format.is_dual();
         own.chain(DEVICE_BUGS.into_iter().filter(|_| relies_on_device).map(Self::Device)).collect()
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::FileSystem(name) => name,
@@ -35,7 +35,7 @@ impl Bug {
         }
     }
 
-    /// The one that is in the device.
+    /// Returns the bug if it is in the device.
     pub fn in_device(bug: Option<Self>) -> Option<DeviceBug> {
         match bug {
             Some(Self::Device(bug)) => Some(bug),
@@ -44,7 +44,7 @@ impl Bug {
     }
 }
 
-/// The planted bug of a name.
+/// Returns the planted bug of a name.
 pub fn bug_named(format: Format, name: &str) -> Result<Bug, String> {
     let all = Bug::all(format);
     all.iter().copied().find(|bug| bug.name() == name).ok_or_else(|| {

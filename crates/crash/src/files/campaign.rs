@@ -1,7 +1,7 @@
-//! Many sequences: explored on several threads, counted, their violations made small.
+//! Campaigns: many sequences, explored on several threads, counted, their violations minimised.
 //!
 //! Invariant: a report is a function of its configuration. Sequences are numbered, threads take them in order, and the
-//! report is made of the first so many, whoever explored them.
+//! report covers the first ones by number, whichever threads explored them.
 
 use super::ace;
 use super::bug::Bug;
@@ -19,35 +19,35 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bases that the sequences of one campaign take in turn.
+/// Number of bases that the sequences of one campaign take in turn.
 const BASES: u64 = 2;
-/// Explorations that the minimiser may spend on one violation.
+/// Maximum number of explorations that the minimiser may spend on one violation.
 const MINIMISE_RUNS_MAX: u32 = 150;
 
-/// Which sequences.
+/// Kind of the sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sequences {
-    /// All of one operation, after ACE.
+    /// All sequences of one operation, after ACE.
     Seq1,
-    /// Drawn ones of two operations, after ACE.
+    /// Random sequences of two operations, after ACE.
     Seq2,
-    /// Random ones of up to 31 operations.
+    /// Random sequences of up to 31 operations.
     Random,
-    /// Random ones on a volume that is nearly full, so that room has to be made for each.
+    /// Random sequences on a nearly full volume, so that space must be freed for each.
     Cleaning,
-    /// Random ones in which what was freed is used again, for something else, while the journal still has it.
+    /// Random sequences in which freed blocks are reused for something else, while the journal still contains them.
     Reuse,
-    /// Random ones with files that are made without a name and get one, and with access control lists.
+    /// Random sequences with files that are created without a name and get one, and with access control lists.
     Nameless,
-    /// Random ones over files of so many parts that their maps have nodes below the inode.
+    /// Random sequences over files of so many extents that their maps have nodes below the inode.
     Trees,
-    /// Random ones of two tasks that work at once.
+    /// Random sequences of two tasks that work at once.
     Tasks,
 }
 
 impl Sequences {
-    /// Their names.
+    /// All kinds with their names.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::Seq1, "seq-1"),
         (Self::Seq2, "seq-2"),
@@ -59,38 +59,38 @@ impl Sequences {
         (Self::Tasks, "tasks"),
     ];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
     }
 }
 
-/// What to explore.
+/// Configuration of a campaign.
 #[derive(Clone, Debug)]
 pub struct FileCrashConfig {
-    /// Which file system.
+    /// File system under test.
     pub format: Format,
-    /// What the file system is on.
+    /// Device below the file system.
     pub on: On,
-    /// Which sequences.
+    /// Kind of the sequences.
     pub sequences: Sequences,
-    /// At most so many of them; `None` is all where there is an end, and as many as it takes where there is none.
+    /// Maximum number of sequences; `None` means all of a finite kind, and no limit for an infinite one.
     pub count: Option<u64>,
-    /// Images that differ, after which the exploration ends; `None` is as many as the sequences give.
+    /// Number of distinct images after which the exploration ends; `None` for no limit.
     pub states: Option<u64>,
-    /// Seed of bases and of drawn sequences.
+    /// Seed of bases and of random sequences.
     pub seed: u64,
-    /// What the host makes of flushes.
+    /// Flush mode of the host.
     pub mode: FlushMode,
-    /// A bug to be found.
+    /// Planted bug to be found.
     pub planted: Option<Bug>,
-    /// Threads.
+    /// Number of threads.
     pub jobs: usize,
-    /// How far each sequence is explored.
+    /// Thoroughness of the exploration of each sequence.
     pub effort: Effort,
-    /// Exploration ends with so many violations.
+    /// Number of violations after which exploration ends.
     pub violations_max: usize,
-    /// Look for the shortest sequence of each violation.
+    /// Whether to search for the shortest sequence of each violation.
     pub minimise: bool,
 }
 
@@ -113,54 +113,54 @@ impl Default for FileCrashConfig {
     }
 }
 
-/// How far an exploration is.
+/// Progress of an exploration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FileCrashProgress {
-    /// Sequences that ended.
+    /// Number of sequences finished.
     pub sequences: u64,
-    /// Distinct images so far.
+    /// Number of distinct images so far.
     pub distinct: u64,
-    /// How much of all is done, 0 to 1.
+    /// Fraction of the work that is done, 0 to 1.
     pub fraction: f64,
-    /// Violations so far.
+    /// Number of violations so far.
     pub violations: usize,
 }
 
-/// A violation for people: what is wrong, and how to see it again.
+/// A readable violation: the fault, and the way to reproduce it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileViolation {
-    /// What is wrong, in one line.
+    /// The fault in one line.
     pub what: String,
-    /// The shortest sequence that was found, as a replay takes it.
+    /// The shortest sequence that was found, in the form that a replay takes.
     pub token: String,
     /// The sequence in which it was found.
     pub found_as: String,
 }
 
-/// What an exploration found.
+/// Results of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileCrashReport {
-    /// Which file system.
+    /// File system under test.
     pub format: Format,
-    /// What the file system was on.
+    /// Device below the file system.
     pub on: On,
-    /// Name of the sequences.
+    /// Name of the kind of sequences.
     pub sequences: String,
-    /// How many there are of them, where there is an end.
+    /// Number of sequences of a finite kind.
     pub sequences_all: Option<u64>,
-    /// What the host made of flushes.
+    /// Name of the host's flush mode.
     pub mode: String,
     /// Seed.
     pub seed: u64,
-    /// The planted bug, if there was one.
+    /// Name of the planted bug, if there was one.
     pub planted: Option<String>,
-    /// All counts together.
+    /// Sum of all counts.
     pub totals: Counts,
-    /// What is wrong, in the order of the sequences.
+    /// Violations, in the order of the sequences.
     pub violations: Vec<FileViolation>,
 }
 
-/// The sequences of a configuration: a list, or one for each number.
+/// The sequences of a configuration: a list, or a function of the number.
 enum Source {
     List(Vec<Ops>),
     Drawn(fn(u64) -> Ops, u64),
@@ -189,7 +189,7 @@ impl Source {
         match self {
             Self::List(list) => list.get(number as usize).cloned(),
             Self::Drawn(draw, seed) => {
-                // Seeds of campaigns that follow each other keep apart.
+                // Keeps the seeds of consecutive campaigns apart.
                 let ops = draw(seed.wrapping_mul(1 << 32).wrapping_add(number));
                 Some(if format.is_dual() { ace::with_barriers(ops, number) } else { ops })
             }
@@ -219,8 +219,8 @@ struct Shared<P> {
     progress: P,
 }
 
-/// Explores sequences until there are no more, or so many images or violations, or `progress` returns false. `outside`
-/// also judges some of the recovered images. Errors: the volume cannot be prepared.
+/// Explores sequences until there are no more, or the wanted number of images or violations is reached, or `progress`
+/// returns false. `outside` also judges some of the recovered images. Fails if the volume cannot be prepared.
 pub fn explore(
     config: &FileCrashConfig,
     outside: Option<Outside<'_>>,
@@ -253,7 +253,7 @@ pub fn explore(
         Mutex::new(Shared { next: 0, ended: BTreeMap::new(), report, images, stop: false, progress });
     let work = || {
         loop {
-            // The lock is given back before the sequence begins.
+            // The lock is released before the sequence begins.
             let next = lock(&shared).take();
             let Some(number) = next.filter(|&number| count.is_none_or(|count| number < count)) else { break };
             let Some(ops) = source.get(number, config.format) else { break };
@@ -289,7 +289,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Token>> = const { RefCell::new(None) };
 }
 
-/// The sequence that this thread is busy with, for the message of a panic that does not unwind.
+/// Returns the sequence that this thread is working on, for the message of a panic that does not unwind.
 pub fn current_case() -> Option<Token> {
     CURRENT.with(|current| current.borrow().clone())
 }
@@ -319,7 +319,7 @@ fn report_of(case: &Case<'_>, found: &Found, is_minimised: bool) -> FileViolatio
     FileViolation { what, token, found_as }
 }
 
-/// The shortest list of operations after which exploration finds a fault of the same sort.
+/// Returns the shortest list of operations after which exploration finds a fault of the same sort.
 fn shortest(case: &Case<'_>, found: &Found) -> Option<(Ops, Found)> {
     let with = |ops: &Ops| {
         let other = explorer::explore(&Case { ops, ..*case }).2;
@@ -343,7 +343,7 @@ impl<P: FnMut(FileCrashProgress) -> bool> Shared<P> {
         (!self.stop).then_some(number)
     }
 
-    /// Takes over sequences in order, as far as they have ended.
+    /// Takes over finished sequences in order.
     fn put(&mut self, number: u64, ended: Ended, config: &FileCrashConfig, count: Option<u64>) {
         self.ended.insert(number, ended);
         while !self.stop
@@ -369,7 +369,7 @@ impl<P: FnMut(FileCrashProgress) -> bool> Shared<P> {
     }
 }
 
-/// Does again what a token says; `None` if nothing is wrong. Errors: it names what there is not.
+/// Replays a token; returns `None` if there is no fault. Fails if the token names something that does not exist.
 pub fn replay(token: &Token) -> Result<Option<Fault>, String> {
     let base = Base::make(token.format, token.base)?;
     let Token { on, mode, planted, ref ops, .. } = *token;
@@ -377,21 +377,21 @@ pub fn replay(token: &Token) -> Result<Option<Fault>, String> {
     explorer::replay(&case, token.cut, token.image, token.nested)
 }
 
-/// A planted bug and what became of it.
+/// The result for one planted bug.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMutant {
     /// Name of the bug.
     pub bug: String,
-    /// Images that were recovered until it was found, or until the budget was spent.
+    /// Number of images recovered until it was found, or until the budget was spent.
     pub recovered: u64,
-    /// The sequences among which it was found, and what they ran on if it is not what was asked for.
+    /// The kind of sequences in which it was found, and the device if it differs from the configured one.
     pub sequences: Option<String>,
-    /// The violation that gave it away.
+    /// The violation that revealed it.
     pub killed_by: Option<FileViolation>,
 }
 
-/// Plants a bug and explores bounded sequences, then random ones, until it is found: a few of each, then many, or as many of
-/// each as `count` says. On the model device those for which answers have to come late have them so.
+/// Plants a bug and explores bounded sequences, then random ones, until it is found: first a few of each kind, then
+/// many, or the number of each kind that `count` gives. On the model device, kinds that need late answers get them.
 pub fn hunt(
     config: &FileCrashConfig,
     bug: Bug,
@@ -399,7 +399,7 @@ pub fn hunt(
 ) -> Result<FileMutant, String> {
     let mut mutant = FileMutant { bug: bug.name().into(), recovered: 0, sequences: None, killed_by: None };
     let counts = config.count.map_or(HUNT_SEQUENCES.to_vec(), |count| vec![count]);
-    // Bugs of the device are nowhere else.
+    // Bugs of the device exist only there.
     let on = if matches!(bug, Bug::Device(_)) { On::Device } else { config.on };
     let late = if on == On::Model { On::Late } else { on };
     let kinds = [
@@ -432,5 +432,5 @@ pub fn hunt(
     Ok(mutant)
 }
 
-/// Sequences of each kind in the search for one planted bug: few that most are found by, then many.
+/// Number of sequences of each kind in the search for one planted bug: a few that suffice for most bugs, then many.
 const HUNT_SEQUENCES: [u64; 2] = [40, 1_000];

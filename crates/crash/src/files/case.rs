@@ -1,6 +1,6 @@
-//! A case: a sequence on a base, how far it is explored, and what can be found wrong.
+//! A case: a sequence on a base, the thoroughness of its exploration, and the faults that can be found.
 //!
-//! Place in the data flow: campaigns and tokens make cases, [`super::explorer`] and [`super::whole`] explore them.
+//! Place in the data flow: campaigns and tokens make cases; [`super::explorer`] and [`super::whole`] explore them.
 
 use super::bug::Bug;
 use super::mounting::Did;
@@ -15,28 +15,29 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a file system is on.
+/// The device below a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum On {
-    /// Any device that keeps the contract: after a cut, any state that it allows.
+    /// Any device that keeps the contract: after a cut, any state that the contract allows.
     #[default]
     Model,
-    /// The same, whose answers come late and not in the order of the requests: several of them are under way.
+    /// The model device with answers that come late and not in the order of the requests, so that several are in
+    /// flight.
     Late,
-    /// Our simulated device, cut between and in its operations, and brought back by its own recovery.
+    /// Flashweir's simulated device, cut between and inside its operations, and brought back by its own recovery.
     Device,
 }
 
 impl On {
-    /// All, with their names and what the file system's name has behind it in a token.
+    /// All devices, with their names and the suffixes of the file system's name in a token.
     pub const ALL: [(Self, &'static str, &'static str); 3] = [
         (Self::Model, "model", ""),
         (Self::Late, "late", "-on-late"),
         (Self::Device, "device", "-on-device"),
     ];
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, _)| name)
     }
@@ -46,22 +47,23 @@ impl On {
     }
 }
 
-/// How far a case is explored.
+/// Thoroughness of the exploration of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
-    /// At a cut all states up to this many undecided blocks; beyond, those with one missing or one present.
+    /// Largest number of undecided blocks at a cut for which all states are explored; beyond it, those with one block
+    /// missing or one present.
     pub exhaustive_max: u32,
-    /// And so many that are drawn.
+    /// Number of further states that are drawn.
     pub draws: u32,
-    /// Images that are recovered, at most.
+    /// Maximum number of images that are recovered.
     pub states_max: usize,
-    /// One image in so many is also checked before its recovery; 0 is none.
+    /// One in this many images is also checked before its recovery; 0 means none.
     pub check_every: u64,
-    /// The recovery of one image in so many is cut; 0 is none.
+    /// The recovery of one in this many images is cut; 0 means none.
     pub nested_every: u64,
-    /// In so many places.
+    /// Number of positions at which such a recovery is cut.
     pub nested_draws: u32,
-    /// One image in so many is used after its recovery; 0 is none.
+    /// One in this many images is used after its recovery; 0 means none.
     pub exercise_every: u64,
 }
 
@@ -79,45 +81,45 @@ impl Default for Effort {
     }
 }
 
-/// A case.
+/// A case: a sequence on a base.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// What the volume is on.
+    /// Device below the volume.
     pub on: On,
-    /// What it begins on.
+    /// Volume that it begins on.
     pub base: &'a Base,
-    /// What the host makes of flushes.
+    /// Flush mode of the host.
     pub mode: FlushMode,
-    /// A bug to be found.
+    /// Planted bug to be found.
     pub planted: Option<Bug>,
-    /// What is done.
+    /// Operations of the sequence.
     pub ops: &'a Ops,
-    /// How far to go.
+    /// Thoroughness of the exploration.
     pub effort: Effort,
-    /// Who else judges.
+    /// Further judges outside this program.
     pub outside: Option<Outside<'a>>,
 }
 
 impl Case<'_> {
-    /// How the volume is mounted.
+    /// Returns the setup with which the volume is mounted.
     pub(super) fn setup(&self) -> Setup {
         Setup { format: self.base.format, mode: self.mode, base: self.base.seed, planted: self.planted }
     }
 }
 
-/// Gets the blocks of a disk and how many it has; says what is wrong.
+/// Gets the blocks of a disk and their number; the error describes a fault.
 pub type Checker<'a> = &'a (dyn Fn(&Contents, u64) -> Result<(), String> + Sync);
 
-/// Gets the same of a disk that was not recovered, and what it shows after our recovery; says whether there was something to
-/// recover, or what is wrong.
+/// Gets the blocks of a disk that was not recovered, their number, and the tree after Flashweir's own recovery. Returns
+/// whether there was something to recover; the error describes a fault.
 pub type Recoverer<'a> = &'a (dyn Fn(&Contents, u64, &Tree) -> Result<bool, String> + Sync);
 
-/// Judges outside of this program, each for one recovered image in so many.
+/// Judges outside this program. Each is applied to one in this number of recovered images.
 #[derive(Clone, Copy, Default)]
 pub struct Outside<'a> {
-    /// Looks at what our recovery leaves.
+    /// Checks the disk after Flashweir's own recovery.
     pub checker: Option<(u64, Checker<'a>)>,
-    /// Recovers a copy of its own.
+    /// Recovers a copy with another program.
     pub recoverer: Option<(u64, Recoverer<'a>)>,
 }
 
@@ -128,25 +130,25 @@ impl fmt::Debug for Outside<'_> {
     }
 }
 
-/// What is wrong.
+/// A fault found in a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Without a cut: the file system shows or answers something else than the reference.
     Differs(String),
-    /// The recovered volume is not as it should be.
+    /// The recovered volume is damaged.
     Damage(Damage),
     /// A promise is broken.
     Violation(Violation),
-    /// A recovery that was cut ends otherwise than one that was not.
+    /// A recovery that was cut ends differently from an uninterrupted one.
     NotIdempotent(String),
-    /// The judge outside finds something wrong.
+    /// An outside judge reports a fault.
     Outside(String),
     /// An assertion failed.
     Panic(String),
 }
 
 impl Fault {
-    /// What is wrong, in one line.
+    /// Describes the fault in one line.
     pub fn what(&self) -> String {
         match self {
             Self::Differs(what) => format!("before any cut: {what}"),
@@ -158,7 +160,7 @@ impl Fault {
         }
     }
 
-    /// Whether two faults are of one sort, for the minimiser.
+    /// Whether two faults are of the same sort, for the minimiser.
     pub fn resembles(&self, other: &Self) -> bool {
         use std::mem::discriminant as sort;
         match (self, other) {
@@ -172,58 +174,58 @@ impl Fault {
 /// A fault and the image that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
-    /// Events of the device before the cut; none for a fault before any cut.
+    /// Number of events of the device before the cut; `None` for a fault before any cut.
     pub cut: Option<u32>,
     /// Hash of the image.
     pub image: u64,
-    /// A cut in its recovery: events before it, hash of the image that it left.
+    /// A cut in its recovery: number of events before it, and hash of the image that it left.
     pub nested: Option<(u32, u64)>,
 }
 
-/// What was done.
+/// Counts of the work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Sequences.
+    /// Number of sequences.
     pub cases: u64,
-    /// Operations in them.
+    /// Number of operations in them.
     pub operations: u64,
-    /// Positions at which the power was cut.
+    /// Number of positions at which the power was cut.
     pub cuts: u64,
-    /// States that the contract allows there and that were looked at.
+    /// Number of states that the contract allows there and that were examined.
     pub allowed: u64,
-    /// Images that were recovered and had not been seen before in their case, those of cut recoveries included.
+    /// Number of recovered images that had not been seen before in their case, including those of cut recoveries.
     pub recovered: u64,
-    /// Images that had not been seen before in any case.
+    /// Number of images that had not been seen before in any case.
     pub distinct: u64,
-    /// … of recoveries that were cut.
+    /// … of which the number from cut recoveries.
     pub nested: u64,
-    /// Verdicts of the oracle.
+    /// Number of verdicts of the oracle.
     pub judged: u64,
-    /// Volumes that were used after recovery.
+    /// Number of volumes that were used after recovery.
     pub exercised: u64,
-    /// Images that a judge outside found good after our recovery.
+    /// Number of images that an outside judge accepted after Flashweir's recovery.
     pub outside: u64,
-    /// Images that one recovered to what ours is.
+    /// Number of images that an outside judge recovered to the same result as Flashweir.
     pub replayed: u64,
-    /// Sections that the file system cleaned during sequences because room was needed.
+    /// Number of sections that the file system cleaned during sequences because space was needed.
     pub cleaned: u64,
-    /// Those that it cleaned because there was time.
+    /// Number of sections cleaned in the background.
     #[serde(default)]
     pub cleaned_background: u64,
-    /// Blocks that it wrote into holes.
+    /// Number of blocks written into holes.
     pub filled_holes: u64,
 }
 
 impl Counts {
-    /// With what a file system did.
+    /// Returns the counts with those of a file system added.
     pub(super) fn with(self, did: Did) -> Self {
         let Did { cleaned, cleaned_background, filled_holes } = did;
         Self { cleaned, cleaned_background, filled_holes, ..self }
     }
 
-    /// Adds another count.
+    /// Adds other counts.
     pub fn add(&mut self, other: &Self) {
         self.cases += other.cases;
         self.operations += other.operations;
@@ -242,7 +244,7 @@ impl Counts {
     }
 }
 
-/// Turns an assertion into a fault, where panics unwind.
+/// Turns a failed assertion into a fault, where panics unwind.
 pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -251,7 +253,7 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fa
     })
 }
 
-/// Recovers after a recovery that was cut; what it shows is what that one showed.
+/// Recovers again after a cut recovery; the result must equal that of the uninterrupted one.
 pub fn idempotent(woken: &mut impl Disk, tree: &Tree, setup: Setup) -> Result<(), Fault> {
     let second = caught(|| recover(woken, setup).map_err(Fault::Damage))?;
     let same = tree.nodes.keys().map(|&number| (number, number)).collect();

@@ -1,9 +1,10 @@
-//! Cuts of a stack while something runs on it: what the medium may be after each turn, and some of that, drawn.
+//! Cuts of a stack while it runs: collects the media that a cut after each turn may leave, and draws some of them.
 //!
-//! Place in the data flow: whoever drives a [`Stack`] shows it to [`Cuts::look`] after each turn; afterwards each medium that was
-//! chosen is brought back by [`awake`].
+//! Place in the data flow: the driver of a [`Stack`] passes it to [`Cuts::look`] after each turn; afterwards [`awake`]
+//! brings the device back with each chosen medium.
 //!
-//! Invariants: what is chosen is a function of the run; turns after which nothing else can be seen on the medium are one situation.
+//! Invariants: the choice is a function of the run; consecutive turns with the same medium and operations in progress
+//! form one situation.
 
 use super::bug::Bug;
 use super::ops::PlaceHash;
@@ -22,11 +23,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The device of a base: small, and full. Where everything is made durable by range flushes it is the emulator of the RFLUSH
-/// paper, whose buffer holds a whole sequence, and whose pages hold one unit, so that nothing is written beside what was
-/// asked for. The other one is a phone's, with a buffer that overflows, a link that takes time, several units in a page, and
-/// word lines that a cut destroys as a whole. Where the file system relies on order, each keeps epochs in one of the three ways,
-/// and has more blocks to spare, because what an epoch may still need cannot be collected.
+/// Returns the device of a base: small, and full. For odd seeds it is the emulator of the RFLUSH paper, whose buffer
+/// holds a whole sequence and whose pages hold one unit, so that no other data are written beside the requested ones.
+/// For even seeds it is a phone's device, with a buffer that overflows, a link that takes time, several units per page,
+/// and word lines that a cut destroys as a whole. Where the file system relies on order, the device keeps epochs in one
+/// of the three ways, and has more spare blocks, because versions that an epoch may still need cannot be
+/// garbage-collected.
 fn config(base: &Base) -> DeviceConfig {
     use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
     let is_phone = base.seed.is_multiple_of(2);
@@ -53,7 +55,7 @@ fn options(planted: Option<Bug>) -> DeviceOptions {
     DeviceOptions { seed: 1, track_contents: true, planted: Bug::in_device(planted) }
 }
 
-/// A base as it lies on a device that has been written all over more than once.
+/// Returns the medium of a base on a device that has been overwritten completely more than once.
 pub fn medium(base: &Base) -> Media {
     let make = || {
         let mut device = Device::new(config(base), options(None));
@@ -78,14 +80,15 @@ pub fn medium(base: &Base) -> Media {
     base.medium.get_or_init(make).clone()
 }
 
-/// The device that wakes up with a medium. Panics where it asserts that something cannot be, which is a fault to be found.
+/// Returns the device that wakes up with a medium. Panics where an assertion of the device fails, which is a fault to
+/// be found.
 pub fn awake(base: &Base, planted: Option<Bug>, media: Media) -> Device {
     let (device, _) = Recovery::begin(&config(base), options(planted), media).finish();
     device.audit();
     device
 }
 
-/// The hash of what a device reads as, as [`explorer`](super::explorer) hashes images.
+/// Returns the hash of what a device reads as, computed as [`explorer`](super::explorer) hashes images.
 pub fn image_of(base: &Base, device: &Device) -> u64 {
     let mut hash = PlaceHash::default();
     let zero = Payload::default();
@@ -103,7 +106,7 @@ pub fn image_of(base: &Base, device: &Device) -> u64 {
     base_hash(base).wrapping_add(hash.0)
 }
 
-/// What the power finds when it fails: the medium, and what is in the cells.
+/// The state in which the power fails: the medium, and the operations in progress.
 pub(super) struct Situation {
     key: u64,
     cells: Vec<Interrupted>,
@@ -111,14 +114,14 @@ pub(super) struct Situation {
 }
 
 impl Situation {
-    /// `salt` stands for the medium.
+    /// Takes the situation of a device; `salt` stands for the medium.
     pub(super) fn new(device: &Device, now: Instant, salt: u64) -> Self {
         let cells = device.interrupted(now);
         let key = cells.iter().fold(mix(salt), |hash, cell| mix(hash ^ cell_hash(cell)));
         Self { key, cells, now }
     }
 
-    /// The ways in which the cells may be torn.
+    /// Returns the ways in which the operations in progress may be torn.
     pub(super) fn torn(&self) -> Vec<Vec<Torn>> {
         combinations(&self.cells, &mut RandomStream::new(self.key, "torn operations"))
     }
@@ -133,21 +136,21 @@ impl Situation {
 #[derive(Debug)]
 pub struct Cuts {
     states_max: usize,
-    /// First turns of situations.
+    /// First turn of each situation.
     firsts: Vec<u32>,
     last_key: Option<u64>,
     allowed: u64,
-    /// Of all media those with the lowest ranks: rank, situation, which of its ways to be torn.
+    /// The media with the lowest ranks, by rank, situation, and index of the torn variant.
     chosen: BTreeMap<(u64, usize, usize), Media>,
 }
 
 impl Cuts {
-    /// So many media at most.
+    /// Makes a collection of at most `states_max` media.
     pub fn new(states_max: usize) -> Self {
         Self { states_max, firsts: Vec::new(), last_key: None, allowed: 0, chosen: BTreeMap::new() }
     }
 
-    /// Looks at a stack after so many turns. What is there before the first one and after the last is always chosen.
+    /// Examines a stack after `turn` turns. The media before the first turn and after the last are always chosen.
     pub fn look(&mut self, turn: u32, stack: &Stack, is_last: bool) {
         let now = stack.cut_instant();
         stack.with_device(|device| {
@@ -174,17 +177,17 @@ impl Cuts {
         });
     }
 
-    /// Situations so far.
+    /// Returns the number of situations so far.
     pub fn situations(&self) -> u64 {
         self.firsts.len() as u64
     }
 
-    /// Media that these may leave.
+    /// Returns the number of media that these may leave.
     pub fn allowed(&self) -> u64 {
         self.allowed
     }
 
-    /// The media that were chosen, each with the turns after which a cut may leave it; `end` is the last turn.
+    /// Returns the chosen media, each with the turns after which a cut may leave it; `end` is the last turn.
     pub fn into_media(self, end: u32) -> Vec<(Range<u32>, Media)> {
         let mut media: Vec<(usize, usize, Media)> =
             self.chosen.into_iter().map(|((_, situation, torn), media)| (situation, torn, media)).collect();

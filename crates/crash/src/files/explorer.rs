@@ -1,14 +1,14 @@
-//! One case: a sequence of operations, cut at every position of the device's log, each state that the contract allows
-//! there recovered and judged.
+//! One case: a sequence of operations, cut at every position of the device's log, with each state that the contract
+//! allows there recovered and judged.
 //!
-//! Place in the data flow: [`run`] does the sequence on the reference and on the volume; [`explore`] enumerates what cuts may
-//! leave, recovers each image once, asks the oracle at each moment at which it may be seen; [`find_state`] finds one of them
-//! again for a replay. On the simulated device [`super::whole`] does the same.
+//! Place in the data flow: [`run`] executes the sequence on the reference and on the volume; [`explore`] enumerates
+//! what cuts may leave, recovers each image once, and asks the oracle for each moment at which it may be observed;
+//! [`find_state`] finds one image again for a replay. On the simulated device [`super::whole`] does the same.
 //!
-//! Images are recognised by a hash of their contents and never copied: a device that wakes up shares the base and has
-//! what differs.
+//! Images are recognised by a hash of their contents and never copied: a device that wakes up shares the base and
+//! stores only the differences.
 //!
-//! Invariant: the answer is a function of the case.
+//! Invariant: the result is a function of the case.
 
 use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, idempotent};
 use super::mounting::Did;
@@ -28,25 +28,25 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Cuts that are looked at for each image that is wanted, and for how many images at least: what a cut may leave takes longer to list
-/// than one of its images to recover where much is under way.
+/// Number of cuts examined per wanted image, and the smallest number of images for this purpose: while many requests
+/// are in flight, listing the states of a cut takes longer than recovering one of its images.
 const CUTS_PER_STATE: usize = 4;
 const STATES_FEW: usize = 12;
 
-/// A sequence that was done.
+/// A sequence that was executed.
 #[derive(Debug)]
 pub struct Run {
-    /// The disk; its log has everything.
+    /// The disk, with the complete log.
     pub port: ModelPort,
-    /// What was done and when, by position of the log.
+    /// Steps and their positions in the log.
     pub history: History,
-    /// What the file system did.
+    /// Counts of the file system.
     pub did: Did,
     /// Position after the last operation.
     pub end: u32,
 }
 
-/// Does the sequence of a case on the model device, without a cut.
+/// Executes the sequence of a case on the model device, without a cut.
 pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
     caught(|| {
         let mut port = case.base.port(case.mode);
@@ -64,7 +64,7 @@ pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
     })
 }
 
-/// Positions after which a cut may leave something new, or must not leave something any more.
+/// Returns the positions after which a cut may leave something new, or must no longer leave something.
 pub(crate) fn positions(log: &Log, end: u32) -> Vec<u32> {
     let promises: BTreeSet<u32> = log
         .ops()
@@ -77,7 +77,7 @@ pub(crate) fn positions(log: &Log, end: u32) -> Vec<u32> {
     (0..=end).filter(is_new).collect()
 }
 
-/// Where there are far more cuts than images are wanted, drawn ones of them, and the last.
+/// Where there are far more cuts than wanted images, keeps a random selection of them and the last one.
 fn drawn(cuts: &mut Vec<u32>, seed: u64, effort: &Effort) {
     let most = CUTS_PER_STATE * effort.states_max.max(STATES_FEW);
     if cuts.len() > most {
@@ -89,7 +89,7 @@ fn drawn(cuts: &mut Vec<u32>, seed: u64, effort: &Effort) {
     }
 }
 
-/// How an image differs from the one before the log began, as a part of a sum that is its hash.
+/// Returns the difference of an image from the one before the log began, as a summand of its hash.
 fn change(log: &Log, state: &CrashState) -> u64 {
     let mut hash = PlaceHash::default();
     for ((lpn, initial), (_, unit)) in log.lpns().zip(state.shown(log)) {
@@ -110,18 +110,18 @@ impl Effort {
     }
 }
 
-/// States by the hashes of their images.
+/// States with the hashes of their images.
 pub(crate) type States = Vec<(u64, CrashState)>;
 
-/// The states after a cut. `before` is the hash of the image before the log began.
+/// Returns the states after a cut. `before` is the hash of the image before the log began.
 pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort) -> States {
     port.with_states(LogPos(cut), effort.exploration(before ^ u64::from(cut)), |log, states| {
         states.map(|state| (before.wrapping_add(change(log, &state)), state)).collect()
     })
 }
 
-/// Keeps so many of the images after all cuts: first what everything leaves that was written, and what nothing of it leaves,
-/// then drawn ones.
+/// Keeps `max` of the images after all cuts: first those in which everything or nothing of the writes persisted, then
+/// random ones.
 pub(crate) fn choose(by_cut: &mut [(u32, States)], seed: u64, max: usize) {
     let mut ranks: BTreeMap<u64, u64> = BTreeMap::new();
     for (_, states) in &*by_cut {
@@ -141,7 +141,7 @@ pub(crate) fn choose(by_cut: &mut [(u32, States)], seed: u64, max: usize) {
     }
 }
 
-/// The state after a cut whose image has this hash.
+/// Returns the state after a cut whose image has this hash.
 pub fn find_state(
     port: &ModelPort,
     cut: u32,
@@ -159,7 +159,7 @@ struct Explorer<'a> {
     images: Vec<u64>,
 }
 
-/// Explores a case: what was done, the hashes of the images that were recovered, and the first fault.
+/// Explores a case. Returns the counts, the hashes of the recovered images, and the first fault.
 pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
     match case.on {
         On::Model | On::Late => explore_model(case),
@@ -218,7 +218,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Recovers an image that was not seen before, and does with some of them what is done with some.
+    /// Recovers an image that was not seen before, and applies the occasional checks to some of them.
     fn recover(&mut self, cut: u32, image: u64, state: &CrashState) -> Result<Tree, Found> {
         let effort = self.case.effort;
         let is_due = |every: u64, salt: u64| every > 0 && mix(image ^ salt).is_multiple_of(every);
@@ -252,7 +252,7 @@ impl Explorer<'_> {
         Ok(tree)
     }
 
-    /// Cuts a recovery that was done on `port`.
+    /// Cuts a recovery that was executed on `port`.
     fn nested(&mut self, port: &ModelPort, image: u64, tree: &Tree) -> Result<(), (Fault, (u32, u64))> {
         let cuts = positions(&port.log(), port.position().0);
         let mut random = RandomStream::new(image, "cuts of a recovery");
@@ -270,7 +270,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Does one image of a case again, and everything that is checked. Errors: there is no such cut or image.
+/// Replays one image of a case with all checks. Fails if there is no such cut or image.
 pub fn replay(
     case: &Case<'_>,
     cut: Option<u32>,

@@ -1,4 +1,4 @@
-//! The crash laboratory one level up: file systems, cut at every position, and what they show afterwards.
+//! The crash laboratory of file systems: they are cut at every position, and what they show afterwards is judged.
 //!
 //! ```text
 //! ace ─ sequences ─► explorer ─ runs one on a volume ─► every state that the device contract allows (explorer), or those
@@ -7,10 +7,10 @@
 //!                       └─ oracle: what was promised ◄──── tree of names and contents
 //! ```
 //!
-//! [`explore`] does that for many sequences; a violation is made small and becomes one line, its [`Token`].
-//! What is promised, and what is judged, is said in `docs/file-crash.md`.
+//! [`explore`] does this for many sequences; a violation is minimised and becomes one line, its [`Token`].
+//! `docs/file-crash.md` states the promises and the rules of judgement.
 //!
-//! Invariants: a report is a function of its configuration, whatever the number of threads; nobody here reads a clock.
+//! Invariants: a report is a function of its configuration, whatever the number of threads; nothing here reads a clock.
 
 pub mod ace;
 pub mod bug;

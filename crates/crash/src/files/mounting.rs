@@ -1,6 +1,6 @@
-//! Making, mounting and looking through volumes of each format, with the options of a case.
+//! Makes, mounts and inspects volumes of each format, with the options of a case.
 //!
-//! Place in the data flow: [`super::volume`] has it done, and knows no format itself.
+//! Place in the data flow: [`super::volume`] calls it and has no code for a particular format.
 
 use super::bug::Bug;
 use super::format::Format;
@@ -14,25 +14,25 @@ use flashweir_sim::stack::FlushMode;
 use std::ops::Add;
 use std::rc::Rc;
 
-/// What a file system did, as far as somebody counts it here.
+/// Counts of a file system's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Did {
-    /// Sections that it cleaned because somebody waited for room.
+    /// Number of sections cleaned while a writer waited for space.
     pub cleaned: u64,
-    /// Sections that it cleaned because there was time.
+    /// Number of sections cleaned in the background.
     pub cleaned_background: u64,
-    /// Blocks that it wrote into holes.
+    /// Number of blocks written into holes.
     pub filled_holes: u64,
 }
 
 /// Makes a volume to be tested, on a disk of [`BLOCKS`] blocks; its options may depend on the seed.
 ///
 /// # Errors
-/// What the format says of the medium.
+/// The error of the file system.
 pub async fn make(disk: &dyn BlockPort, format: Format, seed: u64) -> Result<(), String> {
     let blocks = if seed & FULL != 0 { FULL_BLOCKS } else { BLOCKS };
     let mut new = NewVolume::new(blocks);
-    // A small journal goes round within a sequence.
+    // A small journal wraps around within a sequence.
     new.ext4.journal_blocks = Some(1024);
     new.ext4.hash_seed = [seed as u32, 1, 2, 3];
     if !seed.is_multiple_of(2) {
@@ -43,7 +43,7 @@ pub async fn make(disk: &dyn BlockPort, format: Format, seed: u64) -> Result<(),
     format.kind.mkfs(disk, &new).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// Whether a file system makes room by cleaning.
+/// Whether a file system frees space by cleaning.
 pub(super) fn cleans(format: Format) -> bool {
     !format.is_ext4()
 }
@@ -63,7 +63,7 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
     let is_odd = !base.is_multiple_of(2);
     let is_full = base & FULL != 0;
     let in_place = match (format.is_dual() || is_full) && base % 4 == 2 {
-        // Then what is overwritten is found by other nodes, and leaves holes.
+        // Overwritten blocks then move to other places, and leave holes.
         true => InPlace::never(),
         false => InPlace { force: is_odd && !is_full, ..InPlace::default() },
     };
@@ -80,7 +80,8 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
     }
 }
 
-/// Cleaning in the background that does not wait until nobody works, and comes back soon: it meets the calls of a sequence.
+/// Returns background cleaning that does not wait for idle time and runs often, so that it coincides with the calls of
+/// a sequence.
 fn restless() -> Background {
     Background {
         sleep_min: Duration::from_millis(2),
@@ -95,21 +96,21 @@ fn ext4_options(Setup { format, base, .. }: Setup) -> Ext4Options {
         journaling: format.journaling,
         commit_mode: format.commit_mode,
         multi_version: base & 2 != 0,
-        // Checkpoints have to meet transactions that are not durable, within a sequence.
+        // Within a sequence, checkpoints must coincide with transactions that are not durable.
         checkpoint_blocks: if format.is_dual() { 24 } else { 0 },
         discard: !base.is_multiple_of(2),
         ..Ext4Options::default()
     }
 }
 
-/// Mounts a file system to be aged: what old contents look like has to stay on the disk.
+/// Mounts a file system for aging, so that old contents stay on the disk.
 pub(super) async fn mount_to_age(disk: Rc<dyn BlockPort>, format: Format) -> Result<AnyFs, String> {
     let mut mode = Mode::from(format.kind);
     mode.f2fs.discard = false;
     mode.mount(disk).await.map_err(|error| error.to_string())
 }
 
-/// Pages that everything on a good volume takes. Errors: what is wrong with it.
+/// Returns the number of pages in use on an intact volume; fails with a description of the damage.
 pub(super) async fn used_pages(disk: &Rc<dyn BlockPort>, format: Format) -> Result<u64, String> {
     let checked = format.kind.check(Rc::clone(disk)).await.map_err(|error| error.to_string())?;
     match checked.problems.first() {
@@ -131,7 +132,7 @@ impl Add for Did {
 }
 
 impl Did {
-    /// What a file system did since its mount.
+    /// Returns the counts of a file system since its mount.
     pub(super) fn of(fs: &AnyFs) -> Self {
         Self {
             cleaned: fs.metric("cleaned_foreground"),

@@ -1,15 +1,18 @@
-//! Operations on files, each of which is one word: `rename:A/foo:B/bar`.
+//! Operations on files, each written as one word: `rename:A/foo:B/bar`.
 //!
-//! Place in the data flow: generators make them, tokens carry them, [`Runner`] does them on a mounted file system: on the
-//! one that is to be cut, and on the one in memory that says what it should have done.
+//! Place in the data flow: generators make them, tokens carry them, [`Runner`] executes them on a mounted file system:
+//! on the one that is to be cut, and on the one in memory that gives the expected result.
 //!
-//! Invariants: what a write leaves names the operation and the place: each 8 bytes hold the operation's number and where
-//! in the file they are, so that bytes of another operation, file or place are recognised. Paths have no leading slash.
+//! Invariants: written data identify the operation and the position: each 8 bytes hold the operation's number and their
+//! offset in the file, so that bytes of another operation, file or position are recognised. Paths have no leading
+//! slash.
 //!
-//! A word with `&` behind it is done by another task: `fsync:A/foo&`. The reference does everything in the order of the words,
-//! so whatever would change what such an operation means waits for it first ([`Op::has_to_wait_for`]).
+//! A word followed by `&` is executed by another task: `fsync:A/foo&`. The reference executes everything in the order
+//! of the words, so an operation that would change the meaning of such a word waits for it first
+//! ([`Op::has_to_wait_for`]).
 //!
-//! Deliberately absent: two tasks that change the same file or the same names at once; no order of theirs would be the right one.
+//! Deliberately absent: two tasks that change the same file or the same names at once; no order of theirs would be the
+//! correct one.
 
 use super::tree::{Body, Node, Tree, xattrs};
 use flashweir_core::executor::Handle;
@@ -26,89 +29,90 @@ use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How long [`Op::WriteBack`] waits: longer than dirty pages stay in memory.
+/// Time that [`Op::WriteBack`] waits: longer than dirty pages stay in memory.
 const WRITE_BACK: Duration = Duration::from_secs(40);
-/// How often [`Op::Wait`] looks.
+/// Polling interval of [`Op::Wait`].
 const POLL: Duration = Duration::from_micros(100);
-/// Bytes that one operation touches at most, and the furthest that it reaches.
+/// Maximum length of one operation, and the maximum offset that it reaches, in bytes.
 const BYTES_MAX: u64 = 1 << 26;
-/// Users that an access control list names at most, so that two of them and attributes have room in every format.
+/// Maximum number of users in an access control list, so that two lists and attributes fit in every format.
 const USERS_MAX: u64 = 60;
 
-/// An operation. Offsets and lengths are bytes.
+/// An operation. Offsets and lengths are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Op {
-    /// Makes a file, or empties one.
+    /// Creates a file, or empties an existing one.
     Creat(String),
-    /// Makes a directory.
+    /// Creates a directory.
     Mkdir(String),
-    /// Writes through the page cache; the file is made if there is none.
+    /// Writes through the page cache; creates the file if it does not exist.
     Write(String, u64, u64),
-    /// Writes at the end of what is there.
+    /// Writes at the end of the file.
     Append(String, u64),
-    /// Writes past the page cache.
+    /// Writes directly, past the page cache.
     Direct(String, u64, u64),
-    /// Sets room aside; the file gets that long.
+    /// Allocates a range; the file grows to its end.
     Allocate(String, u64, u64),
-    /// Sets room aside and leaves the length as it is.
+    /// Allocates a range without changing the length.
     AllocateKeep(String, u64, u64),
-    /// Makes a range a hole.
+    /// Punches a hole.
     Punch(String, u64, u64),
     /// Changes the length.
     Truncate(String, u64),
-    /// Moves a name, over another one if there is one.
+    /// Renames, replacing the target if it exists.
     Rename(String, String),
-    /// Gives a file a further name.
+    /// Creates a hard link.
     Link(String, String),
-    /// Makes a symbolic link that holds the first path.
+    /// Creates a symbolic link that holds the first path.
     Symlink(String, String),
-    /// Takes a name away.
+    /// Removes a name.
     Unlink(String),
     /// Removes an empty directory.
     Rmdir(String),
-    /// Takes away whatever has the name.
+    /// Removes the file or directory of this name.
     Remove(String),
-    /// Sets the attribute `user.NAME` to so many bytes.
+    /// Sets the attribute `user.NAME` to a value of this many bytes.
     SetXattr(String, String, u64),
-    /// Removes the attribute.
+    /// Removes the attribute `user.NAME`.
     RemoveXattr(String, String),
-    /// Sets the access list, which names so many users, and with it the permission bits; without users these say all of it.
+    /// Sets the access list to one with this many users, and with it the permission bits; without users, these express
+    /// it completely.
     SetAcl(String, u64),
-    /// Sets the default list of a directory; without users there is none.
+    /// Sets the default list of a directory; with no users, removes it.
     SetDefaultAcl(String, u64),
     /// Changes the permission bits, and with them the access list.
     Chmod(String, u16),
-    /// Makes a file without a name in the file system of a directory, opens it and leaves it open.
+    /// Creates a file without a name in the file system of a directory, and keeps it open.
     Nameless(String),
-    /// Gives the file that is held last a further name, or its first one.
+    /// Gives the last held file a further name, or its first one.
     LinkHeld(String),
-    /// Opens the file and leaves it open.
+    /// Opens the file and keeps it open.
     Hold(String),
-    /// Writes at the end of each file that is held, whether it still has a name or not.
+    /// Writes at the end of each held file, whether it still has a name or not.
     AppendHeld(u64),
-    /// Makes each file that is held durable.
+    /// Makes each held file durable.
     FsyncHeld,
-    /// Closes what is held.
+    /// Closes all held files.
     Release,
-    /// Closes what is held last; others may hold the same file.
+    /// Closes the file held last; the same file may also be held open elsewhere.
     ReleaseLast,
     /// Makes a file or a directory durable.
     Fsync(String),
     /// Makes the data of a file durable, and its size.
     Fdatasync(String),
-    /// Orders a file or a directory before everything later.
+    /// Orders a file or a directory before all later changes.
     Fbarrier(String),
-    /// Orders the data of a file before everything later.
+    /// Orders the data of a file before all later changes.
     Fdatabarrier(String),
     /// Makes everything durable.
     Sync,
-    /// Closes what is held, unmounts the volume, and mounts it again.
+    /// Closes all held files, unmounts the volume, and mounts it again.
     Remount,
-    /// Another task does it, and the sequence goes on meanwhile.
+    /// Another task executes it, and the sequence continues meanwhile.
     Aside(Box<Op>),
-    /// Waits until other tasks have done what they were given; the end of a sequence does, too.
+    /// Waits until other tasks have finished; the end of a sequence does so, too.
     Wait,
-    /// Lets so many microseconds pass.
+    /// Lets this many microseconds pass.
     Pause(u64),
     /// Lets time pass until dirty pages are written back.
     WriteBack,
@@ -123,13 +127,13 @@ impl Op {
         )
     }
 
-    /// The same, done by another task.
+    /// Returns the operation, executed by another task.
     #[must_use]
     pub fn aside(self) -> Self {
         Self::Aside(Box::new(self))
     }
 
-    /// What is done, whoever does it.
+    /// Returns the operation itself, whichever task executes it.
     pub fn plain(&self) -> &Self {
         match self {
             Self::Aside(op) => op.plain(),
@@ -137,13 +141,13 @@ impl Op {
         }
     }
 
-    /// Whether it is about files that it names, and needs nothing that is held.
+    /// Whether it concerns files that it names, and needs no held file.
     fn is_of_paths(&self) -> bool {
         !self.paths().is_empty()
             && !matches!(self, Self::Hold(_) | Self::Nameless(_) | Self::LinkHeld(_) | Self::Aside(_))
     }
 
-    /// The paths that it names.
+    /// Returns the paths that it names.
     fn paths(&self) -> Vec<&str> {
         match self {
             Self::Creat(path)
@@ -184,7 +188,7 @@ impl Op {
         }
     }
 
-    /// What it means for others that run beside it, by what is there before and after it.
+    /// Returns what it means for concurrent operations, given the trees before and after it.
     fn reach(&self, before: &Tree, after: &Tree) -> Reach {
         let op = self.plain();
         let mut nodes = BTreeSet::new();
@@ -208,8 +212,8 @@ impl Op {
         Reach { effect, nodes: (!op.paths().is_empty()).then_some(nodes) }
     }
 
-    /// Whether it has to wait until another task has done `other`, because what one of them means depends on the other; each
-    /// comes with what is there before and after it.
+    /// Whether it must wait until another task has finished `other`, because the meaning of one depends on the other;
+    /// each comes with the trees before and after it.
     pub(super) fn has_to_wait_for(&self, trees: [&Tree; 2], other: &Self, others: [&Tree; 2]) -> bool {
         let (this, other) = (self.reach(trees[0], trees[1]), other.reach(others[0], others[1]));
         let meet = match (&this.nodes, &other.nodes) {
@@ -218,7 +222,8 @@ impl Op {
         };
         match (this.effect, other.effect) {
             (Effect::None, _) | (_, Effect::None) => false,
-            // A promise is about what is there when it begins; only where its path leads has to stay. A sync names none.
+            // A promise is about the contents at its beginning; only the target of its path must stay. A sync has no
+            // path.
             (Effect::Promise | Effect::Data, Effect::Promise) => false,
             (Effect::Names, Effect::Promise) => meet && other.nodes.is_some(),
             (_, Effect::Data | Effect::Names) => meet,
@@ -315,26 +320,26 @@ impl fmt::Display for Op {
     }
 }
 
-/// What an operation does to what another one means.
+/// Effect of an operation on the meaning of another one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Effect {
     /// Nothing.
     None,
-    /// It makes durable, or orders, what is there.
+    /// It makes existing contents durable, or orders them.
     Promise,
-    /// It changes what a file holds.
+    /// It changes the content of a file.
     Data,
-    /// It changes which names there are.
+    /// It changes names.
     Names,
 }
 
-/// See [`Op::reach`]: the effect, and files and directories that it is about; `None` is all.
+/// The effect, and the files and directories concerned (see [`Op::reach`]); `None` stands for all.
 struct Reach {
     effect: Effect,
     nodes: Option<BTreeSet<u64>>,
 }
 
-/// Words of a sequence, as [`FromStr`] of [`Ops`] takes them.
+/// Words of a sequence, as [`FromStr`] of [`Ops`] parses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ops(pub Vec<Op>);
 
@@ -440,16 +445,17 @@ impl FromStr for Op {
     }
 }
 
-/// Upper bits of each word of what was written.
+/// Upper bits of each 8-byte word that is written.
 const MARK: u64 = 0xf1a5;
 
-/// The bytes that operation `number` writes at `at`.
+/// Returns the bytes that operation `number` writes at `at`.
 pub fn content(number: usize, at: u64, len: u64) -> Vec<u8> {
     let word = |offset: u64| ((MARK << 48) | ((number as u64 + 1) << 32) | (offset / 8)).to_le_bytes();
     (at..at + len).map(|offset| word(offset)[(offset % 8) as usize]).collect()
 }
 
-/// The access control list that operation `number` sets, which names so many users: no other operation's is like it.
+/// Returns the access control list that operation `number` sets, with `users` users; the lists of different operations
+/// differ.
 fn list(number: usize, users: u64) -> Option<Acl> {
     let bits = |shift: u32| (number as u16).wrapping_mul(5) >> shift & 0o7;
     let named = (0..users).map(|user| (Who::User(1_000 + user as u32), bits(user as u32 % 3)));
@@ -459,7 +465,7 @@ fn list(number: usize, users: u64) -> Option<Acl> {
     Acl::new(entries.map(|(who, permissions)| AclEntry { who, permissions }).collect())
 }
 
-/// What 8 bytes of a file say about where they are from.
+/// Describes the origin of 8 bytes of a file.
 pub fn origin(word: &[u8]) -> String {
     let mut bytes = [0; 8];
     let len = word.len().min(8);
@@ -477,17 +483,17 @@ pub fn origin(word: &[u8]) -> String {
     }
 }
 
-/// What became of an operation: the inode that it made, with its generation, or the error.
+/// Result of an operation: the inode that it made, with its generation, or the error.
 pub type Made = Result<Option<(u64, u32)>, Errno>;
 
-/// Does operations on one mounted file system.
+/// Executes operations on one mounted file system.
 pub struct Runner<F: Fs> {
     process: Process<F>,
     handle: Handle,
     held: Vec<File<F>>,
-    /// Those among them that were made without a name and have got none.
+    /// Held files that were created without a name and have none yet.
     nameless: BTreeSet<Ino>,
-    /// How many operations other tasks are busy with.
+    /// Number of operations in progress in other tasks.
     aside: Rc<Cell<usize>>,
 }
 
@@ -498,18 +504,18 @@ impl<F: Fs> fmt::Debug for Runner<F> {
 }
 
 impl<F: Fs> Runner<F> {
-    /// On this mount, as root.
+    /// Makes a runner on this mount, as root.
     pub fn new(vfs: &Vfs<F>, handle: Handle) -> Self {
         let (held, nameless) = (Vec::new(), BTreeSet::new());
         Self { process: vfs.process(Creds::ROOT), handle, held, nameless, aside: Rc::default() }
     }
 
-    /// The caller.
+    /// Returns the calling process.
     pub fn process(&self) -> &Process<F> {
         &self.process
     }
 
-    /// Does operation `number`, and waits for it also where another task is to do it.
+    /// Executes operation `number`, and waits for it even where another task is to execute it.
     pub async fn apply(&mut self, number: usize, op: &Op) -> Made {
         let process = &self.process;
         let path = |path: &String| format!("/{path}");
@@ -553,7 +559,7 @@ impl<F: Fs> Runner<F> {
             }
             Op::Release => self.release().await?,
             Op::Sync => process.vfs().sync_all().await?,
-            // As far as anybody can tell who only looks at files: whoever has a volume mounts it again.
+            // A remount has no other effect on files; the owner of the volume mounts it again.
             Op::Remount => {
                 self.let_go().await?;
                 self.process.vfs().sync_all().await?;
@@ -574,7 +580,7 @@ impl<F: Fs> Runner<F> {
         Ok(())
     }
 
-    /// Closes what is held when all tasks have ended, so that nobody keeps the mount busy.
+    /// Closes the held files when all tasks have ended, so that nothing keeps the mount busy.
     pub async fn let_go(&mut self) -> Result<(), Errno> {
         self.wait().await;
         self.release().await
@@ -584,7 +590,8 @@ impl<F: Fs> Runner<F> {
         self.handle.sleep_until(self.handle.now() + time).await;
     }
 
-    /// What files hold that were made without a name and have got none; `identify` is that of [`super::tree::Tree::read`].
+    /// Returns the contents of files that were created without a name and have none yet; `identify` is that of
+    /// [`super::tree::Tree::read`].
     pub async fn nameless(
         &self,
         identify: impl Fn(u64, u32) -> u64,
@@ -601,7 +608,7 @@ impl<F: Fs> Runner<F> {
         Ok(nodes)
     }
 
-    /// Has another task do operation `number`; `ended` is called with what became of it.
+    /// Lets another task execute operation `number`; `ended` is called with its result.
     pub async fn begin(&mut self, number: usize, op: Op, ended: impl FnOnce(Made) + 'static) {
         let (process, aside) = (self.process.clone(), Rc::clone(&self.aside));
         aside.set(aside.get() + 1);
@@ -613,11 +620,11 @@ impl<F: Fs> Runner<F> {
             ended(made);
             aside.set(aside.get() - 1);
         });
-        // It has begun when the caller goes on.
+        // The operation has begun when the caller continues.
         self.handle.yield_now().await;
     }
 
-    /// Waits for what [`Self::begin`] began.
+    /// Waits for all operations begun by [`Self::begin`].
     pub async fn wait(&self) {
         while self.aside.get() > 0 {
             self.sleep(POLL).await;
@@ -625,7 +632,7 @@ impl<F: Fs> Runner<F> {
     }
 }
 
-/// Does operation `number`, which is about paths and nothing that is held.
+/// Executes operation `number`, which concerns paths and no held file.
 async fn on_paths<F: Fs>(process: &Process<F>, number: usize, op: &Op) -> Made {
     let path = |path: &String| format!("/{path}");
     match op {
@@ -733,7 +740,7 @@ async fn order<F: Fs>(process: &Process<F>, path: &str, kind: Barrier) -> Result
     done
 }
 
-/// The inode at a path that was just made.
+/// Returns the inode at a path that was just made.
 async fn made<F: Fs>(process: &Process<F>, path: &str, follow: Follow, ino: Option<u64>) -> Made {
     let attr = process.stat(path, follow).await?;
     debug_assert!(ino.is_none_or(|ino| ino == attr.ino.0), "nobody else is at work on this path");
@@ -752,7 +759,7 @@ async fn write_all<F: Fs>(file: &File<F>, at: u64, bytes: &[u8]) -> Result<(), E
     Ok(())
 }
 
-/// A hash of contents by place that does not depend on the order in which they are added.
+/// A hash of contents by position that does not depend on the order in which they are added.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlaceHash(pub(super) u64);
 
@@ -770,7 +777,7 @@ fn part(lpn: Lpn, identity: u64) -> u64 {
     mix(mix(identity) ^ lpn.0.rotate_left(40))
 }
 
-/// Numbers of one file system by those of another, where the same operation made both.
+/// Maps inode numbers of one file system to those of another, where the same operation made both.
 pub type Pairs = BTreeMap<u64, u64>;
 
 #[cfg(test)]

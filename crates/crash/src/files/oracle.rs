@@ -1,15 +1,16 @@
-//! What a file system may show after a power cut: the promises of fsync, fdatasync and sync, and of rename.
+//! The oracle of file systems: what they may show after a power cut by the promises of fsync, fdatasync, sync and
+//! rename.
 //!
-//! Place in the data flow: a driver does operations on a file system and on one in memory and notes in a [`History`] what
-//! the second shows after each, and when the first had done it; [`History::judge`] holds what a recovered file system
-//! shows against that. `docs/file-crash.md` says the rules and where each is from.
+//! Place in the data flow: a driver executes operations on a file system and on one in memory, and records in a
+//! [`History`] what the second shows after each, and when the first had finished it. [`History::judge`] compares a
+//! recovered file system with that. `docs/file-crash.md` states the rules and the source of each.
 //!
-//! A *state* is what the reference shows after so many operations. Each observation has a *floor*, the state after the
-//! last completed call that made it durable, and may be as in any state from the floor to the last one that had begun at
-//! the cut. So a verdict needs no knowledge of how a file system writes: ext4 is judged as F2FS is.
+//! A *state* is what the reference shows after a number of operations. Each observation has a *floor*, the state after
+//! the last completed call that made it durable, and may match any state from the floor to the last one that had begun
+//! at the cut. A verdict thus needs no knowledge of how a file system writes: ext4 and F2FS are judged alike.
 //!
-//! Invariants: no verdict is made of what no rule promises; the verdict is a function of the history, the cut, and what
-//! was observed.
+//! Invariants: nothing is judged that no rule promises; the verdict is a function of the history, the cut, and the
+//! observations.
 //!
 //! Deliberately absent: times, owners, and the order of unsynced data.
 
@@ -19,7 +20,7 @@ use flashweir_fs::vfs::{AclKind, Errno, PAGE_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// An operation that was done, and when.
+/// An executed operation and its time.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The operation.
@@ -28,52 +29,52 @@ pub struct Step {
     pub begun: u64,
     /// Position at which it had returned; `None` if it never did.
     pub ended: Option<u64>,
-    /// How many steps had begun when it returned: with several tasks, others than it and those before it.
+    /// Number of steps that had begun when it returned; with several tasks, these may include later ones.
     pub begun_by_end: usize,
-    /// What it returned.
+    /// Result that it returned.
     pub result: Result<(), Errno>,
 }
 
-/// What was done. `states[n]` is what the reference shows after `n` steps.
+/// The executed operations. `states[n]` is what the reference shows after `n` steps.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// The steps, in their order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// One more than steps; the first is durable.
+    /// The states, one more than steps; the first one is durable.
     pub states: Vec<Arc<Tree>>,
-    /// Of each inode of the reference that was ever there, the number that it has in the file system.
+    /// Number in the file system of each inode that the reference ever had.
     pub numbers: Pairs,
-    /// Whether a file that nobody synced may have grown by a part of a write only, whole pages from its start on.
+    /// Whether an unsynced file may have grown by only a part of a write, namely whole pages from its start on.
     pub grows_by_pages: bool,
-    /// Whether what one call wrote to a file is there as a whole or not at all (version consistency).
+    /// Whether the data of one write call are there wholly or not at all (version consistency).
     pub has_whole_writes: bool,
 }
 
-/// Why a state is not allowed.
+/// Reason why a state is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// A name is not there, or there, or leads elsewhere, though that was made durable.
+    /// A name is missing, or present, or refers to something else, contrary to what was made durable.
     Name(String),
     /// A file or directory that was made durable and always had a name has none.
     Vanished(String),
     /// A length that the file never had since it was made durable.
     Size(String),
-    /// Bytes that the file never had there since it was made durable.
+    /// Bytes that the file never had at this offset since it was made durable.
     Content(String),
-    /// Pages of one write, of which some are from before it and others not.
+    /// Pages of one write, some of which are from before it and others not.
     Version(String),
-    /// Something is there that was done after a barrier, and what was ordered before is not.
+    /// An effect after a barrier is visible, and one that was ordered before it is not.
     Order(String),
     /// An extended attribute that the file never had since it was made durable.
     Xattr(String),
-    /// A rename that happened by half.
+    /// A rename that took effect only in part.
     Rename(String),
-    /// Another kind, mode, target, or count of links.
+    /// Wrong kind, mode, target, or link count.
     Inode(String),
 }
 
 impl Violation {
-    /// What is wrong, in one line.
+    /// Describes the violation in one line.
     pub fn what(&self) -> String {
         match self {
             Self::Name(what) => format!("name: {what}"),
@@ -89,16 +90,17 @@ impl Violation {
     }
 }
 
-/// From which state on what is durable, at one moment. What is not named here has the floor `all`.
+/// The floors at one moment: the first state from which an observation is durable. Entries that are missing have the
+/// floor `all`.
 #[derive(Clone, Debug, Default)]
 struct Floors {
     all: usize,
     data: BTreeMap<u64, usize>,
     xattrs: BTreeMap<u64, usize>,
-    /// Of an inode: it is found, by whatever name.
+    /// Floor of each inode's existence, under any name.
     found: BTreeMap<u64, usize>,
     names: BTreeMap<(u64, String), usize>,
-    /// Of all names in a directory, absent ones too.
+    /// Floor of all names in a directory, including absent ones.
     directories: BTreeMap<u64, usize>,
 }
 
@@ -118,17 +120,17 @@ impl Floors {
     }
 }
 
-/// How far a history is at a cut. Moments that are equal get the same verdict on a state.
+/// Progress of a history at a cut. Equal moments give equal verdicts on a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
-    /// How many steps may have had an effect.
+    /// Number of steps that may have had an effect.
     begun: usize,
-    /// Those among them that had not returned.
+    /// Steps among them that had not returned.
     pending: Vec<usize>,
 }
 
 impl Moment {
-    /// The same moment for who knows only the first so many steps.
+    /// Returns the same moment, restricted to the first `steps` steps.
     fn of_first(&self, steps: usize) -> Self {
         let pending = self.pending.iter().copied().filter(|&index| index < steps).collect();
         Self { begun: self.begun.min(steps), pending }
@@ -136,7 +138,7 @@ impl Moment {
 }
 
 impl History {
-    /// The moment of a cut before the event at `position`.
+    /// Returns the moment of a cut before the event at `position`.
     pub fn moment(&self, position: u64) -> Moment {
         let has_ended = |step: &Step| step.ended.is_some_and(|ended| ended <= position);
         let ended = self.steps.iter().rposition(has_ended).map_or(0, |last| last + 1);
@@ -144,7 +146,7 @@ impl History {
         Moment { begun, pending: (0..begun).filter(|&index| !has_ended(&self.steps[index])).collect() }
     }
 
-    /// Whether an operation, after which the reference shows `after`, has to wait until other tasks have done theirs.
+    /// Whether an operation, after which the reference shows `after`, must wait until other tasks have finished theirs.
     pub fn has_to_wait(&self, op: &Op, after: &Tree) -> bool {
         let now = &**self.states.last().expect("the first is always there");
         self.steps.iter().zip(self.states.windows(2)).any(|(step, trees)| {
@@ -152,13 +154,13 @@ impl History {
         })
     }
 
-    /// The steps that had returned without an error at a moment.
+    /// Iterates over the steps that had returned without an error at a moment.
     fn done<'a>(&'a self, moment: &'a Moment) -> impl Iterator<Item = (usize, &'a Step)> {
         let steps = self.steps[..moment.begun].iter().enumerate();
         steps.filter(|(index, step)| step.result.is_ok() && !moment.pending.contains(index))
     }
 
-    /// Floors at a moment; up to the barrier at `barrier` what was ordered is as good as durable.
+    /// Computes the floors at a moment; with `barrier`, what was ordered up to that barrier counts as durable.
     fn floors(&self, moment: &Moment, barrier: Option<usize>) -> Floors {
         let mut floors = Floors::default();
         for (index, step) in self.done(moment) {
@@ -181,7 +183,7 @@ impl History {
                     floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
                 }
                 Op::FsyncHeld => {
-                    // What a file without a name holds is there when it has got one.
+                    // The content of a nameless file must be there once it has a name.
                     floors.data.extend(tree.nameless.keys().map(|&node| (node, state)));
                     floors.xattrs.extend(tree.nameless.keys().map(|&node| (node, state)));
                 }
@@ -215,11 +217,11 @@ impl History {
     pub fn judge(&self, position: u64, observed: &Tree) -> Result<(), Violation> {
         let moment = self.moment(position);
         self.judge_until(moment.begun, self.floors(&moment, None), observed).all()?;
-        // If something later than a barrier is there, then what was ordered before it is.
+        // If an effect later than a barrier is visible, everything ordered before the barrier must be, too.
         for (index, step) in self.done(&moment) {
             let op = step.op.plain();
             let (Op::Fbarrier(path) | Op::Fdatabarrier(path)) = op else { continue };
-            // Only what began when the barrier had returned is later.
+            // Only steps that began after the barrier had returned are later.
             let then = moment.of_first(step.begun_by_end);
             if self.judge_until(then.begun, self.floors(&then, None), observed).all().is_ok() {
                 continue;
@@ -262,7 +264,7 @@ struct Judge<'a> {
     /// The last state that may have begun.
     last: usize,
     observed: &'a Tree,
-    /// Inodes of the reference by their numbers in the file system; several if one was used again.
+    /// Inodes of the reference by their numbers in the file system; several if a number was reused.
     models: BTreeMap<u64, Vec<u64>>,
 }
 
@@ -274,8 +276,8 @@ impl Judge<'_> {
         self.renames()
     }
 
-    /// What fdatabarrier ordered: pages that had their blocks durably, and were overwritten before it. Where the file is found, and
-    /// what it got since, is not ordered.
+    /// Checks what fdatabarrier ordered: pages that had durable blocks and were overwritten before it. The names of the
+    /// file and its later growth are not ordered.
     fn overwritten(&self, barrier: usize, path: &str, before: &Floors) -> Result<(), Violation> {
         let (states, at) = (&self.history.states, barrier + 1);
         let tree = &states[at];
@@ -315,7 +317,8 @@ impl Judge<'_> {
         self.models.get(&number).map_or(&[], Vec::as_slice)
     }
 
-    /// The inode of the reference that an observed one is: the one that has a name in the latest state.
+    /// Returns the inode of the reference that corresponds to an observed one: the one that has a name in the latest
+    /// state.
     fn model(&self, number: u64) -> Option<u64> {
         let models = self.models(number);
         let lives =
@@ -323,7 +326,7 @@ impl Judge<'_> {
         models.iter().rev().find(lives).copied()
     }
 
-    /// The states in which a name is as it was observed.
+    /// Returns the states in which a name is as it was observed.
     fn states_of(&self, dir: u64, name: &str) -> Vec<usize> {
         let number = self.history.numbers.get(&dir);
         let seen = number.and_then(|&number| self.observed.bound(number, name));
@@ -336,7 +339,7 @@ impl Judge<'_> {
         states.filter(|(_, tree)| is_seen(tree.bound(dir, name))).map(|(state, _)| state).collect()
     }
 
-    /// Each name is as in one of the states that it may have, in each directory that is there.
+    /// Checks that each name in each existing directory matches one of its permitted states.
     fn names(&self) -> Result<(), Violation> {
         for (&number, node) in &self.observed.nodes {
             let Body::Directory(entries) = &node.body else { continue };
@@ -384,7 +387,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Each inode holds what one of the inodes held that it may be.
+    /// Checks that each inode holds what one of its candidate inodes held.
     fn inodes(&self) -> Result<(), Violation> {
         for (&number, node) in &self.observed.nodes {
             let models = self.models(number);
@@ -392,7 +395,7 @@ impl Judge<'_> {
             let fits = models.iter().rev().any(|&model| match self.inode(number, node, model) {
                 Ok(()) => true,
                 Err(violation) => {
-                    // That one of them is gone says least of what is there.
+                    // An inode that is gone is the least informative explanation.
                     if wrong.as_ref().is_none_or(|known| matches!(known, Violation::Inode(_))) {
                         wrong = Some(violation);
                     }
@@ -419,7 +422,7 @@ impl Judge<'_> {
                 path()
             )));
         };
-        // An inode that is not in the first of its states may not have got anything yet.
+        // An inode that is missing in the first of its states may still be empty.
         let is_new = self.states(floor).next().is_some_and(|(_, tree)| tree.node(model).is_none());
         if newest.body.kind() != node.body.kind() {
             let (found, expected) = (node.body.kind(), newest.body.kind());
@@ -427,7 +430,7 @@ impl Judge<'_> {
         }
         self.rights(&path, node, model)?;
         match &node.body {
-            // What it holds is in no tree of the reference, and no rule says that its name must be gone.
+            // Its content is in no tree of the reference, and no rule requires that its name is gone.
             Body::File(_) if self.is_changed_nameless(model) => {}
             Body::File(bytes) => {
                 let bodies: Vec<&[u8]> = versions.iter().filter_map(|node| file(node)).collect();
@@ -455,7 +458,7 @@ impl Judge<'_> {
         self.xattrs(&path, node, model)
     }
 
-    /// Permission bits and access list are those of one moment: they change in one step.
+    /// Checks that permission bits and access list belong to one state: they change in one step.
     fn rights(&self, path: &dyn Fn() -> String, node: &Node, model: u64) -> Result<(), Violation> {
         let floor = self.floors.xattrs(model);
         let rights = |node: &Node| (node.mode, node.xattrs.get(AclKind::Access.name()).cloned());
@@ -526,7 +529,7 @@ impl Judge<'_> {
             if versions.iter().any(|bytes| is_like(&bytes)) || is_new && page.iter().all(|&byte| byte == 0) {
                 continue;
             }
-            // Where it differs from the newest.
+            // The message names the first byte that differs from the newest version.
             let newest = versions.last().map_or(&[][..], |bytes| bytes);
             let differs = |&at: &usize| newest.get(at).copied().unwrap_or(0) != found[at];
             let at = (start..start + page.len()).find(differs).unwrap_or(start) / 8 * 8;
@@ -541,8 +544,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Of each write to a file, all pages are as before it, or all as after it. Operations that change pages past the page cache, or
-    /// beside it, take some of an earlier write with them.
+    /// Checks that of each write to a file all pages are as before it, or all as after it. Operations that change pages
+    /// past the page cache, or beside it, split earlier writes.
     fn versions(
         &self,
         path: &dyn Fn() -> String,
@@ -594,7 +597,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// What a file held in a state; nothing where it was not.
+    /// Returns the content of a file in a state; empty if it did not exist.
     fn content(&self, state: usize, model: u64) -> &[u8] {
         self.history.states[state].nodes.get(&model).and_then(|node| file(node)).unwrap_or_default()
     }
@@ -621,7 +624,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// What was made durable and had a name in all states since has one.
+    /// Checks that what was made durable and has had a name in all states since still has one.
     fn vanished(&self) -> Result<(), Violation> {
         for (&model, &floor) in &self.floors.found {
             let number = self.history.numbers.get(&model);
@@ -633,7 +636,7 @@ impl Judge<'_> {
                 return Err(Violation::Vanished(format!("{path}, durable since {since}")));
             }
         }
-        // What was there at the beginning, too.
+        // The same holds for what existed at the beginning.
         for &model in self.history.states[0].nodes.keys() {
             let number = self.history.numbers.get(&model);
             let is_there = number.is_some_and(|number| self.observed.nodes.contains_key(number));
@@ -645,7 +648,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// A rename shows at both of its names or at none.
+    /// Checks that a rename shows at both of its names or at neither.
     fn renames(&self) -> Result<(), Violation> {
         for (index, step) in self.history.steps[..self.last].iter().enumerate() {
             let Op::Rename(from, to) = step.op.plain() else { continue };
@@ -678,7 +681,7 @@ impl Judge<'_> {
     }
 }
 
-/// A page of a file without zeros at its end; behind the end of the file there are only zeros.
+/// Returns a page of a file without trailing zeros; beyond the end of the file there are only zeros.
 fn page(bytes: &[u8], at: usize) -> &[u8] {
     let page = &bytes[(at * PAGE_BYTES).min(bytes.len())..((at + 1) * PAGE_BYTES).min(bytes.len())];
     &page[..page.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)]

@@ -1,6 +1,6 @@
-//! A sequence while it is done: on a volume, beside what the reference says of it.
+//! Executes a sequence on a volume, and compares it with the reference.
 //!
-//! Invariant: before any cut, volume and reference answer and show the same.
+//! Invariant: before any cut, volume and reference give the same answers and show the same contents.
 
 use super::case::{Case, Fault};
 use super::format::Format;
@@ -20,7 +20,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What the reference answers and shows.
+/// Answers and trees of the reference.
 type Expected = Vec<(Made, Arc<Tree>)>;
 
 fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
@@ -43,21 +43,21 @@ fn expected(base: &Base, ops: &Ops) -> Result<Expected, Fault> {
     done.unwrap_or(Err("the reference waits for ever".into())).map_err(Fault::Differs)
 }
 
-/// What a sequence leaves behind while it is done.
+/// Records made while a sequence is executed.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub(super) expected: Rc<Expected>,
     pub(super) history: Rc<RefCell<History>>,
-    /// What the file system did until then.
+    /// Counts of the file system so far.
     pub(super) did: Rc<Cell<Did>>,
-    /// Where the last operation ended.
+    /// Position at which the last operation ended.
     pub(super) end: Rc<Cell<Option<u64>>>,
-    /// Of which operation the present is, as a number that does not depend on the operations before it.
+    /// Identifies the present operation by a number that does not depend on earlier operations.
     pub(super) phase: Rc<Cell<u64>>,
 }
 
 impl Noted {
-    /// Asks the reference what is to be expected.
+    /// Runs the reference for the expected results.
     pub(super) fn begin(case: &Case<'_>) -> Result<Self, Fault> {
         let expected = Rc::new(expected(case.base, case.ops)?);
         let states = vec![Arc::clone(&case.base.tree)];
@@ -69,13 +69,13 @@ impl Noted {
         Ok(Self { expected, history, did: Rc::default(), end: Rc::default(), phase: Rc::default() })
     }
 
-    /// What was noted.
+    /// Returns the recorded history.
     pub(super) fn history(&self) -> History {
         self.history.borrow().clone()
     }
 
-    /// Mounts the volume on a port and does the sequence there; `position` is what a cut now is named by. Gives the
-    /// position after the last operation, or what is otherwise than on the reference.
+    /// Mounts the volume on a port and executes the sequence there; `position` returns the position of a cut now.
+    /// Returns the position after the last operation, or the difference from the reference.
     pub(super) fn sequence(
         &self,
         case: &Case<'_>,
@@ -91,7 +91,7 @@ impl Noted {
             begin(&vfs).await.map_err(|errno| format!("the first checkpoint: {errno:?}"))?;
             let mut runner = Runner::new(&vfs, handle.clone());
             let mut did_before = Did::default();
-            // What another task did otherwise than the reference.
+            // A difference from the reference in another task.
             let wrong = Rc::new(RefCell::new(None));
             for (index, (op, (made, tree))) in ops.0.iter().zip(&*expected).enumerate() {
                 phase.set(op.to_string().bytes().fold(1, |hash, byte| mix(hash ^ u64::from(byte))));
@@ -121,7 +121,7 @@ impl Noted {
                     }
                 };
                 match op {
-                    // It ends at some time after this.
+                    // It ends later than this.
                     Op::Aside(op) => runner.begin(index, (**op).clone(), ended).await,
                     Op::Remount => {
                         let said = |errno: Errno| format!("operation {index}, {op}: {errno:?}");
@@ -159,13 +159,13 @@ impl Noted {
     }
 }
 
-/// The first fsync after a mount is a checkpoint, whatever it is of; this is one before anything is done, so that the others
-/// can be what they are.
+/// The first fsync after a mount makes a checkpoint, whatever it concerns. This one is done before the sequence, so
+/// that the others need not.
 pub(crate) async fn begin(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
     touch(vfs).await
 }
 
-/// Compares what two file systems answered, and notes which numbers belong together.
+/// Compares the answers of two file systems, and records which inode numbers correspond.
 fn note(history: &mut History, expected: &Made, found: &Made) -> Result<(), String> {
     match (expected, found) {
         (Ok(None), Ok(None)) => Ok(()),

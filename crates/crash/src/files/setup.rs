@@ -1,33 +1,34 @@
-//! How a case has the file system mounted, and how large its volumes are.
+//! The mount setup of a case, and the sizes of its volumes.
 
 use super::bug::Bug;
 use super::format::Format;
 use flashweir_sim::stack::FlushMode;
 
-/// With less, so few sections are free that every fsync is a checkpoint.
+/// Size of a volume in blocks. On a smaller one so few sections are free that every fsync makes a checkpoint.
 pub const BLOCKS: u64 = (96 << 20) / 4096;
 
-/// A base whose seed has this bit is nearly full, and its segments have holes: room has to be made by cleaning.
+/// Bit in the seed of a base that makes it nearly full, with holes in its segments, so that space must be freed by
+/// cleaning.
 pub const FULL: u64 = 1 << 62;
 
-/// Blocks of a volume that is full. Cleaning keeps most of them for itself, and what is left is read in no time.
+/// Size of a full volume in blocks. Cleaning reserves most of them, and the rest is read quickly.
 pub(super) const FULL_BLOCKS: u64 = (60 << 20) / 4096;
 
-/// How a case has the file system mounted.
+/// The mount setup of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Which it is.
+    /// File system.
     pub format: Format,
-    /// What the host makes of flushes; the file system uses range flushes where the host does.
+    /// Flush mode of the host; the file system uses range flushes if the host does.
     pub mode: FlushMode,
-    /// Seed of the base, on which options depend that must not matter.
+    /// Seed of the base; options that must not matter depend on it.
     pub base: u64,
-    /// A bug to be found.
+    /// Planted bug to be found.
     pub planted: Option<Bug>,
 }
 
 impl Setup {
-    /// Without a bug.
+    /// Makes a setup without a bug.
     pub fn new(format: Format, mode: FlushMode, base: u64) -> Self {
         Self { format, mode, base, planted: None }
     }

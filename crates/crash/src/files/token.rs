@@ -1,9 +1,10 @@
-//! The line that replays a cut of a file system: what it is on, flush mode, base, operations, cut, image, cut of the recovery.
+//! A token: one line that replays a cut of a file system, with device, flush mode, base, operations, cut, image, and
+//! cut of the recovery.
 //!
-//! `f2fs@rflush@14@creat:A/foo,fsync:A/foo@c31@00c0ffee00c0ffee@n12-0123456789abcdef`: the base of seed 14, a cut before event
-//! 31 that left the image with this hash, and a cut of its recovery before event 12. A fault before any cut has `c-`.
-//! `ext4` in place of `f2fs` is another file system; `f2fs-on-device` is the same on the simulated device, where an event is a turn of the whole stack.
-//! The name of a planted bug may follow. Parts that there are not are left out.
+//! `f2fs@rflush@14@creat:A/foo,fsync:A/foo@c31@00c0ffee00c0ffee@n12-0123456789abcdef`: the base of seed 14, a cut
+//! before event 31 that left the image with this hash, and a cut of its recovery before event 12. A fault before any
+//! cut has `c-`. `ext4` in place of `f2fs` is another file system; `f2fs-on-device` is F2FS on the simulated device,
+//! where an event is a turn of the whole stack. The name of a planted bug may follow. Absent parts are left out.
 
 use super::bug::{Bug, bug_named};
 use super::case::{Case, Found, On};
@@ -18,21 +19,21 @@ use std::str::FromStr;
 /// Everything that a replay needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Which file system.
+    /// File system.
     pub format: Format,
-    /// What the file system is on.
+    /// Device below the file system.
     pub on: On,
-    /// What the host makes of flushes.
+    /// Flush mode of the host.
     pub mode: FlushMode,
     /// Seed of the base.
     pub base: u64,
-    /// What is done.
+    /// Operations of the sequence.
     pub ops: Ops,
-    /// Events before the cut; none for a fault before any.
+    /// Number of events before the cut; `None` for a fault before any.
     pub cut: Option<u32>,
     /// Hash of the image that it left.
     pub image: u64,
-    /// The same of a cut of the recovery.
+    /// A cut of the recovery: number of events before it, and hash of the image that it left.
     pub nested: Option<(u32, u64)>,
     /// The bug that was planted.
     pub planted: Option<Bug>,
@@ -42,19 +43,19 @@ pub struct Token {
 pub const MODES: [(FlushMode, &str); 3] =
     [(FlushMode::Flush, "flush"), (FlushMode::RangeFlush, "rflush"), (FlushMode::NoFlush, "noflush")];
 
-/// The name of a flush mode.
+/// Returns the name of a flush mode.
 pub fn mode_name(mode: FlushMode) -> &'static str {
     MODES.iter().find(|(known, _)| *known == mode).map_or("", |(_, name)| name)
 }
 
-/// The flush mode of a name.
+/// Returns the flush mode of a name.
 pub fn mode_named(name: &str) -> Result<FlushMode, String> {
     let found = MODES.iter().find(|(_, known)| *known == name).map(|(mode, _)| *mode);
     found.ok_or_else(|| format!("`{name}` is no flush mode: expected flush, rflush or noflush"))
 }
 
 impl Token {
-    /// Of a fault that was found in a case.
+    /// Makes the token of a fault that was found in a case.
     pub fn of(case: &Case<'_>, found: &Found) -> Self {
         let Found { cut, image, nested, .. } = *found;
         let Case { on, mode, planted, .. } = *case;
@@ -117,7 +118,7 @@ impl FromStr for Token {
             (token.cut, token.image) = (Some(number(cut, "a number of events")?), hash(next()?)?);
         }
         let mut rest = fields.peekable();
-        // Bugs have names, and cuts of recoveries numbers.
+        // Names of bugs begin with a letter, cuts of recoveries with `n` and a digit.
         let is_nested = |text: &&str| {
             text.strip_prefix('n').is_some_and(|at| at.starts_with(|c: char| c.is_ascii_digit()))
         };

@@ -1,35 +1,35 @@
-//! All that a file system shows: names, kinds, sizes, contents, attributes.
+//! Everything that a file system shows: names, kinds, sizes, contents, attributes.
 //!
-//! Place in the data flow: [`Tree::read`] walks a mounted file system; the oracle holds trees against each other.
+//! Place in the data flow: [`Tree::read`] walks a mounted file system; the oracle compares trees.
 //!
-//! Invariant: a tree knows inodes by number and nothing of how they are stored.
+//! Invariant: a tree identifies inodes by number and knows nothing of how they are stored.
 
 use flashweir_fs::vfs::{Creds, Errno, Follow, Fs, Ino, Kind, OpenFlags, Process, Sink, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Names that one walk follows at most; a tree that has more is broken.
+/// Maximum number of names that one walk follows; a tree with more is broken.
 const NAMES_MAX: usize = 100_000;
-/// Symbolic links that lead to each other at most, as in the vfs.
+/// Maximum number of symbolic links in a chain, as in the VFS.
 const LINKS_MAX: u32 = 40;
-/// Bytes of a file that are read at most.
+/// Maximum number of bytes of a file that are read.
 const FILE_BYTES_MAX: u64 = 1 << 28;
 
-/// What an inode is, and what it holds.
+/// Kind and content of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Bytes, as many as its size.
+    /// Content of a file, as long as its size.
     File(Arc<[u8]>),
-    /// Names.
+    /// Entries: the inode number of each name.
     Directory(BTreeMap<String, u64>),
-    /// A path.
+    /// Target path.
     Symlink(String),
-    /// What no operation of this laboratory makes.
+    /// A kind that no operation of this laboratory makes.
     Other,
 }
 
 impl Body {
-    /// For messages.
+    /// Returns the kind, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::File(_) => "file",
@@ -43,9 +43,9 @@ impl Body {
 /// An inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its content.
+    /// Kind and content.
     pub body: Body,
-    /// Names that it says it has.
+    /// Link count that it reports.
     pub links: u32,
     /// Permission bits.
     pub mode: u16,
@@ -53,29 +53,29 @@ pub struct Node {
     pub xattrs: BTreeMap<String, Arc<[u8]>>,
 }
 
-/// See the module.
+/// A tree of everything that a file system shows (see the module).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// The root directory.
+    /// Inode number of the root directory.
     pub root: u64,
     /// Every inode that has a name.
     pub nodes: BTreeMap<u64, Arc<Node>>,
-    /// Of the reference only: files that were made without a name, are open, and have got none.
+    /// In the reference only: open files that were created without a name and have none yet.
     pub nameless: BTreeMap<u64, Arc<Node>>,
 }
 
-/// What could not be read.
+/// A path that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Where.
+    /// The path.
     pub path: String,
-    /// Why.
+    /// The error.
     pub errno: Errno,
 }
 
 impl Tree {
-    /// Walks a mounted file system; `identify` makes the number of an inode from number and generation. What is as in
-    /// `before` shares its memory. Errors: a path that cannot be read.
+    /// Walks a mounted file system; `identify` makes the number of an inode from number and generation. Inodes equal to
+    /// those in `before` share their memory. Fails with a path that cannot be read.
     pub async fn read<F: Fs>(
         vfs: &Vfs<F>,
         before: Option<&Self>,
@@ -132,12 +132,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// An inode, with a name or without.
+    /// Returns an inode, with or without a name.
     pub fn node(&self, number: u64) -> Option<&Node> {
         self.nodes.get(&number).or_else(|| self.nameless.get(&number)).map(|node| &**node)
     }
 
-    /// The same; what is as in another tree shares its memory.
+    /// Returns the tree with inodes that equal those of another tree sharing its memory.
     #[must_use]
     pub fn sharing(mut self, other: Option<&Self>) -> Self {
         for (number, node) in &mut self.nodes {
@@ -148,7 +148,7 @@ impl Tree {
         self
     }
 
-    /// The entries of a directory; none of what is no directory or is not there.
+    /// Returns the entries of a directory; `None` if it is no directory or does not exist.
     pub fn entries(&self, dir: u64) -> Option<&BTreeMap<String, u64>> {
         match self.nodes.get(&dir).map(|node| &node.body) {
             Some(Body::Directory(entries)) => Some(entries),
@@ -156,12 +156,12 @@ impl Tree {
         }
     }
 
-    /// What a name in a directory refers to.
+    /// Returns the inode that a name in a directory refers to.
     pub fn bound(&self, dir: u64, name: &str) -> Option<u64> {
         self.entries(dir)?.get(name).copied()
     }
 
-    /// Every name: directory, name, inode.
+    /// Iterates over every name: directory, name, inode.
     pub fn names(&self) -> impl Iterator<Item = (u64, &str, u64)> {
         let entries = self.nodes.iter().filter_map(|(&dir, node)| match &node.body {
             Body::Directory(entries) => Some((dir, entries)),
@@ -170,14 +170,14 @@ impl Tree {
         entries.flat_map(|(dir, entries)| entries.iter().map(move |(name, &node)| (dir, name.as_str(), node)))
     }
 
-    /// The inode at a path.
+    /// Returns the inode at a path.
     pub fn find(&self, path: &str) -> Option<u64> {
         let names = path.split('/').filter(|name| !name.is_empty());
         names.into_iter().try_fold(self.root, |dir, name| self.bound(dir, name))
     }
 
-    /// Where a path leads that is opened: behind symbolic links at its end. Links on the way, and targets that do not go down
-    /// from the link's directory, lead nowhere here.
+    /// Returns the path that opening `path` leads to, after symbolic links at its end. Links on the way, and targets
+    /// that do not lie below the link's directory, are not followed.
     pub fn opened(&self, path: &str) -> Option<String> {
         let mut path = path.to_owned();
         for _ in 0..LINKS_MAX {
@@ -188,7 +188,7 @@ impl Tree {
         None
     }
 
-    /// A path of an inode, for messages.
+    /// Returns a path of an inode, for messages.
     pub fn path_of(&self, node: u64) -> String {
         let mut path = String::new();
         let mut at = node;
@@ -203,7 +203,7 @@ impl Tree {
         format!("(no name){path}")
     }
 
-    /// The first difference, with the numbers of `other` as `pairs` gives them for ours.
+    /// Describes the first difference; `pairs` maps the numbers of `self` to those of `other`.
     pub fn difference(&self, other: &Self, pairs: &BTreeMap<u64, u64>) -> Option<String> {
         for (number, ours) in &self.nodes {
             let path = self.path_of(*number);
@@ -234,7 +234,7 @@ impl Tree {
     }
 }
 
-/// The extended attributes of an inode.
+/// Returns the extended attributes of an inode.
 pub(super) async fn xattrs<F: Fs>(
     process: &Process<F>,
     ino: Ino,

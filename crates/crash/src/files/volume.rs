@@ -1,10 +1,10 @@
-//! The file system under test: a small volume that has been in use, mounted for each case, recovered and checked after each
+//! The file system under test: a small, used volume that is mounted for each case, and recovered and checked after each
 //! cut.
 //!
-//! Place in the data flow: a [`Base`] is made once and shared; [`Clock`] runs what the explorer does with it.
+//! Place in the data flow: a [`Base`] is made once and shared; [`Clock`] runs the explorer's work on it.
 //!
-//! The volume is aged (crash-laboratory §3.5): its free segments hold nodes and data of files that are gone, so that a recovery that
-//! follows something old finds something old.
+//! The volume is aged (crash-laboratory §3.5): its free segments hold nodes and data of deleted files, so that a
+//! recovery that follows a stale pointer finds stale data.
 //!
 //! Invariant: a base is a function of its seed.
 
@@ -29,31 +29,31 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-/// What every case finds. The files are durable and named by no generated operation but some.
+/// Contents that every case begins with. The files are durable; only few generated operations name them.
 const PREPARED: &str = "mkdir:A,mkdir:B,mkdir:A/D,write:A/old:0+9000,write:B/old:0+4096,setxattr:A/old:kept:40,\
                         symlink:A/old:link,link:A/old:B/second,sync";
-/// Pages of each file that fills it, and of each that takes the place of one of them that was deleted.
+/// Pages of each file that fills the volume, and of each file that replaces a deleted one.
 pub const FILL_PAGES: u64 = 32;
 const HOLE_PAGES: u64 = 12;
-/// Pages that the first ones leave free, and the last ones.
+/// Pages left free after the filling files, and after the replacing ones.
 const FILL_LEAVES: u64 = 700;
 const HOLES_LEAVE: u64 = 350;
-/// One in so many of the first ones is deleted.
+/// One in this many filling files is deleted.
 const DELETED: u64 = 4;
-/// Then they are written over here and there until room was made by cleaning so many sections, but not for ever, and everything is made
-/// durable now and then.
+/// Then the filling files are overwritten at scattered places until this many sections have been cleaned to free space,
+/// up to a maximum number of writes, with a sync after each `WORN_SYNC` writes.
 const WORN_SECTIONS: u64 = 2;
 const WORN_MAX: u64 = 4_000;
 const WORN_SYNC: u64 = 64;
-/// The log of an ext4 ends at most so many blocks behind where a case begins on half of the bases, and on the others at least so
-/// many; behind where it begins it has old transactions everywhere.
+/// Journal blocks of ext4 left before its end when a case begins: at most the first number on half of the bases, at
+/// least the second on the others. The part of the journal after that point is full of old transactions.
 const LOG_LEFT_MAX: u64 = 24;
 const LOG_LEFT_MIN: u64 = 100;
-/// Rounds of files that come and go before that, and files of each.
+/// Number of rounds of created and deleted files before that, and number of files in each.
 const AGES: u64 = 3;
 const AGED_FILES: u64 = 420;
 
-/// An executor with time of its own.
+/// An executor with a clock of its own.
 #[derive(Debug, Default)]
 pub struct Clock {
     executor: Executor,
@@ -61,12 +61,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// For tasks of this clock.
+    /// Returns a handle for tasks of this clock.
     pub fn handle(&self) -> Handle {
         self.executor.handle()
     }
 
-    /// Lets time pass until `future` is ready; `None` if it waits for what never comes.
+    /// Advances time until `future` is ready; returns `None` if it waits for something that never happens.
     pub fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Option<T> {
         let result = Rc::new(RefCell::new(None));
         let slot = Rc::clone(&result);
@@ -85,15 +85,16 @@ impl Clock {
 }
 
 impl Drop for Clock {
-    /// Tasks hold the mount and the mount holds the executor.
+    /// Drops the tasks, which hold the mount, which holds the executor.
     fn drop(&mut self) {
         self.executor.clear();
     }
 }
 
-/// What a volume is on, with time of its own.
+/// A disk below a volume, with a clock of its own.
 pub trait Disk {
-    /// Lets a task work there until it is ready; `None` if it waits for what never comes, or if the power fails before.
+    /// Runs a task until it is ready; returns `None` if it waits for something that never happens, or if the power
+    /// fails before.
     fn run<T: 'static, F: Future<Output = T> + 'static>(
         &mut self,
         task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
@@ -111,7 +112,7 @@ impl Disk for ModelPort {
     }
 }
 
-/// Mount options of all mounts here: a small cache and calls that cost nothing.
+/// Returns the options of all mounts here: a small cache, and calls that cost nothing.
 pub fn options() -> MountOptions {
     MountOptions { cache: CacheConfig::of_bytes(4 << 20), ..MountOptions::default() }
 }
@@ -121,7 +122,7 @@ pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Res
     Vfs::mount(mounting::mount(port, setup).await?, handle, options()).map_err(|error| error.to_string())
 }
 
-/// A reference in memory, with what was prepared.
+/// Makes a reference in memory, with the prepared contents.
 pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<AnyFs>, Vfs<AnyFs>), String> {
     let vfs = Vfs::mount(MemFs::new(MemFsConfig::default()).into(), handle.clone(), options());
     let vfs = vfs.map_err(|error| error.to_string())?;
@@ -143,14 +144,14 @@ pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<AnyFs>,
     Ok((runner, vfs))
 }
 
-/// What fills a volume.
+/// Files that fill a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// Files of the first kind, those that were deleted included.
+    /// Number of filling files, including the deleted ones.
     pub files: u64,
-    /// Files of the second.
+    /// Number of replacing files.
     pub holes: u64,
-    /// Writes over the first ones.
+    /// Number of overwrites of the filling files.
     pub worn: u64,
 }
 
@@ -187,8 +188,8 @@ impl Runner<AnyFs> {
     }
 }
 
-/// Fills a volume until little is free, deletes some, fills it again, and writes over it until cleaning has to make room: a case begins
-/// with few free sections, and holes in the others.
+/// Fills a volume until little is free, deletes some files, fills it again, and overwrites files until cleaning has to
+/// free space: a case begins with few free sections, and with holes in the others.
 async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>, format: Format) -> Result<Filled, String> {
     let said = |errno: Errno| format!("filling the volume: {errno:?}");
     let mut filled = Filled::default();
@@ -216,7 +217,7 @@ async fn fill_volume(vfs: &Vfs<AnyFs>, runner: &mut Runner<AnyFs>, format: Forma
     Ok(filled)
 }
 
-/// Number and generation of an inode of the reference as one number; it is never used again.
+/// Combines number and generation of an inode of the reference into a number that is never reused.
 pub fn forever(ino: u64, generation: u32) -> u64 {
     ino << 32 | u64::from(generation)
 }
@@ -230,27 +231,27 @@ async fn prepare(runner: &mut Runner<AnyFs>) -> Result<(), String> {
     Ok(())
 }
 
-/// Numbers of operations that prepare and age, beyond those of any sequence.
+/// Offset for the numbers of preparing and aging operations, beyond those of any sequence.
 const PREPARED_NUMBERS: usize = 0x8000;
 
 /// A volume that each case begins on, and the reference's view of it.
 #[derive(Clone, Debug)]
 pub struct Base {
-    /// Which file system.
+    /// File system.
     pub format: Format,
-    /// What it was made of.
+    /// Seed that it was made from.
     pub seed: u64,
-    /// Blocks of the disk; all of it is durable.
+    /// Blocks of the disk; all of them are durable.
     pub contents: Arc<Contents>,
-    /// What it shows, with the reference's numbers.
+    /// Contents of the volume, with the reference's numbers.
     pub tree: Arc<Tree>,
-    /// The numbers of the volume.
+    /// Maps the reference's numbers to those of the volume.
     pub numbers: Pairs,
-    /// Pages that an empty volume has: free ones, and those of the root.
+    /// Pages of an empty volume: free ones, and those of the root.
     pub pages: u64,
-    /// What it is filled with.
+    /// Files that fill it.
     pub filled: Filled,
-    /// The same on the simulated device, once somebody wants it.
+    /// The volume on the simulated device, made when it is first needed.
     pub(super) medium: OnceLock<Media>,
 }
 
@@ -267,7 +268,7 @@ impl Base {
             let vfs = Vfs::mount(fs, handle.clone(), options()).map_err(|error| error.to_string())?;
             let said = |errno: Errno| format!("ageing the volume: {errno:?}");
             age(&vfs, &handle, seed).await.map_err(said)?;
-            // What a new volume of ext4 has and no other.
+            // A directory that a new ext4 volume has and other file systems lack.
             match vfs.process(Creds::ROOT).rmdir("/lost+found").await {
                 Ok(()) | Err(Errno::ENOENT) => vfs.sync_all().await.map_err(said)?,
                 Err(errno) => return Err(said(errno)),
@@ -311,18 +312,18 @@ impl Base {
         })
     }
 
-    /// A disk with this volume, as a cut may leave it.
+    /// Returns a disk with this volume, as a cut may leave it.
     pub fn port(&self, mode: FlushMode) -> ModelPort {
         ModelPort::with_contents(self.format.device_kind().policy(), Arc::clone(&self.contents), BLOCKS, mode)
     }
 }
 
-/// The hash of the image of a base.
+/// Returns the hash of the image of a base.
 pub fn base_hash(base: &Base) -> u64 {
     mix(base.seed)
 }
 
-/// Lets the log of an ext4 go round, and end where it soon has to go on at its beginning, or not so soon.
+/// Lets the journal of ext4 wrap around, and stop where it soon has to wrap around again, or later.
 async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
     let left = || vfs.fs().journal_blocks_left();
     let mut random = RandomStream::new(seed, "where a log begins");
@@ -331,7 +332,7 @@ async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
         touch(vfs).await?;
     }
     if random.chance(0.5) {
-        // A turn further.
+        // Wraps around once more.
         while left().is_some_and(|left| left <= near_end) {
             touch(vfs).await?;
         }
@@ -343,14 +344,14 @@ async fn turn_log(vfs: &Vfs<AnyFs>, seed: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Changes and makes durable what nobody looks at.
+/// Makes a durable change that no check examines.
 pub(crate) async fn touch(vfs: &Vfs<AnyFs>) -> Result<(), Errno> {
     let root = vfs.process(Creds::ROOT);
     root.utimens("/", SetTime::Omit, SetTime::Now, Follow::Yes).await?;
     vfs.sync_all().await
 }
 
-/// Files that come and go, some of them made durable one by one.
+/// Creates and deletes files, some of which are made durable one by one.
 async fn age(vfs: &Vfs<AnyFs>, handle: &Handle, seed: u64) -> Result<(), Errno> {
     let mut random = RandomStream::new(seed, "ageing of a volume");
     let mut runner = Runner::new(vfs, handle.clone());
@@ -375,23 +376,23 @@ async fn age(vfs: &Vfs<AnyFs>, handle: &Handle, seed: u64) -> Result<(), Errno> 
     Ok(())
 }
 
-/// Why a volume that was cut off is not as it should be.
+/// Damage of a volume after a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// It cannot be mounted.
+    /// The volume cannot be mounted.
     Mount(String),
-    /// What is there cannot be read.
+    /// Something on it cannot be read.
     Read(String),
-    /// The check finds something, with when.
+    /// The check reports a fault; the text says when.
     Check(String),
-    /// It cannot be used.
+    /// The volume cannot be used.
     Use(String),
-    /// Something waits for what never comes.
+    /// A task waits for something that never happens.
     Wedged,
 }
 
 impl Damage {
-    /// What is wrong, in one line.
+    /// Describes the damage in one line.
     pub fn what(&self) -> String {
         match self {
             Self::Mount(what) => format!("mount: {what}"),
@@ -403,8 +404,8 @@ impl Damage {
     }
 }
 
-/// Recovers the volume on a port by mounting it; gives what it shows. It is unmounted again, and must be good before and
-/// after.
+/// Recovers the volume on a port by mounting it; returns what it shows. The volume is unmounted again, and must be
+/// intact before and after.
 pub fn recover(on: &mut impl Disk, setup: Setup) -> Result<Tree, Damage> {
     let recovered = on.run(|disk, handle| async move {
         let vfs = mount(Rc::clone(&disk), handle, setup).await.map_err(Damage::Mount)?;
@@ -423,7 +424,8 @@ pub fn check(on: &mut impl Disk, format: Format) -> Result<(), Damage> {
     checked.unwrap_or_else(|| Err("waits for ever".into())).map(drop).map_err(Damage::Check)
 }
 
-/// Shows that a recovered volume can be used: something is written, everything is deleted, and all room is free again.
+/// Proves that a recovered volume can be used: something is written, everything is deleted, and all space is free
+/// again.
 pub fn exercise(on: &mut impl Disk, pages: u64, setup: Setup) -> Result<(), Damage> {
     let done = on.run(move |disk, handle| async move {
         let vfs = mount(Rc::clone(&disk), handle.clone(), setup).await.map_err(Damage::Mount)?;

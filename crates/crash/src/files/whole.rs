@@ -1,14 +1,16 @@
-//! The same case on the whole stack: a file system on our simulated device, which is cut between and in its operations.
+//! A case on the whole stack: a file system on Flashweir's simulated device, which is cut between and inside its
+//! operations.
 //!
-//! Place in the data flow: [`explore`] does the sequence in virtual time and looks after each turn of the stack whether the
-//! medium or what is in the cells has changed; there the power fails, with the programs and erases in the cells torn as the
-//! laboratory of devices tears them. Each medium that is chosen is brought back by the device's own recovery, and what it
-//! then reads as by a mount of the file system on that device. [`replay`] finds one of them again.
+//! Place in the data flow: [`explore`] executes the sequence in virtual time and checks after each turn of the stack
+//! whether the medium or the operations in progress have changed. There the power fails, with the programs and erases
+//! in progress torn as in the laboratory of devices. Each chosen medium is brought back by the device's own recovery,
+//! and the contents are then recovered by a mount of the file system on that device. [`replay`] finds one of them
+//! again.
 //!
-//! A position is twice the number of turns before the cut. What happens in turn `t` happens at `2t - 1`: it is over
+//! A position is twice the number of turns before the cut. An event in turn `t` has the position `2t - 1`: it is over
 //! when the power fails after that turn, and may have had no effect on a medium before it.
 //!
-//! Invariants: the answer is a function of the case; volumes that read alike are recovered once.
+//! Invariants: the result is a function of the case; volumes that read alike are recovered once.
 //!
 //! Deliberately absent: cuts inside the device's recovery, which the laboratory of devices makes.
 
@@ -32,15 +34,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Turns of one sequence at most; some tens of thousands are usual.
+/// Maximum number of turns of one sequence; some tens of thousands are usual.
 const TURNS_MAX: u32 = 20_000_000;
 
-/// The device that wakes up with a medium.
+/// Returns the device that wakes up with a medium.
 fn wake(case: &Case<'_>, media: Media) -> Result<Device, Fault> {
     caught(|| Ok(awake(case.base, case.planted, media)))
 }
 
-/// The device, its tasks, and at which turn the power is to fail.
+/// The device, its tasks, and the turn at which the power is to fail.
 struct Powered {
     stack: Stack,
     turns: u32,
@@ -74,14 +76,14 @@ fn contents_of(device: &Device) -> Contents {
     units.filter(|(_, payload)| *payload != Payload::Zero).collect()
 }
 
-/// The position of a cut after so many turns.
+/// Returns the position of a cut after `turns` turns.
 fn position(turns: u32) -> u64 {
     2 * u64::from(turns)
 }
 
-/// Does the sequence of a case. `look` is called before the first turn and after each one until the last operation has ended;
-/// it is told which of them is the last. Gives the history, what the file
-/// system did, and the last turn.
+/// Executes the sequence of a case. `look` is called before the first turn and after each one until the last operation
+/// has ended; its last argument marks the last call. Returns the history, the counts of the file system, and the last
+/// turn.
 fn drive(case: &Case<'_>, mut look: impl FnMut(u32, &Stack, bool)) -> Result<(History, Did, u32), Fault> {
     let differs = |what: &str| Fault::Differs(what.into());
     let device = wake(case, medium(case.base))?;
@@ -118,7 +120,7 @@ struct Explorer<'a> {
     trees: BTreeMap<u64, Tree>,
 }
 
-/// Explores a case: what was done, the hashes of the images that were recovered, and the first fault.
+/// Explores a case. Returns the counts, the hashes of the recovered images, and the first fault.
 pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
     let counts = Counts { cases: 1, operations: case.ops.0.len() as u64, ..Counts::default() };
     let mut explorer = Explorer { case, counts, images: Vec::new(), trees: BTreeMap::new() };
@@ -156,8 +158,8 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Brings the device back with a medium. If nothing was seen before that reads as it does, recovers the volume, and does
-    /// with some of them what is done with some. Gives the hash of the image.
+    /// Brings the device back with a medium. If its contents have not been seen before, recovers the volume, and
+    /// applies the occasional checks to some of them. Returns the hash of the image.
     fn recover(&mut self, turn: u32, media: Media) -> Result<u64, Found> {
         let (case, effort) = (self.case, self.case.effort);
         let found = |image, fault| Found { fault, cut: Some(turn), image, nested: None };
@@ -212,10 +214,10 @@ impl Explorer<'_> {
     }
 }
 
-/// The media that a cut after so many turns of a recovery may leave.
+/// Returns the media that a cut after `cut` turns of a recovery may leave.
 fn interrupted(case: &Case<'_>, media: Media, image: u64, cut: u32) -> Result<Vec<Media>, Fault> {
     let mut disk = Powered { stop: Some(cut), ..Powered::new(wake(case, media)?, case.mode) };
-    // It ends, or is cut off.
+    // The recovery ends, or is cut off.
     let _ = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage));
     let now = disk.stack.cut_instant();
     Ok(disk.stack.with_device(|device| {
@@ -224,7 +226,7 @@ fn interrupted(case: &Case<'_>, media: Media, image: u64, cut: u32) -> Result<Ve
     }))
 }
 
-/// What the power left after so many turns and reads as `image`.
+/// Returns the medium, among those that a cut may have left, that reads as `image`.
 fn with_image(case: &Case<'_>, media: Vec<Media>, image: u64) -> Result<Option<(Media, Device)>, Fault> {
     for media in media {
         let device = wake(case, media.clone())?;
@@ -235,7 +237,7 @@ fn with_image(case: &Case<'_>, media: Vec<Media>, image: u64) -> Result<Option<(
     Ok(None)
 }
 
-/// Does one image of a case again, and everything that is checked. Errors: there is no such cut or image.
+/// Replays one image of a case with all checks. Fails if there is no such cut or image.
 pub fn replay(
     case: &Case<'_>,
     cut: Option<u32>,

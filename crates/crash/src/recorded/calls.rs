@@ -1,7 +1,7 @@
-//! Calls that change a file system, as its mount got them, and how they are made again on another one.
+//! Calls that change a file system, recorded at its mount, and their replay on another one.
 //!
-//! Invariant: inodes are named by the numbers that they had when the recording was made; on a file system that begins with the same
-//! contents the numbers of what was there are the same, those of what is made are translated.
+//! Invariant: inodes are named by their numbers at the time of the recording. On a file system that begins with the
+//! same contents, existing inodes have the same numbers; the numbers of new ones are translated.
 
 use flashweir_fs::vfs::{
     Access, AclKind, Barrier, Creds, Errno, File, Fs, Ino, Kept, Kind, OpenFlags, RenameMode, Result,
@@ -12,51 +12,51 @@ use std::collections::BTreeMap;
 /// A call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Makes an inode, which got the number `made`.
+    /// Creates an inode, which got the number `made`.
     Make { creds: Creds, dir: Ino, name: Box<[u8]>, kind: Kind, permissions: u16, made: Ino },
-    /// Makes a file without a name; likewise.
+    /// Creates a file without a name, which got the number `made`.
     MakeNameless { creds: Creds, dir: Ino, permissions: u16, exclusive: bool, made: Ino },
-    /// Makes a symbolic link; likewise.
+    /// Creates a symbolic link, which got the number `made`.
     Symlink { creds: Creds, dir: Ino, name: Box<[u8]>, target: Box<[u8]>, made: Ino },
-    /// Gives an inode one more name.
+    /// Creates a hard link to an inode.
     Link { creds: Creds, ino: Ino, dir: Ino, name: Box<[u8]> },
-    /// Takes a name away.
+    /// Removes a name.
     Remove { creds: Creds, dir: Ino, name: Box<[u8]>, of_dir: bool },
-    /// Moves a name.
+    /// Renames.
     Rename { creds: Creds, from: (Ino, Box<[u8]>), to: (Ino, Box<[u8]>), mode: RenameMode },
     /// Changes attributes or the size.
     SetAttr { ino: Ino, changes: SetAttr },
     /// Writes, past the page cache if `direct`.
     Write { ino: Ino, offset: u64, bytes: Box<[u8]>, direct: bool },
-    /// Changes what a range of a file takes.
+    /// Changes the allocation of a range of a file.
     Allocate { ino: Ino, offset: u64, len: u64, room: Room },
     /// Sets an access control list.
     SetAcl { ino: Ino, kind: AclKind, value: Box<[u8]>, clears_setgid: bool },
     /// Sets an extended attribute.
     SetXattr { ino: Ino, name: Box<[u8]>, value: Box<[u8]>, mode: XattrMode },
-    /// Removes one.
+    /// Removes an extended attribute.
     RemoveXattr { ino: Ino, name: Box<[u8]> },
-    /// Makes durable.
+    /// Makes an inode durable.
     Sync { ino: Ino, kind: SyncKind },
-    /// Orders.
+    /// Orders an inode's changes before later ones.
     Barrier { ino: Ino, kind: Barrier },
-    /// Nobody uses the inode any more: without names it is gone.
+    /// The inode is not in use any more: without names it is gone.
     Forget { ino: Ino },
 }
 
-/// What becomes of a range of a file.
+/// New state of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Room is set aside.
+    /// Space is allocated.
     Reserved { keep_size: bool },
-    /// A hole.
+    /// The range becomes a hole.
     Hole,
-    /// Zeros.
+    /// The range becomes zeros.
     Zeros { keep_size: bool },
 }
 
 impl Room {
-    /// Does it.
+    /// Applies it to a range of a file.
     ///
     /// # Errors
     /// Those of the file.
@@ -74,19 +74,19 @@ impl Room {
 pub struct Step {
     /// The call.
     pub call: Call,
-    /// In words, with paths.
+    /// Description in words, with paths.
     pub shown: String,
-    /// Bytes that the program had printed before the call was made.
+    /// Number of bytes that the program had printed before the call was made.
     pub printed: u64,
 }
 
-/// Makes recorded calls again.
+/// Replays recorded calls.
 pub(super) struct Player<F: Fs> {
     vfs: Vfs<F>,
-    /// What was made since, by its number in the recording.
+    /// Numbers of the inodes created since, by their numbers in the recording.
     numbers: BTreeMap<Ino, Ino>,
     kept: BTreeMap<Ino, Kept<F>>,
-    /// Files in use, and whether they are used past the page cache.
+    /// Open files, by inode and whether they bypass the page cache.
     files: BTreeMap<(Ino, bool), File<F>>,
 }
 
@@ -115,14 +115,14 @@ impl<F: Fs> Player<F> {
 
     async fn made(&mut self, recorded: Ino, made: Ino) -> Result<()> {
         let kept = self.vfs.keep(made).await?;
-        // The number may have been that of another inode, which is gone.
+        // The number may have belonged to another inode, which is gone.
         self.numbers.retain(|_, ino| *ino != made);
         self.numbers.insert(recorded, made);
         self.kept.insert(recorded, kept);
         Ok(())
     }
 
-    /// What is about to lose a name stays until it is forgotten, as the kernel has it.
+    /// An inode that is about to lose a name is kept until it is forgotten, as the kernel does.
     async fn keep_named(&mut self, dir: Ino, name: &[u8]) -> Result<()> {
         let Ok(attr) = self.vfs.lookup_name(dir, name).await else { return Ok(()) };
         let recorded = self.numbers.iter().find(|(_, ino)| **ino == attr.ino);

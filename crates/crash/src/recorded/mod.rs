@@ -1,4 +1,4 @@
-//! The crash laboratory for programs that we did not write: what one did to a file system is recorded, done again in virtual
+//! The crash laboratory for arbitrary programs: what a program did to a file system is recorded, repeated in virtual
 //! time, and cut.
 //!
 //! ```text
@@ -7,11 +7,12 @@
 //!                                                         directories to be judged ◄─┘ each with what the program had promised
 //! ```
 //!
-//! Place in the data flow: a mount records [`Step`]s; [`directories`] gives each directory that a power cut may leave once, with
-//! the moments of which it may be; who started the program asks it, or a check of its own, what it thinks of them.
+//! Place in the data flow: a mount records [`Step`]s; [`directories`] returns each directory that a power cut may leave
+//! once, with the moments at which it may; the caller that started the program asks it, or a check of its own, to judge
+//! them.
 //!
-//! Invariants: the answer is a function of recording and configuration; a state is given only if a disk that keeps its word may
-//! show it at that moment.
+//! Invariants: the result is a function of recording and configuration; a state is returned only if a disk that keeps
+//! the contract may show it at that moment.
 
 mod calls;
 mod states;

@@ -1,10 +1,10 @@
-//! What a power cut may leave of what a program did.
+//! The states that a power cut may leave of a program's work.
 //!
-//! A recording is done on the model device of the contract, which may show after a cut whatever a disk may that keeps its word
-//! ([`flashweir_sim::model_port`]), at several paces ([`Course`]): what the host writes back, and when it commits, depends on how time
-//! passes between the calls.
+//! A recording is replayed on the model device of the contract, which may show after a cut everything that a disk may
+//! show that keeps the contract ([`flashweir_sim::model_port`]). It is replayed at several paces ([`Course`]), because
+//! the host's write-backs and commits depend on the time that passes between the calls.
 //!
-//! Place in the data flow: each image that was drawn is recovered by a mount; what can be seen of it is one [`Directory`].
+//! Place in the data flow: each drawn image is recovered by a mount; its visible contents are one [`Directory`].
 
 use super::calls::{Player, Step};
 use crate::files::Effort;
@@ -28,65 +28,67 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory of the page cache.
+/// Size of the page cache in bytes.
 const CACHE_BYTES: u64 = 256 << 20;
 /// Longer than ext4 waits until it commits, and shorter than dirty pages stay in memory.
 const COMMITTED: Duration = Duration::from_secs(6);
 /// Longer than dirty pages stay in memory.
 const WRITTEN_BACK: Duration = Duration::from_secs(40);
-/// Of ten calls in a drawn course so many are followed by a commit, and by a sync of everything.
+/// Numbers out of ten calls in a drawn course after which the journal is committed, and after which everything is
+/// synced.
 const DRAWN_COMMITTED: u64 = 2;
 const DRAWN_SYNCED: u64 = 1;
-/// Legal states of one position that are looked at.
+/// Maximum number of legal states examined at one position.
 const STATES_AT_MAX: usize = 600;
-/// Positions of a course that are looked at.
+/// Maximum number of positions of a course that are examined.
 const POSITIONS_MAX: usize = 2_000;
 
-/// What a program did.
+/// Recording of a program's calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// What the disk held before, when it was not mounted.
+    /// Contents of the unmounted disk before.
     pub before: Arc<Contents>,
-    /// Blocks of the disk.
+    /// Size of the disk in blocks.
     pub blocks: u64,
-    /// Its calls, in the order in which they ended.
+    /// Calls of the program, in the order in which they ended.
     pub steps: Vec<Step>,
-    /// Bytes that it had printed at its end.
+    /// Number of bytes that it had printed at its end.
     pub printed: u64,
 }
 
 impl Recording {
-    /// What was printed when the call with this number began.
+    /// Returns the number of bytes printed when the call with this number began.
     fn printed(&self, step: usize) -> u64 {
         self.steps.get(step).map_or(self.printed, |step| step.printed)
     }
 }
 
-/// How far to look.
+/// Scope of an exploration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How the file system is mounted.
+    /// File system and its mode.
     pub format: Format,
-    /// Courses of time that are drawn, beside the fixed ones.
+    /// Number of drawn courses, beside the fixed ones.
     pub drawn: u32,
-    /// Images of a course that are recovered at most.
+    /// Maximum number of images of a course that are recovered.
     pub states_max: usize,
-    /// What is drawn.
+    /// Seed of the draws.
     pub seed: u64,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
 }
 
-/// How time passes while the calls are made.
+/// The passing of time between the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Course {
-    /// They follow each other at once.
+    /// Calls follow each other at once.
     Busy,
-    /// After each the journal is committed, as it is after some seconds.
+    /// After each call the journal is committed, as it is after some seconds.
     Committed,
-    /// After each everything is written back, as it is after half a minute, and then synced, as somebody else may do.
+    /// After each call everything is written back, as it is after half a minute, and then synced, as another process
+    /// may do.
     Synced,
-    /// After some of them one of both happens.
+    /// After some calls one of the two happens.
     Drawn(u64),
 }
 
@@ -109,7 +111,7 @@ impl Course {
         [Self::Busy, Self::Committed, Self::Synced].into_iter().chain(drawn).collect()
     }
 
-    /// How long it is quiet after a call, and whether then everything is synced.
+    /// Returns the idle time after a call, and whether everything is synced then.
     fn pause(self, step: usize) -> (Duration, bool) {
         match self {
             Self::Busy => (Duration::ZERO, false),
@@ -124,47 +126,47 @@ impl Course {
     }
 }
 
-/// When the power went.
+/// The moment of a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
-    /// Calls that had ended.
+    /// Number of calls that had ended.
     pub ended: usize,
     /// Whether the next one had begun.
     pub in_next: bool,
-    /// Bytes that the program had printed.
+    /// Number of bytes that the program had printed.
     pub printed: u64,
-    /// How time passed.
+    /// Course of time.
     pub course: Course,
 }
 
 /// A directory that a power cut may leave.
 #[derive(Clone, Debug)]
 pub struct Directory {
-    /// What can be seen of it.
+    /// Hash of its visible contents.
     pub digest: u64,
-    /// What a disk that shows it holds otherwise than before the recording.
+    /// Contents of a disk that shows it, where they differ from those before the recording.
     changes: Contents,
-    /// The first moment of those at which least had been printed, and of those at which most had.
+    /// The first moment at which the least had been printed.
     pub least: Moment,
-    /// See there.
+    /// The first moment at which the most had been printed.
     pub most: Moment,
 }
 
-/// What was looked at.
+/// Counts of the work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Courses of time.
+    /// Number of courses of time.
     pub courses: u64,
-    /// Positions of the disk's log at which the power could be cut.
+    /// Number of positions of the disk's log at which the power could be cut.
     pub positions: u64,
-    /// Of them, those at which it was.
+    /// … of which the number at which it was cut.
     pub cuts: u64,
-    /// States that the disk may be in there, of those that were drawn.
+    /// Number of drawn states that the disk may be in there.
     pub allowed: u64,
-    /// Images among them that nobody recovered, as there were more than [`Config::states_max`]. One that is allowed at several
-    /// positions counts once.
+    /// Number of images among them that were not recovered because there were more than [`Config::states_max`]. An
+    /// image that is allowed at several positions counts once.
     pub left_out: u64,
-    /// Different images that were recovered.
+    /// Number of different images that were recovered.
     pub recovered: u64,
 }
 
@@ -179,21 +181,21 @@ impl Counts {
     }
 }
 
-/// Why nothing can be said.
+/// Reason why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// The calls cannot be made again: they depend on how those of several threads follow each other.
+    /// The calls cannot be replayed: they depend on the order of calls of several threads.
     Again(String),
     /// A recovery fails: a bug of ours.
     Recovery(String),
-    /// Somebody wanted no more of it.
+    /// The caller stopped the exploration.
     Stopped,
 }
 
-/// The contents of a fresh file system on a disk of so many blocks, whose root belongs to a user and group. Errors are for people.
+/// Returns the contents of a fresh file system on a disk of `blocks` blocks, whose root belongs to a user and group.
 ///
 /// # Errors
-/// There is no room for one.
+/// A message for the user if there is no room for a file system.
 pub fn fresh(format: Format, blocks: u64, root_owner: (u32, u32)) -> Result<Contents, String> {
     let mut port = ModelPort::new(format.device_kind().policy(), blocks, FlushMode::Flush);
     let made = port.run(move |disk, _| async move {
@@ -204,7 +206,7 @@ pub fn fresh(format: Format, blocks: u64, root_owner: (u32, u32)) -> Result<Cont
     Ok(port.contents())
 }
 
-/// A file system as [`Format`] says. Errors are for people.
+/// Mounts a file system as [`Format`] says. Errors are messages for the user.
 async fn mount(disk: Rc<dyn BlockPort>, format: Format) -> Result<AnyFs, String> {
     mount_on(disk, FlushMode::Flush, &format.into()).await.map_err(|error| error.to_string())
 }
@@ -213,14 +215,14 @@ fn options() -> MountOptions {
     MountOptions { cache: CacheConfig::of_bytes(CACHE_BYTES), ..MountOptions::default() }
 }
 
-/// Where in the log of the disk a call began and ended.
+/// Positions in the log of the disk at which a call began and ended.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     begun: u32,
     ended: u32,
 }
 
-/// The recording, played once.
+/// One replay of the recording.
 struct Run {
     port: ModelPort,
     spans: Vec<Span>,
@@ -258,7 +260,7 @@ fn play(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Ru
 }
 
 impl Run {
-    /// What had been done when the log was that long.
+    /// Returns the moment of a cut at this position of the log.
     fn moment(&self, recording: &Recording, course: Course, position: u32) -> Moment {
         let begun = self.spans.partition_point(|span| span.begun <= position);
         let ended = self.spans.partition_point(|span| span.ended <= position).min(begun);
@@ -268,7 +270,7 @@ impl Run {
     }
 }
 
-/// What a mount that recovers a disk shows.
+/// Returns what a mount that recovers a disk shows.
 fn recover(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
     let recovered = port.run(move |disk, handle| async move {
         let fs = mount(disk, format).await?;
@@ -281,7 +283,7 @@ fn recover(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
     recovered.unwrap_or_else(|| Err("recovery waits for ever".into())).map_err(Wrong::Recovery)
 }
 
-/// A number for what can be seen: paths, kinds, contents, rights and attributes.
+/// Returns a hash of the visible contents: paths, kinds, contents, rights and attributes.
 fn digest(tree: &Tree) -> u64 {
     let text = |text: &[u8]| Payload::Bytes(Arc::from(text)).identity();
     let mut digest = 0u64;
@@ -289,7 +291,7 @@ fn digest(tree: &Tree) -> u64 {
     let mut paths: BTreeMap<u64, u64> = BTreeMap::new();
     while let Some((path, number)) = todo.pop() {
         let name = text(path.as_bytes());
-        // A further name of an inode stands for the first.
+        // A further name of an inode refers to the first one.
         let first = *paths.entry(number).or_insert(name);
         let node = &tree.nodes[&number];
         let body = match &node.body {
@@ -309,10 +311,10 @@ fn digest(tree: &Tree) -> u64 {
     digest
 }
 
-/// What one course may leave.
+/// Results of one course.
 type OfCourse = Result<(Counts, BTreeMap<u64, Directory>), Wrong>;
 
-/// Explores one course. `go_on` is told of images that were recovered.
+/// Explores one course. `go_on` gets the number of images recovered since its last call, and returns whether to continue.
 fn of_course(
     recording: &Arc<Recording>,
     config: &Config,
@@ -322,7 +324,7 @@ fn of_course(
     let run = play(recording, config.format, course)?;
     let (port, effort) = (&run.port, Effort { draws: 40, ..Effort::default() });
     let mut cuts = positions(&port.log(), run.end);
-    // Of many positions those at the ends of calls, and some of the others.
+    // Of many positions, uses those at the ends of calls and some of the others.
     let ends: BTreeSet<u32> = run.spans.iter().flat_map(|span| [span.begun, span.ended]).collect();
     let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
     let positions = cuts.len() as u64;
@@ -380,7 +382,7 @@ fn of_course(
 }
 
 impl Directory {
-    /// What a disk that shows it holds, which held `before` before the recording.
+    /// Returns the contents of a disk that shows it; `before` are the contents before the recording.
     pub fn contents(&self, before: &Contents) -> Contents {
         let mut contents = before.clone();
         contents.extend(self.changes.iter().map(|(lpn, content)| (*lpn, content.clone())));
@@ -388,7 +390,7 @@ impl Directory {
         contents
     }
 
-    /// It may be seen at these moments, too.
+    /// Adds further moments at which it may be observed.
     fn meet(&mut self, least: Moment, most: Moment) {
         if least.printed < self.least.printed {
             self.least = least;
@@ -399,7 +401,7 @@ impl Directory {
     }
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Shared<P> {
     next: usize,
     ended: BTreeMap<usize, OfCourse>,
@@ -409,7 +411,7 @@ struct Shared<P> {
 }
 
 impl<P> Shared<P> {
-    /// The next course.
+    /// Returns the index of the next course.
     fn take(&mut self) -> usize {
         self.next += 1;
         self.next - 1
@@ -420,8 +422,8 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Each directory that a power cut may leave, in the order in which they are first seen: nothing else depends on the number of
-/// threads. `progress` is told the fraction that is done, and says whether to go on.
+/// Returns each directory that a power cut may leave, in the order in which they are first found; nothing else depends
+/// on the number of threads. `progress` gets the fraction that is done, and returns whether to continue.
 ///
 /// # Errors
 /// See [`Wrong`].
@@ -444,7 +446,7 @@ pub fn directories(
     };
     let work = || {
         loop {
-            // The lock is given back before the course begins.
+            // The lock is released before the course begins.
             let index = lock(&shared).take();
             let Some(course) = courses.get(index) else { break };
             let ended = of_course(recording, config, *course, &go_on);

@@ -1,6 +1,6 @@
 //! The crash laboratory against the simulated SSD (crash-laboratory §3).
 //!
-//! `FLASHWEIR_SEED` rotates the seeds, `FLASHWEIR_CRASH_STATES` sets how many distinct media are recovered.
+//! `FLASHWEIR_SEED` varies the seeds, `FLASHWEIR_CRASH_STATES` sets the number of distinct media that are recovered.
 
 use flashweir_contract::{Oracle, Verdict};
 use flashweir_core::random::RandomStream;
@@ -41,7 +41,7 @@ fn no_cut_breaks_the_contract() {
     assert!(report.totals.distinct >= states);
 }
 
-/// A device that hangs is described; here one that does not is asked on its way.
+/// The description of a hang names what waits for what; here it is taken from devices that do not hang.
 #[test]
 fn a_hang_says_who_waits_for_whom() {
     let mut said = String::new();
@@ -66,7 +66,8 @@ fn a_hang_says_who_waits_for_whom() {
     }
 }
 
-/// What each device was made for happens on it: least counts over the histories of twenty worlds without a cut, always the same ones.
+/// Each device reaches the situations that it was made for: minimum counts over the histories of the same twenty worlds
+/// without a cut.
 #[test]
 fn devices_reach_what_they_are_for() {
     let wanted: &[(&str, &[(&str, u64)])] = &[
@@ -130,8 +131,8 @@ fn devices_reach_what_they_are_for() {
     assert!(missed.is_empty(), "{missed:?}");
 }
 
-/// A device in memory that gives up what is outdated (as all served ones do) once gave up the source of a copy as well.
-/// Source and copy are the same version, so after a cut recovery chose the source, and there were zeros.
+/// A device in memory discards outdated contents (as all served devices do), and once discarded the source of a copy as
+/// well. Source and copy are the same version, so after a cut recovery chose the source, and found zeros.
 #[test]
 fn what_a_device_in_memory_gives_up_is_never_missed() {
     let (mut cuts, mut copies) = (0, 0);
@@ -151,7 +152,7 @@ fn what_a_device_in_memory_gives_up_is_never_missed() {
             for _ in 0..200 + random.below(6_000) {
                 sim.step();
             }
-            // A device whose programs fail comes to its end some day.
+            // A device whose programs fail wears out eventually.
             if sim.device().is_read_only() && config.faults.program_fail > 0.0 {
                 break;
             }
@@ -183,7 +184,7 @@ fn a_report_does_not_depend_on_the_number_of_threads() {
     assert_eq!(alone, report(3));
 }
 
-/// A third of them, another one with each seed; `weir crash --mutants` looks for all.
+/// Tests a third of the bugs, a different one with each seed; `weir crash --mutants` looks for all.
 #[test]
 fn planted_bugs_are_found() {
     let config = CrashConfig {
@@ -224,7 +225,7 @@ fn a_token_replays_what_was_found() {
     }
 }
 
-/// No forbidden state is seen; each allowed one is reached by a variant of the SSD or by the model device.
+/// No forbidden state is observed; each allowed one is reached by a variant of the SSD or by the model device.
 #[test]
 fn litmus_tests_from_both_sides() {
     let results = litmus(None);
@@ -248,7 +249,7 @@ fn options(seed: u64) -> DeviceOptions {
     DeviceOptions { seed, track_contents: true, planted: None }
 }
 
-/// A device that ran so many events of a short history, and then lost its power.
+/// Returns the medium of a device that ran some events of a short history and then lost its power.
 fn cut_short(config: &DeviceConfig, device: Device, boot: u32, random: &mut RandomStream) -> Media {
     let geometry = device.geometry().clone();
     let mut sim = Sim::new(device, history(&geometry, 5, boot, 40));
@@ -263,8 +264,8 @@ fn cut_short(config: &DeviceConfig, device: Device, boot: u32, random: &mut Rand
     cut(&sim, &torn)
 }
 
-/// Each boot leaves blocks half filled and ends before collection has had its time; and a plane that was short
-/// of blocks when the device woke up waited for a program that could not come.
+/// Each boot leaves blocks half filled and ends before garbage collection has had its time. A plane that was short of
+/// free blocks when the device woke up then waited for a program that could not happen.
 #[test]
 fn regression_cuts_that_follow_each_other_soon_do_not_use_up_a_plane() {
     for name in names() {
@@ -286,8 +287,8 @@ fn regression_cuts_that_follow_each_other_soon_do_not_use_up_a_plane() {
     }
 }
 
-/// What the capacitor saved was written to new blocks by each attempt, until none was left; and blocks that the
-/// recovery itself was going to erase counted as written.
+/// Each attempt wrote what the capacitor had saved to new blocks, until none was left; and blocks that the recovery
+/// itself was going to erase counted as written.
 #[test]
 fn regression_a_recovery_that_is_cut_again_and_again_ends_some_day() {
     for name in names().filter(|name| name.starts_with("tiny-d2")) {
@@ -315,7 +316,7 @@ fn explored(name: &str, seed: u64, effort: Effort) {
     assert_eq!(explore_world(&spec).1, None, "{name} seed {seed}");
 }
 
-/// The first program after it could destroy a page that had been durable since the preconditioning.
+/// The first program after preconditioning could destroy a page that had been durable since then.
 #[test]
 fn regression_preconditioning_leaves_no_open_word_line() {
     let effort = Effort { boots: 1, nested_depth: 0, exercise_every: 0, ..Effort::EVERYTHING };
@@ -326,18 +327,19 @@ fn regression_preconditioning_leaves_no_open_word_line() {
     }
 }
 
-/// A device whose programs fail wore out after a few boots, and that it then refused to write was called a violation.
+/// A device whose programs fail wore out after a few boots, and its refusal to write was then called a violation.
 #[test]
 fn regression_a_device_without_spare_blocks_may_refuse_but_not_forget() {
     for found in [
         "tiny-d1-failing/18620779/2/all/c237/ff/3a+3a+3a",
-        // Here it had accepted writes, and said that they failed.
+        // Here the device had accepted writes, and reported that they failed.
         "tiny-d1-failing/99087109/1/90,93,98-99,102/c10/f/5a",
     ] {
         assert_eq!(replay(&found.parse().unwrap()).unwrap().fault, None, "{found}");
     }
 
-    // A FLUSH after one that had failed succeeded, and promised what was lost; and what nobody had waited for was called wrong at rest.
+    // A FLUSH after a failed one succeeded, and promised data that were lost; and data that no request had waited for
+    // were called wrong at rest.
     for found in [
         "tiny-d1-worn/2/2/23,25-26,28-30,35,38-39,41-42,49,52-54/c359/-/-",
         "tiny-d1-erase-failing/12/2/60-63,68-69,71,76-77,80,84-85,88-91,94-98/c301/-/-",

@@ -1,4 +1,4 @@
-//! Devices whose map is on the medium, in the crash laboratory: cuts at every event, and bugs that must be found.
+//! Devices with the map on the medium in the crash laboratory: cuts at every event, and bugs that must be found.
 
 use flashweir_crash::devices::{names, tiny};
 use flashweir_crash::explorer::{WorldSpec, explore_world};
@@ -30,7 +30,7 @@ fn no_cut_of_a_map_on_the_medium_breaks_the_contract() {
     }
 }
 
-/// Every event of a world of each, and every cut of many of its recoveries.
+/// Every event of one world of each device, and every cut of many of its recoveries.
 #[test]
 fn no_event_of_a_map_on_the_medium_is_left_out() {
     for device in devices() {

@@ -1,4 +1,4 @@
-//! The crash laboratory of file systems: what it finds, and what it must not find.
+//! The crash laboratory of file systems: the bugs that it must find, and correct behaviour in which it must find none.
 
 use flashweir_crash::files::bug::bug_named;
 use flashweir_crash::files::case::Case;
@@ -21,7 +21,7 @@ fn config(sequences: Sequences, count: u64) -> FileCrashConfig {
     FileCrashConfig { sequences, count: Some(count), seed, effort, ..FileCrashConfig::default() }
 }
 
-/// Nothing is found in so many sequences, of which more than `least` images are recovered.
+/// Asserts that no fault is found in `count` sequences, and that more than `least` images are recovered.
 fn finds_nothing(format: Format, on: On, (sequences, count): (Sequences, u64), least: u64) {
     let config = FileCrashConfig { format, on, ..config(sequences, count) };
     let report = explore(&config, None, |_| true).unwrap();
@@ -29,7 +29,7 @@ fn finds_nothing(format: Format, on: On, (sequences, count): (Sequences, u64), l
     assert!(report.totals.recovered > least, "{report:?}");
 }
 
-/// A bug is found in so many sequences, again by its token, and not without it.
+/// Asserts that a bug is found in `count` sequences, is reproduced by its token, and is absent without it.
 fn is_found_out(format: Format, name: &str, (sequences, count): (Sequences, u64)) {
     let planted = Some(bug_named(format, name).unwrap());
     let config = FileCrashConfig { format, seed: 1, planted, minimise: false, ..config(sequences, count) };
@@ -40,7 +40,7 @@ fn is_found_out(format: Format, name: &str, (sequences, count): (Sequences, u64)
     assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
 }
 
-/// Nothing is found after one sequence on a disk that answers late.
+/// Asserts that no fault is found after one sequence on a disk that answers late.
 fn finds_nothing_after(base: &Base, words: &str, least: u64) {
     let case = Case {
         on: On::Late,
@@ -70,7 +70,7 @@ fn file_cuts_keep_promises() {
     }
 }
 
-/// The same on ext4, whose data are ordered.
+/// Promises hold on ext4 with ordered data.
 #[test]
 fn file_cuts_of_ext4_keep_promises() {
     let effort = Effort { states_max: 40, nested_every: 8, ..Effort::default() };
@@ -82,7 +82,7 @@ fn file_cuts_of_ext4_keep_promises() {
     }
 }
 
-/// Where blocks change owners, also while several requests are under way.
+/// Promises hold where blocks change owners, also while several requests are in flight.
 #[test]
 fn file_cuts_keep_promises_where_blocks_are_used_again() {
     for (format, on) in [
@@ -95,7 +95,7 @@ fn file_cuts_keep_promises_where_blocks_are_used_again() {
     }
 }
 
-/// Files that are made without a name, and access control lists with the modes that they change.
+/// Promises hold for files created without a name, and for access control lists with the modes that they change.
 #[test]
 fn file_cuts_keep_promises_of_nameless_files_and_lists() {
     for (format, on) in [
@@ -109,7 +109,7 @@ fn file_cuts_keep_promises_of_nameless_files_and_lists() {
     }
 }
 
-/// Files of so many parts that their maps have nodes below the inode.
+/// Promises hold for files of so many extents that their maps have nodes below the inode.
 #[test]
 fn file_cuts_keep_promises_of_files_in_parts() {
     for (format, on) in [
@@ -122,7 +122,7 @@ fn file_cuts_keep_promises_of_files_in_parts() {
     }
 }
 
-/// Orphans that are forgotten do not pass.
+/// File systems that forget orphans are detected.
 #[test]
 fn nameless_files_that_are_forgotten_are_found_out() {
     for (format, name) in [(Format::F2FS, "forgotten-orphans"), (Format::EXT4, "no-orphans")] {
@@ -130,7 +130,7 @@ fn nameless_files_that_are_forgotten_are_found_out() {
     }
 }
 
-/// What a journal protects from blocks that change owners, and from data that are late.
+/// Violations of the journal's protection against blocks that change owners, and against late data, are detected.
 #[test]
 fn ext4_that_forgets_who_had_a_block_is_found_out() {
     for (name, on) in
@@ -153,7 +153,7 @@ fn ext4_that_forgets_who_had_a_block_is_found_out() {
     }
 }
 
-/// Data in the journal show one version, and dual-mode journaling keeps the order of barriers.
+/// With journalled data each write is seen wholly or not at all, and dual-mode journaling keeps the order of barriers.
 #[test]
 fn file_cuts_of_ext4_keep_versions_and_order() {
     for (format, on, sequences) in [
@@ -170,7 +170,7 @@ fn file_cuts_of_ext4_keep_versions_and_order() {
     }
 }
 
-/// F2FS that orders in the place of waiting keeps its promises, and the order of barriers.
+/// F2FS that orders instead of waiting keeps its promises, and the order of barriers.
 #[test]
 fn file_cuts_of_f2fs_keep_order() {
     for (on, sequences, mode) in [
@@ -187,7 +187,7 @@ fn file_cuts_of_f2fs_keep_order() {
     }
 }
 
-/// Each order that F2FS relies on there is missed where it is left out.
+/// The loss of each order that F2FS relies on in this mode is detected.
 #[test]
 fn f2fs_that_loses_an_order_is_found_out() {
     for name in [
@@ -203,7 +203,7 @@ fn f2fs_that_loses_an_order_is_found_out() {
     }
 }
 
-/// Bugs of the journal that need few sequences, each with what gives it away.
+/// Bugs of the journal that need few sequences, each with the sequences that reveal it.
 #[test]
 fn ext4_whose_journal_has_bugs_is_found_out() {
     for (format, name, sequences) in [
@@ -218,7 +218,8 @@ fn ext4_whose_journal_has_bugs_is_found_out() {
     }
 }
 
-/// Found by `weir crash files`: a commit came between a direct write behind the end of a file and its new size.
+/// Found by `weir crash files`: a commit came between a direct write beyond the end of a file and the update of its
+/// size.
 #[test]
 fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
     for format in [Format::EXT4, Format::EXT4_DUAL, Format::EXT4_JOURNAL] {
@@ -230,7 +231,8 @@ fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
     }
 }
 
-/// Found by sqlite3 on a mount: fdatasync of a directory made nothing durable, so the journal that it had deleted came back.
+/// Found by sqlite3 on a mount: fdatasync of a directory made nothing durable, so the journal that sqlite3 had deleted
+/// came back.
 #[test]
 fn regression_fdatasync_of_a_directory_keeps_its_names() {
     for format in [Format::F2FS, Format::EXT4, Format::EXT4_DUAL, Format::EXT4_JOURNAL] {
@@ -241,13 +243,13 @@ fn regression_fdatasync_of_a_directory_keeps_its_names() {
     }
 }
 
-/// Found by MariaDB on a mount: a block that had room and was written for the first time changes the extent tree alone, and below
-/// its root no sync knew of it, so the block was zeros again.
+/// Found by MariaDB on a mount: the first write to an allocated block changes only the extent tree, and a change below
+/// the tree's root was not noticed by any sync, so the block was zeros again.
 #[test]
 fn regression_a_sync_commits_what_makes_a_block_written() {
     for format in [Format::EXT4, Format::EXT4_DUAL] {
         let base = Base::make(format, 5).unwrap();
-        // Every other block, so that the extents have no room in the inode.
+        // Every other block, so that the extents do not fit in the inode.
         let apart: Vec<String> = (0..8).map(|at| format!("direct:A/foo:{}+4096", 8192 * at)).collect();
         let words = format!(
             "creat:A/foo,falloc:A/foo:0+65536,{},sync,direct:A/foo:12288+4096,fdatasync:A/foo,\
@@ -258,26 +260,28 @@ fn regression_a_sync_commits_what_makes_a_block_written() {
     }
 }
 
-/// Found by `weir crash files --sequences tasks`: an fbarrier gave its pages to the task that waits for the answer as a batch of
-/// another number, so a sync that waited for the first one took a page that had changed meanwhile for written.
+/// Found by `weir crash files --sequences tasks`: an fbarrier passed its pages to the task that waits for the answer,
+/// under the number of another batch, so a sync that waited for the first batch assumed that a page was written
+/// although it had changed meanwhile.
 #[test]
 fn regression_a_sync_waits_for_pages_that_a_barrier_has_under_way() {
-    // The first fbarrier keeps the second one waiting for the answer to its own transaction.
+    // The first fbarrier makes the second one wait for the answer to its own transaction.
     let words = "write:A/foo:0+100,fbarrier:A/foo,write:A/bar:0+9000,fbarrier:A/bar&,write:A/bar:0+4096,sync";
     for (format, seed) in [(Format::EXT4_DUAL, 8), (Format::EXT4_DUAL, 9), (Format::F2FS_DUAL, 8)] {
         finds_nothing_after(&Base::make(format, seed).unwrap(), words, 10);
     }
 }
 
-/// Found by the test above: a write beside an fbarrier went out with its pages, and was judged as if it came after the fbarrier.
+/// Found by the test above: a write beside an fbarrier was written out with the fbarrier's pages, and was judged as if
+/// it came after the fbarrier.
 #[test]
 fn regression_what_runs_beside_a_barrier_is_not_later_than_it() {
     let words = "write:A/bar:0+100,fbarrier:A/bar,write:A/bar:0+9000,fbarrier:A/bar&,write:A/bar:0+4096,sync";
     finds_nothing_after(&Base::make(Format::EXT4_DUAL, 7).unwrap(), words, 10);
 }
 
-/// Found by `weir crash files --sequences tasks`: a sync beside an fdatasync began to write a page again while the fdatasync waited
-/// for its first write, and the flush of the fdatasync did not wait for the second one.
+/// Found by `weir crash files --sequences tasks`: a sync beside an fdatasync began to write a page again while the
+/// fdatasync waited for its first write, and the flush of the fdatasync did not wait for the second write.
 #[test]
 fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
     let words = "write:A/foo:0+12288,sync,write:A/foo:4096+100,sync&,write:A/foo:4096+100,fdatasync:A/foo";
@@ -286,7 +290,7 @@ fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
     }
 }
 
-/// Without flushes ext4 is found out as well.
+/// ext4 without flushes is detected as well.
 #[test]
 fn ext4_without_flushes_is_found_out() {
     let config = FileCrashConfig {
@@ -302,7 +306,7 @@ fn ext4_without_flushes_is_found_out() {
     assert!(replay(&token).unwrap().is_some(), "{token}");
 }
 
-/// The same through the simulated device, cut in its operations.
+/// Promises hold through the simulated device, cut inside its operations.
 #[test]
 fn file_cuts_of_the_whole_stack_keep_promises() {
     let effort = Effort { states_max: 24, nested_every: 4, ..Effort::default() };
@@ -315,7 +319,8 @@ fn file_cuts_of_the_whole_stack_keep_promises() {
     }
 }
 
-/// Where the contract asks for tags of two versions of a block, a device that keeps only the newer ones is found out.
+/// Where the contract requires the tags of two versions of a block, a device that keeps only the newer tags is
+/// detected.
 #[test]
 fn tags_that_are_replaced_are_found() {
     let effort = Effort { states_max: 16, nested_every: 0, exercise_every: 0, ..Effort::default() };
@@ -326,11 +331,12 @@ fn tags_that_are_replaced_are_found() {
     let token: Token = killed_by.token.parse().unwrap();
     let fault = replay(&token).unwrap();
     assert!(matches!(fault, Some(Fault::Violation(Violation::Content(_)))), "{fault:?}");
-    // Without the bug there is no such image, or nothing wrong with it.
+    // Without the bug, there is no such image, or it has no fault.
     assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))));
 }
 
-/// Without any flush nothing is promised to survive, and the laboratory says so; each token shows the same again.
+/// Without any flush nothing is promised to survive, and the laboratory reports violations; each token reproduces its
+/// violation.
 #[test]
 fn a_stack_without_flushes_is_found_out() {
     let config =
@@ -371,7 +377,7 @@ fn every_bounded_sequence_runs_as_the_reference_does() {
     }
 }
 
-/// Found by `weir crash files`: the laboratory did not know what it had made through a link that leads nowhere.
+/// Found by `weir crash files`: the laboratory did not know the file that it had made through a dangling link.
 #[test]
 fn a_file_that_is_made_through_a_dangling_link_is_known() {
     for words in
@@ -381,10 +387,10 @@ fn a_file_that_is_made_through_a_dangling_link_is_known() {
     }
 }
 
-/// The oracle took a file that is deleted last for one that is new, of which pages may be zeros.
+/// The oracle mistook a file that is deleted last for a new one, whose pages may be zeros.
 #[test]
 fn bytes_of_a_file_that_is_being_deleted_are_judged() {
-    // What it leaves has the file again.
+    // The resulting image contains the file again.
     let there = "write:A/foo:0+9000,sync,creat:B/foo";
     let mut base_and_run = None;
     verdict_unsynced(there, |tree| base_and_run = Some(tree.clone())).unwrap();
@@ -397,12 +403,12 @@ fn bytes_of_a_file_that_is_being_deleted_are_judged() {
     verdict(&format!("{there},unlink:A/foo"), |tree| *tree = with_file.clone()).unwrap();
 }
 
-/// A sequence, what it leaves when everything persists, and the verdict on that after `change`.
+/// Returns the verdict on the state in which everything of a sequence persisted, after `change`.
 fn verdict(words: &str, change: impl FnOnce(&mut Tree)) -> Result<(), Violation> {
     verdict_at(words, |end, _| end, change)
 }
 
-/// The same with a sync at the end that had not begun at the cut: what it leaves might be there by chance.
+/// Returns the verdict with a sync at the end that had not begun at the cut, so that the contents are not promised.
 fn verdict_unsynced(words: &str, change: impl FnOnce(&mut Tree)) -> Result<(), Violation> {
     verdict_at(&format!("{words},sync"), |_, last_begun| last_begun, change)
 }
@@ -471,7 +477,7 @@ fn what_was_synced_must_be_there() {
     assert!(matches!(of(|tree| node(tree, "A/foo").xattrs.clear()), Err(Violation::Xattr(_))));
     assert!(matches!(of(|tree| node(tree, "A/foo").mode = 0), Err(Violation::Inode(_))));
     assert!(matches!(of(|tree| node(tree, "A/foo").links = 2), Err(Violation::Inode(_))));
-    // Another file, which was there from the beginning.
+    // Another file, which existed from the beginning.
     assert!(matches!(of(|tree| forget(tree, "B", "old")), Err(Violation::Name(_))));
     assert!(matches!(of(|tree| bytes(tree, "A/old", |file| file[0] ^= 1)), Err(Violation::Content(_))));
     let link = |tree: &mut Tree| node(tree, "link").body = Body::Symlink("elsewhere".into());
@@ -539,7 +545,7 @@ fn what_is_gone_for_good_stays_away() {
     assert!(matches!(verdict("sync", stranger), Err(Violation::Name(_))));
 }
 
-/// What fsync promised of a file that had no name holds when it has got one.
+/// What fsync promised of a nameless file holds once the file has a name.
 #[test]
 fn what_was_synced_without_a_name_must_be_there_with_one() {
     let words = "tmpfile:A,heldappend:9000,heldfsync,linkheld:A/foo";
@@ -550,7 +556,7 @@ fn what_was_synced_without_a_name_must_be_there_with_one() {
     let zeros = |tree: &mut Tree| bytes(tree, "A/foo", |file| file[..4_096].fill(0));
     assert!(matches!(of(zeros), Err(Violation::Content(_))));
     assert!(matches!(of(|tree| node(tree, "A/foo").links = 0), Err(Violation::Inode(_))));
-    // Without the fsync it may be empty.
+    // Without the fsync the file may be empty.
     let words = "tmpfile:A,heldappend:9000,linkheld:A/foo";
     assert_eq!(verdict_unsynced(words, |tree| bytes(tree, "A/foo", |file| file.truncate(0))), Ok(()));
 }
@@ -575,7 +581,7 @@ fn a_mode_and_its_list_are_of_one_moment() {
     assert!(matches!(verdict_unsynced(words, no_list), Err(Violation::Inode(_))));
 }
 
-/// fdatasync promises data, size, and that the file is found; not attributes.
+/// fdatasync promises data, size, and that the file is found, but no attributes.
 #[test]
 fn fdatasync_promises_less_than_fsync() {
     let words = "write:A/foo:0+100,sync,setxattr:A/foo:x:10,append:A/foo:5000,fdatasync:A/foo";
@@ -596,7 +602,8 @@ fn a_replay_names_what_there_is_not() {
     assert_eq!(with("f2fs@flush@2@creat:foo,sync@c-"), Ok(None::<Fault>));
 }
 
-/// What is behind a link is synced, not the link: the oracle took the name of the link for durable.
+/// A sync through a link applies to its target, not to the link: the oracle assumed that the name of the link was
+/// durable.
 #[test]
 fn regression_a_sync_through_a_link_promises_nothing_of_the_link() {
     let words = "write:B/bar:4096+4096,symlink:B/bar:old,fsync:old";

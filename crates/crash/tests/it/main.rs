@@ -1,4 +1,5 @@
-//! Integration tests of the crash laboratory: what it finds, what it finds good, and that a line replays it.
+//! Integration tests of the crash laboratory: faults that it finds, correct behaviour that it accepts, and replays from
+//! tokens.
 
 mod crash;
 mod dftl;

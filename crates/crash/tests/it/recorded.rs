@@ -1,4 +1,4 @@
-//! Recordings of programs, cut: what they may leave, against what the calls promise.
+//! Recordings of programs, cut: the states that they may leave, compared with the promises of the calls.
 
 use flashweir_crash::files::Format;
 use flashweir_crash::files::setup::{BLOCKS, Setup};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const CALLER: Creds = Creds::checked(0, 0);
 
-/// A recording of calls, each with what had been printed before it.
+/// Makes a recording of calls, each with the number of bytes printed before it.
 fn recording(format: Format, calls: Vec<(u64, Call)>) -> Arc<Recording> {
     let before = Arc::new(fresh(format, BLOCKS, (0, 0)).unwrap());
     let step = |(printed, call): (u64, Call)| Step { shown: format!("{call:?}"), call, printed };
@@ -38,7 +38,7 @@ fn write(ino: u64, byte: u8) -> Call {
     Call::Write { ino: Ino(ino), offset: 0, bytes: vec![byte; 5_000].into(), direct: false }
 }
 
-/// A file takes the place of another one, the right way or without a sync of its content.
+/// A file replaces another one, either correctly or without a sync of its content.
 fn replacing(format: Format, is_synced: bool) -> Arc<Recording> {
     let root = root(format);
     let sync = |ino| Call::Sync { ino, kind: SyncKind::All };
@@ -66,7 +66,7 @@ fn tree_of(recording: &Recording, format: Format, directory: &Directory) -> Tree
     recover(&mut port, Setup::new(format, FlushMode::Flush, 2)).unwrap()
 }
 
-/// First byte and length of the file, and whether it has only that byte.
+/// Returns first byte and length of the file, and whether all its bytes are equal.
 fn content(tree: &Tree) -> Option<(u8, usize, bool)> {
     match &tree.nodes[&tree.find("file")?].body {
         Body::File(bytes) => {
@@ -128,7 +128,7 @@ fn a_file_that_is_in_use_lives_without_a_name() {
     for format in [Format::EXT4, Format::F2FS] {
         let root = root(format);
         let remove = Call::Remove { creds: CALLER, dir: root, name: b"gone"[..].into(), of_dir: false };
-        // The number is used again, as file systems do.
+        // The inode number is reused, as file systems do.
         let again = [(1, make(format, "file", 901)), (1, write(901, b'7'))];
         let mut calls = vec![(0, make(format, "gone", 901)), (0, write(901, b'1')), (0, remove)];
         calls.extend([(0, write(901, b'2')), (0, Call::Forget { ino: Ino(901) })]);

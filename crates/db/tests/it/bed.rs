@@ -1,4 +1,4 @@
-//! A file system in memory, an executor, and the time that passes between them.
+//! An in-memory file system, an executor, and its virtual time.
 
 use flashweir_core::{Duration, Executor, Instant};
 use flashweir_db::{Config, CpuCosts, Db, Recovery, Result};
@@ -14,7 +14,7 @@ pub(crate) struct Bed {
     pub(crate) vfs: Vfs<MemFs>,
 }
 
-/// Small enough that everything happens: pages leave, the log goes around.
+/// A configuration small enough that every case occurs: pages are evicted, the log wraps around.
 pub(crate) fn small() -> Config {
     Config {
         page_bytes: 4096,
@@ -46,7 +46,7 @@ impl Bed {
         self.executor.handle()
     }
 
-    /// Runs until the task gives its answer.
+    /// Runs until the task returns its result.
     pub(crate) fn run<T: 'static>(&mut self, task: impl Future<Output = T> + 'static) -> T {
         let slot = Rc::new(RefCell::new(None));
         let result = Rc::clone(&slot);

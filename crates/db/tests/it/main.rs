@@ -1,4 +1,4 @@
-//! The engine on files in memory.
+//! The engine on in-memory files.
 
 mod bed;
 mod load;

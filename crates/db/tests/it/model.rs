@@ -1,5 +1,5 @@
-//! Random work against a map in memory: several tasks, transactions that commit, roll back or are dropped, a pool that is too
-//! small, a log that goes around.
+//! Random work compared with a map in memory: several tasks, transactions that commit, roll back or are dropped, a pool
+//! that is too small, a log that wraps around.
 
 use crate::bed::{Bed, small};
 use flashweir_core::RandomStream;
@@ -15,13 +15,13 @@ const TASKS: u64 = 6;
 const KEYS: u64 = 4000;
 
 fn key_of(number: u64) -> Vec<u8> {
-    // Lengths differ, order does not follow numbers.
+    // Lengths differ, and the order does not follow the numbers.
     let mut key = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_be_bytes().to_vec();
     key.extend(vec![b'k'; (number % 40) as usize]);
     key
 }
 
-/// One transaction of task `task`, which has keys of its own, so that the model knows what is committed.
+/// Runs one transaction of task `task`, which has keys of its own, so that the model knows the committed state.
 async fn transaction(db: &Db<MemFs>, tree: Tree, model: &Model, stream: &mut RandomStream, task: u64) {
     let mut trx = db.begin().await.unwrap();
     let mut changes: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();
@@ -83,7 +83,7 @@ async fn work(db: Db<MemFs>, tree: Tree, model: Model, seed: u64, task: u64, cou
     }
 }
 
-/// Everything that the tree has.
+/// Returns all rows of the tree.
 async fn contents(db: &Db<MemFs>, tree: Tree) -> Vec<flashweir_db::Row> {
     db.scan(tree, &[], None, usize::MAX).await.unwrap()
 }

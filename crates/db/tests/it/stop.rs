@@ -1,4 +1,4 @@
-//! Errors of the file system, and files that are not those of the database.
+//! Errors of the file system, and files of other databases or of none.
 
 use crate::bed::{Bed, small};
 use flashweir_db::{Config, Db, DbError};
@@ -67,7 +67,7 @@ fn what_was_not_committed_is_rolled_back_by_the_next_open() {
                 _ => open.insert(tree, &(1000 + row).to_be_bytes(), &[9; 50]).await.unwrap(),
             }
         }
-        // Everything of it reaches the disk.
+        // All of its pages reach the disk.
         db.flush().await.unwrap();
         open
     });

@@ -27,8 +27,8 @@ async fn set_all(db: &Db<MemFs>, tree: Tree, round: u8) {
     trx.commit().await.unwrap();
 }
 
-/// Of the pages that the last batch wrote to their places, the second half is still the old one: that batch was cut off before
-/// the data file was synced. Returns how many pages that are.
+/// Restores the second half of each page that the last batch wrote in place, as if a cut had interrupted that batch
+/// before the data file was synced. Returns the number of these pages.
 fn tear(bed: &mut Bed, config: &Config) -> usize {
     let db = bed.create(config.clone());
     let process = bed.process();
@@ -73,7 +73,7 @@ fn torn_pages_come_back_from_the_double_write_area() {
     });
 }
 
-/// Planted: no double-write area for pages that are more than one atomic unit.
+/// Planted: no double-write area for pages larger than one atomic unit.
 #[test]
 fn without_it_torn_pages_are_found_and_not_believed() {
     let mut bed = Bed::new();

@@ -1,4 +1,4 @@
-//! What transactions see of each other, and commits that share a sync.
+//! The effects of transactions that are visible to others, and commits that share a sync.
 
 use crate::bed::{Bed, small};
 use flashweir_core::Duration;
@@ -8,7 +8,7 @@ use flashweir_fs::memfs::MemFs;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Runs so many tasks side by side, to their end.
+/// Runs tasks concurrently, to their end.
 fn side_by_side<T: Future<Output = ()> + 'static>(bed: &mut Bed, tasks: Vec<T>) {
     let (left, done) = (Rc::new(Cell::new(tasks.len())), Rc::new(Signal::default()));
     for task in tasks {

@@ -1,5 +1,5 @@
-//! Chains of layers before the same target and the same judges: of one block layer, of two, and with a layer above or below
-//! that sorts nothing.
+//! Chains of layers in front of the same target and the same checks: one block layer, two, and one with a non-sorting
+//! layer above or below.
 
 use super::programs::{config, drive, pick, program, seed};
 use super::rig::Rig;
@@ -10,17 +10,17 @@ use std::collections::{BTreeMap, VecDeque};
 
 const RUNS: u64 = 1_000;
 
-/// Takes so many requests at a time, and lets them go one after the other as they came.
+/// A layer that takes up to `room` requests and passes them on one after the other, in order.
 #[derive(Clone, Debug)]
 struct Pass {
     room: usize,
     queue: VecDeque<(Command, u16)>,
-    /// Tokens of commands that are below.
+    /// Tokens of commands that the layer below has.
     below: BTreeMap<u64, u64>,
     names: u64,
     is_plugged: bool,
     is_offered: bool,
-    /// Refused, until something completes or time has passed.
+    /// Whether it was refused and waits for a completion or a timer.
     is_stalled: bool,
 }
 
@@ -89,11 +89,11 @@ impl Layer for Pass {
     }
 }
 
-/// A chain of `kind`, and who keeps epochs apart below it.
+/// Returns a chain of `kind` and the dispatch of its last block layer.
 fn chain(kind: &str, draw: &mut RandomStream) -> (Chain, Dispatch) {
     let block = |config: &HostConfig| BlockLayer::new(config.clone(), UNIT);
     let single = |draw: &mut RandomStream| loop {
-        // Several queues are the last layer's.
+        // Only the last layer may fill several queues.
         let config = config(draw);
         if config.dispatch != Dispatch::MultiQueue {
             return config;
@@ -142,7 +142,7 @@ fn layers_on_top_of_each_other_answer_once_and_keep_epochs() {
     }
 }
 
-/// All that a chain of one says is what its layer says.
+/// A chain of one layer has exactly the effects of its layer.
 #[test]
 fn a_chain_of_one_is_its_layer() {
     for number in 0..200 {
@@ -189,7 +189,7 @@ fn a_chain_of_one_is_its_layer() {
     }
 }
 
-/// A request is with the device when the last layer's command is, and not when the layer below has it.
+/// A request is dispatched when the device has the last layer's command, not when the layer below has it.
 #[test]
 fn a_request_is_dispatched_when_the_device_has_it() {
     let config = HostConfig::default();

@@ -1,12 +1,12 @@
-//! Every program of four requests (or three), and every history that a submitter and a target can make of it, judged as random
-//! ones are.
+//! Every program of four requests (or three), with every history that a submitter and a target can produce, checked
+//! like the random ones.
 
 use super::rig::{Ask, Rig, What};
 use crate::{DeadlineConfig, Dispatch, Epochs, HostConfig, Input, Scheduler, Wait};
 use flashweir_core::Order;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Requests to two places: orderless, within an epoch, closing it; and what has no place.
+/// Requests to two addresses, each orderless, within an epoch or closing it; and requests without an address.
 fn alphabet() -> Vec<Ask> {
     let orders = [None, Some((0, Order::Within)), Some((0, Order::Barrier))];
     let writes = [0, 1].into_iter().flat_map(|unit| orders.map(|order| Ask::write(unit, order)));
@@ -16,7 +16,7 @@ fn alphabet() -> Vec<Ask> {
     writes.chain([barrier, read, other]).collect()
 }
 
-/// Follows each way on; returns the number of ends. `orders` are the orders in which requests left.
+/// Follows every continuation; returns the number of ends. `orders` collects the orders in which requests left.
 fn follow(rig: &Rig, is_plugged: bool, orders: &mut BTreeSet<Vec<u64>>) -> u64 {
     let mut ends = 0;
     let mut busy = || false;

@@ -1,4 +1,4 @@
-//! What becomes one command, and what each submitter gets of it.
+//! The commands that requests are merged into, and the answers that their submitters get.
 
 use super::{done, give};
 use crate::{BlockLayer, Effect, Epochs, HostConfig, Input};
@@ -17,7 +17,7 @@ fn ordered(command: Command, stream: u16, order: Order) -> Command {
     Command { stream: Some(StreamId(stream)), order: Some(order), ..command }
 }
 
-/// The commands that these become when they are submitted at once.
+/// Returns the commands that result from submitting these requests at once.
 fn commands(layer: &mut BlockLayer, requests: Vec<Command>) -> Vec<crate::Offer> {
     for command in requests {
         assert_eq!(give(layer, NOW, Input::Submit { command, submitter: 0 }), (vec![], vec![]));
@@ -100,7 +100,8 @@ fn a_merged_request_with_a_barrier_carries_it() {
     }
 }
 
-/// What is put aside is merged when the queue opens; what is counted, at once. Both end as the same two commands.
+/// Requests that were set aside are merged when the queue opens, counted ones at once. Both end as the same two
+/// commands.
 #[test]
 fn requests_of_a_later_epoch_are_merged_with_each_other() {
     for epochs in [Epochs::Closing, Epochs::Counted] {

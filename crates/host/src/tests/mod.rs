@@ -1,4 +1,4 @@
-//! The block layer before a target that is not ours: random programs, every history of tiny ones, planted mistakes.
+//! The block layer in front of an independent target: random programs, every history of tiny ones, planted mistakes.
 
 mod chain;
 mod every_history;
@@ -11,7 +11,7 @@ mod waiting;
 use crate::{BlockLayer, Effect, Input, Offer};
 use flashweir_core::{Done, Instant};
 
-/// Gives an input to a layer whose device takes everything: what it took, and the other effects.
+/// Gives an input to a layer whose device takes everything; returns the commands it took and the other effects.
 fn give(layer: &mut BlockLayer, now: Instant, input: Input) -> (Vec<Offer>, Vec<Effect>) {
     let (mut effects, mut offers, mut others) = (Vec::new(), Vec::new(), Vec::new());
     layer.handle(now, input, &mut effects);
@@ -29,7 +29,7 @@ fn give(layer: &mut BlockLayer, now: Instant, input: Input) -> (Vec<Offer>, Vec<
     (offers, others)
 }
 
-/// The device answers a command.
+/// Makes the device's answer to a command.
 fn done(offer: &Offer) -> Input {
     Input::Completed { id: offer.command.id, result: Ok(Done::Ok) }
 }

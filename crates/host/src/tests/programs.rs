@@ -1,5 +1,5 @@
-//! Random programs over several streams, with every scheduler and way of dispatch, against a target that serves simple
-//! commands at random and is busy at random. `FLASHWEIR_SEED` rotates them.
+//! Random programs over several streams, with every scheduler and kind of dispatch, against a target that serves simple
+//! commands at random and is busy at random. `FLASHWEIR_SEED` varies them.
 
 use super::rig::{Ask, Rig, What};
 use crate::block_layer::Planted;
@@ -25,7 +25,7 @@ pub(super) fn program(draw: &mut RandomStream) -> Vec<Ask> {
     let kinds = [What::Write, What::Write, What::Write, What::Write, What::Read, What::Read, What::Trim];
     let mut last = Ask::write(0, None);
     let mut one = |draw: &mut RandomStream| {
-        // Half of them are like the last one and next to it, so that there is something to merge.
+        // Half of the requests resemble the previous one and are adjacent to it, so that merges occur.
         let alike = draw.chance(0.5) && last.units > 0;
         let what = match () {
             () if alike => last.what,
@@ -83,7 +83,7 @@ pub(super) fn config(draw: &mut RandomStream) -> HostConfig {
     }
 }
 
-/// One run in which this part of the commands fails; says what was wrong.
+/// Runs one random program in which a fraction `failing` of the commands fails; the error says what was wrong.
 fn run(seed: u64, number: u64, planted: Option<Planted>, failing: f64) -> Result<Rig, String> {
     let mut draw = RandomStream::new(seed, &format!("block layer {number}"));
     let (config, program) = (config(&mut draw), program(&mut draw));
@@ -94,7 +94,7 @@ fn run(seed: u64, number: u64, planted: Option<Planted>, failing: f64) -> Result
     Ok(rig)
 }
 
-/// Has a rig run its program to the end, at random, and judges it.
+/// Drives a rig through its program to the end, at random, and checks it.
 pub(super) fn drive(
     rig: &mut Rig,
     draw: &mut RandomStream,
@@ -164,7 +164,7 @@ fn a_device_that_fails_leaves_no_request_unanswered() {
     assert!(refused > RUNS / 5, "few streams fail: {refused}");
 }
 
-/// A property that cannot fail shows nothing.
+/// A check that cannot fail proves nothing.
 #[test]
 fn planted_mistakes_are_found() {
     for planted in [

@@ -1,6 +1,6 @@
-//! A block layer or a chain of layers, a target, and a record of what both did, which is then judged.
+//! A block layer or a chain of layers, a target, and a record of what both did, which is then checked.
 //!
-//! What a request is said to be is taken from the program; what became of it from the contents that reached the target.
+//! Expectations about a request come from the program; its effect is read from the contents that reached the target.
 
 use super::target::{Keeps, Target, UNIT};
 use crate::{BlockLayer, Chain, Dispatch, Effect, HostConfig, Input, TaskAttribute, Wait};
@@ -10,7 +10,7 @@ use flashweir_core::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a program asks for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Write,
@@ -20,7 +20,7 @@ pub(super) enum What {
     Barrier,
 }
 
-/// One request of a program; its token is its place in there.
+/// One request of a program; its token is its index in the program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     pub(super) what: What,
@@ -50,7 +50,7 @@ impl Ask {
     }
 }
 
-/// Identity of one unit of a request.
+/// Identity of the content of one unit of a request.
 const fn content(token: u64, unit: u64) -> u64 {
     (token + 1) << 8 | unit
 }
@@ -62,7 +62,7 @@ const fn token_of(content: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub(super) struct Rig {
     pub(super) layers: Chain,
-    /// Who keeps epochs apart, as seen from the target.
+    /// Dispatch of the layer next to the target.
     dispatch: Dispatch,
     pub(super) target: Target,
     pub(super) now: Instant,
@@ -70,16 +70,16 @@ pub(super) struct Rig {
     pub(super) submitted: usize,
     effects: Vec<Effect>,
     wakes: BTreeSet<Instant>,
-    /// Tokens whose moments have come: 1 dispatched, 2 transferred, 3 completed.
+    /// Last event of each token: 1 dispatched, 2 transferred, 3 completed.
     moments: BTreeMap<u64, u8>,
     answers: BTreeMap<u64, Done>,
     /// Tokens in the order in which their commands left.
     pub(super) left: Vec<u64>,
     wrong: Vec<String>,
-    /// Commands may fail, after which only answers are judged.
+    /// Whether commands may fail; if so, only answers are checked.
     pub(super) may_fail: bool,
     failed: u32,
-    /// Legacy: tokens transferred, answered, and covered by a flush that was sent after they were answered.
+    /// Legacy: tokens transferred, answered, and covered by a flush that was sent after their answers.
     served: BTreeSet<u64>,
     durable: BTreeSet<u64>,
     flushes: BTreeMap<CommandId, BTreeSet<u64>>,
@@ -119,12 +119,12 @@ impl Rig {
         }
     }
 
-    /// The first block layer.
+    /// Returns the first block layer.
     pub(super) fn layer(&self) -> &BlockLayer {
         self.layers.all().next().expect("every chain here has one")
     }
 
-    /// Gives an input, and answers offers as `busy` says.
+    /// Gives an input, and answers offers according to `busy`.
     pub(super) fn input(&mut self, input: Input, busy: &mut dyn FnMut() -> bool) {
         let mut effects = std::mem::take(&mut self.effects);
         self.layers.handle(self.now, input, &mut effects);
@@ -189,7 +189,7 @@ impl Rig {
         }
     }
 
-    /// Epoch of each ordered request: stream and number.
+    /// Returns stream and epoch number of each ordered request.
     fn epoch(&self, token: u64) -> Option<(u16, u64)> {
         let ask = self.program[token as usize];
         let (stream, _) =
@@ -209,7 +209,7 @@ impl Rig {
         Some((stream, number))
     }
 
-    /// What a legacy device is sent, and what the host must have waited for.
+    /// Checks the commands that a legacy device is sent, and that the host waited as it must.
     fn check_offer(&mut self, command: &Command, attribute: TaskAttribute) {
         let Dispatch::Legacy(wait) = self.dispatch else { return };
         if command.stream.is_some() || command.order.is_some() || attribute != TaskAttribute::Simple {
@@ -224,7 +224,7 @@ impl Rig {
                 Wait::Completion => self.answers.contains_key(&token),
                 Wait::TransferAndFlush => self.durable.contains(&token),
             };
-            // Refused requests never leave, so nothing waits for them.
+            // Refused requests never leave, so no request waits for them.
             if !self.may_fail
                 && is_before
                 && self.program[token as usize].what == What::Write
@@ -264,7 +264,7 @@ impl Rig {
         self.input(Input::Completed { id, result: Ok(done) }, busy);
     }
 
-    /// Lets time pass until the next instant that the layer asked for; false if there is none.
+    /// Advances time to the next instant that the layer asked for; returns false if there is none.
     pub(super) fn wake(&mut self, busy: &mut dyn FnMut() -> bool) -> bool {
         let Some(at) = self.wakes.pop_first() else { return false };
         self.now = self.now.max(at);
@@ -284,7 +284,7 @@ impl Rig {
         self.submitted == self.program.len() && self.answers.len() == self.submitted
     }
 
-    /// Whether everything is as it was promised.
+    /// Checks everything that was promised.
     pub(super) fn judge(&self) -> Result<(), String> {
         if let Some(wrong) = self.wrong.first() {
             return Err(wrong.clone());
@@ -309,7 +309,7 @@ impl Rig {
         self.judge_contents()
     }
 
-    /// Transfers never invert two epochs of a stream, and barriers are exactly between them.
+    /// Transfers never reorder two epochs of a stream, and barriers lie exactly between them.
     fn judge_order(&self) -> Result<(), String> {
         let mut last: BTreeMap<u16, u64> = BTreeMap::new();
         let mut of_epoch: BTreeMap<(u16, u64), u64> = BTreeMap::new();
@@ -339,7 +339,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Reads and the final contents are those of the program, one request after the other.
+    /// Reads and the final contents equal those of the program executed in order.
     fn judge_contents(&self) -> Result<(), String> {
         let mut memory: BTreeMap<u64, Payload> = BTreeMap::new();
         for (token, ask) in self.program.iter().enumerate() {

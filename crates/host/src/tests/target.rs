@@ -1,20 +1,20 @@
-//! A target in the manner of SCSI: it serves what it holds in an order that its tester chooses, as far as attributes (or
-//! overlaps) let it. Served means: the data are transferred and can be read back.
+//! A SCSI-like target: it serves its commands in an order that the tester chooses, as far as attributes (or overlaps)
+//! allow. Served means that the data are transferred and can be read back.
 
 use crate::{Offer, TaskAttribute};
 use flashweir_core::command::StreamId;
 use flashweir_core::{Command, CommandId, Data, Done, Op, Order, Payload};
 use std::collections::BTreeMap;
 
-/// Blocks in a mapping unit; every range of the tests is whole units.
+/// Sectors in a mapping unit; every range of the tests consists of whole units.
 pub(super) const UNIT: u64 = 8;
 
-/// What the target keeps apart.
+/// The ordering rule of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// Task attributes, as SAM says.
+    /// Task attributes, as defined by SAM.
     Attributes,
-    /// Epochs by number and size: what belongs to a later one waits until all of the earlier ones were served.
+    /// Epochs by number and size: commands of a later epoch wait until all earlier ones were served.
     Epochs,
 }
 
@@ -27,18 +27,18 @@ struct Task {
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     keeps: Keeps,
-    /// In the order of their arrival.
+    /// Tasks in the order of their arrival.
     tasks: Vec<Task>,
-    /// Served, not answered.
+    /// Answers of served commands that are not delivered yet.
     answers: Vec<(CommandId, Done)>,
     memory: BTreeMap<u64, Payload>,
-    /// Of each stream, the epoch that is served, and how many of its commands were.
+    /// Per stream, the epoch that is being served and the number of its commands served so far.
     epochs: BTreeMap<StreamId, (u32, u32)>,
-    /// How many barriers of each stream have arrived.
+    /// Number of barriers of each stream that have arrived.
     barriers: BTreeMap<u16, u64>,
-    /// Units that were written, in that order: identity of the content.
+    /// Identities of written units, in the order of the writes.
     pub(super) written: Vec<u64>,
-    /// By identity of the content, how many barriers of its stream had arrived before.
+    /// Number of barriers of the stream that had arrived before each content, by its identity.
     pub(super) epoch_of: BTreeMap<u64, u64>,
 }
 
@@ -85,7 +85,8 @@ impl Target {
         self.tasks.push(Task { command, attribute });
     }
 
-    /// Tasks that may be served now. Simple ones on the same blocks keep their order (SAM: restricted reordering).
+    /// Returns the tasks that may be served now. Simple ones on the same sectors keep their order (SAM: restricted
+    /// reordering).
     pub(super) fn eligible(&self) -> Vec<usize> {
         let may = |at: &usize| {
             let (task, earlier) = (&self.tasks[*at], &self.tasks[..*at]);
@@ -102,7 +103,7 @@ impl Target {
         (0..self.tasks.len()).filter(may).collect()
     }
 
-    /// Serves one of them.
+    /// Serves one of the tasks.
     pub(super) fn serve(&mut self, at: usize) -> CommandId {
         let command = self.tasks.remove(at).command;
         let range = units(&command.op).map(|(range, _)| range);
@@ -135,7 +136,7 @@ impl Target {
         command.id
     }
 
-    /// Whether a command's epoch has come, and of a barrier, whether all other members were served.
+    /// Whether a command's epoch is being served, and for a barrier, whether all other members were served.
     fn is_its_turn(&self, command: &Command) -> bool {
         let Some((stream, epoch)) = command.stream.zip(command.epoch) else { return true };
         let &(current, served) = self.epochs.get(&stream).unwrap_or(&(0, 0));

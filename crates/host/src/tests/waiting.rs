@@ -1,4 +1,5 @@
-//! Who waits for what: barriers of no length, room at the device, epochs on a legacy device, floods.
+//! Waits of requests: for zero-length barriers, for room at the device, for epochs on a legacy device, and during
+//! floods.
 
 use super::{done, give};
 use crate::{
@@ -56,7 +57,8 @@ fn a_barrier_of_no_length_travels_with_the_last_waiting_request() {
     assert_eq!(effects, [2, 3].map(|token| Effect::Completed { token, result: Ok(Done::Ok) }));
 }
 
-/// Where one place of a queue is left, the oldest of those that may have it gets it: a flood of younger ones starves nobody.
+/// Where one slot of a queue is left, it goes to the oldest eligible request: a flood of younger ones starves no
+/// request.
 #[test]
 fn the_last_place_of_a_queue_is_for_the_oldest() {
     let config = HostConfig { dispatch: Dispatch::MultiQueue, depth: 2, ..HostConfig::default() };
@@ -83,7 +85,7 @@ fn a_barrier_of_no_length_goes_alone_when_the_others_have_left() {
     let offers = unplug(&mut layer);
     assert_eq!(shapes(&offers), [BARRIER]);
     assert_eq!(offers[0].command.op, Op::Barrier);
-    // A second one has nothing to order.
+    // A second barrier has nothing to order.
     assert_eq!(submit(&mut layer, barrier(3)), [Effect::Completed { token: 3, result: Ok(Done::Ok) }]);
     assert_eq!(
         (layer.metrics().barriers, layer.metrics().barriers_empty, layer.metrics().barriers_sent),
@@ -93,7 +95,7 @@ fn a_barrier_of_no_length_goes_alone_when_the_others_have_left() {
     assert!(matches!(submit(&mut layer, nowhere)[..], [Effect::Completed { token: 4, result: Err(_) }]));
 }
 
-/// A second barrier behind one that has not left is dispatched with it and not before.
+/// A second barrier after one that has not left is dispatched together with it.
 #[test]
 fn an_empty_epoch_waits_for_the_one_before_it() {
     let mut layer = BlockLayer::new(HostConfig::default(), 8);
@@ -129,7 +131,7 @@ fn orderless_requests_pass_a_closed_queue() {
                 _ => unreachable!("they are writes"),
             })
             .collect();
-        // 4 waits for 1, the last of its epoch, and comes to the queue when 3 is there already.
+        // Request 4 waits for 1, the last of its epoch, and reaches the queue when 3 is there already.
         assert_eq!(order, [9, 2, 1, 3, 4], "{epochs:?}");
         assert_eq!(layer.metrics().barriers_sent, 2);
     }
@@ -157,7 +159,8 @@ fn a_busy_device_gets_the_same_request_later() {
         effects.clear();
         layer.handle(NOW, Input::Busy, &mut effects);
         let retry = NOW + Duration::from_millis(3);
-        // With a command at the device, its completion is waited for; without, or if so configured, the timer.
+        // While the device holds a command, the layer waits for its completion; otherwise, or if so configured, for the
+        // timer.
         assert_eq!(effects, if on_completion { vec![] } else { vec![Effect::At(retry)] });
         effects.clear();
         layer.handle(NOW, done(&first), &mut effects);
@@ -182,7 +185,7 @@ fn flushes_may_go_to_the_head_of_the_queue() {
     assert_eq!(shapes(&unplug(&mut layer)), [BARRIER, (None, TaskAttribute::HeadOfQueue)]);
 }
 
-/// Its source and its destination are blocks like those of others: what is before it there leaves before.
+/// A SHARE's source and destination count as its sectors: requests submitted earlier on them leave first.
 #[test]
 fn a_share_waits_for_the_blocks_that_it_touches() {
     let scheduler = Scheduler::Deadline(DeadlineConfig::default());
@@ -231,14 +234,14 @@ fn a_failed_epoch_stops_its_stream_until_a_barrier_has_told() {
     assert_eq!(unplug(&mut layer).len(), 1, "the stream goes on");
 }
 
-/// Orderless requests that never end, a device that holds one command, and an ordered request behind a barrier.
+/// An endless flood of orderless requests, a device that holds one command, and an ordered request behind a barrier.
 #[test]
 fn a_flood_starves_nobody() {
     let scheduler = Scheduler::Deadline(DeadlineConfig::default());
     let dispatched = [Epochs::Closing, Epochs::Counted].map(|epochs| {
         let mut layer =
             BlockLayer::new(HostConfig { scheduler, epochs, depth: 1, ..HostConfig::default() }, 8);
-        // Two requests for each that the device serves in a millisecond, ever further up.
+        // Two requests for each one that the device serves in a millisecond, at ever higher addresses.
         let mut token = 1_000;
         let mut flood = |layer: &mut BlockLayer, now| {
             for _ in 0..2 {
@@ -261,12 +264,13 @@ fn a_flood_starves_nobody() {
         }
         panic!("{epochs:?}: the last request never leaves");
     });
-    // Writes expire after 5 s; the one put aside begins to age when the queue opens. A batch has 16.
+    // Writes expire after 5 s; the one set aside begins to age when the queue opens. A batch has 16 requests.
     let [closing, counted] = dispatched;
     assert!((5_000..5_050).contains(&counted) && (10_000..10_100).contains(&closing), "{dispatched:?} ms");
 }
 
-/// As barriers §7.4 says: epochs of one write each keep a legacy device's queue at one, and fill that of a device with barriers.
+/// As in barriers §7.4: with one write per epoch, a legacy device's queue holds one command, that of a device with
+/// barriers is full.
 #[test]
 fn barriers_fill_the_queue_where_waits_leave_it_at_one() {
     let dispatches = [Dispatch::OrderPreserving, Dispatch::Legacy(Wait::TransferAndFlush)];

@@ -1,7 +1,7 @@
-//! What a workload on a file system measured: calls by what they are called in the workload.
+//! Measurements of a workload on a file system, by the workload's names of its calls.
 //!
-//! Place in the data flow: a [`CallRecorder`] for each flowop, or kind of call, takes what completed; at the end they
-//! become a [`WorkloadResult`].
+//! Place in the data flow: a [`CallRecorder`] per flowop, or per kind of call, takes completions; at the end the
+//! recorders become a [`WorkloadResult`].
 //!
 //! Invariants: those of a [`Recorder`], which does the counting; the total is the sum of the calls that touch files.
 
@@ -16,19 +16,20 @@ use std::collections::BTreeMap;
 /// Statistics of one kind of call while a workload runs.
 #[derive(Debug)]
 pub struct CallRecorder {
-    // Requests are counted under one kind; which one does not show in the result.
+    // The recorder counts all calls under one kind of request, which does not appear in the result.
     recorder: Recorder,
 }
 
 const COUNTED_AS: Kind = Kind::Read;
 
 impl CallRecorder {
-    /// Measures from `start` in intervals of `interval`, which is not zero.
+    /// Makes a recorder that measures from `start` in intervals of `interval`, which must not be zero.
     pub fn new(start: Instant, interval: Duration) -> Self {
         Self { recorder: Recorder::new(start, interval) }
     }
 
-    /// A call that moved `bytes` began and ended at these instants. Ends come in order.
+    /// Records a call that moved `bytes` and began and ended at these times. Calls are recorded in the order of their
+    /// ends.
     pub fn record(&mut self, bytes: u64, began: Instant, ended: Instant) {
         self.recorder.record(COUNTED_AS, bytes, began, began, ended);
     }
@@ -56,23 +57,23 @@ impl CallRecorder {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallResult {
-    /// Its name in the workload.
+    /// Name of the call in the workload.
     pub name: String,
-    /// What it does, such as `fsync`.
+    /// Operation, such as `fsync`.
     pub call: String,
     /// Whether it calls the file system, rather than waiting for something else.
     pub touches_files: bool,
-    /// Calls completed.
+    /// Number of calls completed.
     pub calls: u64,
-    /// Bytes that they read or wrote.
+    /// Bytes read or written.
     pub bytes: u64,
-    /// How long they took.
+    /// Latencies.
     pub latency: Distribution,
-    /// The intervals in which a call completed, ascending.
+    /// The intervals in which a call completed, in ascending order.
     pub series: Vec<IntervalRow>,
 }
 
-/// What a workload measured between `start_ns` and `end_ns`, both since the stack began.
+/// Measurements of a workload between `start_ns` and `end_ns`, both since the beginning of the stack.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadResult {
@@ -80,20 +81,20 @@ pub struct WorkloadResult {
     pub name: String,
     /// Seed of its random streams.
     pub seed: u64,
-    /// When measuring began.
+    /// Start of the measurement.
     pub start_ns: u64,
-    /// When measuring ended.
+    /// End of the measurement.
     pub end_ns: u64,
     /// Length of an interval of the series; the last one may be shorter.
     pub interval_ns: u64,
-    /// Why the workload ended before its time, if it did.
+    /// Reason why the workload ended early, if it did.
     pub ended_early: Option<String>,
     /// Each kind of call, in the order of the workload.
     pub calls: Vec<CallResult>,
 }
 
 impl WorkloadResult {
-    /// A job of fio, its kinds of requests as calls.
+    /// Converts the result of a fio job; its kinds of requests become calls.
     pub fn of_job(job: JobResult, seed: u64) -> Self {
         let call = |kind: KindResult| CallResult {
             name: kind_name(kind.kind).to_owned(),
@@ -115,18 +116,18 @@ impl WorkloadResult {
         }
     }
 
-    /// The measured time in nanoseconds.
+    /// Returns the measured time in nanoseconds.
     pub fn span_ns(&self) -> u64 {
         self.end_ns - self.start_ns
     }
 
-    /// The call of this name.
+    /// Returns the call of this name.
     pub fn call(&self, name: &str) -> Option<&CallResult> {
         self.calls.iter().find(|call| call.name == name)
     }
 
-    /// All calls of these kinds as one, such as every `fsync`; of all that touch files if none is named. Series are not
-    /// merged.
+    /// Returns the sum of all calls of these kinds, such as every `fsync`, or of all that touch files if none is named.
+    /// Series are not merged.
     pub fn sum(&self, kinds: &[&str]) -> CallResult {
         let mut sum = CallResult {
             name: if kinds.is_empty() { "total".to_owned() } else { kinds.join("+") },
@@ -149,12 +150,12 @@ impl WorkloadResult {
         sum
     }
 
-    /// Calls per second of measured time.
+    /// Returns calls per second of measured time.
     pub fn calls_per_s(&self, call: &CallResult) -> f64 {
         per_second(call.calls, self.span_ns())
     }
 
-    /// Bytes per second of measured time.
+    /// Returns bytes per second of measured time.
     pub fn bytes_per_s(&self, call: &CallResult) -> f64 {
         per_second(call.bytes, self.span_ns())
     }

@@ -1,13 +1,12 @@
-//! What a host saw and a device did, column by column of its time.
+//! The course of a run: activity of host and device, column by column of time.
 //!
-//! Place in the data flow: a [`Sampler`](super::Sampler) fills it while a run lasts; it is stored with the
-//! result and drawn by `flashweir_lab::report`.
+//! Place in the data flow: a [`Sampler`](super::Sampler) fills it during a run; it is stored with the result and drawn
+//! by `flashweir_lab::report`.
 //!
-//! Invariants: columns follow each other without gaps from zero to `end`, and only the last one may be shorter;
-//! every list of a column has an entry for each; the columns of a counter add up to what the run counted.
+//! Invariants: columns follow each other without gaps from zero to `end`, and only the last one may be shorter; every
+//! per-column list has an entry for each column; the columns of a counter add up to the count of the whole run.
 //!
-//! Deliberately absent: rates and ratios. They follow from the counts, and whoever draws coarser columns adds
-//! counts.
+//! Deliberately absent: rates and ratios. They follow from the counts, and coarser columns are sums of counts.
 
 use super::distribution::Bins;
 use super::run::kind_text;
@@ -15,18 +14,18 @@ use crate::request::Kind;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::{Deref, Range};
 
-/// What columns are counted in.
+/// Unit of the columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Axis {
     /// Nanoseconds of virtual time since the world began.
     #[default]
     VirtualTime,
-    /// Mapping units that the host wrote, where there is no time.
+    /// Mapping units written by the host, for a device without time.
     HostUnits,
 }
 
-/// A number for each column, stored as text with blanks between.
+/// One number per column, stored as text separated by blanks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbers(Vec<u64>);
 
@@ -61,17 +60,17 @@ impl<'de> Deserialize<'de> for Numbers {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Course {
-    /// What `column` and `end` are counted in.
+    /// Unit of `column` and `end`.
     pub axis: Axis,
     /// Length of a column.
     pub column: u64,
-    /// Where the last column ends.
+    /// End of the last column.
     pub end: u64,
     /// Bytes of a mapping unit.
     pub unit_bytes: u64,
-    /// Mapping units that the write buffer can hold.
+    /// Capacity of the write buffer, in mapping units.
     pub buffer_capacity_units: u64,
-    /// Planes of the device.
+    /// Number of planes of the device.
     pub planes: u64,
     /// Stations on each channel; a station is a die, or a chip where dies do not interleave.
     pub stations_per_channel: u64,
@@ -79,25 +78,25 @@ pub struct Course {
     pub host_units: Numbers,
     /// Mapping units of host data that were programmed.
     pub user_units: Numbers,
-    /// Mapping units that collection moved.
+    /// Mapping units moved by garbage collection.
     pub gc_units: Numbers,
-    /// Mapping units of filler that were programmed.
+    /// Mapping units of padding that were programmed.
     pub filler_units: Numbers,
     /// Mapping units of the device's own metadata that were programmed.
     pub meta_units: Numbers,
-    /// Blocks erased.
+    /// Erase blocks erased.
     pub erases: Numbers,
-    /// Requests in flight, times nanoseconds.
+    /// Requests in flight, integrated over time in nanoseconds.
     pub in_flight_ns: Numbers,
     /// Mapping units in the write buffer at the end of the column.
     pub buffer_used_units: Numbers,
-    /// Those of them that were not chosen for writing yet.
+    /// Mapping units in the write buffer that are not yet selected for writing.
     pub buffer_dirty_units: Numbers,
-    /// Free blocks at the end of the column, in all planes together.
+    /// Free erase blocks of all planes together, at the end of the column.
     pub free_blocks: Numbers,
-    /// Fewest free blocks of a plane, at the end of any part of the column.
+    /// Fewest free erase blocks of any plane, sampled at the end of any part of the column.
     pub free_blocks_min: Numbers,
-    /// Time that each station was busy, in nanoseconds; no more than the length of the column.
+    /// Time that each station was busy, in nanoseconds; at most the length of the column.
     pub station_busy_ns: Vec<Numbers>,
     /// Time that each channel was busy, in nanoseconds.
     pub channel_busy_ns: Vec<Numbers>,
@@ -105,10 +104,10 @@ pub struct Course {
     pub request_column: u64,
     /// Requests by kind; kinds of which none completed are absent.
     pub requests: Vec<Requests>,
-    /// The same of each job, where there are several and not too many.
+    /// Requests of each job, if there are several and not too many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobRequests>,
-    /// How many good blocks were erased how often until the end, what happened before the run included.
+    /// Erase counts of the good blocks at the end, including erases before the run: number of blocks per count.
     pub wear: Bins,
 }
 
@@ -118,7 +117,7 @@ pub struct Course {
 pub struct JobRequests {
     /// Name of the job, as in the results.
     pub name: String,
-    /// By kind.
+    /// Requests by kind.
     pub requests: Vec<Requests>,
 }
 
@@ -126,33 +125,33 @@ pub struct JobRequests {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requests {
-    /// Which kind.
+    /// Kind of the requests.
     #[serde(with = "kind_text")]
     pub kind: Kind,
-    /// How many.
+    /// Number of requests.
     pub count: Numbers,
-    /// Their bytes.
+    /// Bytes of the requests.
     pub bytes: Numbers,
-    /// Percentiles of their latencies from the intended start to completion, with two significant digits; 0
-    /// where there was no request.
+    /// Median of the latencies from the intended start to completion, with two significant digits; 0 in a column
+    /// without requests.
     pub p50_ns: Numbers,
-    /// The 99th.
+    /// 99th percentile of the same latencies.
     pub p99_ns: Numbers,
-    /// The 99.9th.
+    /// 99.9th percentile of the same latencies.
     pub p99_9_ns: Numbers,
 }
 
 impl Course {
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn len(&self) -> usize {
         self.host_units.len()
     }
-    /// Whether no time passed.
+    /// Whether the run has no column.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// At most `most` groups of neighbouring columns, and the part of the axis that each covers. A rest at the end
-    /// that is shorter than half a group joins the one before it.
+    /// Returns at most `most` groups of neighbouring columns, with the part of the axis that each covers. A remainder
+    /// shorter than half a group is merged into the group before it.
     pub fn groups(&self, most: usize) -> Vec<(Range<usize>, Range<u64>)> {
         let mut size = 1;
         while self.len().div_ceil(size) > most.max(1) {
@@ -172,7 +171,7 @@ impl Course {
         }
         groups
     }
-    /// The parts of the axis that the columns of `requests` cover.
+    /// Returns the parts of the axis that the columns of `requests` cover.
     pub fn request_columns(&self) -> Vec<Range<u64>> {
         let count = self.requests.first().map_or(0, |requests| requests.count.len() as u64);
         let span = |i: u64| i * self.request_column..((i + 1) * self.request_column).min(self.end);

@@ -1,11 +1,11 @@
-//! What is kept of many latencies: an exact summary and the occupied bins of a histogram.
+//! Distributions of latencies: an exact summary and the occupied bins of a histogram.
 //!
-//! Place in the data flow: a recorder fills [`Sums`] and a histogram while a run lasts; at its end they
-//! become a [`Distribution`], which is stored, merged and asked for percentiles.
+//! Place in the data flow: a recorder fills [`Sums`] and a histogram during a run; at its end they become a
+//! [`Distribution`], which is stored, merged and queried for percentiles.
 //!
-//! Invariants: count, minimum, maximum, mean and standard deviation are exact (integer sums, rounded once);
-//! a percentile is at most one bin, that is one part in a thousand, above the exact quantile; the counts of
-//! the bins add up to the count of the summary.
+//! Invariants: count, minimum, maximum, mean and standard deviation are exact (integer sums, rounded once); a
+//! percentile is at most one bin, that is one part in a thousand, above the exact quantile; the counts of the bins add
+//! up to the count of the summary.
 
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -23,26 +23,26 @@ impl Percentile {
     /// The 99.9th percentile.
     pub const P99_9: Self = Self(999_000);
 
-    /// From parts per million, at most a million of them.
+    /// Makes a percentile from parts per million, at most a million of them.
     pub const fn from_ppm(ppm: u32) -> Self {
         assert!(ppm <= 1_000_000, "a percentile is at most 100 %");
         Self(ppm)
     }
 
-    /// Position of the percentile among `count` sorted values, counted from one (nearest rank).
+    /// Returns the position of the percentile among `count` sorted values, counted from one (nearest rank).
     pub fn rank(self, count: u64) -> u64 {
         let rank = (u128::from(count) * u128::from(self.0)).div_ceil(1_000_000) as u64;
         rank.clamp(1, count.max(1))
     }
 
-    /// How many values lie above the percentile when there are `count`.
+    /// Returns the number of values above the percentile, out of `count`.
     pub fn above(self, count: u64) -> u64 {
         count - self.rank(count).min(count)
     }
 }
 
 impl fmt::Display for Percentile {
-    /// Per cent, without trailing zeros: `99.9`.
+    /// Prints per cent without trailing zeros: `99.9`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, part) = (self.0 / 10_000, self.0 % 10_000);
         match part {
@@ -69,7 +69,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The summary of both sets of values together, within the rounding of `f64`.
+    /// Returns the summary of both sets of values together, within the rounding of `f64`.
     pub fn merge(&self, other: &Self) -> Self {
         if self.count == 0 || other.count == 0 {
             return if self.count == 0 { *other } else { *self };
@@ -88,7 +88,7 @@ impl Summary {
     }
 }
 
-/// Integer sums from which a [`Summary`] follows exactly.
+/// Integer sums from which a [`Summary`] is computed exactly.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
     count: u64,
@@ -115,8 +115,8 @@ impl Sums {
             return Summary::default();
         }
         let n = u128::from(self.count);
-        // Squares are taken about the integer part of the mean, where no term exceeds twice `squares` and
-        // nothing cancels; the fraction of the mean, `rest / n`, is put right afterwards.
+        // Squares are taken about the integer part of the mean, where no term exceeds twice `squares` and nothing
+        // cancels; the fraction of the mean, `rest / n`, is corrected for afterwards.
         let (mean, rest) = (self.sum / n, self.sum % n);
         let about = self.squares + n * mean * mean - 2 * mean * self.sum;
         let squares = about as f64 - (rest as f64) * (rest as f64) / n as f64;
@@ -131,10 +131,10 @@ impl Sums {
     }
 }
 
-/// The occupied bins of a histogram: (largest value that falls into the bin, count), ascending.
+/// The occupied bins of a histogram, ascending: pairs of the largest value that falls into the bin, and the count.
 ///
-/// It is stored as text, `value:count` with blanks between, because that stays on one line however the
-/// rest of a result is laid out.
+/// Stored as text, `value:count` separated by blanks, so that the bins stay on one line however the rest of a result is
+/// laid out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bins(Vec<(u64, u64)>);
 
@@ -148,27 +148,27 @@ impl Bins {
         )
     }
 
-    /// Bins from values that were counted, each in a bin of its own.
+    /// Makes bins from counted values, each in a bin of its own.
     pub(super) fn from_counts(counts: std::collections::BTreeMap<u64, u64>) -> Self {
         Self(counts.into_iter().filter(|(_, count)| *count > 0).collect())
     }
 
-    /// (largest value of the bin, count) of every occupied bin, ascending.
+    /// Iterates over (largest value of the bin, count) of every occupied bin, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
     }
 
-    /// Number of values in all bins.
+    /// Returns the number of values in all bins.
     pub fn count(&self) -> u64 {
         self.iter().map(|(_, count)| count).sum()
     }
 
-    /// The largest value of the bin in which the percentile falls; `None` if there is no value.
+    /// Returns the largest value of the bin that contains the percentile; `None` if there is no value.
     pub fn percentile(&self, percentile: Percentile) -> Option<u64> {
         self.at_rank(percentile.rank(self.count()))
     }
 
-    /// The largest value of the bin of the `rank`-th smallest value, counted from one.
+    /// Returns the largest value of the bin of the `rank`-th smallest value, counted from one.
     pub fn at_rank(&self, rank: u64) -> Option<u64> {
         let mut seen = 0;
         self.iter()
@@ -243,13 +243,13 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// The percentile in nanoseconds, at most one part in a thousand above the exact nearest-rank quantile
-    /// and never below it; `None` if there is no value.
+    /// Returns the percentile in nanoseconds, at most one part in a thousand above the exact nearest-rank quantile and
+    /// never below it; `None` if there is no value.
     pub fn percentile_ns(&self, percentile: Percentile) -> Option<u64> {
         self.bins.percentile(percentile).map(|value| value.min(self.summary.max_ns))
     }
 
-    /// The distribution of both sets of values together.
+    /// Returns the distribution of both sets of values together.
     pub fn merge(&self, other: &Self) -> Self {
         Self { summary: self.summary.merge(&other.summary), bins: self.bins.merge(&other.bins) }
     }
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn moments_are_exact_far_from_zero() {
-        // The naive formula in f64 loses every digit here.
+        // The naive formula in `f64` loses every digit here.
         let base = 3_000_000_000_000;
         let s = distribution(&[base + 4, base + 7, base + 13, base + 16]).summary;
         assert_eq!((s.count, s.min_ns, s.max_ns), (4, base + 4, base + 16));

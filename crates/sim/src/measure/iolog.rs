@@ -1,40 +1,42 @@
-//! fio's logs of a job: latency, bandwidth and requests per second, a line for each request or for each window of time.
+//! fio's logs of a job: latency, bandwidth and requests per second, one line per request or per time window.
 //!
-//! Place in the data flow: the world tells every completion that counts; whoever ends the run writes [`log_files`].
+//! Place in the data flow: the world records every completion that counts; the caller that ends the run writes
+//! [`log_files`].
 //!
-//! Names, columns and units are those of fio 3.33: milliseconds since the job began; the value (ns, KiB/s or requests per second); 0
-//! for a read, 1 for a write, 2 for a trim; bytes of the request; with `log_offset` its offset; priority. A line for a single
-//! request has its own bandwidth in kB/s over `clat`, and 1 for its rate. Of a window, lines come for directions in which something
-//! completed; the last window counts if it is whole. Flushes are in no log.
+//! Names, columns and units are those of fio 3.33: milliseconds since the job began; the value (ns, KiB/s or requests
+//! per second); 0 for a read, 1 for a write, 2 for a trim; bytes of the request; with `log_offset` its offset;
+//! priority. A line of a single request has the request's own bandwidth in kB/s over `clat`, and 1 as its rate. A
+//! window has a line for each direction in which a request completed; the last window counts if it is complete. Flushes
+//! are in no log.
 
 use crate::request::Kind;
 use flashweir_core::{Duration, Instant};
 use std::fmt::Write as _;
 
-/// The directions that are logged, by the numbers that fio gives them.
+/// Number of logged directions, numbered as in fio.
 const DIRECTIONS: usize = 3;
 
-/// The logs of fio that a job asks for, by the names that their files begin with.
+/// The fio logs that a job asks for, as prefixes of file names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogSpec {
-    /// Bandwidth.
+    /// Bandwidth log.
     pub bandwidth: Option<String>,
-    /// Latency: in all, to submission, to completion.
+    /// Latency logs: total, submission, completion.
     pub latency: Option<String>,
-    /// Requests per second.
+    /// Log of requests per second.
     pub iops: Option<String>,
-    /// A line for each window of this length; zero for a line for each request.
+    /// Length of a window with one line each; zero for one line per request.
     pub average: Duration,
-    /// Windows have the largest latency instead of the mean.
+    /// Whether a window logs the largest latency instead of the mean.
     pub is_max: bool,
-    /// Lines have the offset of the request.
+    /// Whether lines include the offset of the request.
     pub has_offset: bool,
-    /// Number of the job in names of files, from 1; none where jobs share files.
+    /// Number of the job in file names, from 1; `None` where jobs share files.
     pub number: Option<u32>,
 }
 
 impl LogSpec {
-    /// Whether there is something to log.
+    /// Whether any log is wanted.
     pub fn is_wanted(&self) -> bool {
         self.bandwidth.is_some() || self.latency.is_some() || self.iops.is_some()
     }
@@ -45,13 +47,13 @@ impl LogSpec {
 pub struct IoLog {
     spec: LogSpec,
     start: Instant,
-    /// Window that completions fall into now, from 0.
+    /// Number of the current window, from 0.
     window: u64,
     open: [Window; DIRECTIONS],
     lines: Vec<Line>,
 }
 
-/// Sums over a window in one direction.
+/// Sums over one window in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Window {
     count: u64,
@@ -76,12 +78,12 @@ struct Line {
 }
 
 impl IoLog {
-    /// Logs a job that begins at `start`.
+    /// Starts the logs of a job that begins at `start`.
     pub fn new(spec: LogSpec, start: Instant) -> Self {
         Self { spec, start, window: 0, open: [Window::default(); DIRECTIONS], lines: Vec::new() }
     }
 
-    /// A request of `bytes` at `offset` completed. Instants do not go back.
+    /// Records the completion of a request of `bytes` at `offset`. Times must not decrease.
     pub fn record(
         &mut self,
         kind: Kind,
@@ -116,7 +118,7 @@ impl IoLog {
         }
     }
 
-    /// Ends the windows that end before `now`. A window holds its last instant and not its first.
+    /// Closes the windows that end before `now`. A window includes its last instant and excludes its first.
     fn close_until(&mut self, now: Instant) {
         let window_ns = self.spec.average.as_nanos();
         let at = now.since(self.start).as_nanos().div_ceil(window_ns).max(1) - 1;
@@ -146,11 +148,11 @@ impl IoLog {
         self.window = at;
     }
 
-    /// The job has ended at `now`.
+    /// Ends the job at `now`.
     #[must_use]
     pub fn finish(mut self, now: Instant) -> Self {
         if self.spec.average > Duration::ZERO {
-            // A window that ends now is whole.
+            // A window that ends now is complete.
             self.close_until(now.saturating_add(Duration::from_nanos(1)));
         }
         self
@@ -170,7 +172,7 @@ impl IoLog {
     }
 }
 
-/// Names and contents of all files of these logs. Jobs that share a file stand in it one after the other.
+/// Returns names and contents of all files of these logs. Jobs that share a file follow one another in it.
 pub fn log_files(logs: &[IoLog]) -> Vec<(String, String)> {
     let mut files: Vec<(String, String)> = Vec::new();
     let mut add = |log: &IoLog, base: &str, kind: &str, value: &dyn Fn(&Line) -> u64| {
@@ -225,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_line_for_each_request_is_as_in_fio() {
-        // The first request of a run of fio 3.33: 4096 bytes in 6510 ns are 629185 in its log of bandwidth.
+        // The first request of a run of fio 3.33: 4096 bytes in 6510 ns are 629185 in its bandwidth log.
         let mut log = IoLog::new(spec(Duration::ZERO), at(1_000_000));
         log.record(Kind::Read, [16_384, 4096], [at(2_499_000), at(2_499_490), at(2_506_000)]);
         log.record(Kind::Flush, [0, 0], [at(2_600_000); 3]);

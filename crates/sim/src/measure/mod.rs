@@ -1,7 +1,7 @@
-//! What a run measured: recording and storing it.
+//! Measurements of a run: recording and storing them.
 //!
-//! Place in the data flow: a [`Recorder`] per job takes completions from the hot path, a [`Sampler`] looks at the device now and
-//! then; the [`RunResult`] of one seed is stored. Tables and files of results are views of it, and not made here.
+//! Place in the data flow: a [`Recorder`] per job takes completions from the hot path, a [`Sampler`] samples the device
+//! at intervals; the [`RunResult`] of one seed is stored. Tables and result files are views of it, made elsewhere.
 //!
 //! Invariants: everything here is a function of the configuration and the seed.
 //!

@@ -1,14 +1,14 @@
-//! The recorder of one job: turns each completed request into counters, without keeping it.
+//! The recorder of one job: adds each completed request to counters, without keeping the request.
 //!
 //! Place in the data flow: the world calls [`Recorder::record`] for every completion that counts and
-//! [`Recorder::finish`] once; the answer goes into a [`RunResult`](super::RunResult).
+//! [`Recorder::finish`] once; the result becomes part of a [`RunResult`](super::RunResult).
 //!
-//! Invariants: requests recorded = sum over the intervals = sum over the bins, asserted at the end;
-//! completions come in the order of their instants. An interval holds its last instant and not its first,
-//! because what completes at an instant is the work of the time before it.
+//! Invariants: requests recorded = sum over the intervals = sum over the bins, asserted at the end; completions are
+//! recorded in the order of their times. An interval includes its last instant and excludes its first, because a
+//! completion at an instant is the work of the time before it.
 //!
-//! Deliberately absent: requests in flight (whoever calls knows the depth) and the ramp (a recorder is made
-//! when it is over).
+//! Deliberately absent: the number of requests in flight (the caller knows it) and the ramp (a recorder is made when
+//! the ramp is over).
 
 use super::distribution::{Bins, Distribution, Percentile, Sums};
 use super::run::{DEPTH_LEVELS, IntervalRow, JobResult, KINDS, KindResult, kind_index};
@@ -19,8 +19,7 @@ use std::collections::BTreeMap;
 
 /// Significant digits of the percentiles of a whole run.
 const DIGITS: u8 = 3;
-/// Significant digits of the percentiles of an interval; fewer, because there is one histogram to clear
-/// per interval.
+/// Significant digits of the percentiles of an interval; fewer, because one histogram per interval has to be cleared.
 const INTERVAL_DIGITS: u8 = 2;
 
 /// Statistics of one job while it runs.
@@ -28,7 +27,7 @@ const INTERVAL_DIGITS: u8 = 2;
 pub struct Recorder {
     start: Instant,
     interval: Duration,
-    /// The interval that completions fall into now, and its last instant.
+    /// Index of the current interval, and its last instant.
     index: u64,
     interval_end: Instant,
     depth_levels: [u64; DEPTH_LEVELS],
@@ -47,7 +46,7 @@ struct KindRecorder {
     series: Vec<IntervalRow>,
 }
 
-/// The interval under way.
+/// Counters of the current interval.
 #[derive(Debug)]
 struct Current {
     requests: u64,
@@ -57,8 +56,8 @@ struct Current {
 }
 
 impl Recorder {
-    /// Measures from `start` in intervals of `interval`, which is not zero. An interval in which something
-    /// completed costs 40 bytes and about 3 µs per kind; the rest costs nothing.
+    /// Makes a recorder that measures from `start` in intervals of `interval`, which must not be zero. An interval in
+    /// which a request completed costs 40 bytes and about 3 µs per kind; the others cost nothing.
     pub fn new(start: Instant, interval: Duration) -> Self {
         assert!(interval > Duration::ZERO, "an interval has a length");
         Self {
@@ -71,16 +70,16 @@ impl Recorder {
         }
     }
 
-    /// A request was submitted while `depth` were in flight, itself included.
+    /// Records a submission at which `depth` requests were in flight, the new one included.
     #[inline]
     pub fn submitted_at_depth(&mut self, depth: u32) {
         debug_assert!(depth > 0, "the submitted request is in flight");
         self.depth_levels[(depth.max(1).ilog2() as usize).min(DEPTH_LEVELS - 1)] += 1;
     }
 
-    /// A request of `bytes` completed, which should have started at `intended` and was handed to the device
-    /// at `submitted`. Panics if these instants are out of order, or if `completed` lies before the start
-    /// or before an interval that is already closed.
+    /// Records the completion of a request of `bytes` that should have started at `intended` and was submitted at
+    /// `submitted`. Panics if these times are out of order, or if `completed` lies before the start or in an interval
+    /// that is already closed.
     #[inline]
     pub fn record(
         &mut self,
@@ -105,7 +104,7 @@ impl Recorder {
         self.kinds[kind_index(kind)].get_or_insert_with(KindRecorder::new).record(bytes, slat, clat);
     }
 
-    /// Ends the measurement at `end`, no earlier than the last completion.
+    /// Ends the measurement at `end`, which must not be earlier than the last completion.
     pub fn finish(mut self, name: &str, options: BTreeMap<String, String>, end: Instant) -> JobResult {
         assert!(end >= self.start, "a job ends after its start");
         self.flush_rows();
@@ -132,7 +131,7 @@ impl Recorder {
         job
     }
 
-    /// Stores the interval under way and moves to the one that holds `completed`, skipping idle ones.
+    /// Stores the current interval and moves to the one that contains `completed`, skipping idle ones.
     #[cold]
     fn close_interval(&mut self, completed: Instant) {
         self.flush_rows();
@@ -148,7 +147,7 @@ impl Recorder {
     }
 }
 
-/// A histogram that grows with its largest value, so that a fast device does not pay for a slow one.
+/// Makes a histogram that grows with its largest value, so that a fast device does not pay for a slow one.
 fn histogram(digits: u8) -> Histogram<u64> {
     Histogram::new(digits).expect("up to five digits are allowed")
 }

@@ -1,7 +1,7 @@
 //! The result of one run: one device, one workload, one seed.
 //!
-//! Invariants: a result depends on the configuration and the seed only. It holds no wall-clock time, so
-//! that two runs of one seed are compared byte by byte. Kinds of requests that never completed are absent.
+//! Invariants: a result depends only on the configuration and the seed. It holds no wall-clock time, so that two runs
+//! of one seed can be compared byte by byte. Kinds of requests that never completed are absent.
 
 use super::course::Course;
 use super::distribution::{Distribution, Summary};
@@ -20,7 +20,7 @@ pub const DEPTH_LEVELS: usize = 7;
 /// Every kind of request, in the order in which results list them.
 pub const KINDS: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
 
-/// The position of a kind in [`KINDS`].
+/// Returns the position of a kind in [`KINDS`].
 #[inline]
 pub(super) const fn kind_index(kind: Kind) -> usize {
     match kind {
@@ -32,7 +32,7 @@ pub(super) const fn kind_index(kind: Kind) -> usize {
     }
 }
 
-/// The name of a kind in files and tables.
+/// Returns the name of a kind in files and tables.
 pub const fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Read => "read",
@@ -43,7 +43,7 @@ pub const fn kind_name(kind: Kind) -> &'static str {
     }
 }
 
-/// Everything that one run measured.
+/// All measurements of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunResult {
@@ -51,20 +51,20 @@ pub struct RunResult {
     pub device: String,
     /// Name of the workload.
     pub workload: String,
-    /// Seed of every random stream.
+    /// Seed of all random streams.
     pub seed: u64,
     /// Virtual time from the beginning of the world to its end, in nanoseconds.
     pub virtual_time_ns: u64,
-    /// What each job saw, in the order of the configuration.
+    /// Results of the jobs, in the order of the configuration.
     pub jobs: Vec<JobResult>,
-    /// What the device did, in the terms that every device shares.
+    /// Totals of the device, in terms that all devices share.
     pub totals: DeviceTotals,
-    /// What this device counted besides, by name.
+    /// Further counters of this device, by name.
     pub metrics: BTreeMap<String, MetricValue>,
-    /// Of everything that the device did.
+    /// Hash over everything that the device did.
     #[serde(default)]
     pub trace_hash: TraceHash,
-    /// The course of the run, where it was asked for.
+    /// Course of the run, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub course: Option<Box<Course>>,
 }
@@ -80,8 +80,8 @@ impl RunResult {
     }
 }
 
-/// A hash of events: runs that have the same one did the same. In files it is a string of 16 hexadecimal digits, since tools that
-/// read JSON keep no more than 53 bits of a number.
+/// A hash of events: runs with equal hashes did the same. Stored as a string of 16 hexadecimal digits, since tools that
+/// read JSON keep only 53 bits of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceHash(pub u64);
 
@@ -116,7 +116,7 @@ pub enum MetricValue {
 }
 
 impl MetricValue {
-    /// The value, whatever it is; a count loses digits beyond 53 bits.
+    /// Returns the value of either variant as a real number; a count loses digits beyond 53 bits.
     pub fn as_f64(self) -> f64 {
         match self {
             Self::Count(count) => count as f64,
@@ -125,24 +125,24 @@ impl MetricValue {
     }
 }
 
-/// What a device did during the measured time, in the terms that every device shares.
+/// Totals of a device over the measured time, in terms that all devices share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceTotals {
-    /// Bytes that the host wrote.
+    /// Bytes written by the host.
     pub host_written_bytes: u64,
-    /// Bytes that were programmed into the NAND, for whatever reason.
+    /// Bytes programmed into the NAND, for any reason.
     pub nand_written_bytes: u64,
-    /// Blocks erased.
+    /// Erase blocks erased.
     pub erases: u64,
-    /// Mapping units that garbage collection moved.
+    /// Mapping units moved by garbage collection.
     pub gc_units_moved: u64,
-    /// Flushes that the device completed.
+    /// Flushes completed by the device.
     pub flushes: u64,
 }
 
 impl DeviceTotals {
-    /// The totals of these counters of a device with mapping units of `unit_bytes`.
+    /// Computes the totals from the counters of a device with mapping units of `unit_bytes`.
     pub fn of(metrics: &DeviceMetrics, unit_bytes: u64) -> Self {
         let nand_units = metrics.user_units_programmed
             + metrics.gc_units_moved
@@ -157,13 +157,13 @@ impl DeviceTotals {
         }
     }
 
-    /// Write amplification: bytes programmed per byte that the host wrote; `None` if it wrote none.
+    /// Returns the write amplification: bytes programmed per byte written by the host; `None` if the host wrote none.
     pub fn waf(&self) -> Option<f64> {
         (self.host_written_bytes > 0).then(|| self.nand_written_bytes as f64 / self.host_written_bytes as f64)
     }
 }
 
-/// What one job saw between `start_ns` and `end_ns`, both since the world began.
+/// Results of one job between `start_ns` and `end_ns`, both since the world began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobResult {
@@ -171,40 +171,40 @@ pub struct JobResult {
     pub name: String,
     /// Options of the job as text, for readers that look for `rw`, `bs` or `iodepth`.
     pub options: BTreeMap<String, String>,
-    /// When measuring began.
+    /// Start of the measurement.
     pub start_ns: u64,
-    /// When measuring ended.
+    /// End of the measurement.
     pub end_ns: u64,
     /// Length of an interval of the series; the last interval may be shorter.
     pub interval_ns: u64,
-    /// Requests submitted while 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, and 64 or more were in
+    /// Number of requests submitted while 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, and 64 or more were in
     /// flight, the submitted one included.
     pub depth_levels: [u64; DEPTH_LEVELS],
-    /// One entry per kind of which a request completed.
+    /// One entry per kind with a completed request.
     pub kinds: Vec<KindResult>,
-    /// What came of the search for a steady state, where the job had one; not of several jobs as one.
+    /// Result of the search for a steady state, if the job had one; absent for merged jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady_state: Option<SteadyState>,
 }
 
-/// What one job saw of one kind of request.
+/// Results of one job for one kind of request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindResult {
-    /// Which kind.
+    /// Kind of the requests.
     #[serde(with = "kind_text")]
     pub kind: Kind,
-    /// Requests completed.
+    /// Number of requests completed.
     pub requests: u64,
     /// Bytes of the requests completed.
     pub bytes: u64,
-    /// From when a request should have started to its submission.
+    /// Submission latency: from the intended start of a request to its submission.
     pub slat: Summary,
-    /// From submission to completion.
+    /// Completion latency: from submission to completion.
     pub clat: Distribution,
-    /// From when a request should have started to its completion.
+    /// Total latency: from the intended start to completion.
     pub lat: Distribution,
-    /// The intervals in which a request completed, ascending.
+    /// The intervals in which a request completed, in ascending order.
     pub series: Vec<IntervalRow>,
 }
 
@@ -212,12 +212,12 @@ pub struct KindResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "[u64; 5]", into = "[u64; 5]")]
 pub struct IntervalRow {
-    /// Which interval: it reaches from `index` interval lengths after the start of the job, exclusive, to
-    /// one length later, inclusive.
+    /// Number of the interval: it reaches from `index` interval lengths after the start of the job, exclusive, to one
+    /// length later, inclusive.
     pub index: u64,
-    /// Requests completed in it.
+    /// Number of requests completed in it.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub bytes: u64,
     /// Sum of their latencies from the intended start to completion.
     pub latency_sum_ns: u64,
@@ -236,58 +236,58 @@ impl From<IntervalRow> for [u64; 5] {
     }
 }
 
-/// One interval of one kind with its place in time; intervals without requests are included.
+/// One interval of one kind with its position in time; intervals without requests are included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Where it begins, since the world began.
+    /// Start of the interval since the world began.
     pub start_ns: u64,
-    /// How long it is.
+    /// Length of the interval.
     pub length_ns: u64,
-    /// Whether it has the full length; only the last one may not.
+    /// Whether it has the full length; only the last one may be shorter.
     pub full: bool,
-    /// Requests completed in it.
+    /// Number of requests completed in it.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub bytes: u64,
     /// Mean and 99th percentile of their latencies in nanoseconds; `None` if there was no request.
     pub latency_mean_p99_ns: Option<(f64, u64)>,
 }
 
 impl Interval {
-    /// Requests per second.
+    /// Returns requests per second.
     pub fn iops(&self) -> f64 {
         per_second(self.requests, self.length_ns)
     }
-    /// Bytes per second.
+    /// Returns bytes per second.
     pub fn bytes_per_s(&self) -> f64 {
         per_second(self.bytes, self.length_ns)
     }
 }
 
-/// `count` in `span_ns`, per second; zero if no time passed.
+/// Returns `count` per second of `span_ns`; zero if no time passed.
 pub(super) fn per_second(count: u64, span_ns: u64) -> f64 {
     if span_ns == 0 { 0.0 } else { count as f64 * 1e9 / span_ns as f64 }
 }
 
 impl JobResult {
-    /// The measured time in nanoseconds.
+    /// Returns the measured time in nanoseconds.
     pub fn span_ns(&self) -> u64 {
         self.end_ns - self.start_ns
     }
-    /// The entry of `kind`, if a request of it completed.
+    /// Returns the entry of `kind`, if a request of it completed.
     pub fn kind(&self, kind: Kind) -> Option<&KindResult> {
         self.kinds.iter().find(|k| k.kind == kind)
     }
-    /// Requests of `kind` completed per second.
+    /// Returns completed requests of `kind` per second.
     pub fn iops(&self, kind: &KindResult) -> f64 {
         per_second(kind.requests, self.span_ns())
     }
-    /// Bytes of `kind` completed per second.
+    /// Returns completed bytes of `kind` per second.
     pub fn bytes_per_s(&self, kind: &KindResult) -> f64 {
         per_second(kind.bytes, self.span_ns())
     }
 
-    /// Every interval of the measured time, with those in which nothing completed: a stall is zero, not a
+    /// Iterates over every interval of the measured time, including those without completions: a stall is zero, not a
     /// gap.
     pub fn intervals<'a>(&'a self, kind: &'a KindResult) -> impl Iterator<Item = Interval> + 'a {
         let count = self.span_ns().div_ceil(self.interval_ns.max(1));
@@ -308,9 +308,9 @@ impl JobResult {
         })
     }
 
-    /// Several jobs as one, under the name and options of the first. Distributions are merged; the series
-    /// is merged where the jobs share start and interval, and is empty otherwise. The 99th percentile of a
-    /// merged interval is the largest of the jobs, an upper bound.
+    /// Merges several jobs, under the name and options of the first. Distributions are merged; the series is merged if
+    /// the jobs share start and interval, and is empty otherwise. The 99th percentile of a merged interval is the
+    /// largest of the jobs', an upper bound.
     pub fn merge(jobs: &[Self]) -> Option<Self> {
         let (first, rest) = jobs.split_first()?;
         let aligned = rest.iter().all(|j| (j.start_ns, j.interval_ns) == (first.start_ns, first.interval_ns));

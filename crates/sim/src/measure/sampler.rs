@@ -1,13 +1,13 @@
-//! Samples a device and the requests of its host at regular distances, in bounded memory.
+//! Samples a device and its host's requests at regular intervals, in bounded memory.
 //!
-//! Place in the data flow: whoever drives a device (a world, a server) says when requests begin and end, and
-//! shows the device at each boundary that passed; the answer is a [`Course`].
+//! Place in the data flow: the driver of a device (a world, a server) reports when requests begin and end, and passes
+//! the device at each boundary of a column; the result is a [`Course`].
 //!
-//! Invariants: there are at most [`COLUMNS_MAX`] columns; when they are full, pairs of them become one, and the
-//! distance of samples doubles. So a run of any length keeps its whole course, and what is sampled costs the
-//! logarithm of its length. A column holds its last instant and not its first, as in a recorder.
+//! Invariants: there are at most [`COLUMNS_MAX`] columns; when they are full, pairs of them are merged, and the
+//! sampling interval doubles. A run of any length therefore keeps its whole course, and the cost of sampling is
+//! logarithmic in its length. A column includes its last instant and excludes its first, as in a recorder.
 //!
-//! Deliberately absent: a clock, and whatever drives the device. Sampling changes nothing of it.
+//! Deliberately absent: a clock, and the driver of the device. Sampling does not change the device.
 
 use super::course::{Axis, Course, JobRequests, Numbers, Requests};
 use super::distribution::{Bins, Percentile};
@@ -18,31 +18,32 @@ use flashweir_device::Device;
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
-/// Jobs that are kept apart at most; of more the page would be a wall.
+/// Maximum number of jobs that are kept apart; more would overcrowd the page.
 pub const JOBS_MAX: usize = 8;
-/// Columns at most.
+/// Maximum number of columns.
 pub const COLUMNS_MAX: usize = 600;
 /// Length of the first columns of time.
 const FIRST_COLUMN: Duration = Duration::from_micros(10);
-/// Columns of requests at most.
+/// Maximum number of request columns.
 const REQUEST_COLUMNS_MAX: usize = 150;
-/// They are made longer until there are so many requests in each on average, since a 99.9th percentile of fewer
-/// is their maximum,
+/// Columns of requests are lengthened until each has this many requests on average, since a 99.9th percentile of fewer
+/// requests is their maximum.
 const REQUESTS_PER_COLUMN: u64 = 1000;
-/// but not if fewer columns than these would be left,
+/// Fewest columns that lengthening for [`REQUESTS_PER_COLUMN`] may leave.
 const REQUEST_COLUMNS_FEW: usize = 40;
-/// unless there are fewer requests than these in each.
+/// Columns are lengthened until each has this many requests on average, however few columns are left.
 const REQUESTS_PER_COLUMN_MIN: u64 = 10;
 /// Significant digits of latencies, as in the intervals of a recorder.
 const DIGITS: u8 = 2;
 
-/// Counters of a device, in the order in which a column keeps them.
+/// Number of device counters, in the order in which a column keeps them.
 const COUNTERS: usize = 6;
 
-/// A device at one moment, in plain numbers.
+/// A snapshot of a device in plain numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Units written by the host, programmed for the host, moved, of filler, of metadata; blocks erased.
+    /// Mapping units written by the host, programmed for the host, moved, of padding and of metadata; erase blocks
+    /// erased.
     counters: [u64; COUNTERS],
     buffer_used: u64,
     buffer_dirty: u64,
@@ -53,7 +54,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The device at `now`, when all that was due before has happened.
+    /// Takes the device's state at `now`, after all earlier events were executed.
     pub fn of(device: &Device, now: Instant) -> Self {
         let m = device.metrics();
         let [_, used, dirty] = device.buffer_use();
@@ -90,14 +91,14 @@ struct Part {
 struct Column {
     counters: [u64; COUNTERS],
     in_flight_ns: u64,
-    /// The device at its end, where the lists hold what each station and channel worked in the column.
+    /// Snapshot at the end of the column; its lists hold the busy time of each station and channel within the column.
     last: Snapshot,
-    /// Of all jobs, then of each that is kept apart.
+    /// Requests of all jobs, then of each job that is kept apart.
     kinds: Vec<[Part; KINDS.len()]>,
 }
 
 impl Column {
-    /// Takes the column after this one in.
+    /// Merges the following column into this one.
     fn absorb(&mut self, next: Self) {
         let add = |into: &mut [u64], more: &[u64]| into.iter_mut().zip(more).for_each(|(a, b)| *a += b);
         add(&mut self.counters, &next.counters);
@@ -114,7 +115,7 @@ impl Column {
     }
 }
 
-/// Requests of one kind in the column under way.
+/// Requests of one kind in the current column.
 #[derive(Clone, Debug)]
 struct Current {
     count: u64,
@@ -127,11 +128,11 @@ struct Current {
 pub struct Sampler {
     axis: Axis,
     column: u64,
-    /// Where the column under way ends.
+    /// End of the current column.
     due: u64,
     columns: Vec<Column>,
     before: Snapshot,
-    /// Of all jobs, then of each that is kept apart.
+    /// Requests of all jobs, then of each job that is kept apart.
     kinds: Vec<[Option<Box<Current>>; KINDS.len()]>,
     jobs: Vec<String>,
     in_flight: u64,
@@ -140,7 +141,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Samples over virtual time from zero on, where the device is as `first`.
+    /// Samples over virtual time from zero, where `first` is the state of the device.
     pub fn over_time(first: Snapshot) -> Self {
         Self::new(Axis::VirtualTime, FIRST_COLUMN.as_nanos(), first)
     }
@@ -165,7 +166,7 @@ impl Sampler {
         }
     }
 
-    /// Keeps these jobs apart as well, if there are several and no more than [`JOBS_MAX`].
+    /// Keeps these jobs apart as well, if there are several and at most [`JOBS_MAX`].
     pub fn keep_apart(&mut self, jobs: Vec<String>) {
         if (2..=JOBS_MAX).contains(&jobs.len()) {
             self.kinds.resize_with(1 + jobs.len(), || [const { None }; KINDS.len()]);
@@ -173,33 +174,33 @@ impl Sampler {
         }
     }
 
-    /// Where the next sample is due. It is to be taken before anything that happens later.
+    /// Returns the position of the next sample, which must be taken before any later event.
     #[inline]
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// A request begins at `now`, or joins the queue before the device.
+    /// Records that a request begins at `now`, or joins the queue in front of the device.
     #[inline]
     pub fn submitted(&mut self, now: Instant) {
         self.pass(now.as_nanos());
         self.in_flight += 1;
     }
 
-    /// A request ends at `now`.
+    /// Records that a request ends at `now`.
     #[inline]
     pub fn completed(&mut self, now: Instant) {
         self.pass(now.as_nanos());
         self.in_flight = self.in_flight.checked_sub(1).expect("a request that ends was begun");
     }
 
-    /// A request that counts has ended, `latency` after it should have begun.
+    /// Records a request that counts and ended `latency` after its intended start.
     #[inline]
     pub fn record(&mut self, kind: Kind, bytes: u64, latency: Duration) {
         self.record_in(0, kind, bytes, latency);
     }
 
-    /// The same of the job with this number among those that are kept apart.
+    /// Records a request of one of the jobs that are kept apart.
     #[inline]
     pub fn record_of(&mut self, job: usize, kind: Kind, bytes: u64, latency: Duration) {
         self.record_in(0, kind, bytes, latency);
@@ -224,7 +225,7 @@ impl Sampler {
         self.in_flight_since = now;
     }
 
-    /// The device at [`Self::due`]; the next column begins.
+    /// Samples the device at [`Self::due`] and begins the next column.
     pub fn sample(&mut self, device: Snapshot) {
         let at = self.due;
         self.close(at, device);
@@ -258,11 +259,11 @@ impl Sampler {
         self.before = now;
     }
 
-    /// Ends at `end`, which no boundary precedes that is not sampled; `device` is as it is then.
+    /// Ends at `end`, where `device` is the final state. All earlier boundaries must have been sampled.
     pub fn finish(mut self, end: u64, device: &Device) -> Course {
         let begun = self.due - self.column;
         assert!((begun..=self.due).contains(&end), "the sample at {} is missing", self.due);
-        // What happens at the very end belongs to the last column, which may have been closed already.
+        // An event at the very end belongs to the last column, which may be closed already.
         let snapshot = match self.axis {
             Axis::VirtualTime => Snapshot::of(device, Instant::from_nanos(end)),
             Axis::HostUnits => Snapshot::of(device, Instant::ZERO),
@@ -315,7 +316,8 @@ impl Sampler {
         }
     }
 
-    /// The requests of all jobs and of each that is kept apart, in columns that are so many columns of the device long.
+    /// Returns the requests of all jobs and of each job that is kept apart, in columns that each span a whole number of
+    /// device columns.
     fn request_columns(&self) -> (u64, Vec<Vec<Requests>>) {
         let total = |slot: usize, i: usize| {
             self.columns.iter().map(|column| column.kinds[slot][i].count).sum::<u64>()
@@ -352,7 +354,7 @@ impl Sampler {
     }
 }
 
-/// Each `size` neighbours as one.
+/// Merges each group of `size` neighbouring columns.
 fn paired(columns: Vec<Column>, size: usize) -> Vec<Column> {
     let mut merged: Vec<Column> = Vec::with_capacity(columns.len().div_ceil(size));
     for (i, column) in columns.into_iter().enumerate() {
@@ -398,7 +400,7 @@ mod tests {
             assert_eq!(sampled, sampler.before.counters[0]);
             let busy: u64 = sampler.columns.iter().flat_map(|column| &column.last.station_busy).sum();
             assert_eq!(busy, sampler.due - sampler.column, "columns have no gaps");
-            // For the end there must be a device; this one has done nothing.
+            // The end needs a device; this one has done nothing.
             sampler.before = Snapshot::of(&device, Instant::ZERO);
             sampler.columns.iter_mut().for_each(|column| column.last = sampler.before.clone());
             let course = sampler.finish(span_ns, &device);

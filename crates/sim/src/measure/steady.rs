@@ -1,32 +1,32 @@
-//! What came of a job's search for a steady state, as results keep it.
+//! The result of a job's search for a steady state.
 //!
-//! Place in the data flow: a workload that ends when it is steady says it at the end; it is stored with the job.
+//! Place in the data flow: a workload that ends when it is steady reports it at the end; it is stored with the job.
 //!
-//! Invariant: keys and units are fio's, so that what reads its JSON reads ours.
+//! Invariant: keys and units are fio's, so that programs that read its JSON can read Flashweir's.
 
 use serde::{Deserialize, Serialize};
 
-/// What became of the search for a steady state, with fio's keys.
+/// The result of the search for a steady state, with fio's keys.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SteadyState {
-    /// The criterion as in the job file, as in `iops_slope:5%`.
+    /// The criterion as written in the job file, such as `iops_slope:5%`.
     pub ss: String,
-    /// Seconds of the window.
+    /// Length of the window in seconds.
     pub duration: u64,
-    /// 1 if the job was steady before something else ended it.
+    /// 1 if the job became steady before something else ended it.
     pub attained: u8,
-    /// The last value that was held against the limit; a percentage where the limit is one.
+    /// The last value compared with the limit; a percentage if the limit is one.
     pub criterion: f64,
-    /// The largest distance from the mean, where that counts.
+    /// The largest deviation from the mean, for a criterion that uses it.
     pub max_deviation: f64,
-    /// The slope per interval, where that counts.
+    /// The slope per interval, for a criterion that uses it.
     pub slope: f64,
-    /// What was looked at.
+    /// The measured data.
     pub data: SteadyData,
 }
 
-/// The window at the end.
+/// Data of the last window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SteadyData {

@@ -1,6 +1,6 @@
-//! Results for tests, here and of what shows them: a small one with round numbers and random ones.
+//! Results for tests, in this crate and in those that display them: a small one with round numbers and random ones.
 //!
-//! Invariant: each is a function of its seed.
+//! Invariant: each result is a function of its seed.
 
 use super::{DeviceTotals, MetricValue, Recorder, RunResult};
 use crate::request::Kind;
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 const MS: u64 = 1_000_000;
 
-/// One job that reads 4 KiB each millisecond, writes 16 KiB each fourth and flushes each tenth, for a
-/// second; `seed` shifts the latencies.
+/// Makes one job that for one second reads 4 KiB every millisecond, writes 16 KiB every fourth and flushes every tenth;
+/// `seed` shifts the latencies.
 pub fn run(seed: u64) -> RunResult {
     let mut r = Recorder::new(Instant::ZERO, Duration::from_millis(100));
     let at = Instant::from_nanos;
@@ -51,7 +51,7 @@ pub fn run(seed: u64) -> RunResult {
     result
 }
 
-/// Two jobs with random requests of every kind.
+/// Makes two jobs with random requests of every kind.
 pub fn random_run(seed: u64) -> RunResult {
     let mut stream = RandomStream::new(seed, "random run");
     let kinds = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];

@@ -1,7 +1,7 @@
-//! Sums over requests: where the time of all went, of the median, of the slowest.
+//! Sums over requests: where the time went, for all of them, for the median, for the slowest.
 //!
-//! Place in the data flow: the [`Timeline`](super::Timeline) adds each request when it is over; `weir explain` asks
-//! for the means between two ranks.
+//! Place in the data flow: the [`Timeline`](super::Timeline) adds each finished request; `weir explain` asks for the
+//! means between two ranks.
 //!
 //! Invariants: memory does not grow with the number of requests: requests of the same kind whose latencies differ by
 //! less than 1/64 share one account; the parts of an account add up to its latencies, to the nanosecond.
@@ -11,23 +11,23 @@ use super::spans::{REASONS, Reason, STAGES, Stage};
 use crate::request::Kind;
 use std::collections::BTreeMap;
 
-/// Requests that are kept whole, the slowest ones.
+/// Number of slowest requests that are kept whole.
 const SLOWEST: usize = 5;
 
-/// Latencies from 2^n on are told apart by this many bits.
+/// Number of bits by which latencies within one power of two are distinguished.
 const BITS: u32 = 6;
 
 /// Nanoseconds by stage and reason.
 pub type Matrix<T> = [[T; REASONS]; STAGES];
 
-/// Requests whose latencies are about the same.
+/// Sums over requests of about the same latency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Account {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
     /// Sum of their latencies, in nanoseconds.
     pub latency_ns: u64,
-    /// What it is made of.
+    /// The time by stage and reason.
     pub by: Matrix<u64>,
 }
 
@@ -67,27 +67,27 @@ impl Account {
 /// Means over requests, in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Means {
-    /// Requests of which these are the means.
+    /// Number of requests that the means are taken over.
     pub requests: u64,
     /// Latency.
     pub latency_ns: f64,
-    /// What it is made of; adds up to the latency.
+    /// The time by stage and reason; adds up to the latency.
     pub by: Matrix<f64>,
 }
 
 impl Means {
-    /// Time in a stage.
+    /// Returns the time in a stage.
     pub fn stage(&self, stage: Stage) -> f64 {
         self.by[stage as usize].iter().sum()
     }
 
-    /// Time in a stage for a reason.
+    /// Returns the time in a stage for one reason.
     pub fn reason(&self, stage: Stage, reason: Reason) -> f64 {
         self.by[stage as usize][reason.index()]
     }
 }
 
-/// Where the time of the requests of a run went.
+/// Accounts of where the time of a run's requests went.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     only: Option<Kind>,
@@ -98,12 +98,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty one, for requests of one kind or all, that keeps the request with the number `wanted`.
+    /// Makes an empty ledger, for requests of one kind or all, that keeps the request with the number `wanted`.
     pub fn new(only: Option<Kind>, wanted: Option<u64>) -> Self {
         Self { only, wanted, found: None, accounts: BTreeMap::new(), slowest: Vec::new() }
     }
 
-    /// Adds a request that is over.
+    /// Adds a finished request.
     pub fn add(&mut self, request: Request) {
         if self.wanted == Some(request.number) {
             self.found = Some(request.clone());
@@ -121,23 +121,23 @@ impl Ledger {
         }
     }
 
-    /// The request that was wanted, if there was one with this number.
+    /// Returns the request with the wanted number, if there was one.
     pub fn found(&self) -> Option<&Request> {
         self.found.as_ref()
     }
 
-    /// The slowest requests, the slowest one first.
+    /// Returns the slowest requests, the slowest one first.
     pub fn slowest(&self) -> &[Request] {
         &self.slowest
     }
 
-    /// Requests of a kind, or all.
+    /// Returns the number of requests of a kind, or of all.
     pub fn requests(&self, kind: Option<Kind>) -> u64 {
         let accounts = self.accounts.iter().filter(|((_, of), _)| kind.is_none_or(|kind| kind == *of));
         accounts.map(|(_, account)| account.requests).sum()
     }
 
-    /// The kinds of which there were requests.
+    /// Returns the kinds that occurred.
     pub fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = self.accounts.keys().map(|(_, kind)| *kind).collect();
         kinds.sort_unstable();
@@ -145,9 +145,9 @@ impl Ledger {
         kinds
     }
 
-    /// Means over the requests of a kind, or of all, with ranks `from` to `until` (exclusive) in the order of
-    /// latency; `None` if there are none. Where a rank falls between requests whose latencies are about the same,
-    /// their mean stands for each of them.
+    /// Returns the means over the requests of a kind, or of all, with ranks `from` to `until` (exclusive) in the order
+    /// of latency; `None` if there are none. Where a rank falls within an account of about equal latencies, the
+    /// account's mean stands for each of its requests.
     pub fn means(&self, kind: Option<Kind>, from: u64, until: u64) -> Option<Means> {
         let mut merged: BTreeMap<u16, Account> = BTreeMap::new();
         for ((bucket, of), account) in &self.accounts {
@@ -176,12 +176,12 @@ impl Ledger {
         (means.requests > 0).then_some(means)
     }
 
-    /// Means over all requests of a kind, or of all kinds.
+    /// Returns the means over all requests of a kind, or of all kinds.
     pub fn all(&self, kind: Option<Kind>) -> Option<Means> {
         self.means(kind, 0, u64::MAX)
     }
 
-    /// Means over the tenth of the requests around the median.
+    /// Returns the means over the tenth of the requests around the median.
     pub fn median(&self, kind: Option<Kind>) -> Option<Means> {
         let requests = self.requests(kind);
         let half = (requests / 20).max(1);
@@ -189,7 +189,7 @@ impl Ledger {
         self.means(kind, middle.saturating_sub(half), (middle + half).min(requests))
     }
 
-    /// Means over the slowest `fraction` of the requests, and over one at least.
+    /// Returns the means over the slowest `fraction` of the requests, and over at least one.
     pub fn tail(&self, kind: Option<Kind>, fraction: f64) -> Option<Means> {
         let requests = self.requests(kind);
         let tail = (requests as f64 * fraction).ceil().clamp(1.0, requests.max(1) as f64) as u64;
@@ -197,7 +197,7 @@ impl Ledger {
     }
 }
 
-/// The account of a latency: exact below 64 ns, then in steps of 1/64.
+/// Returns the account number of a latency: exact below 128 ns, then in steps of 1/64 of a power of two.
 fn bucket(ns: u64) -> u16 {
     let octave = (ns | 1).ilog2();
     let shift = octave.saturating_sub(BITS);

@@ -1,8 +1,9 @@
-//! Where time goes: what a request and the device did, from the moment a job wanted it until the host saw it done.
+//! Timelines: where the time of a request goes in host and device, from the time a job wanted it until the host saw its
+//! completion.
 //!
-//! Place in the data flow: whoever drives a device (the engine below raw jobs and live servers, in either clock)
-//! tells a [`Timeline`] what the host does and lets it take the device's records after each moment. The
-//! timeline feeds [`Spans`], and those feed a file for Perfetto ([`Perfetto`]) and sums for people ([`Ledger`]).
+//! Place in the data flow: the driver of a device (the engine below raw jobs and live servers, in virtual or real time)
+//! reports the host's actions to a [`Timeline`] and lets it take the device's records after each event. The timeline
+//! feeds [`Spans`], and those feed a Perfetto file ([`Perfetto`]) and sums for a reader ([`Ledger`]).
 //!
 //! ```text
 //! timeline.submitted(now, id, asked)     the host wants something
@@ -13,10 +14,10 @@
 //! timeline.finish(now, &mut device)      at the end
 //! ```
 //!
-//! Invariants: a timeline changes no answer and no instant of the device; the pieces of a request follow each other
+//! Invariants: a timeline changes no answer and no time of the device; the pieces of a request follow each other
 //! without a gap and add up to its latency, asserted for each request.
 //!
-//! Deliberately absent: clocks and files. Times are the caller's, and bytes go to the caller's writer.
+//! Deliberately absent: clocks and files. Times come from the caller, and bytes go to the caller's writer.
 
 mod ledger;
 mod perfetto;
@@ -37,7 +38,7 @@ use flashweir_device::trace::{Record, Traced};
 use request::Open;
 use std::collections::BTreeMap;
 
-/// Follows the requests of one device.
+/// Traces the requests of one device.
 #[derive(Debug)]
 pub struct Timeline {
     spans: Spans,
@@ -48,18 +49,18 @@ pub struct Timeline {
     over: bool,
 }
 
-/// What a timeline has found out.
+/// Results of a timeline.
 #[derive(Debug)]
 pub struct Findings {
-    /// What was written for Perfetto.
+    /// Summary of the Perfetto file.
     pub perfetto: Option<Written>,
-    /// Where the time of requests went.
+    /// Accounts of where the time of requests went.
     pub ledger: Option<Ledger>,
 }
 
 impl Timeline {
-    /// Turns on the tracer of `device`, which has no command in flight. What is done with what it says:
-    /// `perfetto` writes it, `ledger` sums it up.
+    /// Turns on the tracer of `device`, which must have no command in flight. `perfetto` writes its records to a file,
+    /// `ledger` sums them up.
     pub fn new(device: &mut Device, perfetto: Option<Perfetto>, ledger: Option<Ledger>) -> Self {
         let dynamic = device.config().ftl.allocation == Allocation::Dynamic;
         let spans = Spans::new(device.geometry(), dynamic);
@@ -71,22 +72,22 @@ impl Timeline {
         Self { spans, open: BTreeMap::new(), numbers: 0, perfetto, ledger, over: false }
     }
 
-    /// The host wants something; `id` is the name of its command, used again at the earliest when it was seen.
+    /// Records that the host wants something; `id` is the id of its command, reused at the earliest after its
+    /// completion was seen.
     pub fn submitted(&mut self, id: u64, asked: Asked) {
         let number = self.numbers;
         self.numbers += 1;
         self.open.insert(id, Open { number, asked, sent: None, served: None });
     }
 
-    /// The command is on the link.
+    /// Records that the command is on the link.
     pub fn sent(&mut self, now: Instant, id: u64) {
         if let Some(open) = self.open.get_mut(&id) {
             open.sent = Some(now);
         }
     }
 
-    /// Takes what the device has recorded; to be called after each call of [`Device::command`] and
-    /// [`Device::event`].
+    /// Takes the device's records; to be called after each call of [`Device::command`] and [`Device::event`].
     pub fn device(&mut self, now: Instant, device: &mut Device) {
         if self.over {
             return;
@@ -120,7 +121,7 @@ impl Timeline {
         }
     }
 
-    /// The host has seen the completion; `counts` if the request belongs to the results.
+    /// Records that the host has seen the completion; `counts` if the request belongs to the results.
     pub fn seen(&mut self, now: Instant, id: u64, counts: bool) {
         if self.over {
             return;
@@ -148,7 +149,7 @@ impl Timeline {
         }
     }
 
-    /// Whether nobody wants to know more.
+    /// Whether neither the file nor the ledger needs more records.
     pub fn is_over(&self) -> bool {
         self.over
     }

@@ -1,12 +1,12 @@
-//! A file for Perfetto: Chrome's trace-event JSON, with a track for each queue, channel, die, plane under collection,
-//! and for flushes. What each track shows stands in `docs/perfetto.md`.
+//! A file for Perfetto: Chrome's trace-event JSON, with a track for each queue, channel, die and plane under garbage
+//! collection, and for flushes. `docs/perfetto.md` describes each track.
 //!
-//! Place in the data flow: the [`Timeline`](super::Timeline) hands over records and finished requests; events leave
-//! one line each, as soon as their end is known.
+//! Place in the data flow: the [`Timeline`](super::Timeline) passes records and finished requests; each event is
+//! written as one line, as soon as its end is known.
 //!
-//! Invariants: slices of one thread never overlap; each asynchronous begin has its end right behind it or behind its
-//! children; threads have numbers that are unique in the file, since Perfetto names threads by number alone; what is
-//! open when the file ends is written as far as it goes and marked `unfinished`.
+//! Invariants: slices of one thread never overlap; the end of each asynchronous slice directly follows its beginning or
+//! its children; thread numbers are unique in the file, since Perfetto names threads by number alone; slices that are
+//! open when the file ends are written up to there and marked `unfinished`.
 //!
 //! Deliberately absent: sorting. Perfetto sorts events by time and keeps the order of equal times.
 
@@ -24,17 +24,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Events in a file unless asked for otherwise; about 40 MB.
+/// Default limit of the number of events in a file; about 40 MB.
 pub const EVENTS_MAX: u64 = 300_000;
 
-/// Which part of a run goes into the file.
+/// The part of a run that goes into the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// What ends before this instant is left out.
+    /// Slices that end before this time are left out.
     pub from: Instant,
-    /// The file ends here.
+    /// End of the file.
     pub until: Instant,
-    /// It ends at the latest when it has this many events; what is open then is still added.
+    /// Number of events at which it ends at the latest; slices that are open then are still added.
     pub events: u64,
 }
 
@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-/// Processes of a run, in the order of their numbers.
+/// Processes (groups of tracks) of a run, in the order of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Process {
     Queues,
@@ -60,25 +60,25 @@ const PROCESSES: [(Process, &str); 4] = [
     (Process::Background, "4 flush & collection"),
 ];
 
-/// Numbers of the processes and threads of one run lie below this one times its place in the file.
+/// Range of process and thread numbers per run: those of the nth run lie from n times this value on.
 const RUN: u64 = 1_000_000;
-/// Numbers of the threads of one process.
+/// Range of thread numbers per process.
 const PROCESS: u64 = 200_000;
 
-/// What became of a file.
+/// Summary of a written file.
 #[derive(Debug)]
 pub struct Written {
-    /// Events in it.
+    /// Number of events in it.
     pub events: u64,
-    /// Until when it shows everything.
+    /// Time up to which it is complete.
     pub until: Instant,
-    /// It ends before the run did because it had enough events.
+    /// Whether it ends before the run because it reached its number of events.
     pub cut: bool,
     /// The writer's first error; nothing was written after it.
     pub error: Option<io::Error>,
 }
 
-/// An array at work, from an instant on.
+/// An array operation in progress since a given time.
 #[derive(Clone, Copy, Debug)]
 struct Working {
     leader: usize,
@@ -95,7 +95,7 @@ struct Die {
     drawn_until: Instant,
 }
 
-/// Writes events.
+/// Writer of the events.
 pub struct Perfetto {
     out: Box<dyn Write + Send>,
     error: Option<io::Error>,
@@ -125,16 +125,16 @@ impl std::fmt::Debug for Perfetto {
     }
 }
 
-/// What stands before the events of a file.
+/// Text before the events of a file.
 pub const HEAD: &str = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
 
-/// What stands behind them. Every event ends with a comma, so one more follows that means nothing.
+/// Text after the events. Every event ends with a comma, so this begins with a further one without meaning.
 pub const TAIL: &str =
     "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_labels\",\"args\":{\"labels\":\"\"}}\n]}\n";
 
 impl Perfetto {
-    /// Writes the events of the `nth` run of a file, from 0 on, whose tracks are called by `prefix`; the caller writes
-    /// [`HEAD`] before the first run and [`TAIL`] behind the last one.
+    /// Makes a writer for the events of the `nth` run of a file, from 0 on, whose track names begin with `prefix`. The
+    /// caller writes [`HEAD`] before the first run and [`TAIL`] after the last one.
     pub fn new(out: Box<dyn Write + Send>, limits: Limits, nth: usize, prefix: &str) -> Self {
         Self {
             out,
@@ -160,7 +160,7 @@ impl Perfetto {
         }
     }
 
-    /// The device whose records will come.
+    /// Sets the device whose records follow.
     pub(super) fn begin(&mut self, device: &Device) {
         let geometry = device.geometry().clone();
         self.dies = vec![Die::default(); geometry.stations() as usize];
@@ -175,7 +175,7 @@ impl Perfetto {
         }
     }
 
-    /// Whether nothing more is wanted at `now`.
+    /// Whether the file takes no more events at `now`.
     pub(super) fn is_full(&mut self, now: Instant) -> bool {
         self.cut |= self.events >= self.limits.events && now < self.limits.until;
         self.events >= self.limits.events || now >= self.limits.until || self.error.is_some()
@@ -219,7 +219,7 @@ impl Perfetto {
         until >= self.limits.from && from < self.limits.until
     }
 
-    /// A slice of a thread.
+    /// Writes a slice of a thread.
     fn slice(
         &mut self,
         process: Process,
@@ -241,7 +241,7 @@ impl Perfetto {
         self.events += 1;
     }
 
-    /// One end of an asynchronous slice.
+    /// Writes one end of an asynchronous slice.
     fn edge(&mut self, process: Process, begin: bool, at: Instant, id: u64, name: &str, args: &str) {
         let (pid, tid, ph) = (self.pid(process), self.tid(process, 0), if begin { 'b' } else { 'e' });
         self.line.clear();
@@ -268,7 +268,7 @@ impl Perfetto {
         self.events += 1;
     }
 
-    /// What is counted, after a moment of the device.
+    /// Writes the counters after an event of the device.
     pub(super) fn counters(&mut self, now: Instant, device: &Device) {
         self.counter(Process::Queues, now, 0, "in the device:", "commands", self.in_device);
         let units = device.buffer_use()[1];
@@ -285,7 +285,7 @@ impl Perfetto {
         }
     }
 
-    /// Takes a record that the spans have not taken yet.
+    /// Takes a record before the spans take it.
     pub(super) fn record(&mut self, record: &Record, spans: &Spans, open: &BTreeMap<u64, Open>) {
         let now = record.at;
         match record.what {
@@ -380,7 +380,7 @@ impl Perfetto {
         }
     }
 
-    /// The array has worked.
+    /// Writes the slice of a finished array operation.
     fn array(&mut self, station: StationId, working: Working, until: Instant, args: &str) {
         let Working { op, planes, from, .. } = working;
         let page = if op.kind == OpKind::Erase { String::new() } else { format!(",\"page\":{}", op.at.page) };
@@ -497,12 +497,12 @@ impl Perfetto {
         let number = asked.map_or(String::new(), |open| format!(",\"request\":{}", open.number));
         let args = format!("\"units_to_program\":{units},\"waits_for_log\":{log}{number}{state}");
         self.flushes += 1;
-        // Requests have numbers of their own in another process, so these cannot be mistaken for them.
+        // Requests have numbers of their own in another process, so these numbers do not collide with them.
         self.edge(Process::Background, true, since, self.flushes, name, &args);
         self.edge(Process::Background, false, now, self.flushes, name, "");
     }
 
-    /// A request that is over.
+    /// Writes a finished request.
     pub(super) fn request(&mut self, request: &Request) {
         let Request { number, asked, from, until, failed, .. } = request;
         if !self.wanted(*from, *until) || from == until {
@@ -519,7 +519,7 @@ impl Perfetto {
         self.edge(Process::Queues, true, *from, *number, kind_name(asked.kind), &args);
         let mut stage: Option<&Piece> = None;
         let no_room = |piece: &Piece| matches!(piece.reason, Reason::NoRoom(_));
-        // What the die does while a plane has no room is in the die's track.
+        // The die's own track shows what the die does while a plane has no room.
         for pieces in request.pieces.chunk_by(|a, b| a.stage == b.stage && no_room(a) && no_room(b)) {
             let (piece, until) = (&pieces[0], pieces[pieces.len() - 1].until);
             if stage.is_none_or(|stage| stage.stage != piece.stage) {
@@ -545,7 +545,7 @@ impl Perfetto {
         self.edge(Process::Queues, false, *until, *number, &queue, "");
     }
 
-    /// Writes what is open, as far as it goes at `now`.
+    /// Writes the open slices, up to `now`.
     pub(super) fn end(&mut self, now: Instant, spans: &Spans, open: &BTreeMap<u64, Open>) {
         self.until = now.min(self.limits.until);
         for station in (0..self.dies.len() as u32).map(StationId) {
@@ -589,13 +589,13 @@ impl Perfetto {
         }
     }
 
-    /// What became of it.
+    /// Returns the summary of the file.
     pub(super) fn finish(self) -> Written {
         Written { events: self.events, until: self.until, cut: self.cut, error: self.error }
     }
 }
 
-/// A kind of request, as the file and `weir explain` call it.
+/// Returns the name of a kind of request, in the file and in `weir explain`.
 pub fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Read => "read",
@@ -612,7 +612,7 @@ fn asked_args(number: u64, lba: u64, blocks: u32, fua: bool) -> String {
     format!("\"request\":{number},\"lba\":{lba},\"bytes\":{bytes}{fua}")
 }
 
-/// Bytes of an operation, and the request that it serves.
+/// Describes the bytes of an operation and the request that it serves.
 fn of(op: &Op, spans: &Spans, open: &BTreeMap<u64, Open>) -> String {
     let command = match op.purpose {
         Purpose::HostRead { command } | Purpose::Merge { command } => spans.command_id(command),
@@ -624,7 +624,7 @@ fn of(op: &Op, spans: &Spans, open: &BTreeMap<u64, Open>) -> String {
     }
 }
 
-/// Where a die is; a station is a chip where dies do not interleave.
+/// Returns the name of a die by its position; a station is a chip where dies do not interleave.
 pub fn die_name(geometry: &Geometry, station: StationId) -> String {
     let per_channel = geometry.stations_per_channel();
     let (channel, nth) = (station.0 / per_channel, station.0 % per_channel);
@@ -636,12 +636,12 @@ pub fn die_name(geometry: &Geometry, station: StationId) -> String {
     }
 }
 
-/// A text as JSON.
+/// Encodes a text as JSON.
 fn text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// An instant in microseconds, with all its nanoseconds.
+/// Prints a time in microseconds, with all its nanoseconds.
 struct Micros(Instant);
 
 impl std::fmt::Display for Micros {

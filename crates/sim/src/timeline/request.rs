@@ -1,48 +1,48 @@
-//! A request of the host on its way: as it is asked for, while it is open, and when it is over.
+//! A request of the host, as it is asked for, while it is open, and when it is finished.
 
 use super::spans::{ByReason, Piece, Served};
 use crate::request::Kind;
 use flashweir_core::{Instant, Lba};
 
-/// What a host asks for.
+/// A request as the host asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What to do.
+    /// Kind of the request.
     pub kind: Kind,
-    /// First block of 512 bytes.
+    /// First sector.
     pub lba: Lba,
-    /// Blocks of 512 bytes; 0 for a flush.
+    /// Number of sectors of 512 bytes; 0 for a flush.
     pub blocks: u32,
-    /// Complete only when durable.
+    /// Force unit access: complete only when durable.
     pub fua: bool,
-    /// The queue that it goes to.
+    /// Submission queue.
     pub queue: u16,
-    /// When it should have started; its latency counts from here.
+    /// Time at which it should have started; its latency counts from here.
     pub intended: Instant,
 }
 
-/// A request that is over.
+/// A finished request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Its number in the order of submission, from 0.
     pub number: u64,
-    /// What was asked for.
+    /// The request as it was asked for.
     pub asked: Asked,
-    /// From here its latency counts.
+    /// Start of its latency.
     pub from: Instant,
-    /// When the host saw the completion.
+    /// Time at which the host saw the completion.
     pub until: Instant,
-    /// Where the time went, without a gap.
+    /// The pieces of its time, without a gap.
     pub pieces: Vec<Piece>,
-    /// What the commands before it waited for while it was [`Stage::Behind`](super::Stage::Behind) them.
+    /// Reasons for which earlier commands waited while it was [`Stage::Behind`](super::Stage::Behind) them.
     pub behind: ByReason,
-    /// It completed with an error.
+    /// Whether it completed with an error.
     pub failed: bool,
-    /// It counts in results.
+    /// Whether it counts in results.
     pub counts: bool,
 }
 
-/// A request that is not over.
+/// An unfinished request.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
     pub(crate) number: u64,

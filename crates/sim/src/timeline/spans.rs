@@ -1,15 +1,15 @@
-//! From the device's records to the pieces of a command's time.
+//! Converts the device's records into the pieces of a command's time.
 //!
-//! Place in the data flow: [`Spans::feed`] takes [`Record`]s in their order and keeps what each die, channel and plane
-//! did; when a command completes it goes back along the chain of causes that ended last and says of every
-//! nanosecond between arrival and completion what it went into.
+//! Place in the data flow: [`Spans::feed`] takes [`Record`]s in order and keeps the history of each die, channel and
+//! plane. When a command completes, it follows the chain of causes backward from the last one and attributes every
+//! nanosecond between arrival and completion.
 //!
-//! The chain: a command completes because an operation ended. Before that the operation used the bus and the array,
-//! or waited for its die, of which is known what it did. The operation was queued because another one ended, and
-//! so on, back to the arrival.
+//! The chain: a command completes because an operation ended. Before that, the operation used the bus and the array, or
+//! waited for its die, whose activity is known. The operation was queued because another one ended, and so on, back to
+//! the arrival.
 //!
-//! Invariants: the pieces of a command follow each other without a gap from its arrival to its completion; history
-//! is kept as far back as a command that is being served needs it, and no further.
+//! Invariants: the pieces of a command follow each other without a gap from its arrival to its completion; history is
+//! kept as far back as a command in service needs it, and no further.
 //!
 //! Deliberately absent: the host's side of a request, and sums over requests.
 
@@ -21,29 +21,29 @@ use flashweir_device::trace::{Record, Traced};
 use flashweir_ftl::PlaneId;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Whom the work of a die serves.
+/// Purpose of a die's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
-    /// Reads that a host waits for, also of old content for a write of a part of a unit.
+    /// Reads that a host waits for, including reads of old content for a write of part of a unit.
     HostRead,
-    /// Programs of host data, and filler for them.
+    /// Programs of host data, and of padding for them.
     HostProgram,
-    /// Reads of collection.
+    /// Reads of garbage collection.
     GcRead,
-    /// Programs of collection.
+    /// Programs of garbage collection.
     GcProgram,
-    /// Erases of collection.
+    /// Erases of garbage collection.
     Erase,
     /// The map log.
     Metadata,
 }
 
 impl Work {
-    /// All of them.
+    /// All purposes.
     pub const ALL: [Self; 6] =
         [Self::HostRead, Self::HostProgram, Self::GcRead, Self::GcProgram, Self::Erase, Self::Metadata];
 
-    /// Whom an operation serves.
+    /// Returns the purpose of an operation.
     pub fn of(op: &Op) -> Self {
         match op.purpose {
             Purpose::HostRead { .. } | Purpose::Merge { .. } => Self::HostRead,
@@ -56,7 +56,7 @@ impl Work {
         }
     }
 
-    /// In words.
+    /// Returns its name in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::HostRead => "host read",
@@ -69,28 +69,28 @@ impl Work {
     }
 }
 
-/// Where a request is.
+/// The stage that a request is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// The host holds it back: its job or its queue is full.
+    /// The host holds the request back: its job or its queue is full.
     HostQueue,
-    /// From the host to the device.
+    /// The request travels from the host to the device.
     LinkDown,
-    /// Into or out of the buffer memory.
+    /// Data move into or out of the buffer memory.
     Memory,
-    /// The old content of a unit is read of which a write covers a part.
+    /// The old content of a unit is read, because a write covers only part of it.
     Merge,
-    /// It waits behind a command that arrived earlier and is not accepted yet.
+    /// The command waits behind one that arrived earlier and is not accepted yet.
     Behind,
-    /// The first of those that wait to be accepted: a write, for room in the buffer.
+    /// A write, first among those not yet accepted, waits for room in the buffer.
     BufferFull,
-    /// The first of those that wait to be accepted: a deallocation, for room in the map log.
+    /// A deallocation, first among those not yet accepted, waits for room in the map log.
     LogFull,
-    /// Its flash pages are read.
+    /// The flash pages of a read are read.
     Flash,
-    /// It is accepted and waits until something is durable: FLUSH, FUA, write-through.
+    /// The command is accepted and waits until something is durable: FLUSH, FUA, write-through.
     Durable,
-    /// From the device to the host.
+    /// The completion travels from the device to the host.
     LinkUp,
 }
 
@@ -98,7 +98,7 @@ pub enum Stage {
 pub const STAGES: usize = 10;
 
 impl Stage {
-    /// All of them, in the order in which a request passes them.
+    /// All stages, in the order in which a request passes them.
     pub const ALL: [Self; STAGES] = [
         Self::HostQueue,
         Self::LinkDown,
@@ -112,7 +112,7 @@ impl Stage {
         Self::LinkUp,
     ];
 
-    /// In words.
+    /// Returns its name in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::HostQueue => "host queue",
@@ -129,37 +129,39 @@ impl Stage {
     }
 }
 
-/// What a piece of time went into.
+/// What a piece of time was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// What the stage is: the link moves, a queue is full.
+    /// The stage itself: the link moves data, a queue is full.
     Itself,
-    /// The plane has no free block for host data, or collection holds them back; the die works on this meanwhile.
+    /// The plane has no free erase block for host data, or garbage collection holds them back; meanwhile the die does
+    /// this work.
     NoRoom(Option<Work>),
-    /// The die works on something else.
+    /// The die does other work.
     Die(Work),
-    /// The array works on it.
+    /// The array works on the operation.
     Array(Work),
-    /// The die is free, or its data are ready, but the bus is not.
+    /// The die is free, or its data are ready, but the bus is not free.
     BusWait,
-    /// The bus moves command or data.
+    /// The bus moves the command or its data.
     Bus,
     /// The buffer memory moves data of another command.
     MemoryWait,
-    /// The buffer memory moves its data.
+    /// The buffer memory moves the command's data.
     Memory,
-    /// The device has not asked for the flash work yet that it waits for: a page or a word line waits until it is full.
+    /// The device has not yet issued the flash operation that is waited for: a page or a word line waits until it is
+    /// full.
     Held,
 }
 
-/// What [`Reason::NoRoom`] is called whatever the die does.
+/// Name of [`Reason::NoRoom`], whatever the die does.
 pub const NO_ROOM: &str = "plane out of room";
 
 /// Number of reasons.
 pub const REASONS: usize = 25;
 
 impl Reason {
-    /// Its place in a table.
+    /// Returns its index in a table.
     pub fn index(self) -> usize {
         match self {
             Self::Itself => 0,
@@ -175,7 +177,7 @@ impl Reason {
         }
     }
 
-    /// All of them, in the order of their places.
+    /// Iterates over all reasons, in the order of their indices.
     pub fn all() -> impl Iterator<Item = Self> {
         let no_room = Work::ALL.into_iter().map(|work| Self::NoRoom(Some(work)));
         let die = no_room.chain(Work::ALL.into_iter().map(Self::Die));
@@ -184,7 +186,7 @@ impl Reason {
         [Self::Itself, Self::NoRoom(None)].into_iter().chain(die).chain(array).chain(rest)
     }
 
-    /// In words.
+    /// Returns its name in words.
     pub fn name(self) -> String {
         match self {
             Self::Itself => "itself".into(),
@@ -201,30 +203,30 @@ impl Reason {
     }
 }
 
-/// A piece of the time of a request.
+/// A piece of a request's time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Piece {
-    /// Where it was.
+    /// Stage of the request.
     pub stage: Stage,
-    /// What the time went into.
+    /// What the time was spent on.
     pub reason: Reason,
-    /// From.
+    /// Start of the piece.
     pub from: Instant,
-    /// Until.
+    /// End of the piece.
     pub until: Instant,
-    /// The operation on its way, if it is one.
+    /// The operation that the piece belongs to, if any.
     pub op: Option<Op>,
-    /// How many other commands the die worked on, for [`Reason::Die`].
+    /// Number of other commands that the die worked on, for [`Reason::Die`].
     pub others: u32,
 }
 
 impl Piece {
-    /// A piece outside the flash.
+    /// Makes a piece outside the flash.
     pub fn plain(stage: Stage, reason: Reason, from: Instant, until: Instant) -> Self {
         Self { stage, reason, from, until, op: None, others: 0 }
     }
 
-    /// How long it is.
+    /// Returns its length.
     pub fn length(&self) -> Duration {
         self.until.since(self.from)
     }
@@ -233,24 +235,24 @@ impl Piece {
 /// Time by reason, in nanoseconds.
 pub type ByReason = [u64; REASONS];
 
-/// A command that has completed.
+/// A completed command.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// The host's name for it.
+    /// The host's id of the command.
     pub id: u64,
-    /// When it arrived at the device.
+    /// Time of its arrival at the device.
     pub arrived: Instant,
-    /// When the device completed it.
+    /// Time of its completion by the device.
     pub completed: Instant,
-    /// Where the time in between went, without a gap.
+    /// The pieces of the time in between, without a gap.
     pub pieces: Vec<Piece>,
-    /// What those before it waited for while it was [`Stage::Behind`] them; adds up to that stage's length.
+    /// Reasons for which earlier commands waited while it was [`Stage::Behind`] them; adds up to that stage's length.
     pub behind: ByReason,
-    /// It completed with an error.
+    /// Whether it completed with an error.
     pub failed: bool,
 }
 
-/// States of something, each from an instant to the next.
+/// History of an object's states, each from one time to the next.
 #[derive(Clone, Debug)]
 struct History<S> {
     states: VecDeque<(Instant, S)>,
@@ -261,7 +263,7 @@ impl<S: Copy> History<S> {
         Self { states: VecDeque::from([(Instant::ZERO, state)]) }
     }
 
-    /// From `at` on it is in `state`, whatever was planned; nothing before `floor` is asked for any more.
+    /// Sets the state from `at` on, replacing plans; history before `floor` is not needed any more.
     fn set(&mut self, at: Instant, state: S, floor: Instant) {
         while self.states.back().is_some_and(|(from, _)| *from >= at) {
             self.states.pop_back();
@@ -272,13 +274,13 @@ impl<S: Copy> History<S> {
         }
     }
 
-    /// Unless something else happens, it is in `state` from `at` on.
+    /// Plans the state from `at` on; a later `set` may replace it.
     fn plan(&mut self, at: Instant, state: S) {
         debug_assert!(self.states.back().is_none_or(|(from, _)| *from <= at), "plans follow each other");
         self.states.push_back((at, state));
     }
 
-    /// The states between two instants, without a gap.
+    /// Visits the states between two times, without a gap.
     fn walk(&self, from: Instant, until: Instant, mut each: impl FnMut(Instant, Instant, S)) {
         let first = self.states.partition_point(|(at, _)| *at <= from);
         assert!(first > 0 || from >= until, "history was forgotten that is still needed");
@@ -296,11 +298,11 @@ impl<S: Copy> History<S> {
     }
 }
 
-/// What a die does.
+/// Activity of a die.
 #[derive(Clone, Copy, Debug)]
 enum Doing {
     Nothing,
-    /// The operation has this number in the order of all.
+    /// Busy with the operation of this number, counted over all operations.
     Busy(Work, u64),
 }
 
@@ -310,18 +312,18 @@ struct Station {
     /// Operations of the command that the die works on.
     current: Vec<usize>,
     suspended: Vec<usize>,
-    /// Reads of the command whose data are still in the die.
+    /// Number of reads of the command whose data are still in the die.
     outputs: usize,
 }
 
-/// Why something happened.
+/// Cause of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
-    /// A command arrived, or nothing is known.
+    /// A command arrived, or the cause is unknown.
     Host,
     /// The buffer memory has moved the data of a command.
     Memory,
-    /// The operation with this number in the order of their ends has ended.
+    /// An operation ended; the number counts ended operations.
     Ended(u64),
 }
 
@@ -329,21 +331,21 @@ enum Cause {
 #[derive(Clone, Debug)]
 pub(crate) struct OpSpan {
     pub(crate) op: Op,
-    /// The number of the first operation of its command, in the order of all.
+    /// Number of the first operation of its command, counted over all operations.
     batch: u64,
     queued: Instant,
     cause: Cause,
-    /// When its command began; later than everything while it waits.
+    /// Start of its command; later than any time while it waits.
     pub(crate) issued: Instant,
-    /// When the array began.
+    /// Start of the array's work.
     pub(crate) array_from: Instant,
-    /// When the array ends.
+    /// End of the array's work.
     pub(crate) array_until: Instant,
-    /// Since when the array has worked without a break.
+    /// Start of the array's last uninterrupted work.
     pub(crate) part_from: Instant,
     /// Times in which the array did something else.
     breaks: Vec<(Instant, Instant)>,
-    /// When its data left.
+    /// Time in which its data were transferred out.
     output: Option<(Instant, Instant)>,
     ended: Instant,
 }
@@ -352,22 +354,22 @@ pub(crate) struct OpSpan {
 struct Command {
     id: u64,
     arrived: Instant,
-    /// Up to here its time is explained.
+    /// Time up to which its pieces are known.
     explained: Instant,
     pieces: Vec<Piece>,
     behind: ByReason,
     memory: Option<(Instant, Instant)>,
-    /// It has changed something or will; it waits in the queue, or did.
+    /// Time at which it entered the queue of commands that change something; kept after it has left.
     enqueued: Option<Instant>,
-    /// Since when it is the first in the queue.
+    /// Time since which it is the first in the queue.
     first_since: Instant,
     admitted: bool,
     is_trim: bool,
-    /// From here on it needs history.
+    /// Time from which on it needs history.
     needs: Option<Instant>,
 }
 
-/// What the first of the queue waited for, with the sums before it.
+/// A piece of the waiting time of the queue's first command, with the sums before it.
 #[derive(Clone, Debug)]
 struct FirstPiece {
     from: Instant,
@@ -376,19 +378,19 @@ struct FirstPiece {
     before: ByReason,
 }
 
-/// What the device did, as far back as it is needed.
+/// History of the device, as far back as it is needed.
 #[derive(Clone, Debug)]
 pub struct Spans {
     planes_per_station: u32,
     per_channel: u32,
-    /// Pages wait for any die, not for one.
+    /// Whether pages wait for any die, not for a particular one.
     dynamic: bool,
     stations: IndexVec<StationId, Station>,
     channels: IndexVec<ChannelId, History<bool>>,
     rooms: IndexVec<PlaneId, History<bool>>,
     ops: Vec<Option<OpSpan>>,
     numbers: u64,
-    /// Operations that have ended, and how many ended before the first of them.
+    /// Ended operations that are still needed, and the number of ended operations before the first of them.
     ended: VecDeque<OpSpan>,
     forgotten: u64,
     commands: Vec<Option<Command>>,
@@ -398,13 +400,13 @@ pub struct Spans {
     first_sums: ByReason,
     cause: Cause,
     cause_at: Instant,
-    /// Since when history is needed, by command.
+    /// Time since which each command needs history.
     needs: BTreeSet<(Instant, u32)>,
     served: Vec<Served>,
 }
 
 impl Spans {
-    /// For a device of this shape; `dynamic` if dies take pages of host data from one queue.
+    /// Makes the spans of a device of this geometry; `dynamic` if all dies take pages of host data from one queue.
     pub fn new(geometry: &Geometry, dynamic: bool) -> Self {
         let station = |_| Station {
             doing: History::new(Doing::Nothing),
@@ -434,27 +436,27 @@ impl Spans {
         }
     }
 
-    /// The commands that have completed since the last call.
+    /// Takes the commands that have completed since the last call.
     pub fn take_served(&mut self) -> impl Iterator<Item = Served> + '_ {
         self.served.drain(..)
     }
 
-    /// An operation that has not ended. `None` if it was queued before the tracer was turned on.
+    /// Returns an unfinished operation; `None` if it was queued before the tracer was turned on.
     pub(crate) fn op(&self, op: usize) -> Option<&OpSpan> {
         self.ops.get(op)?.as_ref()
     }
 
-    /// The host's name for a command in the device.
+    /// Returns the host's id of a command in the device.
     pub(crate) fn command_id(&self, command: u32) -> Option<u64> {
         Some(self.commands.get(command as usize)?.as_ref()?.id)
     }
 
-    /// The die of a plane.
+    /// Returns the die of a plane.
     pub(crate) fn station(&self, plane: PlaneId) -> StationId {
         StationId(plane.0 / self.planes_per_station)
     }
 
-    /// The channel of a die.
+    /// Returns the channel of a die.
     pub(crate) fn channel(&self, station: StationId) -> ChannelId {
         ChannelId(station.0 / self.per_channel)
     }
@@ -547,7 +549,7 @@ impl Spans {
         let Some((from, _)) = command.memory else { return };
         let from = from.clamp(command.explained, now);
         let parts = [(Reason::MemoryWait, command.explained, from), (Reason::Memory, from, now)];
-        // A read completes later if its flash pages do; only what ends last is on its way.
+        // A read completes later if its flash pages do; only the last part to end is on its path.
         if command.enqueued.is_none() {
             command.memory = None;
             let pieces = parts.into_iter().filter(|(_, from, until)| from < until);
@@ -691,7 +693,7 @@ impl Spans {
         command.explained = now;
     }
 
-    /// Explains how long a command waited in the queue.
+    /// Attributes the time that a command waited in the queue.
     fn explain_admission(&mut self, now: Instant, at: u32) {
         let cause = self.cause;
         let Some(command) = self.command(at) else { return };
@@ -718,7 +720,7 @@ impl Spans {
         self.need(at, Some(now));
     }
 
-    /// What the first of the queue waited for between two instants.
+    /// Returns the reasons for which the first command of the queue waited between two times.
     fn first_between(&self, from: Instant, until: Instant) -> ByReason {
         let mut sums = self.first_sums;
         let nth = self.first_pieces.partition_point(|piece| piece.until <= from);
@@ -763,7 +765,7 @@ impl Spans {
         }
         let from = self.command(at).map_or(now, |command| command.explained);
         if from < now {
-            // A read whose buffered units came first goes back to its arrival along its last flash page.
+            // A read whose buffered units came first is traced back to its arrival along its last flash page.
             let from = match stage {
                 Stage::Flash => self.forget_memory(at),
                 _ => from,
@@ -784,7 +786,7 @@ impl Spans {
         command.arrived
     }
 
-    /// The pieces between two instants, of which the later one came because of `cause`.
+    /// Returns the pieces between two times, the later of which was caused by `cause`.
     fn chain(&self, from: Instant, until: Instant, cause: Cause, stage: Stage) -> Vec<Piece> {
         let mut backwards = Vec::new();
         let (mut cause, mut until) = (cause, until);
@@ -803,7 +805,7 @@ impl Spans {
             cause = span.cause;
             let pulled = self.dynamic && span.queued == span.issued && from < until;
             if pulled && span.op.purpose == Purpose::HostData {
-                // The page waited for any die; what the die did that took it stands for all of them.
+                // The page waited for any die; the activity of the die that took it stands for all of them.
                 let mut pieces = Vec::new();
                 self.wait_pieces(span, from, until, &mut |reason, from, until, others| {
                     pieces.push(Piece { stage, reason, from, until, op: Some(span.op), others });
@@ -825,7 +827,7 @@ impl Spans {
         pieces
     }
 
-    /// What an operation did between two instants.
+    /// Returns the pieces of an operation between two times.
     fn op_pieces(&self, span: &OpSpan, from: Instant, until: Instant, stage: Stage) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut add = |reason: Reason, a: Instant, b: Instant, others: u32| {
@@ -858,7 +860,7 @@ impl Spans {
         pieces
     }
 
-    /// Why an operation waited at its die.
+    /// Adds the reasons for which an operation waited at its die.
     fn wait_pieces(
         &self,
         span: &OpSpan,
@@ -894,7 +896,7 @@ impl Spans {
         let id = self.station(span.op.plane);
         let channel = &self.channels[self.channel(id)];
         self.stations[id].doing.walk(from, until, |from, until, doing| match doing {
-            // Its own array, which is being stopped.
+            // The operation's own array work, which is being suspended.
             Doing::Busy(work, number) if number == span.batch => add(Reason::Array(work), from, until, 0),
             Doing::Busy(work, _) => add(Reason::Die(work), from, until, 1),
             Doing::Nothing => channel.walk(from, until, |from, until, busy| {
@@ -903,7 +905,7 @@ impl Spans {
         });
     }
 
-    /// What is known of a command that deallocates, so that its wait has the right name.
+    /// Notes that a command deallocates, so that its wait gets the right name.
     pub(crate) fn note_trim(&mut self, at: u32) {
         if let Some(command) = self.command(at) {
             command.is_trim = true;
@@ -911,7 +913,7 @@ impl Spans {
     }
 }
 
-/// Whether two pieces that follow each other are about the same work at the same die.
+/// Whether two consecutive pieces are about the same work at the same die.
 fn same_place(a: &Piece, b: &Piece) -> bool {
     match (&a.op, &b.op) {
         (None, None) => true,

@@ -1,9 +1,9 @@
-//! The engine of `flashweir-db` under power cuts: over the vfs, over F2FS, over a simulated device and over the contract's model,
-//! which may show any legal state.
+//! The engine of `flashweir-db` under power cuts: over the VFS, over F2FS, over a simulated device and over the
+//! contract's model, which may show any legal state.
 //!
-//! What several tasks do is such that each state of the rows says which transactions are in it: transaction `n` of a task gives
-//! all of its rows the stamp `n`, and leaves a row of its own. So after a cut all rows of a task have one stamp, which is that of
-//! the last acknowledged commit or of the one that was under way; in between are transactions that roll back.
+//! Each state of the rows says which transactions are in it: transaction `n` of a task gives all of its rows the stamp
+//! `n`, and leaves a row of its own. After a cut, all rows of a task therefore have one stamp: that of the last
+//! acknowledged commit or of the one in progress. Transactions that roll back lie in between.
 
 use flashweir_contract::{DeviceKind, Exploration, LogPos};
 use flashweir_core::executor::Handle;
@@ -23,7 +23,7 @@ use std::rc::Rc;
 const TASKS: u8 = 3;
 const ROWS: u16 = 12;
 
-/// Pages of 16 KiB, memory for few of them, a log that goes around.
+/// Pages of 16 KiB, memory for few of them, and a log that wraps around.
 fn config() -> Config {
     Config {
         page_bytes: 16_384,
@@ -38,11 +38,11 @@ fn config() -> Config {
     }
 }
 
-/// Transactions that were acknowledged, by task.
+/// Number of acknowledged transactions per task.
 type Acked = Rc<RefCell<[u32; TASKS as usize]>>;
 
 fn row_key(task: u8, row: u16) -> [u8; 3] {
-    // Tasks are side by side in the pages.
+    // Rows of different tasks are adjacent in the pages.
     let [high, low] = row.to_be_bytes();
     [high, low, task]
 }
@@ -52,7 +52,7 @@ fn mark_key(task: u8, stamp: u32) -> Vec<u8> {
 }
 
 fn value(stamp: u32, row: u16) -> Vec<u8> {
-    // Lengths change, so that pages split and are united.
+    // Lengths change, so that pages split and merge.
     let bytes = 4 + (stamp as usize * 37 + usize::from(row) * 101) % 1500;
     let mut value = stamp.to_le_bytes().repeat(bytes.div_ceil(4));
     value.truncate(bytes.max(4));
@@ -76,7 +76,7 @@ async fn write_all<F: Fs>(
     Ok(())
 }
 
-/// One transaction after the other, until the power fails.
+/// Runs one transaction after the other, until the power fails.
 async fn work<F: Fs>(db: Db<F>, task: u8, from: u32, acked: Acked, seed: u64) {
     let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
     let mut stream = RandomStream::new(seed, &format!("database.{task}"));
@@ -102,7 +102,7 @@ async fn mount(port: Rc<dyn BlockPort>, handle: Handle) -> Result<Vfs<F2fs>, Str
     Vfs::mount(fs, handle, MountOptions::default()).map_err(|error| error.to_string())
 }
 
-/// A volume with an empty database, which is durable.
+/// Makes a volume with an empty database, which is durable.
 async fn make(port: Rc<dyn BlockPort>, handle: Handle, config: Config) -> Db<F2fs> {
     f2fs::mkfs(&*port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();
     let vfs = mount(port, handle.clone()).await.unwrap();
@@ -115,7 +115,7 @@ async fn make(port: Rc<dyn BlockPort>, handle: Handle, config: Config) -> Db<F2f
     db
 }
 
-/// Opens what a cut left and says what is wrong with it, or what was done to it.
+/// Opens the database that a cut left; returns an error, or what recovery did.
 async fn verify(
     port: Rc<dyn BlockPort>,
     handle: Handle,
@@ -156,7 +156,7 @@ async fn verify(
         if keys != wanted {
             return Err(format!("task {task}: {} marks of {stamp}", keys.len()));
         }
-        // It goes on.
+        // The database remains usable.
         let mut trx = db.begin().await.map_err(|error| error.to_string())?;
         write_all(&mut trx, rows, task, stamp + 1).await.map_err(|error| error.to_string())?;
         trx.commit().await.map_err(|error| error.to_string())?;
@@ -173,7 +173,7 @@ async fn open<F: Fs>(
     Db::open(process, handle, "/db", config).await.map_err(|error| format!("open: {error}"))
 }
 
-// The simulated device.
+// On the simulated device.
 
 const DEVICE: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
 
@@ -189,9 +189,10 @@ fn stack(name: &str, mode: FlushMode) -> Stack {
     Stack::new(Device::new(device, DEVICE), mode)
 }
 
-/// Runs for a drawn time, cuts, recovers, verifies. Returns how many transactions were acknowledged, and what recovery did.
+/// Runs for a drawn time, cuts, recovers, verifies. Returns the number of acknowledged transactions and what recovery
+/// did.
 fn cut_once(device: &str, mode: FlushMode, config: &Config, seed: u64) -> Result<(u32, Recovery), String> {
-    // Transactions take time, so that some are under way when others make the log durable.
+    // Transactions take time, so that some are in progress when others make the log durable.
     let costs = CpuCosts { row: Duration::from_micros(100), ..CpuCosts::ZERO };
     let config = &Config { costs, ..config.clone() };
     let mut stream = RandomStream::new(seed, "database.cut");
@@ -228,7 +229,7 @@ fn what_was_committed_survives_cuts_of_the_whole_stack() {
     assert!(commits > 300 && redone > 1000 && rolled_back > 0, "{commits}, {redone}, {rolled_back}");
 }
 
-/// Planted: commits that do not wait for their sync.
+/// Planted bug: commits do not wait for their sync.
 #[test]
 fn commits_without_a_sync_are_found() {
     let config = Config { commit: CommitMode::Write, ..config() };
@@ -236,16 +237,16 @@ fn commits_without_a_sync_are_found() {
     assert!(found.count() >= 4);
 }
 
-/// Planted: a device that flushes nothing.
+/// Planted bug: the device ignores flushes.
 #[test]
 fn a_device_that_does_not_flush_is_found() {
     let found = (0..6).filter(|&seed| cut_once("mobile-ufs", FlushMode::NoFlush, &config(), seed).is_err());
     assert!(found.count() >= 4);
 }
 
-// The model of the contract.
+// On the contract's model.
 
-/// Counts of acknowledged transactions from a position of the log on.
+/// Counts of acknowledged transactions, from a position of the log on.
 type History = Rc<RefCell<Vec<(LogPos, [u32; TASKS as usize])>>>;
 
 fn until(executor: &mut Executor, is_done: impl Fn() -> bool) {
@@ -259,7 +260,7 @@ fn until(executor: &mut Executor, is_done: impl Fn() -> bool) {
     }
 }
 
-/// A task on the model, where nothing takes time: it lets the others have their turn after each transaction's half.
+/// Runs a task on the model, where nothing takes time: it yields to the others in the middle of each transaction.
 async fn work_on_model(db: Db<F2fs>, task: u8, port: ModelPort, handle: Handle, history: History) {
     let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
     for stamp in 1..=12 {
@@ -279,14 +280,14 @@ async fn work_on_model(db: Db<F2fs>, task: u8, port: ModelPort, handle: Handle, 
             handle.yield_now().await;
             trx.rollback().await.unwrap();
         }
-        // Pages are written in the middle of it all.
+        // Writes pages while transactions are in progress.
         if stamp % 4 == u32::from(task) {
             db.flush().await.unwrap();
         }
     }
 }
 
-/// Runs on the model and tries states after cuts at drawn positions. Returns how many states there were, and the first fault.
+/// Runs on the model and checks states after cuts at drawn positions. Returns the number of states and the first fault.
 fn states_on_model(config: &Config, seed: u64, cuts: u64) -> (u64, Option<String>) {
     let port = ModelPort::new(DeviceKind::D1.policy(), (64 << 20) / 4096, FlushMode::RangeFlush);
     let mut executor = Executor::new();

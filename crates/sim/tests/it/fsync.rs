@@ -1,8 +1,8 @@
-//! fsync of an F2FS before the model device: after a cut, in every state that the contract allows, what was synced is
-//! there, nothing is anybody else's, and the volume is good.
+//! fsync of F2FS on the model device: after a cut, in every state that the contract allows, what was synced is there,
+//! no file shows another file's data, and the volume is consistent.
 //!
-//! Each write of a file is a version of it with a byte of its own, so that each byte that is found says whose it is and
-//! from when.
+//! Each write of a file creates a version with a byte value of its own, so that each byte found identifies its file and
+//! version.
 
 use flashweir_contract::{DeviceKind, Exploration, LogPos};
 use flashweir_core::{Payload, RandomStream};
@@ -24,7 +24,7 @@ const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanos: 0 };
 
 type Name = (Ino, String);
 
-/// What a file held at a time: `bytes` times `byte` from `File::base` on.
+/// Content of a file at one time: `bytes` times `byte` from `File::base` on.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     byte: u8,
@@ -34,16 +34,16 @@ struct Version {
 #[derive(Clone, Debug)]
 struct File {
     ino: Ino,
-    /// Another one when the number is that of another file.
+    /// Differs when the number is reused by another file.
     generation: u32,
     base: u64,
     versions: Vec<Version>,
-    /// The version that was synced last.
+    /// Index of the version that was synced last.
     synced: Option<usize>,
-    /// Where it may be: the name that was synced and those that it had since; the last is the present one.
+    /// Names under which it may be found: the synced name and those that it had since; the last is the present one.
     names: Vec<Name>,
     has_name: bool,
-    /// Pages that no write has taken to the disk.
+    /// Pages that no write has sent to the disk.
     unwritten: BTreeSet<u64>,
 }
 
@@ -57,7 +57,7 @@ impl File {
     }
 }
 
-/// A mounted volume and what it should hold.
+/// A mounted volume and its expected contents.
 struct Host {
     fs: F2fs,
     files: Vec<File>,
@@ -82,7 +82,7 @@ impl Host {
         }
         let Attr { ino, generation, .. } = run(self.fs.create(dir, name.1.as_bytes(), &node(Kind::File)));
         run(self.fs.hold(ino));
-        // In the inode, across its end, and across the end of the second direct node.
+        // Positions within the inode, across its end, and across the end of the second direct node.
         let base = [0, 0, 870, 873 + 2 * 1018 - 2][random.below(4) as usize] * PAGE;
         let empty = Version { byte: 0, bytes: 0 };
         self.files.push(File {
@@ -99,7 +99,7 @@ impl Host {
 
     fn write(&mut self, at: usize, random: &mut RandomStream) {
         self.bytes = self.bytes.checked_add(1).expect("a byte for each version");
-        // Every other one fits into the inode.
+        // Every second version fits into the inode.
         let most = if self.bytes.is_multiple_of(2) { 3000 } else { 6 * PAGE };
         let version = Version { byte: self.bytes, bytes: 1 + random.below(6 * PAGE) % most };
         let file = &mut self.files[at];
@@ -190,7 +190,7 @@ impl Host {
     }
 }
 
-/// What a file holds from `base` on.
+/// Returns the content of a file from `base` on.
 fn content(fs: &F2fs, attr: &Attr, base: u64) -> Vec<u8> {
     let size = attr.size.saturating_sub(base);
     let mut pages = vec![Payload::Zero; size.div_ceil(PAGE) as usize];
@@ -200,7 +200,8 @@ fn content(fs: &F2fs, attr: &Attr, base: u64) -> Vec<u8> {
     bytes
 }
 
-/// Why a content cannot be that of a file of which `versions` may be seen, the first of which was synced.
+/// Returns the reason why a content cannot be that of a file of which `versions` may be seen, the first of which was
+/// synced.
 fn wrong(content: &[u8], versions: &[Version]) -> Option<String> {
     if !versions.iter().any(|version| version.bytes == content.len() as u64) {
         return Some(format!("it has {} bytes", content.len()));
@@ -213,7 +214,7 @@ fn wrong(content: &[u8], versions: &[Version]) -> Option<String> {
     bad.map(|(at, byte)| format!("its byte {at} of {} is {byte}", content.len()))
 }
 
-/// What is wrong on a volume after a cut: `before` was promised, and everything up to `after` may be seen.
+/// Returns the fault of a volume after a cut: `before` was promised, and everything up to `after` may be seen.
 fn judge(port: ModelPort, before: &[File], after: &[File], options: &F2fsOptions) -> Result<(), String> {
     let port: Rc<dyn BlockPort> = Rc::new(port);
     let fs =
@@ -248,7 +249,7 @@ fn judge(port: ModelPort, before: &[File], after: &[File], options: &F2fsOptions
     if report.is_good() { Ok(()) } else { Err(format!("{:?}", report.problems)) }
 }
 
-/// What a campaign looked at.
+/// Counts of a campaign.
 #[derive(Debug, Default)]
 struct Seen {
     states: u64,
@@ -256,7 +257,7 @@ struct Seen {
     counts: F2fsMetrics,
 }
 
-/// One history, and cuts in it.
+/// Runs one history with cuts in it.
 fn campaign(seed: u64, options: &F2fsOptions, cuts: u64) -> Result<Seen, String> {
     let mut random = RandomStream::new(seed, "fsync");
     let port = ModelPort::new(DeviceKind::D1.policy(), VOLUME_BLOCKS, FlushMode::RangeFlush);
@@ -265,7 +266,7 @@ fn campaign(seed: u64, options: &F2fsOptions, cuts: u64) -> Result<Seen, String>
     let fs = block_on(F2fs::mount_with(Rc::new(port.clone()), options.clone())).unwrap();
     let root = fs.root();
     let mut host = Host { fs, files: Vec::new(), dirs: vec![root], bytes: 0 };
-    // Positions between operations, with what was promised there.
+    // Positions between operations, each with the promises that hold there.
     let mut history = vec![(port.position(), host.files.clone())];
     for _ in 0..150 {
         host.step(&mut random);
@@ -282,7 +283,7 @@ fn campaign(seed: u64, options: &F2fsOptions, cuts: u64) -> Result<Seen, String>
         let before = if history[next].0 == upto { after } else { &history[next - 1].1 };
         let exploration = Exploration { seed: seed ^ cut, ..exploration };
         let (mut states, mut nested) = (0, 0);
-        // Many differ little.
+        // Many states differ little, so only some are checked.
         let mut some = 0;
         let mut is_chosen = |first: u64, every: u64| {
             some += 1;
@@ -295,7 +296,7 @@ fn campaign(seed: u64, options: &F2fsOptions, cuts: u64) -> Result<Seen, String>
             states += 1;
             judge(woken.clone(), before, after, options)
                 .map_err(|why| format!("seed {seed}, {upto:?}: {why}"))?;
-            // The power fails again while it recovers.
+            // The power fails again during recovery.
             if cut % 4 == 0 {
                 let again = LogPos(random.below(u64::from(woken.position().0) + 1) as u32);
                 let few = Exploration { exhaustive_atoms_max: 2, random_draws: 2, seed: cut, pairs: false };

@@ -1,10 +1,10 @@
-//! Golden records: what jobs, servers and file systems see of a device, held against what they saw when the records were made.
+//! Golden records: what jobs, servers and file systems observe of a device, compared with the stored records.
 //!
-//! Each run is one line of `tests/golden/records.txt`: the hash over what happened and when, how many moments that took, the
-//! instant of the end, and a digest of what was measured or answered. The raw jobs ask for more than the link has room for, and
-//! several share a queue, so the records show who waited for whom.
+//! Each run is one line of `tests/golden/records.txt`: the hash over all events and their times, the number of events,
+//! the end time, and a digest of the measurements or answers. The raw jobs submit more than the link has room for, and
+//! several share a queue, so the records also show the order of waiting requests.
 //!
-//! Invariant: a record is a function of the code alone. A change that is meant to move one says so, and records anew:
+//! Invariant: a record is a function of the code alone. A change that is meant to alter one says so, and records anew:
 //!
 //! ```text
 //! FLASHWEIR_GOLDEN=record cargo test -p flashweir-sim golden
@@ -46,7 +46,7 @@ fn digest(text: &str) -> u64 {
     text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)))
 }
 
-/// Requests of all kinds, as many at a time as the job may have.
+/// Issues requests of all kinds, as many at a time as the job may have.
 #[derive(Debug)]
 pub(crate) struct Job {
     random: RandomStream,
@@ -55,10 +55,10 @@ pub(crate) struct Job {
     open: u32,
     units: u64,
     unit_blocks: u64,
-    /// From one request to the next at least.
+    /// Shortest time between two requests.
     pace: Duration,
     next: Instant,
-    /// It writes its units in order, and then reads all of them back.
+    /// Whether it writes its units in order and then reads all of them back.
     verifies: bool,
     written: u64,
 }
@@ -139,8 +139,8 @@ impl Workload for Job {
     }
 }
 
-/// Five jobs: two without pause, one with, one that reads back what it wrote while others write there, too (so that what it
-/// finds is a record of contents), and one that begins when these have ended.
+/// Five jobs: two without pauses, one with pauses, one that reads back what it wrote while others write there, too (so
+/// that its findings are a record of contents), and one that begins when these have ended.
 fn world(name: &str, link: Option<LinkConfig>, depth: u32, traced: bool) -> String {
     let mut device = device(name);
     if let Some(link) = link {
@@ -176,7 +176,7 @@ fn world(name: &str, link: Option<LinkConfig>, depth: u32, traced: bool) -> Stri
     )
 }
 
-/// Bursts of commands from outside, a cut, and more of them.
+/// Bursts of commands from outside, a cut, and further bursts.
 fn live(name: &str, traced: bool) -> String {
     let device = device(name);
     let unit_blocks = device.geometry().lbas_per_unit;
@@ -224,7 +224,7 @@ fn live(name: &str, traced: bool) -> String {
     text
 }
 
-/// Tasks that write, in order or not, read, discard and flush; power fails in the middle, and they begin anew.
+/// Tasks that write, in order or not, read, discard and flush; power fails in the middle, and they start again.
 fn stack(name: &str, queues: u16, host: Option<HostConfig>) -> String {
     let mut config = device(name).config().clone();
     config.link.queues = queues;

@@ -1,5 +1,5 @@
-//! Integration tests of hosts above devices: file systems, the block layer and databases under power cuts, over the simulated device
-//! and over the contract's model of one; golden records of what jobs, servers and tasks see.
+//! Integration tests of hosts above devices: file systems, the block layer and databases under power cuts, over the
+//! simulated device and over the contract's model device; golden records of what jobs, servers and tasks observe.
 
 mod database;
 mod fsync;

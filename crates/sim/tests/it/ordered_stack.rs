@@ -1,5 +1,5 @@
-//! Order from the file system's port to the medium: block layer, order-preserving dispatch, device with barriers, cut at any
-//! turn (barriers §4, contract §8). Each write has a block of its own, so what survives says all about the order.
+//! Order from the file system's port to the medium: block layer, order-preserving dispatch, device with barriers, cut
+//! at any turn (barriers §4, contract §8). Each write has a block of its own, so the surviving writes reveal the order.
 
 use flashweir_core::command::{StreamId, pattern};
 use flashweir_core::random::RandomStream;
@@ -30,7 +30,7 @@ fn device(policy: PersistPolicy) -> DeviceConfig {
     config
 }
 
-/// The write of number `n`: its stream, whether it ends the epoch, its block. Neighbours that can be merged, and others.
+/// Returns stream, role and block of each write. Some neighbours can be merged, others cannot.
 fn plan(seed: u64) -> Vec<(Option<(StreamId, Order)>, Block)> {
     let mut random = RandomStream::new(seed, "plan");
     let mut blocks: Vec<u64> = (0..WRITES).collect();
@@ -46,7 +46,8 @@ fn plan(seed: u64) -> Vec<(Option<(StreamId, Order)>, Block)> {
     blocks.into_iter().map(|block| place(block, &mut random)).collect()
 }
 
-/// How many writes survived, after the power went in the middle; or which one did not although a later one did.
+/// Returns the number of writes that survived a power cut in the middle, or an error if one did not although a later
+/// one did.
 fn cut_once(config: DeviceConfig, host: HostConfig, seed: u64) -> Result<u64, String> {
     let mut stack = Stack::with_block_layer(Device::new(config, OPTIONS), FlushMode::RangeFlush, host);
     let writes = plan(seed);
@@ -71,7 +72,7 @@ fn cut_once(config: DeviceConfig, host: HostConfig, seed: u64) -> Result<u64, St
     let there = |block: Block| {
         stack.with_device(|device| device.peek(Lpn(block.0)).is_some_and(|c| c != Payload::Zero))
     };
-    // The first epoch of each stream of which something is missing.
+    // The first epoch of each stream with a missing write.
     let (mut epoch, mut missing) = ([0; 3], [None; 3]);
     let mut survived = 0;
     for (order, block) in writes {
@@ -94,7 +95,7 @@ fn cut_once(config: DeviceConfig, host: HostConfig, seed: u64) -> Result<u64, St
     Ok(survived)
 }
 
-/// More queues than writes of an epoch, each short.
+/// More queues than an epoch has writes, each of them short.
 fn multi_queue(host: HostConfig) -> HostConfig {
     HostConfig { dispatch: Dispatch::MultiQueue, queues: 4, depth: 6, flush: TaskAttribute::Simple, ..host }
 }
@@ -110,7 +111,7 @@ fn hosts() -> Vec<HostConfig> {
         for epochs in [Epochs::Closing, Epochs::Counted] {
             hosts.push(HostConfig { scheduler, epochs, ..HostConfig::default() });
         }
-        // The device sorts what several queues bring.
+        // The device orders the commands of several queues.
         hosts.push(multi_queue(HostConfig { scheduler, ..HostConfig::default() }));
     }
     hosts
@@ -136,7 +137,8 @@ fn epochs_survive_in_their_order() {
     assert!(some > 200, "most cuts are in the middle");
 }
 
-/// With several queues and no cut everything is answered, whatever waits for whom, and every epoch is whole in its turn.
+/// With several queues and no cut, everything is answered whatever waits for what, and the epochs are complete in
+/// order.
 #[test]
 fn several_queues_never_wait_for_each_other_for_ever() {
     for scheduler in [Scheduler::None, Scheduler::Deadline(DeadlineConfig::default())] {
@@ -152,14 +154,15 @@ fn several_queues_never_wait_for_each_other_for_ever() {
                 tickets.push(port.write(Write { order, ..Write::new(block, vec![content]) }));
             }
             while stack.turn() {}
-            // The last epoch of a stream may be open: its members pass all the same.
+            // The last epoch of a stream may be open: its members must complete all the same.
             let waiting = tickets.iter().filter(|ticket| !ticket.is_complete()).count();
             assert_eq!(waiting, 0, "{scheduler:?}, seed {seed}");
         }
     }
 }
 
-/// A device holds back a write whose epoch has not come. A later write of the same block through another queue must not go by it.
+/// A device holds back a write whose epoch has not come. A later write of the same block through another queue must not
+/// overtake it.
 #[test]
 fn regression_what_is_written_last_stays_although_a_device_holds_an_earlier_write_back() {
     let host = HostConfig { depth: 2, ..multi_queue(HostConfig::default()) };
@@ -170,7 +173,7 @@ fn regression_what_is_written_last_stays_although_a_device_holds_an_earlier_writ
         drop(stack.port_of(submitter).write(Write { order, ..Write::new(Block(block), vec![content]) }));
     };
     let stream = StreamId(0);
-    // The queue of the first epoch is busy, so it comes late.
+    // The queue of the first epoch is busy, so its command arrives late.
     (0..40).for_each(|number| write(0, number, 100 + 2 * number, None));
     write(0, 40, 90, Some((stream, Order::Barrier)));
     write(1, 41, 7, Some((stream, Order::Barrier)));
@@ -180,7 +183,7 @@ fn regression_what_is_written_last_stays_although_a_device_holds_an_earlier_writ
     assert_eq!(there, Some(Payload::Tag(pattern(42, Lpn(7)))));
 }
 
-/// The same check finds a host that dispatches as if the device kept order while it does not.
+/// The same check detects a host that relies on a device to keep order when the device does not.
 #[test]
 fn epochs_on_a_device_without_barriers_need_the_host() {
     let order_of = |dispatch| {

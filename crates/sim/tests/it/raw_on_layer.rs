@@ -1,5 +1,5 @@
-//! Raw jobs on a block layer: the same contents and answers as without, fewer commands where neighbours come together, and the
-//! same instants where it decides nothing.
+//! Raw jobs on a block layer: the same contents and answers as without, fewer commands where neighbours are merged, and
+//! the same times where the layer decides nothing.
 
 use crate::golden::{Job, device};
 use flashweir_core::{Duration, Instant, Lba, Lpn};
@@ -12,7 +12,7 @@ use flashweir_sim::world::{JobSetup, World};
 
 const WRITES: u64 = 1500;
 
-/// Writes units one after the other, some of them anew, and then reads all of them back; so many are under way.
+/// Writes units in order, some of them again, and then reads all of them back, with a limited number in flight.
 #[derive(Debug)]
 struct Sequential {
     unit_blocks: u64,
@@ -33,7 +33,7 @@ impl Workload for Sequential {
             None => (self.next, Kind::Write),
             Some(at) => (at, Kind::Read),
         };
-        // Each tenth goes back.
+        // Each tenth write goes back to an earlier unit.
         let unit = if at % 10 == 9 { at - 5 } else { at };
         (self.next, self.open) = (self.next + 1, self.open + 1);
         Step::Submit(Request {
@@ -114,7 +114,7 @@ fn a_sequential_job_has_the_same_contents_and_fewer_commands() {
     }
 }
 
-/// Where contents are not kept, nobody can tell whose they are.
+/// Where contents are not tracked, writes are merged as well.
 #[test]
 fn writes_are_merged_without_contents_too() {
     let config = device("sata-mlc").config().clone();
@@ -126,7 +126,7 @@ fn writes_are_merged_without_contents_too() {
     assert!(metrics.dispatched < 4 * WRITES / 3, "{metrics:?}");
 }
 
-/// Of a device with one queue.
+/// On a device with one queue.
 #[test]
 fn a_block_layer_that_decides_nothing_moves_no_instant() {
     let plain = HostConfig { merge_blocks_max: 0, depth: 65_536, ..HostConfig::default() };

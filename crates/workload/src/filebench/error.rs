@@ -1,55 +1,55 @@
-//! What is wrong with a model, or with its run.
+//! Faults of a model, or of its run.
 
 use flashweir_fs::vfs::Errno;
 use std::fmt;
 
-/// A `.f` file that cannot run, with the place of the fault.
+/// A `.f` file that cannot run, with the position of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelError {
     /// Name of the file, as the caller gave it.
     pub file: String,
     /// Line of the fault, from 1; 0 if it concerns the file as a whole.
     pub line: u32,
-    /// What is wrong there.
+    /// The fault.
     pub fault: Fault,
 }
 
 /// The kinds of fault in a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A word that is not one of those that are known here.
+    /// An unknown word.
     Unknown {
-        /// What it would have been, such as `command`, or `attribute of flowop`.
+        /// Role of the word, such as `command`, or `attribute of flowop`.
         what: String,
         /// As written.
         word: String,
-        /// Those that are known.
+        /// Known words for this role.
         known: Vec<String>,
     },
-    /// Something else than what has to stand here.
+    /// Unexpected syntax.
     Syntax {
         /// As written; empty at the end of the file.
         found: String,
-        /// What would have been valid.
+        /// Description of valid syntax.
         expected: String,
     },
-    /// An attribute, variable or argument with a value that it cannot have.
+    /// An attribute, variable or argument with an invalid value.
     Value {
-        /// The attribute.
+        /// Name of the attribute.
         name: String,
-        /// As written, variables replaced; empty if it is missing.
+        /// As written, with variables replaced; empty if it is missing.
         value: String,
-        /// What would have been valid.
+        /// Description of valid values.
         expected: String,
     },
-    /// An entity without something that it needs.
+    /// An entity that lacks something it needs.
     Missing {
         /// The entity, such as "flowop `read`".
         entity: String,
-        /// What it needs.
+        /// What is missing.
         needs: String,
     },
-    /// Two entities of one name.
+    /// Two entities of the same name.
     Twice {
         /// The entity.
         entity: String,
@@ -92,35 +92,35 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for ModelError {}
 
-/// Why a run came to nothing.
+/// Reason why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunError {
-    /// The files of a fileset could not be made.
+    /// The files of a fileset could not be created.
     Files {
         /// The fileset.
         fileset: String,
         /// The path that failed.
         path: String,
-        /// Why.
+        /// Error of the call.
         errno: Errno,
     },
     /// A call failed.
     Call {
-        /// The flowop.
+        /// Name of the flowop.
         flowop: String,
         /// The path, if one is known.
         path: String,
-        /// Why.
+        /// Error of the call.
         errno: Errno,
     },
-    /// A flowop cannot do what it is told.
+    /// A flowop cannot do what it is asked to do.
     Flowop {
-        /// The flowop.
+        /// Name of the flowop.
         flowop: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// Neither the file nor the caller says how long the model runs.
+    /// Neither the file nor the caller sets the run time of the model.
     NoEnd,
 }
 

@@ -1,14 +1,14 @@
-//! Why a thread of a model ends: the thread says it, the run draws the conclusions.
+//! Reasons why a thread of a model ends: the thread reports one, the run reacts to it.
 
 use super::error::RunError;
 
-/// Why a thread ends.
+/// Reason why a thread ends.
 #[derive(Debug)]
 pub(super) enum Halt {
     /// The run is over.
     Over,
-    /// There is no file of the kind that a flowop needs: the work is done.
+    /// No file of the kind that a flowop needs exists: the work is done.
     NoFile(String),
-    /// Something went wrong.
+    /// An error occurred.
     Failed(RunError),
 }

@@ -1,7 +1,7 @@
-//! Text to tokens with their lines.
+//! Converts text to tokens with their line numbers.
 //!
-//! Deliberately absent: the meaning of words. The language has no end of a statement: the first word that cannot go on
-//! with one begins the next.
+//! Deliberately absent: the meaning of words. The language does not mark the end of a statement: the first word that
+//! cannot continue it begins the next one.
 
 use super::error::Fault;
 
@@ -17,7 +17,7 @@ pub(super) enum Token {
 }
 
 impl Token {
-    /// As in the file.
+    /// Returns the token as written in the file.
     pub(super) fn as_written(&self) -> String {
         match self {
             Self::Word(word) => word.clone(),
@@ -29,7 +29,7 @@ impl Token {
 
 const MARKS: &str = "{}()=,";
 
-/// Splits the text; a fault comes with its line.
+/// Splits the text into tokens; a fault comes with its line number.
 pub(super) fn tokens(text: &str) -> Result<Vec<(u32, Token)>, (u32, Fault)> {
     let mut tokens = Vec::new();
     let mut line = 1;

@@ -1,14 +1,15 @@
-//! What holds threads back: semaphores between them, and events that come at a rate.
+//! Limits of threads: semaphores between them, and events that occur at a rate.
 
 use flashweir_core::signal::Signal;
 use flashweir_core::{Duration, Instant};
 use std::cell::Cell;
 
-/// The semaphore of one `semblock`: posts that wait to be taken, and how many more may come.
+/// The semaphore of one `semblock`: posts that are not taken yet, and the number of further posts allowed.
 #[derive(Debug)]
 pub(super) struct Semaphore {
     posts: Cell<u64>,
-    /// Room for posts of those that block; it begins with `highwater`, and each `semblock` adds what it takes.
+    /// Number of further posts that blocking posters may make: initially `highwater`; each `semblock` adds the number
+    /// that it takes.
     room: Cell<u64>,
     pub(super) changed: Signal,
 }
@@ -18,7 +19,7 @@ impl Semaphore {
         Self { posts: Cell::new(0), room: Cell::new(highwater), changed: Signal::default() }
     }
 
-    /// Allows posts, before the same number of them is taken.
+    /// Allows further posts, before the same number of them is taken.
     pub(super) fn add_room(&self, posts: u64) {
         self.room.set(self.room.get().saturating_add(posts));
         self.changed.notify();
@@ -29,7 +30,7 @@ impl Semaphore {
         left.inspect(|&left| self.posts.set(left)).is_some()
     }
 
-    /// Posts, if there is room or the poster does not care.
+    /// Posts, if there is room or the poster does not block; returns whether it did.
     pub(super) fn try_post(&self, posts: u64, is_blocking: bool) -> bool {
         if is_blocking {
             let Some(room) = self.room.get().checked_sub(posts) else { return false };
@@ -41,7 +42,7 @@ impl Semaphore {
     }
 }
 
-/// Events at even distances, one queue for all who wait for them.
+/// Events at equal intervals, with one queue for all waiting threads.
 #[derive(Debug)]
 pub(super) struct Events {
     per_second: u64,
@@ -49,7 +50,7 @@ pub(super) struct Events {
     taken: Cell<u64>,
 }
 
-/// Events that nobody took are lost beyond this number.
+/// Maximum number of events kept; further events that no thread took are lost.
 const EVENTS_KEPT: u64 = 10_000;
 
 impl Events {
@@ -57,7 +58,7 @@ impl Events {
         Self { per_second, start, taken: Cell::new(0) }
     }
 
-    /// Takes the next `count` events; the answer is when the last of them comes.
+    /// Takes the next `count` events; returns the time of the last of them.
     pub(super) fn take(&self, count: u64, now: Instant) -> Instant {
         let so_far =
             u128::from(now.since(self.start).as_nanos()) * u128::from(self.per_second) / 1_000_000_000;
@@ -88,7 +89,7 @@ mod tests {
         let events = Events::new(100, Instant::ZERO);
         assert_eq!(events.take(1, Instant::ZERO), Instant::ZERO + Duration::from_millis(10));
         assert_eq!(events.take(99, Instant::ZERO), second(1));
-        // After 1000 seconds 99,900 events waited, of which 10,000 are left.
+        // After 1000 seconds 99,900 events were pending, of which 10,000 are left.
         assert_eq!(events.take(10_000, second(1000)), second(1000));
         assert_eq!(events.take(100, second(1000)), second(1001));
     }

@@ -5,22 +5,22 @@ use flashweir_core::{Duration, RandomStream};
 /// A workload of filebench.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Files.
+    /// Filesets.
     pub filesets: Vec<Fileset>,
     /// Processes, in the order of the file.
     pub processes: Vec<Process>,
-    /// Events per second that `eventlimit` and its siblings share; `None` if there is no limit.
+    /// Rate of events per second that `eventlimit` and its siblings share; `None` if there is no limit.
     pub event_rate: Option<u64>,
-    /// How long it runs, if the file says so.
+    /// Run time, if the file sets one.
     pub runtime: Option<Duration>,
-    /// What the file says of itself (`echo` and `usage`), variables replaced.
+    /// Texts of `echo` and `usage`, with variables replaced.
     pub remarks: Vec<String>,
 }
 
-/// A number, or one drawn anew each time.
+/// A number that is fixed or drawn anew each time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// Always this.
+    /// A fixed number.
     Fixed(u64),
     /// Gamma-distributed.
     Gamma(Gamma),
@@ -33,21 +33,21 @@ pub struct Gamma {
     pub mean: f64,
     /// Shape, above zero; the scale is `mean / shape`.
     pub shape: f64,
-    /// What is drawn below is drawn as this.
+    /// Lower bound; smaller draws are raised to it.
     pub min: f64,
-    /// What is drawn above is drawn as this.
+    /// Upper bound; larger draws are lowered to it.
     pub max: f64,
 }
 
 impl Gamma {
-    /// Without bounds.
+    /// Makes a distribution without bounds.
     pub const fn new(mean: f64, shape: f64) -> Self {
         Self { mean, shape, min: 0.0, max: f64::INFINITY }
     }
 
-    /// Draws one (Marsaglia and Tsang, 2000).
+    /// Draws a number (Marsaglia and Tsang, 2000).
     pub fn draw(&self, stream: &mut RandomStream) -> f64 {
-        // Shapes below one are drawn as the next higher shape, times a power of a uniform number.
+        // A shape below one is drawn as that shape plus one, times a power of a uniform number.
         let (shape, boost) = if self.shape < 1.0 {
             (self.shape + 1.0, (1.0 - stream.unit()).powf(1.0 / self.shape))
         } else {
@@ -67,7 +67,7 @@ impl Gamma {
     }
 }
 
-/// A normal number of mean 0 and deviation 1 (Marsaglia's polar method).
+/// Draws a normal number of mean 0 and deviation 1 (Marsaglia's polar method).
 fn normal(stream: &mut RandomStream) -> f64 {
     loop {
         let (u, v) = (2.0 * stream.unit() - 1.0, 2.0 * stream.unit() - 1.0);
@@ -79,7 +79,7 @@ fn normal(stream: &mut RandomStream) -> f64 {
 }
 
 impl Amount {
-    /// The number, or a new one, rounded down.
+    /// Returns the number, or a new draw, rounded down.
     pub fn draw(&self, stream: &mut RandomStream) -> u64 {
         match self {
             Self::Fixed(value) => *value,
@@ -88,14 +88,14 @@ impl Amount {
     }
 }
 
-/// Files, or one file.
+/// A set of files, or a single file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fileset {
-    /// Its name, and that of its directory or file.
+    /// Name of the fileset, and of its directory or file.
     pub name: String,
-    /// The directory in which it lies.
+    /// Path of the directory that contains it.
     pub path: String,
-    /// One file of this name (`define file`) instead of a tree.
+    /// Whether it is a single file of this name (`define file`) instead of a tree.
     pub is_file: bool,
     /// Number of files.
     pub entries: u64,
@@ -107,84 +107,84 @@ pub struct Fileset {
     pub dir_gamma: f64,
     /// Percentage of the files that exist at the beginning.
     pub prealloc_percent: u8,
-    /// Files that are there already are used.
+    /// Whether existing files are used.
     pub reuse: bool,
-    /// Opened for reading only.
+    /// Whether files are opened for reading only.
     pub read_only: bool,
-    /// Opened for writing only.
+    /// Whether files are opened for writing only.
     pub write_only: bool,
 }
 
-/// Threads.
+/// A process with its threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Process {
-    /// Its name.
+    /// Name of the process.
     pub name: String,
-    /// How many there are.
+    /// Number of instances.
     pub instances: u32,
-    /// Its threads.
+    /// Threads of each instance.
     pub threads: Vec<Thread>,
 }
 
-/// Flowops that are carried out one after the other, again and again.
+/// A thread: flowops that are executed one after the other, repeatedly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thread {
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// How many there are in each process.
+    /// Number of instances in each process.
     pub instances: u32,
-    /// What it does.
+    /// Flowops in order.
     pub flowops: Vec<Flowop>,
 }
 
-/// One operation.
+/// One flowop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flowop {
-    /// Its name.
+    /// Name of the flowop.
     pub name: String,
-    /// What it does.
+    /// Operation.
     pub op: Op,
-    /// Which files, as an index of [`Model::filesets`].
+    /// Fileset, as an index of [`Model::filesets`].
     pub fileset: Option<usize>,
-    /// Which open file of the thread.
+    /// Number of the thread's open file.
     pub fd: usize,
-    /// The open file whose size `writewholefile` takes; 0 for that of `fd`.
+    /// Number of the open file whose size `writewholefile` takes; 0 for that of `fd`.
     pub src_fd: usize,
-    /// Bytes of an I/O; 0 for the whole file.
+    /// Bytes of one I/O; 0 for the whole file.
     pub iosize: Amount,
-    /// How often it is done in a row.
+    /// Number of consecutive executions.
     pub iters: u64,
-    /// At random offsets.
+    /// Whether offsets are random.
     pub is_random: bool,
-    /// Past the page cache.
+    /// Whether I/O bypasses the page cache.
     pub is_direct: bool,
-    /// Each write is durable when it returns.
+    /// Whether each write is durable when it returns.
     pub is_dsync: bool,
-    /// Each time the next file of the fileset.
+    /// Whether it opens the next file of the fileset each time.
     pub opens_next: bool,
-    /// Bytes at the beginning of a file that are read and written; 0 for the whole file.
+    /// Number of bytes at the beginning of a file that are accessed; 0 for the whole file.
     pub working_set: u64,
-    /// What [`Op`] says.
+    /// Parameter, whose meaning depends on the [`Op`].
     pub value: Amount,
-    /// By how much posts may be ahead of a `semblock`.
+    /// Maximum lead of posts over a `semblock`.
     pub highwater: u64,
-    /// `sempost` waits if it is too far ahead.
+    /// Whether `sempost` waits if its lead is too large.
     pub is_blocking: bool,
-    /// Which flowop is meant, as that flowop's number in [`Model::flowops`].
+    /// The flowop that it refers to, as a number in [`Model::flowops`].
     pub target: Option<usize>,
 }
 
 macro_rules! ops {
     ($($variant:ident = $name:literal, $touches:literal, $text:literal;)+) => {
-        /// What a flowop does.
+        /// Operation of a flowop.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Op { $(#[doc = $text] $variant),+ }
 
         impl Op {
-            /// All of them.
+            /// All operations.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Its name in the language.
+            /// Returns its name in the language.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
@@ -225,7 +225,7 @@ ops! {
 }
 
 impl Model {
-    /// All flowops, numbered from 0, with process and thread.
+    /// Iterates over all flowops, numbered from 0, with process and thread.
     pub fn flowops(&self) -> impl Iterator<Item = (&Process, &Thread, &Flowop)> {
         self.processes.iter().flat_map(|process| {
             process
@@ -235,7 +235,7 @@ impl Model {
         })
     }
 
-    /// Threads of all processes.
+    /// Returns the number of threads of all processes.
     pub fn thread_count(&self) -> u64 {
         let of = |process: &Process| -> u64 {
             let threads: u64 = process.threads.iter().map(|thread| u64::from(thread.instances)).sum();
@@ -249,7 +249,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    /// Mean and variance of what is drawn; the standard error of both is below a half per cent here.
+    /// Mean and variance of the draws; the standard error of both is below half a per cent here.
     #[test]
     fn gamma_numbers_have_their_mean_and_variance() {
         for (mean, shape) in [(131_072.0, 1.5), (20.0, 0.5), (1.0, 4.0)] {

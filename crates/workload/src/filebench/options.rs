@@ -1,28 +1,28 @@
-//! What the caller of a model decides.
+//! Options that the caller of a model sets.
 
 use flashweir_core::Duration;
 
-/// What the caller of a model decides.
+/// Options that the caller of a model sets.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Name of the run, in results and in the names of its random streams. Runs side by side have different names.
+    /// Name of the run, in results and in the names of its random streams. Concurrent runs need different names.
     pub name: String,
     /// Seed of the random streams.
     pub seed: u64,
-    /// Takes the place of the file's own time.
+    /// Run time that replaces the file's own.
     pub runtime: Option<Duration>,
     /// Length of an interval of the series.
     pub interval: Duration,
-    /// Time at the start that does not count; the time of the run begins after it.
+    /// Ramp time at the start that does not count; the run time begins after it.
     pub ramp: Duration,
-    /// Every flowop goes past the page cache. What filebench would draw as any number of bytes is rounded up to pages then.
+    /// Whether every flowop bypasses the page cache. Random numbers of bytes are then rounded up to pages.
     pub is_direct: bool,
-    /// CPU time of one step of `hog`, which writes to one place in memory. A guess: three cycles of a 3 GHz CPU.
+    /// CPU time of one step of `hog`, which writes to one address in memory. An estimate: three cycles of a 3 GHz CPU.
     pub hog_step: Duration,
 }
 
 impl Options {
-    /// A run of this name and seed, for as long as the file says, in intervals of a second.
+    /// Makes options for a run of this name and seed, with the file's run time, in intervals of a second.
     pub fn new(name: &str, seed: u64) -> Self {
         Self {
             name: name.to_owned(),

@@ -1,13 +1,14 @@
 //! `.f` files: the part of filebench's Workload Model Language that fileserver, varmail, webserver and oltp need.
 //!
-//! Place in the data flow: text → tokens (`lex`) → statements, attributes checked by name → [`Model`], where values and
-//! names are resolved.
+//! Place in the data flow: text → tokens (`lex`) → statements, with attributes checked by name → [`Model`], where
+//! values and names are resolved.
 //!
-//! Invariants: what a model would do differently from filebench is an error; what has no meaning in virtual time
-//! (memory of threads, parallel preallocation) is accepted in silence. A variable has the value that it had where it is
-//! used; those that the caller sets keep that value.
+//! Invariants: every difference in behaviour from filebench is an error; features without meaning in virtual time
+//! (memory of threads, parallel preallocation) are accepted silently. A variable has the value that it had at the point
+//! of use; variables that the caller sets keep that value.
 //!
-//! Deliberately absent: what these personalities do not use, each named in an error that says what is known.
+//! Deliberately absent: features that these personalities do not use; each is refused by an error that lists the known
+//! ones.
 
 use super::error::{Fault, ModelError};
 use super::lex::{Token, tokens};
@@ -15,10 +16,10 @@ use super::model::{Amount, Fileset, Flowop, Gamma, Model, Op, Process, Thread};
 use flashweir_core::Duration;
 use std::collections::BTreeMap;
 
-/// Reads a model. `file` is its name in messages; `set` replaces the values of variables, as `("nfiles", "500")`.
+/// Parses a model. `file` is its name in messages; `set` overrides the values of variables, as in `("nfiles", "500")`.
 ///
 /// # Errors
-/// The first thing in the file that is wrong or not known here, with its line.
+/// The first fault in the file, or the first unknown word, with its line.
 pub fn parse_model(file: &str, text: &str, set: &[(&str, &str)]) -> Result<Model, ModelError> {
     let place = |(line, fault)| ModelError { file: file.to_owned(), line, fault };
     let tokens = tokens(text).map_err(place)?;
@@ -28,7 +29,7 @@ pub fn parse_model(file: &str, text: &str, set: &[(&str, &str)]) -> Result<Model
 
 type Parsed<T> = Result<T, (u32, Fault)>;
 
-/// A value before it is known what it is for.
+/// A value whose use is not known yet.
 #[derive(Clone, Debug)]
 enum Value {
     Plain(String),
@@ -56,12 +57,12 @@ struct Attribute {
 #[derive(Debug)]
 struct Attributes {
     line: u32,
-    /// What they belong to, for messages.
+    /// Entity that they belong to, for messages.
     entity: String,
     list: Vec<Attribute>,
 }
 
-/// A flowop whose target is still a name.
+/// Line and name of a flowop's target that is not resolved yet.
 type Targeted = (u32, Option<String>);
 
 struct Parser<'a> {
@@ -129,9 +130,9 @@ const FLOWOP_ATTRIBUTES: [&str; 16] = [
     "target",
 ];
 
-/// The highest number of an open file.
+/// Largest number of an open file.
 const FD_MAX: u64 = 127;
-/// Most instances of anything, and most times in a row.
+/// Maximum number of instances of an entity, and of consecutive executions.
 const INSTANCES_MAX: u64 = 1 << 20;
 
 impl<'a> Parser<'a> {
@@ -207,7 +208,7 @@ impl<'a> Parser<'a> {
 
     // Statements.
 
-    /// One statement; false if it ends the file.
+    /// Parses one statement; returns false if it ends the file.
     fn statement(&mut self) -> Parsed<bool> {
         let (line, command) = self.word("a command")?;
         match command {
@@ -230,7 +231,7 @@ impl<'a> Parser<'a> {
             }
             "run" => self.run()?,
             "psrun" => {
-                // The first of two numbers is how often filebench prints; the course of a run is kept in any case.
+                // The first of two numbers is filebench's print interval; the course of a run is recorded in any case.
                 let is_number = |token: Option<&(u32, Token)>| {
                     token.is_some_and(|(_, token)| matches!(token, Token::Word(word) if is_numeric(word)))
                 };
@@ -267,7 +268,7 @@ impl<'a> Parser<'a> {
         Fault::Unknown { what: "variable".to_owned(), word: format!("${name}"), known }
     }
 
-    /// The value that begins here, a variable replaced by its own.
+    /// Parses a value; a variable is replaced with its value.
     fn value(&mut self) -> Parsed<Value> {
         let line = self.line();
         match self.peek() {
@@ -291,7 +292,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The text with the values of its variables; what has none stays.
+    /// Returns the text with variables replaced; unknown names stay.
     fn replaced(&self, line: u32, text: &str) -> Parsed<String> {
         let mut parts = text.split('$');
         let mut replaced = parts.next().unwrap_or_default().to_owned();
@@ -314,7 +315,7 @@ impl<'a> Parser<'a> {
         Ok(replaced)
     }
 
-    /// `cvar(type=cvar-gamma,parameters=mean:M;gamma:G)`, behind its first word.
+    /// Parses `cvar(type=cvar-gamma,parameters=mean:M;gamma:G)` after its first word.
     fn custom_variable(&mut self, line: u32) -> Parsed<Value> {
         self.expect('(')?;
         let known_here = ["type", "parameters", "min", "max"];
@@ -359,7 +360,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What stands behind `run`: nothing, or seconds.
+    /// Parses what follows `run`: nothing, or seconds.
     fn run(&mut self) -> Parsed<()> {
         let is_time =
             matches!(self.peek(), Some(Token::Word(word)) if is_numeric(word) || word.starts_with('$'));
@@ -376,7 +377,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Attributes separated by commas, none if no name follows.
+    /// Parses attributes separated by commas; none if no name follows.
     fn attributes(&mut self, what: &str, known_here: &[&str]) -> Parsed<Attributes> {
         let mut list = Vec::new();
         let begin = self.line();
@@ -392,7 +393,7 @@ impl<'a> Parser<'a> {
         Ok(Attributes { line: begin, entity: what.to_owned(), list })
     }
 
-    /// Attributes of something that has a name, which is then part of messages.
+    /// Parses the attributes of an entity with a name, which then becomes part of messages.
     fn named_attributes(&mut self, what: &str, known_here: &[&str]) -> Parsed<(Attributes, String)> {
         let mut attributes = self.attributes(what, known_here)?;
         let Some(name) = attributes.text("name")? else { return Err(attributes.needs("`name`")) };
@@ -412,7 +413,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A name that nothing else of its kind has.
+    /// Registers a name; fails if an entity of this kind has it already.
     fn enter(&mut self, line: u32, entity: &str) -> Parsed<()> {
         if self.entities.iter().any(|known| known == entity) {
             return Err((line, Fault::Twice { entity: entity.to_owned() }));
@@ -448,7 +449,7 @@ impl<'a> Parser<'a> {
             entries: if is_file { 1 } else { a.number("entries", 1, 1 << 31)?.unwrap_or(1024) },
             size,
             dir_width: dir_width.unwrap_or(2),
-            // Filebench counts it in thousandths.
+            // filebench gives it in thousandths.
             dir_gamma: a.number("dirgamma", 0, 1_000_000)?.unwrap_or(1500) as f64 / 1000.0,
             prealloc_percent: prealloc.unwrap_or(0) as u8,
             reuse: a.flag("reuse")? || a.flag("trusttree")?,
@@ -536,7 +537,7 @@ impl<'a> Parser<'a> {
         Ok(flowop)
     }
 
-    /// What an operation cannot do without.
+    /// Checks the attributes that an operation requires.
     fn check_needs(&self, a: &Attributes, flowop: &Flowop) -> Parsed<()> {
         let has = |name: &str| a.list.iter().any(|attribute| attribute.name == name);
         let needs_files = match flowop.op {
@@ -571,7 +572,8 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Names of targets become numbers: posts go to a `semblock` anywhere, the others look at their own thread.
+    /// Resolves names of targets to numbers: a post may refer to any `semblock`, the others only to flowops of their
+    /// own thread.
     fn resolve_targets(&mut self) -> Parsed<()> {
         let mut found = Vec::new();
         let mut first_of_thread = 0;
@@ -606,7 +608,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Refuses a word that is not among those that are known.
+/// Refuses an unknown word.
 fn known(line: u32, what: &str, word: &str, known: &[&str]) -> Parsed<()> {
     if known.contains(&word) {
         return Ok(());
@@ -623,7 +625,7 @@ fn is_numeric(word: &str) -> bool {
     word.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// A whole number with the unit k, m, g or t (powers of 1024), if it has one.
+/// Parses a whole number with an optional unit k, m, g or t (powers of 1024).
 fn number(value: &Value) -> Option<u64> {
     let Value::Plain(text) = value else { return None };
     let text = text.to_ascii_lowercase();
@@ -658,7 +660,7 @@ impl Attributes {
         (self.line_of(name), fault)
     }
 
-    /// Whether the attribute is there without a value.
+    /// Whether the attribute is present without a value.
     fn is_bare(&self, name: &str) -> bool {
         self.find(name).is_some_and(|attribute| attribute.value.is_none())
     }
@@ -692,7 +694,7 @@ impl Attributes {
         }
     }
 
-    /// True for the name alone, `true` and numbers but 0.
+    /// Returns true for the name alone, for `true` and for numbers other than 0.
     fn flag(&self, name: &str) -> Parsed<bool> {
         let Some(attribute) = self.find(name) else { return Ok(false) };
         let Some(value) = &attribute.value else { return Ok(true) };

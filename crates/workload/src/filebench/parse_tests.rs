@@ -7,7 +7,7 @@ fn refused(text: &str) -> String {
     parse_model("m.f", text, &[]).expect_err(text).to_string()
 }
 
-/// A flowop in the only thread, on line 4.
+/// Returns a model with a flowop in its only thread, on line 4.
 fn with_flowop(flowop: &str) -> String {
     format!("{FILES}define process name=p {{\n thread name=t {{\n  flowop {flowop}\n }}\n}}\n")
 }

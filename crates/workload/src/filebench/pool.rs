@@ -1,18 +1,19 @@
-//! The files of a fileset while a model runs: which exist, who has them open, which comes next.
+//! The files of a fileset while a model runs: their existence, the number of times each is open, and the choice of the
+//! next one.
 //!
-//! Invariants: as in filebench, files are taken in rotation, not at random; a file that somebody is about to open, stat
-//! or delete is busy and taken by nobody else; a file that somebody has open is not deleted.
+//! Invariants: as in filebench, files are taken in rotation, not at random; a file that a thread is about to open, stat
+//! or delete is busy, and no other thread takes it; an open file is not deleted.
 
 use super::tree::Plan;
 use flashweir_core::signal::Signal;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-/// Which files are meant.
+/// Kind of the wanted files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Existing,
-    /// That exist and that nobody has open.
+    /// Existing files that are not open.
     Closed,
     Absent,
 }
@@ -22,10 +23,10 @@ pub(super) struct Pool {
     files: RefCell<Vec<Entry>>,
     existing: RefCell<BTreeSet<u32>>,
     absent: RefCell<BTreeSet<u32>>,
-    /// Where those that keep no rotation of their own go on.
+    /// Positions of the common rotations, for flowops without a rotation of their own.
     next_existing: Cell<u32>,
     next_absent: Cell<u32>,
-    /// A file is not busy any more, or was closed.
+    /// Notified when a file is not busy any more, or was closed.
     pub(super) freed: Signal,
 }
 
@@ -37,14 +38,14 @@ struct Entry {
     opens: u32,
 }
 
-/// What there is to take.
+/// Result of taking a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// This file, which is busy now.
+    /// Number of the file, which is busy now.
     File(u32),
-    /// Files of this kind are there, but all are busy, or open.
+    /// Files of this kind exist, but all are busy or open.
     Busy,
-    /// There is none.
+    /// No file of this kind exists.
     None,
 }
 
@@ -73,7 +74,7 @@ impl Pool {
         }
     }
 
-    /// The next file of this kind in the rotation of all, or in a rotation of the caller's own.
+    /// Takes the next file of this kind, in the common rotation or in one of the caller's own.
     pub(super) fn take(&self, wanted: Wanted, own_rotation: Option<&Cell<u32>>) -> Found {
         let (set, common) = match wanted {
             Wanted::Existing | Wanted::Closed => (&self.existing, &self.next_existing),
@@ -101,7 +102,7 @@ impl Pool {
         }
     }
 
-    /// The file is not busy any more; `opened` if it was opened.
+    /// Ends the busy state of a file; `opened` if it was opened.
     pub(super) fn release(&self, file: u32, opened: bool) {
         let mut files = self.files.borrow_mut();
         let entry = &mut files[file as usize];
@@ -116,7 +117,7 @@ impl Pool {
         self.freed.notify();
     }
 
-    /// The file exists from now on, or does not.
+    /// Records that the file exists from now on, or does not.
     pub(super) fn set_exists(&self, file: u32, exists: bool) {
         let (from, to) = if exists { (&self.absent, &self.existing) } else { (&self.existing, &self.absent) };
         from.borrow_mut().remove(&file);
@@ -127,7 +128,7 @@ impl Pool {
         self.files.borrow()[file as usize].path.clone()
     }
 
-    /// The length that the file is meant to have.
+    /// Returns the planned length of the file.
     pub(super) fn size(&self, file: u32) -> u64 {
         self.files.borrow()[file as usize].size
     }

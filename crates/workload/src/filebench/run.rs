@@ -20,7 +20,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// A model whose files are there.
+/// A model whose files are prepared.
 pub struct Filebench<F: Fs> {
     shared: Rc<Shared<F>>,
 }
@@ -32,10 +32,10 @@ impl<F: Fs> fmt::Debug for Filebench<F> {
 }
 
 impl<F: Fs> Filebench<F> {
-    /// Makes the files of the model. They are durable when it returns.
+    /// Makes the files of the model. They are durable when this returns.
     ///
     /// # Errors
-    /// A file that could not be made; a model without an end.
+    /// A file that could not be created, or a model without an end.
     pub async fn prepare(
         model: Rc<Model>,
         process: Process<F>,
@@ -94,11 +94,11 @@ impl<F: Fs> Filebench<F> {
         Ok(Self { shared: Rc::new(shared) })
     }
 
-    /// Runs all threads until the time is over or a flowop ends the run. Returns when every thread has come to rest; what
-    /// completed after the end does not count.
+    /// Runs all threads until the time is over or a flowop ends the run. Returns when every thread has come to rest;
+    /// completions after the end do not count.
     ///
     /// # Errors
-    /// The first call that failed, and flowops that contradict each other.
+    /// The first call that failed, or flowops that contradict each other.
     pub async fn run(self) -> Result<WorkloadResult, RunError> {
         let shared = &self.shared;
         let start = shared.handle.now() + shared.options.ramp;
@@ -157,7 +157,7 @@ impl<F: Fs> Filebench<F> {
         }
     }
 
-    /// Until the deadline, or until somebody ends the run before.
+    /// Waits until the deadline, or until a thread ends the run early.
     async fn until_over(&self) {
         let shared = &self.shared;
         let mut deadline = pin!(shared.handle.sleep_until(shared.deadline.get()));

@@ -10,7 +10,7 @@ use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Follow, HostCosts, MountOptio
 use flashweir_sim::measure::CallResult;
 use flashweir_sim::stack::{FlushMode, Stack};
 
-/// A mount in a stack, on a disk that needs `us` for a page.
+/// A mount in a stack, on a disk that takes `us` microseconds per page.
 struct Bed {
     stack: Stack,
     vfs: Vfs<MemFs>,
@@ -60,7 +60,7 @@ fn varmail_does_what_its_file_says_and_the_same_for_the_same_seed() {
     assert_eq!(result, run(1));
     assert_ne!(result, run(2));
     assert_eq!((result.span_ns(), result.ended_early.as_deref()), (2_000_000_000, None));
-    // Each thread does one after the other: two counts differ by the number of threads at most.
+    // Each thread executes the flowops in order, so two counts differ by at most the number of threads.
     let counts: Vec<u64> = result.calls.iter().map(|call| call.calls).collect();
     assert!(counts[1] > 1000, "{counts:?}");
     for window in counts.windows(2) {
@@ -70,7 +70,7 @@ fn varmail_does_what_its_file_says_and_the_same_for_the_same_seed() {
     assert_eq!((total.calls, total.latency.bins.count()), (counts.iter().sum(), counts.iter().sum()));
     let fsyncs = result.sum(&["fsync"]);
     assert_eq!(fsyncs.calls, of(&result, "fsync-new").calls + of(&result, "fsync-changed").calls);
-    // From nothing to 16 KiB, all alike.
+    // Sizes from 0 to 16 KiB, uniformly distributed.
     let append = of(&result, "append-new");
     let mean = append.bytes as f64 / append.calls as f64;
     assert!((7_400.0..9_000.0).contains(&mean), "{mean}");
@@ -104,7 +104,7 @@ fn what_is_made_and_deleted_is_on_the_file_system() {
     let sizes = sizes.unwrap();
     assert!(sizes.len() > 7 + 8 && sizes.len() < 7 + 32, "{}", sizes.len());
     assert!(sizes.iter().all(|&size| size == 10_240), "{sizes:?}");
-    // A second run begins anew, and one that makes more files than there may be ends when there is nothing left to do.
+    // A second run starts again; one that creates more files than allowed ends when there is nothing left to do.
     let without_end = text.replace("finishoncount name=end,target=create,value=7", "hog name=h,value=1000");
     let options = Options { runtime: Some(Duration::from_secs(9)), ..Options::new("x", 3) };
     let result = bed.run(&without_end, &[], options).unwrap();
@@ -144,7 +144,7 @@ fn oltp_holds_its_readers_where_its_writers_are() {
     let calls = |name| of(&result, name).calls;
     let (reads, posts, blocks) = (calls("read"), calls("post-db"), calls("db-block"));
     assert!(reads.abs_diff(posts) <= 20 && reads > 10_000, "{reads} {posts}");
-    // Each of two writers takes 1000 posts for 100 writes; readers are ahead by no more than that and the high water.
+    // Each of two writers takes 1000 posts per 100 writes; readers lead by at most that and the high-water mark.
     assert!(posts <= 1000 * (blocks / 2 + 1) + 2000, "{posts} {blocks}");
     assert!(blocks >= 2 * (posts / 1000).saturating_sub(2), "{posts} {blocks}");
     assert!(calls("db-write").abs_diff(100 * blocks) <= 200 + 200, "{} {blocks}", calls("db-write"));

@@ -1,8 +1,9 @@
-//! What the threads of a run share: its files, its clock, its counts, its end.
+//! State that the threads of a run share: its files, clock, counts and end.
 //!
-//! Place in the data flow: the run makes it and waits for its end; each thread counts here and says here why it came to rest.
+//! Place in the data flow: the run makes it and waits for its end; each thread adds its counts, and reports the reason
+//! why it came to rest.
 //!
-//! Invariant: of several failures the first is what the run answers.
+//! Invariant: the run returns the first of several failures.
 
 use super::error::RunError;
 use super::halt::Halt;
@@ -18,25 +19,25 @@ use flashweir_sim::measure::CallRecorder;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-/// What the threads of a run share.
+/// State that the threads of a run share.
 pub(super) struct Shared<F: Fs> {
     pub(super) model: Rc<Model>,
     pub(super) options: Options,
     pub(super) process: Process<F>,
     pub(super) handle: Handle,
     pub(super) pools: Vec<Pool>,
-    /// By flowop, the semaphores of its instances; none but for `semblock`.
+    /// Semaphores of each flowop's instances; empty except for `semblock`.
     pub(super) semaphores: Vec<Vec<Semaphore>>,
     pub(super) events: OnceCell<Events>,
-    /// Contents written so far, so that no two are alike.
+    /// Number of contents written so far, so that all of them differ.
     pub(super) writes: Cell<u64>,
-    /// What counts in limits: calls, reads and writes, and their bytes.
+    /// Totals for limits: calls, reads and writes, and their bytes.
     pub(super) totals: Cell<Totals>,
     pub(super) recorders: RefCell<Vec<CallRecorder>>,
     pub(super) is_over: Cell<bool>,
-    /// When it is over at the latest.
+    /// Time at which the run ends at the latest.
     pub(super) deadline: Cell<Instant>,
-    /// What began earlier does not count.
+    /// Calls that began earlier do not count.
     pub(super) measured_from: Cell<Instant>,
     pub(super) ended_early: RefCell<Option<String>>,
     pub(super) failure: RefCell<Option<RunError>>,
@@ -46,7 +47,7 @@ pub(super) struct Shared<F: Fs> {
 }
 
 impl<F: Fs> Shared<F> {
-    /// Ends the run; `early` says why, if it is before the time. Wakes all who wait for another thread.
+    /// Ends the run; `early` is the reason if it ends early. Wakes all threads that wait for another one.
     pub(super) fn end(&self, early: Option<String>) {
         if self.is_over.replace(true) {
             return;
@@ -61,7 +62,7 @@ impl<F: Fs> Shared<F> {
         }
     }
 
-    /// A flowop began and ended; it counts if the run is not over.
+    /// Records a flowop; it counts if the run is not over.
     pub(super) fn record(&self, flowop: usize, op: Op, bytes: u64, began: Instant) {
         if self.is_over.get() || began < self.measured_from.get() {
             return;
@@ -72,13 +73,13 @@ impl<F: Fs> Shared<F> {
         self.totals.set(totals);
     }
 
-    /// Something went wrong: the run ends, and the first such thing is what it answers.
+    /// Records an error, which ends the run; the run returns the first one.
     pub(super) fn fail(&self, error: RunError) {
         self.failure.borrow_mut().get_or_insert(error);
         self.end(None);
     }
 
-    /// A thread has come to rest.
+    /// Records that a thread has come to rest.
     pub(super) fn ended(&self, why: Halt) {
         match why {
             Halt::Over => {}
@@ -90,7 +91,7 @@ impl<F: Fs> Shared<F> {
     }
 }
 
-/// Calls and their bytes.
+/// Numbers of calls and of their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) calls: u64,

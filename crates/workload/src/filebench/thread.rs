@@ -1,7 +1,6 @@
-//! One thread of a model: its flowops, one after the other, until the run is over.
+//! One thread of a model: it executes its flowops one after the other, until the run is over.
 //!
-//! Invariant: a flowop is measured from its first call of the file system to its last; which file it works on is decided
-//! before.
+//! Invariant: a flowop is measured from its first call of the file system to its last; its file is chosen before.
 
 use super::error::RunError;
 use super::halt::Halt;
@@ -15,7 +14,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Passes through all flowops without any time passing, after which it is clear that none ever will.
+/// Number of passes through all flowops in zero time after which time is considered to stand still.
 const TIMELESS_PASSES_MAX: u32 = 1000;
 
 type Step<T = ()> = Result<T, Halt>;
@@ -33,32 +32,32 @@ impl<F: Fs> Clone for Open<F> {
     }
 }
 
-/// Files of a set that a thread uses in turn, each open from its first use on.
+/// Files of a set that a thread uses in turn; each stays open from its first use.
 struct Rotation<F: Fs> {
     files: Vec<Option<Open<F>>>,
     next: usize,
-    /// Which file is opened next.
+    /// Position of the rotation for the next file to be opened.
     pick: Cell<u32>,
 }
 
-/// Writes that were begun and not waited for.
+/// Writes that were begun and may not have ended.
 #[derive(Debug, Default)]
 struct Writes {
     count: Cell<u64>,
     ended: Signal,
 }
 
-/// How far a limit has come.
+/// State of a limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limit {
     seen: Option<u64>,
-    /// What it may still do before it has to wait; below zero for debts.
+    /// Allowance before it has to wait; negative for a debt.
     credit: i64,
 }
 
 pub(super) struct Runner<F: Fs> {
     shared: Rc<Shared<F>>,
-    /// Process and thread in the model.
+    /// Indices of process and thread in the model.
     place: (usize, usize),
     /// Number of the first flowop of this thread among all.
     first_flowop: usize,
@@ -67,7 +66,7 @@ pub(super) struct Runner<F: Fs> {
     fds: BTreeMap<usize, Open<F>>,
     rotations: BTreeMap<usize, Rotation<F>>,
     writes: Rc<Writes>,
-    /// What each flowop of this thread did.
+    /// Totals of each flowop of this thread.
     counts: Vec<Totals>,
     limits: Vec<Limit>,
 }
@@ -106,7 +105,7 @@ impl<F: Fs> Runner<F> {
         let rotated = std::mem::take(&mut self.rotations).into_values().flat_map(|rotation| rotation.files);
         let open: Vec<_> = std::mem::take(&mut self.fds).into_values().chain(rotated.flatten()).collect();
         for open in open {
-            // The run is over, and nobody is there to be told.
+            // The run is over, so an error has no receiver.
             let _ = self.close(open).await;
         }
         self.shared.ended(why);
@@ -164,7 +163,7 @@ impl<F: Fs> Runner<F> {
         }
     }
 
-    // What all have in common.
+    // Common helpers.
 
     fn now(&self) -> Instant {
         self.shared.handle.now()
@@ -188,7 +187,7 @@ impl<F: Fs> Runner<F> {
         };
         let is_direct = flowop.is_direct || self.shared.options.is_direct;
         let flags = if is_direct { flags.direct() } else { flags };
-        // O_SYNC, as filebench does it.
+        // `O_SYNC`, as in filebench.
         if flowop.is_dsync { flags.sync(SyncKind::All) } else { flags }
     }
 
@@ -202,7 +201,7 @@ impl<F: Fs> Runner<F> {
         &self.shared.pools[fileset]
     }
 
-    /// The next file of this kind; it waits while all are busy.
+    /// Picks the next file of this kind; waits while all are busy.
     async fn pick(&self, flowop: &Flowop, fileset: usize, wanted: Wanted) -> Step<u32> {
         loop {
             self.over()?;
@@ -234,7 +233,7 @@ impl<F: Fs> Runner<F> {
         }
     }
 
-    /// The open file that a flowop works on; it is opened if it is not.
+    /// Returns the file that a flowop works on, opening it if necessary.
     async fn target(&mut self, flowop: &Flowop) -> Step<Open<F>> {
         if flowop.fd == 0 && flowop.opens_next {
             return self.target_of_rotation(flowop).await;
@@ -274,7 +273,7 @@ impl<F: Fs> Runner<F> {
         self.pool(open.fileset).closed(open.number);
         match Rc::try_unwrap(open.file) {
             Ok(file) => file.close().await,
-            // A write that was begun closes it when it ends.
+            // A write in progress closes the file when it ends.
             Err(_) => Ok(()),
         }
     }
@@ -283,14 +282,14 @@ impl<F: Fs> Runner<F> {
         self.pool(open.fileset).path(open.number)
     }
 
-    // Files as a whole.
+    // Operations on whole files.
 
     async fn create(&mut self, index: usize, flowop: &Flowop) -> Step {
         self.check_closed(flowop)?;
         let fileset = self.fileset(flowop)?;
         let number = self.pick(flowop, fileset, Wanted::Absent).await?;
         let began = self.now();
-        // It exists from now on, but nobody else takes it while it is busy.
+        // The file exists from now on, but no other thread takes it while it is busy.
         self.pool(fileset).set_exists(number, true);
         let open = self.open_picked(flowop, fileset, number, true).await?;
         self.record(index, flowop, 0, began);
@@ -376,25 +375,25 @@ impl<F: Fs> Runner<F> {
 
     // Data.
 
-    /// Contents that nobody wrote before.
+    /// Returns contents that were not written before.
     fn content(&self, len: u64) -> Source<'static> {
         let number = self.shared.writes.get();
         self.shared.writes.set(number + 1);
         Source::pattern(number, len)
     }
 
-    /// Bytes of an I/O.
+    /// Returns the number of bytes of an I/O.
     fn iosize(&mut self, flowop: &Flowop) -> u64 {
         let bytes = flowop.iosize.draw(&mut self.stream).max(1);
         self.whole_pages(bytes)
     }
 
-    /// So many bytes, in whole pages if every flowop goes past the page cache.
+    /// Rounds up to whole pages if every flowop bypasses the page cache.
     fn whole_pages(&self, bytes: u64) -> u64 {
         if self.shared.options.is_direct { bytes.next_multiple_of(PAGE_BYTES as u64) } else { bytes }
     }
 
-    /// A multiple of `iosize` within the working set.
+    /// Draws a multiple of `iosize` within the working set.
     fn random_offset(&mut self, flowop: &Flowop, open: &Open<F>, iosize: u64) -> Step<u64> {
         let size = self.pool(open.fileset).size(open.number);
         let bytes = if flowop.working_set > 0 { flowop.working_set } else { size };
@@ -520,7 +519,7 @@ impl<F: Fs> Runner<F> {
 
     // Waiting.
 
-    /// Keeps a CPU busy, but asks for none of it beyond the end of the run.
+    /// Keeps a CPU busy, but books no time beyond the end of the run.
     async fn compute(&mut self, index: usize, flowop: &Flowop, span: Duration) -> Step {
         let began = self.now();
         let left = self.shared.deadline.get().saturating_since(began);
@@ -580,7 +579,7 @@ impl<F: Fs> Runner<F> {
         Ok(())
     }
 
-    /// What a limit or an end counts: the whole run, or one flowop of this thread.
+    /// Returns the totals that a limit or an end refers to: those of the whole run, or of one flowop of this thread.
     fn counted(&self, flowop: &Flowop) -> Totals {
         match flowop.target {
             Some(target) => self.counts[target - self.first_flowop],
@@ -588,7 +587,7 @@ impl<F: Fs> Runner<F> {
         }
     }
 
-    /// Takes as many events as were used since the last time.
+    /// Takes as many events as the work since the last call requires.
     async fn limit(&mut self, index: usize, flowop: &Flowop) -> Step {
         const MIB: i64 = 1 << 20;
         if self.shared.events.get().is_none() {

@@ -1,10 +1,10 @@
-//! Where the files of a fileset lie, how long they are, and which exist at the beginning; then making them.
+//! Plans the files of a fileset (paths, lengths, and which exist at the beginning), and creates them.
 //!
 //! The tree is filebench's: the mean depth is `ln(entries) / ln(dirwidth)`; each directory draws a depth and a width,
-//! both gamma-distributed; one that is as deep as its depth holds files, the others directories. The root takes as many
-//! directories as are needed for all files.
+//! both gamma-distributed; a directory at its own drawn depth holds files, the others hold directories. The root gets
+//! as many directories as all files require.
 //!
-//! Invariant: a plan depends on the fileset, the seed and the name of the run only.
+//! Invariant: a plan depends only on the fileset, the seed and the name of the run.
 
 use super::error::RunError;
 use super::model::{Fileset, Gamma};
@@ -19,14 +19,14 @@ pub(super) struct PlannedFile {
     pub(super) exists: bool,
 }
 
-/// All files of a fileset and its directories, parents first.
+/// All files of a fileset, and its directories, parents first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) dirs: Vec<String>,
     pub(super) files: Vec<PlannedFile>,
 }
 
-/// Bytes that are written at once when files are made.
+/// Number of bytes written at once when files are created.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 struct Planner<'a> {
@@ -39,7 +39,7 @@ struct Planner<'a> {
 }
 
 impl Plan {
-    /// Plans the files; `stream` names the streams.
+    /// Plans the files; `stream` is the prefix of the random streams' names.
     pub(super) fn new(fileset: &Fileset, seed: u64, stream: &str) -> Self {
         let named = |what: &str| RandomStream::new(seed, &format!("{stream}.{}.{what}", fileset.name));
         let mut planner = Planner {
@@ -61,7 +61,7 @@ impl Plan {
 }
 
 impl Planner<'_> {
-    /// Gamma-distributed around the mean; the mean itself where nothing varies.
+    /// Draws a gamma-distributed number around the mean, or returns the mean where nothing varies.
     fn draw(&mut self, mean: f64) -> f64 {
         if self.fileset.dir_gamma > 0.0 && mean > 0.0 {
             Gamma::new(mean, self.fileset.dir_gamma).draw(&mut self.shape)
@@ -98,8 +98,8 @@ impl Planner<'_> {
     }
 }
 
-/// Makes the files of a plan and makes them durable. What is there under the name of the fileset is removed before,
-/// or used if the fileset says so. `operation` numbers the contents.
+/// Creates the files of a plan and makes them durable. Existing files under the fileset's name are removed first, or
+/// used if the fileset says so. `operation` numbers the contents.
 pub(super) async fn make<F: Fs>(
     process: &Process<F>,
     fileset: &Fileset,
@@ -123,7 +123,7 @@ pub(super) async fn make<F: Fs>(
             let made = make_file(process, file, operation + index as u64).await;
             made.map_err(|errno| failed(&file.path, errno))?;
         } else if fileset.reuse {
-            // It may be there from before.
+            // It may exist from an earlier run.
             match process.unlink(&file.path).await {
                 Ok(()) | Err(Errno::ENOENT) => {}
                 Err(errno) => return Err(failed(&file.path, errno)),
@@ -158,7 +158,7 @@ async fn make_dir<F: Fs>(process: &Process<F>, path: &str) -> Result<(), Errno> 
     }
 }
 
-/// Makes the directory of this path and all above it.
+/// Creates the directory of this path and all its parents.
 pub(crate) async fn make_path<F: Fs>(process: &Process<F>, path: &str) -> Result<(), (String, Errno)> {
     let mut so_far = String::from(if path.starts_with('/') { "/" } else { "" });
     for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -169,7 +169,7 @@ pub(crate) async fn make_path<F: Fs>(process: &Process<F>, path: &str) -> Result
     Ok(())
 }
 
-/// Removes a file, or a directory with all that is in it; what is not there needs no removal.
+/// Removes a file, or a directory with its contents; succeeds if it does not exist.
 async fn remove_tree<F: Fs>(process: &Process<F>, root: String) -> Result<(), (String, Errno)> {
     let mut found = vec![root];
     let mut dirs = Vec::new();
@@ -187,7 +187,7 @@ async fn remove_tree<F: Fs>(process: &Process<F>, root: String) -> Result<(), (S
             Ok(_) => process.unlink(&path).await.map_err(fail)?,
         }
     }
-    // Parents were found before what is in them.
+    // Parents were found before their contents.
     for dir in dirs.iter().rev() {
         process.rmdir(dir).await.map_err(|errno| (dir.clone(), errno))?;
     }

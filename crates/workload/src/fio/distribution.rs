@@ -1,19 +1,19 @@
-//! Random addresses: permutations that visit each address once, and the skewed laws of fio.
+//! Random addresses: permutations that visit each address once, and fio's skewed distributions.
 //!
-//! Invariants: a generator for `n` addresses returns addresses below `n`; equal streams give equal
-//! addresses; nothing is allocated after construction.
+//! Invariants: a generator for `n` addresses returns addresses below `n`; equal streams give equal addresses; nothing
+//! is allocated after construction.
 //!
-//! The uniform case uses integers only. The skewed ones use `ln`, `exp` and `powf`, whose last bit is the
-//! platform's.
+//! The uniform case uses integers only. The skewed ones use `ln`, `exp` and `powf`, whose last bit depends on the
+//! platform.
 
 use super::spec::{Distribution, Zone};
 use flashweir_core::random::{RandomStream, mix};
 
-/// Rounds of a permutation: enough that neighbours in the counter are unrelated in the result.
+/// Rounds of a permutation: enough that consecutive inputs give unrelated results.
 const ROUNDS: usize = 3;
 
-/// A keyed bijection on `0..len`, by mixing inside the next power of two and walking its cycles until the
-/// result is in range. Less than half of the numbers are out of range, so a walk takes two steps on average.
+/// A keyed bijection on `0..len`, which mixes within the next power of two and repeats until the result is in range.
+/// Less than half of the numbers are out of range, so this takes two steps on average.
 #[derive(Clone, Debug)]
 pub(crate) struct Permutation {
     len: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..len` that belongs to `key`; `len` must not be zero.
+    /// Makes the permutation of `0..len` that belongs to `key`; `len` must not be zero.
     pub(crate) fn new(len: u64, key: u64) -> Self {
         assert!(len > 0, "an empty range has no permutation");
         let bits = u64::BITS - (len - 1).leading_zeros();
@@ -35,7 +35,7 @@ impl Permutation {
         Self { len, mask, shift: bits.div_ceil(2).max(1), keys }
     }
 
-    /// One step on `0..=mask`. Odd factors, sums and shifted exclusive ors are each invertible there.
+    /// Performs one step on `0..=mask`. Odd factors, sums and shifted exclusive ors are each invertible there.
     #[inline]
     fn step(&self, mut x: u64) -> u64 {
         for (factor, summand) in self.keys {
@@ -45,7 +45,7 @@ impl Permutation {
         x
     }
 
-    /// The image of `x`, which must be below the length.
+    /// Returns the image of `x`, which must be below the length.
     #[inline]
     pub(crate) fn at(&self, x: u64) -> u64 {
         debug_assert!(x < self.len);
@@ -57,7 +57,7 @@ impl Permutation {
     }
 }
 
-/// Visits each of `0..len` once per pass, in another order each time.
+/// Visits each of `0..len` once per pass, in a different order each time.
 #[derive(Clone, Debug)]
 pub(super) struct Sweep {
     order: Permutation,
@@ -65,12 +65,12 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// A sweep over `0..len`; each pass takes its key from `stream`.
+    /// Makes a sweep over `0..len`; each pass takes its key from `stream`.
     pub(super) fn new(len: u64, stream: &mut RandomStream) -> Self {
         Self { order: Permutation::new(len, stream.next_u64()), next: 0 }
     }
 
-    /// The next address.
+    /// Returns the next address.
     #[inline]
     pub(super) fn next(&mut self, stream: &mut RandomStream) -> u64 {
         if self.next == self.order.len {
@@ -95,7 +95,7 @@ pub(crate) struct ZipfRanks {
 }
 
 impl ZipfRanks {
-    /// Tries after which a rank is taken as it is; each fails with a likelihood below one half.
+    /// Number of tries after which a rank is accepted unconditionally; each fails with a probability below one half.
     const TRIES_MAX: u32 = 64;
 
     pub(crate) fn new(n: u64, theta: f64) -> Self {
@@ -110,7 +110,7 @@ impl ZipfRanks {
         (-self.theta * x.ln()).exp()
     }
 
-    /// Integral of the height from 1 to `x`, by `expm1` because `theta` may be close to 1.
+    /// Integral of the height from 1 to `x`, computed with `expm1` because `theta` may be close to 1.
     fn area(&self, x: f64) -> f64 {
         let log = x.ln();
         let y = (1.0 - self.theta) * log;
@@ -123,7 +123,7 @@ impl ZipfRanks {
         log.exp()
     }
 
-    /// The next rank, from 1.
+    /// Draws the next rank, from 1.
     #[inline]
     pub(crate) fn next(&self, stream: &mut RandomStream) -> u64 {
         let mut rank = 1.0;
@@ -139,7 +139,7 @@ impl ZipfRanks {
     }
 }
 
-/// Where the likely addresses of a scattered law lie.
+/// Positions of the likely addresses of a scattered distribution.
 #[derive(Clone, Debug)]
 pub(super) struct Scatter {
     order: Permutation,
@@ -174,23 +174,24 @@ pub(super) struct Span {
     len: u64,
 }
 
-/// Draws aligned addresses from `0..n` by one of fio's laws.
+/// Draws aligned addresses from `0..n` by one of fio's distributions.
 #[derive(Clone, Debug)]
 pub(super) enum Picker {
-    /// All alike.
+    /// All addresses are equally likely.
     Uniform { n: u64 },
     /// Zipf's law.
     Zipf { ranks: ZipfRanks, scatter: Scatter },
     /// `n * u^power`.
     Pareto { n: u64, power: f64, scatter: Scatter },
-    /// A bell; `deviation` is in addresses.
+    /// Bell-shaped; `deviation` is in addresses.
     Normal { n: u64, centre: u64, deviation: u64 },
     /// A table with one entry for each per cent of the requests.
     Zoned(Box<[Span; 100]>),
 }
 
 impl Picker {
-    /// A picker among `n` addresses of `align` blocks each. `key` scatters; equal keys share hot addresses.
+    /// Makes a picker among `n` addresses of `align` sectors each. `key` determines the scattering; equal keys share
+    /// hot addresses.
     pub(super) fn new(law: &Distribution, n: u64, align: u64, key: u64) -> Self {
         match law {
             Distribution::Uniform => Self::Uniform { n },
@@ -210,7 +211,7 @@ impl Picker {
         }
     }
 
-    /// The next address.
+    /// Draws the next address.
     #[inline]
     pub(super) fn next(&self, stream: &mut RandomStream) -> u64 {
         match self {
@@ -229,8 +230,8 @@ impl Picker {
     }
 }
 
-/// A number around `centre` with standard deviation `deviation`, modulo `n`: the sum of twelve uniform
-/// numbers of 16 bits each, which has a standard deviation of 2^16 and needs integers only.
+/// Draws a number around `centre` with standard deviation `deviation`, modulo `n`: the sum of twelve uniform 16-bit
+/// numbers has a standard deviation of 2^16 and needs only integers.
 #[inline]
 fn bell(stream: &mut RandomStream, n: u64, centre: u64, deviation: u64) -> u64 {
     let mut sum = 0i128;
@@ -240,12 +241,12 @@ fn bell(stream: &mut RandomStream, n: u64, centre: u64, deviation: u64) -> u64 {
             sum += i128::from((word >> (16 * part)) & 0xffff);
         }
     }
-    // Twice the mean is 12 times 65,535; the distance is therefore kept in halves.
+    // Twice the mean is 12 times 65,535, so the distance is computed in halves.
     let distance = ((2 * sum - 12 * 0xffff) * i128::from(deviation)) >> 17;
     (i128::from(centre) + distance).rem_euclid(i128::from(n)) as u64
 }
 
-/// Zones as a table over the per cents of the requests. A zone holds the addresses that begin in it.
+/// Returns the zones as a table over the per cents of the requests. A zone holds the addresses that begin in it.
 fn percent_table(zones: &[Zone], n: u64, align: u64) -> [Span; 100] {
     let mut table = [Span { first: 0, len: n }; 100];
     let mut filled = 0;
@@ -284,8 +285,8 @@ mod tests {
             (0..2).map(|_| (0..10_000).map(|_| sweep.next(&mut stream)).collect()).collect();
         assert_ne!(passes[0], passes[1]);
         for mut pass in passes {
-            // Steps between neighbours fall into ten classes alike: chi-square with 9 degrees of freedom,
-            // 27.9 is the 0.999 quantile.
+            // Steps between neighbours fall equally into ten classes: chi-square with 9 degrees of freedom, whose 0.999
+            // quantile is 27.9.
             let mut classes = [0u32; 10];
             for pair in pass.windows(2) {
                 classes[((pair[1] + 10_000 - pair[0]) % 10_000 / 1000) as usize] += 1;
@@ -309,7 +310,7 @@ mod tests {
                 counts[ranks.next(&mut stream) as usize] += 1;
             }
             let sum: f64 = (1..=n).map(|k| (k as f64).powf(-theta)).sum();
-            // Chi-square over ranks that are expected often enough, the rest in one class.
+            // Chi-square over ranks with a sufficient expected count, the rest in one class.
             let (mut chi2, mut classes, mut tail) = (0.0, 0.0, (0.0, 0.0));
             for k in 1..=n {
                 let expected = f64::from(DRAWS) * (k as f64).powf(-theta) / sum;
@@ -330,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Share of the requests that go to each address.
+    /// Returns the fraction of the requests that goes to each address.
     fn frequencies(law: &Distribution, n: u64) -> Vec<f64> {
         let picker = Picker::new(law, n, 1, 42);
         let mut stream = RandomStream::new(5, "law");
@@ -345,7 +346,7 @@ mod tests {
     fn pareto_is_self_similar() {
         let mut shares = frequencies(&Distribution::Pareto { h: 0.2, centre: None }, 1000);
         shares.sort_by(|a, b| b.total_cmp(a));
-        // A fifth of the addresses gets four fifths of the requests, and so on inside that fifth.
+        // A fifth of the addresses gets four fifths of the requests, and so on within that fifth.
         for (count, share) in [(200, 0.8), (40, 0.64)] {
             let got: f64 = shares[..count].iter().sum();
             assert!((got - share).abs() < 0.01, "{count}: {got}");

@@ -1,16 +1,16 @@
-//! What is wrong with a job file: where it stands, and enough data to say it in one line.
+//! Faults of a job file: the position, and enough data for a message of one line.
 
 use flashweir_core::Bytes;
 use std::fmt;
 
-/// A job file that cannot run, with the place of the fault.
+/// A job file that cannot run, with the position of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FioError {
     /// Name of the job file, as the caller gave it.
     pub file: String,
     /// Line of the fault, from 1; 0 if it concerns the file as a whole.
     pub line: u32,
-    /// What is wrong there.
+    /// The fault.
     pub fault: Box<Fault>,
 }
 
@@ -29,11 +29,11 @@ pub enum Fault {
     },
     /// The file defines no job.
     NoJobs,
-    /// An environment variable that cannot stand in a value.
+    /// An environment variable that is not allowed in a value.
     Variable {
         /// As written.
         text: String,
-        /// What is wrong with it.
+        /// Reason why it is not allowed.
         problem: &'static str,
     },
     /// A directive that needs more than this file.
@@ -45,29 +45,29 @@ pub enum Fault {
     Unknown {
         /// The name as written.
         option: String,
-        /// The section it stands in.
+        /// Section that contains it.
         section: String,
-        /// The most similar valid name, if one is similar.
+        /// The most similar valid name, if there is one.
         nearest: Option<&'static str>,
     },
     /// An option of fio that would change the requests in a way that is not modelled.
     Refused {
         /// The option.
         option: String,
-        /// The section it stands in.
+        /// Section that contains it.
         section: String,
-        /// Why.
+        /// Reason of the refusal.
         reason: &'static str,
     },
-    /// A value that the option does not take.
+    /// A value that the option does not accept.
     Value {
         /// The option.
         option: String,
-        /// The section it stands in.
+        /// Section that contains it.
         section: String,
         /// The value as written; empty if it is missing.
         value: String,
-        /// What would have been valid.
+        /// Description of valid values.
         expected: String,
     },
     /// A region that does not lie on the device.
@@ -76,16 +76,16 @@ pub enum Fault {
         section: String,
         /// First byte of the region.
         offset: Bytes,
-        /// Bytes in the region, if the job gives them.
+        /// Size of the region, if the job gives it.
         size: Option<Bytes>,
-        /// Bytes on the device.
+        /// Capacity of the device.
         capacity: Bytes,
     },
-    /// Options that are valid alone and contradict each other.
+    /// Options that are valid separately but contradict each other.
     Conflict {
         /// The section.
         section: String,
-        /// What contradicts what.
+        /// Description of the contradiction.
         reason: String,
     },
 }

@@ -1,15 +1,16 @@
-//! Arithmetic in numbers, in the form that fio documents: an expression in parentheses, as in `(2*1g)` or `((4+4)*1k)`.
+//! Arithmetic in numbers, in the form that fio documents: an expression in parentheses, such as `(2*1g)` or
+//! `((4+4)*1k)`.
 //!
-//! Place in the data flow: `value` asks for the value of a text that begins with a parenthesis, and says what the suffix of a
-//! literal is worth.
+//! Place in the data flow: `value` evaluates a text that begins with a parenthesis, and supplies the factor of a
+//! literal's suffix.
 //!
-//! Invariants: values are exact fractions until the end, so `(7/2*2)` is 7; the end cuts off what is left of a whole. What
-//! overflows, divides by zero or is below zero in the end is no number.
+//! Invariants: intermediate values are exact fractions, so `(7/2*2)` is 7; the final value is truncated to a whole
+//! number. An overflow, a division by zero or a negative final value gives no number.
 
-/// Parentheses and signs inside one another, at most.
+/// Maximum nesting depth of parentheses and signs.
 const DEPTH_MAX: u32 = 64;
 
-/// A fraction in its lowest terms, with a denominator above zero.
+/// A fraction in lowest terms, with a positive denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fraction {
     over: i128,
@@ -37,7 +38,7 @@ impl Fraction {
             b'-' => Self::new(mul(a, d)?.checked_sub(mul(c, b)?)?, mul(b, d)?),
             b'*' => Self::new(mul(a, c)?, mul(b, d)?),
             b'/' => Self::new(mul(a, d)?, mul(b, c)?),
-            // Remainders and powers are of whole numbers.
+            // Remainders and powers are defined for whole numbers only.
             b'%' if b == 1 && d == 1 => Self::new(a.checked_rem(c)?, 1),
             b'^' if d == 1 => {
                 let power = u32::try_from(c).ok()?;
@@ -48,8 +49,8 @@ impl Fraction {
     }
 }
 
-/// The value of an expression in parentheses, cut to a whole number. `worth` gives the factor of a suffix. That of no suffix, "",
-/// is applied once to the whole, and only if no literal has one, as in fio.
+/// Evaluates an expression in parentheses and truncates it to a whole number. `worth` returns the factor of a suffix.
+/// The factor of the empty suffix is applied once to the result, and only if no literal has a suffix, as in fio.
 pub(super) fn evaluate(text: &str, worth: &dyn Fn(&str) -> Option<u64>) -> Option<u64> {
     let mut reader = Reader { rest: text.trim().as_bytes(), worth, depth: 0, has_suffix: false };
     let mut value = reader.operand()?;
@@ -122,7 +123,7 @@ impl Reader<'_> {
         Some(value)
     }
 
-    /// Digits, with a point and more digits if wanted, or hexadecimal ones after `0x`; then a suffix.
+    /// Parses digits, optionally with a point and more digits, or hexadecimal digits after `0x`; then a suffix.
     fn literal(&mut self) -> Option<Fraction> {
         self.blanks();
         let text = std::str::from_utf8(self.rest).ok()?;

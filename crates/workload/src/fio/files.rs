@@ -1,10 +1,11 @@
 //! fio job files whose jobs read and write files of a file system instead of a device.
 //!
-//! Place in the data flow: the options about files are taken out of the sections; what is left is read as for a device
-//! as large as all files of the job, one behind the other; `on_files` runs the result.
+//! Place in the data flow: the options about files are taken out of the sections; the remaining ones are parsed as for
+//! a device as large as all files of the job, one after the other; `on_files` runs the result.
 //!
-//! Invariants: files of one job are equally long; a request lies where its address lies, so sequential jobs go through
-//! one file after the other (`file_service_type=sequential`). An engine that keeps one request in flight has depth 1.
+//! Invariants: files of one job are equally long; an address of a request determines file and offset, so sequential
+//! jobs go through one file after the other (`file_service_type=sequential`). An engine that keeps one request in
+//! flight has depth 1.
 //!
 //! Deliberately absent: `opendir`, formats of names, other orders of files.
 
@@ -20,28 +21,28 @@ use flashweir_sim::measure::LogSpec;
 /// A job and its files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileJob {
-    /// What it does. Addresses count from the beginning of the first file.
+    /// Description of the job. Addresses count from the beginning of the first file.
     pub spec: JobSpec,
     /// Paths of its files.
     pub files: Vec<String>,
     /// Length of each file.
     pub file_bytes: u64,
-    /// Past the page cache.
+    /// Whether I/O bypasses the page cache.
     pub is_direct: bool,
-    /// Files have contents before the job begins, also if it only writes.
+    /// Whether files have contents before the job begins, even if it only writes.
     pub overwrites: bool,
 }
 
 /// The jobs of a job file on files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileJobs {
-    /// All jobs in the order of the file, the clones of a section next to each other.
+    /// All jobs in the order of the file, with the clones of a section next to each other.
     pub jobs: Vec<FileJob>,
-    /// What the file asks for and does not get, one line each.
+    /// Requests of the file that are not honoured, one line each.
     pub warnings: Vec<String>,
 }
 
-/// Options about files, as far as they were read.
+/// Options about files, as far as they were parsed.
 #[derive(Clone, Debug, Default)]
 struct Draft {
     directory: String,
@@ -54,10 +55,10 @@ struct Draft {
     engine: Option<String>,
 }
 
-/// Reads a job file whose jobs use files. `file` is its name in messages.
+/// Parses a job file whose jobs use files. `file` is its name in messages.
 ///
 /// # Errors
-/// The first thing in the file that is wrong or cannot be simulated, with its line.
+/// The first fault in the file, or the first option that cannot be simulated, with its line.
 pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioError> {
     let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
     let text = expanded(text, &|name| std::env::var(name).ok()).map_err(place)?;
@@ -79,7 +80,7 @@ pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioEr
         }
         drafts.push(draft);
     }
-    // Sections of defaults need none.
+    // Sections of defaults need no capacity.
     let capacities: Vec<Bytes> = drafts.iter().map(|draft| Bytes(draft.bytes().unwrap_or(0))).collect();
     let (specs, mut warnings) = jobs_of(file, &sections, &capacities)?;
     let mut jobs = Vec::new();
@@ -127,7 +128,7 @@ impl Draft {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Whether the option is about files and nothing else.
+    /// Sets an option; returns whether it concerns only files.
     fn set(&mut self, name: &str, value: Option<&str>, base: KbBase) -> Result<bool, &'static str> {
         const SIZE: &str = "a multiple of 512 bytes above 0, such as 1g";
         let text = value.unwrap_or("");
@@ -156,7 +157,7 @@ impl Draft {
                     return Err("sequential; requests go where their addresses lie");
                 }
             }
-            // What is left to the reader of the rest, too.
+            // This option also matters to the parser of the remaining ones.
             "ioengine" => {
                 self.engine = Some(text.to_owned());
                 return Ok(false);
@@ -177,13 +178,13 @@ impl Draft {
         }
     }
 
-    /// Length of each file.
+    /// Returns the length of each file.
     fn file_bytes(&self) -> Option<u64> {
         let part = |size: u64| size / self.file_count() / LBA_BYTES * LBA_BYTES;
         self.filesize.or(self.size.map(part)).filter(|&bytes| bytes > 0)
     }
 
-    /// Length of all files, or what is wrong with it.
+    /// Returns the total length of all files, or the reason why there is none.
     fn bytes(&self) -> Result<u64, &'static str> {
         let file_bytes = self.file_bytes().ok_or("files need a length: `size` or `filesize` in bytes")?;
         let all = file_bytes.saturating_mul(self.file_count());
@@ -203,7 +204,7 @@ impl Draft {
         };
         let files = match &self.filename {
             Some(names) => names.split(':').map(path).collect(),
-            // Clones of a job have files of their own; the name is fio's.
+            // Clones of a job have their own files; the names are fio's.
             None => (0..self.file_count()).map(|n| path(&format!("{section}.{}.{n}", spec.clone))).collect(),
         };
         let is_synchronous = self.engine.as_deref().is_none_or(|engine| SYNCHRONOUS.contains(&engine));

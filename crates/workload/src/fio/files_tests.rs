@@ -13,7 +13,7 @@ fn parse(text: &str) -> Result<FileJobs, String> {
     parse_job_file_on_files("j.fio", text).map_err(|error| error.to_string())
 }
 
-/// A stack with a file system in memory on it, whose disk needs 10 µs for a page.
+/// Returns a stack with an in-memory file system whose disk takes 10 µs per page.
 fn bed() -> (Stack, Process<MemFs>) {
     let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
     let stack = Stack::new(Device::new(preset("rflush").unwrap(), device), FlushMode::RangeFlush);
@@ -82,13 +82,13 @@ fn each_job_has_its_own_results_and_its_own_files() {
     let (jobs, process, mut stack) = results(text);
     let [sync, asynchronous, after] = &jobs[..] else { panic!("{jobs:?}") };
     let count = |job: &JobResult, kind| job.kind(kind).map_or((0, 0), |kind| (kind.requests, kind.bytes));
-    // A fsync after each eight writes, but none after the last one.
+    // An fsync after every eight writes, but none after the last one.
     assert_eq!((count(sync, Kind::Write), count(sync, Kind::Flush).0), ((512, 2 << 20), 63));
     assert_eq!((count(asynchronous, Kind::Read), count(asynchronous, Kind::Write)), ((512, 2 << 20), (0, 0)));
     assert_eq!((count(after, Kind::Write), count(after, Kind::Flush).0), ((32, 2 << 20), 1));
     assert_eq!(sync.depth_levels[0], 512 + 63);
     assert!(asynchronous.depth_levels[4] > 400, "{:?}", asynchronous.depth_levels);
-    // One disk serves both; buffered writes wait for nothing, their fsync for 512 pages.
+    // One disk serves both jobs; buffered writes do not wait, their fsync waits for 512 pages.
     assert!(after.start_ns >= sync.end_ns.max(asynchronous.end_ns));
     assert!(after.kind(Kind::Write).unwrap().clat.summary.max_ns < 10_000);
     assert!(after.kind(Kind::Flush).unwrap().clat.summary.mean_ns > 5_000_000.0);

@@ -1,13 +1,13 @@
 //! One fio job as a state machine.
 //!
-//! Place in the data flow: the world polls it for requests and hands completions back; what to do comes
-//! from a [`JobSpec`], where to do it from [`super::distribution`].
+//! Place in the data flow: the world polls it for requests and passes completions back; a [`JobSpec`] says what to do,
+//! [`super::distribution`] at which addresses.
 //!
-//! Invariants: at most `iodepth` requests are in flight; a flush is alone in flight; every request lies in
-//! the region; nothing is allocated after construction.
+//! Invariants: at most `iodepth` requests are in flight; a flush is in flight alone; every request lies in the region;
+//! nothing is allocated after construction.
 //!
-//! Deliberately absent: several jobs. Who runs job files starts the jobs of a stonewall group when all jobs
-//! of the group before are done.
+//! Deliberately absent: several jobs. The caller that runs a job file starts the jobs of a stonewall group when all
+//! jobs of the preceding group are done.
 
 use super::distribution::{Picker, Sweep};
 use super::spec::{
@@ -21,42 +21,42 @@ use flashweir_sim::request::{Kind, Request};
 use flashweir_sim::workload::{Step, Workload};
 use std::collections::BTreeMap;
 
-/// The low bits of a token say what its completion means.
+/// Number of low bits of a token that hold the class of the request.
 const CLASS_BITS: u32 = 2;
-/// A request that counts as I/O.
+/// Class of a request that counts as I/O.
 const CLASS_IO: u32 = 0;
-/// A flush.
+/// Class of a flush.
 const CLASS_FLUSH: u32 = 1;
-/// A trim whose range is to be written next.
+/// Class of a trim whose range is written next.
 const CLASS_TRIM_OF_PAIR: u32 = 2;
-/// A read of what was written.
+/// Class of a read that verifies written data.
 const CLASS_VERIFY: u32 = 3;
 
-/// Where the job stands.
+/// State of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Not polled yet.
     Unstarted,
-    /// Waits for its start.
+    /// Waits for its start time.
     Delayed(Instant),
-    /// Makes requests.
+    /// Issues requests.
     Running,
-    /// Makes no requests until none is in flight.
+    /// Issues no requests until none is in flight.
     Draining(Then),
     /// Waits for a flush, the only request in flight.
     Flushing {
         /// Whether the job ends with it.
         last: bool,
     },
-    /// Pauses until an instant.
+    /// Pauses until this time.
     Thinking(Instant),
-    /// Reads back what was written.
+    /// Reads written data back.
     Verifying,
-    /// Makes no requests ever again.
+    /// Issues no further requests.
     Ended,
 }
 
-/// What follows when nothing is in flight.
+/// Continuation after the last request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     /// A flush, then more requests.
@@ -80,7 +80,7 @@ enum Pair {
     Writing(Place),
 }
 
-/// A range in the region.
+/// A range of sectors in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     first: u64,
@@ -138,19 +138,19 @@ impl SizePicker {
     }
 }
 
-/// When rated requests are due. The schedule does not depend on completions.
+/// Times at which rate-limited requests are due. The schedule does not depend on completions.
 #[derive(Clone, Debug)]
 struct Pace {
     bytes_per_s: u64,
     process: Process,
     due: Instant,
-    /// What the divisions so far left over, in bytes times nanoseconds, so that no drift adds up.
+    /// Remainder of the divisions so far, in bytes times nanoseconds, so that no drift accumulates.
     rest: u64,
 }
 
 impl Pace {
     fn advance(&mut self, bytes: u64, stream: &mut RandomStream) {
-        // At most 2^30 * 10^9 + 2^62, which 64 bits hold.
+        // At most 2^30 * 10^9 + 2^62, which fits into 64 bits.
         let work = bytes * 1_000_000_000;
         let gap_ns = match self.process {
             Process::Linear => {
@@ -167,7 +167,7 @@ impl Pace {
     }
 }
 
-/// What one direction keeps between its requests.
+/// State of one direction between its requests.
 #[derive(Clone, Debug)]
 struct Lane {
     sizes: SizePicker,
@@ -176,12 +176,12 @@ struct Lane {
     random_percent: u8,
     /// The last range, if there was one.
     last: Option<Place>,
-    /// Requests left in the run that the last random address began.
+    /// Number of requests left in the run that the last random address began.
     run_left: u32,
     pace: Option<Pace>,
 }
 
-/// The job's randomness, one stream for each purpose.
+/// The random streams of a job, one for each purpose.
 #[derive(Clone, Debug)]
 struct Streams {
     mix: RandomStream,
@@ -218,20 +218,20 @@ pub struct FioJob {
     think_from: Instant,
     counts_from: Instant,
     steady: Option<Box<Sought>>,
-    /// Blocks by place, of writes that will be read back.
+    /// Lengths of writes that will be read back, by their first sector.
     written: Option<BTreeMap<u64, u32>>,
     spec: Box<JobSpec>,
 }
 
-/// The search for a steady state, and what is in flight.
+/// The search for a steady state, and the requests in flight.
 #[derive(Clone, Debug)]
 struct Sought {
     search: Search,
-    /// Blocks by token.
+    /// Length in sectors of each request in flight, by token.
     flights: BTreeMap<u32, u32>,
 }
 
-/// Counts to a number again and again.
+/// Counts to a number repeatedly.
 #[derive(Clone, Copy, Debug)]
 struct Counter {
     every: u32,
@@ -239,12 +239,12 @@ struct Counter {
 }
 
 impl Counter {
-    /// A counter that is never full if `every` is zero.
+    /// Makes a counter that is never full if `every` is zero.
     fn new(every: u32) -> Self {
         Self { every, left: every }
     }
 
-    /// Whether this step fills it.
+    /// Counts one step; returns whether it is full.
     #[inline]
     fn step(&mut self) -> bool {
         if self.every == 0 {
@@ -260,8 +260,8 @@ impl Counter {
 }
 
 impl FioJob {
-    /// The job that `spec` describes. All its randomness comes from `seed`, or from the seed of the spec if
-    /// it has one, and from the name of its stream.
+    /// Makes the job that `spec` describes. All its randomness depends on `seed`, or on the seed of the spec if it has
+    /// one, and on the name of its stream.
     pub fn new(spec: JobSpec, seed: u64) -> Self {
         let seed = spec.seed.unwrap_or(seed);
         let stream = |purpose: &str| RandomStream::new(seed, &format!("fio/{}/{purpose}", spec.stream));
@@ -324,12 +324,12 @@ impl FioJob {
         }
     }
 
-    /// What the job does.
+    /// Returns the description of the job.
     pub fn spec(&self) -> &JobSpec {
         &self.spec
     }
 
-    /// When the job starts, first polled at `now`.
+    /// Returns the time at which the job starts, if it is first polled at `now`.
     fn start_after_delay(&mut self, now: Instant) -> Instant {
         let (least, most) = self.spec.start_delay;
         let spread = most.saturating_sub(least).as_nanos();
@@ -355,7 +355,7 @@ impl FioJob {
         self.phase = Phase::Running;
     }
 
-    /// Counts anew to the next pause.
+    /// Restarts the count to the next pause.
     fn arm_pause(&mut self, now: Instant) {
         if let Some(think) = self.think {
             self.think_left = think.every;
@@ -367,19 +367,19 @@ impl FioJob {
         now >= self.ends_at || self.left_blocks == 0 || self.left_requests == 0
     }
 
-    /// The phase of a job that will make no more I/O.
+    /// Enters the phase of a job that will issue no more I/O.
     fn finish(&mut self) {
         let flush = self.spec.end_fsync && self.wrote;
         self.phase = if flush { Phase::Draining(Then::LastFlush) } else { self.closing() };
     }
 
-    /// What comes when everything is written, and flushed if that was asked for.
+    /// Returns the phase after all writes, and after their flush if one was asked for.
     fn closing(&self) -> Phase {
         let has_written = self.written.as_ref().is_some_and(|written| !written.is_empty());
         if has_written { Phase::Draining(Then::Verify) } else { Phase::Ended }
     }
 
-    /// The next read of what was written; `None` if there is none left.
+    /// Returns the next verifying read; `None` if there is none left.
     fn verify(&mut self, now: Instant) -> Option<Step> {
         if self.in_flight >= self.iodepth {
             return Some(Step::Blocked);
@@ -412,7 +412,7 @@ impl FioJob {
         Step::Submit(Request { kind: Kind::Flush, lba: Lba(0), blocks: 0, fua: false, intended: now, token })
     }
 
-    /// One step of a running job; `None` if the phase changed instead.
+    /// Performs one step of a running job; returns `None` if the phase changed instead.
     #[inline]
     fn run(&mut self, now: Instant) -> Option<Step> {
         if self.exhausted(now) {
@@ -434,7 +434,7 @@ impl FioJob {
         Some(Step::Submit(self.request(direction, intended)))
     }
 
-    /// The direction of the next request, before paces have a say.
+    /// Returns the direction of the next request, before rate limits are considered.
     #[inline]
     fn direction(&mut self) -> Direction {
         match self.mix {
@@ -450,9 +450,9 @@ impl FioJob {
         }
     }
 
-    /// The direction that makes a request now and when that was due, or when the next one will be due.
-    /// As in fio, a mixed job whose choice is not due yet takes the other direction if that has a pace too
-    /// and is due earlier; a mix with paces therefore follows the paces.
+    /// Returns the direction that issues a request now with its due time, or the time when the next one is due. As in
+    /// fio, a mixed job whose chosen direction is not due yet takes the other direction if that is rate-limited, too,
+    /// and due earlier; a mix with rates therefore follows the rates.
     #[inline]
     fn due(&mut self, direction: Direction, now: Instant) -> Result<(Direction, Instant), Instant> {
         let Some(pace) = &self.lanes[direction as usize].pace else { return Ok((direction, now)) };
@@ -472,7 +472,7 @@ impl FioJob {
         Ok(next)
     }
 
-    /// Makes a request and does all the counting for it.
+    /// Makes a request and updates all counters.
     #[inline]
     fn request(&mut self, direction: Direction, intended: Instant) -> Request {
         let place = match self.pair {
@@ -538,7 +538,7 @@ impl FioJob {
         self.phase = Phase::Draining(Then::Think);
     }
 
-    /// Size and address of the next request in a direction.
+    /// Returns size and address of the next request in a direction.
     #[inline]
     fn place(&mut self, direction: Direction) -> Place {
         let lane = &mut self.lanes[direction as usize];
@@ -572,7 +572,7 @@ impl FioJob {
         place
     }
 
-    /// What comes when nothing is in flight any more.
+    /// Continues after the last request in flight has completed.
     fn drained(&mut self, now: Instant, then: Then) -> Option<Step> {
         match then {
             Then::LastFlush => {
@@ -580,7 +580,7 @@ impl FioJob {
                 Some(self.flush(now))
             }
             Then::Verify => {
-                // As in fio, the time begins anew.
+                // As in fio, the run time starts again.
                 self.ends_at = self.spec.limits.runtime.map_or(Instant::MAX, |span| now.saturating_add(span));
                 self.phase = Phase::Verifying;
                 None
@@ -601,7 +601,7 @@ impl FioJob {
         }
     }
 
-    /// The pause is over.
+    /// Resumes after a pause.
     fn resume(&mut self, now: Instant) {
         if self.spec.rate_ignore_thinktime {
             let lost = now.saturating_since(self.think_from);
@@ -615,14 +615,14 @@ impl FioJob {
 }
 
 impl Lane {
-    /// Shrinks a request to the smallest size where it would leave the region.
+    /// Shrinks a request to the smallest size if it would leave the region.
     #[inline]
     fn fitted(&self, first: u64, blocks: u32, region_blocks: u64) -> Place {
         let fits = first + u64::from(blocks) <= region_blocks;
         Place { first, blocks: if fits { blocks } else { self.sizes.min() } }
     }
 
-    /// The next place of a sequential walk, which wraps around at the ends of the region.
+    /// Returns the next range of a sequential walk, which wraps around at the ends of the region.
     fn after_last(&self, blocks: u32, gap_blocks: i64, region_blocks: u64) -> Place {
         let Some(last) = self.last else { return Place { first: 0, blocks } };
         let end = last.first + u64::from(last.blocks);
@@ -639,7 +639,7 @@ impl Lane {
         self.fitted(first, blocks, region_blocks)
     }
 
-    /// The next place of a run, or none if the run hits the end of the region.
+    /// Returns the next range of a run, or `None` if the run reaches the end of the region.
     fn in_run(&self, blocks: u32, sequencer: Sequencer, region_blocks: u64) -> Option<Place> {
         let first = match (self.last, sequencer) {
             (None, _) => 0,
@@ -693,7 +693,7 @@ impl Workload for FioJob {
             && let Some(blocks) = sought.flights.remove(&token)
             && sought.search.completed(now, u64::from(blocks) * LBA_BYTES)
         {
-            // Steady: the time is over, and nothing is looked at any more.
+            // The job is steady: its time is over, and no further completion is examined.
             self.ends_at = self.ends_at.min(now);
             sought.flights.clear();
         }

@@ -1,4 +1,4 @@
-//! Jobs against a device that serves every request in a fixed time, in any number at once.
+//! Jobs on a device that serves any number of requests at once, each in a fixed time.
 
 use super::*;
 use crate::fio::parse_job_file;
@@ -24,7 +24,7 @@ fn job(options: &str) -> FioJob {
     jobs(&format!("[j]\n{options}")).remove(0)
 }
 
-/// Runs a job to its end; returns what it sent and when it was done.
+/// Runs a job to its end; returns the requests that it sent and its end time.
 fn drive(job: &mut FioJob, service_us: u64) -> (Vec<Sent>, u64) {
     let mut sent = Vec::new();
     let mut flying: BTreeMap<(Instant, usize), u32> = BTreeMap::new();
@@ -117,7 +117,7 @@ fn random_jobs_cover_each_block_exactly_once_per_pass() {
     let mut free = lbas(&run("rw=randread\nsize=3000k\nnorandommap"));
     free.sort_unstable();
     free.dedup();
-    // Of n draws with repetition, 1 - 1/e of all are met.
+    // Of n draws with repetition, a fraction of 1 - 1/e of all addresses is hit.
     assert!((450..500).contains(&free.len()), "{}", free.len());
 }
 
@@ -174,7 +174,7 @@ fn skewed_requests_are_aligned_and_concentrated() {
 
 #[test]
 fn rated_requests_are_intended_on_schedule_even_when_late() {
-    // 10,000 per second are due every 100 us; a device of 250 us at depth 1 falls behind.
+    // 10,000 requests per second are due every 100 us; a device of 250 us at depth 1 falls behind.
     let (sent, _) = drive(&mut job("rw=randread\nrate_iops=10k\nnumber_ios=50\nsize=1m"), 250);
     for (i, s) in sent.iter().enumerate() {
         let due = Duration::of_transfer(i as u64 * 4096, 10 * 1024 * 4096).as_nanos();
@@ -244,7 +244,7 @@ fn flushes_are_alone_and_follow_every_nth_write() {
     assert_eq!(count(&run("rw=randread\nfsync=1\nsize=64k"), Kind::Flush), 0);
     let ended = run("rw=write\nsize=16k\nend_fsync=1\niodepth=4");
     assert_eq!((ended.len(), ended[4].request.kind, ended[4].at_us), (5, Kind::Flush, 100));
-    // Both counters are full at the twelfth write, which needs one flush only.
+    // Both counters are full at the twelfth write, which needs only one flush.
     assert_eq!(count(&run("rw=write\nsize=52k\nfsync=4\nfdatasync=6"), Kind::Flush), 4);
 }
 
@@ -309,7 +309,7 @@ fn equal_seeds_make_equal_requests_and_clones_differ() {
     assert_ne!(from("randseed=5", 1), from("randseed=6", 1));
 }
 
-/// The cost of a request in wall time is printed, not judged; run with `--ignored --nocapture`.
+/// Prints the cost of a request in wall time, without a check; run with `--ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_a_request() {

@@ -1,24 +1,25 @@
-//! The names of the options of fio (all of 3.33 and most of the later ones) and what becomes of each.
+//! The names of fio's options (all of 3.33 and most of the later ones) and the treatment of each.
 //!
-//! Invariant: every name is in exactly one table, and no table has a name that fio lacks, so that a typing
-//! error never passes for an option.
+//! Invariant: every name is in exactly one table, and no table has a name that fio lacks, so that a misspelling is
+//! never accepted as an option.
 
 use crate::spelling;
 
-/// What becomes of an option.
+/// Treatment of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It shapes the workload; the name is the canonical one.
+    /// The option is supported; the name is the canonical one.
     Supported(&'static str),
-    /// It is about files, threads, the kernel or the output of fio, and has no meaning here.
+    /// The option concerns files, threads, the kernel or the output of fio, and has no meaning here.
     Meaningless,
-    /// It is left out, and the reader should know why that may matter.
+    /// The option is ignored, for a reason that the user should know.
     Ignored(&'static str),
-    /// Leaving it out would change the requests. The first text is the value that switches it off.
+    /// Ignoring the option would change the requests. The first text is the value that disables it, the second the
+    /// reason.
     Refused(&'static str, &'static str),
 }
 
-/// Options that are understood.
+/// Options that are supported.
 const SUPPORTED: &[&str] = &[
     "name",
     "description",
@@ -86,7 +87,7 @@ const SUPPORTED: &[&str] = &[
     "steadystate_check_interval",
 ];
 
-/// Other names of options that are understood or refused.
+/// Aliases of options that are supported or refused.
 const ALIASES: &[(&str, &str)] = &[
     ("readwrite", "rw"),
     ("blocksize", "bs"),
@@ -126,7 +127,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("bs_unaligned", "0", "requests are multiples of 512 bytes"),
 ];
 
-/// Options that are left out for a reason worth telling.
+/// Options that are ignored for a reason that the user should know.
 const IGNORED: &[(&str, &[&str])] = &[
     (
         "contents are compared whole, whatever their header and form",
@@ -435,7 +436,7 @@ const MEANINGLESS: &[&str] = &[
     "zero_buffers",
 ];
 
-/// Looks an option up by any of its names.
+/// Looks up an option by any of its names.
 pub(super) fn fate(name: &str) -> Option<Fate> {
     let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, canonical)| canonical);
     if let Some(canonical) = SUPPORTED.iter().find(|known| **known == name) {
@@ -450,7 +451,7 @@ pub(super) fn fate(name: &str) -> Option<Fate> {
     MEANINGLESS.contains(&name).then_some(Fate::Meaningless)
 }
 
-/// All names, the most useful ones first.
+/// Iterates over all names, the most useful ones first.
 fn names() -> impl Iterator<Item = &'static str> {
     let ignored = IGNORED.iter().flat_map(|(_, names)| names.iter().copied());
     SUPPORTED
@@ -462,7 +463,7 @@ fn names() -> impl Iterator<Item = &'static str> {
         .chain(MEANINGLESS.iter().copied())
 }
 
-/// The valid name that is spelled most like `wrong`, if one is near enough to be what was meant.
+/// Returns the valid name that is spelled most like `wrong`, if one is close enough.
 pub(super) fn nearest(wrong: &str) -> Option<&'static str> {
     spelling::nearest(wrong, names())
 }

@@ -1,19 +1,19 @@
 //! fio job files as workloads of a device, or of files: text in, [`JobSpec`]s out, and [`FioJob`] to run one.
 //!
-//! Place in the data flow: `parse` (text to sections) → `options` (sections to drafts, with `value` for
-//! numbers and `known` for names) → `resolve` (drafts to [`JobSpec`]s for one device) → `job` (the state
-//! machine, with `distribution` for its addresses). On a file system `files` reads the options about files before, and
-//! `on_files` runs the jobs.
+//! Place in the data flow: `parse` (text to sections) → `options` (sections to drafts, with `value` for numbers and
+//! `known` for names) → `resolve` (drafts to [`JobSpec`]s for one device) → `job` (the state machine, with
+//! `distribution` for its addresses). On a file system `files` first parses the options about files, and `on_files`
+//! runs the jobs.
 //!
-//! Invariants: a job file that means something else here than in fio is refused or warned about; equal
-//! specs and seeds make equal requests.
+//! Invariants: a job file that means something else here than in fio is refused or causes a warning; equal specs and
+//! seeds make equal requests.
 //!
-//! Deliberately absent: threads, engines (but for their depth on files), zones, latency targets, the steady state of
-//! a group of jobs (each is judged alone). Where
-//! fio's behaviour and its manual differ, the manual holds: with `thinktime` no more than `thinktime_blocks` requests
-//! are made between two pauses, and `fsync=N` flushes once after `N` writes also if reads are mixed in. New passes over
-//! a region use a new order rather than repeating the first one, and the seed of the world takes the place of
-//! `randrepeat`. Contents of `verify` have no header: a unit holds the number of its write, and is compared as a whole.
+//! Deliberately absent: threads, engines (except for their depth on files), zones, latency targets, the steady state of
+//! a group of jobs (each job is judged alone). Where fio's behaviour and its manual differ, the manual holds: with
+//! `thinktime` at most `thinktime_blocks` requests are issued between two pauses, and `fsync=N` flushes once after `N`
+//! writes, also in a mix with reads. Each pass over a region uses a new order instead of repeating the first one, and
+//! the seed of the world replaces `randrepeat`. Contents of `verify` have no header: a unit holds the number of its
+//! write, and is compared as a whole.
 
 pub(crate) mod distribution;
 mod error;

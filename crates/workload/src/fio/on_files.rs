@@ -1,11 +1,11 @@
 //! Jobs of a fio job file on a mounted file system, in virtual time.
 //!
-//! Place in the data flow: [`prepare`] makes the files; [`run`] polls each [`FioJob`], each request being carried out by a
-//! [`Worker`] that calls a [`File`], and fills a [`Recorder`] for each job.
+//! Place in the data flow: [`prepare`] makes the files; [`run`] polls each [`FioJob`], lets a [`Worker`] that calls a
+//! [`File`] execute each request, and fills a [`Recorder`] for each job.
 //!
-//! Invariants: the jobs of a stonewall group run side by side, groups one after the other; a flush is fsync of every file
-//! that the job wrote since its last flush (fdatasync, if the job asks for that only); a request that reaches beyond its
-//! file is cut off at the file's end.
+//! Invariants: the jobs of a stonewall group run concurrently, groups one after the other; a flush is an fsync of every
+//! file that the job wrote since its last flush (an fdatasync if the job asks for no more); a request that reaches
+//! beyond its file is cut off at the file's end.
 
 use super::files::FileJob;
 use super::job::FioJob;
@@ -27,26 +27,26 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
-/// Why jobs on files came to nothing.
+/// Reason why jobs on files failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileJobError {
     /// A call on a file failed.
     Call {
-        /// The job.
+        /// Name of the job.
         job: String,
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Error of the call.
         errno: Errno,
     },
-    /// Requests of the job take no virtual time, so it would never end.
+    /// Requests of the job take no virtual time, so the job would never end.
     Timeless {
-        /// The job.
+        /// Name of the job.
         job: String,
     },
-    /// A request that files do not know.
+    /// A kind of request that files do not support.
     Trim {
-        /// The job.
+        /// Name of the job.
         job: String,
     },
 }
@@ -65,13 +65,13 @@ impl fmt::Display for FileJobError {
 
 impl std::error::Error for FileJobError {}
 
-/// Requests that complete at one instant, after which it is clear that time stands still.
+/// Number of requests completed at one instant after which time is considered to stand still.
 const TIMELESS_REQUESTS_MAX: u32 = 100_000;
-/// Bytes that are written at once when files are made.
+/// Number of bytes written at once when files are made.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Makes the files of all jobs and makes them durable: with contents if they are read or overwritten, else only as long
-/// as they have to be. Files that are there and long enough stay as they are.
+/// Makes the files of all jobs durable: with contents if they are read or overwritten, else with the required length
+/// only. Existing files of sufficient length are left as they are.
 pub async fn prepare<F: Fs>(process: &Process<F>, jobs: &[FileJob]) -> Result<(), FileJobError> {
     for (number, job) in jobs.iter().enumerate() {
         let failed = |path: &str, errno| FileJobError::Call {
@@ -121,10 +121,10 @@ async fn make_file<F: Fs>(
     file.close().await
 }
 
-/// Runs the jobs; the results are in their order. `interval` is that of the series.
+/// Runs the jobs and returns the results in their order. `interval` is that of the series.
 ///
 /// # Errors
-/// The first call that failed. The jobs come to rest before.
+/// The first call that failed, after all jobs have come to rest.
 pub async fn run<F: Fs>(
     process: &Process<F>,
     handle: &Handle,
@@ -166,13 +166,13 @@ pub async fn run<F: Fs>(
     Ok(results.take().into_values().collect())
 }
 
-/// Bytes that moved, or which file failed and why.
+/// Number of bytes transferred, or the index of the file that failed and the error.
 type Moved = Result<u64, (usize, Errno)>;
 
-/// A request, when it was submitted, and what became of it.
+/// A request, the time of its submission, and its result.
 type Finished = (Request, Instant, Moved);
 
-/// What the requests of a job share.
+/// State that the requests of a job share.
 struct Shared<F: Fs> {
     files: Vec<(String, File<F>)>,
     file_bytes: u64,
@@ -180,27 +180,27 @@ struct Shared<F: Fs> {
     /// Files written since the last flush.
     written: RefCell<BTreeSet<usize>>,
     finished: RefCell<Vec<Finished>>,
-    /// Of the job, while it waits for a request to finish.
+    /// Waker of the job, while it waits for a request to finish.
     waiting: RefCell<Option<Waker>>,
     /// Workers without a request.
     idle: RefCell<Vec<Rc<Worker>>>,
 }
 
-/// A task that carries out one request after the other. A task for each of them would cost more than the request: the
+/// A task that executes one request after the other. A task per request would cost more than the request itself: the
 /// state of a call through all layers is large.
 #[derive(Default)]
 struct Worker(RefCell<Told>);
 
-/// What a worker was told last.
+/// The last order given to a worker.
 #[derive(Default)]
 enum Told {
     #[default]
     Nothing,
-    /// Nothing, and it waits.
+    /// No order; the worker waits.
     Waits(Waker),
-    /// To carry out a request with this content.
+    /// Execute a request with this content.
     Work(Request, u64),
-    /// To end.
+    /// End.
     Over,
 }
 
@@ -211,7 +211,7 @@ impl Worker {
         }
     }
 
-    /// The next request and its content; `None` at the end.
+    /// Returns the next request and its content; `None` at the end.
     async fn told(&self) -> Option<(Request, u64)> {
         poll_fn(|context| match self.0.take() {
             Told::Work(request, content) => Poll::Ready(Some((request, content))),
@@ -313,7 +313,7 @@ async fn run_job<F: Fs>(
         }
     }
     let end = handle.now();
-    // All requests are done, so nobody else has the files.
+    // All requests are done, so the job is the only owner of the files.
     if let Some(shared) = Rc::into_inner(shared) {
         shared.idle.take().iter().for_each(|worker| worker.tell(Told::Over));
         for (path, file) in shared.files {
@@ -335,7 +335,7 @@ async fn run_job<F: Fs>(
     Ok(recorder.finish(&job.spec.name, options, end))
 }
 
-/// Until a request finishes, or until an instant.
+/// Waits until a request finishes, or until the given time.
 async fn wait<F: Fs>(shared: &Shared<F>, handle: &Handle, until: Option<Instant>) {
     if !shared.finished.borrow().is_empty() {
         return;
@@ -353,7 +353,7 @@ async fn wait<F: Fs>(shared: &Shared<F>, handle: &Handle, until: Option<Instant>
     shared.waiting.take();
 }
 
-/// A worker's task. The job owns what is shared: it is there as long as a request is under way.
+/// The task of a worker. The job owns the shared state, which exists as long as a request is in flight.
 async fn carry_out<F: Fs>(shared: Weak<Shared<F>>, handle: Handle, worker: Rc<Worker>) {
     while let Some((request, content)) = worker.told().await {
         let Some(shared) = shared.upgrade() else { return };

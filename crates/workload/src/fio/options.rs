@@ -1,7 +1,7 @@
-//! Options of one job, as they are read: later ones override earlier ones, globals come first.
+//! Options of one job as they are parsed: later ones override earlier ones, globals come first.
 //!
-//! Place in the data flow: sections (`parse`) are applied to a [`Draft`]; `resolve` turns a finished draft
-//! into a [`super::JobSpec`] for a device of a known size.
+//! Place in the data flow: sections (`parse`) are applied to a [`Draft`]; `resolve` turns a finished draft into a
+//! [`super::JobSpec`] for a device of known size.
 
 use super::error::Fault;
 use super::known::{self, Fate};
@@ -11,7 +11,7 @@ use super::value::{self, Amount, KbBase};
 use flashweir_core::Duration;
 use flashweir_core::units::LBA_BYTES;
 
-/// What `rw` names, before the mix is known.
+/// Value of `rw`, before the mix is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// One direction.
@@ -22,10 +22,10 @@ pub(super) enum Access {
     TrimWrite,
 }
 
-/// The text of a distribution, split; its zones have no size before the region is known.
+/// The parsed text of a distribution; its zones have no size before the region is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Law {
-    /// All addresses alike.
+    /// All addresses are equally likely.
     Uniform,
     /// `zipf:theta[:centre]`.
     Zipf(f64, Option<f64>),
@@ -37,17 +37,17 @@ pub(super) enum Law {
     Zoned([Vec<(u8, Amount)>; 3]),
 }
 
-/// Everything that options can say about a job.
+/// All options of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) name: Option<String>,
     pub(super) description: String,
     pub(super) access: Access,
     pub(super) random: bool,
-    /// What stands behind the colon of `rw`: a count for random patterns, bytes for sequential ones.
+    /// Number after the colon of `rw`: a count for random patterns, bytes for sequential ones.
     pub(super) modifier: i64,
     pub(super) sequencer: Sequencer,
-    /// Smallest and largest request by direction, in bytes.
+    /// Smallest and largest request size by direction, in bytes.
     pub(super) bs: [(u64, u64); 3],
     pub(super) split: [Vec<(u64, u8)>; 3],
     pub(super) align: [Option<u64>; 3],
@@ -92,7 +92,7 @@ pub(super) struct Draft {
     pub(super) stats: bool,
     pub(super) base: KbBase,
     pub(super) engine: Option<String>,
-    /// Names of logs; an empty one is the job's.
+    /// Names of logs; an empty one stands for the job's name.
     pub(super) log_bw: Option<String>,
     pub(super) log_lat: Option<String>,
     pub(super) log_iops: Option<String>,
@@ -102,7 +102,7 @@ pub(super) struct Draft {
     pub(super) per_job_logs: bool,
     pub(super) verify: Option<Verify>,
     pub(super) do_verify: bool,
-    /// Bandwidth or not, slope or not, limit, per cent or not.
+    /// Whether bandwidth counts, whether the slope counts, the limit, and whether it is in per cent.
     pub(super) steady: Option<(bool, bool, f64, bool)>,
     pub(super) steady_window: Duration,
     pub(super) steady_interval: Duration,
@@ -178,12 +178,12 @@ impl Default for Draft {
     }
 }
 
-/// What the value of an option should have been, when it was something else.
+/// Description of valid values, for an invalid one.
 type Expected = String;
-/// Whether a group of options knew the name.
+/// Whether the name belongs to a group of options.
 type Applied = Result<bool, Expected>;
 
-/// The largest request; beyond it the arithmetic of paces would no longer be exact.
+/// Largest request size in bytes; beyond it the arithmetic of rates would not be exact.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
 impl Draft {
@@ -194,7 +194,7 @@ impl Draft {
         file: &str,
         warnings: &mut Vec<String>,
     ) -> Result<(), (u32, Fault)> {
-        // The meaning of `k` is settled first, because sizes above the line depend on it as well.
+        // The meaning of `k` is determined first, because sizes in earlier lines depend on it as well.
         let (base, rest): (Vec<&Entry<'_>>, Vec<_>) =
             section.entries.iter().partition(|entry| entry.name == "kb_base");
         for entry in base.into_iter().chain(rest) {
@@ -273,7 +273,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Options that are true when they are only named.
+    /// Sets an option that is true if it has no value.
     fn set_flag(&mut self, option: &str, value: Option<&str>) -> Applied {
         let field = match option {
             "norandommap" => &mut self.norandommap,
@@ -287,7 +287,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// What the job is called and in which directions it goes.
+    /// Sets the name of the job or its directions.
     fn set_pattern(&mut self, option: &str, value: &str) -> Applied {
         match option {
             "name" if value.is_empty() => return Err("a name".into()),
@@ -344,7 +344,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Engines that do something other than I/O on a device cannot be left out of account.
+    /// Accepts engines that perform I/O on a device; others cannot be ignored.
     fn set_engine(&mut self, value: &str) -> Result<(), Expected> {
         const OTHER: [&str; 11] = [
             "cpuio",
@@ -366,7 +366,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Request sizes and alignment.
+    /// Sets request sizes and alignment.
     fn set_sizes(&mut self, option: &str, value: &str) -> Applied {
         const BS: &str = "a multiple of 512 bytes up to 1g, such as 4k, or up to three with commas for reads, \
                           writes and trims";
@@ -402,7 +402,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Where on the device.
+    /// Sets the region of the device.
     fn set_extent(&mut self, option: &str, value: &str) -> Applied {
         let amount = value::amount(value, self.base);
         match option {
@@ -433,7 +433,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// How many, how long, how durable.
+    /// Sets limits and durability.
     fn set_limit(&mut self, option: &str, value: &str) -> Applied {
         match option {
             "numjobs" => self.numjobs = count(value, 1, 1 << 16)?,
@@ -468,7 +468,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Which random numbers.
+    /// Sets options about randomness.
     fn set_random(&mut self, option: &str, value: &str) -> Applied {
         match option {
             "random_distribution" => self.law = law(value, self.base)?,
@@ -488,10 +488,10 @@ impl Draft {
         Ok(true)
     }
 
-    /// Logs.
+    /// Sets options about logs.
     fn set_log(&mut self, option: &str, value: &str) -> Applied {
         match option {
-            // Without a value a name that was given before stays, as in fio.
+            // Without a value, a name that was given before is kept, as in fio.
             "write_bw_log" | "write_lat_log" | "write_iops_log" => {
                 let name = match option {
                     "write_bw_log" => &mut self.log_bw,
@@ -515,7 +515,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// When a job is steady.
+    /// Sets the criterion of a steady state.
     fn set_steady(&mut self, option: &str, value: &str) -> Applied {
         const EXPECTED: &str =
             "iops, iops_slope, bw or bw_slope with a limit above 0, as in iops:5%, bw_slope:0.3% or bw:10m";
@@ -548,7 +548,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Paces and pauses.
+    /// Sets rates and pauses.
     fn set_pace(&mut self, option: &str, value: &str) -> Applied {
         let base = self.base;
         match option {
@@ -556,8 +556,8 @@ impl Draft {
                 self.think = value::time(value, 1_000).ok_or("a time such as 100 (microseconds) or 2ms")?;
             }
             "thinktime_blocks" => self.think_blocks = Some(count(value, 1, u32::MAX)?),
-            // A pause is due after so many requests, and no more are made before it: issued and completed
-            // requests are then the same ones.
+            // A pause is due after this number of requests, and no more are issued before it, so issued and completed
+            // requests are the same here.
             "thinktime_blocks_type" => choice(value, &[("complete", ()), ("issue", ())])?,
             "thinktime_iotime" => self.think_after = Some(seconds(value)?).filter(|t| *t > Duration::ZERO),
             "rate" => {
@@ -578,7 +578,7 @@ impl Draft {
     }
 }
 
-/// The kinds of header differ in the work of a processor, which is not modelled.
+/// Parses a verification mode. The kinds of header differ only in CPU work, which is not modelled.
 fn verify(value: &str) -> Result<Option<Verify>, Expected> {
     const HEADERS: [&str; 18] = [
         "md5",
@@ -612,7 +612,7 @@ fn is_request(bytes: u64) -> bool {
     bytes > 0 && bytes <= REQUEST_BYTES_MAX && bytes.is_multiple_of(LBA_BYTES)
 }
 
-/// Replaces what the new values give and keeps the rest.
+/// Replaces the entries that have a new value.
 fn overlay<T>(old: &mut [T; 3], new: [Option<T>; 3]) {
     for (old, new) in old.iter_mut().zip(new) {
         if let Some(new) = new {
@@ -647,8 +647,8 @@ fn choice<T: Copy>(value: &str, options: &[(&str, T)]) -> Result<T, Expected> {
     })
 }
 
-/// Parts separated by colons, each with a percentage that may be left out: what is left of 100 is then
-/// shared evenly among the parts without one, the first of them getting the remainder.
+/// Parses parts separated by colons, each with an optional percentage. The rest of 100 is shared evenly among the parts
+/// without a percentage, the first of them getting the remainder.
 fn shares<T>(text: &str, one: impl Fn(&str) -> Option<(T, &str)>) -> Option<Vec<(T, u8)>> {
     let mut parts: Vec<(T, Option<u8>)> = Vec::new();
     for entry in text.split(':') {
@@ -674,7 +674,7 @@ fn total<T>(parts: &[(T, u8)]) -> u32 {
     parts.iter().map(|(_, share)| u32::from(*share)).sum()
 }
 
-/// Reads a value of `random_distribution`.
+/// Parses a value of `random_distribution`.
 fn law(text: &str, base: KbBase) -> Result<Law, Expected> {
     let (name, rest) = text.split_once([':', '=']).map_or((text, None), |(n, rest)| (n, Some(rest)));
     let number = |text: &str| text.trim().parse::<f64>().ok().filter(|x| x.is_finite());
@@ -709,7 +709,7 @@ fn law(text: &str, base: KbBase) -> Result<Law, Expected> {
     }
 }
 
-/// Reads the zones of a distribution: percentage of the requests, then size.
+/// Parses the zones of a distribution: percentage of the requests, then size.
 fn zones(absolute: bool, text: &str, base: KbBase) -> Result<Law, Expected> {
     let zone = |entry: &str| -> Option<(u8, Option<Amount>)> {
         let (access, size) = entry.trim().split_once('/')?;

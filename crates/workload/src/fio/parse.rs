@@ -1,4 +1,4 @@
-//! Text to sections: the ini syntax of job files, with the line of everything for messages.
+//! Text to sections: the ini syntax of job files, with line numbers for messages.
 //!
 //! Invariant: entries keep the order of the file, because a later one overrides an earlier one.
 //!
@@ -9,35 +9,35 @@ use super::error::Fault;
 /// One `name=value` line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
-    /// Line in the file, from 1.
+    /// Line number in the file, from 1.
     pub(super) line: u32,
-    /// What stands before the `=`.
+    /// Text before the `=`.
     pub(super) name: &'a str,
-    /// What stands after it; `None` for an option that is only named.
+    /// Text after the `=`; `None` for an option without a value.
     pub(super) value: Option<&'a str>,
 }
 
-/// A bracketed header and what follows it.
+/// A bracketed header and the options that follow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Section<'a> {
-    /// Line of the header, from 1.
+    /// Line number of the header, from 1.
     pub(super) line: u32,
-    /// The name in the brackets.
+    /// Name in the brackets.
     pub(super) name: &'a str,
-    /// The options in the order of the file.
+    /// Options in the order of the file.
     pub(super) entries: Vec<Entry<'a>>,
 }
 
 impl Section<'_> {
-    /// Whether the section sets defaults for the jobs below it rather than being one. As in fio, every
-    /// name that begins with `global` does.
+    /// Whether the section sets defaults for the jobs below it instead of being a job. As in fio, this holds for every
+    /// name that begins with `global`.
     pub(super) fn is_global(&self) -> bool {
         self.name.starts_with("global")
     }
 }
 
-/// The text with the value of each environment variable in place of `${NAME}`, behind the `=` of options. As in fio, one that
-/// is not set stands for nothing.
+/// Replaces each `${NAME}` after the `=` of an option with the value of the environment variable. As in fio, an unset
+/// variable is replaced with nothing.
 pub(super) fn expanded(
     text: &str,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -75,7 +75,7 @@ pub(super) fn expanded(
     Ok(whole)
 }
 
-/// Splits a job file into its sections; a fault comes with its line.
+/// Splits a job file into its sections; a fault comes with its line number.
 pub(super) fn sections(text: &str) -> Result<Vec<Section<'_>>, (u32, Fault)> {
     let mut sections: Vec<Section<'_>> = Vec::new();
     for (index, raw) in text.lines().enumerate() {
@@ -107,13 +107,13 @@ pub(super) fn sections(text: &str) -> Result<Vec<Section<'_>>, (u32, Fault)> {
     Ok(sections)
 }
 
-/// The name in a header whose opening bracket is gone; only a comment may follow the closing one.
+/// Returns the name in a header whose opening bracket was removed; only a comment may follow the closing one.
 fn header(rest: &str) -> Option<&str> {
     let (name, tail) = rest.split_once(']')?;
     without_comment(tail).is_empty().then(|| name.trim())
 }
 
-/// The line without its comment: fio lets one begin anywhere.
+/// Returns the line without its comment, which fio allows to begin anywhere.
 fn without_comment(line: &str) -> &str {
     line.split([';', '#']).next().unwrap_or(line).trim()
 }

@@ -1,6 +1,6 @@
-//! From a job file and the size of a device to jobs that can run on it.
+//! Converts a job file, given the size of a device, into jobs that can run on it.
 //!
-//! Invariant: what a job would do differently from fio is an error or a warning, never silence.
+//! Invariant: every difference in behaviour from fio causes an error or a warning.
 
 use super::error::{Fault, FioError};
 use super::options::{Access, Draft, Law};
@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 /// The jobs of a job file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFile {
-    /// All jobs in the order of the file, the clones of a section next to each other.
+    /// All jobs in the order of the file, with the clones of a section next to each other.
     pub jobs: Vec<JobSpec>,
-    /// What the file asks for and does not get, one line each, with file and line number.
+    /// Requests of the file that are not honoured, one line each, with file and line number.
     pub warnings: Vec<String>,
 }
 
@@ -27,10 +27,10 @@ pub struct JobFile {
 pub(super) const SYNCHRONOUS: [&str; 8] =
     ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "sg", "splice"];
 
-/// Reads a job file for a device of `capacity` bytes. `file` is its name in messages.
+/// Parses a job file for a device of `capacity` bytes. `file` is its name in messages.
 ///
 /// # Errors
-/// The first thing in the file that is wrong or cannot be simulated, with its line.
+/// The first fault in the file, or the first option that cannot be simulated, with its line.
 pub fn parse_job_file(file: &str, text: &str, capacity: Bytes) -> Result<JobFile, FioError> {
     let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
     let text = expanded(text, &|name| std::env::var(name).ok()).map_err(place)?;
@@ -40,10 +40,10 @@ pub fn parse_job_file(file: &str, text: &str, capacity: Bytes) -> Result<JobFile
     Ok(JobFile { jobs: jobs.into_iter().map(|(_, job)| job).collect(), warnings })
 }
 
-/// Jobs with the number of their section, and warnings.
+/// Jobs with the index of their section, and warnings.
 type JobsOfSections = (Vec<(usize, JobSpec)>, Vec<String>);
 
-/// The jobs of the sections, each section on a device of its own size.
+/// Returns the jobs of the sections, each section on a device of its own size.
 pub(super) fn jobs_of(
     file: &str,
     sections: &[Section<'_>],
@@ -77,18 +77,18 @@ pub(super) fn jobs_of(
     Ok((jobs, warnings))
 }
 
-/// The groups of jobs so far.
+/// Numbering of the groups of jobs.
 #[derive(Debug, Default)]
 struct Numbering {
     jobs: u32,
     stonewall_group: u32,
     report_group: u32,
-    /// Sections seen by name, so that namesakes draw different numbers.
+    /// Number of sections seen by name, so that sections of the same name draw different random numbers.
     namesakes: BTreeMap<String, u32>,
 }
 
 impl Numbering {
-    /// A stonewall stands before the first clone of its section and begins both kinds of group.
+    /// Enters a section. A stonewall stands before the first clone of its section and begins both kinds of group.
     fn enter_section(&mut self, draft: &Draft) {
         if self.jobs > 0 {
             self.stonewall_group += u32::from(draft.stonewall);
@@ -108,7 +108,7 @@ impl Numbering {
     }
 }
 
-/// One section on the way to its jobs.
+/// A section during its conversion to jobs.
 struct Resolver<'a> {
     draft: &'a Draft,
     section: &'a Section<'a>,
@@ -121,7 +121,7 @@ impl Resolver<'_> {
         Err(Fault::Conflict { section: self.section.name.to_owned(), reason: reason.into() })
     }
 
-    /// Says what the job does differently from what a reader of the file might expect.
+    /// Warns about each difference from what a reader of the file may expect.
     fn warn(&self, warnings: &mut Vec<String>) {
         let draft = self.draft;
         let mut warn = |text: String| {
@@ -179,7 +179,7 @@ impl Resolver<'_> {
         })
     }
 
-    /// Whether all requests have one and the same size.
+    /// Whether all requests have the same size.
     fn one_size(&self, sizes: &[Sizes; 3]) -> bool {
         let mix = self.mix();
         let mut used = Direction::ALL.into_iter().filter(|d| mix.uses(*d)).map(|d| &sizes[d as usize]);
@@ -187,7 +187,7 @@ impl Resolver<'_> {
         matches!(first, Some(Sizes::Fixed(_))) && used.all(|other| Some(other) == first)
     }
 
-    /// The extremes of the sizes that occur, in bytes.
+    /// Returns the smallest and the largest size that occurs, in bytes.
     fn extremes(&self, sizes: &[Sizes; 3]) -> (u64, u64) {
         let mix = self.mix();
         let used = || Direction::ALL.into_iter().filter(|d| mix.uses(*d)).map(|d| &sizes[d as usize]);
@@ -196,13 +196,13 @@ impl Resolver<'_> {
         (u64::from(min) * LBA_BYTES, u64::from(max) * LBA_BYTES)
     }
 
-    /// Start and length of the region in bytes.
+    /// Returns start and length of the region in bytes.
     fn extent(&self, clone: u32, min_bytes: u64) -> Result<(u64, u64), Fault> {
         let section = self.section.name.to_owned();
         let capacity = self.capacity;
         let share = |percent: u8| (u128::from(capacity) * u128::from(percent) / 100) as u64;
         let align = self.draft.offset_align.unwrap_or(min_bytes);
-        // Percentages round up to the next boundary, so that two neighbours never overlap.
+        // Percentages round up to the next boundary, so that neighbouring regions never overlap.
         let distance = |amount: Amount| match amount {
             Amount::Bytes(bytes) => bytes,
             Amount::Percent(percent) => share(percent).next_multiple_of(align),
@@ -217,7 +217,7 @@ impl Resolver<'_> {
             return Err(beyond(None));
         }
         let rest = capacity - start;
-        // The file is what the job may touch; `size` is then how much it does, if that is less.
+        // The file limits what the job may access; a smaller `size` limits how much it transfers.
         let size = self.draft.filesize.map(Amount::Bytes).or(self.draft.size);
         let length = match size {
             None => rest,
@@ -242,7 +242,7 @@ impl Resolver<'_> {
             return self.conflict(format!("its region of {length} is smaller than its request of {max}"));
         }
         let one_size = self.one_size(&sizes);
-        // A tail shorter than the one request size is never reached.
+        // A tail shorter than the only request size is never reached.
         let usable = if one_size { length - length % min_bytes } else { length };
         let region = Region { first: Lba(start / LBA_BYTES), blocks: usable / LBA_BYTES };
         let aligned = draft.align.iter().any(Option::is_some);
@@ -315,7 +315,7 @@ impl Resolver<'_> {
         let endless = draft.time_based && draft.runtime.is_some();
         Ok(Limits {
             blocks: (!endless).then_some(bytes.div_ceil(LBA_BYTES)),
-            // In fio, too, the time alone ends a job that is based on it.
+            // As in fio, a time-based job ends only by its run time.
             requests: draft.number_ios.filter(|_| !endless).map(|requests| requests.saturating_mul(pairs)),
             runtime: draft.runtime,
         })
@@ -332,7 +332,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// Logs; the numbering gives the number in their names.
+    /// Returns the specification of the logs; the numbering supplies the number in their names.
     fn log(&self) -> LogSpec {
         let draft = self.draft;
         let named = |name: &Option<String>| {
@@ -369,7 +369,7 @@ impl Resolver<'_> {
 
     fn think(&self) -> Option<Think> {
         let draft = self.draft;
-        // Counting requests is the default; a time alone counts only time.
+        // By default requests are counted; if only a time is given, only the time counts.
         let every = draft.think_blocks.unwrap_or(if draft.think_after.is_some() { u32::MAX } else { 1 });
         (draft.think > Duration::ZERO).then_some(Think {
             pause: draft.think,
@@ -415,13 +415,13 @@ impl Resolver<'_> {
         Ok(laws)
     }
 
-    /// Puts the zones one behind the other into the region.
+    /// Lays the zones one after the other into the region.
     fn zones(&self, zones: &[(u8, Amount)], region: Region) -> Result<Vec<Zone>, Fault> {
         let mut before = 0u128;
         let mut placed = Vec::new();
         let whole = u128::from(region.blocks);
         for (access_percent, size) in zones {
-            // Sums are divided rather than sizes, so that the zones fill the region without gaps.
+            // Sums rather than sizes are divided, so that the zones fill the region without gaps.
             let (start, end, unit) = match size {
                 Amount::Percent(percent) => (before, before + u128::from(*percent), 100),
                 Amount::Bytes(bytes) => (before, before + u128::from(bytes / LBA_BYTES), whole),
@@ -599,7 +599,7 @@ mod tests {
     #[test]
     fn every_supported_option_has_a_setter() {
         for name in known::supported_names() {
-            // An unlisted name would panic; whether the value is right is of no matter here.
+            // An unlisted name would panic; whether the value is valid does not matter here.
             let _ = Draft::default().set(name, Some("1"));
         }
     }

@@ -1,7 +1,7 @@
 //! A job that is ready to run: all defaults filled in, all units converted, all ranges checked.
 //!
-//! Invariants: sizes and addresses are in 512-byte blocks; the region lies on the device and holds at least
-//! one request of every size that the job can make; percentages add up.
+//! Invariants: sizes and addresses are in sectors of 512 bytes; the region lies on the device and holds at least one
+//! request of every size that the job can issue; percentages add up.
 
 use flashweir_core::{Duration, Lba};
 use flashweir_sim::measure::LogSpec;
@@ -18,11 +18,11 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// All of them, in the order in which fio lists values.
+    /// All directions, in the order in which fio lists values.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Trim];
 }
 
-/// Which directions a job uses.
+/// The directions that a job uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// One direction.
@@ -47,40 +47,40 @@ impl Mix {
     }
 }
 
-/// How addresses follow one another.
+/// The sequence of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// One after the other, with a gap (or a step back) of so many blocks between requests.
+    /// One after the other, with a gap (or a step back) of a fixed number of sectors between requests.
     Sequential {
-        /// Blocks between the end of a request and the next one.
+        /// Sectors between the end of a request and the next one.
         gap_blocks: i64,
     },
-    /// At random; each random address begins a run of requests.
+    /// Random addresses, each of which begins a run of requests.
     Random {
-        /// Requests in a run, at least 1.
+        /// Number of requests in a run, at least 1.
         run: u32,
     },
 }
 
-/// What a run of requests does after its first address, and what sequential requests do at all.
+/// The rule for requests within a run after its first address, and for sequential requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequencer {
-    /// Goes on behind the last request.
+    /// Continue after the last request.
     Sequential,
-    /// Stays at the same address.
+    /// Stay at the same address.
     Identical,
 }
 
-/// The sizes of requests in one direction, in blocks.
+/// The sizes of requests in one direction, in sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// Always the same.
+    /// A single size.
     Fixed(u32),
-    /// A multiple of the smallest one up to the largest, all equally likely.
+    /// A multiple of the smallest size, up to the largest; all are equally likely.
     Range {
-        /// The smallest.
+        /// The smallest size.
         min: u32,
-        /// The largest.
+        /// The largest size.
         max: u32,
     },
     /// Sizes with a percentage each; the percentages add up to 100.
@@ -88,7 +88,7 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// The smallest size.
+    /// Returns the smallest size.
     pub fn min_blocks(&self) -> u32 {
         match self {
             Self::Fixed(blocks) => *blocks,
@@ -97,7 +97,7 @@ impl Sizes {
         }
     }
 
-    /// The largest size.
+    /// Returns the largest size.
     pub fn max_blocks(&self) -> u32 {
         match self {
             Self::Fixed(blocks) => *blocks,
@@ -107,48 +107,48 @@ impl Sizes {
     }
 }
 
-/// How likely the addresses of a region are.
+/// The probability distribution of the addresses of a region.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Distribution {
-    /// All alike.
+    /// All addresses are equally likely.
     Uniform,
-    /// The address of rank `k` has a likelihood proportional to `k^-theta`; ranks are scattered.
+    /// The address of rank `k` has a probability proportional to `k^-theta`; ranks are scattered.
     Zipf {
         /// The exponent, above 0 and not 1.
         theta: f64,
-        /// Where in the region (0 to 1) the most likely address lies; at random if absent.
+        /// Position of the most likely address in the region (0 to 1); random if absent.
         centre: Option<f64>,
     },
-    /// Self-similar: a share `h` of the addresses gets a share `1 - h` of the requests; scattered.
+    /// Self-similar: a fraction `h` of the addresses gets a fraction `1 - h` of the requests; scattered.
     Pareto {
-        /// The share, between 0 and 1.
+        /// The fraction, between 0 and 1.
         h: f64,
-        /// Where in the region (0 to 1) the most likely address lies; at random if absent.
+        /// Position of the most likely address in the region (0 to 1); random if absent.
         centre: Option<f64>,
     },
-    /// A bell around a centre; what falls out of the region comes in at its other end.
+    /// Bell-shaped around a centre; addresses beyond one end of the region wrap around to the other.
     Normal {
         /// Standard deviation in per cent of the region.
         deviation_percent: f64,
-        /// The centre from 0 to 1.
+        /// Position of the centre from 0 to 1.
         centre: f64,
     },
-    /// Consecutive zones, uniform inside: percentage of the requests, first block, blocks.
+    /// Consecutive zones, each uniform inside.
     Zoned(Vec<Zone>),
 }
 
-/// A part of the region of a job.
+/// A zone of the region of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Percentage of the requests that go there.
+    /// Percentage of the requests that go to the zone.
     pub access_percent: u8,
-    /// First block, counted from the start of the region.
+    /// First sector, counted from the start of the region.
     pub first: u64,
-    /// Number of blocks.
+    /// Number of sectors.
     pub blocks: u64,
 }
 
-/// The pace that one direction keeps at most.
+/// The rate limit of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// As fast as the depth allows.
@@ -157,12 +157,12 @@ pub enum Rate {
     BytesPerSecond(u64),
 }
 
-/// When rated requests are due.
+/// Distribution of the due times of rate-limited requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// At even distances.
+    /// At equal intervals.
     Linear,
-    /// At exponentially distributed distances.
+    /// At exponentially distributed intervals.
     Poisson,
 }
 
@@ -171,129 +171,129 @@ pub enum Process {
 pub struct Think {
     /// Length of the pause, above zero.
     pub pause: Duration,
-    /// Requests between two pauses, at least 1; `u32::MAX` if only time counts.
+    /// Number of requests between two pauses, at least 1; `u32::MAX` if only time counts.
     pub every: u32,
-    /// Time after which a pause is due even if fewer requests were made.
+    /// Time after which a pause is due even if fewer requests were issued.
     pub after: Option<Duration>,
 }
 
 /// A part of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// First block.
+    /// First sector.
     pub first: Lba,
-    /// Number of blocks.
+    /// Number of sectors.
     pub blocks: u64,
 }
 
-/// When a job ends, whichever comes first.
+/// Conditions that end a job; the first one met counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Blocks to transfer; `None` if only the time counts.
+    /// Number of sectors to transfer; `None` if only the time counts.
     pub blocks: Option<u64>,
-    /// Requests to make.
+    /// Number of requests to issue.
     pub requests: Option<u64>,
-    /// Time after the ramp.
+    /// Run time after the ramp.
     pub runtime: Option<Duration>,
 }
 
-/// What a job does with what it has written, when all is written.
+/// Treatment of the written data after all writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Reads it back and compares it.
+    /// Read them back and compare them.
     Compare,
-    /// Only reads it back.
+    /// Only read them back.
     Read,
 }
 
-/// When a job counts as steady, which ends it.
+/// Criterion by which a job counts as steady, which ends it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
-    /// Bandwidth in bytes per second counts, not requests per second.
+    /// Whether bandwidth in bytes per second counts instead of requests per second.
     pub is_bandwidth: bool,
-    /// The slope of a line through the values counts, not the largest distance from their mean.
+    /// Whether the slope of a line through the values counts instead of the largest deviation from their mean.
     pub is_slope: bool,
-    /// What it has to stay below.
+    /// Limit that the criterion must stay below.
     pub limit: f64,
-    /// The limit is in per cent of the mean.
+    /// Whether the limit is in per cent of the mean.
     pub is_percent: bool,
     /// Length of the rolling window.
     pub window: Duration,
     /// Time between two values.
     pub interval: Duration,
-    /// Time at the start that is not looked at.
+    /// Time at the start that is not examined.
     pub ramp: Duration,
 }
 
-/// One job of a job file; clones made by `numjobs` are jobs of their own.
+/// One job of a job file; clones made by `numjobs` are separate jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
     /// Name of the section, or the `name` option.
     pub name: String,
-    /// The `description` option, empty if absent.
+    /// Value of the `description` option, empty if absent.
     pub description: String,
-    /// Which clone of its section this is, from 0.
+    /// Number of the clone within its section, from 0.
     pub clone: u32,
-    /// How many clones there are, itself included.
+    /// Number of clones, itself included.
     pub numjobs: u32,
-    /// Name of the job's randomness, unique in the file.
+    /// Name of the job's random streams, unique in the file.
     pub stream: String,
-    /// Jobs of one group run together, groups one after the other, from 0 (`stonewall`).
+    /// Stonewall group, from 0: jobs of one group run together, groups one after the other (`stonewall`).
     pub stonewall_group: u32,
-    /// Number of the reporting group, from 0; `stonewall` and `new_group` begin one.
+    /// Reporting group, from 0; `stonewall` and `new_group` begin one.
     pub report_group: u32,
     /// Whether the job is reported as part of its group rather than alone.
     pub group_reporting: bool,
     /// Whether the results of the job count at all.
     pub stats: bool,
-    /// Directions.
+    /// Directions of the requests.
     pub mix: Mix,
-    /// Addresses.
+    /// Sequence of addresses.
     pub walk: Walk,
-    /// What runs do.
+    /// Rule within runs.
     pub sequencer: Sequencer,
-    /// Where.
+    /// Region of the device.
     pub region: Region,
     /// Request sizes by direction.
     pub sizes: [Sizes; 3],
-    /// Alignment of random addresses by direction, in blocks.
+    /// Alignment of random addresses by direction, in sectors.
     pub align_blocks: [u32; 3],
-    /// Every address once per pass; only with one size, and with uniform addresses.
+    /// Whether each pass visits every address once; only with a single size and uniform addresses.
     pub random_map: bool,
-    /// Likelihood of addresses by direction.
+    /// Distribution of addresses by direction.
     pub distribution: [Distribution; 3],
-    /// Share of random addresses by direction, the others are sequential.
+    /// Percentage of random addresses by direction; the others are sequential.
     pub random_percent: [u8; 3],
-    /// Requests in flight at most.
+    /// Maximum number of requests in flight.
     pub iodepth: u32,
-    /// A flush after so many writes; 0 for none.
+    /// Number of writes after which a flush follows; 0 for none.
     pub fsync: u32,
-    /// As `fsync`, counted on its own.
+    /// As `fsync`, with a counter of its own.
     pub fdatasync: u32,
-    /// A flush at the end.
+    /// Whether the job ends with a flush.
     pub end_fsync: bool,
-    /// Writes complete only when durable.
+    /// Force unit access: writes complete only when durable.
     pub fua: bool,
-    /// When to end.
+    /// Conditions that end the job.
     pub limits: Limits,
-    /// Time at the start that does not count.
+    /// Ramp time at the start that does not count.
     pub ramp: Duration,
-    /// The job waits at first for a time between these two.
+    /// Range of the random delay before the job starts.
     pub start_delay: (Duration, Duration),
     /// Pauses.
     pub think: Option<Think>,
-    /// Paces by direction.
+    /// Rate limits by direction.
     pub rate: [Rate; 3],
-    /// How rated requests are spaced.
+    /// Distribution of the due times of rate-limited requests.
     pub process: Process,
-    /// Pauses move the schedule of rated requests instead of being caught up.
+    /// Whether pauses shift the schedule of rate-limited requests instead of being caught up.
     pub rate_ignore_thinktime: bool,
-    /// Takes the place of the world's seed.
+    /// Seed that replaces the world's seed.
     pub seed: Option<u64>,
-    /// Reads back what was written.
+    /// Verification after the writes.
     pub verify: Option<Verify>,
-    /// Logs.
+    /// Logs to be kept.
     pub log: LogSpec,
-    /// Ends the job when it is steady.
+    /// Criterion of a steady state that ends the job.
     pub steady: Option<Steady>,
 }

@@ -1,30 +1,31 @@
-//! When a job is steady, as fio decides it: rates of equal intervals in a rolling window stay near their mean, or a line through
-//! them is nearly level.
+//! Detects a steady state as fio does: the rates of equal intervals in a rolling window stay near their mean, or a line
+//! through them is nearly level.
 //!
-//! Place in the data flow: `job` tells completions and asks whether it is time to end; the result goes into the report of the job.
+//! Place in the data flow: `job` reports completions and asks whether the job has to end; the result becomes part of
+//! the job's report.
 //!
-//! Invariant: nothing is judged before the window is full, and then after every interval.
+//! Invariant: nothing is judged before the window is full; after that, every interval is.
 
 use super::spec::Steady;
 use flashweir_core::Instant;
 use flashweir_sim::measure::{SteadyData, SteadyState};
 use std::collections::VecDeque;
 
-/// A search.
+/// The search for a steady state.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
     rule: Steady,
-    /// End of the interval under way.
+    /// End of the current interval.
     until: Instant,
     requests: u64,
     bytes: u64,
-    /// Requests and bytes per second.
+    /// Requests and bytes per second of each interval.
     window: VecDeque<[f64; 2]>,
     found: SteadyState,
 }
 
 impl Search {
-    /// A search in a job that begins to count at `from`.
+    /// Starts a search in a job that begins to count at `from`.
     pub(super) fn new(rule: Steady, from: Instant) -> Self {
         let what = if rule.is_bandwidth { "bw" } else { "iops" };
         let slope = if rule.is_slope { "_slope" } else { "" };
@@ -38,7 +39,7 @@ impl Search {
         Self { rule, until, requests: 0, bytes: 0, window: VecDeque::new(), found }
     }
 
-    /// A request completed. Says whether the job is steady.
+    /// Records a completed request. Returns whether the job is steady.
     #[inline]
     pub(super) fn completed(&mut self, now: Instant, bytes: u64) -> bool {
         while now > self.until {
@@ -53,7 +54,7 @@ impl Search {
         false
     }
 
-    /// Ends an interval, and judges.
+    /// Ends an interval and judges the window.
     #[cold]
     fn close(&mut self) -> bool {
         let seconds = self.rule.interval.as_nanos() as f64 / 1e9;
@@ -72,7 +73,7 @@ impl Search {
         let measure = if self.rule.is_slope { slope(&values) } else { distance(&values, mean) };
         let criterion = match (self.rule.is_percent, mean > 0.0) {
             (true, true) => 100.0 * measure.abs() / mean,
-            // Nothing has happened: that is no state to speak of.
+            // Without any completion there is no steady state.
             (true, false) => f64::MAX,
             (false, _) => measure.abs(),
         };
@@ -82,7 +83,7 @@ impl Search {
         self.found.attained == 1
     }
 
-    /// What came of it.
+    /// Returns the result.
     pub(super) fn found(&self) -> SteadyState {
         let column = |of: usize| self.window.iter().map(move |values| values[of]);
         let mean = |of: usize| (column(of).sum::<f64>() / self.window.len().max(1) as f64) as u64;
@@ -92,7 +93,7 @@ impl Search {
     }
 }
 
-/// The slope of the line with the least squares, by the numbers of the values.
+/// Returns the slope of the least-squares line over the indices of the values.
 fn slope(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let (mut x_sum, mut xx_sum, mut y_sum, mut xy_sum) = (0.0, 0.0, 0.0, 0.0);
@@ -102,7 +103,7 @@ fn slope(values: &[f64]) -> f64 {
     (xy_sum - x_sum * y_sum / n) / (xx_sum - x_sum * x_sum / n)
 }
 
-/// The largest distance from the mean.
+/// Returns the largest deviation from the mean.
 fn distance(values: &[f64], mean: f64) -> f64 {
     values.iter().map(|value| (value - mean).abs()).fold(0.0, f64::max)
 }
@@ -126,7 +127,8 @@ mod tests {
         Search::new(rule, Instant::ZERO)
     }
 
-    /// The interval, from 0 after the ramp, at whose end the job is steady, if `rates` are those of the intervals.
+    /// Returns the number of the interval, from 0 after the ramp, at whose end the job is steady if `rates` are those
+    /// of the intervals.
     fn steady_after(search: &mut Search, rates: &[u64]) -> Option<u64> {
         for (interval, rate) in rates.iter().enumerate() {
             let begin = interval as u64 * 1_000_000_000;
@@ -142,7 +144,7 @@ mod tests {
 
     #[test]
     fn values_near_their_mean_are_steady() {
-        // The first rate is in the ramp.
+        // The first rate lies in the ramp.
         let rates = [10, 50, 80, 100, 101, 100, 100, 100, 100];
         let mut near = search(false, 2.0, true);
         assert_eq!(steady_after(&mut near, &rates), Some(4));

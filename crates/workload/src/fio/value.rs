@@ -1,12 +1,12 @@
-//! Numbers, sizes and times as fio writes them.
+//! Numbers, sizes and times in fio's notation.
 //!
-//! The unit prefixes follow fio as it behaves: with `kb_base=1024` (the default) `4k` is 4096 and `4kib` is
-//! 4000; with `kb_base=1000` the two are the other way round.
+//! The unit prefixes follow fio's behaviour: with `kb_base=1024` (the default) `4k` is 4096 and `4kib` is 4000; with
+//! `kb_base=1000` it is the other way round.
 
 use super::expression::evaluate;
 use flashweir_core::Duration;
 
-/// What `k` means.
+/// Meaning of the prefix `k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KbBase {
     /// `k` is 1024 and `kib` is 1000.
@@ -15,16 +15,16 @@ pub(super) enum KbBase {
     Decimal,
 }
 
-/// A size or a share of something.
+/// A size in bytes or a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Amount {
     /// Bytes.
     Bytes(u64),
-    /// Hundredths of a whole that the option defines.
+    /// A percentage of a quantity that the option defines.
     Percent(u8),
 }
 
-/// What a time in seconds is, for messages.
+/// Description of a valid time in seconds, for messages.
 pub(super) const TIME: &str = "a time such as 10, 10s or 500ms";
 
 /// Splits digits (decimal, or hexadecimal after `0x`) from the suffix that follows them.
@@ -39,12 +39,12 @@ fn digits(text: &str) -> Option<(u64, &str)> {
     Some((u64::from_str_radix(number, radix).ok()?, suffix.trim()))
 }
 
-/// Whether it is an expression: as in fio, that is what begins with a parenthesis.
+/// Whether the text is an expression: as in fio, one that begins with a parenthesis.
 fn is_expression(text: &str) -> bool {
     text.trim_start().starts_with('(')
 }
 
-/// A whole number without any suffix.
+/// Parses a whole number without a suffix.
 pub(super) fn integer(text: &str) -> Option<u64> {
     if is_expression(text) {
         return evaluate(text, &|suffix| suffix.is_empty().then_some(1));
@@ -52,7 +52,7 @@ pub(super) fn integer(text: &str) -> Option<u64> {
     digits(text).filter(|(_, suffix)| suffix.is_empty()).map(|(number, _)| number)
 }
 
-/// A size in bytes.
+/// Parses a size in bytes.
 pub(super) fn size(text: &str, base: KbBase) -> Option<u64> {
     if is_expression(text) {
         return evaluate(text, &|suffix| size_factor(suffix, base));
@@ -61,7 +61,7 @@ pub(super) fn size(text: &str, base: KbBase) -> Option<u64> {
     number.checked_mul(size_factor(suffix, base)?)
 }
 
-/// What a suffix of a size stands for.
+/// Returns the factor of the suffix of a size.
 fn size_factor(suffix: &str, base: KbBase) -> Option<u64> {
     let suffix = suffix.to_ascii_lowercase();
     let (plain, other) = match base {
@@ -79,12 +79,12 @@ fn size_factor(suffix: &str, base: KbBase) -> Option<u64> {
     factor.checked_pow(power)
 }
 
-/// Whether the text uses a suffix whose meaning surprises: `kib` and the like are powers of 1000 by default.
+/// Whether the text uses a suffix whose meaning is surprising: `kib` and the like are powers of 1000 by default.
 pub(super) fn is_inverted(text: &str, base: KbBase) -> bool {
     base == KbBase::Binary && text.trim_end().to_ascii_lowercase().ends_with("ib")
 }
 
-/// A size or a percentage from 0 to 100.
+/// Parses a size or a percentage from 0 to 100.
 pub(super) fn amount(text: &str, base: KbBase) -> Option<Amount> {
     match text.trim().strip_suffix('%') {
         Some(number) => {
@@ -94,7 +94,8 @@ pub(super) fn amount(text: &str, base: KbBase) -> Option<Amount> {
     }
 }
 
-/// A time; `unit_ns` is what a bare number counts. In an expression it counts microseconds, as in fio.
+/// Parses a time; `unit_ns` is the unit of a number without suffix. In an expression that unit is microseconds, as in
+/// fio.
 pub(super) fn time(text: &str, unit_ns: u64) -> Option<Duration> {
     let ns = if is_expression(text) {
         evaluate(text, &|suffix| time_factor(suffix, 1_000))
@@ -105,7 +106,7 @@ pub(super) fn time(text: &str, unit_ns: u64) -> Option<Duration> {
     ns.map(Duration::from_nanos)
 }
 
-/// Nanoseconds of a suffix of a time.
+/// Returns the nanoseconds of a suffix of a time.
 fn time_factor(suffix: &str, unit_ns: u64) -> Option<u64> {
     Some(match suffix.to_ascii_lowercase().as_str() {
         "" => unit_ns,
@@ -119,7 +120,7 @@ fn time_factor(suffix: &str, unit_ns: u64) -> Option<u64> {
     })
 }
 
-/// Two values separated by `-` or `:`, the smaller first.
+/// Parses two values separated by `-` or `:`, the smaller first.
 pub(super) fn range<T: Ord>(text: &str, one: impl Fn(&str) -> Option<T>) -> Option<(T, T)> {
     let mut depth = 0;
     // A dash in an expression is a minus.
@@ -132,8 +133,8 @@ pub(super) fn range<T: Ord>(text: &str, one: impl Fn(&str) -> Option<T>) -> Opti
     Some(if low <= high { (low, high) } else { (high, low) })
 }
 
-/// Values for reads, writes and trims, separated by commas. A value that no comma follows also holds for
-/// the directions after it; a missing one leaves its direction as it was.
+/// Parses values for reads, writes and trims, separated by commas. A value that is not followed by a comma also holds
+/// for the directions after it; a missing one leaves its direction unchanged.
 pub(super) fn triple<T: Clone>(text: &str, one: impl Fn(&str) -> Option<T>) -> Option<[Option<T>; 3]> {
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     if parts.len() > 3 || parts.iter().all(|part| part.is_empty()) {
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(integer("(2*4)"), Some(8));
         assert_eq!(integer("(2k)"), None);
         assert_eq!(range("(8k-4k)-(2*8k)", |t| size(t, KbBase::Binary)), Some((4096, 16384)));
-        // A bare number in an expression is in microseconds, whatever it is outside.
+        // A bare number in an expression is in microseconds, whatever its unit outside one.
         assert_eq!(time("(2*500)", 1_000_000_000), Some(Duration::from_micros(1000)));
         assert_eq!(time("(2*3s)", 1), Some(Duration::from_secs(6)));
         assert_eq!(time("(1m+1s)", 1), Some(Duration::from_secs(61)));

@@ -1,7 +1,7 @@
-//! The connections of a mix: tasks that do one transaction after the other until the time is over.
+//! The connections of a mix: tasks that execute one transaction after the other until the time is over.
 //!
-//! Invariants: a transaction that was refused because of a deadlock is done again with the same input, and counts once, from its
-//! first try on; what begins in the ramp or ends after the time does not count.
+//! Invariants: a transaction that was refused because of a deadlock is repeated with the same input, and counts once,
+//! from its first try on; transactions that begin in the ramp or end after the time do not count.
 
 use super::{OltpError, RunOptions};
 use flashweir_core::executor::Handle;
@@ -24,13 +24,13 @@ pub(super) trait Mix: 'static {
     /// Draws a kind and its input for a connection.
     fn draw(&self, stream: &mut RandomStream, connection: u32) -> (usize, Self::Input);
 
-    /// Does one transaction, which is committed, or rolled back as its kind wants it, when this returns. Of an error nothing
-    /// stays. Returns when the commit of changes began, if there was one.
+    /// Executes one transaction, which is committed, or rolled back if its kind requires it, when this returns. After
+    /// an error, none of its changes remain. Returns the time at which the commit of changes began, if there was one.
     async fn perform(&self, input: &Self::Input) -> Result<Option<Instant>, DbError>;
 }
 
-/// Ends a transaction as its work did: by a commit, by a rollback where the work says no, and of an error nothing stays.
-/// Gives when the commit of changes began, if there was one.
+/// Ends a transaction according to its result: `Ok(true)` commits, `Ok(false)` and an error roll back. Returns the time
+/// at which the commit of changes began, if there was one.
 pub(super) async fn end<F: Fs>(
     trx: Transaction<F>,
     done: Result<bool, DbError>,
@@ -43,20 +43,21 @@ pub(super) async fn end<F: Fs>(
         }
         Ok(false) => trx.rollback().await.map(|()| None),
         Err(error) => {
-            // What went wrong first is what counts.
+            // The first error is the one that counts.
             let _ = trx.rollback().await;
             Err(error)
         }
     }
 }
 
-/// The synchronous writes: the ends of transactions that changed something. They are a part of those, and not in the total.
+/// Name of the synchronous writes in results: the ends of transactions that changed something. They are part of the
+/// transactions, and not in the total.
 pub const COMMIT: &str = "commit";
 
 struct Shared<M> {
     mix: Rc<M>,
     handle: Handle,
-    /// What began earlier does not count.
+    /// Transactions that began earlier do not count.
     start: Instant,
     deadline: Instant,
     recorders: RefCell<Vec<CallRecorder>>,
@@ -65,7 +66,7 @@ struct Shared<M> {
     ended: Signal,
 }
 
-/// Runs all connections to the end of the time. The options were checked.
+/// Runs all connections to the end of the time. The options must have been checked.
 pub(super) async fn run<M: Mix>(
     mix: Rc<M>,
     handle: Handle,
@@ -135,7 +136,7 @@ async fn connect<M: Mix>(shared: Rc<Shared<M>>, connection: u32, mut stream: Ran
             }
         }
         if now == began {
-            // Where nothing takes time the others have their turn.
+            // Lets the others run where nothing takes time.
             shared.handle.yield_now().await;
         }
     }
@@ -151,7 +152,7 @@ mod tests {
     use flashweir_device::{Device, DeviceOptions};
     use flashweir_sim::stack::{FlushMode, Stack};
 
-    /// Transactions of 10 ms, of which some are refused at first.
+    /// Transactions of 10 ms, some of which are refused at first.
     struct Sleeps {
         handle: Handle,
         refused: Cell<u32>,

@@ -17,35 +17,35 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// What the caller decides.
+/// Options of the mix.
 #[derive(Clone, Debug)]
 pub struct InsertOptions {
-    /// Rows at the beginning; sysbench's `table_size`.
+    /// Number of rows at the beginning; sysbench's `table_size`.
     pub rows: u64,
-    /// The run.
+    /// Options of the run.
     pub run: RunOptions,
-    /// The database.
+    /// Configuration of the database.
     pub db: Config,
 }
 
 impl InsertOptions {
-    /// So many rows, the engine's defaults, 16 connections for a minute.
+    /// Makes options with this number of rows, the engine's defaults, and 16 connections for a minute.
     pub fn new(name: &str, seed: u64, rows: u64) -> Self {
         Self { rows, run: RunOptions::new(name, seed), db: Config::default() }
     }
 
-    /// Checks the bounds of everything.
+    /// Checks the bounds of all options.
     ///
     /// # Errors
     /// The first option that is out of its range.
     pub fn check(&self) -> Result<(), OltpError> {
-        // Keys of the second index are numbers of 32 bits.
+        // Keys of the second index are 32-bit numbers.
         in_range("rows", self.rows, 1, u32::MAX.into())?;
         check_common(&self.run, &self.db)
     }
 }
 
-/// Bytes of the columns `c` and `pad`.
+/// Length of the columns `c` and `pad` in bytes.
 const FILLER: usize = 120 + 60;
 
 const TREES: [&str; 2] = ["sbtest1", "k_1"];
@@ -102,12 +102,12 @@ struct Shared<F: Fs> {
     tables: Tables,
     options: InsertOptions,
     handle: Handle,
-    /// The number of the next row.
+    /// Number of the next row.
     next: Cell<u64>,
 }
 
 impl<F: Fs> Insert<F> {
-    /// Makes a database in the directory `dir`, which exists, with the table. It is durable when this returns.
+    /// Makes a database with the table in the existing directory `dir`. It is durable when this returns.
     ///
     /// # Errors
     /// An option out of its range; the database failed.
@@ -125,12 +125,12 @@ impl<F: Fs> Insert<F> {
         Ok(Self(Rc::new(Shared { db, tables, options, handle, next })))
     }
 
-    /// The database.
+    /// Returns the database.
     pub fn db(&self) -> &Db<F> {
         &self.0.db
     }
 
-    /// Runs the connections until the time is over. It can be called again.
+    /// Runs the connections until the time is over. It can be called repeatedly.
     ///
     /// # Errors
     /// The database failed.
@@ -138,7 +138,7 @@ impl<F: Fs> Insert<F> {
         connections::run(Rc::clone(&self.0), self.0.handle.clone(), &self.0.options.run).await
     }
 
-    /// Where the table and its index contradict each other; nothing may run meanwhile.
+    /// Returns the contradictions between the table and its index; no transaction may run meanwhile.
     ///
     /// # Errors
     /// The database failed.
@@ -236,12 +236,12 @@ mod tests {
             assert_eq!(insert.check().await.unwrap(), [""; 0]);
             let report = insert.db().check().await.unwrap();
             assert!(report.is_good(), "{report:?}");
-            // What ended after the time does not count.
+            // Transactions that ended after the time do not count.
             let inserted = report.rows["sbtest1"] - 2000;
             let counted = result.call("insert").unwrap().calls;
             assert!(counted > 1000 && inserted - counted <= 16, "{inserted} {counted}");
             assert_eq!(result.call("commit").unwrap().calls, counted);
-            // An entry that is lost is seen.
+            // A lost entry is detected.
             let (shared, mut trx) = (&insert.0, insert.db().begin().await.unwrap());
             let key = insert.db().scan(shared.tables.index, &[], None, 1).await.unwrap().remove(0).0;
             trx.delete(shared.tables.index, &key).await.unwrap();

@@ -1,12 +1,12 @@
 //! Transaction mixes on a database: TPC-C-like, LinkBench-like, and inserts of single rows (docs/transaction-mixes.md).
 //!
-//! Place in the data flow: a mix makes a database of `flashweir-db` in a directory of a mounted file system, loads it, and runs
-//! transactions of several connections as tasks; what comes out is a [`WorkloadResult`](flashweir_sim::measure::WorkloadResult) with a
-//! call for each kind of transaction. Mixes and other workloads run side by side on one stack: each is prepared, then all are
-//! run as tasks of their own.
+//! Place in the data flow: a mix makes a database of `flashweir-db` in a directory of a mounted file system, loads it,
+//! and runs the transactions of several connections as tasks; the result is a
+//! [`WorkloadResult`](flashweir_sim::measure::WorkloadResult) with a call for each kind of transaction. Mixes and other
+//! workloads may run concurrently on one stack: each is prepared, then all run as separate tasks.
 //!
-//! Deliberately absent: clients and a network. A connection sends its next transaction when the last one has ended, without
-//! keying and think times.
+//! Deliberately absent: clients and a network. A connection sends its next transaction when the last one has ended,
+//! without keying and think times.
 
 mod connections;
 pub use connections::COMMIT;
@@ -21,10 +21,10 @@ use flashweir_db::{Db, DbError, Row, Tree};
 use flashweir_fs::vfs::{Errno, Fs};
 use std::fmt;
 
-/// Rows that a check of the tables reads at once.
+/// Number of rows that a check of the tables reads at once.
 const ROWS: usize = 4096;
 
-/// Looks at every row of a table, in the order of the keys.
+/// Calls `look` for every row of a table, in the order of the keys.
 async fn each<F: Fs>(db: &Db<F>, tree: Tree, mut look: impl FnMut(&Row)) -> flashweir_db::Result<()> {
     let mut from = Vec::new();
     loop {
@@ -37,25 +37,25 @@ async fn each<F: Fs>(db: &Db<F>, tree: Tree, mut look: impl FnMut(&Row)) -> flas
     }
 }
 
-/// What the run of every mix has.
+/// Options of the run of every mix.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Name of the run, in results and in the names of its random streams. Runs side by side have different names.
+    /// Name of the run, in results and in the names of its random streams. Concurrent runs need different names.
     pub name: String,
     /// Seed of the random streams.
     pub seed: u64,
-    /// Connections; each does one transaction at a time.
+    /// Number of connections; each executes one transaction at a time.
     pub connections: u32,
-    /// Time at the start that does not count; the time of the run begins after it.
+    /// Ramp time at the start that does not count; the run time begins after it.
     pub ramp: Duration,
-    /// How long transactions are begun.
+    /// Time during which transactions are started.
     pub runtime: Duration,
     /// Length of an interval of the series.
     pub interval: Duration,
 }
 
 impl RunOptions {
-    /// A run of this name and seed: 16 connections, no ramp, 60 s, intervals of a second.
+    /// Makes options for a run of this name and seed: 16 connections, no ramp, 60 s, intervals of a second.
     pub fn new(name: &str, seed: u64) -> Self {
         Self {
             name: name.to_owned(),
@@ -68,39 +68,39 @@ impl RunOptions {
     }
 }
 
-/// Why a mix could not be loaded or run.
+/// Reason why a mix could not be loaded or run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OltpError {
-    /// An option that cannot be.
+    /// An option with an invalid value.
     Option {
-        /// Which.
+        /// Name of the option.
         key: &'static str,
         /// Its value.
         value: u64,
-        /// What would have been valid.
+        /// Description of valid values.
         expected: String,
     },
-    /// A word that sets no option.
+    /// An invalid setting.
     Setting {
-        /// As written.
+        /// Key as written.
         key: String,
-        /// As written.
+        /// Value as written.
         value: String,
-        /// What would have been valid.
+        /// Description of valid settings.
         expected: String,
     },
     /// The database failed.
     Db {
-        /// What was done: a kind of transaction, or loading. Empty where the error says it all.
+        /// Activity during the failure: a kind of transaction, or loading. Empty where the error is sufficient.
         during: &'static str,
-        /// Why.
+        /// Error of the database.
         error: DbError,
     },
-    /// The directory of the database cannot be made.
+    /// The directory of the database cannot be created.
     Directory {
         /// Its path.
         path: String,
-        /// Why.
+        /// Error of the call.
         errno: Errno,
     },
 }
@@ -121,7 +121,7 @@ impl fmt::Display for OltpError {
 
 impl std::error::Error for OltpError {}
 
-/// Checks what every mix has.
+/// Checks the options that every mix has.
 fn check_common(run: &RunOptions, db: &flashweir_db::Config) -> Result<(), OltpError> {
     in_range("connections", run.connections.into(), 1, 4096)?;
     in_range("interval (ns)", run.interval.as_nanos(), 1, u64::MAX)?;

@@ -1,4 +1,4 @@
-//! Options of mixes as words: what a command line says.
+//! Options of mixes as words of a command line.
 
 use super::insert::InsertOptions;
 use super::linkbench::LinkBenchOptions;
@@ -7,7 +7,7 @@ use super::{OltpError, RunOptions};
 use flashweir_core::Bytes;
 use flashweir_db::{CommitMode, Config};
 
-/// What a word sets.
+/// The option that a word sets.
 enum Target<'a> {
     U16(&'a mut u16),
     U32(&'a mut u32),
@@ -19,7 +19,7 @@ enum Target<'a> {
 }
 
 impl Target<'_> {
-    /// Takes the value; otherwise what would have been one.
+    /// Sets the option; the error describes valid values.
     fn set(self, value: &str) -> Result<(), &'static str> {
         fn number<T: std::str::FromStr>(value: &str) -> Result<T, &'static str> {
             value.replace('_', "").parse().map_err(|_| "a whole number in range")
@@ -45,7 +45,7 @@ impl Target<'_> {
     }
 }
 
-/// What all mixes have.
+/// Returns the settings that all mixes have.
 fn common<'a>(run: &'a mut RunOptions, db: &'a mut Config) -> Vec<(&'static str, Target<'a>)> {
     vec![
         ("connections", Target::U32(&mut run.connections)),
@@ -72,11 +72,11 @@ fn apply(mut targets: Vec<(&'static str, Target<'_>)>, set: &[(&str, &str)]) -> 
 }
 
 impl TpccOptions {
-    /// One warehouse and the engine's defaults, but for what is set: `warehouses`, `items`, `customers`, `connections`, `pool`,
-    /// `page`, `log_file`, `log_files`, `double_write`, `commit`.
+    /// Makes options with one warehouse and the engine's defaults, except for the settings: `warehouses`, `items`,
+    /// `customers`, `connections`, `pool`, `page`, `log_file`, `log_files`, `double_write`, `commit`.
     ///
     /// # Errors
-    /// The first setting that is unknown, there twice, or no value of its key.
+    /// The first setting that is unknown, occurs twice, or has an invalid value.
     pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
         let mut options = Self::new("tpcc", 0, 1);
         let scale = &mut options.scale;
@@ -93,11 +93,11 @@ impl TpccOptions {
 }
 
 impl LinkBenchOptions {
-    /// 100,000 nodes and the engine's defaults, but for what is set: `nodes`, and what [`TpccOptions::of_settings`] takes of the
-    /// engine.
+    /// Makes options with 100,000 nodes and the engine's defaults, except for the settings: `nodes`, and the engine's
+    /// settings of [`TpccOptions::of_settings`].
     ///
     /// # Errors
-    /// The first setting that is unknown, there twice, or no value of its key.
+    /// The first setting that is unknown, occurs twice, or has an invalid value.
     pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
         let mut options = Self::new("linkbench", 0, 100_000);
         let mut targets = vec![("nodes", Target::U64(&mut options.nodes))];
@@ -109,11 +109,11 @@ impl LinkBenchOptions {
 }
 
 impl InsertOptions {
-    /// 10,000 rows, as sysbench has them, and the engine's defaults, but for what is set: `rows`, and what
-    /// [`TpccOptions::of_settings`] takes of the engine.
+    /// Makes options with 10,000 rows, as in sysbench, and the engine's defaults, except for the settings: `rows`, and
+    /// the engine's settings of [`TpccOptions::of_settings`].
     ///
     /// # Errors
-    /// The first setting that is unknown, there twice, or no value of its key.
+    /// The first setting that is unknown, occurs twice, or has an invalid value.
     pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
         let mut options = Self::new("oltp-insert", 0, 10_000);
         let mut targets = vec![("rows", Target::U64(&mut options.rows))];

@@ -1,17 +1,16 @@
-//! The default text output of blkparse:
-//! `  8,0    3        1     0.000000000   697  Q  WS 223490 + 8 [kjournald]`, that is device, CPU, sequence
-//! number, seconds, process, action, RWBS and what the action has to say.
+//! The default text output of blkparse: `  8,0    3        1     0.000000000   697  Q  WS 223490 + 8 [kjournald]`, that
+//! is device, CPU, sequence number, seconds, process, action, RWBS and the details of the action.
 //!
-//! One request makes an event for each stage that it passes; exactly one stage is replayed. Queueing (Q)
-//! is what a file system asked for; issue (D) is what the driver sent after merging.
+//! One request causes an event for each stage that it passes; exactly one stage is replayed. Queueing (Q) is a request
+//! of the file system; issue (D) is a request that the driver sent after merging.
 //!
-//! RWBS is an optional F (flush before), the operation, and flags: F (FUA), A (readahead), S
-//! (synchronous), M (metadata), U (atomic); blkparse before 2011 wrote B for a barrier, which is a flush
-//! before and FUA. A request without a size only flushes. Readahead, synchronous and metadata are advice to
-//! the block layer, so they do not reach the device.
+//! RWBS is an optional F (flush before), the operation, and flags: F (FUA), A (readahead), S (synchronous), M
+//! (metadata), U (atomic); blkparse before 2011 wrote B for a barrier, which is a flush before and FUA. A request
+//! without a size only flushes. Readahead, synchronous and metadata are advice to the block layer, so they do not reach
+//! the device.
 //!
-//! Skipped: events of other stages, messages (`m N`), pass-through commands, the lines before (`Input
-//! file ... added`) and the statistics after the events.
+//! Skipped: events of other stages, messages (`m N`), pass-through commands, the lines before the events
+//! (`Input file ... added`) and the statistics after them.
 
 use super::error::Problem;
 use super::record::{Parsed, Record};
@@ -21,11 +20,10 @@ use serde::{Deserialize, Serialize};
 
 const COLUMNS: &str = "major,minor cpu sequence seconds pid action RWBS [sector + blocks] [process]";
 
-/// The stage of a request that is replayed. A completion is not a choice: it does not say when the
-/// request started.
+/// The stage of a request that is replayed. Completion is not among them: it does not tell when the request started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// Queued: what the layer above asked for.
+    /// Queued by the layer above.
     Q,
     /// Inserted into the scheduler.
     I,
@@ -48,8 +46,7 @@ impl Action {
         Self::ALL.into_iter().find(|action| text.len() == 1 && text.starts_with(action.letter()))
     }
 
-    /// The stage to replay of a trace that begins with `lines`: Q, or D if the trace was taken below the
-    /// queue.
+    /// Returns the stage to replay of a trace that begins with `lines`: Q, or D if the trace was taken below the queue.
     pub(super) fn first_of(lines: &[&str]) -> Self {
         let has = |action: Self| {
             lines.iter().any(|line| line.split_ascii_whitespace().nth(5).and_then(Self::of) == Some(action))
@@ -58,16 +55,16 @@ impl Action {
     }
 }
 
-/// What the letters of a request say.
+/// Decoded RWBS of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Letters {
     preflush: bool,
-    /// `None` for N: no operation that moves or drops data.
+    /// `None` for N: no operation that moves or discards data.
     kind: Option<Kind>,
     fua: bool,
 }
 
-/// Reads events of one stage.
+/// Parses events of one stage.
 pub(super) struct Blkparse {
     action: Action,
     seen: [u64; Action::ALL.len()],
@@ -79,7 +76,7 @@ impl Blkparse {
         Self { action, seen: [0; Action::ALL.len()], in_statistics: false }
     }
 
-    /// What there is instead of the chosen stage, for a trace that has none of it.
+    /// Returns the problem of a trace without the chosen stage, with the stages that it has.
     pub(super) fn no_action(&self) -> Problem {
         let seen = Action::ALL.into_iter().zip(self.seen).filter(|(_, count)| *count > 0);
         Problem::NoAction {
@@ -115,7 +112,7 @@ impl Blkparse {
         }
         let range = match (fields.next(), fields.next(), fields.next()) {
             (None, ..) => None,
-            // Only a process, whose name may hold anything, or the time that the stage took before it.
+            // Only a process, whose name may contain anything, or the time that the previous stage took.
             (Some(rest), ..) if rest.starts_with('[') || rest.starts_with('(') => None,
             (Some(lba), Some("+"), Some(size)) => Some((lba, size)),
             // A pass-through command: a number of bytes and the command itself in hexadecimal.
@@ -140,13 +137,13 @@ impl Blkparse {
     }
 }
 
-/// Whether this is `major,minor`.
+/// Whether the text has the form `major,minor`.
 pub(super) fn is_device(text: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     text.split_once(',').is_some_and(|(major, minor)| digits(major) && digits(minor))
 }
 
-/// Decodes RWBS. `F` alone, `FF` and `FN` are a flush and nothing else.
+/// Decodes RWBS. `F` alone, `FF` and `FN` are pure flushes.
 fn decode(text: &str) -> Result<Letters, Problem> {
     let bad = || Problem::field(text, "an RWBS", "[F] and one of R, W, D, N, then flags of F, A, S, M");
     let (preflush, rest) = match text.strip_prefix('F') {

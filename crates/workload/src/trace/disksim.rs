@@ -1,6 +1,6 @@
-//! DiskSim's default ASCII trace: `time_ms device lba size flags`. The columns are those of MQSim, but the
-//! time is a decimal number of milliseconds and the flags are hexadecimal: bit 0 is a read (in both
-//! formats 1 reads and 0 writes), the others say how the process waits, which a device does not see.
+//! DiskSim's default ASCII trace: `time_ms device lba size flags`. The columns are those of MQSim, but the time is a
+//! decimal number of milliseconds and the flags are hexadecimal: bit 0 is a read (in both formats 1 reads and 0
+//! writes), the others say how the process waits, which is invisible to a device.
 //!
 //! Reference: The DiskSim Simulation Environment Version 4.0 Reference Manual, "Input: ASCII traces".
 

@@ -1,39 +1,39 @@
-//! What can be wrong with a trace or with the wish to replay it: one error, whose context is data.
+//! Errors of a trace or of its replay: one type, whose context is data.
 //!
-//! Invariant: each message names the file, the line where there is one, the offending text and what was
-//! expected instead, so that a trace of a million lines can be repaired without a search.
+//! Invariant: each message names the file, the line if there is one, the offending text and what was expected instead,
+//! so that a trace of a million lines can be repaired without a search.
 
 use super::format::Format;
 use flashweir_core::{Bytes, Duration};
 use std::fmt;
 
-/// Characters of an offending field that a message shows; binary files have fields of any length.
+/// Maximum number of characters of an offending field in a message; binary files have fields of any length.
 const SHOWN_CHARS_MAX: usize = 60;
 
-/// Devices that a message lists.
+/// Maximum number of devices in a message.
 const SHOWN_DEVICES_MAX: usize = 8;
 
-/// A problem at a place in a trace.
+/// A problem at a line of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
     /// Name of the trace, as the caller gave it.
     pub file: String,
-    /// Line, counted from 1; 0 where the whole trace is meant.
+    /// Line number, counted from 1; 0 for the whole trace.
     pub line: u64,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What can be wrong.
+/// A problem of a trace or of its replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A field does not hold what its column promises.
+    /// A field has an invalid value.
     Field {
-        /// The field.
+        /// Text of the field.
         text: String,
-        /// What it should be, with its article.
+        /// Meaning of the field, with its article.
         what: &'static str,
-        /// The values that it may have.
+        /// Description of valid values.
         expected: &'static str,
     },
     /// A line has too few or too many fields.
@@ -45,25 +45,25 @@ pub enum Problem {
     },
     /// Time goes back further than the tolerance.
     Backwards {
-        /// How far.
+        /// Difference to the request before.
         by: Duration,
-        /// How far it may.
+        /// Tolerance.
         tolerance: Duration,
     },
     /// A line is longer than any line of a trace.
     TooLong {
-        /// The longest line in bytes.
+        /// Maximum length of a line in bytes.
         bytes_max: usize,
     },
     /// A line is not UTF-8.
     NotText,
-    /// There is nothing to replay.
+    /// The trace has no request.
     Empty,
     /// None of the events has the action to replay.
     NoAction {
         /// The action to replay.
         wanted: char,
-        /// How many events have which of the actions that could be replayed.
+        /// Numbers of events of the other actions that could be replayed.
         seen: Vec<(char, u64)>,
     },
     /// No request goes to the chosen device.
@@ -75,54 +75,54 @@ pub enum Problem {
     },
     /// The first line belongs to no known format.
     Unknown {
-        /// The line.
+        /// Text of the line.
         text: String,
     },
     /// The trace cannot be read.
     Read {
-        /// What the operating system says.
+        /// Message of the operating system.
         message: String,
     },
-    /// The request that reaches furthest reaches beyond the device.
+    /// The request that reaches furthest ends beyond the device.
     Beyond {
-        /// Its first block.
+        /// First sector of the request.
         first: u64,
-        /// The block behind its last.
+        /// Sector after its last one.
         end: u64,
-        /// Blocks of the device.
+        /// Capacity of the device in sectors.
         capacity: u64,
     },
     /// A request is larger than the device.
     TooLarge {
-        /// Its blocks.
+        /// Length of the request in sectors.
         blocks: u32,
-        /// Blocks of the device.
+        /// Capacity of the device in sectors.
         capacity: u64,
     },
     /// A setting is out of its range.
     Setting {
-        /// The key.
+        /// Key of the setting.
         key: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: String,
-        /// The range.
+        /// Description of the range.
         expected: &'static str,
     },
 }
 
 impl Problem {
-    /// A field that does not hold what it should.
+    /// Makes the problem of a field with an invalid value.
     pub(super) fn field(text: &str, what: &'static str, expected: &'static str) -> Self {
         Self::Field { text: shorten(text), what, expected }
     }
 
-    /// The problem at a line of a file.
+    /// Returns the error of this problem at a line of a file.
     pub(super) fn at(self, file: &str, line: u64) -> TraceError {
         TraceError { file: file.to_owned(), line, problem: self }
     }
 }
 
-/// The beginning of `text`, with control characters made visible.
+/// Returns the beginning of `text`, with control characters made visible.
 pub(super) fn shorten(text: &str) -> String {
     let mut short = String::new();
     for (i, c) in text.chars().enumerate() {
@@ -139,7 +139,7 @@ pub(super) fn shorten(text: &str) -> String {
     short
 }
 
-/// Blocks as a size.
+/// Converts sectors to a size.
 fn size(blocks: u64) -> Bytes {
     Bytes(blocks.saturating_mul(flashweir_core::units::LBA_BYTES))
 }
@@ -190,7 +190,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The first few devices with their requests.
+/// Lists the first few devices with their numbers of requests.
 fn list(f: &mut fmt::Formatter<'_>, seen: &[(String, u64)]) -> fmt::Result {
     for (i, (device, count)) in seen.iter().take(SHOWN_DEVICES_MAX).enumerate() {
         write!(f, "{}`{device}` ({count})", if i == 0 { "" } else { ", " })?;

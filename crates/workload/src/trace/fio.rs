@@ -8,7 +8,7 @@
 //! between two waits start together: such a log is best replayed as a closed loop. (fio discards waits
 //! below 100 µs because it cannot sleep that shortly; here they count.)
 //!
-//! A sync of either sort becomes a flush of the device: what the file system adds to it is not in the log.
+//! A sync of either kind becomes a flush of the device; writes that the file system adds to it are not in the log.
 
 use super::error::Problem;
 use super::record::{Parsed, Record};
@@ -26,7 +26,7 @@ enum Version {
     Three,
 }
 
-/// Reads the lines of a log.
+/// Parses the lines of a log.
 #[derive(Default)]
 pub(super) struct Fio {
     version: Option<Version>,

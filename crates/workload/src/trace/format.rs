@@ -1,4 +1,4 @@
-//! The formats of traces, by name.
+//! Trace formats by name.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// MQSim: time in ns, blocks, 1 is a read.
+    /// MQSim: time in ns, sectors, 1 is a read.
     Mqsim,
     /// DiskSim: as MQSim, but the time is a decimal number of ms and the type a hexadecimal set of flags.
     Disksim,
@@ -24,11 +24,11 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 7] =
         [Self::Mqsim, Self::Disksim, Self::Msr, Self::Alibaba, Self::Tencent, Self::Blkparse, Self::FioIolog];
 
-    /// The name by which a format is asked for.
+    /// Returns the name by which a format is chosen.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mqsim => "mqsim",
@@ -41,14 +41,14 @@ impl Format {
         }
     }
 
-    /// The names of all formats in a sentence.
+    /// Returns the names of all formats as part of a sentence.
     pub fn names() -> String {
         let names = Self::ALL.map(Self::name);
         let (last, first) = names.split_last().expect("there are formats");
         format!("{} or {last}", first.join(", "))
     }
 
-    /// Which devices a trace of this format means if nobody chooses.
+    /// Returns the devices of a trace that are replayed by default.
     pub const fn devices(self) -> Devices {
         match self {
             Self::Mqsim => Devices::All,
@@ -72,14 +72,14 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// Which devices of a trace are replayed.
+/// Selection of the devices that are replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Devices {
-    /// The first that has a request. Others are counted and skipped.
+    /// The first device with a request. Others are counted and skipped.
     First,
-    /// All, on one address space: right only where the addresses were one space before.
+    /// All devices, in one address space: correct only where the addresses formed one space before.
     All,
-    /// The one with this name: a number, `usr_0` (msr), `8,0` (blkparse) or a file name (fio-iolog).
+    /// The device with this name: a number, `usr_0` (msr), `8,0` (blkparse) or a file name (fio-iolog).
     Only(String),
 }

@@ -1,6 +1,6 @@
-//! The summary of a trace, in one pass over it.
+//! The summary of a trace, computed in one pass.
 //!
-//! Memory: that of the two sets of pages of 4 KiB that the trace reads and writes ([`super::pages`]), nothing per request.
+//! Memory: the two sets of 4 KiB pages that the trace reads and writes ([`super::pages`]), nothing per request.
 
 use super::input::open;
 use super::pages::PageSet;
@@ -12,34 +12,34 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
-/// The unit in which the footprint is counted.
+/// Unit of the footprint, in bytes.
 const PAGE_BYTES: u64 = 4096;
 const PAGE_BLOCKS: u64 = PAGE_BYTES / LBA_BYTES;
 
-/// What a trace holds. Everything but `devices` is about the chosen devices.
+/// Summary of a trace. All fields but `devices` refer to the chosen devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TraceInfo {
-    /// The name of the trace.
+    /// Name of the trace.
     pub file: String,
-    /// Its format.
+    /// Format of the trace.
     pub format: Format,
-    /// Requests of each device of the trace.
+    /// Number of requests of each device of the trace.
     pub devices: BTreeMap<String, u64>,
-    /// The device that is summed up; `None` if there are all.
+    /// Device that is summarised; `None` for all.
     pub device: Option<String>,
-    /// Requests; one with a flush before it counts once.
+    /// Number of requests; one with a flush before it counts once.
     pub requests: u64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Trims.
+    /// Number of trims.
     pub trims: u64,
-    /// Requests that only flush.
+    /// Number of requests that only flush.
     pub flushes: u64,
-    /// Requests that flush before they do something else.
+    /// Number of requests with a flush before them.
     pub preflushes: u64,
-    /// Writes that complete only when they are durable.
+    /// Number of writes that complete only when they are durable (FUA).
     pub fua: u64,
     /// Bytes read.
     pub read_bytes: u64,
@@ -47,22 +47,22 @@ pub struct TraceInfo {
     pub write_bytes: u64,
     /// Bytes trimmed.
     pub trim_bytes: u64,
-    /// From the earliest request to the latest.
+    /// Time from the earliest request to the latest.
     pub duration: Duration,
-    /// Different pages of 4 KiB that are read or written, in part or as a whole.
+    /// Number of different 4 KiB pages that are read or written, in part or as a whole.
     pub footprint_pages: u64,
-    /// Different pages of 4 KiB that are written, in part or as a whole.
+    /// Number of different 4 KiB pages that are written, in part or as a whole.
     pub written_pages: u64,
-    /// The byte behind the last that any request touches: the smallest device that holds the trace.
+    /// End of the last byte that any request accesses: the smallest device capacity that holds the trace.
     pub end_bytes: u64,
-    /// Requests that do not begin or end at a page.
+    /// Number of requests that do not begin or end at a page boundary.
     pub unaligned: u64,
-    /// Requests that are earlier than one before them. If there are some, a replay may have to sort.
+    /// Number of requests that are earlier than one before them. If there are any, a replay may have to sort.
     pub backwards: u64,
 }
 
 impl TraceInfo {
-    /// Sums up `input`, which messages call `file`. The order of time is counted, not demanded.
+    /// Summarises `input`, which is called `file` in messages. Requests out of order are counted, not refused.
     pub fn of<R: BufRead>(file: &str, input: R, options: &ReadOptions) -> Result<Self, TraceError> {
         let options = ReadOptions { sort: true, ..options.clone() };
         let mut reader = Reader::new(file, input, &options)?;
@@ -108,12 +108,12 @@ impl TraceInfo {
         Ok(info)
     }
 
-    /// Sums up the file at `path`.
+    /// Summarises the file at `path`.
     pub fn open(path: &Path, options: &ReadOptions) -> Result<Self, TraceError> {
         Self::of(&path.display().to_string(), open(path)?, options)
     }
 
-    /// The footprint as a size.
+    /// Returns the footprint as a size.
     pub fn footprint(&self) -> Bytes {
         Bytes(self.footprint_pages * PAGE_BYTES)
     }

@@ -1,7 +1,7 @@
-//! The bytes of a trace: of a file or standard input, plain or compressed.
+//! Input of a trace: a file or standard input, plain or compressed.
 //!
-//! Place in the data flow: [`super::reader`] reads lines from what [`open`] gives. What is compressed is known by its first bytes, not
-//! by the name of the file.
+//! Place in the data flow: [`super::reader`] reads lines from the stream that [`open`] returns. Compression is
+//! recognised by the first bytes, not by the name of the file.
 
 use super::{Problem, TraceError};
 use flate2::bufread::MultiGzDecoder;
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Stands for standard input.
+/// Path that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
 const BUFFER_BYTES: usize = 1 << 18;
@@ -29,7 +29,7 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead>, TraceError> {
         .map_err(|error| Problem::Read { message: error.to_string() }.at(&path.display().to_string(), 0))
 }
 
-/// What is behind gzip or zstd, or the input as it is.
+/// Returns the decompressed stream of gzip or zstd data, or the input unchanged.
 pub(super) fn expanded(input: Box<dyn Read>) -> io::Result<Box<dyn BufRead>> {
     let mut input = BufReader::with_capacity(BUFFER_BYTES, input);
     let head = input.fill_buf()?;

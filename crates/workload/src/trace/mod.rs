@@ -1,20 +1,18 @@
-//! Traces of real systems: reading them in the formats in which they are published, summarising them and
-//! replaying them on a simulated device.
+//! Traces of real systems: parses them in the formats in which they are published, summarises them, and replays them on
+//! a simulated device.
 //!
-//! Place in the data flow: [`Reader`] turns lines of any format into [`Record`]s as they come; [`TraceInfo`]
-//! sums them up in one pass; [`Trace`] keeps them for [`Replay`], which is a workload. [`print()`] writes
-//! them again.
+//! Place in the data flow: [`Reader`] converts lines of any format into [`Record`]s one by one; [`TraceInfo`]
+//! summarises them in one pass; [`Trace`] keeps them for [`Replay`], which is a workload. [`print()`] writes them out.
 //!
-//! Memory: reading and summarising hold one line. A replay holds 24 bytes per request and never the text:
-//! the whole trace is judged before the simulation begins (a bad line after three simulated hours would
-//! be too late), it can be sorted and repeated, and the worlds of a sweep share one copy.
+//! Memory: reading holds one line; a summary also holds the sets of accessed pages. A replay holds 24 bytes per request
+//! and never the text: the whole trace is checked before the simulation begins (a bad line after three simulated hours
+//! would be too late), it can be sorted and repeated, and the worlds of a sweep share one copy.
 //!
-//! Invariants: an error names file, line, the offending text and what was expected; a trace without
-//! requests is an error; records are in order of time unless the caller asked to sort them, and then they
-//! are after sorting; the same bytes give the same records on every machine.
+//! Invariants: an error names file, line, the offending text and what was expected; a trace without requests is an
+//! error; records are in order of time, if necessary after the sorting that the caller asked for; the same bytes give
+//! the same records on every machine.
 //!
-//! Deliberately absent: decompression (a pipe does it) and scaling of addresses to a smaller device, which
-//! would tear sequential runs and overlaps apart.
+//! Deliberately absent: scaling of addresses to a smaller device, which would tear sequential runs and overlaps apart.
 
 mod alibaba;
 mod blkparse;
@@ -51,8 +49,8 @@ use flashweir_core::Duration;
 use record::Parsed;
 use serde::{Deserialize, Serialize};
 
-/// The format of a trace that begins with `lines`, judged by the shape of the first line that is not
-/// blank. What the fields hold is left to the format itself, whose messages are better.
+/// Returns the format of a trace that begins with `lines`, judged by the shape of the first line that is not blank. The
+/// contents of the fields are left to the parser of the format, whose messages are better.
 pub fn detect(lines: &[&str]) -> Option<Format> {
     let line = lines.iter().map(|line| line.trim()).find(|line| !line.is_empty())?;
     if line.starts_with("fio version ") {
@@ -78,14 +76,14 @@ pub fn detect(lines: &[&str]) -> Option<Format> {
     }
 }
 
-/// How a trace is read.
+/// Options for reading a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReadOptions {
     /// The format; detected if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// The devices; what the format means if absent (all for mqsim, the first for all others).
+    /// The devices; the format's default if absent (all for mqsim, the first one for all others).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Devices>,
     /// The stage of a blkparse trace; Q if absent, or D if the beginning has no Q.
@@ -93,9 +91,10 @@ pub struct ReadOptions {
     pub action: Option<Action>,
     /// Sort by time (in memory) instead of refusing a trace that is out of order.
     pub sort: bool,
-    /// How far time may go back without `sort`; what goes back less is moved up to the request before it.
+    /// How far time may go back without `sort`; a request that goes back less is moved to the time of the one before
+    /// it.
     pub tolerance: Duration,
-    /// Read this many requests of the chosen devices at most.
+    /// Maximum number of requests of the chosen devices that are read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
@@ -113,7 +112,7 @@ impl Default for ReadOptions {
     }
 }
 
-/// The format of a trace with what it remembers from line to line.
+/// The parser of a format, with its state between lines.
 enum Parser {
     Mqsim,
     Disksim,
@@ -125,7 +124,7 @@ enum Parser {
 }
 
 impl Parser {
-    /// Reads one line; `None` if it holds no request.
+    /// Parses one line; returns `None` if it holds no request.
     fn parse<'a>(&'a mut self, text: &'a str) -> Result<Option<Parsed<'a>>, Problem> {
         match self {
             Self::Mqsim => mqsim::parse(text).map(Some),
@@ -138,7 +137,7 @@ impl Parser {
         }
     }
 
-    /// The line of column names that some copies of a trace begin with.
+    /// Returns the line of column names with which some copies of a trace begin.
     fn header(&self) -> Option<&'static str> {
         match self {
             Self::Msr(_) => Some("Timestamp,Hostname"),

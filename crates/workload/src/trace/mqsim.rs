@@ -1,5 +1,5 @@
-//! MQSim's ASCII trace: `time_ns device lba size type`, addresses and sizes in blocks of 512 bytes, type 0
-//! is a write and 1 a read.
+//! MQSim's ASCII trace: `time_ns device lba size type`, addresses and sizes in sectors of 512 bytes, type 0 is a write
+//! and 1 a read.
 //!
 //! MQSim itself ignores the device column, so all devices share one address space unless the caller
 //! chooses one.

@@ -1,7 +1,7 @@
 //! The block traces of Microsoft Research Cambridge (Narayanan et al., FAST 2008; SNIA IOTTA 388):
-//! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`. The time is a Windows file time (units
-//! of 100 ns since 1601), offset and size are bytes; the response time of the original disk is checked
-//! but not replayed. A device is called as its file is: `usr_0` is disk 0 of host `usr`.
+//! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`. The time is a Windows file time (units of 100 ns
+//! since 1601), offset and size are in bytes; the response time of the original disk is checked but not replayed. A
+//! device is named like its file: `usr_0` is disk 0 of host `usr`.
 
 use super::error::Problem;
 use super::record::{Parsed, Record};
@@ -13,7 +13,7 @@ use std::fmt::Write;
 const COLUMNS: &str = "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime";
 const TICK_NS: u64 = 100;
 
-/// Keeps the text of the device's name, so that a line costs no allocation.
+/// Keeps the text of the device's name, so that a line needs no allocation.
 #[derive(Default)]
 pub(super) struct Msr {
     device: String,

@@ -1,22 +1,22 @@
-//! The set of pages that a trace touches.
+//! The set of pages that a trace accesses.
 //!
-//! Place: `info` puts each request in and asks for counts at the end.
+//! Place: `info` adds each request and reads the counts at the end.
 //!
-//! Memory: sixty-four pages are a number and a word of bits in a tree, so dense pages cost two to three bits each and one far from all
-//! others some 20 bytes.
+//! Memory: a group of sixty-four pages is a number and a 64-bit word in a tree, so dense pages cost two to three bits
+//! each, and an isolated one some 20 bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Pages in a word.
+/// Number of pages in a word.
 const WORD: u64 = 64;
 
-/// See the module.
+/// A set of pages: a word of bits for each group of [`WORD`] pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageSet(BTreeMap<u64, u64>);
 
 impl PageSet {
-    /// Puts all pages of a range in.
+    /// Adds all pages of a range.
     pub(super) fn insert(&mut self, pages: Range<u64>) {
         if pages.is_empty() {
             return;
@@ -29,12 +29,12 @@ impl PageSet {
         }
     }
 
-    /// How many pages are in it.
+    /// Returns the number of pages in the set.
     pub(super) fn len(&self) -> u64 {
         self.0.values().map(|bits| u64::from(bits.count_ones())).sum()
     }
 
-    /// How many pages are in one of the two, or in both.
+    /// Returns the number of pages in the union of two sets.
     pub(super) fn union_len(&self, other: &Self) -> u64 {
         let common = self.0.iter().filter_map(|(word, bits)| Some(bits & other.0.get(word)?));
         let common: u64 = common.map(|bits| u64::from(bits.count_ones())).sum();

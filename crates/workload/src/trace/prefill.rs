@@ -1,4 +1,4 @@
-//! What a device holds before a trace begins.
+//! Fills a device with the contents that a trace assumes.
 
 use super::Record;
 use flashweir_core::command::pattern;
@@ -7,8 +7,8 @@ use flashweir_device::{Device, FastForward};
 use flashweir_sim::request::Kind;
 use std::collections::BTreeSet;
 
-/// Writes every page that a trace reads and the device does not hold, at once: what a trace reads was written
-/// before it began. MQSim takes such pages as written, too.
+/// Writes, in no virtual time, every page that a trace reads and the device does not hold: data that a trace reads were
+/// written before it began. MQSim also treats such pages as written.
 pub fn prefill(device: &mut Device, records: &[Record]) {
     let (per_unit, units) = (device.geometry().lbas_per_unit, device.geometry().user_units);
     let reads = records.iter().filter(|record| record.kind == Kind::Read);

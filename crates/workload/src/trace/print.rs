@@ -1,14 +1,14 @@
-//! Records as text of a format, so that a trace can be converted and a generated load can be given to
-//! other simulators.
+//! Prints records as text of a format, so that a trace can be converted and a generated load can be passed to other
+//! simulators.
 
 use super::{Format, Record};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_sim::request::Kind;
 use std::io::{self, ErrorKind, Write};
 
-/// Writes `records` of one device. Times are rounded down to the unit of the format. A record that the
-/// format cannot express (only blkparse knows FUA and a flush before a request, only blkparse and
-/// fio-iolog flushes and trims) is an error of kind [`ErrorKind::InvalidInput`].
+/// Writes `records` of one device. Times are rounded down to the unit of the format. A record that the format cannot
+/// express (only blkparse supports FUA and a flush before a request; only blkparse and fio-iolog support flushes and
+/// trims) is an error of kind [`ErrorKind::InvalidInput`].
 ///
 /// The device must have the form that the format expects: a number, `usr_0`, `8,0` or a file name.
 pub fn print(
@@ -38,7 +38,7 @@ fn inexpressible(format: Format, record: &Record) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, format!("{format} cannot express {record:?}"))
 }
 
-/// A row of one of the formats that know only reads and writes.
+/// Writes a row of one of the formats with only reads and writes.
 fn row(out: &mut impl Write, format: Format, device: &str, record: &Record) -> io::Result<()> {
     let Record { lba, blocks, .. } = *record;
     let (is_read, word, letter) = match record.kind {

@@ -1,9 +1,9 @@
-//! From lines to records: choosing the format and the device, keeping the order of time.
+//! Converts lines to records: chooses the format and the device, and keeps the order of time.
 //!
-//! Place in the data flow: [`Reader`] is an iterator that holds one line; [`Trace`] collects what it yields.
+//! Place in the data flow: [`Reader`] is an iterator that holds one line; [`Trace`] collects its records.
 //!
-//! Invariants: after an error or the end a reader yields nothing more; without `sort` the times that it
-//! yields never go back; each request is either yielded or counted as skipped.
+//! Invariants: after an error or the end a reader yields no more records; without `sort` the yielded times never go
+//! back; each request is either yielded or counted as skipped.
 
 use super::blkparse::Blkparse;
 use super::error::shorten;
@@ -19,15 +19,15 @@ use std::fmt;
 use std::io::BufRead;
 use std::path::Path;
 
-/// Lines at the beginning in which the format and the stage of a blkparse trace are looked for.
+/// Number of lines at the beginning that are searched for the format and the stage of a blkparse trace.
 const LOOK_AHEAD_LINES: usize = 1_000;
 
-/// A record and its line.
+/// A record and its line number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: u64,
-    /// What it says.
+    /// Record of the line.
     pub record: Record,
 }
 
@@ -44,10 +44,10 @@ pub struct Reader<R> {
     state: Progress,
 }
 
-/// What a reader has seen.
+/// State of a reader, apart from its input.
 #[derive(Default)]
 struct Progress {
-    /// The device that is replayed, if it is one.
+    /// The device that is replayed, if it is a single one.
     chosen: Option<String>,
     requests: BTreeMap<String, u64>,
     yielded: u64,
@@ -66,8 +66,8 @@ impl<R> fmt::Debug for Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Begins to read `input`, which messages call `file`. Fails if the format is not given and cannot be
-    /// told from the first line.
+    /// Begins to read `input`, which is called `file` in messages. Fails if the format is neither given nor
+    /// recognisable from the first line.
     pub fn new(file: &str, input: R, options: &ReadOptions) -> Result<Self, TraceError> {
         let mut lines = Lines::new(input);
         let format = match options.format {
@@ -105,32 +105,32 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// The format, given or detected.
+    /// Returns the format, given or detected.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The device whose requests are yielded; `None` if it is all of them, or none has been seen yet.
+    /// Returns the device whose requests are yielded; `None` if it is all of them, or none was seen yet.
     pub fn device(&self) -> Option<&str> {
         self.state.chosen.as_deref()
     }
 
-    /// Requests of each device so far, those that are skipped included.
+    /// Returns the number of requests of each device so far, including skipped ones.
     pub fn requests(&self) -> &BTreeMap<String, u64> {
         &self.state.requests
     }
 
-    /// Requests of other devices that were skipped so far.
+    /// Returns the number of skipped requests of other devices so far.
     pub fn skipped(&self) -> u64 {
         self.state.skipped
     }
 
-    /// Requests so far that were earlier than one before them.
+    /// Returns the number of requests so far that were earlier than one before them.
     pub fn backwards(&self) -> u64 {
         self.state.backwards
     }
 
-    /// The next record of the chosen devices.
+    /// Returns the next record of the chosen devices.
     fn advance(&mut self) -> Result<Option<Entry>, Problem> {
         let Self { lines, parser, devices, state, .. } = self;
         if state.yielded == self.limit {
@@ -166,7 +166,7 @@ impl<R: BufRead> Reader<R> {
         if state.yielded > 0 { Ok(None) } else { Err(self.nothing()) }
     }
 
-    /// Why there was no request at all.
+    /// Returns the reason why there was no request at all.
     fn nothing(&self) -> Problem {
         if let (Devices::Only(wanted), false) = (&self.devices, self.state.requests.is_empty()) {
             let seen = self.state.requests.iter().map(|(device, count)| (device.clone(), *count));
@@ -180,7 +180,7 @@ impl<R: BufRead> Reader<R> {
 }
 
 impl Progress {
-    /// Counts a request of `device`; whether it is one to yield.
+    /// Counts a request of `device`; returns whether it is yielded.
     fn takes(&mut self, devices: &Devices, device: &str) -> bool {
         match self.requests.get_mut(device) {
             Some(count) => *count += 1,
@@ -223,7 +223,7 @@ impl<R: BufRead> Iterator for Reader<R> {
     }
 }
 
-/// The format by the first line that says something.
+/// Detects the format from the first meaningful line.
 fn sniff<R: BufRead>(lines: &mut Lines<R>) -> Result<Format, (u64, Problem)> {
     if let Some(format) = detect(&lines.look_ahead(LOOK_AHEAD_LINES)) {
         return Ok(format);
@@ -264,7 +264,7 @@ impl fmt::Debug for Trace {
 }
 
 impl Trace {
-    /// Reads all of `input`, which messages call `file`.
+    /// Reads all of `input`, which is called `file` in messages.
     pub fn load<R: BufRead>(file: &str, input: R, options: &ReadOptions) -> Result<Self, TraceError> {
         let mut reader = Reader::new(file, input, options)?;
         let mut records = Vec::new();
@@ -283,7 +283,7 @@ impl Trace {
         }
         let sorted = options.sort && reader.backwards() > 0;
         if sorted {
-            // Stable: requests of the same time stay in the order of the trace.
+            // The sort is stable: requests of the same time stay in the order of the trace.
             records.sort_by_key(|record| record.at);
         }
         records.shrink_to_fit();
@@ -306,32 +306,32 @@ impl Trace {
         Self::load(&path.display().to_string(), open(path)?, options)
     }
 
-    /// The name of the trace in messages.
+    /// Returns the name of the trace in messages.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// The format, given or detected.
+    /// Returns the format, given or detected.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// The device; `None` if there are all.
+    /// Returns the device; `None` for all.
     pub fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// The requests in order of time. There is at least one.
+    /// Returns the requests in order of time. There is at least one.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// The block behind the last that any request touches: the blocks that a device must have.
+    /// Returns the sector after the last one that any request accesses: the number of sectors that a device must have.
     pub fn end(&self) -> u64 {
         self.furthest.record.end()
     }
 
-    /// From the first request to the last.
+    /// Returns the time from the first request to the last.
     pub fn duration(&self) -> Duration {
         let [first, .., last] = self.records.as_slice() else {
             return Duration::ZERO;
@@ -339,7 +339,7 @@ impl Trace {
         last.at.saturating_sub(first.at)
     }
 
-    /// What the person who replays this should know, a line each.
+    /// Returns warnings for the person who replays the trace, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let (Some(device), 1..) = (&self.device, self.skipped) {

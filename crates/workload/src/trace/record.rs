@@ -1,4 +1,4 @@
-//! One request of a trace: what every format is read into.
+//! One request of a trace, in the form that every format is converted to.
 
 use flashweir_core::{Duration, Lba};
 use flashweir_sim::request::Kind;
@@ -6,40 +6,40 @@ use flashweir_sim::request::Kind;
 /// One request of a trace, in 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it started, since whatever the trace counts from.
+    /// Start time, relative to the origin of the trace.
     pub at: Duration,
-    /// First block of 512 bytes; 0 for a flush.
+    /// First sector of 512 bytes; 0 for a flush.
     pub lba: Lba,
-    /// Number of blocks; 0 for a flush.
+    /// Number of sectors; 0 for a flush.
     pub blocks: u32,
-    /// What it does.
+    /// Kind of the request.
     pub kind: Kind,
-    /// A flush goes before it, and it starts when that is complete.
+    /// Whether a flush goes before it, at whose completion it starts.
     pub preflush: bool,
-    /// It completes only when it is durable.
+    /// Force unit access: it completes only when it is durable.
     pub fua: bool,
 }
 
 const _: () = assert!(size_of::<Record>() == 24);
 
 impl Record {
-    /// A request without flags.
+    /// Makes a request without flags.
     pub const fn new(at: Duration, kind: Kind, lba: Lba, blocks: u32) -> Self {
         Self { at, lba, blocks, kind, preflush: false, fua: false }
     }
 
-    /// A flush and nothing else.
+    /// Makes a pure flush.
     pub const fn flush(at: Duration) -> Self {
         Self::new(at, Kind::Flush, Lba(0), 0)
     }
 
-    /// The block behind the last.
+    /// Returns the sector after the last one.
     pub const fn end(&self) -> u64 {
         self.lba.0 + self.blocks as u64
     }
 }
 
-/// A record and the device that it goes to, as a line says it.
+/// A record and the device that it goes to, as parsed from a line.
 pub(super) struct Parsed<'a> {
     pub(super) device: &'a str,
     pub(super) record: Record,

@@ -1,14 +1,13 @@
 //! The workload that replays a trace.
 //!
-//! Open loop (original or scaled times): each request starts when the trace says, however many are in
-//! flight; the depth of the link is what holds them back. Closed loop: a fixed number is in flight and
-//! times are ignored.
+//! Open loop (original or scaled times): each request starts at its time in the trace, however many are in flight; only
+//! the depth of the link holds requests back. Closed loop: a fixed number is in flight and times are ignored.
 //!
-//! A request with a flush before it is submitted as a flush; when that completes, the request itself
-//! follows, and counts its latency from there. Both are one place of a closed loop and share one token.
+//! A request with a flush before it is first submitted as a flush; when that completes, the request itself follows, and
+//! its latency counts from there. Both occupy one slot of a closed loop and share one token.
 //!
-//! Invariants: the first request of the trace starts at the first poll; tokens are unique among the
-//! requests in flight; at the end each record was submitted `repeat` times.
+//! Invariants: the first request of the trace starts at the first poll; tokens are unique among the requests in flight;
+//! at the end each record was submitted `repeat` times.
 
 use super::{Problem, Record, Trace, TraceError};
 use flashweir_core::{Duration, Instant, Lba};
@@ -18,49 +17,50 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Wrapping keeps addresses in step with this many blocks (4 KiB), so that aligned requests stay so.
+/// Wrapping keeps addresses congruent modulo this number of sectors (4 KiB), so that aligned requests stay aligned.
 const ALIGN_BLOCKS: u64 = 8;
 
-/// The longest replay, so that sums of times cannot overflow: 292 years.
+/// Longest replay in nanoseconds, so that sums of times cannot overflow: 292 years.
 const PLANNED_NS_MAX: u128 = (u64::MAX / 2) as u128;
 
-/// The largest factor by which times are scaled.
+/// Largest factor by which times are scaled.
 const SCALE_MAX: f64 = 1e6;
 
-/// When requests start.
+/// Start times of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Timing {
-    /// When the trace says.
+    /// The times of the trace.
     #[default]
     Original,
-    /// When the trace says, times this: 0.5 replays twice as fast.
+    /// The times of the trace multiplied by this factor: 0.5 replays twice as fast.
     Scaled(f64),
     /// As soon as fewer than this many are in flight.
     Closed(u32),
 }
 
-/// What happens to requests beyond the end of the device.
+/// Treatment of requests beyond the end of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fit {
     /// The replay is refused.
     #[default]
     Refuse,
-    /// Addresses wrap around at the capacity rounded down to 4 KiB. A request across the end moves back
-    /// as a whole, with its offset inside a page kept; a trim longer than the device trims all of it.
+    /// Addresses wrap around at the capacity rounded down to 4 KiB. A request across the end is moved back as a whole
+    /// and keeps its offset inside a page; a trim longer than the device trims all of it.
     Wrap,
 }
 
-/// How a trace is replayed.
+/// Configuration of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReplayConfig {
-    /// When requests start.
+    /// Start times of the requests.
     pub timing: Timing,
-    /// What happens to requests beyond the end of the device.
+    /// Treatment of requests beyond the end of the device.
     pub fit: Fit,
-    /// How often the whole trace is replayed. The pause between two rounds is the mean one of the trace.
+    /// Number of times that the whole trace is replayed. The pause between two rounds is the mean time between requests
+    /// of the trace.
     pub repeat: u32,
 }
 
@@ -85,10 +85,10 @@ impl ReplayConfig {
     }
 }
 
-/// Timing with all numbers made exact.
+/// Timing with exact numbers.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
-    /// Times are multiplied by this over 2^32.
+    /// Times are multiplied by `factor` over 2^32.
     Open {
         factor: u64,
     },
@@ -101,18 +101,18 @@ impl Pace {
     fn of(timing: Timing) -> Self {
         match timing {
             Timing::Original => Self::Open { factor: 1 << 32 },
-            // At most 1e6 * 2^32, which fits; one step of the product is far below a nanosecond.
+            // At most 1e6 * 2^32, which fits; the resolution of the product is 2^-32 ns.
             Timing::Scaled(factor) => Self::Open { factor: (factor * (1u64 << 32) as f64).round() as u64 },
             Timing::Closed(depth) => Self::Closed { depth: depth as usize },
         }
     }
 }
 
-/// A token.
+/// State of a token.
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     Free,
-    /// In flight, and nothing follows.
+    /// In flight, and no request follows.
     Last,
     /// A flush is in flight, and this request follows.
     Before(Request),
@@ -125,10 +125,10 @@ pub struct Replay {
     pace: Pace,
     capacity_blocks: u64,
     repeat: u32,
-    /// Rounds that are complete, and the next record of the present one.
+    /// Number of complete rounds, and index of the next record of the present one.
     round: u32,
     next: usize,
-    /// From the first request of a round to the first of the next, unscaled.
+    /// Time from the first request of a round to the first of the next, unscaled.
     period_ns: u128,
     start: Option<Instant>,
     slots: Vec<Slot>,
@@ -140,8 +140,8 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Replays `trace` on a device of `capacity_blocks` blocks. Fails if a setting is out of range or a
-    /// request does not fit; the message then names the request that fits least.
+    /// Makes a replay of `trace` on a device of `capacity_blocks` sectors. Fails if a setting is out of range or a
+    /// request does not fit; the message then names the request that exceeds the device most.
     pub fn new(trace: Arc<Trace>, config: &ReplayConfig, capacity_blocks: u64) -> Result<Self, TraceError> {
         config.validate().map_err(|problem| problem.at(&trace.file, 0))?;
         fits(&trace, config.fit, capacity_blocks)?;
@@ -168,18 +168,18 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Requests in flight, those whose flush has just completed included.
+    /// Returns the number of requests in flight, including those whose flush has just completed.
     fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// From the first request of all to the last; `None` in a closed loop.
+    /// Returns the time from the first request of all to the last; `None` in a closed loop.
     fn planned_ns(&self) -> Option<u128> {
         let last = self.trace.records.last().expect("a trace has requests");
         self.due_ns(self.repeat - 1, last)
     }
 
-    /// From the first request of all to this one; `None` in a closed loop.
+    /// Returns the time from the first request of all to this one; `None` in a closed loop.
     fn due_ns(&self, round: u32, record: &Record) -> Option<u128> {
         let Pace::Open { factor } = self.pace else {
             return None;
@@ -187,7 +187,8 @@ impl Replay {
         let first = self.trace.records.first().expect("a trace has requests");
         let ns = u128::from(record.at.saturating_sub(first.at).as_nanos());
         let ns = ns + u128::from(round) * self.period_ns;
-        // Times below 2^97 after 2^32 rounds; a factor below 2^52 may exceed the type, which is too long.
+        // Times are below 2^97 after 2^32 rounds; a factor below 2^52 may overflow the type, in which case the replay
+        // is too long anyway.
         Some(ns.checked_mul(u128::from(factor)).map_or(u128::MAX, |product| product >> 32))
     }
 
@@ -215,7 +216,7 @@ impl Replay {
     }
 }
 
-/// Whether each request of `trace` fits on the device.
+/// Checks that each request of `trace` fits on the device.
 fn fits(trace: &Trace, fit: Fit, capacity: u64) -> Result<(), TraceError> {
     let (entry, problem) = match fit {
         Fit::Refuse if trace.end() > capacity => {
@@ -232,7 +233,7 @@ fn fits(trace: &Trace, fit: Fit, capacity: u64) -> Result<(), TraceError> {
     Err(problem.at(&trace.file, entry.line))
 }
 
-/// The range of a record on a device of `capacity` blocks. What lies inside already stays where it is.
+/// Returns the range of a record on a device of `capacity` sectors. A range inside the device is unchanged.
 fn wrap(record: &Record, capacity: u64) -> (Lba, u32) {
     if record.end() <= capacity {
         return (record.lba, record.blocks);

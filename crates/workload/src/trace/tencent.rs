@@ -1,9 +1,9 @@
 //! Tencent's block storage traces of October 2018 (Zhang et al., ATC 2020; SNIA IOTTA 27917):
-//! `Timestamp,Offset,Size,IOType,VolumeID`, the time in seconds since 1970, offset and size in sectors of
-//! 512 bytes, type 0 is a read and 1 a write (the inverse of MQSim's).
+//! `Timestamp,Offset,Size,IOType,VolumeID`, the time in seconds since 1970, offset and size in sectors of 512 bytes,
+//! type 0 is a read and 1 a write (the inverse of MQSim's).
 //!
-//! The time has whole seconds, so the requests of one second all start together when it is replayed as it
-//! was recorded.
+//! Times are whole seconds, so all requests of one second start together when the trace is replayed with its original
+//! times.
 
 use super::error::Problem;
 use super::record::{Parsed, Record};

@@ -1,4 +1,4 @@
-//! Tests of the formats together: samples, messages, order, replay, and print-and-read-again.
+//! Tests of all formats: samples, messages, order, replay, and round trips through text.
 
 use super::*;
 use flashweir_core::Instant;
@@ -128,7 +128,7 @@ fn logs_of_fio_are_read() {
     assert_eq!(records(three), [read(139_000, 0, 8), Record::flush(ns(1_490_000)), trim(1_500_000)]);
 }
 
-/// Reads each text in its format; the message is `trace.txt:` and what stands third.
+/// Parses each text in its format; the expected message is `trace.txt:` and the third column.
 fn refused(table: &[(&str, String, String)]) {
     for (format, text, expected) in table {
         let options = ReadOptions { format: Some(format.parse().unwrap()), ..ReadOptions::default() };
@@ -458,8 +458,8 @@ fn addresses_beyond_the_device_are_refused_or_wrapped() {
         "trace.txt:1: a request of 8 blocks does not fit on the device: expected at most 7"
     );
     let config = ReplayConfig { fit: Fit::Wrap, ..ReplayConfig::default() };
-    // 20 blocks hold two pages of 4 KiB and a half: page 2 becomes page 0, and 12..20 across the end of
-    // the aligned part keeps its place on the device.
+    // 20 sectors hold two and a half pages of 4 KiB: page 2 becomes page 0, and 12..20 across the end of the aligned
+    // part keeps its place on the device.
     let text = "0 0 16 8 0\n0 0 12 8 0\n0 0 15 8 0\n0 0 3 20 0\n0 0 1 8 0\n";
     let requests = run(&mut replay(text, config.clone(), 20).unwrap(), 0, 1);
     let ranges: Vec<_> = requests.iter().map(|r| (r.lba.0, r.blocks)).collect();
@@ -475,7 +475,7 @@ fn the_summary_counts() {
     assert_eq!((info.requests, info.reads, info.writes, info.trims, info.flushes), (5, 0, 3, 1, 1));
     assert_eq!((info.preflushes, info.fua, info.unaligned), (1, 1, 2));
     assert_eq!((info.read_bytes, info.write_bytes, info.trim_bytes), (0, 32 * 512, 2048 * 512));
-    // Blocks 223490..223506 touch three pages, 1000..1016 two.
+    // Sectors 223490..223506 touch three pages, 1000..1016 two.
     assert_eq!((info.footprint_pages, info.written_pages), (5, 5));
     assert_eq!((info.end_bytes, info.duration), (223_506 * 512, ns(1_500_000_000)));
     assert_eq!(
@@ -485,7 +485,7 @@ fn the_summary_counts() {
     assert_eq!(info.device.as_deref(), Some("8,0"));
 }
 
-/// The trace of the cross-validation with MQSim. The counts are those of
+/// The trace of the cross-validation with MQSim. The counts are the output of
 /// `awk '{n[$5]++; b[$5]+=$4*512; if ($3+$4>m) m=$3+$4} END {print NR, n[0], n[1], b[0], b[1], m*512}'`.
 #[test]
 fn the_trace_of_mqsim_is_read() {
@@ -510,7 +510,7 @@ fn the_trace_of_mqsim_is_read() {
     assert_eq!(requests.last().unwrap().intended, Instant::ZERO + planned);
 }
 
-/// Records that `format` can express, in order of time.
+/// Generates records that `format` can express, in order of time.
 fn expressible(format: Format) -> impl Strategy<Value = Vec<Record>> {
     let (unit, kinds, flags) = match format {
         Format::Mqsim | Format::Disksim => (1, 2u8, false),

@@ -1,21 +1,21 @@
 //! Lines and fields: the part that all formats share.
 //!
-//! Invariants: a line is held only while it is parsed, apart from the few at the beginning that the
-//! detection looks at; a line without an end (a binary file) is given up after [`LINE_BYTES_MAX`] bytes;
-//! numbers are parsed without floating point, so that a time is the same on every machine.
+//! Invariants: a line is held only while it is parsed, apart from the few at the beginning that the detection examines;
+//! a line without an end (in a binary file) is refused after [`LINE_BYTES_MAX`] bytes; numbers are parsed without
+//! floating point, so that a time is the same on every machine.
 
 use super::Problem;
 use flashweir_core::{Duration, Lba, units::LBA_BYTES};
 use std::collections::VecDeque;
 use std::io::{BufRead, Read};
 
-/// The longest line. Real ones have at most a few hundred bytes, most of them in a file name.
+/// Maximum length of a line in bytes. Real ones have at most a few hundred bytes, most of them in a file name.
 pub(super) const LINE_BYTES_MAX: usize = 4096;
 
-/// The first address that cannot be told in bytes.
+/// The first address that cannot be expressed in bytes.
 const LBA_END: u64 = u64::MAX / LBA_BYTES;
 
-/// Reads lines, with a look at those to come.
+/// Reads lines, with look-ahead.
 pub(super) struct Lines<R> {
     input: R,
     ahead: VecDeque<Result<Vec<u8>, Problem>>,
@@ -28,13 +28,13 @@ impl<R: BufRead> Lines<R> {
         Self { input, ahead: VecDeque::new(), current: Vec::new(), number: 0 }
     }
 
-    /// Number of the line that was read last, from 1.
+    /// Returns the number of the last line read, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The next lines without taking them, up to `count`. Those that are not text are left out: they are
-    /// judged when they are read.
+    /// Returns the next lines without consuming them, up to `count`. Lines that are not text are left out: they are
+    /// checked when they are read.
     pub(super) fn look_ahead(&mut self, count: usize) -> Vec<&str> {
         while self.ahead.len() < count && !matches!(self.ahead.back(), Some(Err(_))) {
             let mut line = Vec::new();
@@ -48,7 +48,7 @@ impl<R: BufRead> Lines<R> {
         lines.filter_map(|line| std::str::from_utf8(line).ok()).collect()
     }
 
-    /// The number and the text of the next line, or `None` at the end of the trace.
+    /// Returns the number and the text of the next line, or `None` at the end of the trace.
     pub(super) fn next(&mut self) -> Result<Option<(u64, &str)>, Problem> {
         match self.ahead.pop_front() {
             Some(line) => {
@@ -68,7 +68,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Reads one line into `line`; false at the end.
+/// Reads one line into `line`; returns false at the end.
 fn fill(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, Problem> {
     line.clear();
     // One byte for the end of the line and one for a carriage return.
@@ -86,7 +86,7 @@ fn fill(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, Problem> {
     Ok(bytes > 0)
 }
 
-/// Exactly `N` fields.
+/// Returns exactly `N` fields.
 pub(super) fn columns<'a, const N: usize>(
     mut fields: impl Iterator<Item = &'a str>,
     columns: &'static str,
@@ -101,7 +101,7 @@ pub(super) fn columns<'a, const N: usize>(
     if found == N { Ok(row) } else { Err(Problem::Columns { found, columns }) }
 }
 
-/// A whole number without a sign.
+/// Parses a whole number without a sign.
 pub(super) fn number(text: &str, what: &'static str) -> Result<u64, Problem> {
     const EXPECTED: &str = "a whole number";
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
@@ -110,7 +110,7 @@ pub(super) fn number(text: &str, what: &'static str) -> Result<u64, Problem> {
     text.parse().map_err(|_| Problem::field(text, what, "a whole number below 2^64"))
 }
 
-/// A decimal number of units of `unit_ns` as a time, rounded down to nanoseconds.
+/// Parses a decimal number of units of `unit_ns` as a time, rounded down to nanoseconds.
 pub(super) fn time(text: &str, unit_ns: u64, expected: &'static str) -> Result<Duration, Problem> {
     let bad = || Problem::field(text, "a time", expected);
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -120,7 +120,7 @@ pub(super) fn time(text: &str, unit_ns: u64, expected: &'static str) -> Result<D
     }
     let whole: u64 = whole.parse().map_err(|_| bad())?;
     let mut ns = u128::from(whole) * u128::from(unit_ns);
-    // Nothing after the eighteenth digit reaches a nanosecond.
+    // No digit after the eighteenth affects the nanoseconds.
     let fraction = &fraction[..fraction.len().min(18)];
     if !fraction.is_empty() {
         let part: u64 = fraction.parse().map_err(|_| bad())?;
@@ -129,15 +129,15 @@ pub(super) fn time(text: &str, unit_ns: u64, expected: &'static str) -> Result<D
     u64::try_from(ns).map(Duration::from_nanos).map_err(|_| bad())
 }
 
-/// An address and a size in blocks as a range that exists.
+/// Parses an address and a size in sectors as a valid range.
 pub(super) fn block_range(lba: &str, size: &str) -> Result<(Lba, u32), Problem> {
     let first = number(lba, "an address")?;
     let blocks = number(size, "a size")?;
     range(first, blocks, lba, size)
 }
 
-/// An address and a size in bytes as a range that exists. Both are whole blocks: a device can do nothing
-/// smaller, and rounding would hide that the trace was taken above a page cache.
+/// Parses an address and a size in bytes as a valid range. Both must be whole sectors: a device can do nothing smaller,
+/// and rounding would hide that the trace was taken above a page cache.
 pub(super) fn byte_range(offset: &str, size: &str) -> Result<(Lba, u32), Problem> {
     let first = number(offset, "an offset")?;
     if !first.is_multiple_of(LBA_BYTES) {

@@ -1,4 +1,4 @@
-//! The graph at the beginning, its rows and keys, and what has to hold between the tables.
+//! The graph at the beginning, its rows and keys, and the conditions that must hold between the tables.
 
 use super::tables::Tables;
 use crate::fio::distribution::ZipfRanks;
@@ -9,22 +9,23 @@ use flashweir_db::{Config, Db, Result};
 use flashweir_fs::vfs::Fs;
 use std::collections::BTreeMap;
 
-/// Types of links.
+/// Number of types of links.
 pub(super) const TYPES: u8 = 2;
 
-/// Exponent of the power law of out-degrees (plus one), and its end: 5 links a node in the mean.
+/// Exponent of the power law of out-degrees plus one, and the largest value; the mean is 5 links per node.
 const DEGREE_THETA: f64 = 1.9;
 const DEGREES: u64 = 1000;
 
-/// Median of a payload in bytes. Lengths follow a log-normal law with a deviation of 1, as LinkBench's do.
+/// Median payload of a link and of a node, in bytes. Lengths follow a log-normal distribution with a deviation of 1, as
+/// in LinkBench.
 const LINK_MEDIAN: f64 = 8.0;
 const NODE_MEDIAN: f64 = 128.0;
 
-/// Longest payload of a link, and of a node where pages have 16 KiB.
+/// Longest payload of a link, and of a node with pages of 16 KiB, in bytes.
 const LINK_BYTES_MAX: usize = 255;
 const NODE_BYTES_MAX: usize = 2048;
 
-/// Time of everything that was there at the beginning.
+/// Timestamp of everything that exists at the beginning.
 const LOADED: u64 = 1;
 
 /// A link between two nodes.
@@ -35,7 +36,7 @@ pub(super) struct Link {
     pub(super) id2: u64,
 }
 
-/// What a link has beside its ends.
+/// Attributes of a link apart from its ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LinkRow {
     pub(super) visible: bool,
@@ -49,7 +50,7 @@ pub(super) fn node_key(id: u64) -> [u8; 8] {
 }
 
 impl Link {
-    /// Type, both ends: LinkBench's primary key.
+    /// Returns the key of type and both ends: LinkBench's primary key.
     pub(super) fn key(self) -> Vec<u8> {
         [&[self.kind][..], &self.id1.to_be_bytes(), &self.id2.to_be_bytes()].concat()
     }
@@ -59,12 +60,12 @@ impl Link {
         Self { kind: key[0], id1: id(1), id2: id(9) }
     }
 
-    /// Where its visible links of one type begin, from those of `time` on; older ones follow.
+    /// Returns the key at which the node's visible links of one type begin, from those of `time` on; older ones follow.
     pub(super) fn list(id1: u64, kind: u8, time: u64) -> Vec<u8> {
         [&id1.to_be_bytes()[..], &[kind, 0], &(!time).to_be_bytes()].concat()
     }
 
-    /// Behind its visible links of one type.
+    /// Returns the key after the node's visible links of one type.
     pub(super) fn list_end(id1: u64, kind: u8) -> Vec<u8> {
         [&id1.to_be_bytes()[..], &[kind, 1]].concat()
     }
@@ -90,7 +91,7 @@ impl LinkRow {
         row
     }
 
-    /// What the index has beside its key: version and data.
+    /// Returns the value of the index entry: version and data.
     pub(super) fn index_value(&self) -> Vec<u8> {
         [&self.version.to_le_bytes()[..], &self.data].concat()
     }
@@ -105,28 +106,28 @@ impl LinkRow {
     }
 }
 
-/// A row of counts: how many, when, version.
+/// Encodes a row of counts: count, time, version.
 pub(super) fn count_row(count: i64, time: u64, version: u32) -> Vec<u8> {
     [&count.to_le_bytes()[..], &time.to_le_bytes(), &version.to_le_bytes()].concat()
 }
 
-/// Count and version of such a row.
+/// Decodes count and version of such a row.
 pub(super) fn count_of(row: &[u8]) -> (i64, u32) {
     let count = i64::from_le_bytes(std::array::from_fn(|i| row[i]));
     (count, u32::from_le_bytes(std::array::from_fn(|i| row[16 + i])))
 }
 
-/// A row of a node: type, version, time, data.
+/// Encodes a row of a node: type, version, time, data.
 pub(super) fn node_row(version: u64, time: u64, data: &[u8]) -> Vec<u8> {
     [&2048u32.to_le_bytes()[..], &version.to_le_bytes(), &time.to_le_bytes(), data].concat()
 }
 
-/// The version of such a row.
+/// Decodes the version of such a row.
 pub(super) fn node_version(row: &[u8]) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| row[4 + i]))
 }
 
-/// What the graph is at the beginning.
+/// Definition of the graph at the beginning.
 #[derive(Debug)]
 pub(super) struct Graph {
     seed: u64,
@@ -138,7 +139,7 @@ pub(super) struct Graph {
 impl Graph {
     pub(super) fn new(seed: u64, nodes: u64, config: &Config) -> Self {
         let degrees = ZipfRanks::new(DEGREES.min(nodes), DEGREE_THETA);
-        // A row has to fit into a quarter of a page.
+        // A row must fit into a quarter of a page.
         let node_bytes_max = NODE_BYTES_MAX.min(config.page_bytes as usize / 8);
         Self { seed: mix(seed), nodes, degrees, node_bytes_max }
     }
@@ -147,7 +148,8 @@ impl Graph {
         RandomStream::new(self.seed ^ mix(id), "linkbench.node")
     }
 
-    /// Links that a node has at the beginning. Link `n` has type `n % 2` and leads to node `id + 1 + n`.
+    /// Returns the number of links that a node has at the beginning. Link `n` has type `n % 2` and leads to node `id +
+    /// 1 + n`.
     pub(super) fn degree(&self, id: u64) -> u64 {
         self.degrees.next(&mut self.stream(id)) - 1
     }
@@ -157,17 +159,17 @@ impl Graph {
         Link { id1, kind: (number % u64::from(TYPES)) as u8, id2 }
     }
 
-    /// Data of a link.
+    /// Draws the data of a link.
     pub(super) fn link_data(&self, stream: &mut RandomStream) -> Vec<u8> {
         payload(stream, LINK_MEDIAN, LINK_BYTES_MAX)
     }
 
-    /// Data of a node.
+    /// Draws the data of a node.
     pub(super) fn node_data(&self, stream: &mut RandomStream) -> Vec<u8> {
         payload(stream, NODE_MEDIAN, self.node_bytes_max)
     }
 
-    /// The links of a node with their rows, in no particular order.
+    /// Returns the links of a node with their rows, in no particular order.
     fn links(&self, id1: u64) -> Vec<(Link, LinkRow)> {
         let mut stream = self.stream(id1);
         let degree = self.degrees.next(&mut stream) - 1;
@@ -222,9 +224,9 @@ impl Graph {
     }
 }
 
-/// Bytes of a log-normal length around its median.
+/// Draws bytes whose number is log-normal around its median.
 fn payload(stream: &mut RandomStream, median: f64, bytes_max: usize) -> Vec<u8> {
-    // Twelve uniform numbers have a variance of one and a mean of six.
+    // The sum of twelve uniform numbers has a variance of one and a mean of six.
     let normal = (0..12).map(|_| stream.unit()).sum::<f64>() - 6.0;
     let len = ((median * normal.exp()).round() as usize).min(bytes_max);
     let mut data = vec![0; len];
@@ -234,7 +236,7 @@ fn payload(stream: &mut RandomStream, median: f64, bytes_max: usize) -> Vec<u8> 
     data
 }
 
-/// What is wrong between the tables.
+/// Returns the contradictions between the tables.
 pub(super) async fn check<F: Fs>(db: &Db<F>, tables: &Tables) -> Result<Vec<String>> {
     let mut visible: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
     let mut wanted: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();

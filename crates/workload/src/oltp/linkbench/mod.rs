@@ -3,11 +3,11 @@
 //! Place in the data flow: [`LinkBench::prepare`] makes and loads a graph, [`LinkBench::run`] runs the connections,
 //! [`LinkBench::check`] compares links, their index and their counts.
 //!
-//! Invariants: what the graph is at the beginning is a function of seed and node, so requests know which links there were
-//! without looking. A node's links lead to the nodes behind it, as LinkBench's do.
+//! Invariants: the graph at the beginning is a function of seed and node, so requests know the initial links without
+//! reading them. A node's links lead to the nodes after it, as in LinkBench.
 //!
-//! Deliberately absent: LinkBench's own table of out-degrees (a power law stands for it), and accesses that prefer nodes with
-//! many links (0.5 % of its reads and 5 % of its writes).
+//! Deliberately absent: LinkBench's own table of out-degrees (a power law replaces it), and accesses that prefer nodes
+//! with many links (0.5 % of its reads and 5 % of its writes).
 
 mod graph;
 mod operations;
@@ -30,24 +30,24 @@ use std::fmt;
 use std::rc::Rc;
 use tables::{TREES, Tables};
 
-/// What the caller of the mix decides.
+/// Options of the mix.
 #[derive(Clone, Debug)]
 pub struct LinkBenchOptions {
-    /// Nodes of the graph; a million are about 1 GB.
+    /// Number of nodes of the graph; a million take about 1 GB.
     pub nodes: u64,
-    /// The run.
+    /// Options of the run.
     pub run: RunOptions,
-    /// The database.
+    /// Configuration of the database.
     pub db: Config,
 }
 
 impl LinkBenchOptions {
-    /// So many nodes, the engine's defaults, 16 connections for a minute.
+    /// Makes options with this number of nodes, the engine's defaults, and 16 connections for a minute.
     pub fn new(name: &str, seed: u64, nodes: u64) -> Self {
         Self { nodes, run: RunOptions::new(name, seed), db: Config::default() }
     }
 
-    /// Checks the bounds of everything.
+    /// Checks the bounds of all options.
     ///
     /// # Errors
     /// The first option that is out of its range.
@@ -57,7 +57,7 @@ impl LinkBenchOptions {
     }
 }
 
-/// Which nodes are asked for: Zipf's law, the likely ones scattered over all.
+/// Draws the requested nodes by Zipf's law, with the likely ones scattered over all.
 #[derive(Debug)]
 struct Likely {
     ranks: ZipfRanks,
@@ -97,12 +97,12 @@ struct Shared<F: Fs> {
     links_written: Likely,
     nodes_read: Likely,
     nodes_updated: Likely,
-    /// The number of the next node.
+    /// Number of the next node.
     next_node: Cell<u64>,
 }
 
 impl<F: Fs> LinkBench<F> {
-    /// Makes a database in the directory `dir`, which exists, and loads the graph. It is durable when this returns.
+    /// Makes a database in the existing directory `dir` and loads the graph. It is durable when this returns.
     ///
     /// # Errors
     /// An option out of its range; the database failed.
@@ -126,11 +126,11 @@ impl<F: Fs> LinkBench<F> {
         Ok(Self::of(db, tables, graph, handle, options, next_node))
     }
 
-    /// The mix on a database that has its graph, such as one that was opened after a power cut. Seed and nodes are those that
-    /// it was loaded with.
+    /// Attaches the mix to a database that has its graph, such as one that was opened after a power cut. Seed and nodes
+    /// must be those that it was loaded with.
     ///
     /// # Errors
-    /// Tables that are not there; the database failed.
+    /// A missing table; the database failed.
     pub async fn attach(db: Db<F>, handle: Handle, options: LinkBenchOptions) -> Result<Self, OltpError> {
         options.check()?;
         let failed = |error| OltpError::Db { during: "attaching", error };
@@ -170,12 +170,12 @@ impl<F: Fs> LinkBench<F> {
         Self { shared: Rc::new(shared), handle }
     }
 
-    /// The database.
+    /// Returns the database.
     pub fn db(&self) -> &Db<F> {
         &self.shared.db
     }
 
-    /// Runs the connections until the time is over. It can be called again.
+    /// Runs the connections until the time is over. It can be called repeatedly.
     ///
     /// # Errors
     /// The database failed.
@@ -183,7 +183,7 @@ impl<F: Fs> LinkBench<F> {
         connections::run(Rc::clone(&self.shared), self.handle.clone(), &self.shared.options.run).await
     }
 
-    /// Where links, their index and their counts contradict each other; nothing may run meanwhile.
+    /// Returns the contradictions between links, their index and their counts; no transaction may run meanwhile.
     ///
     /// # Errors
     /// The database failed.

@@ -7,17 +7,18 @@ use flashweir_core::{Instant, RandomStream};
 use flashweir_db::{DbError, Result, Transaction};
 use flashweir_fs::vfs::Fs;
 
-/// Shares in millionths, from LinkBench's own configuration, in the order of [`Mix::KINDS`].
+/// Shares of the operations in millionths, from LinkBench's own configuration, in the order of [`Mix::KINDS`].
 const SHARES: [u64; 10] = [507_119, 129_327, 89_887, 80_122, 73_664, 48_864, 29_908, 25_733, 10_116, 5_260];
 
-/// Most links of one answer.
+/// Maximum number of links in one answer.
 const LIST_MAX: usize = 10_000;
 
-/// Links of one `get_link`: each further one is asked for with this likelihood's complement.
+/// Number of links of one `get_link`: each further one is requested with the probability of this value's complement, up
+/// to a maximum.
 const MULTIGET_P: f64 = 0.382;
 const MULTIGET_MAX: u64 = 128;
 
-/// What an operation is asked to do.
+/// Input of an operation.
 #[derive(Clone, Debug)]
 pub(super) enum Input {
     GetLinkList {
@@ -28,7 +29,7 @@ pub(super) enum Input {
     GetNode {
         id: u64,
     },
-    /// Adds or changes.
+    /// Adds a link, or changes it.
     PutLink {
         link: Link,
         data: Vec<u8>,
@@ -56,13 +57,13 @@ pub(super) enum Input {
 }
 
 impl<F: Fs> Shared<F> {
-    /// A link that node `id1` had at the beginning; one that it may not have if it had none.
+    /// Returns a link that node `id1` had at the beginning, or one that it may not have if it had none.
     fn known_link(&self, stream: &mut RandomStream, id1: u64) -> Link {
         let degree = self.graph.degree(id1).max(1);
         self.graph.link(id1, stream.below(degree))
     }
 
-    /// A link to anywhere.
+    /// Returns a link to any node.
     fn any_link(&self, stream: &mut RandomStream, id1: u64) -> Link {
         let id2 = stream.below(self.options.nodes);
         Link { id1, kind: stream.below(TYPES.into()) as u8, id2 }
@@ -135,7 +136,7 @@ impl<F: Fs> Mix for Shared<F> {
 
 impl<F: Fs> Shared<F> {
     fn now(&self) -> u64 {
-        // What was there at the beginning has time 1.
+        // Everything that exists at the beginning has time 1.
         2 + self.handle.now().since(Instant::ZERO).as_nanos()
     }
 
@@ -143,7 +144,7 @@ impl<F: Fs> Shared<F> {
         let tables = &self.tables;
         match input {
             Input::GetLinkList { id1, kind, older } => {
-                // Older ones are those before the middle of the time that has passed.
+                // Older links are those from before the middle of the elapsed time.
                 let time = if *older { self.now() / 2 } else { u64::MAX };
                 let (from, end) = (Link::list(*id1, *kind, time), Link::list_end(*id1, *kind));
                 trx.scan(tables.link_index, &from, Some(&end), LIST_MAX).await.map(drop)
@@ -179,7 +180,7 @@ impl<F: Fs> Shared<F> {
         }
     }
 
-    /// Adds a link, or changes the one that is there; a hidden one becomes visible.
+    /// Adds a link, or changes an existing one; a hidden one becomes visible.
     async fn put_link(&self, trx: &mut Transaction<F>, link: Link, data: &[u8]) -> Result<()> {
         let old = trx.lock(self.tables.link, &link.key()).await?.map(|row| LinkRow::decode(&row));
         let version = old.as_ref().map_or(0, |old| old.version + 1);
@@ -189,7 +190,7 @@ impl<F: Fs> Shared<F> {
         if was_visible { Ok(()) } else { self.count(trx, link, 1).await }
     }
 
-    /// Hides a link that is there and visible.
+    /// Hides an existing, visible link.
     async fn hide_link(&self, trx: &mut Transaction<F>, link: Link) -> Result<()> {
         let old = trx.lock(self.tables.link, &link.key()).await?.map(|row| LinkRow::decode(&row));
         let Some(old) = old.filter(|old| old.visible) else { return Ok(()) };
@@ -217,7 +218,7 @@ impl<F: Fs> Shared<F> {
         trx.insert(tables.link_index, &link.index_key(new), &new.index_value()).await
     }
 
-    /// Counts links of a node more or less.
+    /// Changes the number of links of a node by `more`.
     async fn count(&self, trx: &mut Transaction<F>, link: Link, more: i64) -> Result<()> {
         let (tree, key) = (self.tables.count, link.count_key());
         match trx.lock(tree, &key).await? {

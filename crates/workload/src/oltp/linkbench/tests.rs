@@ -15,7 +15,7 @@ fn options(seed: u64, millis: u64) -> LinkBenchOptions {
             runtime: Duration::from_millis(millis),
             ..RunOptions::new("l", seed)
         },
-        // Less memory than the graph has, so that pages are read.
+        // Less memory than the size of the graph, so that pages are read.
         db: Config {
             page_bytes: 4096,
             pool_bytes: 1 << 20,
@@ -26,7 +26,7 @@ fn options(seed: u64, millis: u64) -> LinkBenchOptions {
     }
 }
 
-/// Loads and runs over files in memory on a disk that needs 20 µs for a page.
+/// Loads and runs the mix over in-memory files on a disk that takes 20 µs per page.
 fn run(options: LinkBenchOptions) -> (WorkloadResult, DbMetrics, CheckReport) {
     let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
     let mut stack = Stack::new(Device::new(preset("rflush").unwrap(), device), FlushMode::RangeFlush);
@@ -43,7 +43,7 @@ fn run(options: LinkBenchOptions) -> (WorkloadResult, DbMetrics, CheckReport) {
         assert_eq!(graph.check().await.unwrap(), [""; 0]);
         let report = graph.db().check().await.unwrap();
         assert!(report.is_good(), "{report:?}");
-        // After a restart it goes on.
+        // After a restart the mix continues.
         let config = graph.db().config().clone();
         let LinkBench { shared, .. } = graph;
         let db = Rc::into_inner(shared).unwrap().db;
@@ -72,7 +72,7 @@ fn the_mix_has_its_shares_and_leaves_a_consistent_graph() {
     assert_eq!(report.rows["linktable"], report.rows["id1_type"]);
     let added = result.call("add_node").unwrap().calls as i64;
     let deleted = result.call("delete_node").unwrap().calls as i64;
-    // Deletions are uniform: some come twice.
+    // Deletions are uniform, so some nodes are chosen twice.
     let gone = 3000.0 * (1.0 - (-deleted as f64 / 3000.0).exp());
     let nodes = report.rows["nodetable"] as i64 - 3000;
     assert!((nodes as f64 - (added as f64 - gone)).abs() < 50.0, "{added} {deleted} {nodes}");

@@ -1,4 +1,4 @@
-//! The consistency conditions of clause 3.3.2 that this mix can break: 1 to 7 and 9 (8 follows from 1 and 9).
+//! The consistency conditions of clause 3.3.2 that this mix can violate: 1 to 7 and 9 (8 follows from 1 and 9).
 
 use super::options::Scale;
 use super::rows::*;
@@ -8,7 +8,7 @@ use flashweir_db::{Db, Result};
 use flashweir_fs::vfs::Fs;
 use std::collections::BTreeMap;
 
-/// What the tables say about a district.
+/// Sums over the tables for a district.
 #[derive(Default)]
 struct Sums {
     ytd: i64,
@@ -23,11 +23,11 @@ struct Sums {
     lines: i64,
     undelivered_lines: u64,
     paid: i64,
-    /// Of each order, its lines as it says and whether it has a carrier.
+    /// Number of lines that each order claims, and whether it has a carrier.
     said: BTreeMap<u32, (i64, bool)>,
 }
 
-/// What is wrong, each thing once.
+/// Returns the violated conditions, each once.
 pub(super) async fn check<F: Fs>(db: &Db<F>, tables: &Tables, scale: &Scale) -> Result<Vec<String>> {
     let mut sums: BTreeMap<District, Sums> = BTreeMap::new();
     let mut faults = Vec::new();

@@ -1,8 +1,8 @@
-//! The law by which keys are drawn (clause 2.1.6).
+//! The distribution by which keys are drawn (clause 2.1.6).
 
 use flashweir_core::RandomStream;
 
-/// Constants of the law by which keys are drawn (clause 2.1.6).
+/// Constants of the distribution by which keys are drawn (clause 2.1.6).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constants {
     pub(super) last_load: u64,
@@ -27,7 +27,7 @@ impl Constants {
     }
 }
 
-/// `NURand(a, 0, count - 1)` with constant `c`: a number below `count` (clause 2.1.6).
+/// Draws `NURand(a, 0, count - 1)` with constant `c`: a number below `count` (clause 2.1.6).
 pub(super) fn nurand(stream: &mut RandomStream, a: u64, c: u64, count: u64) -> u64 {
     ((stream.below(a + 1) | stream.below(count)) + c) % count
 }

@@ -1,6 +1,7 @@
 //! The tables at the beginning (clause 4.3.3).
 //!
-//! Invariant: what a row has depends on the seed and on its key, so each table is made by itself, in the order of its keys.
+//! Invariant: the contents of a row depend on the seed and on its key, so each table is made separately, in the order
+//! of its keys.
 
 use super::draw::{Constants, nurand};
 use super::options::{Scale, TpccOptions};
@@ -11,7 +12,7 @@ use flashweir_core::random::mix;
 use flashweir_db::{Db, Result, Tree};
 use flashweir_fs::vfs::Fs;
 
-/// Date of everything that happened before the run.
+/// Date of everything before the run.
 const LOADED: i64 = 1;
 
 /// Payment of each customer before the run, in cents.
@@ -26,7 +27,7 @@ struct Order {
     is_new: bool,
 }
 
-/// The orders of a district: each customer has one, in random order; the last three of ten are not delivered yet.
+/// Returns the orders of a district: one per customer, in random order; the last three of ten are not delivered yet.
 fn orders(seed: u64, scale: &Scale, district: District) -> Vec<Order> {
     let count = usize::from(scale.customers);
     let mut stream = RandomStream::new(seed, &format!("tpcc.orders.{}.{}", district.0, district.1));
@@ -47,7 +48,7 @@ fn districts(scale: &Scale) -> impl Iterator<Item = District> + use<> {
     (0..scale.warehouses).flat_map(|warehouse| (0..10).map(move |district| District(warehouse, district)))
 }
 
-/// Loads every table. Returns how many rows the history has.
+/// Loads every table. Returns the number of rows in the history.
 pub(super) async fn load<F: Fs>(
     db: &Db<F>,
     tables: &Tables,
@@ -136,7 +137,7 @@ async fn customers<F: Fs>(
             C_DELIVERY_CNT.set(&mut row, 0);
             C_CREDIT.set(&mut row, i64::from(stream.below(10) == 0));
             rows.add(&key, &row).await?;
-            // Each name is there at least once (clause 4.3.3.1).
+            // Each name occurs at least once (clause 4.3.3.1).
             let last = match u64::from(customer) {
                 customer if customer < names => customer,
                 _ => nurand(&mut stream, 255, constants.last_load, names),
@@ -164,7 +165,7 @@ async fn history<F: Fs>(db: &Db<F>, tree: Tree, scale: &Scale) -> Result<u64> {
     loader.finish().await
 }
 
-/// A row of the history.
+/// Makes a row of the history.
 pub(super) fn history_row(number: u64, district: District, amount: i64) -> Vec<u8> {
     let mut row = filled(bytes::HISTORY, &number.to_be_bytes(), number);
     H_WAREHOUSE.set(&mut row, district.0.into());
@@ -211,7 +212,7 @@ async fn all_orders<F: Fs>(db: &Db<F>, tables: &Tables, scale: &Scale, seed: u64
     Ok(())
 }
 
-/// A row of an order that is not delivered.
+/// Makes a row of an undelivered order.
 pub(super) fn order_row(key: &[u8], customer: u16, lines: u8, entry: i64) -> Vec<u8> {
     let mut row = filled(bytes::ORDER, key, 0);
     O_CUSTOMER.set(&mut row, customer.into());
@@ -221,7 +222,7 @@ pub(super) fn order_row(key: &[u8], customer: u16, lines: u8, entry: i64) -> Vec
     row
 }
 
-/// A line of an order that is not delivered.
+/// Makes a line of an undelivered order.
 pub(super) fn line_row(key: &[u8], item: u32, supply: u16, quantity: u8, amount: i64) -> Vec<u8> {
     let mut row = filled(bytes::ORDER_LINE, key, item.into());
     OL_ITEM.set(&mut row, item.into());

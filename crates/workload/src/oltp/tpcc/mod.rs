@@ -1,10 +1,10 @@
 //! A TPC-C-like mix: five kinds of transactions on nine tables (TPC Benchmark C, revision 5.11; docs/transaction-mixes.md).
 //!
-//! Place in the data flow: [`Tpcc::prepare`] makes and loads a database, [`Tpcc::run`] runs the connections, [`Tpcc::check`] asks
-//! for the consistency conditions of clause 3.3.2.
+//! Place in the data flow: [`Tpcc::prepare`] makes and loads a database, [`Tpcc::run`] runs the connections,
+//! [`Tpcc::check`] checks the consistency conditions of clause 3.3.2.
 //!
-//! Deliberately absent: terminals, keying and think times, the deferred queue of Delivery (it is one transaction), texts that
-//! mean something.
+//! Deliberately absent: terminals, keying and think times, the deferred queue of Delivery (it is one transaction),
+//! meaningful texts.
 
 mod check;
 mod draw;
@@ -49,12 +49,12 @@ struct Shared<F: Fs> {
     options: TpccOptions,
     constants: Constants,
     handle: Handle,
-    /// The next row of the history, which has no key of its own.
+    /// Number of the next row of the history, which has no key of its own.
     history: Cell<u64>,
 }
 
 impl<F: Fs> Tpcc<F> {
-    /// Makes a database in the directory `dir`, which exists, and loads its tables. They are durable when this returns.
+    /// Makes a database in the existing directory `dir` and loads its tables. They are durable when this returns.
     ///
     /// # Errors
     /// An option out of its range; the database failed.
@@ -79,17 +79,17 @@ impl<F: Fs> Tpcc<F> {
         Ok(Self { shared: Rc::new(shared), handle })
     }
 
-    /// The mix on a database that has its tables, such as one that was opened after a power cut. Options other than the scale
-    /// may be others than those that it was loaded with.
+    /// Attaches the mix to a database that has its tables, such as one that was opened after a power cut. Options other
+    /// than the scale may differ from those that it was loaded with.
     ///
     /// # Errors
-    /// Tables that are not there; the database failed.
+    /// A missing table; the database failed.
     pub async fn attach(db: Db<F>, handle: Handle, options: TpccOptions) -> Result<Self, OltpError> {
         options.check()?;
         let failed = |error| OltpError::Db { during: "attaching", error };
         let tables = Tables::of(|name| db.tree(name)).map_err(failed)?;
         let constants = Constants::new(options.run.seed, &options.run.name);
-        // The first number from which on there is no row; rows that were rolled back leave holes below it.
+        // The first number without a row from there on; rolled-back rows leave holes below it.
         let (mut low, mut high) = (0u64, u64::MAX);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -101,13 +101,13 @@ impl<F: Fs> Tpcc<F> {
         Ok(Self { shared: Rc::new(shared), handle })
     }
 
-    /// The database.
+    /// Returns the database.
     pub fn db(&self) -> &Db<F> {
         &self.shared.db
     }
 
-    /// Runs the connections until the time is over. It can be called again; transactions are then the same, on what the
-    /// last run left.
+    /// Runs the connections until the time is over. It can be called repeatedly; the transactions are then the same, on
+    /// the state that the last run left.
     ///
     /// # Errors
     /// The database failed.
@@ -115,7 +115,7 @@ impl<F: Fs> Tpcc<F> {
         connections::run(Rc::clone(&self.shared), self.handle.clone(), &self.shared.options.run).await
     }
 
-    /// What contradicts the consistency conditions of clause 3.3.2; nothing may run meanwhile.
+    /// Returns the violations of the consistency conditions of clause 3.3.2; no transaction may run meanwhile.
     ///
     /// # Errors
     /// The database failed.
@@ -125,7 +125,7 @@ impl<F: Fs> Tpcc<F> {
     }
 }
 
-/// Time as rows have it: nanoseconds of virtual time.
+/// Returns the time in the form of rows: nanoseconds of virtual time.
 fn date(handle: &Handle) -> u64 {
     // Zero stands for "not yet".
     (handle.now().since(flashweir_core::Instant::ZERO) + Duration::from_nanos(1)).as_nanos()

@@ -1,21 +1,21 @@
-//! What the caller of the mix decides.
+//! Options of the mix.
 
 use crate::oltp::{OltpError, RunOptions, check_common, in_range};
 use flashweir_db::Config;
 
-/// How many rows there are. The default is that of the standard; smaller ones are for tests.
+/// Number of rows. The default is that of the standard; smaller ones are for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// Warehouses.
+    /// Number of warehouses.
     pub warehouses: u16,
-    /// Items, and stock rows of each warehouse.
+    /// Number of items, and of stock rows of each warehouse.
     pub items: u32,
-    /// Customers, and orders at the beginning, of each of the ten districts of a warehouse.
+    /// Number of customers, and of initial orders, of each of the ten districts of a warehouse.
     pub customers: u16,
 }
 
 impl Scale {
-    /// The standard's tables for so many warehouses; each has about 100 MB.
+    /// Returns the standard's scale for this number of warehouses; each has about 100 MB.
     pub const fn of_warehouses(warehouses: u16) -> Self {
         Self { warehouses, items: 100_000, customers: 3000 }
     }
@@ -27,19 +27,19 @@ impl Scale {
     }
 }
 
-/// What the caller of the mix decides.
+/// Options of the mix.
 #[derive(Clone, Debug)]
 pub struct TpccOptions {
-    /// Rows.
+    /// Number of rows.
     pub scale: Scale,
-    /// The run.
+    /// Options of the run.
     pub run: RunOptions,
-    /// The database.
+    /// Configuration of the database.
     pub db: Config,
 }
 
 impl TpccOptions {
-    /// So many warehouses, the engine's defaults, 16 connections for a minute.
+    /// Makes options with this number of warehouses, the engine's defaults, and 16 connections for a minute.
     pub fn new(name: &str, seed: u64, warehouses: u16) -> Self {
         Self {
             scale: Scale::of_warehouses(warehouses),
@@ -48,7 +48,7 @@ impl TpccOptions {
         }
     }
 
-    /// Checks the bounds of everything.
+    /// Checks the bounds of all options.
     ///
     /// # Errors
     /// The first option that is out of its range.

@@ -1,11 +1,11 @@
-//! Keys and rows: fixed fields at fixed places, and filling so that each row has the length that the standard names (clause 1.2.1,
-//! the key counted in).
+//! Keys and rows: fixed fields at fixed offsets, and padding to the row length that the standard gives (clause 1.2.1,
+//! including the key).
 //!
 //! Amounts are in cents.
 
 use flashweir_core::random::mix;
 
-/// Length of a row, key included, by table.
+/// Length of a row in bytes, including the key, by table.
 pub(super) mod bytes {
     pub(crate) const WAREHOUSE: usize = 89;
     pub(crate) const DISTRICT: usize = 95;
@@ -18,12 +18,12 @@ pub(super) mod bytes {
     pub(crate) const ITEM: usize = 82;
 }
 
-/// A number in a row: its place and length.
+/// A number in a row: its offset and length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field(usize, usize);
 
 impl Field {
-    /// Its value; signed.
+    /// Returns its value; signed.
     pub(super) fn get(self, row: &[u8]) -> i64 {
         let mut value = [0; 8];
         value[..self.1].copy_from_slice(&row[self.0..self.0 + self.1]);
@@ -48,7 +48,7 @@ pub(super) const C_BALANCE: Field = Field(0, 8);
 pub(super) const C_YTD_PAYMENT: Field = Field(8, 8);
 pub(super) const C_PAYMENT_CNT: Field = Field(16, 4);
 pub(super) const C_DELIVERY_CNT: Field = Field(20, 4);
-/// 1 is bad credit.
+/// 1 stands for bad credit.
 pub(super) const C_CREDIT: Field = Field(24, 1);
 /// The first byte of `C_DATA`, and its length.
 pub(super) const C_DATA: (usize, usize) = (120, 500);
@@ -56,13 +56,13 @@ pub(super) const H_WAREHOUSE: Field = Field(0, 4);
 pub(super) const H_DISTRICT: Field = Field(4, 1);
 pub(super) const H_AMOUNT: Field = Field(8, 8);
 pub(super) const O_CUSTOMER: Field = Field(0, 2);
-/// 0 is none yet.
+/// 0 stands for none yet.
 pub(super) const O_CARRIER: Field = Field(2, 1);
 pub(super) const O_LINES: Field = Field(3, 1);
 pub(super) const O_ENTRY: Field = Field(4, 8);
 pub(super) const OL_ITEM: Field = Field(0, 4);
 pub(super) const OL_SUPPLY: Field = Field(4, 4);
-/// 0 is not yet.
+/// 0 stands for not yet.
 pub(super) const OL_DELIVERED: Field = Field(8, 8);
 pub(super) const OL_AMOUNT: Field = Field(16, 4);
 pub(super) const OL_QUANTITY: Field = Field(20, 1);
@@ -72,7 +72,7 @@ pub(super) const S_ORDERS: Field = Field(6, 4);
 pub(super) const S_REMOTE: Field = Field(10, 4);
 pub(super) const I_PRICE: Field = Field(0, 4);
 
-/// A row of so many bytes without its key, filled with what depends on `identity` only.
+/// Makes a row of `row_bytes` bytes without its key, with padding that depends only on `identity`.
 pub(super) fn filled(row_bytes: usize, key: &[u8], identity: u64) -> Vec<u8> {
     let mut row = vec![0; row_bytes.saturating_sub(key.len())];
     let mut word = mix(identity);
@@ -104,7 +104,7 @@ impl District {
         self.with(&customer.to_be_bytes())
     }
 
-    /// Of customers with one last name, in the order of their first names.
+    /// Key of a customer among those with one last name, in the order of their first names.
     pub(super) fn name(self, last: u16, first: u32, customer: u16) -> Vec<u8> {
         let mut key = self.names(last);
         key.extend_from_slice(&first.to_be_bytes());
@@ -112,17 +112,17 @@ impl District {
         key
     }
 
-    /// Before all customers with this last name.
+    /// Prefix of all customers with this last name.
     pub(super) fn names(self, last: u16) -> Vec<u8> {
         self.with(&last.to_be_bytes())
     }
 
-    /// The key of orders and new orders.
+    /// Key of orders and new orders.
     pub(super) fn order(self, order: u32) -> Vec<u8> {
         self.with(&order.to_be_bytes())
     }
 
-    /// Orders of a customer, the newest first.
+    /// Key of a customer's orders, the newest first.
     pub(super) fn order_of(self, customer: u16, order: u32) -> Vec<u8> {
         let mut key = self.customer(customer);
         key.extend_from_slice(&(!order).to_be_bytes());
@@ -135,13 +135,13 @@ impl District {
         key
     }
 
-    /// The district of a key that begins with one.
+    /// Returns the district of a key that begins with one.
     pub(super) fn of(key: &[u8]) -> Self {
         Self(u16::from_be_bytes([key[0], key[1]]), key[2])
     }
 }
 
-/// The four bytes from `at` on, as a number.
+/// Returns the four bytes from `at` on, as a number.
 pub(super) fn number_at(key: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(std::array::from_fn(|i| key[at + i]))
 }

@@ -1,4 +1,4 @@
-//! The trees of the mix, under the names that they have in the database.
+//! The trees of the mix, under their names in the database.
 
 use flashweir_db::Tree;
 

@@ -25,7 +25,7 @@ fn options(seed: u64) -> TpccOptions {
     }
 }
 
-/// Loads and runs over files in memory on a disk that needs 20 µs for a page.
+/// Loads and runs the mix over in-memory files on a disk that takes 20 µs per page.
 fn run(options: TpccOptions) -> (WorkloadResult, Vec<String>, flashweir_db::DbMetrics, [i64; 2]) {
     let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
     let mut stack = Stack::new(Device::new(preset("rflush").unwrap(), device), FlushMode::RangeFlush);
@@ -60,16 +60,16 @@ fn the_mix_has_its_shares_and_leaves_consistent_tables() {
     for (kind, share) in [("new-order", 45), ("payment", 43), ("order-status", 4), ("delivery", 4)] {
         let calls = result.call(kind).unwrap().calls;
         let expected = total * share / 100;
-        // Four standard deviations of a binomial law, and those that were under way at the end.
+        // Four standard deviations of a binomial distribution, and the transactions in progress at the end.
         let slack = 4 * expected.isqrt() + 8;
         assert!(calls.abs_diff(expected) <= slack, "{kind}: {calls}, expected {expected}");
     }
-    // 1 % of new orders was rolled back; those that ended behind the time are in the tables and do not count.
+    // 1 % of new orders was rolled back; those that ended after the time are in the tables and do not count.
     let new_orders = result.call("new-order").unwrap().calls as i64;
     let rolled_back = new_orders + 8 - orders;
     assert!((1..=8 + new_orders / 25).contains(&rolled_back), "{new_orders} calls, {orders} orders");
     assert!((0..=8).contains(&(payments - result.call("payment").unwrap().calls as i64)));
-    // Synchronous ends: of all but the reading kinds, of what was rolled back and of deliveries that found nothing.
+    // Synchronous ends: those of all writing kinds, except rolled-back transactions and deliveries that found nothing.
     let writing = ["new-order", "payment", "delivery"].map(|kind| result.call(kind).unwrap().calls);
     let commits = result.call("commit").unwrap().calls;
     assert!(
@@ -132,8 +132,8 @@ fn what_contradicts_the_conditions_is_found() {
     assert_eq!(clauses, ["3.3.2.3", "3.3.2.4", "3.3.2.5", "3.3.2.6", "3.3.2.9", "3.3.2.1"], "{faults:?}");
 }
 
-/// Clauses 2.5.1.2 and 2.8.1.1 with one warehouse: remote customers are of any district, and a terminal asks for the stock of
-/// its own district only.
+/// Clauses 2.5.1.2 and 2.8.1.1 with one warehouse: remote customers are of any district, and a terminal asks only for
+/// the stock of its own district.
 #[test]
 fn inputs_follow_the_standard() {
     let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
@@ -183,7 +183,7 @@ fn keys_are_drawn_by_the_law_of_the_standard() {
     for _ in 0..300_000 {
         counts[nurand(&mut stream, 1023, 77, 3000) as usize] += 1;
     }
-    // OR of two numbers has more ones: some keys are far likelier than the mean of 100.
+    // The OR of two numbers has more ones: some keys are far likelier than the mean of 100.
     let (most, least) = (*counts.iter().max().unwrap(), *counts.iter().min().unwrap());
     assert!(most > 500 && least < 20, "{most} {least}");
     for seed in 0..50 {

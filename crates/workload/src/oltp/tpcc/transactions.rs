@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Share of each kind in percent (clause 5.2.3).
 const SHARES: [u64; 5] = [45, 43, 4, 4, 4];
 
-/// How a customer is named.
+/// Identification of a customer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Who {
     Number(u16),
@@ -23,13 +23,13 @@ pub(super) enum Who {
 /// One line of a new order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
-    /// `None` is one that does not exist.
+    /// Number of the item; `None` for one that does not exist.
     item: Option<u32>,
     supply: u16,
     quantity: u8,
 }
 
-/// What a transaction is asked to do.
+/// Input of a transaction.
 #[derive(Clone, Debug)]
 pub(super) enum Input {
     NewOrder { district: District, customer: u16, lines: Vec<Line> },
@@ -49,7 +49,7 @@ impl<F: Fs> Shared<F> {
         }
     }
 
-    /// Another warehouse than `home`, if there is one.
+    /// Draws another warehouse than `home`, if there is one.
     fn draw_remote(&self, stream: &mut RandomStream, home: u16) -> u16 {
         let count = self.options.scale.warehouses;
         if count == 1 {
@@ -99,7 +99,7 @@ impl<F: Fs> Mix for Shared<F> {
         let input = match kind {
             0 => self.draw_new_order(stream, district),
             1 => {
-                // Where there is one warehouse, the remote customer still has another district (clause 2.5.1.2).
+                // With a single warehouse, the remote customer still has another district (clause 2.5.1.2).
                 let of = match stream.below(100) {
                     0..85 => district,
                     _ => District(self.draw_remote(stream, home), stream.below(10) as u8),
@@ -109,7 +109,7 @@ impl<F: Fs> Mix for Shared<F> {
             }
             2 => Input::OrderStatus { district, who: self.draw_who(stream) },
             3 => Input::Delivery { warehouse: home, carrier: 1 + stream.below(10) as u8 },
-            // A terminal has one district for these (clause 2.8.1.1).
+            // A terminal has a fixed district for these (clause 2.8.1.1).
             _ => {
                 let own = connection / u32::from(self.options.scale.warehouses) % 10;
                 Input::StockLevel {
@@ -144,18 +144,18 @@ impl<F: Fs> Mix for Shared<F> {
     }
 }
 
-/// A row that is there.
+/// Reads an existing row.
 async fn row<F: Fs>(trx: &Transaction<F>, tree: Tree, key: &[u8]) -> Result<Vec<u8>> {
     trx.get(tree, key).await?.ok_or(DbError::NotFound)
 }
 
-/// A row that is there, to be changed.
+/// Reads and locks an existing row, in order to change it.
 async fn locked<F: Fs>(trx: &mut Transaction<F>, tree: Tree, key: &[u8]) -> Result<Vec<u8>> {
     trx.lock(tree, key).await?.ok_or(DbError::NotFound)
 }
 
 impl<F: Fs> Shared<F> {
-    /// Clause 2.4. False if an item does not exist: the transaction is to be rolled back.
+    /// Clause 2.4. Returns false if an item does not exist, in which case the transaction has to be rolled back.
     async fn new_order(
         &self,
         trx: &mut Transaction<F>,
@@ -181,7 +181,7 @@ impl<F: Fs> Shared<F> {
             let stock_key = stock_key(line.supply, wanted);
             let mut stock = locked(trx, tables.stock, &stock_key).await?;
             let (quantity, ordered) = (S_QUANTITY.get(&stock), i64::from(line.quantity));
-            // Clause 2.4.2.2: stock is filled up by 91 when less than 10 would be left.
+            // Clause 2.4.2.2: stock is refilled by 91 if less than 10 would be left.
             let left = quantity - ordered;
             S_QUANTITY.set(&mut stock, if left >= 10 { left } else { left + 91 });
             S_YTD.add(&mut stock, ordered);
@@ -196,7 +196,7 @@ impl<F: Fs> Shared<F> {
         Ok(true)
     }
 
-    /// The number of a customer; of those with one last name the one in the middle (clause 2.5.2.2).
+    /// Returns the number of a customer; of those with one last name, the one in the middle (clause 2.5.2.2).
     async fn find(&self, trx: &Transaction<F>, district: District, who: Who) -> Result<u16> {
         let last = match who {
             Who::Number(number) => return Ok(number),
@@ -234,7 +234,7 @@ impl<F: Fs> Shared<F> {
         C_YTD_PAYMENT.add(&mut customer, amount);
         C_PAYMENT_CNT.add(&mut customer, 1);
         if C_CREDIT.get(&customer) == 1 {
-            // Who has bad credit gets the payment noted, in front of what was noted before (clause 2.5.2.2).
+            // A customer with bad credit gets the payment recorded in front of earlier records (clause 2.5.2.2).
             let mut note = key.clone();
             note.extend_from_slice(&district.key());
             note.extend_from_slice(&amount.to_le_bytes());
@@ -259,7 +259,7 @@ impl<F: Fs> Shared<F> {
             return Err(DbError::NotFound);
         };
         let number = !number_at(key, from.len());
-        // It may be that of a transaction which is rolled back meanwhile.
+        // The order may belong to a transaction that is rolled back meanwhile.
         if trx.get(tables.order, &district.order(number)).await?.is_some() {
             let (from, end) = (district.order(number), district.order(number + 1));
             trx.scan(tables.order_line, &from, Some(&end), usize::MAX).await?;
@@ -300,7 +300,7 @@ impl<F: Fs> Shared<F> {
             let Some((key, _)) = oldest.into_iter().find(|(key, _)| District::of(key) == district) else {
                 return Ok(None);
             };
-            // Somebody else may have taken it, or taken its insertion back, while we waited.
+            // During the wait, another transaction may have taken the order or rolled back its insertion.
             if trx.lock(tree, &key).await?.is_some() {
                 trx.delete(tree, &key).await?;
                 return Ok(Some(number_at(&key, 3)));
@@ -308,7 +308,7 @@ impl<F: Fs> Shared<F> {
         }
     }
 
-    /// Clause 2.8: how many items of the last 20 orders are short.
+    /// Clause 2.8: returns the number of items of the last 20 orders that are below the threshold.
     async fn stock_level(&self, trx: &Transaction<F>, district: District, threshold: i64) -> Result<usize> {
         let tables = &self.tables;
         let next = D_NEXT_O_ID.get(&row(trx, tables.district, &district.key()).await?) as u32;
