@@ -9,10 +9,10 @@
 //! on disks:     version 1 (u32), then entries: tag, permissions; named users and groups have their number behind it
 //! ```
 //!
-//! Invariant: a list is valid: owner, named users, group, named groups, mask, others, in this order; those that are not named
-//! exactly once, but for the mask, which is there if anybody is named. Twice the same name is no error, as in Linux.
+//! Invariant: a list is valid: owner, named users, group, named groups, mask, others, in this order; each entry without a name occurs
+//! exactly once, except the mask, which is there if there is a named entry. The same name twice is no error, as in Linux.
 //!
-//! Deliberately absent: who may do what by a list. The kernel decides that for mounts.
+//! Deliberately absent: permission checks by a list. The kernel decides that for mounts.
 
 use crate::errno::Errno;
 use crate::format::{u16_at, u32_at};
@@ -23,15 +23,15 @@ const WIRE_ENTRY_BYTES: usize = 8;
 /// The version of the form on disks.
 const DISK_VERSION: u32 = 1;
 const HEADER_BYTES: usize = 4;
-/// What stands for the number of somebody who has none.
+/// The number of an entry that names no user or group.
 const NOBODY: u32 = u32::MAX;
 
 /// Which list of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AclKind {
-    /// Who may do what with it.
+    /// The access list: the permissions on the inode itself.
     Access,
-    /// What is made in a directory begins with.
+    /// The default list of a directory: inodes that are made in it inherit it.
     Default,
 }
 
@@ -72,7 +72,7 @@ pub enum Who {
     Group,
     /// Another group by number.
     NamedGroup(u32),
-    /// What named users and all groups may have at most.
+    /// The most permissions that named users and all groups get.
     Mask,
     /// Everybody else.
     Others,
@@ -152,8 +152,8 @@ impl Acl {
         &self.0
     }
 
-    /// From the form for programs; `None` is a list without entries, which removes one. `EOPNOTSUPP` for another version,
-    /// `EINVAL` for what is no list or not valid.
+    /// Decodes the form that programs use; `None` is a list without entries, which removes the list of a file. `EOPNOTSUPP` for another
+    /// version, `EINVAL` for bytes that are no list or not a valid one.
     pub fn from_wire(bytes: &[u8]) -> Result<Option<Self>, Errno> {
         if bytes.is_empty() {
             return Ok(None);
@@ -188,7 +188,7 @@ impl Acl {
         bytes
     }
 
-    /// From the form on disks; `None` for what is none or not valid.
+    /// Decodes the form on disks; `None` for bytes that are no list or not a valid one.
     pub fn from_disk(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || u32_at(bytes, 0) != DISK_VERSION {
             return None;
@@ -231,7 +231,7 @@ impl Acl {
         })
     }
 
-    /// The entry that the permission bits of the group stand for.
+    /// The entry that corresponds to the permission bits of the group.
     fn group_class(&self) -> Who {
         let has_mask = self.0.iter().any(|entry| entry.who == Who::Mask);
         if has_mask { Who::Mask } else { Who::Group }
@@ -257,7 +257,7 @@ impl Acl {
         self.changed(|_, shift| mode >> shift & 0o7)
     }
 
-    /// As a directory's default list: the access list of what is made there with `mode`, and its permission bits.
+    /// This is a directory's default list: returns the access list of an inode that is made there with `mode`, and its permission bits.
     pub fn inherited(&self, mode: u16) -> (Self, u16) {
         let access = self.changed(|entry, shift| entry.permissions & mode >> shift);
         let bits = access.mode();
@@ -270,7 +270,7 @@ impl Acl {
 pub struct NewAcls {
     /// If permission bits do not say all of it.
     pub access: Option<Acl>,
-    /// For what is made in a new directory.
+    /// Default list, of a new directory.
     pub default: Option<Acl>,
 }
 

@@ -3,8 +3,8 @@
 //! Place in the data flow: an [`Fs`] below the vfs, which passes each call on to one of those that know a format.
 //!
 //! The body of an `async` method is compiled by each crate that awaits it, and once for each file system that a caller is generic over.
-//! Here each call is awaited through a box whose table of functions this crate has made: what stands below is compiled once, in this
-//! crate, and what stands above (the vfs, workloads, mounts, databases) once for all formats.
+//! Here each call is awaited through a box whose table of functions this crate has made: the code below is compiled once, in this crate,
+//! and the code above (the vfs, workloads, mounts, databases) once for all formats.
 //!
 //! Invariant: a call does what the file system's own would do, in the same order; only an allocation lies between.
 
@@ -15,12 +15,12 @@ use flashweir_core::{Duration, Payload};
 use std::fmt;
 use std::rc::Rc;
 
-/// What laboratories, mounts and commands want of a mounted file system beside the calls of [`Fs`].
+/// What laboratories, mounts and commands need of a mounted file system in addition to the calls of [`Fs`].
 pub trait Mounted: Fs {
     /// Its name, which goes before the names of its counters.
     fn name(&self) -> &'static str;
 
-    /// What it counted since the mount.
+    /// Counters since the mount.
     fn metrics(&self) -> Vec<Metric> {
         Vec::new()
     }
@@ -46,7 +46,7 @@ pub trait Mounted: Fs {
 pub struct AnyFs(Rc<dyn Calls>);
 
 impl AnyFs {
-    /// A file system, whose calls are compiled where this is called.
+    /// Wraps a file system; its calls are compiled in the crate that calls this.
     pub(crate) fn new(fs: impl Mounted) -> Self {
         Self(Rc::new(fs))
     }
@@ -58,7 +58,7 @@ impl fmt::Debug for AnyFs {
     }
 }
 
-/// What the trait wants, passed on: calls that take time in a box, the others at once.
+/// Passes on the methods of the trait: calls that take time through a box, the others directly.
 macro_rules! calls {
     (
         $(async fn $name:ident $(<$($life:lifetime),*>)? ($($arg:ident: $type:ty),*) -> $output:ty;)*

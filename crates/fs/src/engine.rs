@@ -19,7 +19,7 @@ use flashweir_core::{Duration, Payload};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What an engine has in memory: names, inodes and attributes.
+/// State of an engine in memory: names, inodes and attributes.
 pub(crate) trait Nodes {
     /// The number of an inode.
     type Number: Copy + Ord;
@@ -41,7 +41,7 @@ pub(crate) trait Nodes {
     fn named(&mut self, dir: Self::Number, name: &[u8]) -> StepOf<Self, Option<Self::Number>>;
     /// At least one entry behind a cookie, if there is one, and about so many.
     fn entries(&mut self, dir: Self::Number, after: u64, most: usize) -> StepOf<Self, Vec<Listed<Self>>>;
-    /// What an inode is whose entry does not say it.
+    /// Kind of an inode whose directory entry does not contain it.
     fn kind_of(&self, ino: Self::Number) -> StepOf<Self, NodeKind>;
     /// Makes an inode with a name, a link with its target.
     fn create(
@@ -117,7 +117,7 @@ pub(crate) trait Nodes {
     }
 }
 
-/// What an operation gives.
+/// Result of an operation.
 pub(crate) type StepOf<S, T> = std::result::Result<T, <S as Nodes>::Stop>;
 
 /// Numbers of inodes.
@@ -143,7 +143,7 @@ pub(crate) struct Fields<'a> {
 
 /// A volume that is mounted for writing. Calls are those of [`Fs`], with the volume's own numbers of inodes.
 pub(crate) trait Engine: 'static {
-    /// What it has in memory.
+    /// State in memory.
     type State: Nodes;
 
     /// The same.
@@ -158,7 +158,7 @@ pub(crate) trait Engine: 'static {
         &self,
         operation: impl FnMut(&mut Self::State) -> StepOf<Self::State, T>,
     ) -> impl Future<Output = Result<T>>;
-    /// Frees an inode that nobody has or holds.
+    /// Frees an inode without names that is not held.
     async fn destroy(&self, ino: Option<NumberOf<Self>>) -> Result<()>;
     /// Whether order takes the place of waiting.
     fn is_dual(&self) -> bool;
@@ -526,7 +526,7 @@ pub(crate) fn device_number((major, minor): (u32, u32)) -> u32 {
     minor & 0xff | major << 8 | (minor & !0xff) << 12
 }
 
-/// What an inode is, for the vfs; where it is a device, with its number.
+/// Kind of an inode, for the vfs; of a device, with its number.
 pub(crate) fn vfs_kind(kind: NodeKind, device: impl FnOnce() -> u32) -> Kind {
     match kind {
         NodeKind::Regular => Kind::File,
@@ -552,7 +552,7 @@ pub(crate) fn node_kind(kind: Kind) -> NodeKind {
     }
 }
 
-/// What a caller of the vfs is told of an error.
+/// The error number that a caller of the vfs gets for an error.
 pub(crate) fn errno<F>(error: &Error<F>) -> Errno {
     match error {
         Error::Port(error) => errno_of(error),

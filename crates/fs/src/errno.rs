@@ -18,7 +18,7 @@ macro_rules! errnos {
                 match self { $(Self::$name => stringify!($name)),+ }
             }
 
-            /// What it means, in words.
+            /// Description in words.
             pub const fn message(self) -> &'static str {
                 match self { $(Self::$name => $text),+ }
             }

@@ -1,6 +1,6 @@
 //! What the on-disk formats share: little-endian fields, bitmaps, kinds and times of inodes, and errors.
 //!
-//! Invariant: an offset is a constant of a layout or was checked by who computed it; the functions of fields panic
+//! Invariant: an offset is a constant of a layout or was checked by the code that computed it; the functions of fields panic
 //! beyond the end of a slice, as slices do.
 
 use crate::port::PortError;
@@ -52,7 +52,7 @@ pub struct Time {
     pub nanos: u32,
 }
 
-/// What an inode is, from its mode.
+/// Kind of an inode, from its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A file of bytes.
@@ -118,13 +118,13 @@ pub trait Format: fmt::Debug + Clone + PartialEq + Eq {
 /// Why a volume of a format cannot be made, mounted or read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error<F> {
-    /// What the disk said.
+    /// An error of the disk.
     Port(PortError),
     /// There is no volume of this format here: what was looked at, and what was found.
     Absent(F, String),
     /// The volume has something that is not supported: its name.
     Refused(String),
-    /// What is on the disk contradicts the format: place, value, and what was expected.
+    /// The contents of the disk contradict the format: place, value, and the expected value.
     Corrupt(String),
     /// An option that makes no volume: its name, value, and what is valid.
     Option(String),
@@ -177,7 +177,7 @@ const PROBLEMS_MAX: usize = 1000;
 pub struct Problem {
     /// Its kind.
     pub name: &'static str,
-    /// Where, what was found, and what was expected.
+    /// Place, found value, and expected value.
     pub what: String,
 }
 

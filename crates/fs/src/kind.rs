@@ -38,23 +38,23 @@ pub struct Mode {
     pub ext4: Ext4Options,
 }
 
-/// What volume to make, in each format.
+/// Options of a new volume, for each format.
 #[derive(Clone, Debug)]
 pub struct NewVolume {
-    /// In F2FS.
+    /// Options for F2FS.
     pub f2fs: f2fs::Options,
-    /// In ext4.
+    /// Options for ext4.
     pub ext4: ext4::Options,
 }
 
-/// What is answered.
+/// Result of a file system of any format.
 pub type Result<T> = std::result::Result<T, AnyError>;
 
 impl Kind {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::F2fs, Self::Ext4];
 
-    /// What the format does.
+    /// The functions of the format.
     fn format(self) -> &'static dyn Dispatch {
         const F2FS: Of<f2fs::Named> =
             Of { new: |new| &new.f2fs, options: |mode| &mode.f2fs, options_mut: |mode| &mut mode.f2fs };
@@ -66,12 +66,12 @@ impl Kind {
         }
     }
 
-    /// What users type.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         self.format().name()
     }
 
-    /// What people call it.
+    /// Usual spelling of its name.
     pub fn title(self) -> &'static str {
         self.format().title()
     }
@@ -190,7 +190,7 @@ impl NewVolume {
         Self { f2fs: f2fs::Options::new(blocks), ext4: ext4::Options::new(blocks) }
     }
 
-    /// The same, whose root directory has this user and group.
+    /// The same, with this user and group for the root directory.
     pub fn owned_by(mut self, owner: (u32, u32)) -> Self {
         (self.f2fs.root_owner, self.ext4.root_owner) = (owner, owner);
         self
@@ -214,7 +214,7 @@ trait Dispatch {
     fn plant(&self, mode: &mut Mode, name: &str);
 }
 
-/// Where the options of a format are.
+/// Accessors of the options of a format.
 struct Of<F: Volumes> {
     new: fn(&NewVolume) -> &F::New,
     options: fn(&Mode) -> &F::Options,

@@ -1,6 +1,6 @@
 //! File systems in user space.
 //!
-//! Place in the data flow: above, whoever opens files; below, the block port ([`port`]), which is all that a file
+//! Place in the data flow: above are the users of files; below is the block port ([`port`]), which is all that a file
 //! system sees of a disk. File systems are straight-line `async` code on the executor of `flashweir-core`.
 //!
 //! Deliberately absent: any device, any link, any clock.

@@ -52,7 +52,7 @@ pub struct Faults {
     pub syncs: Option<Errno>,
 }
 
-/// What was asked of the file system.
+/// Numbers of calls of the file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemFsCounts {
     /// Calls of `read_pages`.
@@ -266,7 +266,7 @@ impl State {
         }
     }
 
-    /// One name less; frees the inode if it was the last one and nobody holds it.
+    /// Removes a link; frees the inode if it was the last one and the inode is not held.
     fn drop_link(&mut self, ino: Ino, now: Timestamp) -> Result<()> {
         let node = self.node_mut(ino)?;
         node.attr.links = if node.attr.kind.is_dir() { 0 } else { node.attr.links - 1 };
@@ -351,7 +351,7 @@ impl Drop for Locked<'_> {
 }
 
 impl MemFs {
-    /// An empty one whose calls take no time.
+    /// An empty file system whose calls take no time.
     pub fn new(config: MemFsConfig) -> Self {
         Self::build(config, None)
     }
@@ -386,7 +386,7 @@ impl MemFs {
         self.0.faults.set(faults);
     }
 
-    /// What was asked so far.
+    /// Numbers of calls so far.
     pub fn counts(&self) -> MemFsCounts {
         self.0.counts.get()
     }

@@ -1,7 +1,7 @@
 //! Order in the place of waiting, as far as file systems share it (barriers §6).
 //!
 //! Place in the data flow: a file system that is mounted in [`CommitMode::DualMode`] writes everything in order in one stream,
-//! waits for dispatch only, and makes durable later what somebody waits for.
+//! waits for dispatch only, and makes data durable later, when a task waits for that.
 //!
 //! Deliberately absent: what has to be in an epoch before what. Each file system knows its own.
 
@@ -17,11 +17,11 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitMode {
-    /// By waiting: each part for the one before to be on the disk, and for flushes between them.
+    /// By waiting: for each part to be on the disk before the next one, and for flushes between them.
     #[default]
     Legacy,
-    /// By barriers, as BarrierFS: parts are dispatched one behind the other, and a flush comes when somebody waits for
-    /// durability (barriers §6.8). The disk has to keep the order of streams.
+    /// By barriers, as BarrierFS: parts are dispatched one after the other, and a flush comes when a task waits for durability (barriers
+    /// §6.8). The disk has to keep the order of streams.
     DualMode,
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn is_kept(port: &dyn BlockPort) -> bool {
     port.barrier(STREAM).completed().await.is_ok()
 }
 
-/// What a caller is told of a request that failed.
+/// Error number that a caller gets for a failed request.
 pub(crate) fn errno_of(error: &PortError) -> Errno {
     match error {
         PortError::Device(DeviceError::ReadOnly) => Errno::EROFS,
@@ -109,7 +109,7 @@ impl Dispatched {
     /// Waits until the device has answered.
     pub(crate) async fn completed(&self) -> Result<(), Errno> {
         self.changes.until(|| !matches!(*self.phase.borrow(), Phase::Begun)).await;
-        // Who comes first asks for all.
+        // The first caller collects the answers for all.
         let phase = self.phase.replace(Phase::Asked);
         let Phase::Dispatched(tickets) = phase else {
             self.phase.replace(phase);
@@ -129,7 +129,7 @@ impl Dispatched {
         }
     }
 
-    /// Whether the device has answered all, so that nobody has to wait in [`Self::completed`].
+    /// Whether the device has answered all, so that no caller has to wait in [`Self::completed`].
     pub(crate) fn has_ended(&self) -> bool {
         match &*self.phase.borrow() {
             Phase::Begun | Phase::Asked => false,

@@ -1,15 +1,15 @@
 //! The block port: the one thing that a file system sees of a disk.
 //!
-//! Place in the data flow: a file system submits a [`Request`] and gets a [`Ticket`], on which the moments of the
-//! request can be awaited. Below is either a stack in virtual time (block layer, link, device), which keeps the
-//! [`Progress`] of each request, or an [`Image`], which has done everything before it returns.
+//! Place in the data flow: a file system submits a [`Request`] and gets a [`Ticket`], on which the stages of the request ([`Moment`]) can
+//! be awaited. Below is either a stack in virtual time (block layer, link, device), which keeps the [`Progress`] of each request, or an
+//! [`Image`], which has done everything before it returns.
 //!
 //! Invariants:
 //! 1. The unit is a [`Block`] of 4,096 bytes, whatever the blocks of the command set are.
-//! 2. A request that was submitted is answered once, also when nobody awaits its ticket any more; dropping a ticket
-//!    takes nothing back. What a power cut destroys is the executor's tasks, tickets with them.
-//! 3. The moments of a request come in the order of [`Moment`]; a later one includes the earlier ones.
-//! 4. Requests are submitted in the order of the calls of [`BlockPort::submit`]. Nothing else is ordered, but for what
+//! 2. A request that was submitted is answered once, even if its ticket is no longer awaited; dropping a ticket cancels nothing. A power
+//!    cut destroys the executor's tasks, and tickets with them.
+//! 3. The stages of a request come in the order of [`Moment`]; a later one includes the earlier ones.
+//! 4. Requests are submitted in the order of the calls of [`BlockPort::submit`]. Nothing else is ordered, except for what
 //!    `order` asks of a stream and what flushes promise.
 //!
 //! A disk with append segments is an [`AppendPort`]; where an append went is told with its answer ([`Ticket::appended`]).
@@ -40,7 +40,7 @@ pub type BlockBytes = [u8; BLOCK_BYTES];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Block(pub u64);
 
-/// What a file system asks of a disk.
+/// A request of a file system to a disk.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// Read `count` blocks from `block` on; the answer has one payload for each.
@@ -82,7 +82,7 @@ impl Write {
     }
 }
 
-/// What a range flush selects; several selectors unite.
+/// The selection of a range flush: the union of its selectors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Ranges of blocks, at most 256.
@@ -94,9 +94,9 @@ pub struct Selection {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortError {
-    /// What the device answered; its addresses are blocks of 512 bytes.
+    /// The device's error; its addresses are sectors of 512 bytes.
     Device(DeviceError),
-    /// What the file of an image said: path or range, and reason.
+    /// Error of an image's file: path or range, and reason.
     Image(String),
 }
 
@@ -115,10 +115,10 @@ impl From<DeviceError> for PortError {
     }
 }
 
-/// What is answered: the contents of a read, nothing for other requests; or why it failed.
+/// Answer of a request: the contents of a read, nothing for other requests; or the reason of the failure.
 pub type Answer = Result<Box<[Payload]>, PortError>;
 
-/// The moments of a request, in their order.
+/// The stages of a request, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Moment {
     /// The host has handed it to the device, and nothing that is submitted from now on goes before it.
@@ -178,11 +178,11 @@ pub trait AppendPort: BlockPort {
 struct State {
     reached: Option<Moment>,
     answer: Option<Answer>,
-    /// Of an append that was answered, its first block in the segment.
+    /// First block in the segment, of an append that was answered.
     offset: Option<u32>,
-    /// Of the first who waits, who is most often the only one, and for what.
+    /// Waker of the first waiting task, which is usually the only one, and the stage for which it waits.
     waker: Option<(Moment, Waker)>,
-    /// Of the others, in the order in which they came.
+    /// Wakers of the others, in the order in which they came.
     wakers: Vec<(Moment, Waker)>,
 }
 
@@ -193,7 +193,7 @@ pub struct Ticket {
     state: Rc<RefCell<State>>,
 }
 
-/// The disk's end of a request: it tells which moments have come.
+/// The disk's end of a request: it reports which stages were reached.
 #[derive(Debug)]
 pub struct Progress {
     state: Rc<RefCell<State>>,
@@ -213,7 +213,7 @@ impl Ticket {
         ticket
     }
 
-    /// Waits for a moment. A request that fails reaches all of them.
+    /// Waits for a stage. A request that fails reaches all of them.
     pub async fn reached(&self, moment: Moment) {
         poll_fn(|context| {
             let mut state = self.state.borrow_mut();
@@ -285,7 +285,7 @@ impl Progress {
         self.answered(answer);
     }
 
-    /// Of an append, the number of its first block in the segment, which its answer tells; that comes next.
+    /// Sets the number of an append's first block in the segment. The answer follows.
     pub fn at_offset(&self, block: u32) {
         self.state.borrow_mut().offset = Some(block);
     }
@@ -295,7 +295,7 @@ impl Progress {
         self.reach(Moment::Completed);
     }
 
-    /// Wakes those who wait for this moment. Who waits for a later one sleeps on: to poll him is to go through a call of all
+    /// Wakes the tasks that wait for this stage. A task that waits for a later one is not woken: a poll of it goes through the calls of all
     /// layers.
     fn reach(&self, moment: Moment) {
         let mut state = self.state.borrow_mut();
@@ -321,10 +321,10 @@ impl Progress {
     }
 }
 
-/// Makes tickets for one port, whose memory is used again when their owners have dropped them.
+/// Makes tickets for one port, and reuses their memory when their owners have dropped them.
 #[derive(Debug, Default)]
 pub struct Tickets {
-    /// Of requests that were answered; the ticket of the first one is the likeliest to be gone.
+    /// Requests that were answered; the ticket of the first one is the likeliest to have been dropped.
     answered: VecDeque<Progress>,
 }
 
@@ -425,7 +425,8 @@ mod tests {
         assert!(executor.is_empty());
     }
 
-    /// Each of several who wait for one moment is told, by whichever call it comes, and a second look by the same task adds nobody.
+    /// Each of several tasks that wait for one stage is woken, whichever call reports it, and a second poll by the same task adds no
+    /// waiter.
     #[test]
     fn everybody_who_waits_for_one_moment_is_told() {
         let mut executor = Executor::new();

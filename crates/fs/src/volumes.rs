@@ -1,4 +1,4 @@
-//! What a format does for whoever does not know which one it is.
+//! The interface of a format for code that does not know which one it is.
 //!
 //! Place in the data flow: each folder of a format implements [`Volumes`] once; [`kind`](crate::kind) calls it by the kind of a
 //! volume.
@@ -13,17 +13,17 @@ use std::rc::Rc;
 
 /// A format's volumes: found, made, mounted and checked.
 pub(crate) trait Volumes: Format + Sized + 'static {
-    /// What users type.
+    /// Name on the command line.
     const KEY: &'static str;
     /// Whether a mount of it makes use of range flushes.
     const HAS_RANGE_FLUSHES: bool;
-    /// What the superblock of a volume says.
+    /// Superblock of a volume.
     type Superblock: 'static;
-    /// What volume to make.
+    /// Options of a new volume.
     type New;
     /// How a volume is mounted.
     type Options: Clone;
-    /// What is mounted.
+    /// The mounted file system.
     type Fs: Mounted;
     /// A bug that tests have to find.
     type Bug: Copy + 'static;
@@ -33,7 +33,7 @@ pub(crate) trait Volumes: Format + Sized + 'static {
     /// The superblock that a disk has.
     fn superblock(port: &dyn BlockPort) -> Boxed<'_, Result<Self::Superblock, Error<Self>>>;
 
-    /// What it says to people.
+    /// Description of a volume for people.
     fn described(superblock: &Self::Superblock) -> Described;
 
     /// Makes a volume.
@@ -64,7 +64,7 @@ pub(crate) trait Volumes: Format + Sized + 'static {
     fn planted(options: &mut Self::Options) -> &mut Option<Self::Bug>;
 }
 
-/// What a volume is, for people.
+/// Description of a volume, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
     /// Its size.
@@ -75,20 +75,20 @@ pub struct Described {
     pub features: Vec<String>,
 }
 
-/// What a check found in a volume.
+/// Result of the check of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// What is wrong, at most 1,000 of it.
+    /// The first 1,000 problems.
     pub problems: Vec<Problem>,
-    /// What else is wrong and not told.
+    /// Number of further problems.
     pub problems_untold: u64,
     /// Blocks of 4 KiB that are in use.
     pub used_blocks: u64,
     /// The volume, if its superblock can be read, and in which state it is.
     pub volume: Option<(Described, String)>,
-    /// What else is to be said of it, in lines.
+    /// Further remarks, by line.
     pub lines: Vec<String>,
-    /// What was found, by name.
+    /// Facts of the volume, by name.
     pub facts: Vec<(&'static str, Fact)>,
 }
 
@@ -98,12 +98,12 @@ pub struct Checked {
 pub enum Fact {
     /// It is so, or not.
     Flag(bool),
-    /// So many.
+    /// A number.
     Count(u64),
 }
 
 impl Checked {
-    /// Of a volume that is too broken to be looked at: the one problem that there is.
+    /// Result for a volume that is too broken to be checked: one problem.
     pub(crate) fn broken(what: String) -> Self {
         Self { problems: vec![Problem { name: "mount", what }], ..Self::default() }
     }
@@ -118,7 +118,7 @@ pub struct AnyError {
 }
 
 impl AnyError {
-    /// Of what cannot be done for this reason.
+    /// Result for a check that is refused for this reason.
     pub(crate) fn refused(what: String) -> Self {
         Self { what, is_damage: false }
     }

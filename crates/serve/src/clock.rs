@@ -14,7 +14,7 @@ use std::time::Instant as WallInstant;
 /// How fast virtual time passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// So many virtual seconds in a second of the wall clock; 1 is real time.
+    /// This many virtual seconds in a second of the wall clock; 1 is real time.
     Scaled(f64),
     /// As fast as the machine can: a request is answered as soon as its completion is computed.
     Max,
@@ -121,7 +121,7 @@ impl Clock {
         }
     }
 
-    /// Virtual time when the wall clock stands at `wall`.
+    /// Virtual time at the wall-clock time `wall`.
     #[inline]
     pub fn virtual_at(&self, wall: WallDuration) -> Instant {
         let ns = wall.as_nanos() as u64;

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Longest line of a client, bytes.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What can be asked for.
+/// Requests on the control socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Ask {
@@ -49,7 +49,7 @@ impl CutOrder {
     }
 }
 
-/// What a cut did to one disk.
+/// Effect of a power cut on one disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CutDone {
     /// Which disk.
@@ -104,7 +104,7 @@ pub struct DiskStatus {
     pub buffer: [u64; 3],
     /// Free blocks: least and mean over the planes.
     pub free_blocks: (u64, f64),
-    /// Units that the host wrote, that were programmed for it, that collection moved, and filler and metadata.
+    /// Units that the host wrote, that were programmed for it, that GC moved, and filler and metadata.
     pub units: [u64; 4],
     /// Erases since the power came on; least, mean and largest erase count of a block.
     pub erases: u64,
@@ -117,7 +117,7 @@ pub struct DiskStatus {
 }
 
 impl DiskStatus {
-    /// What a device says of itself, under the name of its export.
+    /// Status of a device, under the name of its export.
     pub(crate) fn of(export: &str, device: &Device) -> Self {
         let geometry = device.geometry();
         let metrics = device.metrics();
@@ -141,7 +141,7 @@ impl DiskStatus {
     }
 }
 
-/// What a server answers.
+/// Answers of a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {

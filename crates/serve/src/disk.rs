@@ -30,7 +30,7 @@ pub(crate) struct ClientId {
     pub(crate) generation: u32,
 }
 
-/// What a client gets for a request.
+/// Answer to a client's request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) client: ClientId,
@@ -61,21 +61,21 @@ struct Pending {
     length: u32,
     kind: Kind,
     fua: bool,
-    /// Of a flush: the completions that it covers.
+    /// Of a flush: number of completions that it covers.
     covers: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Power {
     On,
-    /// Until this instant of the server's clock. Requests fail, or they wait.
+    /// The power is off until this instant of the server's clock. Requests fail, or they wait.
     Off {
         until: Instant,
         fail: bool,
     },
 }
 
-/// What a cut does to clients.
+/// Effect of a power cut on clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnCut {
     /// Their connections are closed.
@@ -189,7 +189,7 @@ impl Disk {
         self.live().device()
     }
 
-    /// What was counted since the server began.
+    /// Statistics since the server began.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -357,7 +357,7 @@ impl Disk {
         offset / unit..(offset + u64::from(length)).div_ceil(unit)
     }
 
-    /// What of a range is allocated, from its begin; where `one` is enough, no more than one extent.
+    /// Allocated and free extents of a range, from its begin; only the first if `one` is set.
     fn extents(&self, offset: u64, length: u32, one: bool) -> Vec<Extent> {
         let (device, unit) = (self.device(), self.device().geometry().unit_bytes);
         let end = offset + u64::from(length);

@@ -1,4 +1,4 @@
-//! What is asked of the host's file system by whoever keeps something large there: room, and files without a name.
+//! Services of the host's file system for large files: reserved room, and unnamed files.
 
 use rustix::fs::{CWD, Mode, OFlags, openat, statvfs};
 use rustix::io::Errno;

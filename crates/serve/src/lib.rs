@@ -1,7 +1,7 @@
 //! Front ends: the simulated device as a disk that real programs use.
 //!
 //! Place in the data flow: protocol machines ([`nbd`]) turn bytes into requests and answers into bytes, without
-//! I/O of their own; a [`Disk`] lets a simulated device do them; the [`Server`] polls sockets and the clock; a volume
+//! I/O of their own; a [`Disk`] has a simulated device execute them; the [`Server`] polls sockets and the clock; a volume
 //! ([`volume`]) keeps the medium on the host's file system. [`fuse`] mounts a file system on a device.
 #![forbid(unsafe_code)]
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 
 /// Units that wait to become holes together; neighbours become one.
 const WAITING_MAX: usize = 4096;
-/// So many bytes are freed before the process gives memory back.
+/// Bytes that are freed before the process returns memory to the system.
 const FREED_BYTES_MIN: u64 = 64 << 20;
 
 /// A bound for the memory of contents.
@@ -28,7 +28,7 @@ const FREED_BYTES_MIN: u64 = 64 << 20;
 pub struct MemoryBound {
     /// Bytes that stay in memory.
     pub bytes: u64,
-    /// Where the file for the others is made.
+    /// Directory of the file for the other units.
     pub directory: PathBuf,
 }
 
@@ -46,7 +46,7 @@ impl MemoryBound {
     }
 }
 
-/// A file which goes with the process: without a name, or one whose name is gone at once.
+/// A file that disappears with the process: unnamed, or with a name that is removed at once.
 fn unnamed(directory: &Path) -> io::Result<File> {
     if let Some(file) = nameless(directory)? {
         return Ok(file);
@@ -62,7 +62,7 @@ fn unnamed(directory: &Path) -> io::Result<File> {
 struct OverflowFile {
     file: File,
     unit_bytes: u64,
-    /// Units that nobody will ask for, and that are no holes yet.
+    /// Units that are no longer needed, and are not holes yet.
     waiting: Vec<u64>,
 }
 
@@ -77,7 +77,7 @@ impl OverflowFile {
 
     fn punch(&self, first: u64, count: u64) {
         let (offset, len) = (first * self.unit_bytes, count * self.unit_bytes);
-        // File systems without holes keep the bytes, which nobody reads.
+        // File systems without holes keep the bytes, which are never read.
         let _ = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
     }
 

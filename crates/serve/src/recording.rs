@@ -37,13 +37,13 @@ const RECORD_BYTES: usize = 40;
 const CUT: u8 = 16;
 const END: u8 = 17;
 
-/// What the disk was when the recording began.
+/// State of the disk when the recording began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// The model that was recorded ([`MODEL`]).
     pub model: u32,
-    /// Commit of the program that recorded; empty if nobody said it.
+    /// Commit of the program that recorded; empty if unknown.
     pub commit: String,
     /// Name of the export.
     pub export: String,
@@ -145,7 +145,7 @@ impl Recorder {
         Ok(Self { path: path.to_owned(), file, records: 0, hash: 0 })
     }
 
-    /// Where it goes.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -210,7 +210,7 @@ impl fmt::Display for RecordingError {
 }
 impl std::error::Error for RecordingError {}
 
-/// What a recording gave when it was run again.
+/// Result of a recording that was run again.
 #[derive(Debug)]
 pub struct Rerun {
     /// Requests submitted.
@@ -223,7 +223,7 @@ pub struct Rerun {
     pub hash: u64,
     /// Trace hash of the recorded session; absent if it was killed.
     pub recorded_hash: Option<u64>,
-    /// What was found in each boot that was traced.
+    /// Findings in each traced boot.
     pub findings: Vec<Findings>,
 }
 

@@ -1,4 +1,4 @@
-//! The server: one thread that polls its sockets, reads the clock once per turn, and lets its disks happen.
+//! The server: one thread that polls its sockets, reads the clock once per turn, and processes the events of its disks.
 //!
 //! Place in the data flow: bytes of clients become requests in [`crate::nbd`], requests become commands in
 //! [`crate::disk`]; answers go back the same way. Nothing is handed to another thread on the way.
@@ -6,9 +6,9 @@
 //! A turn: poll, read the clock, let the disks happen up to it, take in what clients sent, answer what is due, write.
 //! Before a deadline that is near the poll does not sleep: a sleep of 75 µs takes up to 187 µs on a common kernel.
 //!
-//! Invariants: a client that breaks the protocol, stalls, or vanishes is dropped and nobody else notices; memory for
-//! each client is bounded, and so is the number of clients. The place of one that vanished is free when the device has
-//! done what it had asked for, so that who connects again and again gains nothing by it.
+//! Invariants: a client that breaks the protocol, stalls, or vanishes is dropped without an effect on other clients; memory for each client
+//! is bounded, and so is the number of clients. The place of a client that vanished is free when the device has executed its requests, so
+//! that a client gains nothing by connecting again and again.
 
 use crate::clock::{Clock, Speed};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, LINE_BYTES_MAX, Reply, Status};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration as WallDuration;
 
-/// Where clients connect.
+/// Addresses at which clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// A unix socket; the file is made and removed by the server.
@@ -40,7 +40,7 @@ pub enum Endpoint {
 /// How a server behaves.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Where clients connect.
+    /// Addresses at which clients connect.
     pub endpoints: Vec<Endpoint>,
     /// A unix socket for `weir cut` and live views.
     pub control: Option<PathBuf>,
@@ -56,7 +56,7 @@ pub struct ServerConfig {
     pub spin: WallDuration,
     /// Has the process give freed memory back to the system.
     pub give_back: Option<fn()>,
-    /// Who is told what users have to know.
+    /// Function for messages to users.
     pub say: fn(String),
 }
 
@@ -181,7 +181,7 @@ struct Controller {
     output: Vec<u8>,
 }
 
-/// What an event of the poll belongs to: a kind and a place in its table. A client's has the generation of the place,
+/// Source of an event of the poll: a kind and a place in its table. A client's has the generation of the place,
 /// so that an event of one that was dropped in the same turn is not taken for one of its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
@@ -267,7 +267,7 @@ impl Server {
             sockets.0.push(path.to_owned());
             Ok(listener)
         };
-        // First, so that it is there for whoever finds that the server listens.
+        // First, so that it exists when a client finds that the server listens.
         if let Some(path) = &config.control {
             listeners.push(Listener::Control(unix(path)?));
         }
@@ -323,7 +323,7 @@ impl Server {
         self.listeners.iter().filter_map(address).collect()
     }
 
-    /// Serves until `stop` is set or somebody asks the control socket for it, then ends every connection in order.
+    /// Serves until `stop` is set or a stop is requested on the control socket, then ends every connection cleanly.
     ///
     /// # Errors
     /// Polling fails, a recording cannot be written, or a volume's host disk fails.
@@ -406,7 +406,7 @@ impl Server {
         }
         for Answer { client: id, token, body } in self.answers.drain(..) {
             let client = self.clients.get_mut(id.place as usize).and_then(Option::as_mut);
-            // Who has gone gets no answer.
+            // A client that has gone gets no answer.
             let Some(client) = client.filter(|client| client.id == id) else { continue };
             let session = client.connection.session();
             match body {
@@ -491,8 +491,7 @@ impl Server {
         touch(client, &mut self.touched);
     }
 
-    /// Takes in somebody who asks. Where there are too many, the one that was silent longest has to go: the server can
-    /// always be asked.
+    /// Accepts a control client. If there are too many, the one that was silent longest is dropped, so that the server can always be asked.
     fn accept_controller(&mut self, stream: Stream, wall: WallDuration) {
         let place = vacancy(&mut self.controllers, CONTROLLERS_MAX, |_| false).unwrap_or_else(|| {
             let silent = (0..).zip(&self.controllers).min_by_key(|(_, c)| c.as_ref().map(|c| c.moved));
@@ -553,7 +552,7 @@ impl Server {
         }
         client.progressed(wall, 0, asked);
         if ended {
-            // What it asked for before is done; there is nobody to tell.
+            // Its earlier requests are executed; there is no client to answer.
             self.drop_client(place);
         }
         Ok(())
@@ -665,7 +664,7 @@ impl Server {
                         self.drop_client(place as u32);
                         connections_dropped += 1;
                     }
-                    // As an fsync does after a write-back that failed: nobody shall take for durable what is gone.
+                    // As an fsync does after a write-back that failed: lost data must not be taken for durable.
                     OnCut::Fail => {
                         client.flush_fails = !self.disks[at].device().config().completion_is_durable();
                     }

@@ -1,8 +1,8 @@
 //! What a served disk counted: requests, bytes, latencies, and how well the machine kept the model's deadlines.
 //!
-//! Two latencies are kept apart. The *model's* is what the simulated device needed. The *server's* is what passed
-//! between the moment at which a request was decoded and the moment at which its answer was queued. The difference is
-//! the deadline miss; where it is not small, nobody should believe a latency that a client saw.
+//! Two latencies are kept apart. The *model's* is the time that the simulated device took. The *server's* is the time from the decoding of
+//! a request until its answer was queued. The difference is the deadline miss; where it is not small, latencies that clients see are not to
+//! be trusted.
 
 use flashweir_core::{Duration, Instant};
 use hdrhistogram::Histogram;
@@ -61,11 +61,11 @@ pub struct KindStatus {
     pub kind: String,
     /// Requests answered.
     pub requests: u64,
-    /// Of these, answered with an error.
+    /// Requests that were answered with an error.
     pub errors: u64,
     /// Bytes of their ranges.
     pub bytes: u64,
-    /// What the simulated device needed.
+    /// Latency of the simulated device.
     pub model_ns: Percentiles,
     /// From request decoded to answer queued.
     pub server_ns: Percentiles,

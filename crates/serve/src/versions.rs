@@ -83,7 +83,7 @@ impl Versions {
         });
     }
 
-    /// For each unit one of its versions, or `None` for what the device itself has kept, drawn by `seed`.
+    /// For each unit one of its versions, or `None` for the one that the device itself has kept, drawn by `seed`.
     pub(crate) fn draw(&self, seed: u64) -> Vec<(Lpn, Option<Payload>)> {
         let mut drawn = mix(seed);
         let pick = |(lpn, unit): (&u64, &Unit)| {

@@ -1,7 +1,7 @@
 //! Power cuts below SQLite: what it promises, on a file system on our device, cut between and in the operations of the medium.
 //!
 //! Place in the data flow: a [`Case`] does its transactions once, on a volume that has been in use; after each turn of the stack
-//! [`Cuts`] notes what the medium may be. Each medium that is chosen is brought back by the device's recovery, mounted, and opened by
+//! [`Cuts`] collects the media that a power cut may leave. Each medium that is chosen is recovered by the device, mounted, and opened by
 //! SQLite, whose integrity check has to pass. [`explore`] does that for many cases.
 //!
 //! What is judged: the rows are exactly those after some number of whole transactions. That is not less than the number that SQLite
@@ -45,12 +45,12 @@ const EXERCISE_EVERY: u64 = 4;
 /// Transactions that it then does.
 const EXERCISE: u64 = 4;
 
-/// What is explored.
+/// Configuration of an exploration.
 #[derive(Clone, Debug)]
 pub struct CrashConfig {
     /// The file system. Barriers need one with order in the place of waiting.
     pub format: Format,
-    /// What the host makes of flushes.
+    /// Treatment of flushes by the host.
     pub mode: FlushMode,
     /// How SQLite keeps its promises, and perhaps a bug.
     pub plan: Plan,
@@ -95,7 +95,7 @@ pub const MUTANTS: [(PlantedBug, JournalMode, OrderMode, Format); 6] = [
     (PlantedBug::DataBarriers, JournalMode::Truncate, OrderMode::Durable, Format::EXT4_DUAL),
 ];
 
-/// What was done.
+/// Counts of the exploration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
@@ -138,7 +138,7 @@ impl Counts {
     }
 }
 
-/// What is wrong.
+/// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Violation {
@@ -150,13 +150,13 @@ pub struct Violation {
     pub cut: Option<u32>,
 }
 
-/// What came out.
+/// Result of an exploration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CrashReport {
-    /// What was done.
+    /// Counts of the exploration.
     pub totals: Counts,
-    /// What is wrong.
+    /// A violation.
     pub violations: Vec<Violation>,
 }
 
@@ -181,7 +181,7 @@ pub fn explore(
 ) -> Result<CrashReport, String> {
     config.check()?;
     let bases: Mutex<BTreeMap<u64, Arc<Base>>> = Mutex::default();
-    // Where nobody waits for durability the larger buffer takes all of a case, so that cuts show nothing.
+    // Where no transaction waits for durability the larger buffer takes all of a case, so that cuts show nothing.
     let is_durable = config.plan.losses_max().is_some();
     let base_of = |seed: u64| {
         let kind = if is_durable { seed % BASES } else { 2 * (seed % (BASES / 2)) };
@@ -227,7 +227,7 @@ pub fn explore(
     Ok(report)
 }
 
-/// What has happened when: after which turn the work had come so far ([`crate::Clock::mark`]).
+/// Progress over time: the turn after which the work had come so far ([`crate::Clock::mark`]).
 #[derive(Debug, Default)]
 struct History(Vec<(u32, u64)>);
 
@@ -249,7 +249,7 @@ impl History {
     }
 }
 
-/// What SQLite finds in a database.
+/// Contents of a database, as SQLite finds them.
 #[derive(Clone, Debug)]
 struct Found {
     rows: Rows,
@@ -388,8 +388,8 @@ impl Case {
         Ok((history.take(), cuts, turn.get()))
     }
 
-    /// Mounts the volume of a device, lets SQLite look at the database, and perhaps use it. Gives what is there, and after how many
-    /// transactions that was so.
+    /// Mounts the volume of a device, has SQLite check the database, and perhaps use it. Returns its contents, and the number of
+    /// transactions after which the database was in that state.
     fn open(
         &self,
         device: Device,

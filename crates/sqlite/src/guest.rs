@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// What SQLite asks the world for.
+/// Calls of SQLite to the world.
 #[derive(Debug)]
 pub(crate) enum Call {
     Open { path: String, opening: Opening },
@@ -38,7 +38,7 @@ pub(crate) enum Call {
     Mark(u64),
 }
 
-/// What kind of file SQLite opens.
+/// Kind of a file that SQLite opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Database,
@@ -55,7 +55,7 @@ pub(crate) struct Opening {
     pub(crate) writes: bool,
 }
 
-/// What the world says.
+/// Answer of the world.
 #[derive(Debug)]
 pub(crate) enum Value {
     Nothing,
@@ -64,7 +64,7 @@ pub(crate) enum Value {
     Number(u64),
 }
 
-/// With the virtual time at which it says so.
+/// An answer with the virtual time of the world.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) now: Instant,
@@ -177,7 +177,7 @@ pub(crate) struct Link<T> {
     thread: Option<JoinHandle<T>>,
 }
 
-/// What a thread of SQLite begins with.
+/// Arguments with which a thread of SQLite begins.
 pub(crate) struct Beginning {
     pub(crate) now: Instant,
     pub(crate) epoch_seconds: i64,

@@ -3,8 +3,8 @@
 //! Place in the data flow: [`Guest::run`] is a task of a stack; each [`Call`] becomes calls of a [`Process`].
 //!
 //! Like SQLite's own VFS for Unix, built with fdatasync: the first sync of a new journal or log syncs the directory, too; an empty
-//! journal counts as none; reads beyond the end give zeros and say so. A barrier stands for fdatasync, so it is fdatabarrier only if
-//! nothing but data has changed; a file that has grown, or got blocks where it had none, needs fbarrier (barriers §6.11).
+//! journal counts as none; reads beyond the end give zeros and say so. A barrier replaces fdatasync, so it is fdatabarrier only if nothing
+//! but data has changed; a file that has grown, or got blocks where it had none, needs fbarrier (barriers §6.11).
 //!
 //! Invariant: which sync of the protocol a call is, is seen from the file and from what was written since the last one.
 #![forbid(unsafe_code)]
@@ -28,7 +28,7 @@ const WAL_HEADER: usize = 32;
 /// How a SQLite runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostOptions {
-    /// What becomes of its syncs.
+    /// Treatment of its syncs.
     pub plan: Plan,
     /// Seed of its random numbers.
     pub seed: u64,
@@ -43,11 +43,11 @@ struct Opened<F: Fs> {
     path: String,
     /// The directory was not synced since the file was opened, and perhaps made.
     is_new: bool,
-    /// What was written to it since the last sync.
+    /// Kind of the writes to it since the last sync.
     written: Written,
 }
 
-/// What was written to a file since its last sync.
+/// Kind of the writes to a file since its last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Written {
     #[default]
@@ -58,14 +58,15 @@ enum Written {
     Content,
 }
 
-/// What barriers of a file have to order besides data, whoever has it open. A file that is not known has changed.
+/// Metadata that barriers of a file have to order besides data, for all connections that have it open. A file that is not known has
+/// changed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Settled {
     /// Space that it had at the last sync.
     blocks_512: u64,
 }
 
-/// Who hears marks.
+/// Callback for marks.
 type Told = Box<dyn FnMut(u64)>;
 
 /// SQLite on the files of a mount. Clones share everything: each [`Self::run`] is a connection, or a program of several.
@@ -121,12 +122,12 @@ impl<F: Fs> Guest<F> {
         }
     }
 
-    /// What its calls did so far, and forgets it.
+    /// Takes the phases of the calls so far.
     pub fn take_phases(&self) -> Phases {
         self.phases.take()
     }
 
-    /// From now on `told` hears what [`Clock::mark`] says.
+    /// Calls `told` for each [`Clock::mark`] from now on.
     pub fn on_mark(&self, told: impl FnMut(u64) + 'static) {
         self.told.replace(Some(Box::new(told)));
     }

@@ -1,7 +1,7 @@
 //! Locks of files and shared memory of logs, among the connections of one world.
 //!
-//! Place in the data flow: [`crate::interface`] asks for them on the threads of SQLite. Only one of these works at any moment,
-//! so the table is never waited for.
+//! Place in the data flow: [`crate::interface`] asks for them on the threads of SQLite. Only one of these runs at any time, so the table is
+//! never waited for.
 //!
 //! Invariants: at most one connection has a lock above SHARED; EXCLUSIVE is alone. Memory of a log lives until the last
 //! connection that uses it has gone, and does not move.
@@ -36,7 +36,7 @@ impl Level {
     }
 }
 
-/// Who holds a lock: an open file.
+/// Holder of a lock: an open file.
 pub(crate) type Owner = u64;
 
 /// A part of a log's index. Words, because SQLite wants them aligned; atomic, because SQLite on another thread writes to
@@ -53,7 +53,7 @@ struct Slot {
     exclusive: Option<Owner>,
 }
 
-/// What connections know of one file together.
+/// State of one file that its connections share.
 #[derive(Debug, Default)]
 struct Shared {
     levels: BTreeMap<Owner, Level>,
@@ -110,7 +110,7 @@ impl Locks {
         }
     }
 
-    /// Whether anybody has RESERVED or more.
+    /// Whether a connection has RESERVED or more.
     pub(crate) fn is_reserved(&self, path: &str) -> bool {
         let table = self.table();
         table.get(path).is_some_and(|shared| shared.levels.values().any(|level| *level >= Level::Reserved))
@@ -206,7 +206,7 @@ mod tests {
         assert!(!locks.is_reserved("other"));
     }
 
-    /// SQLite asks for SHARED again in the middle of a transaction; it has it, whoever else waits.
+    /// SQLite asks for SHARED again in the middle of a transaction; it has it, even if other connections wait.
     #[test]
     fn a_lock_that_is_held_already_is_granted_and_stays() {
         let locks = Locks::default();

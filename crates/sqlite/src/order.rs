@@ -134,7 +134,7 @@ impl PlantedBug {
     }
 }
 
-/// What is done in the place of a sync.
+/// The call that is made in place of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncCall {
     /// fdatasync; fsync of a directory.
@@ -145,7 +145,7 @@ pub enum SyncCall {
     Nothing,
 }
 
-/// What becomes of each sync of a database.
+/// Treatment of each sync of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// How the database keeps its journal.
@@ -160,7 +160,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What becomes of a sync.
+    /// Treatment of a sync.
     pub fn call(&self, point: SyncPoint) -> SyncCall {
         use SyncPoint::{Database, Journal};
         match (self.planted, point) {

@@ -26,12 +26,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-/// What is run.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The device, which is empty at first.
     pub device: DeviceConfig,
-    /// What becomes of flushes.
+    /// Treatment of flushes.
     pub flush: FlushMode,
     /// The file system, which is behind a block layer as Linux's. Barriers need its dual mode.
     pub mode: Mode,
@@ -63,13 +63,13 @@ pub struct PhaseResult {
     pub max_ns: u64,
 }
 
-/// What a run measured.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SqliteResult {
     /// Name of the device.
     pub device: String,
-    /// What became of flushes: FLUSH, RFLUSH or NOFLUSH.
+    /// Treatment of flushes: FLUSH, RFLUSH or NOFLUSH.
     pub flush: String,
     /// The file system and how it was mounted.
     pub format: String,
@@ -83,11 +83,11 @@ pub struct SqliteResult {
     pub workload: WorkloadResult,
     /// Calls of SQLite in the measured time, the ones that took most of it first.
     pub phases: Vec<PhaseResult>,
-    /// What the device did in the measured time.
+    /// Totals of the device in the measured time.
     pub totals: DeviceTotals,
     /// Counters of device, vfs and file system in the measured time.
     pub metrics: BTreeMap<String, u64>,
-    /// Of everything that the device did.
+    /// Hash of everything that the device did.
     pub trace_hash: TraceHash,
 }
 
@@ -199,7 +199,7 @@ pub fn run(setup: &Setup, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<Sq
     }))
 }
 
-/// What the measured part of a run gives.
+/// Result of the measured part of a run.
 struct Done {
     measured: Measured,
     phases: Phases,

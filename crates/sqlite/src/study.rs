@@ -47,7 +47,7 @@ const ON_PLAIN: Study = Study {
 
 const STUDIES: &[Study] = &[ON_UFS, ON_PLAIN];
 
-/// What SQLite adds to a paper: claims and studies.
+/// Claims and studies that SQLite adds to a paper.
 pub fn of_paper(name: &str) -> Option<(Paper, &'static [Study])> {
     let text = (name == "barrier").then_some(include_str!("../claims/barrier.toml"))?;
     Some((toml::from_str(text).expect("a test reads the file of claims"), STUDIES))

@@ -14,7 +14,7 @@ impl format::Format for Named {
 /// An error of this file system.
 pub type Error = format::Error<Named>;
 
-/// What this file system answers.
+/// Result of this file system.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A contradiction on the disk, with its place.

@@ -44,7 +44,7 @@ const LABEL_BYTES: usize = 16;
 /// Options of a mount that asks for nothing: attributes of users, and access control lists.
 const MOUNT_OPTIONS: u32 = 0x4 | 0x8;
 
-/// What a disk holds before a volume is made on it.
+/// Contents of a disk before a volume is made on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Before {
     /// It reads as zeros.
@@ -52,11 +52,11 @@ pub enum Before {
     /// Anything: the journal and all inode tables are wiped.
     #[default]
     Anything,
-    /// Anything: the journal is wiped, and inode tables are left to who mounts the volume, as Linux can.
+    /// Anything: the journal is wiped, and inode tables are left to the system that mounts the volume, as Linux supports.
     Later,
 }
 
-/// What volume to make.
+/// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Its size in blocks of 4 KiB. A last group that is too small is left out.
@@ -79,7 +79,7 @@ pub struct Options {
     pub journal_blocks: Option<u32>,
     /// Optional parts of the format, among those that are written.
     pub features: Features,
-    /// What the disk holds before.
+    /// Contents of the disk beforehand.
     pub before: Before,
     /// User and group that own the root directory.
     pub root_owner: (u32, u32),
@@ -230,12 +230,12 @@ impl Space {
     }
 }
 
-/// Where everything of a new volume is.
+/// Layout of a new volume.
 #[derive(Debug)]
 struct Plan {
     superblock: Superblock,
     descs: Vec<GroupDesc>,
-    /// Of groups that were used, or where the format wants all of them.
+    /// Bitmaps of groups that were used; of all groups if the format requires that.
     block_bitmaps: BTreeMap<Group, Vec<u8>>,
     root: Addr,
     lost_and_found: Addr,
@@ -787,7 +787,7 @@ mod tests {
             let blocks = || clean.chunks(BLOCK_BYTES).zip(bytes.chunks(BLOCK_BYTES));
             assert_eq!(blocks().filter(|pair| !same(pair)).count() as u64, superblock.free_blocks);
             assert_eq!(block_on(check(Rc::new(dirty))).unwrap().problems, []);
-            // Tables that are left to later are not looked at where nobody ever used them.
+            // Parts of deferred tables that were never used are not checked.
             let dirty = Image::from_bytes(&vec![0xa5; 4096 * BLOCK_BYTES]);
             block_on(mkfs(&dirty, &Options { before: Before::Later, ..options })).unwrap();
             assert_eq!(block_on(check(Rc::new(dirty))).unwrap().problems, []);

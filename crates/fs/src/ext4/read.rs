@@ -25,7 +25,7 @@ const INLINE_PARENT_BYTES: usize = 4;
 /// Consecutive blocks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where the first one is; `None` for blocks that read as zeros.
+    /// Address of the first one; `None` for blocks that read as zeros.
     pub addr: Option<Addr>,
     /// How many; at least 1.
     pub blocks: u64,
@@ -67,7 +67,7 @@ fn path_to(index: u64, per_block: u64) -> Option<Vec<u64>> {
 
 impl Volume {
     /// The run that begins with block `index` of a file whose contents are not inline, as far as one node of its map has it.
-    /// Errors: the way there is broken.
+    /// Errors: the map is broken on the path to it.
     pub async fn run(&self, inode: &Inode, index: u64) -> Result<Run> {
         if index >= Geometry::FILE_BLOCKS_MAX {
             return corrupt(format!("inode {} has a block {index}, beyond the largest file", inode.ino));
@@ -294,7 +294,7 @@ impl Volume {
         Ok(content)
     }
 
-    /// The contents that stand in the inode: in `i_block`, then in an extended attribute.
+    /// Inline contents: in `i_block`, then in an extended attribute.
     fn inline_content(&self, inode: &Inode) -> Result<Vec<u8>> {
         let xattrs = self.xattrs_in_inode(inode)?;
         let mut content = inode.block.to_vec();
@@ -302,7 +302,7 @@ impl Volume {
         Ok(content)
     }
 
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     pub async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         let max = u64::from(self.geometry().block_bytes);
         if inode.kind() != Some(Kind::Symlink) || inode.size == 0 || inode.size > max {
@@ -324,7 +324,7 @@ impl Volume {
         }
     }
 
-    /// The entries that stand in the inode, without those that are not there but meant: `.` and `..`.
+    /// The inline entries, without `.` and `..`, which are implicit.
     fn inline_entries(&self, inode: &Inode) -> Result<Vec<Entry>> {
         let content = self.inline_content(inode)?;
         let parent = Ino(u32_at(&content, 0));

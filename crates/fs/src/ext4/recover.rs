@@ -3,7 +3,7 @@
 //! Steps, each durable before the next: the blocks of the log, the journal's superblock without a log, the volume's
 //! superblock, which does not ask for a recovery any more. A cut between them leaves a volume that is recovered again.
 //!
-//! Deliberately absent: orphans, which who mounts for writing deletes.
+//! Deliberately absent: orphans, which a mount for writing deletes.
 
 use super::error::{Error, Result};
 use super::layout::journal;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 /// Blocks that are written before their answers are awaited.
 const WRITES: usize = 64;
 
-/// What a recovery did.
+/// Result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Transactions of the log.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// The tag with which a fast commit begins.
 const FAST_COMMIT_HEAD: u16 = 9;
 
-/// What a log holds.
+/// Contents of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// The newest contents of blocks of the volume.
@@ -50,13 +50,13 @@ pub struct Recovery {
     tags: Vec<Tag>,
     /// Data of the open transaction.
     open: Vec<(Addr, Arc<[u8]>)>,
-    /// What the open transaction revokes.
+    /// Blocks that the open transaction revokes.
     open_revoked: Vec<Addr>,
     /// A checksum of version 1 over the open transaction.
     checksum: u32,
-    /// What is wrong in the open transaction, should it turn out to have been committed.
+    /// The fault of the open transaction, reported if it turns out to have been committed.
     wrong: Option<String>,
-    /// What is wrong may be of an earlier use of the journal.
+    /// The fault may come from an earlier use of the journal.
     may_be_stale: bool,
     last_commit_seconds: u64,
     /// Blocks that count, each with its transaction.
@@ -198,7 +198,7 @@ impl Recovery {
         self.sequence
     }
 
-    /// What the log holds. The transaction that was not committed does not count.
+    /// Contents of the log, without the transaction that was not committed.
     pub fn finish(self) -> Replayed {
         let revoked = &self.revoked;
         let counts = |addr: &Addr, sequence: u32| revoked.get(addr).is_none_or(|&by| is_later(sequence, by));
@@ -220,7 +220,7 @@ pub fn refuse_fast_commits(first_block: &[u8], sequence: u32) -> Result<()> {
     Ok(())
 }
 
-/// What a log holds, whose blocks are the whole journal.
+/// Contents of the log of a journal whose blocks are given.
 pub fn replay(
     superblock: &JournalSuperblock,
     journal: &[Arc<[u8]>],

@@ -3,7 +3,7 @@
 //! Mounting is a table of steps: superblock, the journal's inode, the log, then superblock and group descriptors as they
 //! are with what the log holds. Nothing is written: blocks of the log lie over those of the disk.
 //!
-//! Deliberately absent: writing, and a cache; who reads a file keeps its inode.
+//! Deliberately absent: writing, and a cache; a caller that reads a file keeps its inode.
 
 use super::error::{Error, Named, Result, corrupt};
 use super::layout::checksum::crc32c;
@@ -43,7 +43,7 @@ pub struct Journal {
     pub inode: Inode,
     /// Its superblock, as it is on the disk.
     pub superblock: JournalSuperblock,
-    /// What its log holds; nothing if the volume says that there is nothing to replay.
+    /// Contents of its log; empty if the volume says that there is nothing to replay.
     pub replayed: Replayed,
 }
 
@@ -88,8 +88,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// The same for who wants to see all that is broken: a journal or a group that is broken is told, by its kind, and
-    /// goes without its log, or with what its descriptor says nevertheless. Errors: there is no volume.
+    /// The same for a check, which reports everything that is broken: a broken journal or group is reported, by its kind; the volume then
+    /// goes without the log, or trusts the group's descriptor nevertheless. Errors: there is no volume.
     pub(super) async fn open_broken(port: Rc<dyn BlockPort>) -> Result<(Self, Vec<Problem>)> {
         let mut volume = Self::with_superblock(port).await?;
         let mut problems = Vec::new();
@@ -245,7 +245,7 @@ impl Volume {
         &self.superblock
     }
 
-    /// Where things are.
+    /// Layout of the volume.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }

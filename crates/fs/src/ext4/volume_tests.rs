@@ -35,7 +35,7 @@ const ADDRESS_BLOCKS: [u64; 3] = [50, 51, 52];
 const XATTRS: u64 = 60;
 const JOURNAL: u64 = 100;
 const JOURNAL_BLOCKS: u32 = 32;
-/// Where contents are.
+/// Address of contents.
 const CONTENT: u64 = 200;
 
 struct Made {

@@ -1,4 +1,4 @@
-//! ext4 for whoever does not know which format a volume has.
+//! ext4 behind the interface for code that does not know a volume's format.
 
 use super::error::{Named, Result};
 use super::layout::superblock::{Feature, Superblock};

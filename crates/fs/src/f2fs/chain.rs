@@ -24,7 +24,7 @@ impl Link {
     }
 }
 
-/// What a chain has of an inode.
+/// The part of a chain that belongs to one inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Synced {
     /// The last node with the mark of fsync. What follows was not synced.
@@ -35,7 +35,7 @@ pub(crate) struct Synced {
     pub(crate) nodes: Vec<usize>,
 }
 
-/// What fsync wrote, by inode.
+/// Files that fsync wrote, by inode.
 pub(crate) fn synced(chain: &[Link]) -> BTreeMap<Nid, Synced> {
     let mut inodes: BTreeMap<Nid, Synced> = BTreeMap::new();
     for (at, link) in chain.iter().enumerate().filter(|(_, link)| link.footer.is_fsynced) {

@@ -25,12 +25,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong, at most 1,000 of it.
+    /// The first 1,000 problems.
     pub problems: Vec<Problem>,
-    /// What else is wrong and not told.
+    /// Number of further problems.
     pub problems_untold: u64,
     /// Whether the volume was unmounted.
     pub is_clean: bool,
@@ -106,11 +106,11 @@ struct Found {
     is_orphan: bool,
 }
 
-/// An inode that somebody refers to.
+/// An inode to which an entry refers.
 #[derive(Debug)]
 struct Reference {
     ino: Nid,
-    /// What its name says that it is.
+    /// Its kind according to its entry.
     kind: Option<Kind>,
     /// The directory with the name.
     parent: Nid,
@@ -123,7 +123,7 @@ struct Checker {
     sit: Vec<SitEntry>,
     /// A bit for each block of the main area that was found.
     used: Vec<u64>,
-    /// Who refers to each of them, and whether it is a node.
+    /// The owner of each of them, and whether it is a node.
     owners: Vec<(Addr, Owner, bool)>,
     nodes: BTreeSet<Nid>,
     inodes: BTreeMap<Nid, Found>,
@@ -337,7 +337,7 @@ impl Checker {
                 self.addresses(nid, first, &addrs, blocks, data);
                 continue;
             }
-            // How many nodes and blocks of the file stand below one child.
+            // Number of nodes and blocks of the file below one child.
             let (nodes, mapped) = if height == 1 { (1, words) } else { (1 + NODE_WORDS, words * words) };
             for index in 0..NODE_WORDS {
                 let child = Nid(node::word(&block, index));
@@ -598,7 +598,7 @@ impl Checker {
                 }
             };
             let said = summary.owners[offset as usize];
-            // The version of a node stands in the NAT only.
+            // The version of a node is in the NAT only.
             let same = if is_node { said.nid == owner.nid } else { said == owner };
             if !same {
                 self.problem(
@@ -637,7 +637,7 @@ impl Checker {
     }
 }
 
-/// What was seen of a directory's names.
+/// State of the walk over a directory's names.
 #[derive(Debug, Default)]
 struct Names {
     seen: BTreeSet<Vec<u8>>,

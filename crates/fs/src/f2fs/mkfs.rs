@@ -30,7 +30,7 @@ const COLD_EXTENSIONS: [&str; 22] = [
 /// Contents of files with these extensions change often.
 const HOT_EXTENSIONS: [&str; 1] = ["db"];
 
-/// What volume to make.
+/// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Its size in blocks.
@@ -82,7 +82,7 @@ impl Options {
     pub fn add_feature(&mut self, name: &str) -> Result<()> {
         let bits = match name {
             "extra_attr" => Features::EXTRA_ATTR,
-            // These stand among the extra fields of inodes.
+            // These are among the extra fields of inodes.
             "flexible_inline_xattr" => Features::EXTRA_ATTR | Features::FLEXIBLE_INLINE_XATTR,
             "inode_checksum" => Features::EXTRA_ATTR | Features::INODE_CHECKSUM,
             "inode_crtime" => Features::EXTRA_ATTR | Features::INODE_CRTIME,
@@ -107,8 +107,8 @@ struct Overprovision {
 }
 
 impl Overprovision {
-    /// For a part in hundredths of a per cent. A smaller part lets sections be fuller when they are cleaned, so that more
-    /// of them are needed at once to gain one.
+    /// For an over-provisioned part in hundredths of a per cent. With a smaller part sections are fuller when they are cleaned, so more of
+    /// them are needed at once to gain one.
     fn new(main_segments: u32, segments_per_section: u32, part: u32) -> Self {
         let sections = 2 * (10_000 / part + 1) + Log::ALL.len() as u32;
         let reserved = sections.saturating_mul(segments_per_section);
@@ -337,7 +337,7 @@ fn root_entries() -> BlockBytes {
     block
 }
 
-/// The two inodes that are only numbers are at block 1, as everybody has them.
+/// The two inodes that are only numbers are at block 1, as in all volumes.
 fn first_nat_block(root: Addr) -> BlockBytes {
     let mut block = [0; BLOCK_BYTES];
     for (nid, addr) in [(Nid::NODE, Addr(1)), (Nid::META, Addr(1)), (Nid::ROOT, root)] {

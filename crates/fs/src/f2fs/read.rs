@@ -20,14 +20,14 @@ const READ_BLOCKS: u64 = 256;
 /// A part of a file: the addresses in one node, or a hole.
 #[derive(Clone, Debug)]
 pub(crate) enum Leaf {
-    /// So many blocks without a node.
+    /// This many blocks without a node.
     Hole(u64),
     /// The addresses from the wanted one on.
     Addresses(Vec<Addr>),
 }
 
 impl Volume {
-    /// A node of a file, which has to say of itself that it is.
+    /// A node of a file, whose footer has to agree.
     pub(crate) async fn node_of(&self, inode: Nid, nid: Nid, offset: u32) -> Result<Arc<[u8]>> {
         let entry = self.nat_entry(nid).await?;
         self.node_at(inode, nid, offset, entry.addr).await
@@ -77,8 +77,8 @@ impl Volume {
         Ok(addrs)
     }
 
-    /// The contents of `count` blocks of a file whose contents are not inline. What is behind the end of the file in its
-    /// last block is as it is on the disk.
+    /// The contents of `count` blocks of a file whose contents are not inline. Bytes of the last block beyond the end of the file are as on
+    /// the disk.
     pub async fn read_blocks(&self, inode: &Inode, index: u64, count: u32) -> Result<Vec<Payload>> {
         let addrs = self.map(inode, index, count).await?;
         let mut tickets = Vec::new();
@@ -149,7 +149,7 @@ impl Volume {
         Ok(content)
     }
 
-    /// Where a symbolic link leads.
+    /// Target of a symbolic link.
     pub async fn read_link(&self, inode: &Inode) -> Result<Vec<u8>> {
         if inode.kind() != Kind::Symlink || inode.size == 0 || inode.size > BLOCK_BYTES as u64 {
             return corrupt(format!("inode {} is no link of 1 to 4096 bytes", inode.nid));

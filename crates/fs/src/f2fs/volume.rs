@@ -3,7 +3,7 @@
 //! Mounting is a table of steps: superblock, checkpoint pack, payload, orphans, summaries with their journals. Entries of
 //! a journal are newer than those of its table.
 //!
-//! Deliberately absent: writing, and a cache of nodes; who reads a file keeps its inode.
+//! Deliberately absent: writing, and a cache of nodes; a caller that reads a file keeps its inode.
 
 use super::error::{Error, Named, Result, corrupt};
 use super::layout::bytes::block_bit;
@@ -25,7 +25,7 @@ pub struct Volume {
     superblock: Superblock,
     geometry: Geometry,
     checkpoint: Checkpoint,
-    /// What nodes carry that were written on top of the checkpoint.
+    /// Stamp of the nodes that were written after the checkpoint.
     epoch: Epoch,
     /// Which of the two packs is valid.
     pack: usize,
@@ -39,7 +39,7 @@ pub struct Volume {
     nat_blocks: RefCell<BTreeMap<u32, Arc<[u8]>>>,
 }
 
-/// What a port has at an address.
+/// Contents of the block at an address.
 async fn block_at(port: &dyn BlockPort, addr: Addr) -> Result<Arc<[u8]>> {
     let answer = port.read(Geometry::block(addr), 1).completed().await?;
     Ok(bytes_of(&answer[0]))
@@ -195,12 +195,12 @@ impl Volume {
         &self.checkpoint
     }
 
-    /// What nodes carry that were written on top of the checkpoint.
+    /// Stamp of the nodes that were written after the checkpoint.
     pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Where things are.
+    /// Layout of the volume.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -315,7 +315,7 @@ impl Volume {
             .find(|(_, cursor)| cursor.segment == segment)
     }
 
-    /// The summary of a segment. Where a log of nodes has none in its pack, the nodes themselves say who they are.
+    /// The summary of a segment. If the pack has none for a log of nodes, it is built from the footers of the nodes.
     pub async fn summary(&self, segment: SegNo) -> Result<Summary> {
         let Some((log, _)) = self.log_at(segment) else {
             return Ok(Summary::decode(&self.block(self.geometry.summary_block(segment)).await?));
@@ -340,7 +340,7 @@ impl Volume {
         self.node_block(nid, entry.addr).await
     }
 
-    /// The node that is at a block, whoever's it is.
+    /// The node in a block, of any inode.
     pub(super) async fn node_block(&self, nid: Nid, addr: Addr) -> Result<Arc<[u8]>> {
         if self.geometry.place_of(addr).is_none() {
             return corrupt(format!("node {nid} is at block {addr}, outside of the main area"));
@@ -353,7 +353,7 @@ impl Volume {
         Ok(block)
     }
 
-    /// The node of an inode that is at a block, which has to say so itself.
+    /// The node of an inode in a block; the node's footer has to agree.
     pub(super) async fn node_at(&self, ino: Nid, nid: Nid, offset: u32, addr: Addr) -> Result<Arc<[u8]>> {
         let block = self.node_block(nid, addr).await?;
         let footer = Footer::decode(&block);

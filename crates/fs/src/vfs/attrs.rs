@@ -1,4 +1,4 @@
-//! Attributes: who may change them, and what changes along with them.
+//! Attributes: permission to change them, and what changes along with them.
 //!
 //! All of this takes inodes, not paths, so that front ends that know inodes (FUSE) need no path.
 
@@ -52,7 +52,7 @@ impl<F: Fs> Vfs<F> {
         .await
     }
 
-    /// chown; `None` leaves user or group as it is. Only root gives a file away; an owner may choose among his groups.
+    /// chown; `None` leaves user or group as it is. Only root can change the owner; an owner may choose among its own groups.
     pub async fn change_owner(
         &self,
         creds: &Creds,
@@ -76,7 +76,7 @@ impl<F: Fs> Vfs<F> {
         .await
     }
 
-    /// utimensat. Times of one's choice are for owner and root (`EPERM`); the present is also for those who may write
+    /// utimensat. Only owner and root may set arbitrary times (`EPERM`); callers with write permission may also set the current time
     /// (`EACCES`).
     pub async fn set_times(&self, creds: &Creds, ino: Ino, atime: SetTime, mtime: SetTime) -> Result<Attr> {
         if (atime, mtime) == (SetTime::Omit, SetTime::Omit) {
@@ -134,7 +134,7 @@ impl<F: Fs> Vfs<F> {
         Ok(attr)
     }
 
-    /// The mode that a file has after somebody other than root wrote to it, if it is another one.
+    /// The mode of a file after a write by a caller other than root, if it changes.
     pub(crate) async fn mode_after_write(
         &self,
         inode: &super::inode::Inode,
@@ -158,7 +158,7 @@ impl<F: Fs> Vfs<F> {
             return Ok(acl.to_wire().into());
         }
         match check_xattr(creds, &attr, name, Wish::READ) {
-            // Nothing of the kind exists, as far as those may know who may not look.
+            // For callers without the right to see them, no such attributes exist.
             Err(Errno::EPERM) => return Err(Errno::ENODATA),
             checked => checked?,
         }
@@ -229,8 +229,8 @@ impl<F: Fs> Vfs<F> {
 
     /// Sets an access control list, given as programs have it (see [`Acl`]); an empty one removes it. An access list changes the
     /// permission bits, and is not kept if these say all of it. With `clears_setgid`, the caller is neither in the file's group
-    /// nor privileged, and an access list that he sets takes the set-group bit away. `EINVAL` for a list that is none, `EPERM` unless owner
-    /// or root, `EACCES` for a default list of what is no directory, `EOPNOTSUPP` for symbolic links.
+    /// nor privileged, and an access list that it sets clears the set-group bit. `EINVAL` for an invalid list, `EPERM` unless owner or
+    /// root, `EACCES` for a default list of anything but a directory, `EOPNOTSUPP` for symbolic links.
     pub async fn set_acl_of(
         &self,
         creds: &Creds,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// What is written.
+/// Data to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     content: Content<'a>,
@@ -80,7 +80,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The payload as bytes of its own, which may be changed. A payload that somebody else has too is copied.
+/// The payload as bytes that may be changed. A payload that is shared is copied.
 pub(crate) fn bytes_mut(payload: &mut Payload) -> &mut [u8] {
     if !matches!(payload, Payload::Bytes(_)) {
         let mut whole = [0; PAGE_BYTES];
@@ -111,7 +111,7 @@ pub(crate) fn has_zero_tail(payload: &Payload, from: usize) -> bool {
     }
 }
 
-/// Where what is read goes.
+/// Destination of data that are read.
 #[derive(Debug)]
 pub struct Sink<'a> {
     target: Target<'a>,

@@ -10,13 +10,13 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
-    /// Pages in memory. More are there for a moment only when so many are under I/O.
+    /// Pages in memory. There are more only for as long as more than this are under I/O.
     pub capacity_pages: u64,
     /// Above this many dirty pages they are written back at once, without regard to age.
     pub dirty_background_pages: u64,
     /// At this many dirty pages a writer waits until some are written.
     pub dirty_hard_pages: u64,
-    /// From this age on dirty pages are written back.
+    /// Age from which on dirty pages are written back.
     pub dirty_expire: Duration,
     /// How often ages are looked at, and how soon a failed write is tried again.
     pub writeback_interval: Duration,
@@ -42,7 +42,7 @@ impl CacheConfig {
         }
     }
 
-    /// The same where pages are written only because somebody asks, or because there is no room for more that are dirty.
+    /// The same without background write-back: pages are written only for a sync, or because no more pages may become dirty.
     pub fn without_write_back(self) -> Self {
         let most = self.capacity_pages.saturating_sub(8);
         Self { dirty_background_pages: most, dirty_hard_pages: most, dirty_expire: Duration::MAX, ..self }
@@ -109,7 +109,7 @@ impl std::error::Error for ConfigError {}
 pub struct MountOptions {
     /// The page cache.
     pub cache: CacheConfig,
-    /// What calls cost.
+    /// CPU costs of calls.
     pub costs: HostCosts,
     /// Changes are refused with `EROFS`.
     pub read_only: bool,
@@ -129,7 +129,7 @@ impl MountOptions {
 }
 
 metrics! {
-    /// What the vfs did since the mount.
+    /// Counters of the vfs since the mount.
     pub struct VfsMetrics {
         /// Calls of read.
         reads,
@@ -139,7 +139,7 @@ metrics! {
         read_hit_pages,
         /// Pages of reads that were not.
         read_miss_pages,
-        /// Pages read before anybody asked for them.
+        /// Pages read ahead of any request.
         readahead_pages,
         /// Pages read past the cache.
         direct_read_pages,
@@ -147,7 +147,7 @@ metrics! {
         direct_written_pages,
         /// Pages written back because they were old or many.
         background_written_pages,
-        /// Pages written back because somebody waited for it.
+        /// Pages written back because a caller waited for it.
         sync_written_pages,
         /// Pages whose write-back failed; a page can fail several times.
         failed_pages,

@@ -34,9 +34,9 @@ pub struct HostCosts {
 /// A named set of costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostPreset {
-    /// What it is called.
+    /// Name.
     pub name: &'static str,
-    /// Where its values are from.
+    /// Source of its values.
     pub source: &'static str,
     /// The values.
     pub costs: HostCosts,
@@ -106,14 +106,14 @@ impl HostCosts {
         })
     }
 
-    /// What a call costs that copies `bytes` and touches `pages` of the cache.
+    /// Cost of a call that copies `bytes` and touches `pages` of the cache.
     #[inline]
     pub const fn of_call(&self, bytes: u64, pages: u64) -> Duration {
         let copy = (bytes as u128 * self.copy_ps_per_byte as u128 / 1_000) as u64;
         Duration::from_nanos(self.syscall.as_nanos() + copy + self.page_hit.as_nanos() * pages)
     }
 
-    /// What a call costs in addition that had to wait for the disk.
+    /// Additional cost of a call that had to wait for the disk.
     #[inline]
     pub const fn of_wait(&self) -> Duration {
         Duration::from_nanos(

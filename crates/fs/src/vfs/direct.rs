@@ -1,13 +1,13 @@
 //! Direct I/O: past the page cache.
 //!
 //! Invariants:
-//! 1. Within the size of a file several tasks do direct I/O side by side; who makes it longer has it alone. Ranges that
+//! 1. Within the size of a file several tasks do direct I/O side by side; a task that extends the file has it alone. Ranges that
 //!    overlap wait for each other if one of them is written.
 //! 2. Before direct I/O the dirty pages of its range are written; before a write all pages of the range leave memory,
 //!    and none is read in while it lasts.
 //!
-//! Deliberately absent: a coherent view for those who read the same range buffered at the same time from before the
-//! write began; as on Linux, they see old or new.
+//! Deliberately absent: a coherent view for buffered reads of the same range that began before the write; as on Linux, they see old or new
+//! contents.
 
 use super::buffer::{Sink, Source, pages_of, part_of};
 use super::inode::Inode;

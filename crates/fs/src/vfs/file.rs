@@ -20,7 +20,7 @@ const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
 /// Entries that one call of the file system reads at most.
 const ENTRIES_MAX: usize = 1024;
 
-/// What a file is opened for.
+/// Access for which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// `O_RDONLY`
@@ -122,7 +122,7 @@ impl OpenFlags {
     }
 }
 
-/// Where a seek goes.
+/// Target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// From the beginning.
@@ -202,7 +202,7 @@ impl<F: Fs> File<F> {
         self.inode.ino
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -500,7 +500,7 @@ impl<F: Fs> File<F> {
         self.told(result)
     }
 
-    /// What the caller is told: this result, or an earlier error that he was not told of.
+    /// The result that the caller gets: this one, or an earlier error that was not reported to it yet.
     fn told(&self, result: Result<()>) -> Result<()> {
         let earlier = self.inode.take_error(&self.errors_seen);
         result.and(earlier.map_or(Ok(()), Err))

@@ -190,8 +190,8 @@ pub trait Fs: 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// What is on the disk from page `first` on, as far as it is of one kind, or a part of that; at least one page. Room that was set
-    /// aside and never written is no data. Nothing waits between the moment for which this is true and the return.
+    /// The run of pages from page `first` on that are of one kind on the disk, or a part of the run; at least one page. Space that was
+    /// reserved and never written is not data. The answer is still true when the call returns: nothing waits in between.
     async fn pages_from(&self, _ino: Ino, _first: u64) -> Result<PageRun> {
         Ok(PageRun { end: u64::MAX, has_data: true })
     }
@@ -228,14 +228,14 @@ pub trait Fs: 'static {
         false
     }
 
-    /// Whether fsync and fdatasync hand their pages to [`Fs::barrier`] before they call [`Fs::fsync`], which then makes durable what
-    /// was dispatched: nobody waits for a transfer between (barriers §6.2).
+    /// Whether fsync and fdatasync hand their pages to [`Fs::barrier`] before they call [`Fs::fsync`], which then makes durable what was
+    /// dispatched: there is no wait for a transfer in between (barriers §6.2).
     fn syncs_in_order(&self) -> bool {
         false
     }
 
-    /// A turn of work that nobody waits for, such as cleaning. Says after how long the next turn is; `None` is when
-    /// pages were written, if ever. The vfs calls it from one task and waits for its end before it unmounts.
+    /// A turn of background work, such as cleaning. Returns the time until the next turn; with `None` it comes when pages were written, if
+    /// ever. The vfs calls it from one task and waits for its end before it unmounts.
     async fn background(&self, _now: Timestamp) -> Option<Duration> {
         None
     }

@@ -1,7 +1,7 @@
-//! An inode in memory: its locks, its size, its place in write-back, and the errors that nobody was told of.
+//! An inode in memory: its locks, its size, its place in write-back, and errors that were not reported yet.
 //!
 //! Invariants:
-//! 1. An inode is in the table of the mount while somebody uses it, it has pages, or the file system holds it.
+//! 1. An inode is in the table of the mount while it is in use, has pages, or is held by the file system.
 //! 2. It is held by the file system while it is in use or has pages that are dirty or being written.
 //! 3. `gone` is set when its last name was removed, or if it was made without one; from then on it only waits for its last user,
 //!    or to be linked if it is `linkable`.
@@ -19,7 +19,7 @@ use std::rc::Rc;
 pub(crate) struct Inode {
     pub(crate) ino: Ino,
     pub(crate) owner: OwnerId,
-    /// Alone: whoever changes names, attributes or size. Shared: direct I/O within the size.
+    /// Held alone to change names, attributes or size; shared for direct I/O within the size.
     pub(crate) lock: RwLock,
     /// Pages under direct I/O.
     pub(crate) ranges: RangeLocks,
@@ -32,13 +32,13 @@ pub(crate) struct Inode {
     pub(crate) linkable: Cell<bool>,
     /// Valid while it is held.
     pub(crate) size: Cell<u64>,
-    /// A write by somebody else than root takes the set-user or set-group bit away.
+    /// A write by a caller other than root clears the set-user or set-group bit.
     pub(crate) privileged: Cell<bool>,
     /// Whether it is in the mount's queue of inodes with dirty pages.
     pub(crate) queued: Cell<bool>,
     /// Background write-back has failed and waits until then.
     pub(crate) retry_at: Cell<Instant>,
-    /// What is left of the round of background write-back, last page first.
+    /// Remaining pages of the round of background write-back, last page first.
     pub(crate) round: RefCell<Vec<(u64, Slot)>>,
     /// A page came or went, or a batch has ended.
     pub(crate) changed: Event,
@@ -72,8 +72,8 @@ struct Errors {
 }
 
 impl Inode {
-    /// When the inode is dropped, its owner goes to `freed`: as long as somebody refers to the inode, its pages cannot
-    /// be taken for those of another.
+    /// When the inode is dropped, its owner goes to `freed`: as long as the inode is referred to, its pages cannot be taken for those of
+    /// another.
     pub(crate) fn new(ino: Ino, owner: OwnerId, freed: Rc<RefCell<Vec<OwnerId>>>) -> Self {
         Self {
             ino,
@@ -173,7 +173,7 @@ impl Inode {
         self.errors.set(Errors { count, last: errno, told: false });
     }
 
-    /// Up to where a file that is opened now has been told: everything, unless nobody was told of the last error.
+    /// Number of errors that count as reported for a file that is opened now: all, unless the last one was not reported to any caller.
     pub(crate) fn errors_at_open(&self) -> u64 {
         let errors = self.errors.get();
         errors.count - u64::from(!errors.told)

@@ -24,9 +24,9 @@ pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages for which room is reserved at once.
 const CHUNK_PAGES: u64 = 256;
 
-/// What became of a look at one page.
+/// Outcome of a step at one page.
 enum Step {
-    /// What was to be done is done.
+    /// The step is done.
     Done,
     /// The page is being read.
     Busy,
@@ -239,7 +239,7 @@ impl<F: Fs> Vfs<F> {
             }
             reserved => reserved.map(|()| count)?,
         };
-        // Last, so that nobody gets in between the wait and the pages.
+        // Last, so that no task runs between the wait and the pages.
         self.throttle(count).await?;
         Ok(count)
     }

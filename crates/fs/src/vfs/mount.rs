@@ -143,7 +143,7 @@ impl<F: Fs> Vfs<F> {
         &self.0.fs
     }
 
-    /// What was counted since the mount.
+    /// Counters since the mount.
     pub fn metrics(&self) -> VfsMetrics {
         let evicted_pages = self.0.pages.borrow().evictions();
         let cpus = self.0.cpus.borrow();
@@ -246,8 +246,8 @@ impl<F: Fs> Vfs<F> {
         Rc::new(Inode::new(ino, pages.add_owner(ino), Rc::clone(&self.0.owners_freed)))
     }
 
-    /// A file that was made without a name, which the file system holds; the caller is its user. Who had the number before is gone,
-    /// but may not have left the table yet.
+    /// A file that was made without a name, which the file system holds; the caller is its user. The previous inode with this number no
+    /// longer exists, but may still be in the table.
     pub(crate) fn use_nameless(&self, attr: &Attr, is_linkable: bool) -> InodeRef<F> {
         let inode = self.new_inode(attr.ino);
         inode.note(attr);
@@ -306,7 +306,7 @@ impl<F: Fs> Vfs<F> {
         self.settle(inode.rc()).await
     }
 
-    /// Gives the inode back to the file system if nobody uses it and nothing of it has to be written.
+    /// Gives the inode back to the file system if it is not in use and nothing of it has to be written.
     pub(crate) async fn settle(&self, inode: &Rc<Inode>) -> Result<()> {
         let is_needed = || {
             let unclean = self.0.pages.borrow().unclean_of(inode.owner) > 0;

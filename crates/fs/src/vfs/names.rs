@@ -10,7 +10,7 @@ use super::sync::Guard;
 use super::types::*;
 use super::{AclKind, Errno, Fs, NewAcls, mode};
 
-/// What is to be made.
+/// Kind of inode to make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Make<'a> {
     Node(Kind),
@@ -35,7 +35,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Makes an inode with its name; if the name exists, an error with what is there.
+    /// Makes an inode with its name; if the name exists, an error with the existing inode.
     pub(crate) async fn make(
         &self,
         creds: &Creds,
@@ -92,7 +92,7 @@ impl<F: Fs> Vfs<F> {
         Ok(self.use_nameless(&attr, is_linkable))
     }
 
-    /// What is to be made: a default access control list of the directory takes the place of the caller's mask.
+    /// The inode to make: a default access control list of the directory replaces the caller's mask.
     async fn new_node(
         &self,
         creds: &Creds,
@@ -170,7 +170,7 @@ impl<F: Fs> Vfs<F> {
         if !inode.gone.get() {
             return self.add_link_to(creds, &inode, dir, name).await;
         }
-        // As long as it is in use nobody frees it.
+        // As long as it is in use it is not freed.
         let user = self.use_inode(ino).await.map_err(|errno| match errno {
             Errno::ESTALE => Errno::ENOENT,
             errno => errno,

@@ -110,8 +110,8 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Changes attributes as somebody has decided who checked the rights; a size is that of a file. The time of the change is now
-    /// if it is not among them.
+    /// Changes attributes for a caller that has checked the rights; a size is only for a file. The time of the change is now unless it is
+    /// among them.
     pub async fn set_attr_of(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
         self.check_writable()?;
         let inode = self.use_inode(ino).await?;

@@ -6,9 +6,9 @@
 //! Invariants:
 //! 1. A page is in one state. `Clean` pages are in the list from which pages are evicted, `Dirty` ones have an entry with their
 //!    owner; pages under I/O have neither, so they are never evicted.
-//! 2. A page under write-back has been handed out as it was: its payload is shared, never changed in place, so a writer
-//!    replaces it here and waits for nobody (the device sees a stable page by copy, not by lock). The page is then
-//!    `Redirtied` and becomes `Dirty` when the write ends, whatever became of the write.
+//! 2. A page under write-back has been handed out as it was: its payload is shared, never changed in place, so a writer replaces it here
+//!    without waiting (the device sees a stable page by copy, not by lock). The page is then `Redirtied` and becomes `Dirty` when the write
+//!    ends, whatever became of the write.
 //! 3. A page whose write failed is dirty again.
 //! 4. There are at most `capacity` pages, unless more than that are dirty or under I/O.
 //!
@@ -39,7 +39,7 @@ pub(crate) struct OwnerId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
-/// What a page is doing.
+/// State of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The content is as it is on the disk.
@@ -65,11 +65,11 @@ struct Page {
     /// Neighbours in the list of clean pages.
     prev: u32,
     next: u32,
-    /// Where its owner notes that it is dirty.
+    /// Place of its owner's note that it is dirty.
     note: u32,
     state: State,
     used: bool,
-    /// On the disk there is something else than zeros behind the end of the file.
+    /// The disk has bytes other than zeros after the end of the file.
     has_stale_tail: bool,
 }
 
@@ -109,7 +109,7 @@ impl List {
 /// A note that a page is dirty, with what is asked of all of them at once; or a free place.
 #[derive(Clone, Copy, Debug)]
 struct Note {
-    /// Of a free place, the next free one.
+    /// Index of the page; in a free place, the next free place.
     index: u64,
     dirtied: Instant,
     /// [`NONE`] is a free place.
@@ -458,8 +458,8 @@ impl Pages {
         }
     }
 
-    /// What the next eviction looks at comes into the caches: of the page after the next one the page itself, by which its
-    /// place in the table is found the time after.
+    /// Prefetches what the next eviction looks at: of the page after the next one the page itself, through which the call after this one
+    /// finds its place in the table.
     fn prefetch_next_to_evict(&self) {
         if let Some(page) = self.pages.get(self.clean.head as usize) {
             prefetch(&self.table[self.home(Self::mark(page.owner, page.index))]);

@@ -83,7 +83,7 @@ impl<F: Fs> Vfs<F> {
         Ok(File::new(inode, Kind::File, flags, creds.is_root()))
     }
 
-    /// Opens what is there; the rights do not matter for what the caller has just made.
+    /// Opens an existing inode; rights do not matter for one that the caller has just made.
     async fn open_found(
         &self,
         creds: &Creds,
@@ -125,7 +125,7 @@ impl<F: Fs> Process<F> {
         &self.vfs
     }
 
-    /// Who calls.
+    /// Credentials of the caller.
     pub fn creds(&self) -> &Creds {
         &self.creds
     }
@@ -145,7 +145,7 @@ impl<F: Fs> Process<F> {
         Self { dir, ..self.clone() }
     }
 
-    /// The same caller with another working directory, which he may enter.
+    /// The same caller with another working directory, which it must be able to enter.
     pub async fn with_dir(&self, path: impl AsRef<[u8]>) -> Result<Self> {
         let attr = self.find(path.as_ref(), Follow::Yes).await?;
         if !attr.kind.is_dir() {
@@ -204,7 +204,7 @@ impl<F: Fs> Process<F> {
                     Err(Errno::ESTALE) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
                     opened => return opened,
                 },
-                // Somebody else was faster: what is there now is opened.
+                // Another task was faster: its file is opened.
                 Err((Errno::EEXIST, Some(_))) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
                 Err((errno, _)) => return Err(errno),
             }
@@ -234,7 +234,7 @@ impl<F: Fs> Process<F> {
         self.find(path.as_ref(), follow).await
     }
 
-    /// `EACCES` if the caller may not do this with what the path leads to, `EROFS` if nobody may write.
+    /// `EACCES` if the caller lacks this right on the path's target, `EROFS` if no caller may write.
     pub async fn access(&self, path: impl AsRef<[u8]>, wish: Wish) -> Result<()> {
         let attr = self.find(path.as_ref(), Follow::Yes).await?;
         if wish.write && (attr.kind.is_file() || attr.kind.is_dir() || attr.kind.is_symlink()) {

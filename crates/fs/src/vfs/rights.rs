@@ -1,9 +1,9 @@
-//! Who may do what: owner, group, others; sticky directories; root.
+//! Permission checks: owner, group, others; sticky directories; root.
 
 use super::types::*;
 use super::{Errno, mode};
 
-/// What somebody wants to do with an inode.
+/// Access that a caller wants to an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// Read it.
@@ -34,7 +34,7 @@ impl Wish {
 pub(crate) fn check(creds: &Creds, attr: &Attr, wish: Wish) -> Result<()> {
     let wanted = wish.bits();
     let granted = if creds.is_root() {
-        // Root runs only what somebody may run, but goes through every directory.
+        // Root runs only files with an execute bit, but may search every directory.
         let runs = attr.kind.is_dir() || attr.mode & 0o111 != 0;
         if runs { 0o7 } else { 0o6 }
     } else if creds.uid == attr.uid {
@@ -47,7 +47,7 @@ pub(crate) fn check(creds: &Creds, attr: &Attr, wish: Wish) -> Result<()> {
     if wanted & !granted & 0o7 == 0 { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// `EPERM` for everybody but owner and root.
+/// `EPERM` for all callers but owner and root.
 pub(crate) fn check_owner(creds: &Creds, attr: &Attr) -> Result<()> {
     if creds.is_root() || creds.uid == attr.uid { Ok(()) } else { Err(Errno::EPERM) }
 }

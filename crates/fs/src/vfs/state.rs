@@ -36,7 +36,7 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) cpus: RefCell<Cpus>,
     pub(crate) pages: RefCell<Pages>,
     pub(crate) inodes: RefCell<BTreeMap<Ino, Rc<Inode>>>,
-    /// Owners of pages whose inodes nobody refers to any more.
+    /// Owners of pages whose inodes were dropped.
     pub(crate) owners_freed: Rc<RefCell<Vec<OwnerId>>>,
     /// Inodes with dirty pages, each once; background write-back serves them in turn.
     pub(crate) dirty: RefCell<VecDeque<Rc<Inode>>>,
@@ -46,7 +46,7 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) renames: RwLock,
     /// There is something for background write-back to do.
     pub(crate) work: Rc<Event>,
-    /// Writers that wait until fewer pages are dirty: whose turn it is, and who came first.
+    /// Writers that wait until fewer pages are dirty, ordered by their turn and by arrival.
     pub(crate) throttled: RefCell<BTreeSet<(u64, u64)>>,
     /// The turn of the last of them that went on, and how many there were.
     pub(crate) throttle_clock: Cell<(u64, u64)>,
@@ -90,7 +90,7 @@ impl<F: Fs> fmt::Debug for Vfs<F> {
 }
 
 impl<F: Fs> Drop for Shared<F> {
-    /// Ends background write-back, which waits for work and has nobody left to work for.
+    /// Ends background write-back, which waits for work and has no mount left.
     fn drop(&mut self) {
         self.work.notify();
     }

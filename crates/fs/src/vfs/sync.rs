@@ -1,7 +1,7 @@
 //! Locks and waiting for tasks of one executor.
 //!
-//! Invariants: whoever asks first gets the lock first, so that nobody starves and runs repeat; a future that is
-//! dropped leaves no trace. Nothing allocates while nobody has to wait.
+//! Invariants: locks are granted in the order of the requests, so that no task starves and runs repeat; a future that is dropped leaves no
+//! trace. Nothing allocates while no task has to wait.
 //!
 //! Deliberately absent: threads.
 
@@ -47,7 +47,7 @@ impl LockState {
         }
     }
 
-    /// Gives the lock to those at the front of the queue who can have it.
+    /// Grants the lock to the tasks at the front of the queue that can have it.
     fn grant(&mut self) {
         while self.queue.front().is_some_and(|waiter| self.is_free_for(waiter.alone)) {
             let Some(waiter) = self.queue.pop_front() else { return };
@@ -70,12 +70,12 @@ impl LockState {
 }
 
 impl RwLock {
-    /// Waits until nobody has the lock alone.
+    /// Waits until no task has the lock alone.
     pub(crate) fn shared(&self) -> Acquire<'_> {
         Acquire { lock: self, alone: false, number: None }
     }
 
-    /// Waits until nobody has the lock.
+    /// Waits until no task has the lock.
     pub(crate) fn alone(&self) -> Acquire<'_> {
         Acquire { lock: self, alone: true, number: None }
     }
@@ -150,14 +150,14 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Something may have changed: whoever waits looks again.
+/// Says that something may have changed: waiting tasks check again.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     wakers: RefCell<Vec<Waker>>,
 }
 
 impl Event {
-    /// Wakes all who wait, in the order in which they began.
+    /// Wakes all waiting tasks, in the order in which they began to wait.
     #[inline]
     pub(crate) fn notify(&self) {
         if self.wakers.borrow().is_empty() {
@@ -237,7 +237,7 @@ struct Range {
 }
 
 impl RangeLocks {
-    /// Whether somebody has a part of `first..end` in a way that excludes us.
+    /// Whether another task has a part of `first..end` in a way that excludes this one.
     #[inline]
     pub(crate) fn is_taken(&self, first: u64, end: u64, alone: bool) -> bool {
         let overlaps = |held: &Range| held.first < end && first < held.end && (alone || held.alone);

@@ -7,14 +7,14 @@ use std::fmt;
 /// Bytes in a page of the cache, and in a block of a file.
 pub const PAGE_BYTES: usize = 4096;
 
-/// What an operation on files returns.
+/// Result of an operation on files.
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// The number of an inode; unique among those that exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
-/// What an inode is.
+/// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes.
@@ -63,7 +63,7 @@ pub struct Attr {
     pub ino: Ino,
     /// How often the number was in use before; with it the number is unique for ever.
     pub generation: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permission bits, see [`mode`].
     pub mode: u16,
@@ -107,7 +107,7 @@ pub struct SetAttr {
 /// A new inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u16,
@@ -128,7 +128,7 @@ pub struct DirEntry {
     pub name: Box<[u8]>,
     /// The inode.
     pub ino: Ino,
-    /// What it is, without the number of a device.
+    /// Its kind, without the number of a device.
     pub kind: Kind,
     /// Reading goes on after this entry with this cookie.
     pub cookie: Cookie,
@@ -182,13 +182,13 @@ pub enum XattrMode {
 pub struct StatFs {
     /// Pages of [`PAGE_BYTES`] that files can have at most.
     pub pages: u64,
-    /// Of these, free; pages reserved for dirty data are not.
+    /// Free pages; pages that are reserved for dirty data do not count.
     pub pages_free: u64,
-    /// Of these, free for those who are not root.
+    /// Free pages for users other than root.
     pub pages_available: u64,
     /// Inodes at most.
     pub inodes: u64,
-    /// Of these, free.
+    /// Free inodes.
     pub inodes_free: u64,
 }
 
@@ -207,7 +207,7 @@ pub struct Limits {
     pub xattr_value_bytes_max: usize,
 }
 
-/// Who asks.
+/// Credentials of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Creds {
     /// User; 0 is root, who may do everything.
@@ -216,8 +216,8 @@ pub struct Creds {
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
-    /// Permission bits that what is made does not get, unless its directory has a default access control list. 0 if somebody above
-    /// has taken them away.
+    /// Permission bits that new inodes do not get, unless their directory has a default access control list. 0 if the layer above has
+    /// removed them already.
     pub umask: u16,
     /// Somebody above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
     /// is made.
@@ -225,7 +225,7 @@ pub struct Creds {
 }
 
 impl Creds {
-    /// Who may do everything.
+    /// Root, which may do everything.
     pub const ROOT: Self = Self::user(0, 0);
 
     /// A user with one group.
@@ -233,7 +233,7 @@ impl Creds {
         Self { uid, gid, groups: Vec::new(), umask: 0, is_checked: false }
     }
 
-    /// The same, whose rights were checked above.
+    /// A user whose rights the layer above has checked.
     pub const fn checked(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new(), umask: 0, is_checked: true }
     }
@@ -244,7 +244,7 @@ impl Creds {
         Self { umask: umask & 0o777, ..self }
     }
 
-    /// Whether rights do not matter: for root, and where somebody has checked them.
+    /// Whether rights do not matter: for root, and if they were checked before.
     pub const fn is_root(&self) -> bool {
         self.uid == 0 || self.is_checked
     }

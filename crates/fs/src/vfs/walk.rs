@@ -1,7 +1,7 @@
-//! From a path to a directory, a name and what is there.
+//! From a path to a directory, a name and the inode that it refers to.
 //!
-//! Invariant: every directory on the way was searchable at the moment at which it was passed. What was found may have
-//! changed when the caller takes a lock; whoever changes names looks the last one up again.
+//! Invariant: every directory on the path was searchable when it was passed. The result may have changed when the caller takes a lock; a
+//! caller that changes names looks the last one up again.
 
 use super::rights::{self, Wish};
 use super::state::Vfs;
@@ -15,7 +15,7 @@ pub const PATH_BYTES_MAX: usize = 4095;
 /// Symbolic links that are followed on one path.
 pub const SYMLINKS_MAX: u32 = 40;
 
-/// What is done with the last name of a path.
+/// Treatment of the last name of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     /// It is looked up; a symbolic link is followed.
@@ -26,14 +26,14 @@ pub(crate) enum Last {
     Name,
 }
 
-/// Where a path leads.
+/// Target of a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// The directory that the last name is in.
     pub(crate) dir: Ino,
     /// The last name.
     pub(crate) name: LastName,
-    /// What is there, unless it was not looked up or does not exist.
+    /// The inode, unless it was not looked up or does not exist.
     pub(crate) node: Option<Attr>,
     /// The path ends with a slash: only a directory is meant.
     pub(crate) is_dir_wanted: bool,

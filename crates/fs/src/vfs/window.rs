@@ -4,14 +4,14 @@
 //! up to the maximum; a read elsewhere closes it. When no more than a window is left of what was read ahead, the next one
 //! is due.
 
-/// What is known of a reader. Numbers are pages.
+/// State of a reader. Numbers are pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
-    /// Where a sequential reader goes on.
+    /// Next page of a sequential reader.
     next: u64,
     /// How much is read ahead; 0 while the reader jumps about.
     pages: u64,
-    /// Up to where it was read ahead.
+    /// End of what was read ahead.
     ahead: u64,
 }
 

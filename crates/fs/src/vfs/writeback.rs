@@ -1,4 +1,4 @@
-//! Dirty pages go to the file system: in the background by number and age, or because somebody waits.
+//! Dirty pages go to the file system: in the background by number and age, or because a caller waits.
 //!
 //! Place in the data flow: `io` makes pages dirty and waits here at the hard limit; fsync, sync and direct I/O write
 //! ranges; one task for each mount does the rest.
@@ -92,7 +92,7 @@ struct Batch<F: Fs> {
     inode: Rc<Inode>,
     number: u64,
     pages: Vec<DirtyPage>,
-    /// Where they are in memory, where they stay until the answer.
+    /// Their slots in memory, in which they stay until the answer.
     slots: Vec<Slot>,
     written: bool,
 }
@@ -139,8 +139,8 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Waits until `pages` more can become dirty. Those who wait get the same share of pages, as in Linux, and not of calls: each
-    /// has its turn when as many pages were given out since it came as it wants itself (self-clocked fair queueing).
+    /// Waits until `pages` more can become dirty. Waiting writers get equal shares of pages, as in Linux, and not of calls: each has its
+    /// turn when as many pages were granted since it came as it wants itself (self-clocked fair queueing).
     #[inline]
     pub(crate) async fn throttle(&self, pages: u64) -> Result<()> {
         if self.0.throttled.borrow().is_empty() && self.has_room_for_dirty(pages) {
@@ -407,7 +407,7 @@ impl<F: Fs> Vfs<F> {
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
         let batch = self.begin_batch(inode, &indices);
-        // While this waited, somebody else may have begun to write pages that were dirty before.
+        // During the wait another task may have begun to write pages that were dirty before.
         inode.batches_ordered_before(batch.number).await;
         batch
     }
@@ -427,7 +427,7 @@ impl<F: Fs> Vfs<F> {
                 return failed.and(self.end_use(user).await);
             }
         };
-        // The batch goes to the task as it is: who waits for batches that have begun waits for this one to its end.
+        // The batch goes to the task unchanged: a caller that waits for batches that have begun waits for this one to its end.
         inode.batch_is_ordered(batch.number);
         let vfs = self.clone();
         self.spawn_helper(async move {

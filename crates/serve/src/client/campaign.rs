@@ -1,14 +1,12 @@
 //! Power cuts of a running server under load, each judged by the contract.
 //!
-//! A boot: connect, load in a mood of its own, ask the control socket for a cut at a random moment, see the
-//! connections end or requests fail, connect again, read the whole region, ask the oracle. What is there then is what
-//! the next boot begins with.
+//! A boot: connect, run a load of random character, ask the control socket for a power cut at a random time, see the connections end or
+//! requests fail, connect again, read the whole region, ask the oracle. What is there then is what the next boot begins with.
 //!
 //! Invariant: a reply counts only if it belongs to the time before the cut. Where connections are closed, a reply
 //! that arrived was sent before. Where requests fail instead, a request may reach the server when the power is back
-//! already: it was done then, on whatever the cut had left, so from the moment on at which somebody asks for the cut
-//! nothing is submitted any more and no reply is a promise. Such a boot is judged at the grain of blocks, and flushed
-//! before what it shows counts as durable.
+//! already: it was done then, on whatever the cut had left, so from the request for the cut on nothing is submitted any more and no reply
+//! is a promise. Such a boot is judged at the grain of blocks, and flushed before what it shows counts as durable.
 
 use super::connection::{Client, ClientError, wait_for};
 use super::record::{Failure, FailureKind, Record};
@@ -31,11 +29,11 @@ use std::time::Duration;
 pub struct Target {
     /// Its unix socket.
     pub socket: PathBuf,
-    /// Where the power is cut.
+    /// Control socket of the server whose power is cut.
     pub control: PathBuf,
     /// Which disk.
     pub export: String,
-    /// What that disk promises.
+    /// Promise of that disk.
     pub kind: DeviceKind,
     /// How long it may be silent.
     pub patience: Duration,
@@ -59,7 +57,7 @@ pub struct Plan {
     pub eio: f64,
 }
 
-/// What was done.
+/// Counts of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Power cuts, each followed by a judgement.
@@ -106,7 +104,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Somebody who asks for a cut while the load goes on.
+/// A thread that asks for a power cut while the load goes on.
 #[derive(Debug)]
 pub(super) struct Cutter(JoinHandle<Result<Vec<CutDone>, String>>);
 
@@ -146,7 +144,7 @@ pub fn run(target: &Target, plan: &Plan) -> Result<Counts, Failure> {
     Ok(campaign.counts)
 }
 
-/// What a region reads as. Errors of a device whose power is off are waited out.
+/// Reads a region. Waits while a device whose power is off answers with errors.
 pub(super) fn read_region(
     target: &Target,
     region: &Range<u64>,

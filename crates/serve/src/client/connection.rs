@@ -84,7 +84,7 @@ impl Client {
         Ok(Self { stream, facts, replies, output: Vec::new(), sent: 0, next_cookie: 1, gone: None })
     }
 
-    /// What the server said about the export.
+    /// The server's data about the export.
     pub fn facts(&self) -> Facts {
         self.facts
     }

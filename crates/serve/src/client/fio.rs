@@ -64,7 +64,7 @@ pub fn check_header(bytes: &[u8], offset: u64) -> Result<Option<Age>, Failure> {
 struct Floors {
     at_completion: bool,
     writes: BTreeMap<u64, Vec<(u64, Option<Age>)>>,
-    /// Of answered writes and trims, by the order of their answers.
+    /// State after the answered writes and trims, by the order of their answers.
     answered: Vec<(u64, Option<Age>)>,
     /// Open flushes, and how many answers each covers.
     flushes: BTreeMap<u64, usize>,
@@ -112,7 +112,7 @@ impl Floors {
         Ok(())
     }
 
-    /// Whether what is there is at least as new. A trimmed interval may be older only by being zeros.
+    /// Checks that the contents are at least as new. A trimmed interval may be older only by being zeros.
     fn check(&self, now: &[u8], region: &Range<u64>) -> Result<(), Failure> {
         let offsets = (region.start..region.end).step_by(INTERVAL as usize);
         for (offset, bytes) in offsets.zip(now.chunks_exact(INTERVAL as usize)) {
@@ -131,7 +131,7 @@ impl Floors {
 /// fio, ended with us.
 struct Running(Child);
 
-/// What fio has to complain about goes to this file of the scratch directory.
+/// File of the scratch directory for fio's error messages.
 const COMPLAINTS: &str = "fio.err";
 
 impl Running {

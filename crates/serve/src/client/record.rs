@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// How a device or a server failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureKind {
-    /// What was promised is not there.
+    /// Promised content is missing.
     Lost,
     /// A version is back that had been superseded, durably, before.
     Resurrected,
@@ -35,7 +35,7 @@ pub enum FailureKind {
     Shorn,
     /// Content that belongs somewhere else.
     Misdirected,
-    /// Content that nobody wrote.
+    /// Content that was never written.
     Corrupt,
     /// A read did not return the newest version.
     Stale,
@@ -49,12 +49,12 @@ pub enum FailureKind {
     Unjudged,
 }
 
-/// What is wrong, and where.
+/// A violation and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Its name.
     pub kind: FailureKind,
-    /// Where it is, and what is known about it.
+    /// Place and history of the violation.
     pub what: String,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What a judgement counted.
+/// Counts of a judgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
     /// Units that were compared.
@@ -102,7 +102,7 @@ pub struct Judged {
 struct Open {
     op: Option<OpIx>,
     ask: Ask,
-    /// Of a read: what it must return, if nothing that changes it is in flight.
+    /// Of a read: the bytes that it must return, if no request that changes them is in flight.
     expected: Option<Vec<u8>>,
 }
 
@@ -121,9 +121,9 @@ pub struct Record {
     region: Range<u64>,
     grain: u64,
     unit: u64,
-    /// What the region reads as once everything submitted is in.
+    /// Contents of the region when everything submitted has taken effect.
     model: Vec<u8>,
-    /// What it held when this log began.
+    /// Its contents when this log began.
     initial: Vec<u8>,
     busy: Vec<Busy>,
     open: BTreeMap<u64, Open>,
@@ -191,7 +191,7 @@ impl Record {
         self.failed = 0;
     }
 
-    /// What the region held when this log began.
+    /// Contents of the region when this log began.
     pub fn shown(&self) -> &[u8] {
         &self.initial
     }
@@ -356,7 +356,7 @@ impl Record {
         }
     }
 
-    /// A request in flight failed because the power went, or was done who knows when: it promises nothing.
+    /// A request in flight failed because of a power cut, or was executed at an unknown time: it promises nothing.
     pub fn fail(&mut self, id: u64) {
         let open = self.close(id, false);
         self.failed += u64::from(open.op.is_some());
@@ -427,7 +427,7 @@ impl Record {
         Failure::new(kind, format!("{}: {found}; {}", self.place(lpn), self.history(lpn)))
     }
 
-    /// What was done to a unit, the latest last; with the flushes in between.
+    /// Changes of a unit, the latest last; with the flushes in between.
     fn history(&self, lpn: Lpn) -> String {
         const LINES_MAX: usize = 24;
         let (from, end) = (lpn.0 * self.grain, (lpn.0 + 1) * self.grain);
@@ -459,7 +459,7 @@ impl Record {
         format!("bytes {}..{}", lpn.0 * self.grain, (lpn.0 + 1) * self.grain)
     }
 
-    /// What the blocks of a unit show, and what that would be called if no version of the unit is like it.
+    /// Description of a unit's contents, and the kind of the violation if no version of the unit matches them.
     fn look_at(&self, lpn: Lpn, now: &[u8]) -> (FailureKind, String) {
         let begin = (lpn.0 * self.grain - self.region.start) as usize;
         let mut kind = FailureKind::Shorn;

@@ -35,14 +35,14 @@ impl Ask {
         }
     }
 
-    /// What a header asks for.
+    /// The request in a header.
     pub fn of(header: &RequestHeader) -> Self {
         let RequestHeader { flags, command, offset, length, .. } = *header;
         Self { command, flags, offset, length }
     }
 }
 
-/// What a server offers for an export.
+/// The server's offer for an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Bytes.
@@ -58,7 +58,7 @@ pub struct Facts {
 pub struct Reply {
     /// Which request.
     pub cookie: u64,
-    /// What was asked for.
+    /// The request.
     pub ask: Ask,
     /// Content of a read, nothing for others; or the number of an error.
     pub result: Result<Vec<u8>, u32>,

@@ -12,7 +12,7 @@ pub const BLOCK: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"weircuts");
 const CRC_AT: usize = BLOCK - 4;
 
-/// What a block shows.
+/// Decoded content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Zeros.
@@ -43,7 +43,7 @@ pub fn stamp(bytes: &mut [u8], first: u64, op: u64) {
     }
 }
 
-/// What a block of 512 bytes shows.
+/// Decodes the content of a sector.
 pub fn shown(block: &[u8]) -> Shown {
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     if block.iter().all(|byte| *byte == 0) {

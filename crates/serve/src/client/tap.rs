@@ -82,7 +82,7 @@ struct Pair {
     names: BTreeMap<u64, u64>,
 }
 
-/// What happens on the wire, in the order of the record.
+/// Events on the wire, in the order of the record.
 #[derive(Debug)]
 pub enum Tapped<'a> {
     /// A request with the data of a write.

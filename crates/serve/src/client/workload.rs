@@ -41,7 +41,7 @@ impl Workload {
         Self { random, region: region.start / block..region.end / block, unit_blocks: unit / block }
     }
 
-    /// The randomness, for whoever drives the load.
+    /// The random stream, for the driver of the load.
     pub fn random(&mut self) -> &mut RandomStream {
         &mut self.random
     }

@@ -1,7 +1,7 @@
 //! Wakes the world, which sleeps until there is a message or a request of the kernel.
 //!
-//! Invariant: whoever sends rings after that, and the world looks for messages between [`Bell::prepare`] and [`Bell::sleep`]; so one of
-//! them sees the other. Who rings while the world stays awake after all wakes it once for nothing.
+//! Invariant: a sender rings after it has sent, and the world looks for messages between [`Bell::prepare`] and [`Bell::sleep`]; so one of
+//! them sees the other. A ring while the world stays awake after all causes one unnecessary wake-up.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
@@ -46,7 +46,7 @@ impl Bell {
         let _ = rustix::io::read(&self.counter, &mut [0_u8; 8]);
     }
 
-    /// Sleeps until somebody rings or `device` is ready, and says whether it is; no longer than `most`.
+    /// Sleeps until the bell rings or `device` is ready, no longer than `most`. Returns whether `device` is ready.
     pub(super) fn sleep(&self, device: Option<BorrowedFd<'_>>, most: Duration) -> bool {
         let most = Timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
         let of_bell = || PollFd::new(&self.counter, PollFlags::IN);

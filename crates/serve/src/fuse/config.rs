@@ -14,9 +14,9 @@ use std::time::Duration;
 
 /// How something is mounted.
 pub struct MountConfig {
-    /// Where.
+    /// Directory of the mount.
     pub directory: PathBuf,
-    /// What becomes of syncs.
+    /// Treatment of syncs.
     pub flush: FlushMode,
     /// How each format is mounted.
     pub choose: Choose,
@@ -32,20 +32,20 @@ pub struct MountConfig {
     pub control: Option<PathBuf>,
     /// The kernel hands on each write at once instead of keeping it.
     pub write_through: bool,
-    /// Where changes are noted.
+    /// Recorder of changes.
     pub recorder: Option<Recorder>,
-    /// Where test rigs for LazyFS write, and who is told what came of it.
+    /// FIFOs for test rigs for LazyFS.
     pub lazyfs: Option<LazyFs>,
     /// See there.
     pub say: Arc<dyn Fn(String) + Send + Sync>,
-    /// Other users than the one who mounts may use it; anybody but root needs `user_allow_other` in `/etc/fuse.conf` for that.
+    /// Users other than the one who mounts may use it; for that all users but root need `user_allow_other` in `/etc/fuse.conf`.
     pub allow_other: bool,
     /// Has the process give freed memory back to the system.
     pub give_back: Option<fn()>,
 }
 
 impl MountConfig {
-    /// What the mount is called in answers.
+    /// Name of the mount in answers.
     pub(super) fn name(&self) -> String {
         self.directory.display().to_string()
     }

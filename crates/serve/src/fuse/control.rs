@@ -1,6 +1,6 @@
 //! The control socket of a mount: the questions of [`crate::control`], asked of the world's thread.
 //!
-//! Invariant: a client that says nothing, or too much, keeps nobody else waiting for longer than [`PATIENCE`].
+//! Invariant: a client that sends nothing, or too much, keeps no other client waiting for longer than [`PATIENCE`].
 
 use super::message::Post;
 use crate::ServeError;
@@ -31,7 +31,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Binds `path`; a socket at which nobody answers is replaced.
+    /// Binds `path`; a socket without a listener is replaced.
     pub(super) fn bind(path: &Path) -> Result<Self, ServeError> {
         let listener = crate::server::bind_unix(path)?;
         Ok(Self { path: path.to_owned(), listener: Some(listener), stop: Arc::default(), thread: None })
@@ -50,7 +50,7 @@ impl Listener {
                     }
                     if let Ok((stream, _)) = listener.accept() {
                         let post = Arc::clone(&post);
-                        // Who does not take his answer has none.
+                        // A client that does not take its answer gets none.
                         std::thread::spawn(move || drop(answer(&stream, &*post)));
                     }
                 }

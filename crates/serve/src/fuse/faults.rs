@@ -1,7 +1,7 @@
 //! Where faults of LazyFS's kind meet the requests of the kernel.
 //!
-//! Place in the data flow: [`super::front`] lets each operation go by way of [`Table::around`]; when the power has to go, the world
-//! looks at [`Table::take_crash`] and cuts it. Until then the request that set it off stays unanswered.
+//! Place in the data flow: [`super::front`] runs each operation through [`Table::around`]; when the power has to be cut, the world finds
+//! that in [`Table::take_crash`] and cuts it. Until then the request that caused it stays unanswered.
 
 use super::kernel::NodeId;
 use super::lazyfs::{BadCommand, Crash, Fault, Kept, Operation, Timing};
@@ -35,13 +35,13 @@ impl<F: Fs> Table<F> {
         self.faults.borrow_mut().arm(fault)
     }
 
-    /// Whether the power has to go, and what stays of writes that nobody synced.
+    /// Whether the power has to be cut, and the parts of unsynced writes that remain.
     pub(super) fn take_crash(&self, due: Due) -> Option<Vec<Kept>> {
         let is_due = self.crash.get() == Some(due);
         is_due.then(|| self.faults.borrow_mut().take_kept())
     }
 
-    /// An operation on these paths is before or behind us; if the power goes here, nobody comes back.
+    /// Called before or after an operation on these paths; if the power is cut here, the call never returns.
     async fn fault(
         &self,
         at: Timing,
@@ -61,7 +61,7 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    /// Writes what stays of a write that nobody synced; the file is made if it is not there, as LazyFS does.
+    /// Writes the part that remains of an unsynced write; the file is made if it is missing, as by LazyFS.
     pub(super) async fn write_kept(&self, kept: &Kept) -> Result<()> {
         let (vfs, creds) = (self.vfs(), Creds::checked(0, 0));
         let mut names = kept.file.split('/').filter(|name| !name.is_empty()).peekable();

@@ -1,7 +1,7 @@
 //! The FIFO of a mount: commands as test rigs write them for LazyFS.
 //!
-//! Place in the data flow: a thread reads lines and asks the world; what is wrong with one, and what the world has done, is said to
-//! who has begun the mount, as LazyFS writes it to its log. When the cache was cleared, a second FIFO is told, if there is one.
+//! Place in the data flow: a thread reads lines and asks the world; errors in a line, and what the world has done, are reported on the
+//! mount's own output, as LazyFS writes it to its log. When the cache was cleared, this is written to a second FIFO, if there is one.
 
 use super::lazyfs::{COMMANDS, Command};
 use super::message::Post;
@@ -25,11 +25,11 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// How a mount behaves to test rigs for LazyFS.
 #[derive(Clone, Debug)]
 pub struct LazyFs {
-    /// Where commands are written to; made if it is not there.
+    /// FIFO for commands; made if it is missing.
     pub fifo: PathBuf,
-    /// Is told when the cache was cleared; made if it is not there. A write waits for who reads it.
+    /// FIFO for the message that the cache was cleared; made if it is missing. A write waits for a reader.
     pub completed: Option<PathBuf>,
-    /// What the rig writes before the paths of files, beside the directory of the mount.
+    /// Prefix of the rig's file paths, as an alternative to the directory of the mount.
     pub root: Option<PathBuf>,
 }
 
@@ -128,7 +128,7 @@ fn carry_out(line: &str, post: &dyn Post, completed: Option<&Path>, say: &dyn Fn
 impl Drop for Reader {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // One that waits for who reads the second FIFO is left to itself.
+        // A thread that waits for a reader of the second FIFO is not joined.
         if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
             let _ = thread.join();
         }

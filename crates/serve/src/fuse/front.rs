@@ -1,7 +1,7 @@
 //! The kernel's requests: each becomes a job for the world, with its reply inside.
 //!
-//! Place in the data flow: the threads of [`super::kernel`] call [`Front`]; nothing is decided here but what the bits of a request
-//! mean. A job that never runs, or whose task is dropped, answers EIO by dropping its reply.
+//! Place in the data flow: the threads of [`super::kernel`] call [`Front`]; this module only interprets the bits of a request. A job that
+//! never runs, or whose task is dropped, answers EIO by dropping its reply.
 //!
 //! Everything that has begun is finished, in the device's time. If the thread that waits is killed meanwhile, it leaves without its
 //! answer, and what it would have been given (a name that it knows, an open file) is taken back here.
@@ -25,10 +25,10 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// For how long the kernel may believe names: nobody else changes them, and a power cut takes them back.
+/// Time for which the kernel may cache names: they change only through it, and a power cut invalidates them.
 const NAMES_TTL: Duration = Duration::from_secs(3600);
 
-/// For how long it may believe names of a listing, which nobody has asked for.
+/// Time for which it may cache names of a listing, which were not looked up.
 const LISTED_TTL: Duration = Duration::from_secs(1);
 
 /// Bytes of one write at most.
@@ -45,7 +45,7 @@ const SEEK_HOLE: u32 = 4;
 /// Pages of a file stay from one opening to the next, and direct writes go side by side.
 const FILE_FLAGS: OpenFlags = OpenFlags::KEEP_PAGES.and(OpenFlags::PARALLEL_WRITES);
 
-/// What is asked of the kernel. `writes_back`: it keeps what programs write until it is asked for it or it is old.
+/// Features wanted of the kernel. `writes_back`: it keeps written data until a sync, or until they are old.
 pub(super) fn wanted(writes_back: bool) -> Wanted {
     let features = Features::ASYNC_READ
         .and(Features::BIG_WRITES)
@@ -64,9 +64,9 @@ pub(super) fn wanted(writes_back: bool) -> Wanted {
 
 /// See the module.
 pub(super) struct Front<F: Fs> {
-    /// For what comes of a request before [`Handler::handle`] returns.
+    /// Queue for jobs that are sent before [`Handler::handle`] returns.
     pub(super) queue: Queue<F>,
-    /// For what comes of it later.
+    /// Queue for jobs that are sent later.
     pub(super) later: Queue<F>,
     pub(super) notifier: Notifier,
     pub(super) teller: Teller,
@@ -116,7 +116,7 @@ fn attributes_of(node: NodeId, attr: &Attr) -> Attributes {
     }
 }
 
-/// What is asked for by the type bits of a mode.
+/// Kind of inode that the type bits of a mode ask for.
 fn kind_of(mode: u32, device: u32) -> Option<Kind> {
     Some(match mode & 0o170_000 {
         0o100_000 | 0 => Kind::File,
@@ -568,8 +568,8 @@ impl<F: Fs> Front<F> {
         });
     }
 
-    /// Linux leaves it to the file system to end set-ID bits, and does not say whether the caller may keep them (CAP_FSETID): root
-    /// may, nobody else.
+    /// Linux leaves it to the file system to clear set-ID bits, and does not say whether the caller may keep them (CAP_FSETID): only root
+    /// may.
     fn allocate(&self, uid: u32, node: NodeId, handle: u64, range: (u64, u64), mode: u32, reply: Reply) {
         let mode = FallocateFlags::from_bits_retain(mode);
         let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);

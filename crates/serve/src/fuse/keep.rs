@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(super) struct Room {
     file: File,
-    /// Where the file is, if the host's file system has none without a name.
+    /// Path of the file, if the host's file system has no unnamed files.
     named: Option<PathBuf>,
 }
 
@@ -28,14 +28,14 @@ pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A name beside a file that nobody else uses.
+/// An unused name beside a file.
 fn beside(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}.weir", std::process::id()))
 }
 
 impl Room {
-    /// Room for `blocks` beside `path`. Host file systems that reserve nothing give what is there later.
+    /// Reserves room for `blocks` beside `path`. On host file systems without reservations the room may be gone later.
     ///
     /// # Errors
     /// There is too little of it, or nothing can be written there.

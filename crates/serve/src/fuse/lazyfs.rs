@@ -1,7 +1,7 @@
 //! Faults as LazyFS takes them: commands on a FIFO, and what of them a file operation sets off.
 //!
-//! Place in the data flow: lines of the FIFO become [`Command`]s; a mount asks [`Faults`] before and after each operation whether
-//! the power goes now, and which parts of writes are on the disk afterwards although nobody synced them.
+//! Place in the data flow: lines of the FIFO become [`Command`]s; a mount asks [`Faults`] before and after each operation whether the power
+//! is cut now, and which parts of unsynced writes are on the disk afterwards.
 //!
 //! The forms are those of LazyFS (its documentation, and what its parser takes): fields after `::` in any order, a crash by a regular
 //! expression on paths, `occurrence` where older versions have it, `return` where newer ones do. A fault is for one path.
@@ -12,7 +12,7 @@ use regex_lite::Regex;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What LazyFS calls an operation.
+/// LazyFS's name of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     /// Removing a name.
@@ -77,7 +77,7 @@ pub(super) enum Command {
     Checkpoint,
     /// How full the cache is.
     Usage,
-    /// What was not synced.
+    /// Report of unsynced data.
     Report,
     /// The commands.
     Help,
@@ -94,16 +94,16 @@ pub(super) enum Fault {
         timing: Timing,
         /// Which operation.
         operation: Operation,
-        /// What its path, or its first, contains.
+        /// Pattern of its path, or of its first path.
         from: Option<Regex>,
-        /// What its second path contains.
+        /// Pattern of its second path.
         to: Option<Regex>,
     },
     /// Parts of one write are on the disk, and the power goes.
     TornOp {
         /// Its path.
         file: String,
-        /// Where it is torn.
+        /// Parts into which it is torn.
         parts: Parts,
         /// Which parts stay, from 1.
         persist: Vec<usize>,
@@ -137,7 +137,7 @@ impl Fault {
     }
 }
 
-/// Where a write is torn.
+/// Parts into which a write is torn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parts {
     /// Into so many equal parts; the last one takes what is left.
@@ -163,7 +163,7 @@ fn bad<T>(what: impl Into<String>) -> Result<T> {
     Err(BadCommand(what.into()))
 }
 
-/// The names of the commands, for who asks.
+/// The names of the commands, for `help`.
 pub(super) const COMMANDS: [&str; 8] = [
     "lazyfs::clear-cache",
     "lazyfs::cache-checkpoint",
@@ -335,21 +335,21 @@ fn torn_seq(fields: &mut Fields<'_>) -> Result<Fault> {
     Ok(Fault::TornSeq { file, persist, occurrence: fields.occurrence()?, returns: fields.returns()? })
 }
 
-/// Bytes that are on the disk after a crash although nobody synced them.
+/// Unsynced bytes that are on the disk after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     /// The path.
     pub(super) file: String,
-    /// Where in the file.
+    /// Offset in the file.
     pub(super) offset: u64,
-    /// What.
+    /// The bytes.
     pub(super) bytes: Vec<u8>,
 }
 
 /// The power goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Crash {
-    /// After the operation was answered.
+    /// Whether the operation is answered before the crash.
     pub(super) returns: bool,
 }
 
@@ -453,7 +453,7 @@ impl Faults {
         }
     }
 
-    /// What stays of writes that nobody synced, in their order.
+    /// Remaining parts of unsynced writes, in their order.
     pub(super) fn take_kept(&mut self) -> Vec<Kept> {
         std::mem::take(&mut self.kept)
     }

@@ -1,6 +1,6 @@
 //! Where the device of a mount comes from, and what becomes of its contents at the end.
 //!
-//! A volume's medium is on the host's disk at each moment. An image is read into a fresh device before the mount and
+//! A volume's medium is on the host's disk at all times. An image is read into a fresh device before the mount and
 //! written back at the end, into room beside it that was reserved before ([`super::keep`]).
 //!
 //! Invariant: a file or directory is in one mount at a time; its lock is held until the end.
@@ -22,7 +22,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is mounted.
+/// The medium of a mount.
 #[derive(Clone, Debug)]
 pub enum Medium {
     /// A file-system image in a file, read into a fresh device and written back at the end.
@@ -47,15 +47,15 @@ pub enum Medium {
 /// A disk in memory.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// What it holds, for people.
+    /// Name of its contents, for people.
     pub name: PathBuf,
     /// The device, on which `blocks` have room.
     pub device: Box<DeviceConfig>,
     /// How many there are.
     pub blocks: u64,
-    /// What they hold.
+    /// The contents.
     pub contents: Arc<Contents>,
-    /// Where they come to at the end.
+    /// Destination of the contents at the end.
     pub end: Option<Arc<Mutex<Contents>>>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct OpenImage {
     lock: File,
     blocks: u64,
     options: DeviceOptions,
-    /// For the first try to write it back.
+    /// Reserved room, for the first attempt to write it back.
     room: Option<Room>,
 }
 
@@ -132,7 +132,7 @@ impl Medium {
                         path.display()
                     ));
                 }
-                // Before the image is read: where there is no room, nobody waits for that.
+                // Before the image is read, so that a lack of room is reported at once.
                 let room = reserve.then(|| Room::reserve(&path, blocks)).transpose()?;
                 let ranges = data_of(&lock, blocks).map_err(|errno| named(errno.into()))?;
                 let copied = stack.block_on(async move { copy(&image, &port, &ranges).await });
@@ -163,7 +163,7 @@ impl Memory {
     }
 }
 
-/// What the blocks of a device hold.
+/// Contents of a device's blocks.
 fn contents_of(stack: &mut Stack, blocks: u64) -> Result<Contents, String> {
     let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, blocks)));
     let read = stack.block_on(async move {
@@ -261,7 +261,7 @@ impl Held {
         }
     }
 
-    /// Keeps what is on the device, whose file system is not mounted any more. An image from which was only read stays as it is;
+    /// Saves the contents of the device, whose file system is not mounted any more. An image from which was only read stays as it is;
     /// one that cannot be written comes back with the reason, and nothing is lost as long as its device is there.
     pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), Unkept> {
         let lost = |why: String| Unkept { why, image: None };

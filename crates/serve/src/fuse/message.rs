@@ -17,24 +17,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Messages that wait for the world at most; who sends more waits.
+/// Maximum number of messages that wait for the world; further senders wait.
 pub(super) const QUEUE_MAX: usize = 1024;
 
-/// What a request becomes.
+/// The job of a request.
 pub(super) type Job<F> = Box<dyn FnOnce(Rc<Table<F>>) -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// What a request may overtake.
+/// Order of a request among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// Nothing: it is done in its order.
     Own,
-    /// What only tidies up: somebody waits for the answer, and nothing changes by it.
+    /// It only looks: a thread waits for the answer, and nothing changes by it.
     Looks,
-    /// Nobody waits for it: it is done when nobody else asks, but before the next request that may change something.
+    /// It only tidies up, and no thread waits for it: it runs when no other request waits, but before the next request that may change
+    /// something.
     Tidies,
 }
 
-/// What other threads tell the world.
+/// Messages of other threads to the world.
 pub(super) enum Message<F: Fs> {
     /// A request.
     Job(Turn, Job<F>),
@@ -55,18 +56,18 @@ pub(super) enum Message<F: Fs> {
 /// Requests that the world reads by itself.
 pub(super) struct Own<F: Fs> {
     pub(super) inlet: Inlet,
-    /// What comes of them at once.
+    /// Messages that requests become at once.
     queue: Receiver<Message<F>>,
 }
 
 impl<F: Fs> Own<F> {
-    /// `inlet` makes one whose handler sends what comes of a request.
+    /// `inlet` makes an inlet whose handler sends the messages of requests.
     pub(super) fn new(inlet: impl FnOnce(Queue<F>) -> Inlet) -> Self {
         let (messages, queue) = sync_channel(QUEUE_MAX);
         Self { inlet: inlet(Queue { messages, bell: None }), queue }
     }
 
-    /// What comes of the next request, if there is one; an error at the end of the mount.
+    /// The message of the next request, if there is one; an error at the end of the mount.
     pub(super) fn next(&mut self) -> io::Result<Option<Message<F>>> {
         while self.inlet.take()? {
             if let Ok(message) = self.queue.try_recv() {
@@ -78,7 +79,7 @@ impl<F: Fs> Own<F> {
     }
 }
 
-/// Where messages for the world go.
+/// Sending end of the world's messages.
 pub(super) struct Queue<F: Fs> {
     pub(super) messages: SyncSender<Message<F>>,
     /// Wakes the world; absent where it sends to itself.
@@ -102,7 +103,7 @@ impl<F: Fs> Queue<F> {
     }
 }
 
-/// A way to the world for those who do not know its format.
+/// Sends messages to the world, for code that does not know its format.
 pub(super) trait Post: Send + Sync {
     fn ask(&self, ask: Ask, reply: SyncSender<Reply>);
     fn lazy(&self, command: Command, reply: SyncSender<String>);

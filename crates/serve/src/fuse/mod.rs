@@ -7,9 +7,9 @@
 //!
 //! Place in the data flow: the kernel keeps names, attributes and pages of its own and asks for what it does not have;
 //! `front` makes a job of each request, with its reply inside; `world` runs the jobs as tasks beside those of the file
-//! system and lets virtual time follow the wall clock. `table` knows what the kernel knows: inodes, names, open files.
-//! `medium` is where the device's contents come from and go to; `control` is how `weir cut` gets in, `fifo` how test rigs for
-//! LazyFS do, `lazyfs` what they ask for, and `faults` where that meets the requests; `recorder` notes what changes.
+//! system and lets virtual time follow the wall clock. `table` has the kernel's view: inodes, names, open files. `medium` is the source and
+//! destination of the device's contents; `control` serves `weir cut`, `fifo` how test rigs for LazyFS do, `lazyfs` what they ask for, and
+//! `faults` where that meets the requests; `recorder` notes what changes.
 //!
 //! Invariants:
 //! 1. Everything of the file system lives and dies in one thread; other threads hold no more than the queue.

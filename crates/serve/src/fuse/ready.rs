@@ -1,6 +1,6 @@
 //! A world that can be mounted: what it tells the thread that mounts it, and how the kernel's session begins.
 //!
-//! Invariant: from the moment the kernel knows the directory, a beginning that fails lets go of it.
+//! Invariant: once the kernel knows the mount, a start that fails unmounts the directory.
 
 use super::front::{Front, wanted};
 use super::kernel::{Mounting, Session, attach};

@@ -1,4 +1,4 @@
-//! Where a mount notes what changes its file system, for who wants to do it again.
+//! Records the calls that change a mount's file system, so that they can be repeated.
 //!
 //! Invariant: a call is noted when it has succeeded, with what its program had printed before it began.
 
@@ -36,7 +36,7 @@ impl Recorder {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).push(step);
     }
 
-    /// What was noted so far; it is not there any more.
+    /// Takes the steps that were recorded so far.
     pub fn take(&self) -> Vec<Step> {
         std::mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,4 @@
-//! How a mount lets go of its directory.
+//! Unmounts a directory.
 
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -11,8 +11,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// How often it is looked whether a busy directory is free after all.
 const BUSY_LOOKS: u32 = 10;
 
-/// Unmounts; false if somebody has something open, and it disappears when that is closed. A process that has just ended may
-/// still have its files open for a moment.
+/// Unmounts; false if a program has files open, and then the mount disappears when these are closed. A process that has just ended may
+/// still have its files open for a short time.
 pub(super) fn release(directory: &Path) -> bool {
     let mut tried = unmount(directory, UnmountFlags::empty());
     for _ in 0..BUSY_LOOKS {

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Why something cannot be mounted, or did not end in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountError {
-    /// What is to be mounted, or where, is wrong.
+    /// The medium or the directory of the mount is wrong.
     Wrong(String),
     /// The mount did not go on, or end, as it should.
     Failed(String),
@@ -63,7 +63,7 @@ impl fmt::Debug for Mounted {
 /// Mounts `medium`: when this returns, programs can use it.
 ///
 /// # Errors
-/// There is no file system of ours, it is used by somebody else, or the kernel refuses.
+/// There is no file system of ours, it is in use, or the kernel refuses.
 pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError> {
     let wrong = |path: &Path, why: String| MountError::Wrong(format!("{}: {why}", path.display()));
     let directory =
@@ -114,8 +114,8 @@ pub fn mount(config: MountConfig, medium: Medium) -> Result<Mounted, MountError>
 }
 
 impl Mounted {
-    /// Waits until somebody unmounts it, or unmounts it when `stop` is set; then everything is written and the medium kept.
-    /// `busy` is told if programs still have files open: the mount ends with the last of them.
+    /// Waits until it is unmounted, or unmounts it when `stop` is set; then everything is written and the medium saved. `busy` is called if
+    /// programs still have files open: the mount ends with the last of them.
     ///
     /// # Errors
     /// Not everything could be written, or the medium not be kept.

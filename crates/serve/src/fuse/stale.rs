@@ -1,4 +1,4 @@
-//! Tells the kernel what it keeps of an inode and is not so any more, before whoever changed it gets its answer.
+//! Tells the kernel which of its cached data of an inode are out of date, before the request that changed them is answered.
 //!
 //! Place in the data flow: [`super::front`] hands an answer to a [`Teller`] where the kernel would go on believing something else:
 //!
@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //! 1. No notice is given by the world's thread: before the kernel takes one it may wait for pages, and so for the world.
-//! 2. Attributes have a thread of their own, which never waits for pages. The answer to a write of kept pages is held up by no
-//!    notice: whoever forgets pages waits for it.
+//! 2. Attributes have a thread of their own, which never waits for pages. The answer to a write of kept pages is not held up by a notice:
+//!    the thread that drops pages waits for that answer.
 
 use super::kernel::{NodeId, Notifier, Stale};
 use std::io;
@@ -58,7 +58,7 @@ impl Teller {
             Stale::Attributes => &self.attributes,
             Stale::Range { .. } | Stale::Pages => &self.pages,
         };
-        // After the end of the mount there is nobody to tell, and nobody waits for the rest.
+        // After the end of the mount no kernel listens, and no request waits for the remaining notices.
         let _ = queue.send(Notice { node, stale, then: Box::new(then) });
     }
 }

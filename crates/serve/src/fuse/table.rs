@@ -33,7 +33,7 @@ pub(super) enum Due {
 /// An entry of the kernel's cache of names: the directory, by the kernel's number, and the name.
 pub(super) type Name = (u64, Box<[u8]>);
 
-/// What the kernel was told of an inode.
+/// The kernel's knowledge of an inode.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     /// How often; it says when it forgets.
@@ -56,7 +56,7 @@ impl<F: Fs> Node<F> {
     }
 }
 
-/// What the kernel may keep of an inode.
+/// Parts of an inode that the kernel may cache.
 #[derive(Clone, Copy, Debug, Default)]
 struct Keeps {
     /// Pages that it has read, or has written to us out of its cache. Of a page that a program has just filled it is not known
@@ -70,10 +70,10 @@ struct Keeps {
     buffered_files: u32,
 }
 
-/// For how long the kernel may believe attributes that change only by its own requests: it forgets them by itself then, or is told.
+/// Time for which the kernel may cache attributes that change only by its own requests: then it drops them by itself, or is told.
 const ATTRS_TTL: Duration = Duration::from_secs(3600);
 
-/// The same of a file whose pages wait to be written, where the kernel keeps writes: it looks at attributes before each.
+/// The same of a file whose pages wait to be written, where the kernel keeps writes: it looks at attributes before each write.
 const UNSETTLED_TTL: Duration = Duration::from_secs(1);
 
 /// A file that a program has open.
@@ -86,7 +86,7 @@ pub(super) struct Open<F: Fs> {
     listing: RefCell<Rc<[DirEntry]>>,
 }
 
-/// Where the bytes of a write come from.
+/// Source of the bytes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
     /// From a program, which waits; the kernel puts them into its pages, too.
@@ -115,12 +115,12 @@ pub(super) struct Table<F: Fs> {
     next_file: Cell<u64>,
     /// Power cuts so far: what was told before one of them is of another generation.
     cuts: u32,
-    /// What sets off a crash, where a test rig for LazyFS may ask for one.
+    /// Faults that a test rig for LazyFS has asked for.
     pub(super) faults: RefCell<Faults>,
     pub(super) crash: Cell<Option<Due>>,
-    /// Where changes are noted, if somebody wants them.
+    /// Recorder of changes, if there is one.
     recorder: Option<Recorder>,
-    /// For how long the kernel may believe attributes of a file whose pages wait to be written.
+    /// Time for which the kernel may cache attributes of a file whose pages wait to be written.
     unsettled_ttl: Duration,
 }
 
@@ -206,7 +206,7 @@ impl<F: Fs> Table<F> {
         &self.vfs
     }
 
-    /// What the kernel was told, and the number of the next open file, for the table after a cut.
+    /// The kernel's knowledge, and the number of the next open file, for the table after a power cut.
     pub(super) fn told(&self) -> (BTreeMap<u64, Told>, u64) {
         let nodes = self.nodes.borrow();
         (nodes.iter().map(|(number, node)| (*number, node.told.clone())).collect(), self.next_file.get())
@@ -256,8 +256,8 @@ impl<F: Fs> Table<F> {
         self.nodes.borrow_mut().get_mut(&number.0).map(|node| change(&mut node.keeps))
     }
 
-    /// For how long the kernel may believe attributes that it is told now: not for long while pages of the file wait to be written,
-    /// as its blocks become more then and nobody asks.
+    /// Time for which the kernel may cache attributes that it gets now: short while pages of the file wait to be written, because its block
+    /// count grows then without a request.
     pub(super) fn lifetime(&self, attr: &Attr) -> Duration {
         let lifetime = if self.vfs.is_settled(attr.ino) { ATTRS_TTL } else { self.unsettled_ttl };
         self.keeps(self.number(attr.ino), |keeps| keeps.attributes = lifetime > Duration::ZERO);
@@ -274,7 +274,7 @@ impl<F: Fs> Table<F> {
         })?
     }
 
-    /// What the kernel has to be told before a write is answered.
+    /// The data that the kernel has to drop before a write is answered.
     fn stale_after(&self, number: NodeId, direct: Option<(u64, u64)>, ended_set_id: bool) -> Option<Stale> {
         let pages = self.keeps(number, |keeps| match direct {
             Some((offset, bytes)) if keeps.pages && bytes > 0 => Some(match keeps.buffered_files {
@@ -290,12 +290,12 @@ impl<F: Fs> Table<F> {
         pages.flatten().or(ended_set_id.then_some(Stale::Attributes))
     }
 
-    /// Whether the kernel is being told of an inode: then whoever waits for a sync waits for that, too.
+    /// Whether the kernel is being notified about an inode: then a sync waits for that, too.
     pub(super) fn is_being_told(&self, number: NodeId) -> bool {
         self.keeps(number, |keeps| std::mem::take(&mut keeps.is_being_told)).unwrap_or(false)
     }
 
-    /// The generation that the kernel is told. It is another one after each cut: whoever had the inode open loses it.
+    /// The generation for the kernel. It changes with each power cut: descriptors from before become invalid.
     pub(super) fn generation(&self, attr: &Attr) -> u64 {
         u64::from(attr.generation.wrapping_add(self.cuts.wrapping_mul(0x9e37_79b9)))
     }
@@ -726,8 +726,8 @@ impl<F: Fs> Table<F> {
         self.noted(open.file.barrier(kind), call).await
     }
 
-    /// Reserves, punches or zeroes; says what the kernel has to be told then. `ends_set_id`: by somebody who may not keep the
-    /// set-ID bits of a file that it changes.
+    /// Reserves, punches or zeroes; returns what the kernel has to drop then. `ends_set_id`: the caller may not keep the set-ID bits of a
+    /// file that it changes.
     pub(super) async fn allocate(
         &self,
         handle: u64,

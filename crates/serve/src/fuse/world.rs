@@ -1,11 +1,11 @@
 //! The world of a mount: one thread with the device, the file system and a task for each request of the kernel.
 //!
 //! Place in the data flow: jobs come through one bounded queue, or from the kernel itself while the world has nothing to do (then
-//! [`Bell`] wakes it for what is in the queue); virtual time follows the wall clock, or runs as fast as there
-//! is somebody to wait. What the kernel was told outlives a power cut in [`Told`]; everything else is built anew.
+//! [`Bell`] wakes it for what is in the queue); virtual time follows the wall clock, or runs as fast as possible while a request waits. The
+//! kernel's knowledge outlives a power cut in [`Told`]; everything else is rebuilt.
 //!
-//! Invariants: while the power is off every job is dropped, which answers EIO; the power comes back when the kernel has let go
-//! of every page from before, so that none of them is written to what is there now.
+//! Invariants: while the power is off every job is dropped, which answers EIO; the power comes back when the kernel has dropped every page
+//! from before, so that none of them is written to the recovered file system.
 
 use super::bell::Bell;
 use super::config::MountConfig;
@@ -40,10 +40,11 @@ const TURNS_MAX: u32 = 256;
 /// The world looks around at least so often.
 const NAP: WallDuration = WallDuration::from_secs(1);
 
-/// The world looks for requests by itself for so long at most; who has to think longer does not mind that somebody is woken.
+/// Longest time for which the world polls for requests after an answer; a client that takes longer than that is not slowed down noticeably
+/// by a wake-up.
 const LINGER_MAX: WallDuration = WallDuration::from_micros(50);
 
-/// So many times it does not, at most, if nothing came of it.
+/// Maximum number of times that polling is skipped after it found nothing.
 const SKIPS_MAX: u32 = 1024;
 
 /// Messages that tidy up and wait at most.
@@ -78,7 +79,7 @@ impl Pace {
 
 enum Power {
     On,
-    /// Until then on the wall clock, and until the kernel has let go.
+    /// The power is off until this time of the wall clock, and until the kernel has dropped its pages.
     Off {
         until: WallDuration,
         is_let_go: bool,
@@ -90,7 +91,7 @@ enum Power {
     Lost(String),
 }
 
-/// How long F2FS puts off a checkpoint that nobody asks for, as Linux does.
+/// Time after which F2FS makes a checkpoint without a call that needs one, as on Linux.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 
 struct World {
@@ -98,7 +99,7 @@ struct World {
     sender: Queue<AnyFs>,
     bell: Arc<Bell>,
     inbox: VecDeque<Message<AnyFs>>,
-    /// What tidies up, in its order; see [`Turn::Tidies`].
+    /// Messages that only tidy up, in their order; see [`Turn::Tidies`].
     untidy: VecDeque<Message<AnyFs>>,
     notifier: Option<Notifier>,
     /// Absent before the kernel is there and after it has gone.
@@ -298,7 +299,7 @@ impl World {
         ControlFlow::Continue(true)
     }
 
-    /// Who was answered asks again soon: for a while the world looks for requests by itself, so that nobody has to be woken for
+    /// A client that got an answer asks again soon: for a while the world polls for requests itself, so that no thread has to be woken for
     /// them. True if there is more to do than to wait.
     fn linger(&mut self) -> ControlFlow<(), bool> {
         if self.own.is_none() || !matches!(self.power, Power::On) || !self.patience.lasts() {
@@ -339,8 +340,8 @@ impl World {
         ControlFlow::Continue(false)
     }
 
-    /// What has to wait for the device may take long, and while the power is off the kernel lets go of pages only when what it asks
-    /// is answered: others read that meanwhile.
+    /// A request that waits for the device may take long, and while the power is off the kernel drops pages only when its requests are
+    /// answered: so the other threads read requests meanwhile.
     fn leave_others_room(&mut self) {
         if self.outstanding.get() > 0 || !matches!(self.power, Power::On) {
             self.place = None;
@@ -463,7 +464,7 @@ impl World {
         self.advance()
     }
 
-    /// Waits for a message or for the next thing that happens. Close before something that somebody waits for it does not sleep.
+    /// Waits for a message or for the next event. Shortly before an event for which a request waits it does not sleep.
     fn wait(&mut self) {
         if let (Power::On, Some(stack)) = (&self.power, &self.stack) {
             let (watch, give_back) = (&mut self.give_back, self.config.give_back);
@@ -574,7 +575,7 @@ impl World {
                 Power::Lost(why)
             }
         };
-        // The kernel may write pages out before it lets them go, and waits for an answer: it is told by another thread.
+        // The kernel may write pages out before it drops them, and waits for an answer: so another thread notifies it.
         let (notifier, sender) = (self.notifier.clone(), self.sender.clone());
         std::thread::spawn(move || {
             for number in numbers {
@@ -587,7 +588,7 @@ impl World {
         });
     }
 
-    // As LazyFS does it: nobody sees that the power was gone but by what is gone with it.
+    // As in LazyFS, programs notice the power cut only by the data that are lost.
 
     fn lazy(&mut self, command: Command, reply: SyncSender<String>) {
         let table = match (&self.power, &self.table) {
@@ -765,8 +766,8 @@ impl World {
         unmounted.and(kept)
     }
 
-    /// The image cannot be written: nothing is lost while the device is in memory, so it is tried until there is room, or
-    /// somebody names another place.
+    /// The image cannot be written: nothing is lost while the device is in memory, so it is retried until there is room, or the user names
+    /// another place.
     fn save(&self, mut image: OpenImage, mut stack: Stack, why: &str) {
         let control = self.config.control.as_ref().map(|path| path.display().to_string());
         let way_out = match &control {
@@ -798,11 +799,11 @@ impl World {
     }
 }
 
-/// Whether it pays to look for more after an answer. Where nothing comes, as whoever asks has to think, or has no processor
-/// while the world spins on his, it is done more and more seldom.
+/// Decides whether it pays to poll after an answer. If no request comes, because the client computes, or has no processor while the world
+/// spins on the client's, polling becomes rarer and rarer.
 #[derive(Debug, Default)]
 struct Patience {
-    /// So many times not.
+    /// Number of times to skip.
     skips: u32,
     /// And so many times after the next one, if nothing comes of it.
     next: u32,

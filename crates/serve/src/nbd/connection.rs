@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Cipher text that waits for the stream, at most, bytes.
 const TLS_OUTPUT_BYTES_MAX: usize = 256 << 10;
 
-/// What came of an attempt to read or write.
+/// Result of an attempt to read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Reading: so many bytes went to the session, there may be more. Writing: all of the output, as many bytes, went
@@ -160,7 +160,7 @@ impl<S: Read + Write> Connection<S> {
     pub fn close(mut self) -> S {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // It may be too late for that, and nobody would do anything about it.
+            // It may be too late for that, and no caller would act on it.
             while tls.wants_write() && matches!(tls.write_tls(&mut self.stream), Ok(n) if n > 0) {}
         }
         self.stream
@@ -171,7 +171,7 @@ impl<S: Read + Write> Connection<S> {
         self.session.wants_read()
     }
 
-    /// The stream is worth polling for writing: something was left by [`Self::flush`], or nobody called it.
+    /// The stream is worth polling for writing: something was left by [`Self::flush`], or it was not called.
     pub fn wants_write(&self) -> bool {
         match &self.tls {
             Some(tls) => tls.wants_write() || (!self.session.output().is_empty() && !tls.is_handshaking()),

@@ -15,7 +15,7 @@ pub(super) const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// One disk that clients can choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// What clients ask for, up to 4,096 bytes.
+    /// Name by which clients ask for it, up to 4,096 bytes.
     pub name: String,
     /// A text for people, up to 4,096 bytes; may be empty.
     pub description: String,
@@ -52,8 +52,8 @@ pub enum TlsMode {
     Required,
 }
 
-/// What one connection may hold of the server's memory. While one of these is reached, a session takes no further
-/// request; so requests exceed them by one at most, and output by what requests in flight are answered with.
+/// Bounds on the server's memory for one connection. While one of these is reached, a session takes no further
+/// request; so requests exceed them by one at most, and output by the answers of the requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Requests that wait for their answer.
@@ -71,7 +71,7 @@ impl Default for Limits {
     }
 }
 
-/// What a server offers.
+/// Offer of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
     exports: Vec<Export>,
@@ -138,7 +138,7 @@ impl Config {
         self.tls
     }
 
-    /// What one connection may hold of the server's memory.
+    /// Bounds on the server's memory for one connection.
     pub fn limits(&self) -> Limits {
         self.limits
     }

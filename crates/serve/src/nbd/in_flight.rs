@@ -12,7 +12,7 @@ pub struct Token {
     generation: u32,
 }
 
-/// What a request was.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A read; `whole` asks for one chunk.
@@ -23,14 +23,14 @@ pub(super) enum Kind {
     Other,
 }
 
-/// What its answer needs to know about a request.
+/// Data about a request that its answer needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) cookie: u64,
     pub(super) offset: u64,
     pub(super) length: u32,
     pub(super) kind: Kind,
-    /// What it counts of the connection's memory.
+    /// Its share of the connection's memory.
     pub(super) bytes: u32,
 }
 
@@ -61,7 +61,7 @@ impl InFlight {
         self.bytes
     }
 
-    /// What the table and the requests hold, bytes.
+    /// Memory of the table and the requests, in bytes.
     pub(super) fn capacity_bytes(&self) -> usize {
         let table = self.slots.capacity() * size_of::<Slot>() + self.free.capacity() * size_of::<u32>();
         table + self.bytes as usize

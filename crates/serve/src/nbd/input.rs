@@ -28,7 +28,7 @@ impl Input {
         Self { bytes: vec![0; INPUT_BYTES].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    /// What was received and not consumed.
+    /// Bytes that were received and not consumed.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]

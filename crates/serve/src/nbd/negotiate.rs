@@ -104,7 +104,7 @@ impl Session {
         Ok(Step::Again)
     }
 
-    /// The answer to an option whose data were not even kept.
+    /// The answer to an option whose data were skipped.
     pub(super) fn option_too_big(&mut self, number: u32) {
         let why = format!("the data of an option may have up to {OPTION_DATA_BYTES_MAX} bytes");
         self.option_reply(number, option_reply::ERR_TOO_BIG, why.as_bytes());

@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 /// First size of the buffer of a large payload, bytes.
 const PAYLOAD_BYTES_FIRST: usize = 256 << 10;
-/// What a client wants done. Ranges are aligned to 512 bytes and lie in the export.
+/// A request of a client. Ranges are aligned to 512 bytes and lie in the export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What the answer names.
+    /// Token that the answer names.
     pub token: Token,
     /// First byte of the range; 0 for a flush.
     pub offset: u64,
     /// Bytes of the range; 0 for a flush. Reads and writes have up to 32 MiB, others less than 4 GiB.
     pub length: u32,
-    /// What to do with it.
+    /// The command.
     pub command: Command,
 }
 
-/// What to do with a range.
+/// Commands on a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Answer with its content: [`Session::reply_read`](super::Session::reply_read).

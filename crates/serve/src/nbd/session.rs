@@ -24,7 +24,7 @@ use super::wire::{
 use std::fmt;
 use std::sync::Arc;
 
-/// What the next bytes of the client are.
+/// Meaning of the next bytes of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Its answer to the greeting.
@@ -41,7 +41,7 @@ pub(super) enum Phase {
     Closed,
 }
 
-/// What is said when bytes that nobody wants have passed.
+/// Answer that is given when unwanted bytes have passed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Discarded {
     /// The data of an option that were too long.
@@ -70,7 +70,7 @@ pub struct Session {
     pub(super) in_flight: InFlight,
     /// A large write whose payload arrives in a buffer of its own.
     pub(super) payload: Option<Payload>,
-    /// How many bytes nobody wants, and what is said after them.
+    /// Number of unwanted bytes, and the answer after them.
     pub(super) discard: Option<(u64, Discarded)>,
     /// The client does not want 124 zeros after `NBD_OPT_EXPORT_NAME`.
     pub(super) no_zeroes: bool,
@@ -111,7 +111,7 @@ impl Session {
         }
     }
 
-    /// Where received bytes go. It is empty only if [`Self::next_request`] was not called until it had nothing.
+    /// Buffer for received bytes. It is empty only if [`Self::next_request`] was not called until it had nothing.
     pub fn space(&mut self) -> &mut [u8] {
         match &mut self.payload {
             Some(payload) if self.input.unread().is_empty() => payload.space(),
@@ -192,7 +192,7 @@ impl Session {
         self.export
     }
 
-    /// What the server offers.
+    /// Offer of the server.
     pub fn config(&self) -> &Arc<Config> {
         &self.config
     }
@@ -303,7 +303,7 @@ impl Session {
     }
 }
 
-/// What a client did that has no reply.
+/// Faults of a client that have no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fatal {
     /// Its flags are unknown, or it does not speak the fixed newstyle protocol.

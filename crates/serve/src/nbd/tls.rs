@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a server shows to clients, and asks of them.
+/// Certificates that a server presents to clients, and requires of them.
 #[derive(Clone, Debug)]
 pub struct TlsKeys(pub(super) Arc<ServerConfig>);
 

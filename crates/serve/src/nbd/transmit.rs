@@ -83,7 +83,7 @@ impl Session {
         Step::NeedBytes
     }
 
-    /// What is wrong with a request, in the order in which a client would want to know.
+    /// Fault of a request; the checks are in the order in which a client would want to know.
     fn check(&self, header: &RequestHeader) -> Result<(), (Errno, &'static str)> {
         use command::*;
         let RequestHeader { flags, command, offset, length, .. } = *header;

@@ -28,7 +28,7 @@ pub mod option {
     pub const ABORT: u32 = 2;
     /// Name all exports.
     pub const LIST: u32 = 3;
-    /// From here on TLS.
+    /// Switch to TLS.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
@@ -123,7 +123,7 @@ pub mod command {
     pub const CACHE: u16 = 5;
     /// Make a range read as zeros.
     pub const WRITE_ZEROES: u16 = 6;
-    /// What of a range is allocated.
+    /// Allocation of a range.
     pub const BLOCK_STATUS: u16 = 7;
 }
 

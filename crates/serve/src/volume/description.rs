@@ -19,16 +19,16 @@ pub(super) struct Description {
     format: u32,
     /// In words, because TOML has no number that holds all seeds.
     seed: String,
-    /// What runs on the medium. Format 1 does not say it: there was one.
+    /// Firmware that runs on the medium. Format 1 does not name it: there was only one.
     #[serde(skip_serializing_if = "Option::is_none")]
     firmware: Option<String>,
-    /// What a program has to know beyond format and firmware.
+    /// Features that a program has to know beyond format and firmware.
     #[serde(default)]
     needs: Vec<String>,
     device: DeviceConfig,
 }
 
-/// What can be read in each description from format 2 on, whatever else stands there.
+/// The part that every description from format 2 on has, whatever else it contains.
 #[derive(Debug, Deserialize)]
 struct Heading {
     firmware: String,
@@ -58,7 +58,7 @@ impl Description {
     }
 }
 
-/// What a description says.
+/// Contents of a description.
 pub(super) struct Described {
     pub(super) config: DeviceConfig,
     pub(super) seed: u64,
@@ -81,7 +81,7 @@ pub(super) fn description(directory: &Path) -> Result<String, VolumeError> {
     })
 }
 
-/// What a description says. Its version is looked at first, then what runs on the medium: each says what the rest means.
+/// Reads a description: first its version, then the firmware, because each determines the meaning of the rest.
 pub(super) fn describe(directory: &Path, text: &str) -> Result<Described, VolumeError> {
     let version = text.lines().find_map(|line| line.strip_prefix("format = ")?.trim().parse::<u64>().ok());
     if let Some(version) = version.filter(|version| *version > u64::from(format::VERSION)) {

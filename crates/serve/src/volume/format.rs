@@ -21,7 +21,7 @@ const JOURNAL_VERSION: u64 = 1;
 pub(crate) enum Format {
     /// Read, and never written.
     One,
-    /// What volumes are made with.
+    /// Format of new volumes.
     Two,
 }
 
@@ -83,7 +83,7 @@ fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// What the bytes of a record are.
+/// State of the bytes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found<T> {
     /// Never written.
@@ -169,7 +169,7 @@ pub(crate) struct UnitRecord {
     pub(crate) content: ContentRecord,
 }
 
-/// Where the content of a unit is.
+/// Place of the content of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentRecord {
     Zero,
@@ -383,7 +383,7 @@ fn decode_old_unit(bytes: &[u8]) -> Option<UnitRecord> {
 pub(crate) enum JournalRecord {
     /// First of a file.
     Begin,
-    /// What the buffer held when the file was begun is complete.
+    /// The buffer's contents at the time when the file was begun are complete.
     Complete,
     /// Something that was accepted.
     Saved(Saved),
@@ -602,7 +602,7 @@ mod tests {
         assert_eq!(decode_page(Format::Two, &bytes, 8, 3, 3), Found::Damaged, "it is another page's");
     }
 
-    /// What a newer program puts there is not dropped in silence.
+    /// Bytes that a newer program puts there are not dropped silently.
     #[test]
     fn bytes_without_a_meaning_are_zero() {
         let bytes = page_bytes(&page());

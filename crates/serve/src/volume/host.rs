@@ -60,7 +60,7 @@ pub(super) const DESCRIPTION: &str = "volume.toml";
 /// The file that is locked; it holds the number of the process.
 pub(super) const LOCK: &str = "lock";
 
-/// What a volume asks of the host.
+/// Services of the host that a volume needs.
 pub(crate) trait Host: Debug + Send {
     /// Writes all of `bytes`.
     fn write_at(&mut self, part: Part, offset: u64, bytes: &[u8]) -> io::Result<()>;
@@ -147,7 +147,7 @@ impl Host for HostFiles {
     #[cfg(target_os = "linux")]
     fn release(&mut self, part: Part, offset: u64, len: u64) {
         use rustix::fs::{FallocateFlags, fallocate};
-        // File systems without holes keep the bytes, which nobody reads.
+        // File systems without holes keep the bytes, which are never read.
         let _ =
             fallocate(self.file(part), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
     }

@@ -20,18 +20,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// What a volume is.
+/// Description of a volume.
 #[derive(Debug)]
 pub struct Info {
     /// Version of its format.
     pub format: u32,
-    /// What runs on its medium.
+    /// Firmware that runs on its medium.
     pub firmware: String,
     /// The device.
     pub config: DeviceConfig,
     /// Seed of its own randomness.
     pub seed: u64,
-    /// It was closed, and nobody has opened it since.
+    /// It was closed, and was not opened since.
     pub clean: bool,
     /// How often it was opened.
     pub opens: u64,
@@ -41,11 +41,11 @@ pub struct Info {
     pub process: Option<u32>,
     /// Bytes that it takes on the host, holes not counted.
     pub host_bytes: u64,
-    /// What is on the medium.
+    /// Contents of the medium.
     pub content: Option<Content>,
 }
 
-/// What is on the medium of a volume.
+/// Contents of the medium of a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Content {
     /// Bytes that the host has written and not deallocated; `None` if the volume is damaged.
@@ -60,12 +60,12 @@ pub struct Content {
     pub problems: u64,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug)]
 pub struct Checked {
-    /// What no end of a process explains, in the order of the files.
+    /// Faults that no end of a process explains, in the order of the files.
     pub problems: Vec<Problem>,
-    /// It was closed, and nobody has opened it since.
+    /// It was closed, and was not opened since.
     pub clean: bool,
     /// Pages whose contents were read.
     pub pages: u64,
@@ -217,7 +217,7 @@ pub(super) fn damage_in_metadata(store: &FileStore, geometry: &Geometry) -> Vec<
 struct Overlay {
     files: HostFiles,
     layout: Layout,
-    /// What was programmed, by number of the unit.
+    /// Programmed contents, by number of the unit.
     pages: BTreeMap<Ppa, Payload>,
     damage: Vec<(PageAddr, u32, String)>,
 }

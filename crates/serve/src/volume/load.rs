@@ -19,9 +19,9 @@ use std::io;
 pub struct Problem {
     /// Name of the file.
     pub file: &'static str,
-    /// Where in it, in words; may be empty.
+    /// Place in it, in words; may be empty.
     pub place: String,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 
@@ -35,11 +35,11 @@ impl std::fmt::Display for Problem {
 /// Problems that are listed at most.
 const PROBLEMS_MAX: usize = 1000;
 
-/// What was read.
+/// A medium that was read.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) media: Media,
-    /// Where its files' records are.
+    /// Places of its files' records.
     layout: Layout,
     /// Changes that each block has seen.
     pub(crate) changes: Vec<u32>,

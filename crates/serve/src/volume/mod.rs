@@ -1,8 +1,8 @@
 //! A volume: the medium of one device in a directory (`specs/volume.md`).
 //!
-//! Place in the data flow: below the device. [`Volume::open`] gives a device whose medium writes itself to files at the
-//! moment at which it changes; the device knows nothing of files. What a process leaves when it ends, in whatever way,
-//! is a state that a power cut could have left, and opening is the device's own recovery from it.
+//! Place in the data flow: below the device. [`Volume::open`] gives a device whose medium is written to files whenever it changes; the
+//! device knows nothing of files. What a process leaves when it ends, in whatever way, is a state that a power cut could have left, and
+//! opening is the device's own recovery from it.
 //!
 //! Invariants: one process at a time has a volume open, and holds a lock; nothing is written before everything that was
 //! read made sense; after the first write that fails nothing more is written.
@@ -141,7 +141,7 @@ impl Volume {
         }
     }
 
-    /// From here on the volume is not clean; what the last process left half-done is done in full.
+    /// Marks the volume as not clean, and completes what the last process left half-done.
     fn begin_boot(&self, torn: &[Torn]) -> Result<(), VolumeError> {
         let mut store = self.lock();
         let state = State { clean: false, opens: self.opened.state.opens + 1 };
@@ -196,7 +196,7 @@ impl Volume {
         &self.opened.directory
     }
 
-    /// What the device is made of.
+    /// Configuration of the device.
     pub fn config(&self) -> &DeviceConfig {
         &self.opened.config
     }

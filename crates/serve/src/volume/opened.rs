@@ -1,6 +1,6 @@
 //! What was written about a volume, under its lock: description, state, and the files of its medium.
 //!
-//! Invariant: whoever holds one is the only process that has the volume.
+//! Invariant: a process that holds one is the only one that has the volume.
 
 use super::description::{Described, describe, description};
 use super::error::{VolumeError, damaged};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
-    /// It was closed, and nobody has opened it since.
+    /// It was closed, and was not opened since.
     pub(super) clean: bool,
     /// How often it was opened.
     pub(super) opens: u64,
@@ -31,7 +31,7 @@ impl State {
     }
 }
 
-/// What was written about a volume, and who has it open.
+/// A volume's description, and the lock that holds it open.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) directory: PathBuf,
@@ -77,7 +77,7 @@ impl Opened {
         Layout::new(&Geometry::new(&self.config), self.format)
     }
 
-    /// Says in the lock who has it.
+    /// Writes this process's number into the lock.
     pub(super) fn claim(&mut self) -> Result<(), VolumeError> {
         let written = self.lock.set_len(0).and_then(|()| writeln!(&self.lock, "{}", std::process::id()));
         written.map_err(self.io(format!("{LOCK} cannot be written")))
@@ -134,7 +134,7 @@ impl Opened {
     }
 }
 
-/// What the files of a volume say.
+/// Contents of a volume's files.
 pub(super) struct Read {
     pub(super) loaded: Loaded,
     pub(super) save: Option<SaveArea>,

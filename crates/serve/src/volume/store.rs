@@ -1,6 +1,6 @@
 //! The medium on files: each change becomes one write that makes it count.
 //!
-//! Invariants: contents are written before the record that names them, so whoever sees the record sees the contents;
+//! Invariants: contents are written before the record that names them, so a reader that sees the record sees the contents;
 //! a record is written once between two erases of its block; an erase is one write of a slot that was not in use.
 
 use super::format::{
@@ -17,7 +17,7 @@ use flashweir_ftl::BlockId;
 use std::io;
 use std::sync::Arc;
 
-/// Where things are in the files.
+/// Layout of the files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) format: Format,
@@ -161,7 +161,7 @@ impl FileStore {
         &mut *self.host
     }
 
-    /// What could not be read so far.
+    /// Pages that could not be read so far.
     pub(crate) fn damage(&self) -> &[(PageAddr, u32, String)] {
         &self.damage
     }

@@ -255,7 +255,7 @@ fn epochs_are_in_order_after_a_process_ends_at_any_write() {
                 break;
             }
         }
-        // Written back in order, they are told by what is there.
+        // Written back in order, they can be told from the contents alone.
         let has_none = config.order.policy == PersistPolicy::InOrderWriteBack;
         assert_eq!(members == 0, has_none, "{name}: {members}");
     }

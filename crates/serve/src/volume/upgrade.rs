@@ -27,7 +27,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What an upgrade did.
+/// Result of an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upgraded {
     /// Version of the format before; that of today if there was nothing to do.

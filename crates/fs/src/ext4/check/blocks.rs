@@ -43,11 +43,11 @@ impl Blocks {
 /// The blocks of a file.
 #[derive(Debug)]
 pub(super) struct Map {
-    /// Contents, in the order of the file, without those that somebody else has.
+    /// Contents, in the order of the file, without blocks that have another owner.
     pub(super) extents: Vec<Extent>,
     /// All blocks: contents, and those of the map.
     pub(super) blocks: u64,
-    /// Whether nothing of it is broken or somebody else's.
+    /// Whether no part of it is broken or belongs to another owner.
     pub(super) is_whole: bool,
 }
 

@@ -68,7 +68,7 @@ impl Checker {
         for (&index, &addr) in &blocks {
             let block = self.volume.block(addr).await?;
             if nodes.contains(&index) {
-                // The first block has `.` and `..`, and looks like others to who does not know of an index.
+                // The first block has `.` and `..`, and looks like any other to a reader that does not know of an index.
                 if index == 0 {
                     self.room(&mut directory, index, &block);
                 }

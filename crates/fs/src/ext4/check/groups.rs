@@ -8,7 +8,7 @@ use super::super::layout::{Addr, Geometry, Group, Ino};
 use super::Checker;
 use crate::format::{Kind, array_at, slot_bit, u32_at, unless_port};
 
-/// What a copy of the superblock cannot have otherwise. Features, counts and times are newer in the first one.
+/// Fields in which no copy of the superblock may differ. Features, counts and times are newer in the first one.
 fn shape(geometry: &Geometry) -> [u64; 8] {
     [
         geometry.blocks_count,

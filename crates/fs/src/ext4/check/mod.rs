@@ -36,19 +36,19 @@ pub use crate::format::Problem;
 const READ_BLOCKS: u64 = 64;
 /// A bit is kept for each block in use of at most so many.
 const BLOCKS_MAX: u64 = 1 << 32;
-/// Where the superblock has the inode of the quota of projects.
+/// Offset in the superblock of the inode of project quotas.
 const PROJECT_QUOTA_AT: usize = 0x26c;
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong, at most 1,000 of it.
+    /// The first 1,000 problems.
     pub problems: Vec<Problem>,
-    /// What else is wrong and not told.
+    /// Number of further problems.
     pub problems_untold: u64,
     /// Whether the volume was unmounted.
     pub is_clean: bool,
-    /// Whether somebody noted in the superblock that he found errors.
+    /// Whether the superblock has a note of earlier errors.
     pub has_errors_noted: bool,
     /// Blocks of the volume that the journal has in a newer version, with which it was checked.
     pub journal_blocks: u64,
@@ -149,7 +149,7 @@ struct Found {
     subdirectories: u32,
     /// The directory that has its first name.
     parent: Option<Ino>,
-    /// What its `..` says.
+    /// Inode to which its `..` refers.
     dots: Option<Ino>,
 }
 
@@ -158,7 +158,7 @@ struct Found {
 struct Name {
     directory: Ino,
     ino: Ino,
-    /// What it says that the inode is.
+    /// Kind of the inode according to the entry.
     kind: Option<Kind>,
 }
 
@@ -167,7 +167,7 @@ struct Checker {
     geometry: Geometry,
     /// The blocks that were found.
     blocks: Blocks,
-    /// Groups whose tables are not where they could be: their inodes are not looked at, and nothing is read twice.
+    /// Groups whose tables are at impossible places: their inodes are not checked, and nothing is read twice.
     lost_tables: BTreeSet<Group>,
     /// Inodes that have no name and must have none, beside the reserved ones.
     hidden: BTreeSet<Ino>,
@@ -402,7 +402,7 @@ impl Checker {
         }
     }
 
-    /// Where a symbolic link leads: text that is as long as its size says.
+    /// Target of a symbolic link: text that is as long as its size says.
     async fn link(&mut self, inode: &Inode, map: &Map) -> Result<()> {
         if inode.has(flags::INLINE_DATA) || !map.is_whole {
             return Ok(());

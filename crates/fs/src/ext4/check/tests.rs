@@ -187,7 +187,7 @@ impl Bench {
         device.set_device(1, 3);
         self.put_inode(&device);
         self.fill_directories();
-        // A file with addresses, of which one stands in a block of them.
+        // A file with addresses, one of them in an indirect block.
         let mut old = self.new_inode(OLD_FILE, Kind::Regular, 1, 3);
         (old.flags, old.block) = (0, [0; 60]);
         let [data, table, behind] = [(); 3].map(|()| self.new_block());
@@ -297,7 +297,7 @@ impl Bench {
         self.put_leaf(addr, block, Ino::ROOT);
     }
 
-    /// Where a name of the root is.
+    /// Offset of a name in the root directory.
     fn record(&self, room: &[u8], name: &str) -> usize {
         dirent::find(room, name.as_bytes(), &self.geometry).unwrap().unwrap().at
     }

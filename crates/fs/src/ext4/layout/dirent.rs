@@ -17,7 +17,7 @@ const HEADER_BYTES: usize = 8;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of the record at the end of a block that holds its checksum.
 pub const TAIL_BYTES: usize = 12;
-/// What that record is, in the place of a type.
+/// Mark of that record, in the place of a type.
 const TAIL_TYPE: u8 = 0xde;
 
 /// An entry of a directory.
@@ -25,7 +25,7 @@ const TAIL_TYPE: u8 = 0xde;
 pub struct Entry {
     /// The inode.
     pub ino: Ino,
-    /// What the inode is; `None` where the entry does not say.
+    /// Kind of the inode; `None` where the entry does not say.
     pub kind: Option<Kind>,
     /// The name.
     pub name: Vec<u8>,
@@ -64,7 +64,7 @@ pub fn room_bytes(geometry: &Geometry) -> usize {
     geometry.block_bytes as usize - if geometry.has_checksums() { TAIL_BYTES } else { 0 }
 }
 
-/// A record as it stands in a room: what a walk looks at, without a copy of its name.
+/// A record in place: the form that a walk uses, without a copy of its name.
 struct RawRecord<'a> {
     at: usize,
     bytes: usize,

@@ -1,5 +1,5 @@
-//! Extent trees: runs of blocks of a file in the order of the file. The root stands in the inode's `i_block`, other nodes
-//! in blocks of their own, which end with a checksum.
+//! Extent trees: runs of blocks of a file in the order of the file. The root is in the inode's `i_block`, other nodes are in blocks of
+//! their own, which end with a checksum.
 //!
 //! Invariant: the entries of a decoded [`Node`] are in order, do not overlap, lie in the range that its parent gave, and
 //! point into the volume. A child has a smaller depth than its parent, so that each walk ends.
@@ -30,7 +30,7 @@ pub struct Extent {
     pub first: u32,
     /// Blocks; at least 1.
     pub blocks: u16,
-    /// Where the first one is.
+    /// Address of the first one.
     pub addr: Addr,
     /// They were allocated and never written: they read as zeros.
     pub is_unwritten: bool,
@@ -52,7 +52,7 @@ pub struct Index {
     pub child: Addr,
 }
 
-/// What a node holds.
+/// Contents of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entries {
     /// Extents: the depth is 0.
@@ -68,7 +68,7 @@ pub struct Node {
     pub depth: u16,
     /// Entries that it has room for.
     pub max: u16,
-    /// A number that nobody reads.
+    /// An unused number.
     pub generation: u32,
     /// Its entries.
     pub entries: Entries,
@@ -84,7 +84,7 @@ fn tail_at(max: u16) -> usize {
     ENTRY_BYTES * (1 + usize::from(max))
 }
 
-/// Where a node is, for checks: which depth its parent wants, and which blocks of the file it may map.
+/// Position of a node in the tree, for checks: the depth that its parent expects, and the blocks of the file that it may map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The depth, or the largest one for a root.
@@ -202,7 +202,7 @@ impl Node {
         Ok(Self { depth, max: stored_max, generation: u32_at(room, 8), entries })
     }
 
-    /// Where a child is in the tree, which is at `place`.
+    /// Position of a child of the node at `place`.
     pub fn child_place(&self, child: usize, place: &Place) -> Place {
         let Entries::Index(children) = &self.entries else { panic!("a leaf has no children") };
         let end = children.get(child + 1).map_or(place.range.end, |next| u64::from(next.first));

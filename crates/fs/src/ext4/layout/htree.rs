@@ -1,5 +1,5 @@
 //! The index of a directory: a tree of hashes of names, whose root is in the directory's first block, behind `.` and `..`.
-//! Who does not know of it sees free records there.
+//! A reader that does not know of it sees free records there.
 //!
 //! Invariant: the entries of a decoded node are in the order of their hashes.
 
@@ -9,10 +9,10 @@ use super::{Ino, dirent};
 use crate::ext4::error::{Error, Result, corrupt};
 use crate::format::{put, u16_at, u32_at};
 
-/// Where the description of the tree is in the root's block, and its bytes.
+/// Offset of the description of the tree in the root's block, and its bytes.
 const INFO_AT: usize = 0x18;
 const INFO_BYTES: usize = 8;
-/// Where limit and count are in the root's block, and in that of another node.
+/// Offset of limit and count in the root's block, and in that of another node.
 const ROOT_COUNT_AT: usize = INFO_AT + INFO_BYTES;
 const NODE_COUNT_AT: usize = 8;
 const ENTRY_BYTES: usize = 8;
@@ -32,8 +32,8 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// From its number in a root or in the superblock; `None` if it is unknown. Numbers from 3 on are those of names of
-    /// unsigned bytes, and stand in memory only.
+    /// From its number in a root or in the superblock; `None` if it is unknown. Numbers from 3 on are for names of unsigned bytes, and
+    /// exist in memory only.
     pub fn of(version: u8) -> Option<Self> {
         [Self::Legacy, Self::HalfMd4, Self::Tea].get(usize::from(version)).copied()
     }
@@ -209,7 +209,7 @@ fn decode_entries(
     let mut entries: Vec<Entry> = Vec::with_capacity(count);
     for index in 0..count {
         let at = count_at + index * ENTRY_BYTES;
-        // Limit and count stand where the first entry would have its hash.
+        // Limit and count are where the first entry would have its hash.
         let hash = if index == 0 { 0 } else { u32_at(block, at) };
         if entries.last().is_some_and(|last| last.hash > hash) {
             return corrupt(format!(

@@ -47,7 +47,7 @@ pub mod flags {
     pub const VERITY: u32 = 0x10_0000;
     /// It holds the value of an extended attribute.
     pub const EA_INODE: u32 = 0x20_0000;
-    /// Contents stand in the inode.
+    /// Contents are in the inode.
     pub const INLINE_DATA: u32 = 0x1000_0000;
     /// Children belong to the same project.
     pub const PROJECT_INHERIT: u32 = 0x2000_0000;
@@ -280,7 +280,7 @@ impl Inode {
         inode_seed(geometry.seed, self.ino, self.generation)
     }
 
-    /// What it is; `None` if its mode says nothing.
+    /// Its kind; `None` if its mode has no known kind.
     pub fn kind(&self) -> Option<Kind> {
         Kind::of_mode(self.mode)
     }
@@ -290,7 +290,7 @@ impl Inode {
         self.flags & flag != 0
     }
 
-    /// What its contents and metadata take, in units of 512 bytes.
+    /// Space of its contents and metadata, in sectors of 512 bytes.
     pub fn sectors(&self, geometry: &Geometry) -> u64 {
         let counts_blocks = geometry.features.has(Feature::HUGE_FILE) && self.has(flags::HUGE_FILE);
         if counts_blocks { self.blocks * u64::from(geometry.block_bytes / 512) } else { self.blocks }
@@ -340,7 +340,7 @@ impl Inode {
         }
     }
 
-    /// Whether a symbolic link stands in `i_block`.
+    /// Whether the target of a symbolic link is in `i_block`.
     pub fn is_fast_link(&self) -> bool {
         let inline = self.has(flags::EXTENTS | flags::INLINE_DATA);
         self.kind() == Some(Kind::Symlink) && !inline && self.size < BLOCK_ROOM_BYTES as u64

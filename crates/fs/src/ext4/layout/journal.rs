@@ -34,7 +34,7 @@ fn u32_be(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(array_at(bytes, at))
 }
 
-/// What a block of the journal is.
+/// Kind of a block of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// Names the blocks that follow.
@@ -61,7 +61,7 @@ impl BlockKind {
 /// The header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// Its kind.
     pub kind: BlockKind,
     /// The transaction.
     pub sequence: u32,
@@ -142,12 +142,12 @@ pub struct JournalSuperblock {
     pub checksum_type: u8,
     /// Blocks of the area of fast commits; 0 is 256.
     pub fast_commit_blocks: u32,
-    /// Where the log ends, with `start` 0; for who goes on writing it.
+    /// End of the log if `start` is 0, so that the next writer continues there.
     pub head: u32,
 }
 
 impl JournalSuperblock {
-    /// A superblock of an empty journal, for who makes one.
+    /// The superblock of a new, empty journal.
     pub fn new(block_bytes: u32, blocks: u32) -> Self {
         let raw = Box::new([0; BYTES]);
         let blank = Self::fields(raw, false);
@@ -377,7 +377,7 @@ impl JournalFormat {
     fn tag_bytes(&self) -> usize {
         match (self.checksums, self.is_wide) {
             (Checksums::V3, _) => 16,
-            // Tags of version 2 have two bytes that nobody uses.
+            // Tags of version 2 have two unused bytes.
             (Checksums::V2, true) => 14,
             (Checksums::V2, false) => 10,
             (_, true) => 12,
@@ -448,8 +448,7 @@ impl JournalFormat {
         tags
     }
 
-    /// A descriptor block with these tags, at least one and at most [`Self::tags_max`]; `uuid`
-    /// stands behind the first: Linux writes zeros there.
+    /// A descriptor block with these tags, at least one and at most [`Self::tags_max`]; `uuid` follows the first: Linux writes zeros there.
     pub fn descriptor(&self, sequence: u32, tags: &[Tag], uuid: &[u8; 16]) -> Vec<u8> {
         assert!(!tags.is_empty() && tags.len() <= self.tags_max());
         let mut block = vec![0; self.block_bytes as usize];

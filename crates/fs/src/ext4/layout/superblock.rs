@@ -21,18 +21,18 @@ const BLOCKS_MAX: u64 = 1 << 48;
 /// Which word of the superblock has the bit of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Who does not know it may read and write.
+    /// A system that does not know it may read and write.
     Compat,
-    /// Who does not know it must not touch the volume.
+    /// A system that does not know it must not mount the volume.
     Incompat,
-    /// Who does not know it may read.
+    /// A system that does not know it may read only.
     RoCompat,
 }
 
 /// An optional part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Where its bit is.
+    /// The word with its bit.
     pub word: Word,
     /// The bit.
     pub bit: u32,
@@ -69,7 +69,7 @@ features! {
     FAST_COMMIT = Compat 0x400 "fast_commit";
     /// Numbers of inodes and the UUID do not change.
     STABLE_INODES = Compat 0x800 "stable_inodes";
-    /// Orphans stand in a file.
+    /// Orphans are in a file.
     ORPHAN_FILE = Compat 0x1000 "orphan_file";
     /// Contents are compressed.
     COMPRESSION = Incompat 0x1 "compression";
@@ -79,15 +79,15 @@ features! {
     RECOVER = Incompat 0x4 "needs_recovery";
     /// This is a journal, for another volume.
     JOURNAL_DEV = Incompat 0x8 "journal_dev";
-    /// Descriptors stand in their groups.
+    /// Descriptors are in their groups.
     META_BG = Incompat 0x10 "meta_bg";
     /// Files may be mapped by extents.
     EXTENT = Incompat 0x40 "extent";
     /// Block numbers have more than 32 bits.
     WIDE = Incompat 0x80 "64bit";
-    /// A block says who has mounted the volume.
+    /// A block names the host that has mounted the volume.
     MMP = Incompat 0x100 "mmp";
-    /// Metadata of several groups stand in the first of them.
+    /// Metadata of several groups are in the first of them.
     FLEX_BG = Incompat 0x200 "flex_bg";
     /// Values of extended attributes may be inodes.
     EA_INODE = Incompat 0x400 "ea_inode";
@@ -97,7 +97,7 @@ features! {
     CSUM_SEED = Incompat 0x2000 "metadata_csum_seed";
     /// Indexes of directories may have three levels.
     LARGEDIR = Incompat 0x4000 "large_dir";
-    /// Small contents stand in the inode.
+    /// Small contents are in the inode.
     INLINE_DATA = Incompat 0x8000 "inline_data";
     /// Contents may be encrypted.
     ENCRYPT = Incompat 0x10000 "encrypt";
@@ -145,7 +145,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// What must be known for reading, and is.
+    /// Supported features among those that a reader must know.
     const READ: [Feature; 8] = [
         Feature::FILETYPE,
         Feature::RECOVER,
@@ -157,7 +157,7 @@ impl Features {
         Feature::INLINE_DATA,
     ];
 
-    /// What must be known for writing, and is.
+    /// Supported features among those that a writer must know.
     const WRITTEN: [Feature; 7] = [
         Feature::SPARSE_SUPER,
         Feature::LARGE_FILE,
@@ -304,11 +304,11 @@ pub struct Superblock {
     pub check_time: u64,
     /// Seconds after which a check is due.
     pub check_interval: u32,
-    /// Who made it: 0 is Linux.
+    /// Operating system that made it: 0 is Linux.
     pub creator_os: u32,
     /// Revision: 0 has no features and inodes of 128 bytes, 1 has what follows.
     pub revision: u32,
-    /// Who may take reserved blocks.
+    /// User that may take reserved blocks.
     pub reserved_uid: u16,
     /// Which group may take reserved blocks.
     pub reserved_gid: u16,
@@ -324,7 +324,7 @@ pub struct Superblock {
     pub uuid: [u8; 16],
     /// Its name, filled up with zeros.
     pub label: [u8; 16],
-    /// Where it was last mounted, filled up with zeros.
+    /// Directory of the last mount, padded with zeros.
     pub last_mounted: [u8; 64],
     /// Blocks kept for more group descriptors, behind those of each copy.
     pub reserved_gdt_blocks: u16,
@@ -375,7 +375,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// A superblock without anything, for who makes a volume.
+    /// A blank superblock, for a new volume.
     pub fn blank() -> Self {
         let mut superblock = Self::fields(Box::new([0; BYTES]));
         superblock.revision = 1;
@@ -672,7 +672,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Where things are. Only of a superblock that was decoded, or that is right.
+    /// Layout of the volume. Only of a superblock that was decoded, or that is valid.
     pub fn geometry(&self) -> Geometry {
         let blocks = self.blocks_count - u64::from(self.first_data_block);
         Geometry {
@@ -706,7 +706,7 @@ impl Superblock {
     }
 }
 
-/// Where things are, and what decoding needs to know of the volume.
+/// Layout of the volume, and the values that decoding needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of a block: 1,024, 2,048 or 4,096.
@@ -848,7 +848,7 @@ impl Geometry {
         Ino(group.0 * self.inodes_per_group + index + 1)
     }
 
-    /// Where in a group's inode table an inode is: block and byte.
+    /// Position of an inode in its group's inode table: block and byte.
     pub fn table_place(&self, index: u32) -> (u32, usize) {
         let per_block = self.block_bytes / u32::from(self.inode_bytes);
         (index / per_block, (index % per_block) as usize * usize::from(self.inode_bytes))

@@ -47,7 +47,7 @@ impl<T> ByAddr<T> {
         self.place(addr).replace(value)
     }
 
-    /// Keeps what is there.
+    /// Keeps an entry that exists.
     pub(super) fn insert_new(&mut self, addr: Addr, value: T) {
         self.place(addr).get_or_insert(value);
     }

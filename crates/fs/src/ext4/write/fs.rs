@@ -464,7 +464,7 @@ fn row(pages: &[DirtyPage]) -> u32 {
 }
 
 impl Ext4 {
-    /// Frees an inode that nobody has or holds.
+    /// Frees an inode without names that is not held.
     pub(super) async fn destroy(&self, ino: Option<layout::Ino>) -> Result<()> {
         let Some(ino) = ino else { return Ok(()) };
         while !self.change(|state| state.destroy_some(ino)).await? {}
@@ -548,8 +548,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Waits for writes of data, for the last one first: when that has ended most others have, so who waits is woken a few
-    /// times and not for each.
+    /// Waits for writes of data, for the last one first: when that has ended most others have, too, so the task is woken a few times and
+    /// not for each.
     async fn end_data(&self, tickets: &mut Vec<(u64, Ticket)>) -> Result<()> {
         for (_, ticket) in tickets.iter().rev() {
             ticket.reached(Moment::Completed).await;
@@ -563,7 +563,7 @@ impl Ext4 {
         result
     }
 
-    /// Where pages are: runs of a place in `pages`, a block and a count. Those without a block become zeros.
+    /// Places of pages: runs of an index in `pages`, a block and a count. Pages without a block become zeros.
     async fn runs(
         &self,
         ino: layout::Ino,
@@ -825,7 +825,7 @@ impl Engine for Ext4 {
         let state = self.state.borrow();
         let pages = state.geometry.blocks_count.saturating_sub(self.overhead);
         let counts = &state.counts;
-        // What waits for a commit is free for who asks for it: the commit comes before the answer.
+        // Blocks that wait for a commit count as free for a caller that asks: the commit comes before the answer.
         let pages_free = counts.free_blocks.saturating_sub(counts.claimed);
         StatFs {
             pages,

@@ -9,10 +9,9 @@
 //!    durable, begins behind it.
 //! 3. A block that a transaction revokes is not written to its place any more from that commit on: it may be one of a file.
 //!
-//! In dual mode ([`Journal::dispatch`]) order takes the place of the first flush, and the second one comes when somebody waits for
-//! durability: the blocks of a transaction are one epoch with the data written before, its commit block is the next. Several
-//! transactions may have been dispatched that are not durable; what each holds was copied when it was closed, so a block may be in
-//! any number of them.
+//! In dual mode ([`Journal::dispatch`]) order takes the place of the first flush, and the second one comes when a task waits for
+//! durability: the blocks of a transaction are one epoch with the data written before, its commit block is the next. Several transactions
+//! may have been dispatched that are not durable; what each holds was copied when it was closed, so a block may be in any number of them.
 //!
 //! Without barriers the flushes are left out, and what was written is taken for durable when the device has answered.
 //!
@@ -50,7 +49,7 @@ pub(super) struct Closed {
 #[derive(Debug)]
 struct Live {
     sequence: u32,
-    /// Where it begins in the log, and its length.
+    /// Its start in the log, and its length.
     start: u32,
     blocks: u32,
     addrs: Vec<Addr>,
@@ -67,7 +66,7 @@ struct Log {
     live: VecDeque<Live>,
     /// The newest committed contents that are not at their places, with their transactions.
     pending: BTreeMap<Addr, (u32, Payload)>,
-    /// What is being written to its places.
+    /// Blocks that are being written to their places.
     leaving: BTreeMap<Addr, Payload>,
 }
 
@@ -75,7 +74,7 @@ struct Log {
 #[derive(Debug)]
 pub(super) struct Journal {
     port: Rc<dyn BlockPort>,
-    /// Where its blocks are on the disk.
+    /// Addresses of its blocks on the disk.
     blocks: Vec<Addr>,
     has_barriers: bool,
     planted: Option<PlantedBug>,
@@ -104,7 +103,7 @@ impl Log {
         first + (at - first + blocks % capacity) % capacity
     }
 
-    /// Where the log begins, or what says that it is empty, and where the next mount goes on.
+    /// Sets the start of the log, or, if it is empty, the block at which the next mount continues.
     fn set_tail(&mut self) {
         self.superblock.head = self.head;
         (self.superblock.start, self.superblock.sequence) = match self.live.front() {
@@ -264,8 +263,8 @@ impl Journal {
         Ok(tickets)
     }
 
-    /// Makes room for a transaction: where it begins, where its commit block is, and whether the log was empty, and the
-    /// journal's superblock has to say that it begins there.
+    /// Makes room for a transaction. Returns its start, the place of its commit block, and whether the log was empty, so that the journal's
+    /// superblock has to name this start.
     async fn begin(&self, blocks: u32) -> Result<(u32, u32, bool)> {
         if blocks > self.log.borrow().capacity() {
             return Err(Errno::EUCLEAN);
@@ -328,7 +327,7 @@ impl Journal {
         self.checkpoint(|log| log.free() < wanted).await
     }
 
-    /// Writes what the oldest transactions hold to its places as long as `goes_on`, and lets the log begin behind them.
+    /// Writes the blocks of the oldest transactions to their places as long as `goes_on`, and moves the start of the log past them.
     async fn checkpoint(&self, goes_on: impl Fn(&Log) -> bool) -> Result<()> {
         let mut home = BTreeMap::new();
         {
@@ -437,7 +436,7 @@ mod tests {
         superblock
     }
 
-    /// What is at a place after a cut and recovery: the newest content in the log, or what is there.
+    /// Contents after a power cut and recovery: for each place the newest in the log, or else that on the disk.
     fn recovered(disk: &BTreeMap<u64, Payload>) -> BTreeMap<u64, Payload> {
         let journal: Vec<_> =
             log_blocks().iter().map(|addr| bytes_of(disk.get(&addr.0).unwrap_or(&Payload::Zero))).collect();
@@ -447,7 +446,7 @@ mod tests {
         disk.clone().into_iter().chain(newest).collect()
     }
 
-    /// What a cut after `requests` may leave: what was flushed, and any part of what was not.
+    /// A state that a power cut after `requests` may leave: everything flushed, and any part of the rest.
     fn cut(requests: &[Request], random: &mut RandomStream) -> BTreeMap<u64, Payload> {
         let flushed = requests.iter().rposition(|request| *request == Request::Flush).unwrap_or(0);
         let mut disk = BTreeMap::new();
@@ -464,7 +463,7 @@ mod tests {
 
     struct Run {
         requests: Vec<Request>,
-        /// What each place holds after so many commits, and how many requests there had been.
+        /// For each number of commits, the contents of all places, and how many requests there had been.
         states: Vec<(BTreeMap<u64, u64>, usize)>,
     }
 

@@ -1,8 +1,8 @@
 //! The extent tree of a file: looked up, inserted into, cut out of.
 //!
 //! Invariants: an index entry names the first block of the file that its child maps. The root has at most four entries
-//! and every other node at least one. Nodes that get small are not merged; a tree gets lower when something is cut, and
-//! when nobody has the file any more.
+//! and every other node at least one. Nodes that get small are not merged; a tree gets lower when something is cut off, and when the file
+//! is freed.
 
 use super::super::layout::extent::{
     BLOCKS_MAX, DEPTH_MAX, Entries, Extent, Index, Node, Place, ROOT_ENTRIES, UNWRITTEN_BLOCKS_MAX,
@@ -96,7 +96,7 @@ impl Few {
     }
 }
 
-/// What is left of an extent before and behind a range.
+/// The parts of an extent before and after a range.
 fn rest(extent: &Extent, first: u64, end: u64) -> (Option<Extent>, Option<Extent>) {
     let before = u64::from(extent.first) < first;
     let before = before.then(|| Extent { blocks: (first - u64::from(extent.first)) as u16, ..*extent });
@@ -109,7 +109,7 @@ fn rest(extent: &Extent, first: u64, end: u64) -> (Option<Extent>, Option<Extent
     (before, behind)
 }
 
-/// What an entry of a leaf says.
+/// Span of an entry of a leaf.
 fn span_of(extent: &Extent) -> Span {
     Span {
         first: extent.first.into(),
@@ -230,7 +230,7 @@ impl State {
         })
     }
 
-    /// Where blocks of a file should be from `block` on: behind those before it.
+    /// Preferred address of a file's blocks from `block` on: after those before it.
     pub(super) fn goal(&mut self, ino: Ino, block: u64) -> Step<Addr> {
         let way = self.way(ino, block)?;
         let leaf = extents_of(&way.last().expect("there is a root").node);

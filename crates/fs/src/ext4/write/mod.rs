@@ -53,7 +53,7 @@ const REVOKES_PER_BLOCK: usize = 500;
 /// A volume that is mounted for writing.
 #[derive(Debug)]
 pub struct Ext4 {
-    /// For files that are mapped in an old way.
+    /// Reads files that are mapped in an old way.
     volume: Volume,
     port: Rc<dyn BlockPort>,
     state: RefCell<State>,
@@ -74,7 +74,7 @@ pub struct Ext4 {
     committed: Cell<u64>,
     /// Legacy mode: the last transaction whose flush before the commit block has begun; what is written later is not in it.
     flushed: Cell<u64>,
-    /// Of the transactions that were dispatched, the last whose durability somebody waits, or has waited for.
+    /// Of the dispatched transactions, the last for whose durability a task waits or has waited.
     awaited: Cell<u64>,
     /// Transactions that were dispatched and are not durable, the oldest first.
     flights: RefCell<Vec<Rc<Flight>>>,
@@ -83,16 +83,16 @@ pub struct Ext4 {
     data: RefCell<Vec<(Ino, Rc<Dispatched>)>>,
     /// Set when a commit failed: what is on the disk is the transaction before.
     failed: Cell<bool>,
-    /// Something may have changed for who waits: a write or a commit has ended.
+    /// Notified when something may have changed for waiting tasks: a write or a commit has ended.
     changes: Event,
     /// Room for the writes of a call.
     tickets: Pool<(u64, Ticket)>,
 }
 
-/// What was done at the mount to a volume that was not unmounted.
+/// Work of the mount of a volume that was not unmounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AtMount {
-    /// What the log held.
+    /// Contents of the log.
     pub log: Recovered,
     /// Inodes that were freed or truncated.
     pub orphans: u64,
@@ -218,7 +218,7 @@ impl Ext4 {
         Ok(orphans.len() as u64)
     }
 
-    /// What was done at the mount.
+    /// Recovery work of the mount.
     pub fn recovered(&self) -> AtMount {
         self.recovered
     }
@@ -228,7 +228,7 @@ impl Ext4 {
         self.journal.blocks_left()
     }
 
-    /// What was counted since the mount.
+    /// Counters since the mount.
     pub fn metrics(&self) -> Ext4Metrics {
         self.state.borrow().metrics
     }
@@ -283,8 +283,8 @@ impl Ext4 {
         (self.journal.blocks_max().saturating_sub(OPERATION_BLOCKS) / 2).max(1)
     }
 
-    /// What is done until this is dropped is in one transaction, which has room for so many blocks of files. It must not wait
-    /// for a commit.
+    /// All changes until the handle is dropped are in one transaction, which has room for `data` blocks of files. The caller must not wait
+    /// for a commit meanwhile.
     async fn handle(&self, data: usize) -> std::result::Result<OpenHandle<'_>, Errno> {
         loop {
             self.changes.until(|| !self.is_closing.get()).await;

@@ -3,7 +3,7 @@
 //! A directory whose first block is full gets an index of hashes, where the volume has them; without one it grows block by
 //! block. Blocks of an index are split and never merged.
 //!
-//! Invariant: entries with the same hash stand in one block, or in blocks that follow each other, of which all but the
+//! Invariant: entries with the same hash are in one block, or in blocks that follow each other, of which all but the
 //! first say so in the index.
 
 use super::super::layout::dirent::{self, Entry, Record, room_bytes};
@@ -18,7 +18,7 @@ use crate::vfs::Errno;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Where an entry is: block and byte.
+/// Position of an entry: block and byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     addr: Addr,
@@ -83,7 +83,7 @@ impl State {
         Ok(self.inode(dir)?.seed(&self.geometry))
     }
 
-    /// Where a block of a directory is. It is in memory.
+    /// Address of a directory's block, which is in memory afterwards.
     fn dir_block(&mut self, dir: Ino, index: u64) -> Step<Addr> {
         let addr = self.span(dir, index)?.written(index).ok_or(Errno::EUCLEAN)?;
         self.block(addr)?;
@@ -247,7 +247,7 @@ impl State {
         })
     }
 
-    /// Splits the block of entries at the end of a way, whose last node has room for one more.
+    /// Splits the block of entries at the end of a path, whose last node has room for one more.
     fn split_leaf(&mut self, dir: Ino, probe: &mut Probe) -> Step<()> {
         let addr = self.dir_leaf(dir, probe.leaf())?;
         let mut entries: Vec<(u32, Entry)> = Vec::new();
@@ -362,7 +362,7 @@ impl State {
         Ok(Some(found))
     }
 
-    /// Puts an entry in, whose name is not there.
+    /// Inserts an entry whose name does not exist yet.
     pub(super) fn insert(&mut self, dir: Ino, entry: &Entry) -> Step<()> {
         let geometry = self.geometry;
         let blocks = self.dir_blocks(dir)?;

@@ -4,7 +4,7 @@ use crate::order::CommitMode;
 use flashweir_core::{Duration, metrics};
 use serde::{Deserialize, Serialize};
 
-/// What the journal promises of the data of files.
+/// Promise of the journal for the data of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Journaling {
@@ -32,7 +32,7 @@ impl Journaling {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ext4Options {
-    /// What the journal promises of data.
+    /// Promise of the journal for data.
     pub journaling: Journaling,
     /// How transactions are kept in their order.
     pub commit_mode: CommitMode,
@@ -45,7 +45,7 @@ pub struct Ext4Options {
     pub barrier: bool,
     /// Whether blocks are discarded when the transaction that freed them is durable.
     pub discard: bool,
-    /// After how long what was changed is made durable though nobody asked for it.
+    /// Time after which changes are made durable without a sync.
     pub commit_interval: Duration,
     /// A bug that tests have to find; no file can ask for one.
     #[serde(skip)]
@@ -63,7 +63,7 @@ pub enum PlantedBug {
     NoFlushBeforeCommit,
     /// The commit block is not made durable.
     LazyCommit,
-    /// What is freed is not revoked.
+    /// Freed blocks are not revoked.
     NoRevoke,
     /// The list on the disk does not have the inodes without names.
     ForgottenOrphans,
@@ -73,7 +73,7 @@ pub enum PlantedBug {
     TrustedOldCommits,
     /// Data that are journalled: a write is in two transactions.
     SplitWrites,
-    /// Dual mode: a checkpoint writes contents to their places whose transactions were dispatched, and are not durable.
+    /// Dual mode: a checkpoint writes to their places the contents of transactions that were dispatched and are not durable.
     ForgottenConflicts,
 }
 
@@ -104,7 +104,7 @@ impl PlantedBug {
 }
 
 impl Default for Ext4Options {
-    /// As Linux mounts it.
+    /// The options with which Linux mounts it.
     fn default() -> Self {
         Self {
             journaling: Journaling::Ordered,
@@ -120,7 +120,7 @@ impl Default for Ext4Options {
 }
 
 metrics! {
-    /// What an ext4 volume did since the mount. Blocks and pages are of 4 KiB.
+    /// Counters of an ext4 volume since the mount. Blocks and pages are of 4 KiB.
     pub struct Ext4Metrics {
         /// Pages of files that were written for those above.
         written_pages,

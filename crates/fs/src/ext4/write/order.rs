@@ -137,8 +137,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Waits until no transaction that is under way has a block of the running one: until it is durable if somebody waits for
-    /// that, else for the answers (barriers §6.9, conflict pages).
+    /// Waits until no transaction that is under way has a block of the running one: until it is durable if a task waits for that, otherwise
+    /// for the answers (barriers §6.9, conflict pages).
     pub(super) async fn settle_conflicts(&self) -> Result<()> {
         if self.options.multi_version {
             return Ok(());

@@ -27,7 +27,7 @@ impl State {
         }
     }
 
-    /// Frees a part of an inode that nobody has or holds. Says whether it was the last one.
+    /// Frees a part of an inode without names that is not held. Returns whether it was the last part.
     pub(super) fn destroy_some(&mut self, ino: Ino) -> Step<bool> {
         if self.inode(ino)?.has(flags::EXTENTS) && !self.empty_some(ino)? {
             return Ok(false);

@@ -5,8 +5,7 @@
 //! used of a table stays at its end. A directory in the root goes to the group with most free blocks among those with an
 //! average number of free inodes, all others to the group of their parent.
 //!
-//! Invariants: see [`super::state`], 2 and 3. Metadata of other inodes than the one whose claim is spent never take what
-//! is claimed.
+//! Invariants: see [`super::state`], 2 and 3. Metadata of other inodes than the one whose claim is being used never take claimed blocks.
 
 use super::super::layout::group::{empty_inode_bitmap, flags};
 use super::super::layout::{Addr, Feature, Group, Ino};
@@ -197,7 +196,7 @@ impl State {
         self.count_blocks(ino, -1)
     }
 
-    /// Where an inode's blocks begin if nothing else says where.
+    /// Default address from which an inode's blocks are allocated.
     pub(super) fn goal_of(&self, ino: Ino) -> Addr {
         let (group, _) = self.geometry.place_of_inode(ino).unwrap_or_default();
         self.geometry.group_start(group)

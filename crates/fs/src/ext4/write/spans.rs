@@ -18,7 +18,7 @@ const BLOCKS: u64 = 256;
 pub(super) struct Span {
     pub(super) first: u64,
     pub(super) end: u64,
-    /// Where its first block is; `None` is a hole.
+    /// Address of its first block; `None` is a hole.
     pub(super) addr: Option<Addr>,
     pub(super) is_unwritten: bool,
 }

@@ -63,7 +63,7 @@ pub(super) struct Buffer {
     op: u64,
     /// Its checksum was looked at, or it was made here.
     pub(super) is_checked: bool,
-    /// What it says as a node of an extent tree, with the seed of its checksum; none after a change until somebody asks.
+    /// Its content decoded as a node of an extent tree, with the seed of its checksum; empty after a change until it is needed.
     node: OnceCell<(u32, Rc<extent::Node>)>,
     /// The node was changed; the bytes follow when the transaction is closed.
     is_behind: bool,
@@ -87,12 +87,11 @@ impl Buffer {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) inode: Inode,
-    /// The root of its extent tree, and the seed of the checksums of the other nodes; none after a change until somebody
-    /// asks.
+    /// The root of its extent tree, and the seed of the checksums of the other nodes; empty after a change until it is needed.
     root: OnceCell<(Rc<extent::Node>, u32)>,
     /// Bytes, with what is only in memory.
     pub(super) size: u64,
-    /// Where the last page ends that was written: up to there the disk may know the size.
+    /// End of the last page that was written back: the size on the disk may reach up to there.
     pub(super) written_end: u64,
     /// It was freed; kept until its bytes are in the block of the table.
     pub(super) is_gone: bool,
@@ -133,7 +132,7 @@ impl Claim {
     }
 }
 
-/// What is to be committed together.
+/// Changes that are committed together.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub(super) tid: u64,
@@ -144,7 +143,7 @@ pub(super) struct Transaction {
     pub(super) revoked: BTreeSet<Addr>,
     /// Blocks of files, where those are journalled.
     pub(super) data: BTreeMap<Addr, Payload>,
-    /// What it frees.
+    /// Runs of blocks that it frees.
     pub(super) freed: Vec<(Addr, u32)>,
 }
 
@@ -232,7 +231,7 @@ pub(crate) struct State {
     pub(super) planted: Option<PlantedBug>,
     /// Blocks of files are journalled.
     pub(super) journals_data: bool,
-    /// Of the transaction that was closed last, until the journal has them.
+    /// Data of the transaction that was closed last, until the journal has them.
     pub(super) closed_data: BTreeMap<Addr, Payload>,
     undo: Vec<Undo>,
     before: Counts,
@@ -244,7 +243,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Of a volume with these descriptors, whose first block is given.
+    /// State of a volume with this superblock and these descriptors.
     pub(super) fn new(superblock: Superblock, descs: Vec<GroupDesc>) -> Self {
         let seconds = superblock.write_time.max(superblock.mkfs_time).max(superblock.mount_time);
         let free_blocks = descs.iter().map(|desc| u64::from(desc.free_blocks)).sum();
@@ -385,8 +384,8 @@ impl State {
         Ok(node.root.get_or_init(|| (root, node.inode.seed(&self.geometry))))
     }
 
-    /// Another node of it. Errors: it is not in memory; it is not one, or not one of this inode at this place. Where an
-    /// earlier look found a leaf to be good, only its depth is compared: who takes extents from it looks at their place.
+    /// Another node of it. Errors: it is not in memory; it is not one, or not one of this inode at this place. If a leaf was found valid
+    /// earlier, only its depth is compared: a caller that takes extents from it checks their place.
     pub(super) fn extent_node(
         &self,
         addr: Addr,
@@ -453,7 +452,7 @@ impl State {
         self.last_leaf.take();
     }
 
-    /// A block whose contents on the disk mean nothing any more.
+    /// Replaces a block whose contents on the disk are obsolete.
     pub(super) fn put_block(&mut self, addr: Addr, bytes: Box<BlockBytes>) {
         let old = self.buffers.insert(addr, Buffer::new(bytes, self.op, true));
         if old.as_ref().is_none_or(|old| old.op != self.op) {
@@ -474,7 +473,7 @@ impl State {
         self.revoke(addr);
     }
 
-    /// What the journal has of a block does not count any more.
+    /// Makes the journal's copies of a block invalid.
     fn revoke(&mut self, addr: Addr) {
         if self.running.revoked.insert(addr) {
             self.undo.push(Undo::Revoked(addr));
@@ -547,14 +546,14 @@ impl State {
 
     // Inodes.
 
-    /// The block of a table where an inode stands, and its first byte there.
+    /// The block of the inode table that holds an inode, and the offset there.
     pub(super) fn inode_place(&self, ino: Ino) -> Step<(Addr, usize)> {
         let (group, index) = self.geometry.place_of_inode(ino).ok_or(Errno::ESTALE)?;
         let (block, at) = self.geometry.table_place(index);
         Ok((Addr(self.group(group).desc.inode_table.0 + u64::from(block)), at))
     }
 
-    /// An inode whose block is in memory becomes known.
+    /// Decodes an inode whose block is in memory.
     pub(super) fn loaded_inode(&mut self, ino: Ino) -> Step<()> {
         let (addr, at) = self.inode_place(ino)?;
         if self.nodes.contains_key(&ino) {
@@ -739,7 +738,7 @@ impl State {
         !self.running.blocks.is_empty() || self.running.has_superblock
     }
 
-    /// What the superblock says of what is in memory.
+    /// Updates the superblock's counts from the state in memory.
     pub(super) fn update_superblock(&mut self) {
         self.superblock.free_blocks = self.counts.free_blocks;
         self.superblock.free_inodes = self.counts.free_inodes as u32;

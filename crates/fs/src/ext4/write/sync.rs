@@ -1,9 +1,9 @@
 //! Durability: transactions are closed and committed, one after the other.
 //!
-//! Whoever wants something durable waits for the commit of the transaction that was running then, or the one before; all
-//! who come meanwhile share the next. With ordered data a commit waits for the writes of data that had begun when its
-//! transaction was closed; the journal makes them durable before its last block. In dual mode it is their order that does, a transaction is first
-//! dispatched and later made durable, and both are waited for apart ([`super::order`]).
+//! A caller that needs durability waits for the commit of the transaction that was running then, or the one before; all callers that come
+//! meanwhile share the next. With ordered data a commit waits for the writes of data that had begun when its transaction was closed; the
+//! journal makes them durable before its last block. In dual mode it is their order that does, a transaction is first dispatched and later
+//! made durable, and both are waited for apart ([`super::order`]).
 
 use super::super::layout::superblock::Feature;
 use super::super::layout::{Addr, Ino};
@@ -25,8 +25,8 @@ impl Ext4 {
         self.commit_until(self.newest()).await
     }
 
-    /// Ends the running transaction: there is room for changes, and what it frees can be used again.
-    /// In a box, since each change would hold what this takes, and seldom needs it.
+    /// Ends the running transaction: then there is room for changes, and the blocks that it frees can be reused. In a box, since otherwise
+    /// the future of each change would be larger by this one, which it seldom needs.
     pub(super) fn turn_over(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async move { self.dispatch_until(self.newest()).await })
     }
@@ -53,7 +53,7 @@ impl Ext4 {
             .await
     }
 
-    /// Does a step until `reached` is there, one task at a time: who comes while one works waits for what it does.
+    /// Executes steps until `reached`, one task at a time: a task that comes while another one works waits for its result.
     pub(super) async fn advance(
         &self,
         is_working: &Cell<bool>,
@@ -205,7 +205,7 @@ impl Ext4 {
         self.write_superblock(block).await.map_err(|error| errno(&error))
     }
 
-    /// What was changed is committed after a while, whether or not somebody asks for it.
+    /// Commits changes after a while, even without a sync.
     pub(super) async fn commit_in_background(&self, now: Timestamp) -> Option<Duration> {
         self.state.borrow_mut().tick(now);
         // Whoever needs it learns that it failed.

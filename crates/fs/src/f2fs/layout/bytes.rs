@@ -1,6 +1,6 @@
 //! Little-endian fields, bitmaps and the checksum of the format.
 //!
-//! Invariant: an offset is a constant of the layout or was checked by who computed it; these functions panic beyond the
+//! Invariant: an offset is a constant of the layout or was checked by the code that computed it; these functions panic beyond the
 //! end of a slice, as slices do.
 
 pub(crate) use crate::format::{array_at, put, set_slot_bit, slot_bit, u16_at, u32_at, u64_at};

@@ -12,7 +12,7 @@ use crate::port::{BLOCK_BYTES, BlockBytes};
 
 /// The version bitmaps begin here.
 const BITMAPS_AT: usize = 192;
-/// Where the checksum is as a rule.
+/// Usual offset of the checksum.
 const CHECKSUM_AT: usize = 4092;
 /// Orphans in a block.
 pub const ORPHANS_PER_BLOCK: usize = 1020;
@@ -36,19 +36,19 @@ impl Flags {
     pub const FASTBOOT: u32 = 0x20;
     /// Node footers have the checkpoint's checksum beside its version.
     pub const CRC_RECOVERY: u32 = 0x40;
-    /// At the end of the pack stand bitmaps of NAT blocks that are full or empty.
+    /// The pack ends with bitmaps of full and empty NAT blocks.
     pub const NAT_BITS: u32 = 0x80;
     /// All free segments were discarded.
     pub const TRIMMED: u32 = 0x100;
     /// Node footers are to be compared without the checksum.
     pub const NO_CRC_RECOVERY: u32 = 0x200;
-    /// The checksum stands in front of the bitmaps, the NAT's comes first.
+    /// The checksum is in front of the bitmaps; the NAT's bitmap comes first.
     pub const LARGE_NAT_BITMAP: u32 = 0x400;
     /// Quota files have to be checked.
     pub const QUOTA_NEEDS_FSCK: u32 = 0x800;
     /// Checkpoints are off: parts of the volume are free that a cleaner has to move.
     pub const DISABLED: u32 = 0x1000;
-    /// As before, for quota files.
+    /// The same, for quota files.
     pub const DISABLED_QUICK: u32 = 0x2000;
     /// The volume's size was being changed.
     pub const RESIZING: u32 = 0x4000;
@@ -93,7 +93,7 @@ impl Flags {
     }
 }
 
-/// Where a log writes next.
+/// Write position of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// Its segment.
@@ -125,13 +125,13 @@ pub struct Checkpoint {
     pub flags: Flags,
     /// Blocks of the pack, both checkpoint blocks included.
     pub pack_blocks: u32,
-    /// Where in the pack the data summaries begin.
+    /// Block of the pack at which the data summaries begin.
     pub summary_start: u32,
     /// Nodes.
     pub valid_nodes: u32,
     /// Inodes.
     pub valid_inodes: u32,
-    /// Where a free node number may be found.
+    /// Node number from which to search for a free one.
     pub next_free_nid: Nid,
     /// Seconds during which the volume was mounted.
     pub elapsed_s: u64,
@@ -141,7 +141,7 @@ pub struct Checkpoint {
     pub nat_versions: Vec<u8>,
 }
 
-/// Where the bitmaps are.
+/// Place of the bitmaps.
 enum Bitmaps {
     /// In the checkpoint block, at these places.
     Inside { sit: usize, nat: usize },
@@ -180,7 +180,7 @@ pub(crate) fn crc_of(block: &[u8]) -> u32 {
     u32_at(block, (u32_at(block, 164) as usize).min(CHECKSUM_AT))
 }
 
-/// What the footers of nodes carry that are written on top of a checkpoint, so that recovery tells them from older ones.
+/// Stamp in the footers of nodes that are written after a checkpoint, by which recovery tells them from older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
     /// Version of the checkpoint, and its checksum in the upper half where it says so.
@@ -189,10 +189,10 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Of no checkpoint: versions begin at 1. A node with this stamp is in no chain.
+    /// The stamp of no checkpoint: versions begin at 1. A node with this stamp is in no chain.
     pub const NONE: Self = Self { stamp: 0, mask: u64::MAX };
 
-    /// Of a checkpoint whose block has this checksum.
+    /// The stamp of a checkpoint whose block has this checksum.
     pub fn of(checkpoint: &Checkpoint, crc: u32) -> Self {
         let has_crc = checkpoint.flags.has(Flags::CRC_RECOVERY);
         let mask = if checkpoint.flags.has(Flags::NO_CRC_RECOVERY) { u64::from(u32::MAX) } else { u64::MAX };
@@ -361,7 +361,8 @@ impl Checkpoint {
         self.cursors[log.index()]
     }
 
-    /// Where in the pack the summary of a log is: data logs if summaries are not compact, node logs if they are there.
+    /// Block of the pack with the summary of a log: for data logs if summaries are not compact, for node logs if the pack has their
+    /// summaries.
     pub fn summary_block(&self, log: Log) -> u32 {
         // Both kinds are counted from the end of the pack, which is the second checkpoint block.
         let end = self.pack_blocks - 1;

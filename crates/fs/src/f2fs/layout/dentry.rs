@@ -1,7 +1,7 @@
 //! Directory entries, in blocks and inline, and the hash by which blocks are found.
 //!
 //! A directory is a hash table of levels: level `n` has twice as many buckets as the one before, of two blocks each (four
-//! from level 31 on), and all levels stand one after the other. A name is in the bucket of its hash on any level. An entry
+//! from level 31 on), and all levels follow one another. A name is in the bucket of its hash on any level. An entry
 //! takes one slot for each eight bytes of its name.
 
 use super::Nid;
@@ -128,7 +128,7 @@ impl Slots {
     }
 }
 
-/// An entry as it stands in a room: what a search looks at, thousands of times, without a copy.
+/// An entry in place: the form that a search uses, thousands of times, without a copy.
 struct RawEntry<'a> {
     slot: usize,
     head: &'a [u8],
@@ -157,7 +157,7 @@ pub struct Entry {
     pub hash: u32,
     /// The inode.
     pub ino: Nid,
-    /// What the inode is; `None` where the entry does not say.
+    /// Kind of the inode; `None` where the entry does not say.
     pub kind: Option<Kind>,
     /// The name.
     pub name: Vec<u8>,
@@ -236,7 +236,7 @@ pub fn bucket_blocks(level: u32) -> u64 {
     if level < LEVELS_MAX / 2 { 2 } else { 4 }
 }
 
-/// The blocks of a directory in which a hash may stand on a level.
+/// The blocks of a directory that may hold a hash on a level.
 pub fn bucket(level: u32, dir_level: u8, hash: u32) -> std::ops::Range<u64> {
     let before: u64 = (0..level).map(|level| buckets(level, dir_level) * bucket_blocks(level)).sum();
     let blocks = bucket_blocks(level);
@@ -288,7 +288,7 @@ mod tests {
         assert!(errors.len() == 1 && errors[0].is_err());
     }
 
-    /// As Linux has written them.
+    /// Hashes that Linux has written.
     #[test]
     fn hashes_are_those_of_linux() {
         let known = [

@@ -44,7 +44,7 @@ impl fmt::Display for Nid {
     }
 }
 
-/// An address of a block on the disk, or one of the words that stand in its place.
+/// An address of a block on the disk, or one of the special values used instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Addr(pub u32);
 

@@ -1,8 +1,7 @@
 //! Nodes: inodes, direct nodes (addresses of data) and indirect nodes (numbers of nodes), each a block with a footer.
 //!
 //! A file's blocks are mapped by the addresses in its inode, then by two direct nodes, two indirect nodes and one double
-//! indirect node. Small contents and small directories stand in the inode instead of addresses, extended attributes
-//! behind them.
+//! indirect node. Small contents and small directories are in the inode instead of addresses, followed by extended attributes.
 //!
 //! Invariant: an [`Inode`]'s room is checked when it is decoded, so that no address is outside of its block.
 
@@ -28,11 +27,11 @@ const FOOTER_AT: usize = 4072;
 const ADDRS_AT: usize = 360;
 const NIDS_AT: usize = 4052;
 const EXTRA_BYTES_MAX: u16 = 36;
-/// Where the extra fields are, in bytes from the first.
+/// Offsets of the extra fields, in bytes from the first.
 const EXTRA_CHECKSUM: usize = 8;
 const EXTRA_CRTIME: usize = 12;
 
-/// The end of each node: who it is and how recovery finds the next one.
+/// The end of each node: its identity, and how recovery finds the next node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
     /// Its number.
@@ -183,7 +182,7 @@ pub struct Inode {
     pub parent: Nid,
     /// The name there, for recovery.
     pub name: Vec<u8>,
-    /// By how many powers of two the first level of a directory is wider.
+    /// Base-two logarithm of the factor by which the first level of a directory is wider.
     pub dir_level: u8,
     /// The largest extent.
     pub extent: Extent,
@@ -372,7 +371,7 @@ impl Inode {
         self
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         Kind::of_mode(self.mode).expect("checked when it was decoded")
     }
@@ -410,8 +409,8 @@ impl Inode {
         put(self.block_mut(), at, &addr.0.to_le_bytes());
     }
 
-    /// The major and minor number of a device. Small ones stand in the first address, in the old encoding of Linux, others
-    /// in the second, in the new one.
+    /// The major and minor number of a device. Small numbers are in the first address, in Linux's old encoding, others in the second, in
+    /// the new one.
     pub fn device(&self) -> (u32, u32) {
         let (old, new) = (self.address(0).0, self.address(1).0);
         if old != 0 {
@@ -516,7 +515,7 @@ pub struct Step {
 }
 
 impl Path {
-    /// The way to block `index` of a file whose inode has `addresses` addresses; `None` beyond the largest file.
+    /// The path to block `index` of a file whose inode has `addresses` addresses; `None` beyond the largest file.
     pub fn to(index: u64, addresses: u32) -> Option<Self> {
         let words = u64::from(NODE_WORDS);
         let path = |steps: &[Step], index: u64| {

@@ -1,6 +1,6 @@
-//! Summaries: for each block of a segment, who refers to it. Cleaning finds owners by them.
+//! Summaries: for each block of a segment, its owner. Cleaning finds owners by them.
 //!
-//! The summary of a segment stands in the SSA; that of a segment that is being written stands in the checkpoint pack,
+//! The summary of a segment is in the SSA; that of a segment that is being written is in the checkpoint pack,
 //! with the NAT's journal in that of the hot data log and the SIT's in that of the cold data log. Compact summaries are
 //! both journals and, without gaps but for the ends of blocks, the entries of the three data logs.
 
@@ -15,7 +15,7 @@ const ENTRY_BYTES: usize = 7;
 const JOURNAL_AT: usize = ENTRY_BYTES * SEGMENT_BLOCKS as usize;
 const FOOTER_AT: usize = BLOCK_BYTES - 5;
 
-/// Who refers to a block.
+/// The node or file page that refers to a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The node that refers to it; of a node, its own number.
@@ -77,7 +77,7 @@ impl Summary {
     }
 }
 
-/// How many owners of a log stand in compact summaries: all where the log fills holes, or those of written blocks.
+/// Number of owners of a log in compact summaries: all where the log fills holes, or those of written blocks.
 fn compact_owners(cursor: Cursor) -> usize {
     if cursor.fills_holes {
         SEGMENT_BLOCKS as usize

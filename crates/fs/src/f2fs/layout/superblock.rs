@@ -1,14 +1,14 @@
 //! The superblock, and the geometry that follows from it.
 //!
 //! Two copies, in blocks 0 and 1, each 1,024 bytes from the start of its block. It is written once, when the volume is
-//! made; what changes stands in checkpoints.
+//! made; everything that changes is in checkpoints.
 
 use super::bytes::{array_at, crc32, put, u16_at, u32_at, u64_at};
 use super::{Addr, MAGIC, Nid, SEGMENT_BLOCKS, SEGMENT_BLOCKS_LOG2, SegNo};
 use crate::f2fs::error::{Error, Named, Result, corrupt};
 use crate::port::{BLOCK_BYTES, Block, BlockBytes};
 
-/// Where the structure begins in its block.
+/// Offset of the structure in its block.
 const OFFSET: usize = 1024;
 /// Bytes of the structure.
 const BYTES: usize = 3072;
@@ -43,7 +43,7 @@ impl Features {
     /// The superblock has a checksum.
     pub const SB_CHECKSUM: u32 = 0x800;
 
-    /// What this file system reads.
+    /// Features that this file system reads.
     const SUPPORTED: u32 = Self::EXTRA_ATTR
         | Self::INODE_CHECKSUM
         | Self::FLEXIBLE_INLINE_XATTR
@@ -137,7 +137,7 @@ pub struct Superblock {
     pub extensions: (Vec<String>, Vec<String>),
     /// Blocks of a checkpoint pack that hold the version bitmap of the SIT, where it does not fit.
     pub checkpoint_payload: u32,
-    /// Who made the volume.
+    /// Description of the system that made the volume.
     pub version: String,
     /// Optional parts.
     pub features: Features,
@@ -368,7 +368,7 @@ impl Superblock {
         crc32(!0, &self.uuid)
     }
 
-    /// Where things are.
+    /// Layout of the volume.
     pub fn geometry(&self) -> Geometry {
         Geometry {
             checkpoint: self.checkpoint,
@@ -384,7 +384,7 @@ impl Superblock {
     }
 }
 
-/// Where things are: the only place that converts between addresses.
+/// Layout of the volume: the only place that converts between addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     checkpoint: Addr,

@@ -1,5 +1,5 @@
-//! Entries of the NAT (where a node is) and of the SIT (which blocks of a segment are valid), and the journals in which
-//! changed entries stand before they reach their tables.
+//! Entries of the NAT (where a node is) and of the SIT (which blocks of a segment are valid), and the journals that hold changed entries
+//! before they reach their tables.
 
 use super::bytes::{array_at, block_bit, put, set_block_bit, u16_at, u32_at, u64_at};
 use super::superblock::{NAT_PER_BLOCK, SIT_PER_BLOCK};
@@ -15,7 +15,7 @@ pub const NAT_JOURNAL_MAX: usize = (JOURNAL_BYTES - 2) / (4 + NAT_BYTES);
 /// Entries that a journal of the SIT has room for.
 pub const SIT_JOURNAL_MAX: usize = (JOURNAL_BYTES - 2) / (4 + SIT_BYTES);
 
-/// Where a node is.
+/// Address of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatEntry {
     /// Grows when the number is given to a new node.

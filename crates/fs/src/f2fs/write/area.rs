@@ -5,8 +5,8 @@
 //! entries of these changed; a [`checkpoint`](super::checkpoint) has them and itself stored here. Nothing here knows the state.
 //!
 //! Invariants: no block to which the last checkpoint refers is written; with the last block of what [`Area::store`] wrote, and not
-//! before, the new one is complete. Summaries of nodes are in the pack of an unmount only. After a cut the nodes themselves say who
-//! they are.
+//! before, the new one is complete. Summaries of nodes are in the pack of an unmount only. After a power cut the footers of the nodes take
+//! their place.
 //!
 //! A file system on append-only segments has no fixed places and brings another file like this one: [`Area::of`] (the newest checkpoint
 //! and its tables, when it is mounted), [`Area::note_node`] and [`Area::note_segment`] (what changed), [`Area::store`] and
@@ -52,11 +52,11 @@ pub(super) struct Stored {
     pub(super) last: (Addr, BlockBytes),
 }
 
-/// What a checkpoint stores, as it is in memory.
+/// The tables that a checkpoint stores, as they are in memory.
 pub(super) struct Tables<'a> {
     pub(super) nat: &'a ByNid<NatEntry>,
     pub(super) sit: &'a [SitEntry],
-    /// Of the segments that logs write, in the order of these.
+    /// Summaries of the segments that logs write, in the order of the logs.
     pub(super) summaries: Vec<&'a Summary>,
     /// Inodes without names.
     pub(super) nameless: Vec<Nid>,
@@ -67,11 +67,11 @@ pub(super) struct Tables<'a> {
 /// Takes a block and its place.
 type Out<'a> = &'a mut dyn FnMut(Addr, &BlockBytes);
 
-/// Changed entries of the NAT and of the SIT that stand in journals.
+/// Changed entries of the NAT and of the SIT that are in journals.
 type Journals<'a> = (&'a [(Nid, NatEntry)], &'a [(SegNo, SitEntry)]);
 
 impl Area {
-    /// Of a volume that was just mounted: what is in journals its blocks lack.
+    /// For a volume that was just mounted: entries in the journals are not in its table blocks yet.
     pub(super) fn of(volume: &Volume) -> Self {
         let geometry = *volume.geometry();
         let segments = geometry.main_segments;
@@ -98,7 +98,7 @@ impl Area {
         self.pack = stored.pack;
     }
 
-    /// Where the summary of a segment is.
+    /// Address of the summary of a segment.
     pub(super) fn summary_place(&self, segment: SegNo) -> Addr {
         self.geometry.summary_block(segment)
     }

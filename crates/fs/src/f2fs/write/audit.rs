@@ -1,4 +1,4 @@
-//! What has to hold of the segments at any moment between two operations, for whoever wants to know: invariants 1 and 2 of [`space`](super::space).
+//! Checks what has to hold of the segments between any two operations: invariants 1 and 2 of [`space`](super::space).
 //!
 //! Deliberately absent: what the disk has; that is what [`check`](super::super::check()) looks at.
 

@@ -44,7 +44,7 @@ impl<T> ByNid<T> {
         *self.place(nid) = Some(value);
     }
 
-    /// Keeps what is there.
+    /// Keeps an entry that exists.
     pub(super) fn insert_new(&mut self, nid: Nid, value: T) {
         self.place(nid).get_or_insert(value);
     }

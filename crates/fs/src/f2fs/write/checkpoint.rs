@@ -24,11 +24,11 @@ pub(super) struct Pending {
     pub(super) kept: Vec<Kept>,
     /// Numbers of nodes that are free in it.
     freed: BTreeSet<Nid>,
-    /// Where its tables are.
+    /// Places of its tables.
     pub(super) stored: Stored,
 }
 
-/// What the footer of a node says beside who it is.
+/// Fields of a node's footer beside its identity.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NodeMarks {
     pub(super) is_fsynced: bool,

@@ -3,12 +3,12 @@
 //! Place in the data flow: operations that take room come through [`F2fs::balance`] first; the vfs gives cleaning in the
 //! background its turns.
 //!
-//! A summary says who referred to a block when it was written; whether that still does is looked at. Data go to the cold
-//! log at once. Nodes become dirty and move with the next checkpoint.
+//! A summary names the owner that a block had when it was written; whether the owner still refers to the block is checked. Data go to the
+//! cold log at once. Nodes become dirty and move with the next checkpoint.
 //!
 //! Invariants:
-//! 1. One section is cleaned at a time. Nobody writes in place there from the moment at which it is chosen, and what was
-//!    on its way then has arrived before it is read.
+//! 1. One section is cleaned at a time. From its choice on no page is written in place there, and writes that were under way then have
+//!    completed before it is read.
 //! 2. A block that was moved is readable at its new place at once: until it has arrived its content is in `moving`.
 //! 3. Cleaning ends: each section is looked at once between two checkpoints, and where little was gained it is not tried
 //!    again before there are more holes.
@@ -106,7 +106,7 @@ impl State {
         Ok(())
     }
 
-    /// Valid blocks of a segment with those who refer to them.
+    /// Valid blocks of a segment with their owners.
     fn valid_blocks_of(&self, segment: SegNo) -> Step<Vec<(Addr, Owner)>> {
         let entry = &self.sit[segment.0 as usize];
         if entry.valid == 0 {
@@ -149,7 +149,7 @@ impl F2fs {
         state.is_short(0) && !state.is_hopeless()
     }
 
-    /// In a box, since whoever changes something would hold what this takes, and seldom needs it.
+    /// In a box, since otherwise the future of each change would be larger by this one, which it seldom needs.
     fn gain_room(&self) -> Boxed<'_, std::result::Result<(), Errno>> {
         Box::pin(async move {
             if self.state.borrow().has_emptied() {
@@ -326,7 +326,7 @@ impl F2fs {
             return None;
         }
         if self.is_asleep.replace(false) {
-            // Those who write come first.
+            // Writers have priority.
             return Some(slept);
         }
         let step = times.sleep_min;
@@ -351,7 +351,7 @@ impl F2fs {
         let next = if self.state.borrow().has_many_holes() { shorter } else { longer };
         let victim = self.state.borrow().victim(Choice::CostBenefit);
         let Some(victim) = victim else {
-            // There is nothing to come back for before somebody writes.
+            // There is nothing to do before the next write.
             self.has_new_holes.set(false);
             self.is_asleep.set(true);
             sleep(times.sleep_without_victim);

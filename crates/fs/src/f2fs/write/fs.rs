@@ -428,7 +428,7 @@ impl F2fs {
         Ok(is_cold || rules.util && is_full || rules.ssr && is_short || rules.ssr_util && is_full && is_short)
     }
 
-    /// The block of a page, if it may be written over: it is valid, and nobody moves it.
+    /// The block of a page, if it may be overwritten: it is valid, and cleaning is not moving it.
     fn place_there(&self, state: &mut State, ino: Nid, index: u64) -> Step<Option<Addr>> {
         let addr = state.address(ino, index)?;
         Ok(Some(addr).filter(|addr| state.may_write_over(*addr) && !self.moving.borrow().contains_key(addr)))
@@ -544,7 +544,7 @@ impl F2fs {
 
 /// Pages that got their places and were submitted.
 pub(super) struct Placed {
-    /// Of the write that they are.
+    /// Number of the write to which they belong.
     pub(super) number: u64,
     pub(super) count: usize,
     /// Why there are no more.

@@ -11,11 +11,10 @@
 //!
 //! # What has to be durable before what
 //!
-//! 1. *Data before the nodes that refer to them.* A node is found by recovery as soon as it is durable, which may be before
-//!    anybody flushes it. If its data were not durable then, the file would have the bytes of whoever had those blocks
-//!    before, and would have lost even what an earlier fsync had promised. So the file's data are made durable first, and
-//!    its nodes are submitted after that. From the flush of the data to the submission of the nodes no data of the file
-//!    are written (`frozen`), because the nodes would refer to them.
+//! 1. *Data before the nodes that refer to them.* A node is found by recovery as soon as it is durable, which may be before any flush. If
+//!    its data were not durable then, the file would have the bytes of the previous owner of those blocks, and would have lost even what an
+//!    earlier fsync had promised. So the file's data are made durable first, and its nodes are submitted after that. From the flush of the
+//!    data to the submission of the nodes no data of the file are written (`frozen`), because the nodes would refer to them.
 //! 2. *The nodes of one fsync are one.* Only the last carries the mark, and a node without one counts only if a marked one
 //!    of the same inode follows. As the chain ends at the first block that is missing, recovery has all nodes of an fsync or
 //!    none.
@@ -31,8 +30,8 @@
 //!
 //! * RFLUSH(inode) covers the data: each was written by a command with the inode's tag that completed before, and if another
 //!   file had the block in the buffer before, tags are united.
-//! * RFLUSH(metadata) covers the chain by 3., since every node carries its tag. That it also covers nodes of other files is
-//!   what makes it right, and harms nobody: by 1. their data have been durable since before they were submitted.
+//! * RFLUSH(metadata) covers the chain by 3., since every node carries its tag. It also covers nodes of other files, which is necessary and
+//!   does no harm: by 1. their data have been durable since before they were submitted.
 //!
 //! With [`Flushing::Flush`] the first is a FLUSH, and the nodes are written with FUA: a second FLUSH would do the same.
 //!
@@ -324,8 +323,8 @@ impl F2fs {
         result
     }
 
-    /// Makes what completed before durable: everything, or what carries these tags. If that fails, nobody knows what is
-    /// there, and the volume is not changed any more.
+    /// Makes durable what completed before: everything, or what carries these tags. If that fails, the state of the disk is unknown, and
+    /// the volume is not changed any more.
     pub(super) async fn flush(&self, by: Flushing, tags: &[Tag]) -> Result<(), Errno> {
         let ticket = match by {
             Flushing::Flush => self.port.flush(),

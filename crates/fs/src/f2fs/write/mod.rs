@@ -74,11 +74,11 @@ struct Turns {
 /// A volume that is mounted for writing.
 #[derive(Debug)]
 pub struct F2fs {
-    /// For reading, of what the tables in memory know to be there.
+    /// Reads what the tables in memory refer to.
     volume: Volume,
     port: Rc<dyn BlockPort>,
     state: RefCell<State>,
-    /// Writes of metadata that nobody has waited for.
+    /// Writes of metadata that have not been awaited yet.
     tickets: RefCell<Vec<Ticket>>,
     /// Writes of files that have not ended, by number, with their files.
     writing: RefCell<BTreeMap<u64, Nid>>,
@@ -89,7 +89,7 @@ pub struct F2fs {
     /// Contents that cleaning has moved and that have not arrived.
     moving: RefCell<BTreeMap<Addr, Payload>>,
     options: F2fsOptions,
-    /// What order in the place of waiting needs.
+    /// State of the mode with order in the place of waiting.
     ordered: Ordered,
     recovered: Cell<Recovered>,
     /// Files with data that were written since they, or all, were made durable.
@@ -110,21 +110,21 @@ pub struct F2fs {
     checkpoint_ended: Cell<u64>,
     is_settling: Cell<bool>,
     is_cleaning: Cell<bool>,
-    /// Whether cleaning in the background waits for somebody to write.
+    /// Whether background cleaning sleeps until the next write.
     is_asleep: Cell<bool>,
     /// Whether pages were written since cleaning in the background found nothing to do.
     has_new_holes: Cell<bool>,
     /// How long cleaning in the background slept.
     sleep: Cell<Option<Duration>>,
-    /// Where checkpoints are made in the background.
+    /// State of the checkpoints that are made in the background.
     turns: Cell<Turns>,
     /// Set when a checkpoint or an fsync failed: what is on the disk is the checkpoint before.
     failed: Cell<bool>,
-    /// Something may have changed for who waits: a write or a checkpoint has ended.
+    /// Notified when something may have changed for waiting tasks: a write or a checkpoint has ended.
     changes: Event,
 }
 
-/// What a checkpoint is for.
+/// Purpose of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     /// The state of the volume is durable, and the data that it refers to for the first time.
@@ -140,7 +140,7 @@ enum Scope {
 /// Files, or periods, that a range flush of a checkpoint can name beside its own two tags.
 const OTHERS_MAX: usize = 14;
 
-/// Whose data, beside those that it refers to anew, the next checkpoint has to make durable.
+/// Owners whose data the next checkpoint has to make durable, beside the data to which it newly refers.
 #[derive(Debug, Default)]
 struct Asked {
     all: bool,
@@ -268,7 +268,7 @@ impl F2fs {
         })
     }
 
-    /// What was recovered at the mount.
+    /// Files and orphans that the mount recovered.
     pub fn recovered(&self) -> Recovered {
         self.recovered.get()
     }
@@ -298,7 +298,7 @@ impl F2fs {
         self.run(operation).await
     }
 
-    /// What was counted since the mount.
+    /// Counters since the mount.
     pub fn metrics(&self) -> F2fsMetrics {
         self.state.borrow().metrics
     }
@@ -420,7 +420,7 @@ impl F2fs {
         result
     }
 
-    /// Makes everything durable that was done before. All who come while a checkpoint is being made share the next one.
+    /// Makes everything durable that was done before. All callers that come while a checkpoint is being made share the next one.
     pub async fn checkpoint(&self) -> std::result::Result<(), Errno> {
         self.checkpoint_of(Scope::All).await
     }

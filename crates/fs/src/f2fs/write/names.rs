@@ -1,5 +1,5 @@
-//! Names and small contents: entries of directories found, put in, taken out; what stands in inodes, and moves into blocks
-//! when it has no room there.
+//! Names and small contents: finds, inserts and removes entries of directories; handles inline contents, which move into blocks when the
+//! inode has no room for them.
 //!
 //! Invariant: what an inode holds is as long as its room at most, and behind the end of a file there are zeros. So moving
 //! it loses nothing and shows nothing.
@@ -13,14 +13,14 @@ use crate::port::{BLOCK_BYTES, BlockBytes, bytes_of};
 use crate::vfs::Errno;
 use flashweir_core::Payload;
 
-/// Where an entry is: block of the directory (`None` inline) and slot.
+/// Position of an entry: block of the directory (`None` inline) and slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) index: Option<u64>,
     pub(super) slot: usize,
 }
 
-/// Where an entry can be put.
+/// Free place for an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     place: Place,
@@ -159,8 +159,8 @@ impl State {
         Ok(())
     }
 
-    /// Moves inline entries into blocks: into the first one at the same slots, for the sake of those who are reading the
-    /// directory, where all names belong there. Nothing of this is on the disk yet, so nothing stops.
+    /// Moves inline entries into blocks: into the first one at the same slots if all names belong there, so that tasks that are reading the
+    /// directory are not disturbed. Nothing of this is on the disk yet, so nothing stops.
     fn make_plain(&mut self, dir: Nid) -> Step<()> {
         let inode = self.checked_dir(dir)?;
         let (room, one_bucket) = (inode.inline_bytes(), inode.dir_level == 0);

@@ -20,9 +20,9 @@ pub struct F2fsOptions {
     pub discard_blocks_min: u32,
     /// How data, nodes and checkpoints are kept in their order. In dual mode checkpoints are made durable by FLUSH.
     pub commit_mode: CommitMode,
-    /// By which command fsync of a file makes it durable, where it is no checkpoint.
+    /// The command by which fsync makes a file durable, if it is not a checkpoint.
     pub fsync: Flushing,
-    /// By which command checkpoints do.
+    /// The command by which checkpoints become durable.
     pub checkpoint: Flushing,
     /// Whether each fsync is a checkpoint, as with Linux's option `fastboot`: nothing has to be recovered at the next mount.
     pub fastboot: bool,
@@ -31,14 +31,14 @@ pub struct F2fsOptions {
     pub planted: Option<PlantedBug>,
     /// When sections are cleaned although there is room; `None` is never.
     pub background: Option<Background>,
-    /// How long what was changed waits for a checkpoint that nobody asks for, and with it what became free for its discard; Linux
-    /// has 60 s. `None` is for good.
+    /// Time after which changes get a checkpoint without a call that needs one, and freed blocks are discarded with it; Linux has 60 s.
+    /// `None` means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_interval: Option<Duration>,
 }
 
 impl Default for F2fsOptions {
-    /// As Linux mounts a device that is nothing special.
+    /// The options with which Linux mounts an ordinary device.
     fn default() -> Self {
         Self {
             inline_data: true,
@@ -71,11 +71,11 @@ pub struct InPlace {
     pub ssr_util: bool,
     /// In an fsync of at most `min_fsync_blocks` pages.
     pub fsync: bool,
-    /// Where nobody waits.
+    /// In background write-back.
     pub background: bool,
     /// Pages that are written past the page cache.
     pub direct: bool,
-    /// Files whose extension says that their contents hardly change.
+    /// For files whose extension says that their contents hardly change.
     pub cold: bool,
     /// Per cent.
     pub min_util: u64,
@@ -111,9 +111,9 @@ impl Default for InPlace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Background {
-    /// Where there are many holes and little is free; also the step by which the time changes.
+    /// If there are many holes and little is free; also the step by which the time changes.
     pub sleep_min: Duration,
-    /// Where there is enough room, or others use the disk.
+    /// If there is enough free space, or the disk is in use.
     pub sleep_max: Duration,
     /// When nothing was worth cleaning.
     pub sleep_without_victim: Duration,
@@ -133,11 +133,11 @@ impl Default for Background {
 }
 
 metrics! {
-    /// What an F2FS volume did since the mount. Blocks and pages are of 4 KiB.
+    /// Counters of an F2FS volume since the mount. Blocks and pages are of 4 KiB.
     pub struct F2fsMetrics {
         /// Pages of files that were written for those above.
         written_pages,
-        /// Of these, pages that were written where they were before.
+        /// Of these, pages that were written in place.
         in_place_pages,
         /// Blocks written to the disk, of all kinds.
         written_blocks,
@@ -169,7 +169,7 @@ impl F2fsMetrics {
     }
 }
 
-/// By which command something is made durable.
+/// The command that makes something durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flushing {
@@ -210,7 +210,7 @@ pub enum PlantedBug {
     NoFileInCheckpoint,
     /// A checkpoint does not have the inodes without names.
     ForgottenOrphans,
-    /// A block is used again as soon as nobody refers to it, though the checkpoint does.
+    /// A block is reused as soon as no file refers to it, though the last checkpoint still does.
     EarlyReuse,
     /// Blocks that a checkpoint frees are discarded before it is durable.
     EarlyDiscard,

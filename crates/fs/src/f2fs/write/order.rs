@@ -1,5 +1,5 @@
-//! Order in the place of waiting (barriers §6): everything is written in order in one stream, calls wait for dispatch only, and
-//! who wants durability waits for one flush.
+//! Order in the place of waiting (barriers §6): everything is written in order in one stream, calls wait for dispatch only, and a call that
+//! needs durability waits for one flush.
 //!
 //! | call | dispatches | waits for |
 //! |---|---|---|
@@ -16,7 +16,7 @@
 //! 1. *Data before the nodes that refer to them*, for the reason in [`fsync`](super::fsync). Between the end of the epoch and
 //!    the nodes no page is placed: that is one step without waiting, taken when all that were placed have been submitted.
 //! 2. *Nodes before later nodes of the chain.* Each run of nodes ends an epoch. So a flush that covers the last node of an fsync
-//!    covers the whole chain to it, and what was ordered before it, whoever's.
+//!    covers the whole chain up to it, and everything that was ordered before it, of any file.
 //! 3. *All that a pack refers to before its last block*, and that before everything later: what is written over blocks
 //!    that it frees, their discards, the pack behind it, nodes with its stamp. So blocks are free again when it is
 //!    dispatched.
@@ -179,7 +179,7 @@ impl F2fs {
             self.balance().await?;
             let dispatched = self.begin_dispatch(ino);
             let placed = self.place_some(ino, rest, in_place, last).await;
-            // Who needs the answer asks for it.
+            // A caller that needs the answer asks for it.
             self.end_write(placed.number);
             dispatched.dispatch(placed.tickets).await;
             all.push(dispatched);
@@ -414,7 +414,7 @@ impl F2fs {
         }
     }
 
-    /// Flushes what was answered: a range flush of a file, or a flush that all share who came before it began.
+    /// Flushes what was answered: a range flush of a file, or a flush that all callers share that came before it began.
     async fn flush_dispatched(&self, of: Option<Nid>) -> Result<()> {
         if let (Some(ino), Flushing::RangeFlush) = (of, self.options.fsync) {
             let tags = [Tag(u64::from(ino.0)), METADATA];

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What is kept beside what every mount keeps.
+/// State that only a mount in this mode needs.
 #[derive(Debug, Default)]
 pub(super) struct Ordered {
     /// Whether the open epoch has members.

@@ -1,6 +1,6 @@
 //! Roll-forward: what fsync wrote on top of the last checkpoint becomes part of the volume again.
 //!
-//! Place in the data flow: [`mount`](super::F2fs::mount) runs it before anybody else sees the volume. It is a table of steps
+//! Place in the data flow: [`mount`](super::F2fs::mount) runs it before the volume is visible to any other code. It is a table of steps
 //! ([`F2fs::recover`]), the last of which is a checkpoint.
 //!
 //! Invariants:
@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl F2fs {
-    /// Recovers what is there and frees orphans. A volume that was unmounted, and has nothing, is not written to.
+    /// Recovers synced files and frees orphans. A volume that was unmounted, and has neither, is not written to.
     pub(super) async fn recover(&self) -> Result<()> {
         let chain = self.volume.chain().await?;
         let orphans: Vec<Nid> = self.state.borrow().orphans.iter().copied().collect();
@@ -371,8 +371,8 @@ impl State {
         let log = self.data_log(ino)?;
         self.load_summary(segment)?;
         if self.sit[segment.0 as usize].is_valid(offset) {
-            // Linux moves blocks to other places of a file, or to other files (`FALLOC_FL_COLLAPSE_RANGE`). Who has it by
-            // the checkpoint, or by what was adopted before, loses it. No directory ever does.
+            // Linux moves blocks to other places of a file, or to other files (`FALLOC_FL_COLLAPSE_RANGE`). A file that has the block by
+            // the checkpoint, or by what was adopted before, loses it. A directory never does.
             let (other, at) = self.data_of(addr, self.owner_of(segment, offset)?)?.ok_or(Errno::EUCLEAN)?;
             if self.inode(other)?.kind() != Kind::Regular {
                 return Err(Errno::EUCLEAN.into());
@@ -389,7 +389,7 @@ impl State {
         Ok(())
     }
 
-    /// Who has a valid block, by the summary of its segment, after [`Self::load_summary`].
+    /// The owner of a valid block, by the summary of its segment, after [`Self::load_summary`].
     fn owner_of(&self, segment: SegNo, offset: u32) -> Step<Owner> {
         let open = self.logs.iter().find(|open| open.cursor.segment == segment);
         let summary = match open {
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(block_on(check(Rc::clone(image) as _)).unwrap().problems, []);
     }
 
-    /// What Linux does for `FALLOC_FL_COLLAPSE_RANGE`: a block becomes that of another page, of the same or another file.
+    /// Moves a block as Linux does for `FALLOC_FL_COLLAPSE_RANGE`: it becomes that of another page, of the same or another file.
     fn move_page(fs: &F2fs, from: (Nid, u64), to: (Nid, u64)) {
         let addr = run(fs.run(|state| state.address(from.0, from.1)));
         run(fs.run(|state| {
@@ -522,7 +522,7 @@ mod tests {
         kept: Inode,
         other: Inode,
         dir: Nid,
-        /// Where the chain begins.
+        /// Start of the chain.
         head: Addr,
     }
 
@@ -762,7 +762,7 @@ mod tests {
 
     #[test]
     fn an_inode_may_follow_its_nodes_and_needs_one() {
-        // A file of which nobody has the inode was not synced, and nor was one before its inode has a mark.
+        // A file whose inode is not in the chain was not synced, nor was a file whose inode has no mark yet.
         let cut = Cut::new();
         cut.takes(&[cut.node(Nid(50), 1, &[Addr::NEW])], Addr(0), 1);
         let cut = Cut::new();

@@ -1,6 +1,6 @@
 //! What recovery found and did, to be told.
 
-/// What a mount found to recover.
+/// Files and orphans that a mount recovered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Nodes that were written on top of the checkpoint.

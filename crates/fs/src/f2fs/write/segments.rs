@@ -95,7 +95,7 @@ impl FreeSegments {
         self.segments.len() as u32
     }
 
-    /// Where a log goes on that is full at `last`: in its section, in the next section that is free, or anywhere.
+    /// The segment in which a log that is full at `last` continues: in its section, in the next section that is free, or anywhere.
     pub(super) fn after(&self, last: SegNo) -> Option<SegNo> {
         let next = SegNo(last.0 + 1);
         if !next.0.is_multiple_of(self.per_section) && self.contains(next) {
@@ -113,11 +113,11 @@ impl FreeSegments {
 /// Seconds during which the volume was mounted, by what callers say the time is.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// Of all mounts before.
+    /// Seconds of all mounts before.
     before_s: u64,
     first_s: Option<i64>,
     last_s: i64,
-    /// When somebody last changed something.
+    /// Time of the last change.
     changed_s: i64,
 }
 
@@ -148,7 +148,7 @@ impl Clock {
     }
 }
 
-/// What is known of the segments beyond the SIT.
+/// State of the segments beyond the SIT.
 #[derive(Debug)]
 pub(super) struct Space {
     /// Blocks that a checkpoint refers to, or that were allocated since, by segment.
@@ -161,7 +161,7 @@ pub(super) struct Space {
     /// disk, each with the number of checkpoints that were prepared before.
     pub(super) summaries: BTreeMap<SegNo, (u64, Summary)>,
     pub(super) prepared: u64,
-    /// Of those that are prepared now, so many were when all that the disk has answered was written.
+    /// Value that `prepared` had when all writes that the disk has answered by now were submitted.
     pub(super) answered: u64,
     /// Sections out of which everything was moved since the last checkpoint, and the one that is being cleaned.
     pub(super) cleaned: BTreeSet<u32>,
@@ -183,7 +183,7 @@ pub(super) struct Kept {
     pub(super) segment: SegNo,
     /// Its valid blocks.
     pub(super) map: Map,
-    /// `kept` at that moment.
+    /// `kept` at that time.
     pub(super) before: Map,
 }
 
@@ -192,7 +192,7 @@ pub(super) fn ones(map: &Map) -> u32 {
 }
 
 impl Space {
-    /// Of a volume that was just mounted.
+    /// State of a volume that was just mounted.
     pub(super) fn new(
         geometry: &Geometry,
         checkpoint: &super::super::layout::checkpoint::Checkpoint,

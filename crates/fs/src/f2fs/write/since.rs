@@ -3,7 +3,7 @@
 use super::super::layout::Nid;
 use std::collections::BTreeSet;
 
-/// What happened since the last checkpoint, as far as it matters before the next one.
+/// Changes since the last checkpoint that matter before the next one.
 #[derive(Debug, Default)]
 pub(super) struct Since {
     /// Nodes that it lacks.
@@ -14,7 +14,7 @@ pub(super) struct Since {
     pub(super) shrunk: BTreeSet<Nid>,
     /// Inodes that got another name.
     pub(super) renamed: BTreeSet<Nid>,
-    /// Directories in which a name may stand for something else than recovery would believe.
+    /// Directories in which a name may stand for another file than recovery would assume.
     pub(super) reshaped: BTreeSet<Nid>,
     /// Blocks that were taken, those that were given back among them.
     pub(super) taken: u64,

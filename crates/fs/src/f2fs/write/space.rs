@@ -40,7 +40,7 @@ impl State {
         if blocks <= room { Ok(()) } else { Err(Errno::ENOSPC.into()) }
     }
 
-    /// Of 100 blocks that users can have, how many they have.
+    /// Percentage of the blocks available to users that are in use.
     pub(super) fn utilization(&self) -> u64 {
         self.valid_blocks * 100 / self.checkpoint.user_blocks.max(1)
     }
@@ -214,7 +214,7 @@ impl State {
 
     // Recovery.
 
-    /// Something that was written before the mount is at a block: nobody gets it before the next checkpoint.
+    /// Marks a block with contents from before the mount: it is not allocated before the next checkpoint.
     pub(super) fn keep_block(&mut self, addr: Addr) {
         let Some((segment, offset)) = self.geometry.place_of(addr) else { return };
         set_block_bit(&mut self.space.kept[segment.0 as usize], offset as usize, true);
@@ -314,7 +314,7 @@ impl State {
         u64::from(self.geometry.main_blocks()) - free - self.space.written
     }
 
-    /// Whether cleaning could gain nothing a moment ago, and little has changed since.
+    /// Whether cleaning could gain nothing the last time, and little has changed since.
     pub(super) fn is_hopeless(&self) -> bool {
         let few = Log::ALL.len() as u32 + 2;
         self.space.free.sections() > few
@@ -383,7 +383,7 @@ impl State {
 
     // Checkpoints.
 
-    /// What the checkpoint that is being prepared refers to. From here on it is kept.
+    /// Keeps the blocks to which the checkpoint that is being prepared refers, from here on, and returns them.
     pub(super) fn keep_valid(&mut self) -> Vec<Kept> {
         self.space.prepared += 1;
         self.space.cleaned.clear();
@@ -400,8 +400,8 @@ impl State {
             .collect()
     }
 
-    /// Ranges of blocks that became free with a checkpoint, with the holes around them: nobody allocates there until
-    /// [`Self::forget`]. Ranges of fewer than `blocks_min` blocks are left out.
+    /// Ranges of blocks that became free with a checkpoint, with the holes around them: nothing is allocated there until [`Self::forget`].
+    /// Ranges of fewer than `blocks_min` blocks are left out.
     pub(super) fn freed_ranges(&mut self, kept: &[Kept], blocks_min: u32) -> Vec<(Block, u32)> {
         let mut ranges: Vec<(Block, u32)> = Vec::new();
         let mut add = |start: Block, blocks: u32| match ranges.last_mut() {
@@ -413,7 +413,7 @@ impl State {
             let is_freed = |at: u32| block_bit(before, at as usize) && !block_bit(&map, at as usize);
             let mut at = 0;
             while at < SEGMENT_BLOCKS {
-                // In an open segment other holes may be written at any moment.
+                // In an open segment other holes may be written at any time.
                 let is_in = |at: u32| is_freed(at) || !is_open && self.is_hole(segment, at);
                 let end = (at..SEGMENT_BLOCKS).find(|&at| !is_in(at)).unwrap_or(SEGMENT_BLOCKS);
                 if end - at >= blocks_min && (at..end).any(is_freed) {

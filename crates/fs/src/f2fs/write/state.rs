@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. A block that the last checkpoint refers to, or the one that is being written, is not written again until a later
 //!    checkpoint is complete.
-//! 2. `valid_blocks` counts nodes from the moment at which they exist and data from the moment at which they are reserved.
+//! 2. `valid_blocks` counts nodes as soon as they exist and data as soon as they are reserved.
 //! 3. A node that differs from its block on the disk is in `dirty`.
 
 use super::super::layout::checkpoint::{Checkpoint, Cursor, Epoch};
@@ -50,12 +50,12 @@ pub(crate) struct State {
     pub(super) area: Area,
     pub(super) nat: ByNid<NatEntry>,
     pub(super) sit: Vec<SitEntry>,
-    /// What segments hold beyond that, and which are free.
+    /// State of the segments beyond that, and which are free.
     pub(super) space: Space,
     pub(super) logs: Vec<OpenLog>,
     pub(super) inodes: ByNid<Box<Inode>>,
     pub(super) nodes: ByNid<Box<BlockBytes>>,
-    /// With their inodes in front.
+    /// Dirty nodes, inodes first.
     pub(super) dirty: DirtyNodes,
     /// Inodes of which nothing but times differs from the disk.
     pub(super) only_times: BTreeSet<Nid>,
@@ -80,11 +80,11 @@ pub(crate) struct State {
     pub(super) inline_dentry: bool,
     /// Whether each fsync is a checkpoint.
     pub(super) fastboot: bool,
-    /// What footers of nodes carry.
+    /// Stamp in the footers of nodes.
     pub(super) epoch: Epoch,
     /// A checkpoint was prepared and is not complete.
     pub(super) is_pending: bool,
-    /// What happened since the last checkpoint.
+    /// Changes since the last checkpoint.
     pub(super) since: Since,
 }
 
@@ -263,7 +263,7 @@ impl State {
         Ok(())
     }
 
-    /// What a file has from page `first` on, within one node.
+    /// Pages of a file from page `first` on, within one node.
     pub(super) fn pages_from(&mut self, ino: Nid, first: u64) -> Step<PageRun> {
         let inode = self.inode(ino)?;
         let hole = |end: u64| PageRun { end, has_data: false };
@@ -292,7 +292,7 @@ impl State {
         Ok(run)
     }
 
-    /// Up to where a node maps that a file does not have, the highest on the way to a page.
+    /// End of the range of a missing node, the highest one on the path to a page.
     fn hole_end(&self, ino: Nid, first: u64, path: &Path) -> Step<u64> {
         let inode = self.inode(ino)?;
         let (addresses, words) = (u64::from(inode.address_count()), u64::from(node::NODE_WORDS));

@@ -1,4 +1,4 @@
-//! Owners in range flushes: whose blocks a command makes durable. A file's data have its number.
+//! Tags of range flushes: the owners whose blocks a command makes durable. A file's data have its number.
 
 use flashweir_core::command::Tag;
 

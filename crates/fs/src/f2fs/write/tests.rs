@@ -63,7 +63,7 @@ fn cleaning_comes_first_where_a_checkpoint_would_not_fit() {
     }
 }
 
-/// Inodes without names stand in the pack, which has a segment.
+/// Inodes without names are listed in the pack, which has one segment.
 #[test]
 fn a_pack_has_room_for_all_inodes_without_names() {
     let fs = mounted(64);
@@ -117,7 +117,7 @@ fn a_directory_has_only_so_many_directories() {
     make(b"file", Kind::File).unwrap();
 }
 
-/// In place or not, and how hard cleaning looks, depends on it.
+/// Writing in place, and the effort of cleaning, depend on it.
 #[test]
 fn utilization_is_a_share_of_what_users_can_have() {
     let fs = mounted(64);

@@ -15,18 +15,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What mounts for those who may not.
+/// Program that mounts for unprivileged users.
 const HELPER: &str = "fusermount3";
 
 /// How something is to be mounted. The kernel checks rights by modes.
 #[derive(Clone, Debug)]
 pub(crate) struct Mounting {
-    /// What the table of mounts calls it.
+    /// Source in the table of mounts.
     pub(crate) source: String,
-    /// Of its kind, `fuse.` before it.
+    /// Type in the table of mounts, after `fuse.`.
     pub(crate) kind: &'static str,
     pub(crate) read_only: bool,
-    /// Not only whoever mounts may use it.
+    /// Users other than the one who mounts may use it.
     pub(crate) allow_other: bool,
 }
 

@@ -16,10 +16,10 @@ const KILLED_LOOK: Duration = Duration::from_millis(100);
 /// How often it is looked for the end otherwise.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
 
-/// Of a mask of signals.
+/// Bit of SIGKILL in a mask of signals.
 const SIGKILL_BIT: u64 = 1 << 8;
 
-/// What `/proc` says of a thread that has just ended.
+/// Error of `/proc` for a thread that has just ended.
 const ESRCH: i32 = 3;
 
 // Codes of notices.
@@ -45,7 +45,7 @@ pub(super) struct Channel {
     has_ended: AtomicBool,
     /// Held by the thread that waits for requests.
     waits: Mutex<()>,
-    /// Somebody else waits for requests: the threads do not until he leaves.
+    /// Whether another thread waits for requests: the reading threads do not, until it leaves.
     is_taken: Mutex<bool>,
     left: Condvar,
 }
@@ -63,8 +63,7 @@ impl Channel {
         })
     }
 
-    /// Takes the place of the thread that waits; false if somebody has done that. A thread that waits already leaves with the next
-    /// request.
+    /// Takes the place of the waiting thread; false if it is taken. A thread that waits already leaves with the next request.
     pub(super) fn take_place(&self) -> bool {
         !std::mem::replace(&mut *self.is_taken(), true)
     }
@@ -129,8 +128,8 @@ impl Channel {
         }
     }
 
-    /// Lets threads go that are killed while they wait, until the mount has ended. A thread may be killed long after the one
-    /// signal of which the kernel tells, so whoever was interrupted is looked at again and again.
+    /// Releases threads that are killed while they wait, until the mount has ended. A thread may be killed long after the one signal that
+    /// the kernel reports, so interrupted threads are checked repeatedly.
     pub(super) fn watch_killed(&self) {
         while !self.has_ended.load(Ordering::Relaxed) {
             let open = self.open();
@@ -147,7 +146,7 @@ impl Channel {
         self.interrupted.notify_all();
     }
 
-    /// Writes an answer, or a notice, whose number is 0. The kernel does not want those that come after the end.
+    /// Writes an answer, or a notice, whose number is 0. After the end of the mount the kernel refuses them.
     fn write(&self, unique: u64, code: i32, body: &[&[u8]]) {
         let _ = self.write_checked(unique, code, body);
     }
@@ -187,7 +186,7 @@ fn has_sigkill(status: &str) -> bool {
     pending.fold(0, |all, mask| all | mask) & SIGKILL_BIT != 0
 }
 
-/// What one request is answered by.
+/// The reply to one request.
 #[derive(Debug)]
 pub(crate) struct Reply {
     channel: Arc<Channel>,
@@ -196,13 +195,13 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Whether somebody still waits for the answer: work that has not begun for a thread that was killed need not begin.
+    /// Whether a thread still waits for the answer: work for a killed thread need not begin.
     pub(crate) fn is_awaited(&self) -> bool {
         let unique = self.unique.expect("it is not answered");
         self.channel.open().contains_key(&unique)
     }
 
-    /// Says whether the answer went to somebody.
+    /// Sends the answer. Returns whether a thread received it.
     fn send(&mut self, code: i32, body: &[&[u8]]) -> bool {
         match self.unique.take() {
             Some(unique) if self.channel.open().remove(&unique).is_some() => {
@@ -223,12 +222,12 @@ impl Reply {
         self.send(-errno.raw_os_error(), &[]);
     }
 
-    /// What was asked for, as it is.
+    /// Answers with these bytes.
     pub(crate) fn bytes(mut self, bytes: &[u8]) {
         self.send(0, &[bytes]);
     }
 
-    /// False if nobody waits any more: then the kernel was not told of it.
+    /// False if no thread waits any more: then the kernel does not know the entry.
     pub(crate) fn entry(mut self, entry: &Entry) -> bool {
         self.send(0, &[&entry.encode()])
     }
@@ -240,17 +239,17 @@ impl Reply {
         self.bytes(&words.bytes());
     }
 
-    /// False if nobody waits any more: then nobody closes it.
+    /// False if no thread waits any more: then the kernel never closes it.
     pub(crate) fn opened(mut self, handle: u64, flags: OpenFlags) -> bool {
         self.send(0, &[&opened(handle, flags)])
     }
 
-    /// False if nobody waits any more.
+    /// False if no thread waits any more.
     pub(crate) fn created(mut self, entry: &Entry, handle: u64, flags: OpenFlags) -> bool {
         self.send(0, &[&entry.encode(), &opened(handle, flags)])
     }
 
-    /// So many bytes were written, or are there to be read.
+    /// Answers with a number of bytes that were written or can be read.
     pub(crate) fn count(self, bytes: u32) {
         let mut words = Words::<8>::new();
         words.u32(bytes).u32(0);
@@ -262,7 +261,7 @@ impl Reply {
         self.bytes(&offset.to_ne_bytes());
     }
 
-    /// What an ioctl without data gives back.
+    /// Answers an ioctl without data.
     pub(crate) fn ioctl(self, result: i32) {
         let mut words = Words::<16>::new();
         words.u32(result as u32).u32(0).u64(0);
@@ -283,7 +282,7 @@ impl Drop for Reply {
     }
 }
 
-/// What the kernel is to do with an open file.
+/// Instructions to the kernel for an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OpenFlags(u32);
 
@@ -338,7 +337,7 @@ impl Attributes {
     }
 }
 
-/// What a name stands for, and for how long that may be believed.
+/// The inode of a name, and the time for which the kernel may cache it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) attributes: Attributes,
@@ -358,7 +357,7 @@ impl Entry {
     }
 }
 
-/// Of a file system.
+/// Statistics of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Statistics {
     pub(crate) blocks: u64,
@@ -408,7 +407,7 @@ impl Listing {
         true
     }
 
-    /// False if nobody waits any more.
+    /// False if no thread waits any more.
     pub(crate) fn send(&self, mut reply: Reply) -> bool {
         reply.send(0, &[&self.bytes])
     }
@@ -448,7 +447,7 @@ impl<const N: usize> Words<N> {
     }
 }
 
-/// What the kernel keeps of an inode and is not so any more.
+/// Part of an inode in the kernel's cache that is out of date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
     /// Its attributes.
@@ -472,7 +471,7 @@ impl Notifier {
         self.forget_inode(node, Stale::Pages)
     }
 
-    /// What is `stale` of an inode.
+    /// Tells the kernel to drop the `stale` part of an inode.
     ///
     /// # Errors
     /// The kernel does not know it.

@@ -7,13 +7,13 @@ use super::NodeId;
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request<'a> {
-    /// By which it is answered.
+    /// Number for the answer.
     pub(crate) unique: u64,
-    /// What it is about; of operations on names the directory.
+    /// The inode; of operations on names the directory.
     pub(crate) node: NodeId,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Who waits for the answer; 0 if it is of another PID namespace, or the kernel's own.
+    /// Thread that waits for the answer; 0 if it is of another PID namespace, or the kernel's own.
     pub(crate) thread: u32,
     pub(crate) op: Op<'a>,
 }
@@ -40,7 +40,7 @@ pub(crate) struct SetAttributes {
     pub(crate) ends_set_id: bool,
 }
 
-/// What is asked for. Flags and modes are those of system calls.
+/// The operation. Flags and modes are those of system calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op<'a> {
     Init {
@@ -113,8 +113,8 @@ pub(crate) enum Op<'a> {
         bytes: u32,
         flags: u32,
     },
-    /// `is_cached`: pages of the kernel, through any file that is open for writing. `ends_set_id`: nobody is lent the rights of
-    /// the file's owner and group any more.
+    /// `is_cached`: pages of the kernel, through any file that is open for writing. `ends_set_id`: the set-user-ID and set-group-ID bits of
+    /// the file are cleared.
     Write {
         handle: u64,
         offset: u64,
@@ -180,7 +180,7 @@ pub(crate) enum Op<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) Option<u64>);
 
-/// What is left to read; nothing if there is not enough.
+/// The remaining bytes; a read fails if there are not enough.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -236,7 +236,7 @@ const SYNC_DATA: u32 = 1;
 const FEATURES_GO_ON: u32 = 1 << 30;
 
 impl<'a> Request<'a> {
-    /// What the bytes of one read from the device say. `long_xattrs`: as agreed by [`super::Features::XATTR_FLAGS`].
+    /// Decodes the bytes of one read from the device. `long_xattrs`: as agreed by [`super::Features::XATTR_FLAGS`].
     pub(crate) fn new(bytes: &'a [u8], long_xattrs: bool) -> Result<Self, Malformed> {
         let mut left = Bytes(bytes);
         let unique = (|| {
@@ -404,7 +404,7 @@ pub(super) mod tests {
         for word in [22_u64, 5] {
             bytes.extend(word.to_ne_bytes());
         }
-        // Who asks, and no extensions.
+        // Credentials, and no extensions.
         for word in [1000_u32, 100, 4711, 0] {
             bytes.extend(word.to_ne_bytes());
         }

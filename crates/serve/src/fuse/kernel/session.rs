@@ -1,7 +1,7 @@
-//! A mount from the first request to the last: what both sides can do, and who reads.
+//! A mount from the first request to the last: negotiation of features, and the threads that read requests.
 //!
-//! The device does not block. One of those who wait for requests waits for the device, the others for him, so that a request wakes
-//! one of them; who answers requests himself may take the place of him who waits, and then a request wakes him or nobody.
+//! The device does not block. One of the reading threads waits for the device, the others for that thread, so that a request wakes one of
+//! them. A thread that answers requests itself may take that place; then a request wakes that thread or none.
 
 use super::mount::Mounting;
 use super::reply::{Channel, Notifier, Reply, Words};
@@ -36,7 +36,7 @@ pub(crate) trait Handler: Send + Sync + 'static {
     fn forget(&self, forgotten: Vec<(u64, u64)>);
 }
 
-/// What a kernel can do and a file system wants.
+/// Features that a kernel offers and a file system wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features(u64);
 
@@ -80,7 +80,7 @@ impl Features {
     }
 }
 
-/// What a mount wants of the kernel.
+/// Wishes of a mount to the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) features: Features,
@@ -89,7 +89,7 @@ pub(crate) struct Wanted {
     pub(crate) background_max: u16,
 }
 
-/// A mount whose requests nobody reads yet.
+/// A mount whose requests are not read yet.
 #[derive(Debug)]
 pub(crate) struct Attached {
     channel: Arc<Channel>,
@@ -172,7 +172,7 @@ fn read<'a>(mut device: &File, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u
     }
 }
 
-/// Where requests come out of the device.
+/// The source of requests: the device.
 pub(crate) struct Inlet {
     channel: Arc<Channel>,
     has_long_xattrs: bool,
@@ -197,11 +197,11 @@ impl Inlet {
     }
 }
 
-/// The place of those who wait for the device; it is theirs again when this is dropped.
+/// The place of the reading threads at the device; they get it back when this is dropped.
 pub(crate) struct Place(Arc<Channel>);
 
 impl Place {
-    /// What is ready when there is a request, or the mount has ended.
+    /// Descriptor that is readable when there is a request, or the mount has ended.
     pub(crate) fn device(&self) -> BorrowedFd<'_> {
         self.0.device.as_fd()
     }
