@@ -20,8 +20,8 @@ pub enum CommitMode {
     /// By waiting: for each part to be on the disk before the next one, and for flushes between them.
     #[default]
     Legacy,
-    /// By barriers, as BarrierFS: parts are dispatched one after the other, and a flush comes when a task waits for durability (barriers
-    /// §6.8). The disk has to keep the order of streams.
+    /// By barriers, as BarrierFS: parts are dispatched one after the other, and a flush comes when a task waits for durability
+    /// (barriers §6.8). The disk has to keep the order of streams.
     DualMode,
 }
 
@@ -142,19 +142,20 @@ impl Dispatched {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashweir_core::{Done, Executor, Instant};
+    use flashweir_core::{Executor, Instant};
 
     #[test]
     fn a_call_has_ended_when_all_its_requests_are_answered_whoever_waits() {
         let mut executor = Executor::new();
-        let (progress, tickets): (Vec<_>, Vec<_>) = [Ticket::new(), Ticket::new()].into_iter().unzip();
+        let ((first, one), (second, two)) = (Ticket::new(), Ticket::new());
         let call = Dispatched::begin();
         assert!(!call.has_ended(), "nothing was submitted");
         let begun = Rc::clone(&call);
-        executor.spawn(async move { begun.dispatch(tickets).await });
+        executor.spawn(async move { begun.dispatch(vec![one, two]).await });
         executor.run_ready(Instant::ZERO);
         assert!(!call.has_ended(), "its requests are not dispatched");
-        progress.iter().for_each(crate::port::Progress::dispatched);
+        first.dispatched();
+        second.dispatched();
         executor.run_ready(Instant::ZERO);
         assert!(!call.has_ended(), "they are not answered");
         let answers = Rc::new(RefCell::new(0));
@@ -167,10 +168,10 @@ mod tests {
         }
         executor.run_ready(Instant::ZERO);
         assert!(!call.has_ended(), "two tasks wait for answers that have not come");
-        progress[0].complete(Ok(Done::Ok));
+        first.complete(Ok(Box::default()));
         executor.run_ready(Instant::ZERO);
         assert!(!call.has_ended() && *answers.borrow() == 0, "one answer has not come");
-        progress[1].complete(Ok(Done::Ok));
+        second.complete(Ok(Box::default()));
         executor.run_ready(Instant::ZERO);
         assert!(call.has_ended());
         assert_eq!(*answers.borrow(), 2);

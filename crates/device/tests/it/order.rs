@@ -44,6 +44,8 @@ fn a_stream_that_lost_a_member_refuses_what_comes_after() {
             let mut config = small(policy);
             config.ftl.allocation = Allocation::Static;
             config.ftl.over_provisioning = 0.8;
+            config.ftl.gc.reserve_blocks = 3;
+            config.ftl.gc.start_below_blocks = 4;
             config.faults.program_fail = 0.5;
             let mut host = Host::new(&config, seed);
             let units = host.device.geometry().user_units;
