@@ -287,6 +287,15 @@ mod tests {
         (stream.base()..stream.open).filter(|last| is_ready(*last)).max().unwrap_or(stream.base() - 1)
     }
 
+    #[test]
+    fn only_so_many_superseded_members_are_kept() {
+        let mut streams = Streams::new(PersistPolicy::InOrderRecovery, 2);
+        for (counted, is_pressed) in [(0, false), (2, false), (3, true)] {
+            streams.counted = counted;
+            assert_eq!(streams.is_pressed(), is_pressed, "{counted}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_ready_follows_from_the_definition(

@@ -234,6 +234,15 @@ mod tests {
     }
 
     #[test]
+    fn shared_locks_in_memory_are_given_back() {
+        let locks = Locks::default();
+        let slots = |owner, is_lock, is_shared| locks.lock_slots("db", owner, 0..2, is_lock, is_shared);
+        assert!(slots(1, true, true) && slots(2, true, true) && !slots(2, true, false));
+        assert!(slots(1, false, true) && slots(2, true, false), "the other reader is gone");
+        assert!(slots(2, false, true) && slots(1, true, false), "reader and writer are gone");
+    }
+
+    #[test]
     fn a_lock_beyond_the_slots_is_refused() {
         let locks = Locks::default();
         assert!(locks.lock_slots("db", 1, 0..1, true, false));

@@ -249,7 +249,8 @@ mod tests {
         let (kind, acls) = (Kind::File, NewAcls::default());
         let node = NewNode { kind, mode: 0o600, uid: 0, gid: 0, now: at(5), acls };
         block_on(fs.create_nameless(fs.root(), &node)).unwrap();
-        block_on(fs.commit_in_background(now));
+        let next = block_on(fs.commit_in_background(now));
+        assert_eq!(next, Some(fs.options.commit_interval), "the next one comes after the interval");
         assert_eq!(fs.state.borrow().superblock.write_time, 4_000_000_000);
     }
 

@@ -117,6 +117,15 @@ fn a_directory_has_only_so_many_directories() {
     make(b"file", Kind::File).unwrap();
 }
 
+/// A checkpoint waits for the writes that began before it.
+#[test]
+fn writes_have_numbers_of_their_own() {
+    let fs = mounted(64);
+    let [first, second] = [(); 2].map(|()| fs.begin_write(Nid(5)));
+    assert!(first < second);
+    assert!(fs.writes_before(second) && !fs.writes_before(first));
+}
+
 /// Writing in place, and the effort of cleaning, depend on it.
 #[test]
 fn utilization_is_a_share_of_what_users_can_have() {
