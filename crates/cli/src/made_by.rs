@@ -2,12 +2,12 @@
 //!
 //! Place: printed lines are marked here, and lines that come back are held against this program.
 //!
-//! Invariant: a line without a mark, which somebody wrote, is taken as it is.
+//! Invariant: a line without a mark, written by hand, is taken as it is.
 
 use flashweir_device::MODEL;
 use std::fmt::Display;
 
-/// The commit of this program; empty if nobody said it.
+/// The commit of this program; empty if unknown.
 pub(crate) fn commit() -> &'static str {
     env!("WEIR_COMMIT").trim_matches([' ', '(', ')']).split(' ').next().unwrap_or("")
 }

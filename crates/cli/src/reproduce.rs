@@ -123,7 +123,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// What is compared, in words.
+/// The compared quantity, in words.
 fn quantity(claim: &Claim, study: Option<&Study>) -> String {
     let over = claim.over.as_ref().map_or(String::new(), |over| format!(" / {over}"));
     let parameter = study.map_or("", |study| study.parameter);

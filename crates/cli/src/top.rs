@@ -66,7 +66,7 @@ pub(crate) fn command(args: &TopArgs, cancel: &AtomicBool) -> Outcome {
     show(socket, cancel, &never)
 }
 
-/// Shows pictures until the server ends, `cancel` is set, or somebody sends to `ended` or drops its sender.
+/// Redraws until the server ends, `cancel` is set, or `ended` receives a message or loses its sender.
 pub(crate) fn show(socket: &Path, cancel: &AtomicBool, ended: &Receiver<()>) -> Outcome {
     let mut before = status(socket)?;
     let _screen = Screen::enter()?;

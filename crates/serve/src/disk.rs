@@ -61,7 +61,7 @@ struct Pending {
     length: u32,
     kind: Kind,
     fua: bool,
-    /// Of a flush: number of completions that it covers.
+    /// Of a flush: number of the last completion that it covers.
     covers: u64,
 }
 

@@ -156,7 +156,7 @@ pub struct Violation {
 pub struct CrashReport {
     /// Counts of the exploration.
     pub totals: Counts,
-    /// A violation.
+    /// Violations that were found.
     pub violations: Vec<Violation>,
 }
 
