@@ -160,7 +160,7 @@ fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// What we write is what Linux reads, and what it changes then is what we read.
+/// Linux reads what we have written, and we read what it has changed then.
 fn kernel_written(place: &Place) -> Finding {
     let image = place.path("written.img");
     let tree = tree::program();

@@ -28,7 +28,7 @@ const UNPACKED: u32 = 2000;
 /// Where the Debian package `libfuse3-dev` has it.
 const PASSTHROUGH: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
 
-/// What is measured, in operations per second.
+/// Measured operations, in operations per second.
 pub(crate) const OPERATIONS: [&str; 5] = ["create", "stat", "rename", "unlink", "untar"];
 
 /// Operations per second of each kind: medians.

@@ -39,7 +39,7 @@ const OPERATIONS_MAX: u64 = 20_000;
 /// So often another fsx is cut where one had ended by itself.
 const CUT_TRIES: u64 = 8;
 
-/// What a read of a map is told where there is no page.
+/// Signal for a read of a memory map without a page.
 const SIGBUS: i32 = 7;
 
 /// One run of fsx to its end; false if it ended by itself before.

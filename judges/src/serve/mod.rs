@@ -9,7 +9,7 @@
 //! judge ends, its processes, mounts and loop devices end with it: each is held by a guard. What a killed run left
 //! behind is cleared by the next one.
 //!
-//! Deliberately absent: NBD. Whoever speaks to the server here is somebody else's program.
+//! Deliberately absent: NBD. All clients of the server here are other people's programs.
 
 mod clients;
 mod cuts;

@@ -28,7 +28,7 @@ pub struct Claim {
     pub id: String,
     /// Figure or table of the paper.
     pub figure: String,
-    /// What is claimed.
+    /// The claim.
     pub text: String,
     /// The study that shows it.
     pub study: String,
@@ -58,7 +58,7 @@ pub struct Paper {
     pub claim: Vec<Claim>,
 }
 
-/// What became of a claim.
+/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
