@@ -1,4 +1,4 @@
-//! `cargo xtask ext4-judges`: the ext4 format before outside judges: the tools of the format, and the Linux kernel.
+//! `cargo xtask ext4-judges`: the ext4 format, judged from outside: by the tools of the format, and by the Linux kernel.
 //!
 //! Place: `ci` runs all of them; `ext4-judges NAME` runs one. The kernel of this machine mounts volumes through loop
 //! devices, fills them by the example `tree` of `flashweir-fs`, and lists what there is; our code lists the image.

@@ -1,4 +1,4 @@
-//! `cargo xtask f2fs-judges`: the F2FS format before outside judges: the tools of the format, and the Linux kernel.
+//! `cargo xtask f2fs-judges`: the F2FS format, judged from outside: by the tools of the format, and by the Linux kernel.
 //!
 //! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `tree` of
 //! `flashweir-fs`, which also lists what there is, once by system calls and once from the image as our code reads it.

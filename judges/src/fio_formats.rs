@@ -1,4 +1,4 @@
-//! fio, and fio-plot, which draws what fio prints, before our logs and our JSON.
+//! fio, and fio-plot, which draws fio's output, as judges of our logs and our JSON.
 //!
 //! Invariant: fio-plot is installed into a Python environment below the target directory, never into the system; what cannot be
 //! installed is a failure that says so.

@@ -147,7 +147,7 @@ fn cuts(place: &Place) -> Finding {
                 let read =
                     File::open(mount.path(&name)).and_then(|mut opened| opened.read_to_end(&mut found));
                 read.map_err(|error| format!("{format}, {name}: {error}"))?;
-                // The unsynced write may have become durable all the same.
+                // The unsynced write may have become durable nevertheless.
                 if !found.starts_with(expected.as_bytes()) || (file % 3 != 0 && found.len() != expected.len())
                 {
                     return Err(format!(

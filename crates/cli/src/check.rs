@@ -1,10 +1,10 @@
 //! `weir check`: any program under power cuts.
 //!
-//! Place in the data flow: the program works on a mount, which notes what changes; the laboratory makes the calls again and says
-//! which directories a power cut may leave; each is mounted, and a command of the user's says what it thinks of it.
+//! Place in the data flow: the program works on a mount, which records the calls that change files; the laboratory makes the calls again
+//! and finds the directories that a power cut may leave; each is mounted, and a command of the user judges it.
 //!
 //! Invariants: what is reported depends on the recording, the seed and the answers of that command, not on the number of threads;
-//! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
+//! at the end nothing is mounted, and all temporary files are removed.
 
 use crate::error::{Failure, Outcome, say};
 use crate::filesystem::caller;

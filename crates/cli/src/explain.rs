@@ -3,8 +3,8 @@
 //! Place in the data flow: a scenario or a job file runs as under `weir run` and `weir fio`, with a
 //! [`Ledger`] that follows each request; what it found becomes tables or JSON.
 //!
-//! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are
-//! small everywhere are put together, not left out.
+//! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are small everywhere are
+//! combined, not left out.
 
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};

@@ -1,4 +1,4 @@
-//! JSON documents: what each one is, and the number of its form.
+//! JSON documents: their kinds and versions.
 //!
 //! Place in the data flow: every command that was asked for `--output json` hands its results over here; nothing else writes
 //! JSON to standard output.

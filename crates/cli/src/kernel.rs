@@ -1,7 +1,6 @@
 //! The Linux of this machine as a judge: it mounts a volume whose power was cut, and replays its journal.
 //!
-//! Place in the data flow: `weir crash files --kernel-every` asks it about images before our recovery, and holds what it shows
-//! against what ours shows.
+//! Place in the data flow: `weir crash files --kernel-every` asks it about images before our recovery, and compares its result with ours.
 //!
 //! Invariant: a volume without the mark that its journal has to be replayed does not count, and the mark is gone after the mount:
 //! e2fsck says nothing about a journal that was not replayed.

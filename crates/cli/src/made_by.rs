@@ -1,6 +1,6 @@
-//! What made a replay line or a recording: the version of the model, and the commit.
+//! Origin of a replay line or a recording: the version of the model, and the commit.
 //!
-//! Place: printed lines are marked here, and lines that come back are held against this program.
+//! Place: printed lines are marked here, and lines that are read are compared with this program.
 //!
 //! Invariant: a line without a mark, written by hand, is taken as it is.
 

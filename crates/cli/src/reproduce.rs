@@ -1,4 +1,4 @@
-//! `weir reproduce`: what papers claim, beside what comes out here.
+//! `weir reproduce`: papers' claims, compared with the results here.
 
 use crate::devices::table;
 use crate::error::{Failure, Failures, Outcome};

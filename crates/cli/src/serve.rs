@@ -388,7 +388,7 @@ fn export(disk: &Disk, read_only: bool) -> Export {
 fn watched(server: &mut Server, control: &Path, cancel: &AtomicBool) -> Result<(), ServeError> {
     let (ended, has_ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        // The view asks the control socket as any other program would; if it cannot, the disk is served all the same.
+        // The view asks the control socket as any other program would; if it cannot, the disk is served nevertheless.
         scope.spawn(move || top::show(control, cancel, &has_ended));
         let outcome = server.run(cancel);
         drop(ended);

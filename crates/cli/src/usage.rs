@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in one line; help and version go to stdout.
+//! Errors of the command line, in one line; help and version go to stdout.
 
 use crate::error::{Failure, Outcome};
 use crate::output::print;

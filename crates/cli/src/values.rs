@@ -1,6 +1,6 @@
-//! Values of the command line: what an option's text means, and what is said where it means nothing.
+//! Values of the command line: parsers of options' texts, and their error messages.
 //!
-//! Invariant: an error says what would have been taken, with an example.
+//! Invariant: an error says what would have been valid, with an example.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use flashweir_core::{Bytes, Duration, Instant};

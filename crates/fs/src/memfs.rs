@@ -433,8 +433,7 @@ impl MemFs {
         Some(UnderWay { shared: &self.0, keys })
     }
 
-    /// Asserts that the vfs has these inodes locked, as far as that shows, and lets other tasks run where there is a
-    /// disk.
+    /// Asserts that the vfs has these inodes locked, as far as that is visible, and yields to other tasks if there is a disk.
     async fn lock(&self, inodes: &[Ino], alone: bool) -> Locked<'_> {
         let locked = self.note_locked(inodes, alone);
         self.yield_now().await;

@@ -3,9 +3,9 @@
 //! Place in the data flow: a [`Scenario`] comes in; each of its cells becomes a [`World`] inside the worker that
 //! runs it; results go out in the order of the cells, with progress on the way.
 //!
-//! Invariants: results are a function of the scenario, not of the number of threads or of their timing; what a
-//! scenario asks of its devices in vain is an error before the first world runs; each device is brought into its
-//! state once per seed, and every workload begins on a clone of it.
+//! Invariants: results are a function of the scenario, not of the number of threads or of their timing; a request of the scenario that a
+//! device cannot fulfil is an error before the first world runs; each device is brought into its state once per seed, and every workload
+//! begins on a clone of it.
 //!
 //! Deliberately absent: clocks, and files of results. The program that shows progress reads the clock.
 
@@ -144,7 +144,7 @@ type Slot = Mutex<Slotted>;
 pub struct Experiment {
     scenario: Scenario,
     cells: Vec<Run>,
-    /// By workload, then by device.
+    /// Plans by workload, then by device.
     plans: Vec<Vec<Plan>>,
     warnings: Vec<String>,
     keeps_courses: bool,
@@ -311,7 +311,7 @@ impl Experiment {
         (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(device))
     }
 
-    /// Whether devices know what they hold: because the scenario says so, or a job reads back what it wrote.
+    /// Whether devices store contents: if the scenario says so, or if a job reads back what it wrote.
     fn tracks_contents(&self) -> bool {
         let verifies = |plan: &Plan| match plan {
             Plan::Fio(specs) => specs.iter().any(|spec| spec.verify == Some(Verify::Compare)),

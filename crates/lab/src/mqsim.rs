@@ -309,7 +309,7 @@ fn ftl(
     })
 }
 
-/// MQSim's write cache lets at most one page for each plane wait for the medium; more writes wait outside.
+/// In MQSim's write cache at most one page for each plane waits for the medium; further writes wait outside.
 fn buffer(
     device: &mut Keys<'_>,
     geometry: &GeometryConfig,

@@ -71,7 +71,7 @@ pub(crate) struct Answer {
     pub(crate) result: Result<Value, Errno>,
 }
 
-/// Whose turn it is among the SQLites of all worlds in this process: they share one source of random numbers.
+/// Held by the running SQLite among those of all worlds in this process: they share one source of random numbers.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {

@@ -42,7 +42,7 @@ impl JournalMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Synchronous {
-    /// Syncs at the moments that matter most. A log is not synced at commits.
+    /// Syncs at the most critical points only. A log is not synced at commits.
     Normal,
     /// Each transaction is synced.
     #[default]

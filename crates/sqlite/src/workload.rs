@@ -1,7 +1,7 @@
 //! Transactions of one row each, as Mobibench's: inserts, updates, deletes.
 //!
-//! Place in the data flow: [`prepare`] and [`work`] are programs on the thread of SQLite; [`Changes`] says what transaction so and so
-//! does, so that whoever looks at the database after a power cut knows what may be in it.
+//! Place in the data flow: [`prepare`] and [`work`] are programs on the thread of SQLite; [`Changes`] says what each transaction does, so
+//! that a check of the database after a power cut knows what may be in it.
 //!
 //! Invariants: changes are a function of the options and the seed; no two states of the table are alike.
 //!

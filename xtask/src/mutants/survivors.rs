@@ -80,7 +80,7 @@ impl Explained {
     }
 }
 
-/// The entry that somebody has to complete.
+/// The entry that has to be completed.
 pub(crate) fn blank(drawn: &Drawn) -> String {
     let mut table = Table::new();
     for (key, text) in KEYS.into_iter().zip(drawn.key()) {

@@ -211,7 +211,7 @@ pub trait Fs: 'static {
     /// Makes everything durable; all dirty pages have been written before.
     async fn sync(&self) -> Result<()>;
 
-    /// The last call: makes everything durable, all dirty pages have been written before, and says so on the disk.
+    /// The last call, after all dirty pages were written: makes everything durable and marks the volume as unmounted.
     async fn unmount(&self) -> Result<()> {
         self.sync().await
     }

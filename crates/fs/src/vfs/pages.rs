@@ -8,7 +8,7 @@
 //!    owner; pages under I/O have neither, so they are never evicted.
 //! 2. A page under write-back has been handed out as it was: its payload is shared, never changed in place, so a writer replaces it here
 //!    without waiting (the device sees a stable page by copy, not by lock). The page is then `Redirtied` and becomes `Dirty` when the write
-//!    ends, whatever became of the write.
+//!    ends, even if the write failed.
 //! 3. A page whose write failed is dirty again.
 //! 4. There are at most `capacity` pages, unless more than that are dirty or under I/O.
 //!

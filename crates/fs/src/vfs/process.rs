@@ -1,4 +1,4 @@
-//! What a program calls: paths, with credentials, a working directory and a mask of permission bits.
+//! The calls of a program: paths, with credentials, a working directory and a mask of permission bits.
 
 use super::attrs::SetTime;
 use super::file::{File, OpenFlags};

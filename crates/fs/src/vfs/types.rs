@@ -1,4 +1,4 @@
-//! The words of files: inodes, attributes, kinds, times, and what a caller may ask to change.
+//! Types for files: inodes, attributes, kinds, times, and what a caller may ask to change.
 
 use super::Errno;
 use crate::acl::NewAcls;
@@ -210,7 +210,7 @@ pub struct Limits {
 /// Credentials of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Creds {
-    /// User; 0 is root, who may do everything.
+    /// User; 0 is root, which may do everything.
     pub uid: u32,
     /// Main group.
     pub gid: u32,

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A page is clean only after a write of exactly its content has succeeded. After a failed write all pages of the
-//!    batch are dirty again, and each file that is open learns of it once (oracle of crash-laboratory §2.10).
+//!    batch are dirty again, and each open file reports it once (oracle of crash-laboratory §2.10).
 //! 2. Background write-back serves inodes in turn, a batch of each, in ascending order of pages within a round.
 //! 3. fsync writes what was dirty when it began; a writer that goes on does not keep it waiting.
 //! 4. A writer waits at the hard limit only as long as some page can be written; otherwise it gets the error.

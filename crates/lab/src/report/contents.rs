@@ -1,4 +1,4 @@
-//! What a report is made of, as plain data.
+//! Contents of a report, as plain data.
 
 use flashweir_sim::measure::RunResult;
 

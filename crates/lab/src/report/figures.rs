@@ -5,7 +5,7 @@
 //! A colour is a device and a panel a workload; where there is one device only, a colour is a workload, and they
 //! share panels. Several seeds become their mean, with a band from the least of them to the greatest.
 //!
-//! Invariant: what nothing is known of is said in words; there is no empty panel.
+//! Invariant: missing data are reported in words; there is no empty panel.
 
 use super::bars::{self, Bar, Group};
 use super::contents::{CLOSED_FORM, Curves, Report};

@@ -1,4 +1,4 @@
-//! What papers claim, and whether it comes out here.
+//! Claims of papers, and whether they are reproduced here.
 //!
 //! Place in the data flow: a claim is a table of a file in `claims/`: one quantity of a study, the paper's value, and the
 //! band in which it counts as reproduced (presets §2). A study is code that builds stacks and measures them; it

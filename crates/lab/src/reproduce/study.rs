@@ -1,4 +1,4 @@
-//! What a study is: runs of variants at values of a parameter, and the rows and curves that come of them.
+//! A study: runs of variants at values of a parameter, and the rows and curves that come of them.
 //!
 //! Place in the data flow: each paper's file has its studies as such data; [`super`] knows which paper has which.
 

@@ -1,4 +1,4 @@
-//! Tables for people: what the jobs saw and what the devices did, on a terminal at most [`TERMINAL_WIDTH`] columns wide.
+//! Tables for people: results of jobs and counters of devices, on a terminal at most [`TERMINAL_WIDTH`] columns wide.
 //!
 //! Runs of one device and one workload are repeats with different seeds: a cell is then the mean over the
 //! seeds with the half width of its 95 % confidence interval below it.

@@ -10,7 +10,7 @@
 //! Invariants: requests in flight that change something share no grain, so their order is that of their submission;
 //! numbers of operations are never used twice, also over power cuts.
 //!
-//! Of a trim only whole mapping units count; of the rest the device keeps the content, as it says.
+//! Of a trim only whole mapping units count; the device keeps the content of the rest.
 
 use super::replies::Ask;
 use super::stamp::{BLOCK, Shown, shown};

@@ -355,8 +355,8 @@ impl<F: Fs> Front<F> {
         });
     }
 
-    /// Finds data or a hole. The kernel has not handed on what it keeps of the file, so it is told to let go of that first: it writes
-    /// for that, and waits for us, in a thread of its own.
+    /// Finds data or a hole. The kernel has not handed on what it keeps of the file, so it is told to drop its pages first: for that it
+    /// writes them out and waits for us, so another thread tells it.
     fn seek(&self, node: NodeId, handle: u64, offset: u64, whence: u32, reply: Reply) {
         let to = match whence {
             SEEK_DATA => Seek::Data(offset),

@@ -1,4 +1,4 @@
-//! Where the device of a mount comes from, and what becomes of its contents at the end.
+//! Source of the device of a mount, and destination of its contents at the end.
 //!
 //! A volume's medium is on the host's disk at all times. An image is read into a fresh device before the mount and
 //! written back at the end, into room beside it that was reserved before ([`super::keep`]).
@@ -261,8 +261,8 @@ impl Held {
         }
     }
 
-    /// Saves the contents of the device, whose file system is not mounted any more. An image from which was only read stays as it is;
-    /// one that cannot be written comes back with the reason, and nothing is lost as long as its device is there.
+    /// Saves the contents of the device, whose file system is not mounted any more. An image that was only read stays as it is; one that
+    /// cannot be written is returned with the reason, and nothing is lost as long as its device exists.
     pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), Unkept> {
         let lost = |why: String| Unkept { why, image: None };
         match self {

@@ -1,10 +1,11 @@
-//! What the kernel knows of the mounted file system: inodes by number, with how often it was told of each, and open files.
+//! The kernel's view of the mounted file system: inodes by number, with the number of times that the kernel was told of each, and open
+//! files.
 //!
 //! Invariants:
 //! 1. An inode that the kernel knows is kept: it is not freed, and its number not used for another.
 //! 2. The kernel calls the root 1, whatever its number is; no format gives that number to anything else.
 //! 3. The numbers of open files go on after a power cut, so that one from before it is none of today's.
-//! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so none is told twice or left out.
+//! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so no entry is returned twice or left out.
 
 use super::kernel::{NodeId, Stale};
 use super::lazyfs::Faults;

@@ -2,8 +2,8 @@
 //!
 //! A caller that needs durability waits for the commit of the transaction that was running then, or the one before; all callers that come
 //! meanwhile share the next. With ordered data a commit waits for the writes of data that had begun when its transaction was closed; the
-//! journal makes them durable before its last block. In dual mode it is their order that does, a transaction is first dispatched and later
-//! made durable, and both are waited for apart ([`super::order`]).
+//! journal makes them durable before its last block. In dual mode their order takes the place of that wait; a transaction is first
+//! dispatched and later made durable, and each is waited for separately ([`super::order`]).
 
 use super::super::layout::superblock::Feature;
 use super::super::layout::{Addr, Ino};

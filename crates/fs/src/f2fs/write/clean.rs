@@ -1,7 +1,6 @@
-//! Cleaning: what is valid in a section goes elsewhere, so that the section is free after the next checkpoint.
+//! Cleaning: the valid blocks of a section move, so that the section is free after the next checkpoint.
 //!
-//! Place in the data flow: operations that take room come through [`F2fs::balance`] first; the vfs gives cleaning in the
-//! background its turns.
+//! Place in the data flow: operations that take room come through [`F2fs::balance`] first; the vfs runs the turns of background cleaning.
 //!
 //! A summary names the owner that a block had when it was written; whether the owner still refers to the block is checked. Data go to the
 //! cold log at once. Nodes become dirty and move with the next checkpoint.

@@ -137,7 +137,7 @@ metrics! {
     pub struct F2fsMetrics {
         /// Pages of files that were written for those above.
         written_pages,
-        /// Of these, pages that were written in place.
+        /// Number of these pages that were written in place.
         in_place_pages,
         /// Blocks written to the disk, of all kinds.
         written_blocks,

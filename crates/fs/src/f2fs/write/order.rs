@@ -22,8 +22,8 @@
 //!    dispatched.
 //! 4. *Nothing else.* What a node or a pack says persists with all that was dispatched before it.
 //!
-//! fdatabarrier orders what was overwritten. In place the data are enough; a page that went elsewhere shows only with its
-//! node, so the nodes of a file with such pages go along (`moved`).
+//! fdatabarrier orders overwrites. For pages written in place the data are enough; a page that moved to another block is visible only with
+//! its node, so the nodes of a file with such pages are written, too (`moved`).
 //!
 //! Invariants:
 //! 1. What was dispatched and not flushed is known: of files in `volatile`, of checkpoints by their number.

@@ -1,4 +1,4 @@
-//! What the next checkpoint has to know of the time since the last one.
+//! Changes since the last checkpoint that the next one has to know of.
 
 use super::super::layout::Nid;
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! What a volume that is mounted for writing keeps in memory: tables, nodes, logs, counts.
+//! State in memory of a volume that is mounted for writing: tables, nodes, logs, counts.
 //!
 //! Everything here is synchronous and either done or not done: an operation that needs a block which is not in memory
 //! returns [`Stop`] before it has changed anything that must not be changed twice, is run again when the block is there,
