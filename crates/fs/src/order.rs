@@ -20,8 +20,8 @@ pub enum CommitMode {
     /// By waiting: for each part to be on the disk before the next one, and for flushes between them.
     #[default]
     Legacy,
-    /// By barriers, as BarrierFS: parts are dispatched one after the other, and a flush comes when a task waits for durability (barriers
-    /// §6.8). The disk has to keep the order of streams.
+    /// By barriers, as BarrierFS: parts are dispatched one after the other, and a flush comes when a task waits for durability
+    /// (barriers §6.8). The disk has to keep the order of streams.
     DualMode,
 }
 
