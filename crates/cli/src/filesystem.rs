@@ -156,7 +156,7 @@ pub(crate) fn mkfs(command: &MkfsCommand) -> Outcome {
     }
 }
 
-/// Whoever makes a file system owns its root directory, and can use it without being root.
+/// The user who makes a file system owns its root directory, and can use it without being root.
 pub(crate) fn caller() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
 }

@@ -57,7 +57,7 @@ pub(crate) fn command(args: &TopArgs, cancel: &AtomicBool) -> Outcome {
     }
     if args.once || !std::io::stdout().is_terminal() {
         let before = status(socket)?;
-        // Nobody sends anything: this waits.
+        // No message is ever sent: this waits.
         let (_sender, never) = std::sync::mpsc::channel::<()>();
         let _ = never.recv_timeout(INTERVAL);
         return print(&picture(&before, &status(socket)?));

@@ -875,7 +875,7 @@ impl Fs for MemFs {
         let (fs, count) = (self.clone(), pages.len() as u64);
         let answer = async move {
             fs.wait_for_disk(count).await;
-            // Nobody need wait for the answer.
+            // The receiver may have been dropped.
             let _ = sender.send(result);
         };
         match &self.0.disk {

@@ -237,7 +237,7 @@ impl<T: Send + 'static> Link<T> {
 }
 
 impl<T> Drop for Link<T> {
-    /// The world is gone: SQLite is told so by closed channels, and ends.
+    /// The world is gone: closed channels tell SQLite, which ends.
     fn drop(&mut self) {
         self.ends = None;
         if let Some(thread) = self.thread.take() {

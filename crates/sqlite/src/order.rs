@@ -183,7 +183,7 @@ impl Plan {
         use Synchronous::{Extra, Full, Normal};
         point
             == match (self.journal_mode, self.synchronous) {
-                // Deleting the journal is the commit. Nobody waits for that: a cut may take the last transaction back.
+                // Deleting the journal is the commit. It is not waited for: a power cut may undo the last transaction.
                 (Delete, Normal | Full) => SyncPoint::Database,
                 (Delete, Extra) => SyncPoint::Deletion,
                 // An emptied journal is not synced.

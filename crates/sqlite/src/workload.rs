@@ -298,8 +298,8 @@ pub struct Measured {
     pub calls: Vec<CallResult>,
 }
 
-/// Does the transactions. Each is told to the world before ([`Clock::mark`], twice its number less one) and after (twice its number);
-/// [`BEGUN`] and [`ENDED`] are the measured time.
+/// Executes the transactions. Each is marked in the world before it ([`Clock::mark`], twice its number less one) and after it (twice its
+/// number); [`BEGUN`] and [`ENDED`] are the measured time.
 ///
 /// # Errors
 /// What SQLite says.

@@ -14,7 +14,7 @@ pub(crate) const FILE: &str = "docs/evidence/mutants-survivors.toml";
 /// Why nothing found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Nobody could tell it from the code as it is.
+    /// It cannot be distinguished from the unchanged code.
     Equivalent,
     /// No suite comes to where it makes a difference.
     OutOfReach,

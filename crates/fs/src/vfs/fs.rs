@@ -97,7 +97,7 @@ pub trait Fs: 'static {
 
     // Attributes.
 
-    /// The attributes, with everything that [`Fs::wrote`] has told; `ESTALE` if there is no such inode.
+    /// The attributes, including the changes by [`Fs::wrote`]; `ESTALE` if there is no such inode.
     async fn getattr(&self, ino: Ino) -> Result<Attr>;
 
     /// Changes attributes. A smaller size frees pages, and reservations, that lie wholly beyond it; the rest of the last

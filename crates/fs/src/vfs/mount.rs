@@ -368,7 +368,7 @@ impl<F: Fs> Vfs<F> {
     pub(crate) async fn settle_dropped(&self) {
         loop {
             let Some(inode) = self.0.dropped.borrow_mut().pop() else { return };
-            // Nobody is there to be told.
+            // No caller could get the error.
             let _ = self.settle(&inode).await;
             self.forget_if_idle(&inode, 2);
         }

@@ -628,7 +628,7 @@ impl Pages {
         slots.extend(slots_of_all.filter(|(_, page)| is_wanted(page)).map(|(slot, _)| slot));
     }
 
-    /// Checks every invariant by counting anew; for tests.
+    /// Checks every invariant by counting again; for tests.
     #[cfg(test)]
     pub(crate) fn audit(&self) {
         let mut by_state = [0usize; 5];

@@ -185,7 +185,7 @@ impl<F: Fs> Process<F> {
                     return Err(Errno::ENOTDIR);
                 }
                 match self.vfs.open_found(&self.creds, &attr, flags, false).await {
-                    // Somebody has removed it since.
+                    // It was removed since.
                     Err(Errno::ESTALE) if tries < OPEN_RETRIES_MAX => tries += 1,
                     opened => return opened,
                 }

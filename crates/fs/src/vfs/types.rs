@@ -219,7 +219,7 @@ pub struct Creds {
     /// Permission bits that new inodes do not get, unless their directory has a default access control list. 0 if the layer above has
     /// removed them already.
     pub umask: u16,
-    /// Somebody above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
+    /// The layer above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
     /// is made.
     pub is_checked: bool,
 }

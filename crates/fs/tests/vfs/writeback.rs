@@ -158,7 +158,7 @@ fn a_write_larger_than_the_limit_ends() {
         let file = open(&vfs, "/f").await;
         assert_eq!(file.write(Source::pattern(1, 500 * PAGE)).await, Ok(500 * PAGE));
         assert!(vfs.dirty_pages() <= 30, "{}", vfs.dirty_pages());
-        // Nobody waits for pages to get old.
+        // The test does not wait for pages to get old.
         assert!(handle.now() <= Instant::ZERO + MS * 500, "{:?}", handle.now());
         file.close().await.unwrap();
     });

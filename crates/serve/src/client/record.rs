@@ -171,7 +171,7 @@ impl Record {
         record
     }
 
-    /// Begins anew on what the region reads as after a cut, durably: a recovery ends with everything durable that it
+    /// Begins again with the region's contents after a power cut, which are durable: a recovery ends with everything durable that it
     /// shows.
     pub fn restart(&mut self, now: Vec<u8>, grain: u64) {
         self.grain = grain;

@@ -245,7 +245,7 @@ async fn copy(from: &dyn BlockPort, to: &dyn BlockPort, ranges: &[(u64, u64)]) -
 
 /// Makes a file system that fills the device.
 pub(super) async fn make(port: &Port, kind: Kind) -> Result<(), String> {
-    // Whoever mounts can use it without being root.
+    // The user who mounts can use it without being root.
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let new = NewVolume::new(port.capacity_blocks()).owned_by(owner);
     kind.mkfs(port, &new).await.map_err(|error| error.to_string())?;
@@ -283,7 +283,7 @@ impl Held {
 }
 
 impl OpenImage {
-    /// Writes the image anew, in the place of what it was.
+    /// Writes a new image in the place of the old one.
     pub(super) fn write_back(&mut self, stack: &mut Stack) -> Result<(), String> {
         let room = match self.room.take() {
             Some(room) => room,

@@ -43,7 +43,7 @@ pub(super) enum Message<F: Fs> {
     Forget(Vec<(u64, u64)>),
     /// The kernel listens here, and asks there.
     Kernel(Notifier, Own<F>),
-    /// Somebody asks the control socket.
+    /// A request on the control socket.
     Ask(Ask, SyncSender<Reply>),
     /// A test rig for LazyFS asks.
     Lazy(Command, SyncSender<String>),

@@ -661,7 +661,7 @@ fn contents_are_on_the_host_and_not_in_memory() {
     assert_eq!(page_record_bytes(Format::Two, 1), 112);
 }
 
-/// A process that writes to the volume that it is told, says what was acknowledged, and is killed.
+/// A process that writes to the given volume, prints what was acknowledged, and is killed.
 #[test]
 fn child() {
     let Ok(directory) = std::env::var("FLASHWEIR_TEST_VOLUME") else { return };

@@ -242,7 +242,7 @@ impl State {
         Ok(())
     }
 
-    /// The tree of a file changed otherwise: what its pages may need is counted anew. The last step of an operation.
+    /// The tree of a file changed otherwise: the blocks that its pages may need are counted again. The last step of an operation.
     pub(super) fn renew_claim(&mut self, ino: Ino) -> Step<()> {
         let Some((entries, tree)) = self.claims.get(&ino).map(|claim| (claim.entries(), claim.tree)) else {
             return Ok(());

@@ -462,7 +462,7 @@ impl State {
     /// A block is no block of metadata any more.
     pub(super) fn forget_block(&mut self, addr: Addr) {
         if let Some(old) = self.buffers.remove(&addr) {
-            // Put back as it is now; what this operation did to it before is taken back after that.
+            // Restored to its present state first; the earlier changes of this operation are reverted after that.
             self.undo.push(Undo::Buffer(addr, Some(old)));
         }
         if self.running.blocks.remove(&addr) {

@@ -208,7 +208,7 @@ impl Ext4 {
     /// Commits changes after a while, even without a sync.
     pub(super) async fn commit_in_background(&self, now: Timestamp) -> Option<Duration> {
         self.state.borrow_mut().tick(now);
-        // Whoever needs it learns that it failed.
+        // A caller that needs the commit gets its error.
         let _ = self.commit().await;
         Some(self.options.commit_interval)
     }
@@ -237,7 +237,7 @@ mod tests {
     use crate::vfs::{Fs, Kind, NewAcls, NewNode};
     use std::rc::Rc;
 
-    /// Nobody's call has brought the time, so it comes with the turn.
+    /// No call has brought the time, so it comes with the background turn.
     #[test]
     fn a_commit_in_the_background_says_when_it_was() {
         let image = Rc::new(Image::in_memory(64 << 8));

@@ -30,7 +30,7 @@ use flashweir_core::{Duration, Order, Payload};
 /// Why a section is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// Somebody waits for room.
+    /// An operation waits for room.
     Foreground,
     /// There is time.
     Background,
@@ -91,7 +91,7 @@ impl State {
         Ok(Some((ino, to, content)))
     }
 
-    /// Asks for a node to be written anew, if it is at this block.
+    /// Marks a node to be rewritten, if it is at this block.
     fn move_node(&mut self, from: Addr, nid: Nid) -> Step<()> {
         let Some(entry) = self.nat.get(&nid).filter(|entry| entry.addr == from) else { return Ok(()) };
         if entry.ino == nid {
@@ -306,7 +306,7 @@ impl F2fs {
         }
         if now_s >= looked_s + seconds(interval) {
             if looked_s > 0 && self.checkpoints_begun.get() == begun {
-                // Whoever has to know of an error meets it too.
+                // A caller that has to know of an error gets it, too.
                 let _ = self.checkpoint().await;
             }
             (looked_s, begun) = (now_s, self.checkpoints_begun.get());
@@ -363,7 +363,7 @@ impl F2fs {
         match cleaned {
             Ok(()) if next == times.sleep_without_victim => sleep(times.sleep_min),
             Ok(()) => sleep(next),
-            // Whoever has to know of the error meets it too.
+            // A caller that has to know of the error gets it, too.
             Err(_) => sleep(times.sleep_without_victim),
         }
     }

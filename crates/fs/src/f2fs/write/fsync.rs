@@ -43,7 +43,7 @@
 //! Invariants:
 //! 1. Between the preparation of a checkpoint and its end no node is written: it would belong to a chain that ends there.
 //! 2. No block that was written since the last checkpoint is overwritten before the next one (`kept` in [`space`](super::space)), and no
-//!    number of a node that was freed is given out again. So a chain never refers to another file's bytes.
+//!    number of a freed node is allocated again. So a chain never refers to another file's bytes.
 //! 3. The first fsync after an unmount is a checkpoint. So no block of a chain that an earlier mount left carries a stamp that
 //!    is still in use.
 

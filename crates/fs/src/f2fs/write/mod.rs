@@ -551,7 +551,7 @@ impl F2fs {
         }
         let last = Write { fua: !planted(PlantedBug::LazyLastBlock), ..self.last_block(&pending) };
         answer(self.port.write(last)).await?;
-        // Whoever looked a block up before the checkpoint may still be reading it.
+        // A task that looked up a block before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !planted(PlantedBug::EarlyDiscard) {
             discarded = self.discard(&pending, self.options.discard_blocks_min).await;

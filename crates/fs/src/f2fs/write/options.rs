@@ -145,7 +145,7 @@ metrics! {
         filled_holes,
         /// Blocks of data that cleaning moved.
         moved_data_blocks,
-        /// Nodes that cleaning asked to be written anew.
+        /// Nodes that cleaning marked to be rewritten.
         moved_node_blocks,
         /// Sections cleaned because room was needed.
         cleaned_foreground,

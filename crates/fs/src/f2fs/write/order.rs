@@ -307,7 +307,7 @@ impl F2fs {
         let last = self.submit(self.last_block(&pending), Order::Barrier);
         last.dispatched().await;
         self.tickets.borrow_mut().push(last);
-        // Whoever looked a block up before the checkpoint may still be reading it.
+        // A task that looked up a block before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !self.plants(PlantedBug::EarlyDiscard) {
             discarded = self.discard_in_order(&pending, self.options.discard_blocks_min);

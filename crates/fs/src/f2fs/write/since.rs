@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub(super) struct Since {
     /// Nodes that it lacks.
     pub(super) new: BTreeSet<Nid>,
-    /// Numbers that were freed; they are not given out again before the next one.
+    /// Numbers that were freed; they are not allocated again before the next checkpoint.
     pub(super) freed: BTreeSet<Nid>,
     /// Inodes that lost nodes.
     pub(super) shrunk: BTreeSet<Nid>,

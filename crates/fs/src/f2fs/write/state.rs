@@ -334,7 +334,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives a reserved block, or one that is written anew, its next place.
+    /// Allocates the next place for a reserved block, or for one that is rewritten.
     pub(super) fn place(&mut self, ino: Nid, index: u64, log: Log) -> Step<Addr> {
         let slot = self.slot(ino, index, false)?;
         let (nid, at) = slot.expect("a block is reserved before it is written");
@@ -348,7 +348,7 @@ impl State {
             self.inode_mut(ino)?.extent = Default::default();
         }
         if old == Addr::NULL {
-            // Whoever writes without having reserved takes the room now.
+            // A write without a reservation takes the room now.
             self.valid_blocks += 1;
             self.since.taken += 1;
             self.inode_mut(ino)?.blocks += 1;

@@ -327,7 +327,7 @@ mod tests {
             of("transactions")
         });
         let transactions: Vec<f64> = transactions.collect();
-        // Whoever waits for less does more.
+        // A variant that waits for less does more.
         let [waits, durable, lies, ordered] = transactions[..] else { panic!("{transactions:?}") };
         assert!(waits < durable && durable < ordered && waits < lies, "{transactions:?}");
     }
