@@ -1,7 +1,7 @@
 //! Flash writes per CPU second where only write amplification is asked for: no time, no contents.
 //!
 //! The configuration is the one of Desnoyers' ftlsim: one plane, 256 pages per block, spare factor 0.25,
-//! greedy collection, uniform random writes.
+//! greedy GC, uniform random writes.
 
 use crate::cpu;
 use flashweir_core::random::RandomStream;

@@ -1,7 +1,7 @@
 //! Names the commit that `weir --version` shows.
 //!
-//! From a checkout git says it; from an archive that git made, `.git_archival.txt` does; from anything else nobody, and the version
-//! stands alone. Only this crate depends on it, so a commit that changes nothing else compiles nothing else.
+//! In a checkout git names it; in an archive that git made, `.git_archival.txt` does; elsewhere it is unknown, and the version is shown
+//! alone. Only this crate depends on it, so a commit that changes nothing else compiles nothing else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

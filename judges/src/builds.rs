@@ -1,6 +1,6 @@
 //! What judges and other steps run: cargo in the workspace, and `weir` with the examples beside it.
 //!
-//! Invariant: whoever needs a program builds it by the one command of [`weir_builds`], so that cargo builds it once.
+//! Invariant: every judge that needs a program builds it by the one command of [`weir_builds`], so that cargo builds it once.
 
 use crate::host::{built, root};
 use std::process::Command;

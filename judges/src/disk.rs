@@ -93,7 +93,7 @@ impl<'a> Loop<'a> {
     pub(super) fn detach(mut self) -> Result<(), String> {
         self.attached = false;
         run(self.place, &["losetup", "-d", &self.device])?;
-        // The kernel lets go of the file a little later, and a busy file keeps nbdfuse mounted.
+        // The kernel releases the file a little later, and a busy file keeps nbdfuse mounted.
         let name = self.device.trim_start_matches("/dev/");
         let file = format!("/sys/block/{name}/loop/backing_file");
         let dir = self.place.path("");

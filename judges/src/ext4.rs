@@ -1,4 +1,4 @@
-//! `cargo xtask ext4-judges`: the ext4 format before outside judges: the tools of the format, and the Linux kernel.
+//! `cargo xtask ext4-judges`: the ext4 format, judged from outside: by the tools of the format, and by the Linux kernel.
 //!
 //! Place: `ci` runs all of them; `ext4-judges NAME` runs one. The kernel of this machine mounts volumes through loop
 //! devices, fills them by the example `tree` of `flashweir-fs`, and lists what there is; our code lists the image.
@@ -116,7 +116,7 @@ fn mount<'a>(place: &'a Place, image: &str, options: &str) -> Result<Mount<'a>, 
     Mount::of_file(place, "ext4", &format!("noatime,{options}"), image)
 }
 
-/// What Linux finds in the directory `files` of a volume.
+/// The files that Linux finds in the directory `files` of a volume.
 fn listed(place: &Place, image: &str) -> Finding {
     let mount = mount(place, image, "rw")?;
     let listed = program(place, &[&tree::program(), "list", &format!("{}/files", mount.dir())])?;
@@ -244,7 +244,7 @@ fn ours(place: &Place) -> Finding {
     Ok(format!("{names} names in {} kinds of volumes", sets.len()))
 }
 
-/// What we synced before we were cut off is what Linux finds, what e2fsck leaves, and what we find.
+/// After a power cut of ours, Linux, e2fsck and our own recovery find the files that we had synced.
 fn our_cut(place: &Place) -> Finding {
     let (image, copy) = (place.path("our-cut.img"), place.path("our-cut-copy.img"));
     let mut names = 0;
@@ -305,7 +305,7 @@ fn number_after(text: &str, word: &str) -> Result<u64, String> {
     digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| format!("no {word:?} in {:?}", text.trim()))
 }
 
-/// What our replay gives is what e2fsck writes into a copy. Gives what the log holds.
+/// Compares our replay with what e2fsck writes into a copy. Returns a description of the log.
 fn replayed(place: &Place, image: &str) -> Finding {
     let copy = place.path("replayed.img");
     program(place, &["cp", "--sparse=always", image, &copy])?;
@@ -336,7 +336,7 @@ fn kernel_cut(place: &Place) -> Finding {
     for (options, mounted, checksums) in sets {
         let at = |error: String| format!("{options}, {mounted}: {error}");
         make(place, &image, "256M", options)?;
-        // Nothing is committed that nobody asks for, so that the file stays as it is while it is copied.
+        // There are no commits but those of syncs, so that the file stays as it is while it is copied.
         let mount = mount(place, &image, &format!("commit=600,{mounted}")).map_err(at)?;
         let dir = format!("{}/files", mount.dir());
         let seed = place.seed().to_string();

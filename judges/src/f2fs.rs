@@ -1,4 +1,4 @@
-//! `cargo xtask f2fs-judges`: the F2FS format before outside judges: the tools of the format, and the Linux kernel.
+//! `cargo xtask f2fs-judges`: the F2FS format, judged from outside: by the tools of the format, and by the Linux kernel.
 //!
 //! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `tree` of
 //! `flashweir-fs`, which also lists what there is, once by system calls and once from the image as our code reads it.
@@ -160,7 +160,7 @@ fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// What we write is what Linux reads, and what it changes then is what we read.
+/// Linux reads what we have written, and we read what it has changed then.
 fn kernel_written(place: &Place) -> Finding {
     let image = place.path("written.img");
     let tree = tree::program();

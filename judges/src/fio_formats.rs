@@ -1,4 +1,4 @@
-//! fio, and fio-plot, which draws what fio prints, before our logs and our JSON.
+//! fio, and fio-plot, which draws fio's output, as judges of our logs and our JSON.
 //!
 //! Invariant: fio-plot is installed into a Python environment below the target directory, never into the system; what cannot be
 //! installed is a failure that says so.
@@ -51,7 +51,7 @@ write_iops_log=d
 rw=read
 ";
 
-/// What `pip` installs.
+/// Name of the package for `pip`.
 const FIO_PLOT: &str = "fio-plot";
 
 /// Depths that are drawn.
@@ -73,7 +73,7 @@ fn fio_plot() -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// What a log is but for its times and values: by name the columns of a line, directions, bytes and offsets that occur, and
+/// Shape of a log, without its times and values: by name the columns of a line, directions, bytes and offsets that occur, and
 /// lines where they are not those of windows.
 type Shape = BTreeMap<String, (BTreeSet<usize>, BTreeSet<u64>, BTreeSet<u64>, Option<usize>)>;
 

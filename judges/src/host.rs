@@ -10,7 +10,7 @@ pub fn root() -> PathBuf {
     here.parent().expect("this crate is a directory of the workspace").to_path_buf()
 }
 
-/// Where cargo puts what it builds, from the root.
+/// Target directory of cargo, from the root.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -18,12 +18,12 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// What was built in the profile `release`, by its path there.
+/// Path of a program that was built in the profile `release`.
 pub fn built(name: &str) -> PathBuf {
     target_dir().join("release").join(name)
 }
 
-/// What was built in the profile `dist`, by its path there.
+/// Path of a program that was built in the profile `dist`.
 pub fn published(name: &str) -> PathBuf {
     target_dir().join("dist").join(name)
 }
@@ -35,7 +35,7 @@ pub fn out_dir() -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// Where the administrator's tools are, which are not on everybody's path.
+/// Directories of the administrator's tools, which are not on every user's path.
 pub const ADMIN_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 /// Whether a program can be started by its name, or is a tool of the administrator.

@@ -8,7 +8,7 @@ use crate::packages;
 use crate::place::Place;
 use crate::steps::{Steps, Verdict, show};
 
-/// What a judge says: a line of counts, or what is wrong.
+/// Finding of a judge: a line of counts, or a fault.
 pub type Finding = Result<String, String>;
 
 /// A judge: its name, what it shows, and how it finds that out.

@@ -1,4 +1,4 @@
-//! Outside judges: other people's programs, file systems and kernels, which know nothing of this project, before its programs.
+//! Outside judges of our programs: other people's programs, file systems and kernels, which know nothing of this project.
 //!
 //! Place: `xtask` calls them, all as steps of CI and one by one. They start what cargo has built ([`builds`]) and link none of it.
 //! [`steps`], [`host`] and [`packages`] serve the other steps of `xtask` too.

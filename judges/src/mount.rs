@@ -61,7 +61,7 @@ const ALL: [Judge; 16] = [
     ("fsx-cuts", "fsx and power cuts in turn: what was synced is there, to the byte", fsx::cuts),
 ];
 
-/// What programs do; `$1` is the directory, `$2` a tree of files.
+/// Work of programs; `$1` is the directory, `$2` a tree of files.
 const WORK: &str = r#"
 set -e
 cd "$1"
@@ -126,7 +126,7 @@ fn cuts(place: &Place) -> Finding {
             for file in 0..FILES {
                 open.push(synced(&mount, &format!("{cut}-{file}"), content(cut, file).as_bytes())?);
             }
-            // What nobody syncs may be lost; what is longer in the kernel than on the disk must not be afterwards.
+            // Unsynced data may be lost; a file that was longer in the kernel than on the disk must not be afterwards.
             for (at, file) in open.iter().enumerate().filter(|(at, _)| at % 3 == 0) {
                 file.write_all_at(b"not synced", 1 << 20).map_err(|error| format!("{at}: {error}"))?;
             }
@@ -147,7 +147,7 @@ fn cuts(place: &Place) -> Finding {
                 let read =
                     File::open(mount.path(&name)).and_then(|mut opened| opened.read_to_end(&mut found));
                 read.map_err(|error| format!("{format}, {name}: {error}"))?;
-                // The write that nobody synced may have become durable all the same.
+                // The unsynced write may have become durable nevertheless.
                 if !found.starts_with(expected.as_bytes()) || (file % 3 != 0 && found.len() != expected.len())
                 {
                     return Err(format!(
@@ -220,7 +220,7 @@ fn image_is_kept(place: &Place, format: &str) -> Result<(), String> {
     is_good(place, format, &image)
 }
 
-/// A device whose buffer is soon full, so that cuts come between what is kept and what is lost.
+/// A device whose buffer fills quickly, so that some data are kept and others lost.
 const BARRIERS: &str = "--speed real --commit dual --device barrier-850 --set buffer.capacity=1MiB";
 
 fn barriers(place: &Place) -> Finding {

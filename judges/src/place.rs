@@ -89,7 +89,7 @@ impl Place {
         }
     }
 
-    /// What is still mounted or attached here.
+    /// Mounts and attached devices that are still here.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let mut left = mounts_below(&self.dir);
         left.extend(loops_below(&self.dir));
@@ -107,7 +107,7 @@ impl Drop for Place {
     }
 }
 
-/// Clears what runs left behind whose process is gone.
+/// Removes the remains of runs whose process has ended.
 fn clear_dead_runs() {
     let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {

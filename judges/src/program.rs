@@ -49,7 +49,7 @@ impl Program {
         self.child.id()
     }
 
-    /// What it printed so far.
+    /// Its output so far.
     pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.output).unwrap_or_default()).into_owned()
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// With what there is to say about it.
+    /// It passed, with a line about it.
     Passed(String),
     Failed(String),
     /// Not run, and why. Counts neither way.

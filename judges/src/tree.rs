@@ -11,12 +11,12 @@ pub(crate) fn built(name: &str) -> String {
     host::built(name).display().to_string()
 }
 
-/// Where it is.
+/// Path of the program.
 pub(crate) fn program() -> String {
     built("examples/tree")
 }
 
-/// What our code finds in an image.
+/// List of the files that our code finds in an image.
 pub(crate) fn list_image(image: &str) -> Result<String, String> {
     take(Command::new(program()).args(["list-image", image]))
 }

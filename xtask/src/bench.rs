@@ -9,7 +9,7 @@ use flashweir_judges::steps::take;
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// What is wanted of a measured value.
+/// Requirement on a measured value.
 #[derive(Clone, Copy, Debug)]
 enum Bar {
     AtLeast(f64),

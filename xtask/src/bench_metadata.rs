@@ -1,8 +1,8 @@
-//! The bars of what directories cost on `weir mount`: beside libfuse's `passthrough_ll` on Linux's ext4, and beside that ext4.
+//! The bars of directory operations on `weir mount`: compared with libfuse's `passthrough_ll` on Linux's ext4, and with that ext4.
 //!
-//! Files are created, looked at, renamed, removed and unpacked by tar on five file systems in turns: ours of both formats, the
-//! kernel's ext4 on a loop device (its image on tmpfs, as ours), and `passthrough_ll` on a directory of that ext4, as it comes
-//! and with `default_permissions`. The median of the turns counts.
+//! Files are created, looked at, renamed, removed and unpacked by tar on five file systems in turn: ours of both formats, the
+//! kernel's ext4 on a loop device (its image on tmpfs, as ours), and `passthrough_ll` on a directory of that ext4, by default and with
+//! `default_permissions`. The median of the turns counts.
 //!
 //! `passthrough_ll` leaves rights to the file system below. Ours has them checked by the kernel, which asks for a directory's
 //! attributes after each change of it (until Linux 7): one request more for each file created, renamed or removed. With
@@ -28,7 +28,7 @@ const UNPACKED: u32 = 2000;
 /// Where the Debian package `libfuse3-dev` has it.
 const PASSTHROUGH: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
 
-/// What is measured, in operations per second.
+/// Measured operations, in operations per second.
 pub(crate) const OPERATIONS: [&str; 5] = ["create", "stat", "rename", "unlink", "untar"];
 
 /// Operations per second of each kind: medians.

@@ -42,7 +42,7 @@ pub(crate) struct Speed {
 #[derive(Debug)]
 pub(crate) struct Rig {
     dir: PathBuf,
-    /// What is mounted, in order.
+    /// Mounts, in order.
     mounted: Vec<PathBuf>,
     servers: Vec<Child>,
 }

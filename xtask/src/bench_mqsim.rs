@@ -17,7 +17,7 @@ const TURNS: usize = 5;
 /// Name of the bar, and the file of its workload.
 pub(crate) const SPEEDS: [(&str, &str); 2] = [("mqsim-read", "r8k-qd32"), ("mqsim-write", "w8k-qd32")];
 
-/// Where MQSim's program is, if the environment says so.
+/// Path of MQSim's program, if the environment has it.
 pub(crate) fn program() -> Option<PathBuf> {
     std::env::var_os("MQSIM").map(PathBuf::from)
 }
@@ -37,7 +37,7 @@ impl Speed {
     }
 }
 
-/// What a command prints, and the CPU seconds of its process, user and system.
+/// Output of a command, and the CPU seconds of its process, user and system.
 fn timed(command: &[String]) -> Result<(String, f64), String> {
     let script = r#"TIMEFORMAT="%U %S"; { time "$@" 2>/dev/null; } 2>&3"#;
     let script = format!("exec 3>&1; {script}");

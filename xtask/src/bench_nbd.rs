@@ -130,7 +130,7 @@ pub(crate) fn speed(rw: &str, depth: u32) -> Result<(f64, f64), String> {
     Ok((ours, theirs))
 }
 
-/// What a read at depth 1 takes in real time.
+/// Latency of a read at depth 1 in real time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Latency {
     /// The model's median, ns.

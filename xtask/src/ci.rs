@@ -245,7 +245,7 @@ fn planted(seed: u64) -> Verdict {
     Verdict::Passed(format!("{MUTANT_SEEDS} seeds"))
 }
 
-/// What CI makes of the devices, after looks that are shorter. A violation is not made small.
+/// CI's power cuts of the devices, after shorter checks. A violation is not minimised.
 pub(crate) fn device_cuts() -> Vec<String> {
     [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}")).to_vec()
 }

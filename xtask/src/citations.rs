@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 /// The section sign, which this file itself must not contain.
 const SIGN: char = '\u{a7}';
 
-/// Where citations are looked for, from the root.
+/// Paths in which citations are searched, from the root.
 const PLACES: [&str; 14] = [
     "crates",
     "judges",
@@ -173,7 +173,7 @@ fn nearest(sections: &Sections, number: &[u32]) -> String {
     }
 }
 
-/// What is wrong with the citation whose sign stands between `before` and `after`; `None` for the sign itself in code.
+/// Fault of the citation whose sign is between `before` and `after`; `None` for the sign itself in code.
 fn cited(documents: &BTreeMap<String, Sections>, before: &str, after: &str) -> Result<(), String> {
     if before.ends_with('`') && after.starts_with('`') {
         return Ok(());
@@ -226,7 +226,7 @@ fn lost_documents<'a>(line: &'a str, documents: &BTreeMap<String, Sections>) -> 
     paths.filter(|name| *name != "README" && !documents.contains_key(*name)).collect()
 }
 
-/// What is wrong with the citations of a text.
+/// Faults of the citations of a text.
 fn citations(text: &Text, documents: &BTreeMap<String, Sections>) -> (usize, Vec<String>) {
     let mut faults = Vec::new();
     let mut count = 0;
@@ -296,7 +296,7 @@ fn straight(path: &Path) -> String {
     parts.join("/")
 }
 
-/// What is wrong with the relative links of a document; `exists` knows the files that are no texts.
+/// Faults of the relative links of a document; `exists` knows the files that are no texts.
 fn links(text: &Text, texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut faults = Vec::new();
     let here = Path::new(&text.path).parent().expect("a file is in a directory");

@@ -16,7 +16,7 @@ const COMPLETIONS: [(&str, &str); 3] = [("bash", "weir.bash"), ("zsh", "_weir"),
 /// Texts that go along.
 const TEXTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-/// Makes the archive; an uncommitted change is a failure, as nobody could build the same.
+/// Makes the archive; an uncommitted change is a failure, because the archive could not be reproduced.
 pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     let may_differ = match args {
         [] => false,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// What is counted, and how.
+/// Kind of a count.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Worlds of each tiny device, with several random histories each, in chunks of so many.
@@ -135,7 +135,7 @@ const SQLITE_CUTS: [&str; 14] = [
     "--format f2fs-dual --journal wal --sync full --order all",
 ];
 
-/// What one campaign of file cuts found.
+/// Result of one campaign of file cuts.
 fn file_chunk(seed: u64, report: &Value) -> Value {
     let totals = &report["totals"];
     json!({

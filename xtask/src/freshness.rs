@@ -11,10 +11,10 @@ use serde_json::Value;
 /// The device and what judges it.
 const DEVICE: &[&str] =
     &["crates/core", "crates/contract", "crates/ftl", "crates/device", "crates/host", "crates/crash"];
-/// What file systems are cut with, besides.
+/// Further crates that power cuts of file systems depend on.
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
-/// Paths that each piece of evidence judges; a directory stands for all below it.
+/// Paths that each piece of evidence judges; a directory includes everything below it.
 const JUDGES: [(&str, &[&[&str]]); 13] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
     ("crash-d0-d1-d2", &[DEVICE]),
@@ -42,7 +42,7 @@ fn files() -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// What there is to say of one piece of evidence: `None` if the code that it judges is as it was.
+/// Age of one piece of evidence: `None` if the code that it judges is unchanged.
 fn age(name: &str, paths: &[&[&str]]) -> Result<Option<String>, String> {
     let path = root().join("docs/evidence").join(format!("{name}.json"));
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -2,13 +2,13 @@
 //!
 //! Place: tests of `cargo xtask check`. They read the sources of the repository and start nothing.
 //!
-//! A name counts for the file that defines it, however many `use` stand between. A module that only declares its children and re-exports
+//! A name counts for the file that defines it, however many `use` are in between. A module that only declares its children and re-exports
 //! them does not use them. Folders are judged by the same rule: in each folder its files and its subfolders, the latter as wholes, form no
 //! circle. Code for tests is left out.
 //!
 //! Invariant: the known circles are a list that only shrinks; one that is gone, or smaller, fails until the list says so.
 //!
-//! Deliberately absent: methods. A call of `x.f()` does not say where `f` stands; only the type's definition counts. Circles between
+//! Deliberately absent: methods. A call of `x.f()` does not say where `f` is defined; only the type's definition counts. Circles between
 //! crates: cargo refuses them.
 
 use flashweir_judges::host::root;
@@ -94,7 +94,7 @@ fn defines(item: &Item) -> Option<&syn::Ident> {
 }
 
 impl Module {
-    /// Takes the leaves of a `use`; `before` is what stands to the left.
+    /// Takes the leaves of a `use`; `before` is the path to the left.
     fn import(&mut self, before: &[String], tree: &UseTree, is_public: bool) {
         let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
         match tree {
@@ -247,7 +247,7 @@ fn items(
     modules.insert(at, module);
 }
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
     Module(Vec<String>),
@@ -262,7 +262,7 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// What `path` leads to when it is written in the module `at`; `None` outside of the crate.
+    /// Target of `path` when it is written in the module `at`; `None` outside of the crate.
     fn path(&mut self, at: &[String], path: &[String]) -> Option<Target> {
         let mut here = at.to_vec();
         let mut rest = path;
@@ -292,7 +292,7 @@ impl Lookup<'_> {
         Some(target)
     }
 
-    /// What `name` means in the module `at`.
+    /// Target of `name` in the module `at`.
     fn name(&mut self, at: &[String], name: &str, is_last: bool) -> Option<Target> {
         let module = &self.modules[at];
         let has_child = module.children.contains(name);
@@ -326,7 +326,7 @@ impl Lookup<'_> {
     }
 }
 
-/// Who uses whom among the files of a crate.
+/// Uses among the files of a crate.
 fn graph(modules: &Modules) -> Graph {
     let mut graph: Graph = modules.values().map(|module| (module.file.clone(), BTreeSet::new())).collect();
     for (at, module) in modules {
@@ -401,7 +401,7 @@ fn circles(graph: &Graph) -> Vec<Vec<String>> {
     search.found
 }
 
-/// The folders of a file from the crate's root on; `foo.rs` stands in the folder `foo` if there is one.
+/// The folders of a file from the crate's root on; `foo.rs` belongs to the folder `foo` if there is one.
 fn place(file: &str, files: &Graph) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
     let is_parent = files.keys().any(|other| other.starts_with(&own));
@@ -443,7 +443,7 @@ fn roots() -> Vec<String> {
     files.filter(|file| root.join(file).exists()).collect()
 }
 
-/// What is wrong with the circles that were found: those that nobody knows, and known ones that are gone or other than they were.
+/// Faults of the circles that were found: unknown ones, and known ones that are gone or have changed.
 fn faults(found: &[Vec<String>], known: &[(&[&str], &str)]) -> Vec<String> {
     let is_new = |circle: &&Vec<String>| !known.iter().any(|(known, _)| known == circle);
     let new = found.iter().filter(is_new).map(|circle| format!("a circle: {}", circle.join(", ")));

@@ -24,15 +24,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use survivors::Reason;
 
-/// Mutants that are tried unless somebody says how many.
+/// Default number of mutants.
 const COUNT: usize = 70;
 
-/// What is to be done.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) count: usize,
-    /// Without one, all.
+    /// Only this layer; `None` is all.
     layer: Option<String>,
     only: Vec<u32>,
     show: Option<u32>,
@@ -234,7 +234,7 @@ pub(crate) fn explain(mutants: &mut [Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// What there is to say of all of them.
+/// Report of all mutants.
 pub(crate) struct Report {
     pub(crate) text: String,
     pub(crate) sums: Value,
@@ -242,7 +242,7 @@ pub(crate) struct Report {
     pub(crate) unexplained: usize,
 }
 
-/// What became of all, in JSON and in counts; with an entry to complete for each survivor of which nothing is written.
+/// Outcomes of all, in JSON and in counts; with an entry to complete for each survivor that is not explained yet.
 fn report(outcomes: &[Outcome]) -> Result<(Vec<Value>, Report), String> {
     let mut all: Vec<Value> = outcomes.iter().map(outcome_json).collect();
     explain(&mut all)?;

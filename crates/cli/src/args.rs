@@ -1,6 +1,6 @@
-//! The command line as types: what can be said, and the help that teaches it.
+//! The command line as types: all commands and options, with their help.
 //!
-//! Place: commands have their own options beside what they do, or in [`crate::options`]; here they come together. No command knows
+//! Place: the options of a command are in the command's own file or in [`crate::options`]; here they come together. No command depends on
 //! this file.
 
 use crate::check::CheckArgs;
@@ -55,7 +55,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What the command line says.
+    /// Reads the command line.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         Self::from_arg_matches(&of_any_sign(Self::command()).try_get_matches()?)
     }
@@ -80,24 +80,24 @@ pub(crate) enum Command {
     Sqlite(SqliteArgs),
     /// Replay a trace on one device or several
     Replay(ReplayArgs),
-    /// Look at traces
+    /// Show traces
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// Look at devices: presets and device files
+    /// Show devices: presets and device files
     #[command(subcommand)]
     Device(DeviceCommand),
     /// Import the files of other simulators
     #[command(subcommand)]
     Import(ImportCommand),
-    /// Say where the time of requests went: queue, link, bus, die, collection, flush
+    /// Say where the time of requests went: queue, link, bus, die, garbage collection, flush
     Explain(ExplainArgs),
-    /// Measure write amplification alone, beside the closed forms
+    /// Measure write amplification alone, compared with the closed forms
     Waf(WafArgs),
-    /// Run what papers claim, and say which of it comes out here
+    /// Run the experiments of papers, and compare the results with the papers' claims
     Reproduce(ReproduceArgs),
-    /// Serve simulated devices as disks of real programs, over NBD
+    /// Serve simulated devices as disks for real programs, over NBD
     Serve(ServeArgs),
-    /// Make, look at and check volumes: disks that are kept in a directory
+    /// Make, show and check volumes: disks that are kept in a directory
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Make a file system in an image file
@@ -105,21 +105,21 @@ pub(crate) enum Command {
     Mkfs(MkfsCommand),
     /// Check the file system in an image file, without changing it; exit code 1 if something is wrong
     Fsck(FsckArgs),
-    /// Mount the file system of an image or a volume on a simulated device, by FUSE
+    /// Mount the file system of an image or a volume on a simulated device, over FUSE
     Mount(MountArgs),
-    /// Run a program on a mount, and look at what it finds again after a power cut at any moment
+    /// Run a program on a mount, and check what it would find after a power cut at any point
     Check(CheckArgs),
     /// Cut the power of a disk that is being served, or of a mount
     Cut(CutArgs),
-    /// Have a mount write its image elsewhere, which has ended and found no room for it
+    /// Have a mount that has ended, and found no room for its image, write it elsewhere
     Save(SaveArgs),
     /// Watch a running server
     Top(TopArgs),
     /// Run a recording of `weir serve` again in virtual time
     Rerun(RerunArgs),
-    /// Cut the power of tiny devices at every moment and judge what is left
+    /// Cut the power of tiny devices at every event and judge what is left
     Crash(CrashArgs),
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell's completions of commands and options
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all commands
     Man(ManArgs),

@@ -1,10 +1,10 @@
-//! `weir check`: a program of somebody else under power cuts.
+//! `weir check`: any program under power cuts.
 //!
-//! Place in the data flow: the program works on a mount, which notes what changes; the laboratory makes the calls again and says
-//! which directories a power cut may leave; each is mounted, and a command of the user's says what it thinks of it.
+//! Place in the data flow: the program works on a mount, which records the calls that change files; the laboratory makes the calls again
+//! and finds the directories that a power cut may leave; each is mounted, and a command of the user judges it.
 //!
 //! Invariants: what is reported depends on the recording, the seed and the answers of that command, not on the number of threads;
-//! at the end nothing is mounted, and what was made in the directory for temporary files is gone.
+//! at the end nothing is mounted, and all temporary files are removed.
 
 use crate::error::{Failure, Outcome, say};
 use crate::filesystem::caller;
@@ -65,7 +65,7 @@ pub(crate) struct CheckArgs {
     /// Judges a directory after a power cut, by its exit code; {} is the directory, standard input what had been printed
     #[arg(long, value_name = "SHELL COMMAND")]
     verify: String,
-    /// Is run before, on the empty directory; what it does is not cut
+    /// Command that runs beforehand, on the empty directory; no power cut falls into it
     #[arg(long, value_name = "SHELL COMMAND")]
     setup: Option<String>,
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
@@ -74,25 +74,25 @@ pub(crate) struct CheckArgs {
     /// Size of its disk
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = volume_size)]
     size: Bytes,
-    /// Where it is mounted, an empty directory [default: a temporary one]
+    /// Empty directory for the mount [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Courses of time that are drawn, beside three fixed ones
+    /// Random courses of time, beside three fixed ones
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole::<u32>(0, 10_000))]
     courses: u32,
-    /// Images of each course that are recovered at most
+    /// Maximum number of images of each course that are recovered
     #[arg(long, value_name = "N", default_value_t = 1_500, value_parser = whole::<usize>(2, 10_000_000))]
     states: usize,
-    /// Directories that are judged at most
+    /// Maximum number of directories that are judged
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<usize>(1, 10_000_000))]
     checks: usize,
-    /// What --verify may take each time
+    /// Time that --verify may take for each directory
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     timeout: Duration,
     /// Write an image of the disk, and what had been printed, for each kind of failure into this directory
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Seed of what is drawn
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
     #[command(flatten)]
@@ -102,14 +102,14 @@ pub(crate) struct CheckArgs {
     command: Vec<OsString>,
 }
 
-/// Calls that are shown before a cut.
+/// Number of calls that are shown before a power cut.
 const CALLS_SHOWN: usize = 8;
-/// What is not synced is shown up to so many.
+/// Maximum number of unsynced changes that are shown.
 const PENDING_SHOWN: usize = 6;
-/// How often it is looked whether to go on with a process.
+/// Interval at which cancellation is checked while a process runs.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// What was found.
+/// Result of a check.
 #[derive(Debug, Serialize)]
 struct Report {
     format: &'static str,
@@ -223,7 +223,7 @@ fn judge(
     bar: &mut Bar,
     cancel: &AtomicBool,
 ) -> Outcome<Report> {
-    // If there are too many, those that are spread evenly.
+    // If there are too many, an evenly spread selection.
     let stride = found.len().div_ceil(bench.args.checks).max(1);
     let mut report = Report {
         format: bench.format.name(),
@@ -249,7 +249,7 @@ fn judge(
         });
         report.judged += 1;
         let contents = Arc::new(directory.contents(&recording.before));
-        // What was promised last is the hardest to keep; with less promised there may be too much.
+        // The latest promise is the hardest to keep; with fewer promises there may be too much data.
         let asked = |moment: Moment| -> Outcome<Option<(Moment, String)>> {
             let said = bench.judged(Arc::clone(&contents), moment.printed, cancel)?;
             Ok(said.map(|said| (moment, said)))
@@ -271,16 +271,16 @@ fn judge(
     Ok(report)
 }
 
-/// Where programs and checks run.
+/// Place in which programs and checks run.
 struct Bench<'a> {
     args: &'a CheckArgs,
     format: Format,
     device: DeviceConfig,
-    /// What is removed at the end.
+    /// Temporary directory, removed at the end.
     room: PathBuf,
     directory: PathBuf,
     printed: PathBuf,
-    /// What the program had printed at its end.
+    /// Everything that the program printed.
     text: Vec<u8>,
     said: PathBuf,
 }
@@ -314,7 +314,7 @@ impl<'a> Bench<'a> {
         Ok(Self { args, format, device, room, directory, printed, text: Vec::new(), said })
     }
 
-    /// Mounts a disk with these contents and lets `work` be done there; what the disk holds then comes to `end`.
+    /// Mounts a disk with these contents and runs `work` on it; the disk's contents afterwards go to `end`.
     fn on_mount<T>(
         &self,
         contents: Arc<Blocks>,
@@ -354,7 +354,7 @@ impl<'a> Bench<'a> {
         Ok(done)
     }
 
-    /// What a disk with these contents holds when `work` was done on a mount of it.
+    /// Contents of a disk with these contents after `work` on a mount of it.
     fn changed(
         &self,
         contents: Arc<Blocks>,
@@ -419,17 +419,17 @@ impl<'a> Bench<'a> {
         let child = command.spawn().map_err(wrong)?;
         match ended(child, None, cancel)? {
             Some(status) if status.success() => Ok(()),
-            // No bug was found: nothing could be looked at.
+            // No bug was found: nothing could be checked.
             status => Err(Failure::Usage(format!("COMMAND failed, expected exit code 0: {}", shown(status)))),
         }
     }
 
-    /// The first so many bytes of what was printed.
+    /// The first `printed` bytes of the output.
     fn until(&self, printed: u64) -> &[u8] {
         &self.text[..(printed as usize).min(self.text.len())]
     }
 
-    /// What the check says against the mounted directory when so much had been printed; nothing if it is good.
+    /// The check's objection to the mounted directory when `printed` bytes had been printed; `None` if it is good.
     fn verify(&self, printed: u64, cancel: &AtomicBool) -> Outcome<Option<String>> {
         let promised = self.room.join("promised");
         std::fs::write(&promised, self.until(printed)).map_err(Failure::run)?;
@@ -451,7 +451,7 @@ impl<'a> Bench<'a> {
         Ok(Some(format!("{}: {}", shown(status), last.trim())))
     }
 
-    /// What is said of the first directory of a kind.
+    /// Report of the first directory of a kind of failure.
     fn failed(
         &self,
         recording: &Recording,
@@ -540,7 +540,7 @@ fn plural(count: usize, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 
-/// What has changed since it was last synced, a line for each file and name.
+/// Changes since the last sync, a line for each file and name.
 fn not_synced(steps: &[Step]) -> Vec<String> {
     /// An inode, or a name in it.
     type Changed<'a> = (Ino, Option<&'a [u8]>);

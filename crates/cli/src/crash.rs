@@ -237,7 +237,7 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
         Shape::Table => {
             let mut rows = vec![["planted bug", "found as", "worlds", "states"].map(str::to_owned)];
             rows.extend(score.mutants.iter().map(|mutant| {
-                // A hang goes on to say who waits for whom.
+                // The message of a hang continues with what waits for what.
                 let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
                 let found =
                     mutant.killed_by.as_ref().map_or("NOT FOUND".to_owned(), |by| first_line(&by.what));
@@ -268,7 +268,7 @@ fn speed(args: &CrashArgs, states: u64, begun: Instant) {
     }
 }
 
-/// What was explored, device by device, and what was not.
+/// Explored states, device by device, and what was left out.
 fn counts(report: &CrashReport) -> String {
     let head = [
         "device",

@@ -30,10 +30,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Distinct images of drawn sequences if nothing else is asked for.
+/// Default number of distinct images of random sequences.
 const STATES: u64 = 100_000;
 
-/// Images of one sequence in the search for a planted bug if nothing else is asked for: more sequences find more.
+/// Default number of images of one sequence in the search for a planted bug: more sequences find more.
 const HUNT_STATES_EACH: usize = 40;
 
 #[derive(Debug, Args)]
@@ -56,34 +56,36 @@ mount, checked, read, and held against what fsync, fdatasync, sync and rename pr
 made small, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
 operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
-    /// Which file system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
+    /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "f2fs")]
     pub(crate) format: String,
-    /// Which sequences: all of one operation, drawn ones of two, random ones, those on a nearly full volume, those in which blocks change owners, those with files without names and access lists, those over files in many parts, or those of two tasks at once
+    /// Family of sequences: all of one operation, random ones of two, longer random ones, those on a nearly full volume, those in which
+    /// blocks change owners, those with files without names and access lists, those over files in many parts, or those of two tasks at once
     #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees", "tasks"], default_value = "seq-1")]
     pub(crate) sequences: String,
-    /// Stop after so many sequences [default: all of seq-1; of others as many as --states takes]
+    /// Stop after this many sequences [default: all of seq-1; of others as many as --states takes]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) count: Option<u64>,
-    /// Stop after so many distinct images [default: seq-1 has an end; 100000 for others without --count]
+    /// Stop after this many distinct images [default: seq-1 has an end; 100000 for others without --count]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) states: Option<u64>,
     /// Images that are recovered for one sequence, at most
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
     pub(crate) states_each: Option<u64>,
-    /// Seed of the volumes and of what is drawn
+    /// Seed of the volumes and of all random choices
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
-    /// What the file system is on: any device that keeps the contract, one whose answers come late, or the simulated one, cut in its operations
+    /// Device below the file system: any device that keeps the contract, one whose answers come late, or the simulated one, cut in its
+    /// operations
     #[arg(long, value_name = "VOLUME", value_parser = ["model", "late", "device"], default_value = "model")]
     pub(crate) on: String,
-    /// What the host makes of flushes: FLUSH for each, range flushes, or nothing at all
+    /// Command for each flush of the host: FLUSH, range flushes, or nothing at all
     #[arg(long, value_name = "MODE", value_parser = ["flush", "rflush", "noflush"], default_value = "rflush")]
     pub(crate) flush: String,
-    /// Stop after so many violations
+    /// Stop after this many violations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     pub(crate) violations: usize,
-    /// Print a violation as it was found, without looking for fewer operations that do as well
+    /// Print a violation as it was found, without searching for fewer operations that show it
     #[arg(long)]
     pub(crate) no_minimise: bool,
     /// Plant each known bug of the file system in turn and count those that are found
@@ -92,14 +94,14 @@ pub(crate) struct CrashFilesArgs {
     /// Plant this bug
     #[arg(long, value_name = "BUG")]
     pub(crate) planted: Option<String>,
-    /// Do again what this token says
+    /// Reproduce the failure of this token
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["sequences", "count", "states", "fsck_every", "kernel_every", "mutants", "planted"])]
     pub(crate) replay: Option<String>,
-    /// One recovered image in so many is also checked by fsck.f2fs or `e2fsck -fn`, which has to be installed
+    /// Check one recovered image in N also by fsck.f2fs or `e2fsck -fn`, which has to be installed
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) fsck_every: Option<u64>,
-    /// ext4: one image in so many is also mounted by the Linux of this machine before our recovery; it replays the journal and has
-    /// to show what we do. As root
+    /// ext4: mount one image in N also by the Linux of this machine before our recovery; it replays the journal and has to show what we do.
+    /// As root
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) kernel_every: Option<u64>,
     #[command(flatten)]
@@ -144,7 +146,7 @@ pub(crate) fn command(args: &CrashFilesArgs, cancel: &AtomicBool) -> Outcome {
         Shape::Table => shown(&report),
     };
     if cancel.load(Ordering::Relaxed) {
-        // What was found until then counts; that nothing was found says less than it would at the end.
+        // Findings until then count; an empty result says less than it would at the end.
         print(&text)?;
         return Err(Failure::Interrupted);
     }
@@ -240,7 +242,7 @@ fn mutants(args: &CrashFilesArgs, config: &FileCrashConfig, cancel: &AtomicBool)
     }
 }
 
-/// Does again what a token says.
+/// Reproduces the failure of a token.
 fn again(token: &str, is_json: bool) -> Outcome {
     let wrong = |error| Failure::Usage(format!("--replay: {error}"));
     let token: Token = unmarked(token).and_then(str::parse).map_err(wrong)?;
@@ -261,7 +263,7 @@ fn again(token: &str, is_json: bool) -> Outcome {
     }
 }
 
-/// What was explored.
+/// Summary of the exploration.
 fn shown(report: &FileCrashReport) -> String {
     let totals = &report.totals;
     let all = report.sequences_all.map_or(String::new(), |all| format!(" of {}", thousands(all)));
@@ -303,11 +305,11 @@ fn shown(report: &FileCrashReport) -> String {
     text
 }
 
-/// A program outside that checks a format.
+/// An external program that checks a format.
 struct Judge {
     name: &'static str,
     flags: &'static str,
-    /// What it says where something is wrong, and where it has looked.
+    /// Its messages for problems, and for the parts that it has checked.
     bad: &'static [&'static str],
     good: &'static str,
 }
@@ -325,7 +327,7 @@ fn judge_of(kind: Kind) -> Judge {
     }
 }
 
-/// What the format's own checker says.
+/// Verdict of the format's own checker.
 struct Fsck {
     judge: Judge,
     images: Images,

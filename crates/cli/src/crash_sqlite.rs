@@ -60,7 +60,7 @@ pub(crate) struct CrashSqliteArgs {
     /// Transactions of a case
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = whole::<u64>(1, 100_000))]
     transactions: u64,
-    /// What the host makes of flushes: FLUSH for each, range flushes (f2fs), or nothing at all
+    /// Command for each flush of the host: FLUSH, range flushes (f2fs), or nothing at all
     #[arg(long, value_name = "MODE", value_parser = ["flush", "rflush", "noflush"], default_value = "rflush")]
     flush: String,
     /// Seed of the first case
@@ -69,7 +69,7 @@ pub(crate) struct CrashSqliteArgs {
     /// Stop after so many violations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     violations: usize,
-    /// Plant this bug in what becomes of syncs
+    /// Plant this bug in the treatment of syncs
     #[arg(long, value_name = "BUG", value_parser = ["no-journal-sync", "no-database-sync", "lazy-commit", "data-barriers"])]
     planted: Option<String>,
     /// Plant each known bug in turn and count those that are found
@@ -79,7 +79,7 @@ pub(crate) struct CrashSqliteArgs {
     results: ResultArgs,
 }
 
-/// What was found with one plan.
+/// Result with one plan.
 #[derive(Debug, Serialize)]
 struct Explored {
     format: Format,
@@ -185,7 +185,7 @@ fn mutants(args: &CrashSqliteArgs) -> Outcome<Vec<CrashConfig>> {
     MUTANTS.into_iter().map(config).collect()
 }
 
-/// What was explored.
+/// Summary of the exploration.
 fn shown(args: &CrashSqliteArgs, all: &[Explored]) -> String {
     let head = [
         "format",

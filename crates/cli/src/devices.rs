@@ -33,7 +33,7 @@ pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceC
         }
         let _ = writeln!(text, "[[device]]\n{key} = {}", toml::Value::String(device.clone()));
     }
-    // A scenario wants a workload; this one fits on every device, and nobody runs it.
+    // A scenario needs a workload; this one fits on every device, and is never run.
     text.push_str("[[workload]]\nfio_inline = \"[none]\\nbs=512\\nsize=512\\n\"\n");
     let overrides: Vec<String> = set
         .iter()
@@ -178,7 +178,7 @@ pub(crate) fn table<R: AsRef<[String]>>(rows: &[R], left: usize) -> String {
     text
 }
 
-/// What a device is, in a few lines.
+/// Description of a device, in a few lines.
 fn describe(config: &DeviceConfig) -> String {
     let (geometry, g) = (Geometry::new(config), &config.geometry);
     let physical = geometry.physical_units() * geometry.unit_bytes;

@@ -13,11 +13,11 @@ pub(crate) enum Failure {
     Run(String),
     /// The user stopped it; exit code 130, as shells have it.
     Interrupted,
-    /// Who read our output has gone; the end, without a word.
+    /// The reader of our output has gone; the program ends without a message.
     BrokenPipe,
 }
 
-/// What a command gives.
+/// Result of a command.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
@@ -31,7 +31,7 @@ impl Failure {
         Self::Run(error.to_string())
     }
 
-    /// What went wrong, in a line.
+    /// The error, in a line.
     pub(crate) fn line(self) -> String {
         match self {
             Self::Usage(line) | Self::Run(line) => line,
@@ -60,7 +60,7 @@ impl Failure {
     }
 }
 
-/// What failed of several things that are done whatever becomes of the others.
+/// Failures of several steps that are all executed, even if others fail.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Option<Failure>);
 
@@ -79,13 +79,13 @@ impl Failures {
         }
     }
 
-    /// The failure that nobody was told of.
+    /// The failure that was not reported yet.
     pub(crate) fn outcome(self) -> Outcome {
         self.0.map_or(Ok(()), Err)
     }
 }
 
-/// A line on stderr. If nobody reads it, there is nobody to tell.
+/// Prints a line on stderr. An error of that is ignored: it could not be reported anywhere.
 pub(crate) fn say(line: impl fmt::Display) {
     use std::io::Write as _;
     let line = line.to_string().replace('\n', ", ");

@@ -3,8 +3,8 @@
 //! Place in the data flow: a scenario or a job file runs as under `weir run` and `weir fio`, with a
 //! [`Ledger`] that follows each request; what it found becomes tables or JSON.
 //!
-//! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are
-//! small everywhere are put together, not left out.
+//! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are small everywhere are
+//! combined, not left out.
 
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
@@ -33,7 +33,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-/// Rows whose share is smaller in every column are put together.
+/// Rows whose share is smaller in every column are combined.
 const SHARE_MIN: f64 = 0.005;
 /// Differences that are named in the sentence above a table.
 const NAMED: usize = 3;
@@ -361,7 +361,7 @@ impl Run<'_> {
     }
 }
 
-/// What the tail has that the median has not.
+/// The difference between tail and median, in a sentence.
 fn sentence(median: &Means, tail: &Means) -> String {
     let more = tail.latency_ns - median.latency_ns;
     if more < 0.01 * median.latency_ns {
@@ -442,7 +442,7 @@ fn table(means: &[Means; 3], tail: f64) -> String {
     text
 }
 
-/// What a stage means to those who see a time line.
+/// Heading of a stage in a time line.
 fn heading(stage: Stage) -> &'static str {
     match stage {
         Stage::BufferFull => "admission: buffer full until this made room",
@@ -479,7 +479,7 @@ fn described(piece: &Piece, geometry: &Geometry) -> String {
     text
 }
 
-/// What a piece is made of.
+/// Composition of a piece.
 fn parts(by: &ByReason, total: Duration, what: &str) -> String {
     let mut parts: Vec<(u64, Reason)> =
         Reason::all().map(|reason| (by[reason.index()], reason)).filter(|(ns, _)| *ns > 0).collect();

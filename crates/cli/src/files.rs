@@ -67,13 +67,13 @@ pub(crate) struct FilesArgs {
     format: Kind,
     #[command(flatten)]
     options: FormatOptions,
-    /// What becomes of a sync; several are run side by side
+    /// Command that a sync becomes; several are compared side by side
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "flush")]
     flush: Vec<FlushArg>,
-    /// Measured time, in place of what the workloads say
+    /// Measured time, instead of the workloads' own
     #[arg(long, value_name = "TIME", value_parser = time)]
     runtime: Option<Duration>,
-    /// Time at the start that does not count
+    /// Time at the start that is not measured
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     ramp: Duration,
     /// Memory of the page cache
@@ -85,7 +85,7 @@ pub(crate) struct FilesArgs {
     /// fsync and fdatasync keep order and make nothing durable (fbarrier, fdatabarrier); needs --commit dual
     #[arg(long)]
     order_only: bool,
-    /// The files of filebench and of databases are opened past the page cache; fio has `direct` in its job files
+    /// Open the files of filebench and of databases with O_DIRECT; fio has `direct` in its job files
     #[arg(long)]
     direct: bool,
     /// Seed of all randomness
@@ -101,8 +101,8 @@ pub(crate) struct FormatOptions {
     /// ext4: where data are: written before the transaction that has their file, in it, or at any time [default: ordered]
     #[arg(long, value_name = "MODE", value_enum)]
     journal_mode: Option<JournalModeArg>,
-    /// How what is committed is kept in its order: by waiting and flushes, or by barriers (BarrierFS); `weir files` has F2FS behind a
-    /// block layer only if this is given [default: legacy]
+    /// How the order of commits is kept: by waiting and flushes, or by barriers (BarrierFS); in `weir files`, F2FS has a block layer only
+    /// with this option [default: legacy]
     #[arg(long, value_name = "MODE", value_enum)]
     commit: Option<CommitArg>,
     /// ext4 with --commit dual: a transaction does not wait for earlier ones that have blocks of it; each has its own version of them
@@ -120,7 +120,7 @@ pub(crate) struct FormatOptions {
 pub(crate) enum FlushArg {
     /// The whole buffer of the device
     Flush,
-    /// What belongs to the file, and metadata
+    /// The file's data, and metadata
     Rflush,
     /// Nothing
     Noflush,
@@ -186,7 +186,7 @@ impl FormatOptions {
         }
     }
 
-    /// What a device cannot do of what is asked for.
+    /// Fails if a device cannot do what the options need.
     pub(crate) fn check_device(&self, device: &DeviceConfig, flush: &[FlushArg]) -> Outcome<()> {
         let name = &device.name;
         flush.iter().try_for_each(|flush| flush.check_device(device))?;
@@ -220,7 +220,7 @@ impl JournalModeArg {
 }
 
 impl FlushArg {
-    /// What a device cannot do of it.
+    /// Fails if a device cannot do it.
     pub(crate) fn check_device(self, device: &DeviceConfig) -> Outcome {
         if self == Self::Rflush && device.buffer.range_flush == RangeFlushSupport::None {
             return Err(Failure::Usage(format!(
@@ -370,7 +370,7 @@ fn workload(text: &str, args: &FilesArgs) -> Outcome<(String, Work)> {
     Ok((stem(path), Work::Fio(jobs.jobs)))
 }
 
-/// What a run measured, for people.
+/// Results of a run, for people.
 fn lines(result: &FilesResult) -> String {
     let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
     let mut text = format!(

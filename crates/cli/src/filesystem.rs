@@ -27,7 +27,7 @@ pub(crate) enum MkfsCommand {
     Ext4(Ext4Args),
 }
 
-/// What every volume needs.
+/// Options of every volume.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeArgs {
     /// The image file; it must not exist yet
@@ -156,7 +156,7 @@ pub(crate) fn mkfs(command: &MkfsCommand) -> Outcome {
     }
 }
 
-/// Whoever makes a file system owns its root directory, and can use it without being root.
+/// The user who makes a file system owns its root directory, and can use it without being root.
 pub(crate) fn caller() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
 }
@@ -256,7 +256,7 @@ impl Drop for Part {
     }
 }
 
-/// What cannot be a volume is a wrong argument, unless it is one that was damaged.
+/// A file that cannot be a volume is a wrong argument, unless it is a damaged volume.
 fn failure(image: &Path, error: impl Into<AnyError>) -> Failure {
     let error = error.into();
     let line = format!("{}: {error}", image.display());

@@ -18,7 +18,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// In a directory of its own, which goes with this.
+    /// Makes it in a directory of its own, which is removed with it.
     pub(crate) fn new(purpose: &str) -> Outcome<Self> {
         let dir = std::env::temp_dir().join(format!("weir-{purpose}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).map_err(|error| Failure::Run(format!("{}: {error}", dir.display())))?;

@@ -1,15 +1,15 @@
-//! JSON documents: what each one is, and the number of its form.
+//! JSON documents: their kinds and versions.
 //!
 //! Place in the data flow: every command that was asked for `--output json` hands its results over here; nothing else writes
 //! JSON to standard output.
 //!
-//! Invariants: a document is an object whose first key is `schema`, with the kind of document and the version of its form; a
-//! version rises when a reader of the last one could go wrong (docs/output.md), so kinds and versions stand together here.
+//! Invariants: a document is an object whose first key is `schema`, with the kind of document and its version; a version rises when a
+//! reader of the previous one could go wrong (docs/output.md), so kinds and versions are together here.
 
 use crate::error::{Failure, Outcome};
 use serde::Serialize;
 
-/// What a document is.
+/// Kind of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Check,
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Waf,
 }
 
-/// What stands at the head of a document.
+/// Head of a document.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Schema {
     kind: &'static str,
@@ -92,7 +92,7 @@ pub(crate) fn pretty(kind: Kind, content: &impl Serialize) -> Outcome<String> {
     Ok(serde_json::to_string_pretty(&document).map_err(Failure::run)? + "\n")
 }
 
-/// A document on one line, for those whose output is a stream or is read by programs line by line.
+/// A document on one line, for commands whose output is a stream or is read line by line.
 pub(crate) fn line(kind: Kind, content: &impl Serialize) -> Outcome<String> {
     let document = Document { schema: kind.schema(), content };
     Ok(serde_json::to_string(&document).map_err(Failure::run)? + "\n")

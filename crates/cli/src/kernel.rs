@@ -1,10 +1,9 @@
 //! The Linux of this machine as a judge: it mounts a volume whose power was cut, and replays its journal.
 //!
-//! Place in the data flow: `weir crash files --kernel-every` asks it about images before our recovery, and holds what it shows
-//! against what ours shows.
+//! Place in the data flow: `weir crash files --kernel-every` asks it about images before our recovery, and compares its result with ours.
 //!
 //! Invariant: a volume without the mark that its journal has to be replayed does not count, and the mark is gone after the mount:
-//! e2fsck says nothing about a journal that nobody replayed.
+//! e2fsck says nothing about a journal that was not replayed.
 
 use crate::error::{Failure, Outcome};
 use crate::images::{Blocks, Images};
@@ -54,7 +53,7 @@ fn replayed(image: &Path, dir: &Path, tree: &Tree) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Another program that looks at every new mount may have a file open for a moment.
+/// Another program that inspects every new mount may have a file open for a short time.
 #[expect(clippy::disallowed_methods, reason = "it waits for a program of the machine, not in a simulation")]
 fn unmount(dir: &Path) -> Result<(), String> {
     let mut result = Ok(());
@@ -72,7 +71,7 @@ fn needs_recovery(image: &Path) -> Result<bool, String> {
     Ok(said(Command::new("dumpe2fs").arg("-h").arg(image))?.contains("needs_recovery"))
 }
 
-/// What a program says that succeeds.
+/// Output of a program that succeeds.
 fn said(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{program}: {error}"))?;
@@ -85,7 +84,7 @@ fn said(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// What is at a path is what our tree has: kinds, names, bytes, targets, permissions, link counts.
+/// Compares the files below a path with our tree: kinds, names, bytes, targets, permissions, link counts.
 fn compare(path: &Path, tree: &Tree, number: u64) -> Result<(), String> {
     let wrong = |what: String| format!("{}: {what}", tree.path_of(number));
     let io = |error: std::io::Error| wrong(error.to_string());

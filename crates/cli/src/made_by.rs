@@ -1,13 +1,13 @@
-//! What made a replay line or a recording: the version of the model, and the commit.
+//! Origin of a replay line or a recording: the version of the model, and the commit.
 //!
-//! Place: printed lines are marked here, and lines that come back are held against this program.
+//! Place: printed lines are marked here, and lines that are read are compared with this program.
 //!
-//! Invariant: a line without a mark, which somebody wrote, is taken as it is.
+//! Invariant: a line without a mark, written by hand, is taken as it is.
 
 use flashweir_device::MODEL;
 use std::fmt::Display;
 
-/// The commit of this program; empty if nobody said it.
+/// The commit of this program; empty if unknown.
 pub(crate) fn commit() -> &'static str {
     env!("WEIR_COMMIT").trim_matches([' ', '(', ')']).split(' ').next().unwrap_or("")
 }

@@ -96,7 +96,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
 /// laboratory catches and reports as a violation.
 static PANICS_ARE_CAUGHT: AtomicBool = AtomicBool::new(false);
 
-/// Runs the crash laboratory, in which panics unwind quietly; one that nobody catches is a bug of ours after all.
+/// Runs the crash laboratory, in which panics unwind quietly; an uncaught one is a bug of ours after all.
 fn in_crash_laboratory(work: impl FnOnce() -> Outcome) -> Outcome {
     PANICS_ARE_CAUGHT.store(cfg!(panic = "unwind"), Ordering::Relaxed);
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));

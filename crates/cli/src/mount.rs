@@ -45,7 +45,7 @@ pub(crate) struct MountArgs {
     /// A file with a file system, or a volume
     #[arg(value_name = "IMAGE|VOLUME")]
     medium: PathBuf,
-    /// Where to mount it
+    /// Directory of the mount
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Device of an image: a preset (see `weir device list`) or a device file [default: consumer-tlc-nvme]
@@ -54,12 +54,12 @@ pub(crate) struct MountArgs {
     /// Set a key of the device, as in buffer.capacity=64MiB; may be given often
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Make this file system first, where there is none
+    /// Make this file system first, if there is none
     #[arg(long, value_name = "FORMAT", value_parser = kind())]
     mkfs: Option<Kind>,
     #[command(flatten)]
     options: FormatOptions,
-    /// What becomes of a sync
+    /// Command that a sync becomes
     #[arg(long, value_name = "MODE", value_enum, default_value = "flush")]
     flush: FlushArg,
     /// fsync and fdatasync keep order and make nothing durable (fbarrier, fdatabarrier); needs --commit dual
@@ -68,35 +68,34 @@ pub(crate) struct MountArgs {
     /// Memory of the page cache below the kernel's
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = cache)]
     cache: CacheConfig,
-    /// The kernel keeps what is written until a sync, or for some seconds: many small writes are faster, and what does not fit
-    /// is not refused by write() but lost, with an error at fsync
+    /// The kernel keeps written data until a sync, or for some seconds: many small writes are faster, but data that do not fit are not
+    /// refused by write() but lost, with an error at fsync
     #[arg(long, conflicts_with_all = ["write_through", "lazyfs"])]
     write_back: bool,
-    /// The kernel hands on each write at once; so it is by default
+    /// The kernel hands on each write at once (the default)
     #[arg(long)]
     write_through: bool,
-    /// Memory for what is on an image's device; the rest is in a file without a name beside the image, which goes with the
-    /// command [default: all of it in memory]
+    /// Memory for the contents of an image's device; the rest is in an unnamed file beside the image, which disappears with the command
+    /// [default: all of it in memory]
     #[arg(long, value_name = "SIZE", value_parser = crate::values::bound)]
     memory: Option<Bytes>,
     /// ext4 tells the device which blocks are free, so that they take no memory; F2FS does so in any case
     /// [default: on; off with --commit dual, whose device would wait]
     #[arg(long, value_name = "SWITCH", value_enum)]
     discard: Option<Switch>,
-    /// Let other users in; unless you are root, this needs user_allow_other in /etc/fuse.conf
+    /// Allow access by other users; unless you are root, this needs user_allow_other in /etc/fuse.conf
     #[arg(long)]
     allow_other: bool,
-    /// Reserve no room beside an image for what is written back at the end
+    /// Reserve no room beside an image for its new contents at the end
     #[arg(long)]
     no_reserve: bool,
-    /// Take commands of LazyFS from this FIFO: clear-cache, crash, torn-op, torn-seq; nothing is written back but by
-    /// syncs
+    /// Take commands of LazyFS from this FIFO: clear-cache, crash, torn-op, torn-seq; data are written back only by syncs
     #[arg(long, value_name = "FIFO")]
     lazyfs: Option<PathBuf>,
-    /// FIFO that is told when the cache was cleared
+    /// FIFO for the message that the cache was cleared
     #[arg(long, value_name = "FIFO", requires = "lazyfs")]
     lazyfs_completed: Option<PathBuf>,
-    /// What commands have before the paths of files, as LazyFS's root directory; DIR is known
+    /// Prefix of file paths in commands, like LazyFS's root directory; DIR is always accepted
     #[arg(long, value_name = "PATH", requires = "lazyfs")]
     lazyfs_root: Option<PathBuf>,
     /// Refuse changes
@@ -108,7 +107,7 @@ pub(crate) struct MountArgs {
     /// Microseconds before a deadline, and after an answer, in which the mount does not sleep
     #[arg(long, value_name = "µs", default_value_t = 150, value_parser = whole::<u64>(0, 1_000_000))]
     spin: u64,
-    /// Socket for `weir cut` and `weir top` [default: DIR with .control behind it]
+    /// Socket for `weir cut` and `weir top` [default: DIR.control]
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
     /// Seed of all randomness of an image's device
@@ -190,7 +189,7 @@ fn failure(error: MountError) -> Failure {
     }
 }
 
-/// What becomes of freed blocks.
+/// Sets the treatment of freed blocks.
 fn with_discard(mut mode: Mode, asked: Option<Switch>) -> Outcome<Mode> {
     if asked == Some(Switch::Off) && mode.kind != Kind::Ext4 {
         return Err(Failure::Usage(format!("--discard off needs ext4, and it is {}", mode.kind.name())));
@@ -200,7 +199,7 @@ fn with_discard(mut mode: Mode, asked: Option<Switch>) -> Outcome<Mode> {
     Ok(mode)
 }
 
-/// A directory without the slash at its end, behind which a name can be put.
+/// A directory without the slash at its end, to which a suffix can be appended.
 fn plain(directory: &Path) -> PathBuf {
     directory.components().collect()
 }
@@ -259,7 +258,7 @@ pub(crate) fn save(args: &SaveArgs) -> Outcome {
 mod tests {
     use super::*;
 
-    /// Nothing told the device of an ext4 mount what was removed, so its contents stayed in memory for good.
+    /// Without discards the contents of removed files stay in memory on an ext4 mount's device.
     #[test]
     fn ext4_discards_unless_its_device_would_wait() {
         let of = |commit_mode, asked| {

@@ -9,7 +9,7 @@ use flashweir_sim::precondition::{Mode, Pattern, Precondition};
 use flashweir_workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use std::path::PathBuf;
 
-/// What every command has that runs something.
+/// Options of every command that runs something.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// Write the results to this file instead of stdout; it appears whole or not at all
@@ -21,7 +21,7 @@ pub(crate) struct Common {
     /// Write a page with figures to this file: HTML that needs no network, variants side by side
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// No warnings, no progress, no line about speed; errors are still said
+    /// No warnings, no progress, no line about speed; errors are still printed
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
     /// Worlds that run at once; results do not depend on it [default: one for each processor]
@@ -31,10 +31,10 @@ pub(crate) struct Common {
     pub(crate) trace: TraceArgs,
 }
 
-/// How many work, and what becomes of what they find.
+/// Number of threads, and destination of the results.
 #[derive(Debug, Args)]
 pub(crate) struct ResultArgs {
-    /// What runs at once; results do not depend on it [default: one for each processor]
+    /// Threads that run at once; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(crate) struct ResultArgs {
     /// Write the results to this file instead of stdout; it appears whole or not at all
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) out: Option<PathBuf>,
-    /// No warnings, no progress, no line about speed; errors are still said
+    /// No warnings, no progress, no line about speed; errors are still printed
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
 }
@@ -50,8 +50,8 @@ pub(crate) struct ResultArgs {
 /// A time line for Perfetto.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
-    /// Write a time line for Perfetto (ui.perfetto.dev) to this file: tracks for each queue, channel, die, flush and
-    /// collection, in virtual time; docs/perfetto.md says what they show
+    /// Write a time line for Perfetto (ui.perfetto.dev) to this file: tracks for each queue, channel, die, flush and garbage collection, in
+    /// virtual time; docs/perfetto.md explains them
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) perfetto: Option<PathBuf>,
     /// The part of the run in that file, as in 10ms..12.5ms [default: from the start until it has 300,000 events]
@@ -115,7 +115,7 @@ pub(crate) enum FioOutput {
     Json,
 }
 
-/// Which devices, and in which state.
+/// Devices, and their state.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
     /// A preset (see `weir device list`) or a device file; may be given often
@@ -153,7 +153,7 @@ pub(crate) struct DeviceArgs {
 pub(crate) enum PreconditionArg {
     /// Fresh from the factory; reads of it touch no flash
     None,
-    /// Placed as writing would have placed it, in no time
+    /// Placed as writing would have placed it, without virtual time
     Instant,
     /// Written in virtual time, which takes longer to simulate
     AgeByWriting,
@@ -168,7 +168,7 @@ pub(crate) enum PatternArg {
 }
 
 impl PreconditionArg {
-    /// What the laboratory calls it.
+    /// The laboratory's value for it.
     pub(crate) fn mode(self) -> Mode {
         match self {
             Self::None => Mode::None,
@@ -179,7 +179,7 @@ impl PreconditionArg {
 }
 
 impl DeviceArgs {
-    /// The state that is asked for.
+    /// The requested state.
     pub(crate) fn precondition(&self) -> Precondition {
         let mode = self.precondition.mode();
         Precondition { mode, fill: self.fill, overwrite: self.overwrite, pattern: self.pattern.pattern() }
@@ -187,7 +187,7 @@ impl DeviceArgs {
 }
 
 impl PatternArg {
-    /// What it stands for.
+    /// The pattern for it.
     pub(crate) fn pattern(self) -> Pattern {
         match self {
             Self::Random => Pattern::Random,
@@ -227,7 +227,7 @@ pub(crate) struct ReadArgs {
     /// Stage of a blkparse trace: Q (queued), I (inserted) or D (issued) [default: Q, or D without a Q]
     #[arg(long, value_name = "LETTER", value_parser = action)]
     pub(crate) action: Option<Action>,
-    /// Read so many requests at most
+    /// Read at most this many requests
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) limit: Option<u64>,
 }
@@ -308,10 +308,10 @@ pub(crate) enum TraceCommand {
     },
 }
 
-/// What a command prints its results as; the same option everywhere, and `table` is one of its shapes.
+/// The format of a command's results; the same option everywhere, and `table` is always one of its values.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct ShapeArgs<S: ValueEnum + Clone + Send + Sync + 'static = Shape> {
-    /// What to print
+    /// Output format
     #[arg(
         long,
         alias = "output-format",
@@ -420,12 +420,12 @@ pub(crate) struct WafArgs {
     /// Write a page with figures to this file: HTML that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// No progress; errors are still said
+    /// No progress; errors are still printed
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
 }
 
-/// How much of a paper's set-up is run.
+/// Scale of a paper's set-up.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ScaleArg {
     /// Small enough for seconds
@@ -459,7 +459,7 @@ pub(crate) struct ReproduceArgs {
     /// Only this study and its claims; may be given often [default: all]
     #[arg(long, value_name = "NAME")]
     pub(crate) study: Vec<String>,
-    /// How much of the paper's set-up is run
+    /// Scale of the paper's set-up
     #[arg(long, value_name = "SCALE", default_value = "quick")]
     pub(crate) scale: ScaleArg,
     /// Seeds of each run, of which the median is shown [default: 1 of the quick scale, 5 of the full one]
@@ -473,7 +473,7 @@ pub(crate) struct ReproduceArgs {
     /// Write a page with figures to this file: HTML that needs no network
     #[arg(long, value_name = "FILE.html", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// No progress; errors are still said
+    /// No progress; errors are still printed
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
 }

@@ -17,7 +17,7 @@ pub(crate) fn print(text: &str) -> Outcome {
     })
 }
 
-/// Columns that a table for eyes may have; whoever reads a pipe wants whole names.
+/// Width of a table on a terminal; a reader of a pipe wants whole names.
 pub(crate) fn width() -> Option<usize> {
     std::io::stdout().is_terminal().then_some(TERMINAL_WIDTH)
 }
@@ -92,7 +92,7 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// A name beside `path` for what becomes a part of it.
+/// A name beside `path` for a temporary file that replaces it.
 pub(crate) fn temporary(path: &Path, ending: &str) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     directory(path).join(format!(".{name}.{}.{ending}", std::process::id()))

@@ -51,7 +51,7 @@ impl<'a> TimelineFile<'a> {
         Ok(Self { args, runs: Vec::new(), shares: BOOTS })
     }
 
-    /// What the next boot is asked for.
+    /// Options of the next boot's time line.
     pub(crate) fn boot(&mut self) -> Option<Perfetto> {
         let path = self.args.perfetto.as_ref()?;
         let number = self.runs.len();
@@ -69,7 +69,7 @@ impl<'a> TimelineFile<'a> {
         }
     }
 
-    /// What a run is asked for.
+    /// Options of a run's time line.
     pub(crate) fn wanted(&self, cell: usize) -> Wanted {
         let perfetto = self.runs.get(cell).map(|(path, name)| {
             let part = Part { path: path.clone(), file: None };

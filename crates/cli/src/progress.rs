@@ -51,7 +51,7 @@ impl Bar {
         }
     }
 
-    /// Moves the bar; `message` is asked for only if somebody sees it.
+    /// Moves the bar; `message` is called only if the bar is visible.
     pub(crate) fn set(&mut self, fraction: f64, message: impl FnOnce() -> String) {
         if !self.wanted || self.begun.elapsed() < SILENCE {
             return;
@@ -65,7 +65,7 @@ impl Bar {
         let short: String = message.chars().take(MESSAGE_CHARS_MAX).collect();
         self.bar.set_message(if short.len() < message.len() { format!("{short}…") } else { short });
         let position = (fraction.clamp(0.0, 1.0) * STEPS as f64) as u64;
-        // As long as nothing is through, nobody knows how much is left.
+        // As long as no cell is done, the remaining time is unknown.
         if position > 0 && !std::mem::replace(&mut self.moves, true) {
             self.bar.set_style(style(true));
         }
@@ -78,7 +78,7 @@ impl Bar {
     }
 }
 
-/// What is known of a cell.
+/// State of a cell.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
     fraction: f64,
@@ -105,7 +105,7 @@ pub(crate) struct Watch<'a> {
     state: Mutex<State>,
 }
 
-/// What an experiment cost.
+/// Cost of an experiment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     pub(crate) wall: Duration,

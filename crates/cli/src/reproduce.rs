@@ -1,4 +1,4 @@
-//! `weir reproduce`: what papers claim, beside what comes out here.
+//! `weir reproduce`: papers' claims, compared with the results here.
 
 use crate::devices::table;
 use crate::error::{Failure, Failures, Outcome};
@@ -123,7 +123,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// What is compared, in words.
+/// The compared quantity, in words.
 fn quantity(claim: &Claim, study: Option<&Study>) -> String {
     let over = claim.over.as_ref().map_or(String::new(), |over| format!(" / {over}"));
     let parameter = study.map_or("", |study| study.parameter);

@@ -69,7 +69,7 @@ pub(crate) fn replay(args: &ReplayArgs, cancel: &AtomicBool) -> Outcome {
     on_devices(&args.device, stem(&args.trace), source, cancel)
 }
 
-/// What a workload is called by the name of its file.
+/// Name of a workload, from the name of its file.
 pub(crate) fn stem(path: &Path) -> String {
     match path.file_stem() {
         Some(stem) if stem != "-" => stem.to_string_lossy().into_owned(),
@@ -213,14 +213,14 @@ fn show(experiment: &Experiment, results: &[RunResult], shape: Shape) -> Outcome
     }
 }
 
-/// What was asked, what the jobs saw, what the devices did.
+/// Tables of the options, of the jobs' results and of the devices' counters.
 fn tables(scenario: &Scenario, results: &[RunResult]) -> String {
     let name = &scenario.name;
     let width = width();
     format!("{name}\n{}\n\n{}\n{}", state(scenario), job_table(results, width), device_table(results, width))
 }
 
-/// What the devices were before, how often everything was repeated, and what was between jobs and devices.
+/// State of the devices beforehand, number of repetitions, and layers between jobs and devices.
 fn state(scenario: &Scenario) -> String {
     let state = &scenario.precondition;
     let percent = state.fill * 100.0;

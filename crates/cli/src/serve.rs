@@ -45,13 +45,13 @@ A request is answered when the simulated device would have answered it. What the
 measured: the summary at the end, and `weir serve --top`, show how late answers were. The tag, stream and barrier of a
 write and the range flush have no place in NBD; they come with other front ends.")]
 pub(crate) struct ServeArgs {
-    /// What to serve: a preset, a device file or a volume, with a name for the export before it where there are several
+    /// Disks to serve: a preset, a device file or a volume; with several, as NAME=DISK
     #[arg(value_name = "[NAME=]PRESET|FILE.toml|VOLUME", required = true)]
     exports: Vec<String>,
     /// Listen on this unix socket; may be given often
     #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
     unix: Vec<PathBuf>,
-    /// Listen on this TCP address; may be given often [default: 127.0.0.1:10809 where no --unix is given]
+    /// Listen on this TCP address; may be given often [default: 127.0.0.1:10809 without --unix]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Where clients connect")]
     tcp: Vec<SocketAddr>,
     /// Certificate chain for TLS, a PEM file
@@ -66,17 +66,16 @@ pub(crate) struct ServeArgs {
     /// Refuse clients that do not speak TLS
     #[arg(long, requires = "tls_cert", help_heading = "Where clients connect")]
     tls_required: bool,
-    /// Allow clear text on an address that is not of this machine
+    /// Allow clear text on addresses that other machines can reach
     #[arg(long, help_heading = "Where clients connect")]
     clear_text: bool,
-    /// Socket for `weir cut` and `weir top` [default: the first unix socket with .control behind it, or one among the
-    /// temporary files]
+    /// Socket for `weir cut` and `weir top` [default: the first Unix socket with .control appended, or one among the temporary files]
     #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
     control: Option<PathBuf>,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     connections: u32,
-    /// Drop a client that does not move for so many seconds in the middle of something
+    /// Drop a client that stalls for this many seconds in the middle of a message
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     patience: u32,
     /// How fast virtual time passes: real, max, or a factor
@@ -85,8 +84,8 @@ pub(crate) struct ServeArgs {
     /// Microseconds before a deadline, and after a request, in which the server does not sleep
     #[arg(long, value_name = "µs", default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     spin: u32,
-    /// Memory for what is on a device in memory; the rest is in a file without a name in $TMPDIR, which goes with the server
-    /// [default: all of it in memory]
+    /// Memory for the contents of a device in memory; the rest is in an unnamed file in $TMPDIR, which disappears with the server [default:
+    /// all of it in memory]
     #[arg(long, value_name = "SIZE", value_parser = crate::values::bound)]
     memory: Option<Bytes>,
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
@@ -107,7 +106,7 @@ pub(crate) struct ServeArgs {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// Record what clients ask for, and when; `weir rerun FILE` runs it again in virtual time
+    /// Record the clients' requests with their times; `weir rerun FILE` runs them again in virtual time
     #[arg(long, value_name = "FILE", conflicts_with = "worst")]
     record: Option<PathBuf>,
     /// Keep every version that no flush covers, so that `weir cut --seed N` can draw any state that the contract allows
@@ -227,7 +226,7 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
     Ok(())
 }
 
-/// Where to listen. Clear text leaves this machine only where that is asked for.
+/// Addresses to listen on. Clear text leaves this machine only if that is allowed.
 fn endpoints(args: &ServeArgs) -> Outcome<Vec<Endpoint>> {
     let mut endpoints: Vec<Endpoint> = args.unix.iter().cloned().map(Endpoint::Unix).collect();
     for address in &args.tcp {
@@ -287,13 +286,13 @@ fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
 }
 
 /// A volume brings its device, its state and its seed with it.
-/// What was asked of a device's state beside how it gets there.
+/// The first option that is given about a device's state, beside --precondition.
 fn state_option(args: &ServeArgs) -> Option<&'static str> {
     let options = [("--fill", args.fill), ("--overwrite", args.overwrite)];
     options.into_iter().find(|(_, value)| value.is_some()).map(|(option, _)| option)
 }
 
-/// Whether a file is no text, by its beginning.
+/// Whether a file is not text, by its beginning.
 fn is_image(path: &Path) -> bool {
     let mut begin = Vec::new();
     let file = std::fs::File::open(path).ok().filter(|_| path.is_file());
@@ -389,7 +388,7 @@ fn export(disk: &Disk, read_only: bool) -> Export {
 fn watched(server: &mut Server, control: &Path, cancel: &AtomicBool) -> Result<(), ServeError> {
     let (ended, has_ended) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        // The view asks the control socket as any other program would; if it cannot, the disk is served all the same.
+        // The view asks the control socket as any other program would; if it cannot, the disk is served nevertheless.
         scope.spawn(move || top::show(control, cancel, &has_ended));
         let outcome = server.run(cancel);
         drop(ended);
@@ -415,7 +414,7 @@ fn greeting(server: &Server, speed: Speed, control: &Path) -> String {
     text
 }
 
-/// The greeting for programs, which learn here where the server is.
+/// The greeting for programs, with the addresses of the server.
 fn ready(server: &Server, speed: Speed, control: &Path) -> serde_json::Value {
     let export = |disk: &DiskStatus| serde_json::json!({ "export": disk.export, "device": disk.device, "size": disk.size });
     serde_json::json!({

@@ -47,7 +47,7 @@ pub(crate) struct SqliteArgs {
     /// How the file system keeps what it commits in its order [default: legacy with --order none, else dual]
     #[arg(long, value_name = "MODE", value_enum)]
     commit: Option<CommitArg>,
-    /// What becomes of a flush
+    /// Command that a flush becomes
     #[arg(long, value_name = "MODE", value_enum, default_value = "flush")]
     flush: FlushArg,
     /// SQLite's journal_mode; several are run side by side
@@ -59,7 +59,7 @@ pub(crate) struct SqliteArgs {
     /// Which of SQLite's syncs become barriers; several are run side by side
     #[arg(long, value_name = "WHICH", value_enum, value_delimiter = ',', default_value = "none")]
     order: Vec<OrderArg>,
-    /// What each transaction does with a row
+    /// Operation of each transaction on a row
     #[arg(long, value_name = "WHAT", value_enum, default_value = "insert")]
     mix: MixArg,
     /// Transactions at most
@@ -107,7 +107,7 @@ pub(crate) enum JournalArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SyncArg {
-    /// At the moments that matter most; a log is not synced at commits
+    /// At the most critical points only; a log is not synced at commits
     Normal,
     /// Each transaction
     Full,
@@ -269,7 +269,7 @@ pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
     print_or_write(args.results.out.as_deref(), &text()?)
 }
 
-/// What a run measured, for people.
+/// Results of a run, for people.
 fn lines(result: &SqliteResult) -> String {
     let Plan { journal_mode, synchronous, order, .. } = result.plan;
     let count = result.transactions();

@@ -57,7 +57,7 @@ pub(crate) fn command(args: &TopArgs, cancel: &AtomicBool) -> Outcome {
     }
     if args.once || !std::io::stdout().is_terminal() {
         let before = status(socket)?;
-        // Nobody sends anything: this waits.
+        // No message is ever sent: this waits.
         let (_sender, never) = std::sync::mpsc::channel::<()>();
         let _ = never.recv_timeout(INTERVAL);
         return print(&picture(&before, &status(socket)?));
@@ -66,7 +66,7 @@ pub(crate) fn command(args: &TopArgs, cancel: &AtomicBool) -> Outcome {
     show(socket, cancel, &never)
 }
 
-/// Shows pictures until the server ends, `cancel` is set, or somebody sends to `ended` or drops its sender.
+/// Redraws until the server ends, `cancel` is set, or `ended` receives a message or loses its sender.
 pub(crate) fn show(socket: &Path, cancel: &AtomicBool, ended: &Receiver<()>) -> Outcome {
     let mut before = status(socket)?;
     let _screen = Screen::enter()?;

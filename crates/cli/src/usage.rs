@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in one line; help and version go to stdout.
+//! Errors of the command line, in one line; help and version go to stdout.
 
 use crate::error::{Failure, Outcome};
 use crate::output::print;
@@ -11,7 +11,7 @@ pub(crate) fn explain(error: &clap::Error) -> Outcome {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(&error.render().to_string()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // Whoever asks for nothing gets the help, but a script must notice.
+            // An empty command line gets the help, but a script must notice.
             let _ = write!(std::io::stderr(), "{}", error.render());
             Err(Failure::Usage("a command is missing; the help is above".into()))
         }

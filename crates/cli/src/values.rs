@@ -1,6 +1,6 @@
-//! Values of the command line: what an option's text means, and what is said where it means nothing.
+//! Values of the command line: parsers of options' texts, and their error messages.
 //!
-//! Invariant: an error says what would have been taken, with an example.
+//! Invariant: an error says what would have been valid, with an example.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use flashweir_core::{Bytes, Duration, Instant};
@@ -20,7 +20,7 @@ pub(crate) fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> 
     }
 }
 
-/// A number of things of which there is one at least and which nobody wants too many of.
+/// A number from 1 to a reasonable maximum.
 pub(crate) fn positive() -> impl Fn(&str) -> Result<u32, String> + Clone {
     whole(1, 100_000)
 }

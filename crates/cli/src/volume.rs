@@ -201,7 +201,7 @@ fn user_bytes(config: &DeviceConfig) -> u64 {
     Geometry::new(config).capacity_lbas() * LBA_BYTES
 }
 
-/// What the device promises: its kind, its buffer, and when a write is durable.
+/// Promise of the device: its kind, its buffer, and when a write is durable.
 fn promise(config: &DeviceConfig) -> [&'static str; 3] {
     match (config.buffer.mode, config.completion_is_durable()) {
         (BufferMode::WriteThrough, _) => ["D0", "write-through", "a write is durable when it completes"],

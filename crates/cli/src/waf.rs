@@ -117,8 +117,8 @@ fn configs(args: &WafArgs) -> Outcome<Vec<DeviceConfig>> {
     Ok(configs)
 }
 
-/// User units over the units that can hold data: blocks of metadata, blocks that collection keeps free and the empty
-/// part of write frontiers cannot.
+/// User units over the units that can hold data: blocks of metadata, blocks that GC keeps free and the empty part of write frontiers
+/// cannot.
 fn utilisation(config: &DeviceConfig) -> f64 {
     let geometry = Geometry::new(config);
     let user =
@@ -194,7 +194,7 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
     Some((point, run))
 }
 
-/// What was measured, as the page wants it.
+/// The measurements, in the form that the report needs.
 fn run_result(point: &Point, seed: u64, metrics: &DeviceMetrics, device: &Device) -> RunResult {
     let unit_bytes = device.geometry().unit_bytes;
     let mut run = RunResult {
@@ -275,7 +275,7 @@ fn page(args: &WafArgs, configs: &[DeviceConfig], points: &[Point], runs: &[RunR
     .html())
 }
 
-/// What theory expects; there is none for cost-benefit.
+/// The theoretical value; there is none for cost-benefit.
 fn closed_form(config: &DeviceConfig) -> Option<f64> {
     let (rho, units) = (utilisation(config), Geometry::new(config).units_per_block());
     match config.ftl.gc.policy {

@@ -61,7 +61,7 @@ impl AclKind {
     }
 }
 
-/// Whom an entry is about.
+/// The user, group or class of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// The owner.
@@ -74,7 +74,7 @@ pub enum Who {
     NamedGroup(u32),
     /// The most permissions that named users and all groups get.
     Mask,
-    /// Everybody else.
+    /// All others.
     Others,
 }
 
@@ -113,7 +113,7 @@ impl Who {
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// Its user, group or class.
     pub who: Who,
     /// `rwx`, as in a mode.
     pub permissions: u16,

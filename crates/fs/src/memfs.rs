@@ -433,8 +433,7 @@ impl MemFs {
         Some(UnderWay { shared: &self.0, keys })
     }
 
-    /// Asserts that the vfs has these inodes locked, as far as that shows, and lets other tasks run where there is a
-    /// disk.
+    /// Asserts that the vfs has these inodes locked, as far as that is visible, and yields to other tasks if there is a disk.
     async fn lock(&self, inodes: &[Ino], alone: bool) -> Locked<'_> {
         let locked = self.note_locked(inodes, alone);
         self.yield_now().await;
@@ -876,7 +875,7 @@ impl Fs for MemFs {
         let (fs, count) = (self.clone(), pages.len() as u64);
         let answer = async move {
             fs.wait_for_disk(count).await;
-            // Nobody need wait for the answer.
+            // The receiver may have been dropped.
             let _ = sender.send(result);
         };
         match &self.0.disk {

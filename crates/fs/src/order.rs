@@ -77,7 +77,7 @@ enum Phase {
     /// Not all of them were submitted.
     Begun,
     Dispatched(Vec<Ticket>),
-    /// Somebody waits for the answers.
+    /// A caller waits for the answers.
     Asked,
     Answered(Result<(), Errno>),
 }
@@ -92,7 +92,7 @@ impl Dispatched {
         Self::in_phase(Phase::Dispatched(tickets))
     }
 
-    /// Those that [`Self::dispatch`] will be told of.
+    /// The requests that [`Self::dispatch`] will get.
     pub(crate) fn begin() -> Rc<Self> {
         Self::in_phase(Phase::Begun)
     }

@@ -12,7 +12,7 @@
 //! 4. Requests are submitted in the order of the calls of [`BlockPort::submit`]. Nothing else is ordered, except for what
 //!    `order` asks of a stream and what flushes promise.
 //!
-//! A disk with append segments is an [`AppendPort`]; where an append went is told with its answer ([`Ticket::appended`]).
+//! A disk with append segments is an [`AppendPort`]; the place of an append comes with its answer ([`Ticket::appended`]).
 //!
 //! Deliberately absent: caching, merging, retries, and any knowledge of what a block is for.
 
@@ -170,7 +170,7 @@ pub trait BlockPort: fmt::Debug {
 
 /// A disk that also has append segments (commands §5).
 pub trait AppendPort: BlockPort {
-    /// Submits an append to a segment, orderless and without owners; where it goes is told by [`Ticket::appended`].
+    /// Submits an append to a segment, orderless and without owners; [`Ticket::appended`] returns its place.
     fn append(&self, segment: SegmentId, payloads: Contents) -> Ticket;
 }
 

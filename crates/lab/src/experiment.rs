@@ -3,11 +3,11 @@
 //! Place in the data flow: a [`Scenario`] comes in; each of its cells becomes a [`World`] inside the worker that
 //! runs it; results go out in the order of the cells, with progress on the way.
 //!
-//! Invariants: results are a function of the scenario, not of the number of threads or of their timing; what a
-//! scenario asks of its devices in vain is an error before the first world runs; each device is brought into its
-//! state once per seed, and every workload begins on a clone of it.
+//! Invariants: results are a function of the scenario, not of the number of threads or of their timing; a request of the scenario that a
+//! device cannot fulfil is an error before the first world runs; each device is brought into its state once per seed, and every workload
+//! begins on a clone of it.
 //!
-//! Deliberately absent: clocks, and files of results. Who shows progress reads the clock.
+//! Deliberately absent: clocks, and files of results. The program that shows progress reads the clock.
 
 mod board;
 mod options;
@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex};
 /// Shortest and longest interval of the series in results.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The interval where nobody knows how long the run will be.
+/// The interval for a run of unknown length.
 const INTERVAL_UNKNOWN: Duration = Duration::from_millis(100);
 /// Intervals that a run is meant to have at least, so that its steadiness can be judged.
 const INTERVALS: u64 = 20;
@@ -48,7 +48,7 @@ pub enum ExperimentError {
     Fio {
         /// The device, where there are several.
         device: Option<String>,
-        /// What is wrong.
+        /// The fault.
         error: FioError,
     },
     /// A trace that cannot be read.
@@ -57,14 +57,14 @@ pub enum ExperimentError {
     Replay {
         /// The device, where there are several.
         device: Option<String>,
-        /// What is wrong.
+        /// The fault.
         error: TraceError,
     },
     /// A block layer that does not fit before a device.
     BlockLayer {
         /// The device, where there are several.
         device: Option<String>,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }
@@ -85,7 +85,7 @@ impl fmt::Display for ExperimentError {
 
 impl std::error::Error for ExperimentError {}
 
-/// What a worker does with a cell.
+/// Work of a worker on a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// It brings the device into its state, for this cell and those that share it.
@@ -101,16 +101,16 @@ pub enum Stage {
 pub struct Report {
     /// Number of the cell.
     pub cell: usize,
-    /// What is done.
+    /// Present stage.
     pub stage: Stage,
     /// Fraction of the stage that is done, 0 to 1, where that is known.
     pub fraction: Option<f64>,
 }
 
-/// What became of a cell.
+/// Outcome of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// What it measured.
+    /// Its measurements.
     pub result: RunResult,
     /// Requests completed, those of ramps included.
     pub requests: u64,
@@ -124,7 +124,7 @@ pub struct Outcome {
     pub stopped: bool,
 }
 
-/// What is to be found out about the requests of a cell.
+/// Findings that are wanted about the requests of a cell.
 #[derive(Debug, Default)]
 pub struct Wanted {
     /// Writes them for Perfetto.
@@ -133,10 +133,10 @@ pub struct Wanted {
     pub ledger: Option<Ledger>,
 }
 
-/// What became of a cell, if anything did.
+/// Outcome of a cell, if it has one.
 pub type Slotted = Option<(Outcome, Option<Findings>)>;
 
-/// Where a worker leaves it.
+/// Place of a worker's result.
 type Slot = Mutex<Slotted>;
 
 /// A scenario whose workloads were read and found to fit on its devices.
@@ -144,7 +144,7 @@ type Slot = Mutex<Slotted>;
 pub struct Experiment {
     scenario: Scenario,
     cells: Vec<Run>,
-    /// By workload, then by device.
+    /// Plans by workload, then by device.
     plans: Vec<Vec<Plan>>,
     warnings: Vec<String>,
     keeps_courses: bool,
@@ -205,7 +205,7 @@ impl Experiment {
         self.keeps_courses = true;
     }
 
-    /// What is run.
+    /// The scenario.
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
     }
@@ -215,7 +215,7 @@ impl Experiment {
         &self.cells
     }
 
-    /// What the author of the scenario should know, a line each.
+    /// Warnings for the author of the scenario, a line each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -262,7 +262,7 @@ impl Experiment {
         outcomes.into_iter().map(|slot| slot.into_inner().expect("no worker panicked")).collect()
     }
 
-    /// What one thread does.
+    /// The work of one thread.
     fn work(
         &self,
         board: &Board,
@@ -311,7 +311,7 @@ impl Experiment {
         (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(device))
     }
 
-    /// Whether devices know what they hold: because the scenario says so, or a job reads back what it wrote.
+    /// Whether devices store contents: if the scenario says so, or if a job reads back what it wrote.
     fn tracks_contents(&self) -> bool {
         let verifies = |plan: &Plan| match plan {
             Plan::Fio(specs) => specs.iter().any(|spec| spec.verify == Some(Verify::Compare)),

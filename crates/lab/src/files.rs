@@ -34,12 +34,12 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
-/// What is run.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The device, which is empty at first.
     pub device: DeviceConfig,
-    /// What becomes of syncs.
+    /// Treatment of syncs.
     pub flush: FlushMode,
     /// The file system.
     pub mode: Mode,
@@ -77,13 +77,13 @@ pub enum Work {
     Insert(InsertOptions),
 }
 
-/// What a run measured.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FilesResult {
     /// Name of the device.
     pub device: String,
-    /// What became of syncs: FLUSH, RFLUSH or NOFLUSH.
+    /// Treatment of syncs: FLUSH, RFLUSH or NOFLUSH.
     pub flush: String,
     /// How ext4 was mounted; without it the file system was F2FS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,11 +101,11 @@ pub struct FilesResult {
     pub cpus: Option<NonZeroU32>,
     /// Each workload, fio's jobs one by one.
     pub workloads: Vec<WorkloadResult>,
-    /// What the device did in the measured time.
+    /// Totals of the device in the measured time.
     pub totals: DeviceTotals,
     /// Counters of device, vfs and file system in the measured time, by name.
     pub metrics: BTreeMap<String, u64>,
-    /// Of everything that the device did.
+    /// Hash of everything that the device did.
     pub trace_hash: TraceHash,
 }
 
@@ -129,14 +129,14 @@ pub enum FilesError {
     Filebench {
         /// The workload.
         name: String,
-        /// What is wrong.
+        /// The fault.
         error: RunError,
     },
     /// A mix of transactions.
     Oltp {
         /// The workload.
         name: String,
-        /// What is wrong.
+        /// The fault.
         error: OltpError,
     },
     /// The files cannot be made durable.
@@ -253,7 +253,7 @@ fn go_on(stack: &mut Stack, is_done: impl Fn() -> bool) -> Result<(), FilesError
 pub struct Counters {
     /// The instant.
     pub at: Instant,
-    /// Of the device.
+    /// Counters of the device.
     pub device: DeviceMetrics,
     nand: NandMetrics,
     vfs: VfsMetrics,
@@ -273,7 +273,7 @@ impl Counters {
         Self { at, device, nand, vfs: vfs.metrics(), fs }
     }
 
-    /// What was counted since, by name.
+    /// Differences from `earlier`, by name.
     pub fn since(&self, earlier: &Self) -> BTreeMap<String, u64> {
         let mut all = BTreeMap::new();
         let lists = [
@@ -289,7 +289,7 @@ impl Counters {
     }
 }
 
-/// A workload whose files are there.
+/// A workload whose files exist.
 enum Ready {
     Fio(Vec<FileJob>),
     Filebench(String, Filebench<AnyFs>),
@@ -494,8 +494,8 @@ mod tests {
         assert!(flushes[2] < flushes[0], "flushes for each commit: {flushes:?}");
     }
 
-    /// F2FS behind the same block layer. In dual mode its fsyncs wait for less, and more is done by range flushes. By FLUSH less is: who
-    /// comes during a shared one waits for the next, where legacy mode sends one for each.
+    /// F2FS behind the same block layer. In dual mode its fsyncs wait for less, and more is done by range flushes. By FLUSH less is done: a
+    /// caller that comes during a shared flush waits for the next one, where legacy mode sends one for each.
     #[test]
     fn the_same_workloads_run_on_f2fs_by_waiting_and_by_order() {
         for flush in [FlushMode::Flush, FlushMode::RangeFlush] {

@@ -1,4 +1,4 @@
-//! The laboratory: scenarios become experiments, their results tables, files and pages, and papers' claims are held against them.
+//! The laboratory: scenarios become experiments, their results become tables, files and pages, and papers' claims are compared with them.
 //!
 //! Place in the data flow: what a user asks for comes in as a [`scenario`], a claim of a paper ([`reproduce`]), workloads on files
 //! ([`files`]) or another simulator's configuration ([`mqsim`]); `flashweir-sim` runs it with what `flashweir-workload` wants.

@@ -21,8 +21,7 @@ use flashweir_sim::precondition::{Mode, Pattern, Precondition};
 use flashweir_workload::spelling::nearest;
 use std::fmt::Write as _;
 
-/// What MQSim's `Device_Level_Data_Caching_Mode` asks for. It stands in the workload file, and changes the
-/// device.
+/// Mode of caching of MQSim's `Device_Level_Data_Caching_Mode`. It is in the workload file, and changes the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
     /// Writes complete when they are on the medium.
@@ -35,7 +34,7 @@ pub enum Caching {
 /// The workloads of an MQSim workload file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedWorkload {
-    /// What MQSim would run one after the other.
+    /// Scenarios that MQSim would run one after the other.
     pub scenarios: Vec<ImportedScenario>,
     /// The device to import for it, see [`import_device_with`].
     pub caching: Caching,
@@ -219,7 +218,7 @@ fn geometry(device: &mut Keys<'_>, flash: &mut Keys<'_>) -> Result<GeometryConfi
 /// for a read, 361 = tCS + 6 tWC + tADL + tWPST + tWPSTH + tWB for a program, 220 = tCS + 4 tWC + tWB for
 /// an erase.
 fn timing(device: &mut Keys<'_>, flash: &mut Keys<'_>) -> Result<TimingConfig, String> {
-    /// From the end of a read in the array until ready/busy shows it.
+    /// Time from the end of a read in the array until ready/busy shows it.
     const READY_NS: u64 = 20;
     let cell = match flash.one_of("Flash_Technology", &["SLC", "MLC", "TLC"])? {
         "SLC" => Cell::Slc,
@@ -265,8 +264,8 @@ fn ftl(
     geometry: &GeometryConfig,
     warnings: &mut Vec<String>,
 ) -> Result<FtlConfig, String> {
-    /// MQSim runs so many collections in a plane at most, starts them no later, and stops user writes to a
-    /// plane with fewer free blocks.
+    /// MQSim runs at most this many garbage collections in a plane, starts GC at the latest when this many blocks are free, and stops user
+    /// writes to a plane with fewer free blocks.
     const HOLD_BLOCKS: u32 = 10;
     let scheme = device.text("Plane_Allocation_Scheme")?;
     let striping: Striping =
@@ -310,7 +309,7 @@ fn ftl(
     })
 }
 
-/// MQSim's write cache lets at most one page for each plane wait for the medium; more writes wait outside.
+/// In MQSim's write cache at most one page for each plane waits for the medium; further writes wait outside.
 fn buffer(
     device: &mut Keys<'_>,
     geometry: &GeometryConfig,
@@ -459,7 +458,7 @@ fn replay(keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<ImportedRep
 struct State {
     preconditioned: bool,
     flows: usize,
-    /// What has to be written before, from the beginning on.
+    /// Fraction of the device that has to be written beforehand, from the beginning on.
     fill: f64,
     /// A flow writes, and not only in order.
     writes: bool,
@@ -467,7 +466,7 @@ struct State {
 }
 
 impl State {
-    /// Writes on top of what is there, in multiples of it, until the device collects as it will from then on.
+    /// Overwrites, in multiples of the filled part, until the device's GC is in a steady state.
     const OVERWRITE: f64 = 2.0;
 
     fn new(preconditioned: bool, flows: usize) -> Self {
@@ -722,7 +721,7 @@ impl<'a> Keys<'a> {
         number.ok_or_else(|| value.wrong(&format!("a number from {low} to {high}")))
     }
 
-    /// What is left was not taken over: it is known and not modelled, or it is a mistake.
+    /// Keys that are left were not used: they are known and not modelled, or mistakes.
     fn finish(self, ignored: &[Ignored], warnings: &mut Vec<String>) -> Result<(), String> {
         for value in &self.values {
             let Some((key, silent, reason)) = ignored.iter().find(|(key, ..)| *key == value.key) else {

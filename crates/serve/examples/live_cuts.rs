@@ -33,11 +33,11 @@ struct Case {
     worst: bool,
     /// The client's requests in flight share mapping units.
     blocks: bool,
-    /// Of the region that is used.
+    /// Size of the region that is used.
     mib: u64,
 }
 
-/// A few dies and blocks, so that collection runs under the load.
+/// A few dies and blocks, so that GC runs under the load.
 const SMALL: &[&str] = &[
     "geometry.channels=2",
     "geometry.chips_per_channel=1",

@@ -1,5 +1,4 @@
-//! A disk in memory behind the NBD machine: shows how a [`Connection`] is driven, and lets other programs be tried on
-//! it without a device.
+//! A disk in memory behind the NBD machine: shows how a [`Connection`] is driven, and can be used to try other programs without a device.
 //!
 //! ```text
 //! cargo run -p flashweir-serve --example nbd_memory -- 127.0.0.1:10809 64 [off|offered|required CERT KEY [CLIENT_CA]]

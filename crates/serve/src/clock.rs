@@ -1,7 +1,7 @@
 //! The wall clock, and the only place of this crate that reads it. A test may move the time by [`Hand`] instead.
 //!
-//! Virtual time is wall time since the server began, times a factor. Whoever needs the time asks once for each turn
-//! of the server and passes it on, so that everything in a turn happens at one instant.
+//! Virtual time is wall time since the server began, times a factor. The server reads it once for each turn and passes it on, so that
+//! everything in a turn happens at one instant.
 
 use flashweir_core::Instant;
 use flashweir_fs::vfs::Timestamp;

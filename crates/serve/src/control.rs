@@ -171,7 +171,7 @@ impl std::error::Error for ControlError {}
 /// Asks the server behind the control socket `path`.
 ///
 /// # Errors
-/// Nobody listens there, it does not answer within 60 seconds, or it refuses.
+/// No server listens there, it does not answer within 60 seconds, or it refuses.
 pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
     let name = path.display();
     let failed = |what: &str, error: std::io::Error| ControlError(format!("{name}: {what}: {error}"));

@@ -61,7 +61,7 @@ struct Pending {
     length: u32,
     kind: Kind,
     fua: bool,
-    /// Of a flush: number of completions that it covers.
+    /// Of a flush: number of the last completion that it covers.
     covers: u64,
 }
 
@@ -551,7 +551,7 @@ impl Disk {
     /// Ends the disk in order: what it was given is finished and flushed, its volume is closed.
     ///
     /// # Errors
-    /// The recording or the volume cannot be ended; the volume is recoverable all the same.
+    /// The recording or the volume cannot be ended; the volume is recoverable nevertheless.
     pub fn shut_down(mut self) -> Result<(), DiskError> {
         let live = self.live.take().expect("a disk has a device");
         if let Some(recorder) = self.recorder.take() {

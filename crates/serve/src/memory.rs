@@ -1,11 +1,11 @@
-//! Memory of contents: what does not fit into its bound, and what is given back.
+//! Memory of contents: its bound, and the return of freed memory.
 //!
-//! Place in the data flow: the device keeps contents in memory ([`flashweir_device::Media`]). With a bound, what comes when that
-//! memory is full goes to a file without a name, at its own place there; what is deallocated, overwritten or erased becomes a hole
-//! again. What is freed in memory stays with the allocator of the process until it is told to give it back.
+//! Place in the data flow: the device keeps contents in memory ([`flashweir_device::Media`]). With a bound, contents that come when that
+//! memory is full go to an unnamed file, each at its own place there; what is deallocated, overwritten or erased becomes a hole again. What
+//! is freed in memory stays with the allocator of the process until it is told to give it back.
 //!
 //! Invariant: a hole is punched before its place is written again. Units are released one by one while their block lasts, so
-//! those may wait for each other; a whole block may be programmed anew at once, so it does not wait.
+//! those may wait for each other; a whole block may be programmed again at once, so it does not wait.
 
 use crate::host_disk::nameless;
 use flashweir_core::Ppa;
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Contents of a trimmed file stayed in memory for good where nothing told the device, and holes took room.
+    /// Without discards, contents of a trimmed file stay in memory permanently, and holes take room.
     #[test]
     fn what_is_deallocated_takes_no_memory_and_no_room() {
         let config = tiny("tiny-d1-partial").unwrap();
@@ -243,7 +243,7 @@ mod tests {
         // Before the record is durable a cut may bring all of it back.
         run(&mut device, &mut agenda, units + 2, Op::Flush);
         let (held, beyond) = device.media().held_bytes();
-        // The device's own metadata is there for good.
+        // The device's own metadata is never freed.
         let metadata = 8 * unit_bytes;
         assert!(held <= 4 * unit_bytes && beyond <= metadata, "{held} {beyond}");
         // Holes are punched when there are many, or when a block is erased: fill it again.

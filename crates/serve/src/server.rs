@@ -3,7 +3,7 @@
 //! Place in the data flow: bytes of clients become requests in [`crate::nbd`], requests become commands in
 //! [`crate::disk`]; answers go back the same way. Nothing is handed to another thread on the way.
 //!
-//! A turn: poll, read the clock, let the disks happen up to it, take in what clients sent, answer what is due, write.
+//! A turn: poll, read the clock, process the disks' events up to it, take in what clients sent, answer what is due, write.
 //! Before a deadline that is near the poll does not sleep: a sleep of 75 µs takes up to 187 µs on a common kernel.
 //!
 //! Invariants: a client that breaks the protocol, stalls, or vanishes is dropped without an effect on other clients; memory for each client

@@ -1,4 +1,4 @@
-//! What a served disk counted: requests, bytes, latencies, and how well the machine kept the model's deadlines.
+//! Statistics of a served disk: requests, bytes, latencies, and how well the machine kept the model's deadlines.
 //!
 //! Two latencies are kept apart. The *model's* is the time that the simulated device took. The *server's* is the time from the decoding of
 //! a request until its answer was queued. The difference is the deadline miss; where it is not small, latencies that clients see are not to

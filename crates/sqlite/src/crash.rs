@@ -1,12 +1,13 @@
-//! Power cuts below SQLite: what it promises, on a file system on our device, cut between and in the operations of the medium.
+//! Power cuts below SQLite: its promises are checked on a file system on our device, whose power is cut between and in the operations of
+//! the medium.
 //!
-//! Place in the data flow: a [`Case`] does its transactions once, on a volume that has been in use; after each turn of the stack
+//! Place in the data flow: a [`Case`] executes its transactions once, on a volume that has been in use; after each turn of the stack
 //! [`Cuts`] collects the media that a power cut may leave. Each medium that is chosen is recovered by the device, mounted, and opened by
 //! SQLite, whose integrity check has to pass. [`explore`] does that for many cases.
 //!
-//! What is judged: the rows are exactly those after some number of whole transactions. That is not less than the number that SQLite
-//! had said were committed, except for those that [`Plan::losses_max`] allows to be lost, and not more than had begun. Some databases
-//! are used on, and have to be right after that, too.
+//! What is judged: the rows are exactly those after some number of whole transactions. That number is not less than the number of reported
+//! commits, except for those that [`Plan::losses_max`] allows to be lost, and not more than had begun. Some databases are used further, and
+//! have to be right after that, too.
 //!
 //! Invariants: the answer is a function of the configuration, whatever the number of threads; databases on volumes that read alike
 //! are opened once.
@@ -156,7 +157,7 @@ pub struct Violation {
 pub struct CrashReport {
     /// Counts of the exploration.
     pub totals: Counts,
-    /// A violation.
+    /// Violations that were found.
     pub violations: Vec<Violation>,
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct Answer {
     pub(crate) result: Result<Value, Errno>,
 }
 
-/// Whose turn it is among the SQLites of all worlds in this process: they share one source of random numbers.
+/// Held by the running SQLite among those of all worlds in this process: they share one source of random numbers.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -237,7 +237,7 @@ impl<T: Send + 'static> Link<T> {
 }
 
 impl<T> Drop for Link<T> {
-    /// The world is gone: SQLite is told so by closed channels, and ends.
+    /// The world is gone: closed channels tell SQLite, which ends.
     fn drop(&mut self) {
         self.ends = None;
         if let Some(thread) = self.thread.take() {

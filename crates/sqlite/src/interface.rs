@@ -212,7 +212,7 @@ unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
         }
         let done = client.call(Call::Close { file: number });
         if let Some(opened) = opened.filter(|opened| opened.is_temporary) {
-            // Nobody else knows the name.
+            // No other connection knows the name.
             let _ = client.call(Call::Delete { path: opened.path, syncs_dir: false });
         }
         done
@@ -419,7 +419,7 @@ unsafe extern "C" fn access(
 ) -> c_int {
     // SAFETY: SQLite's names end with a zero.
     let Some(path) = (unsafe { path_of(path) }) else { return ffi::SQLITE_IOERR_ACCESS };
-    // Whoever runs SQLite here may read and write everything.
+    // SQLite may read and write everything here.
     match ask_number(Call::Exists { path }, ffi::SQLITE_IOERR_ACCESS) {
         Ok(exists) => {
             // SAFETY: SQLite asks for the answer there.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`guest`] is the rendezvous: only one of the two threads runs at any time, so a run is a function of its configuration.
-//! [`host`] does the calls on a [`flashweir_fs::vfs::Process`]; [`order`] says which of SQLite's syncs become barriers;
+//! [`host`] executes the calls on a [`flashweir_fs::vfs::Process`]; [`order`] says which of SQLite's syncs become barriers;
 //! [`workload`] has transactions to measure, [`run`] a stack to measure them on; [`crash`] cuts the power of such a stack;
 //! [`study`] has what the barrier paper says of SQLite.
 //!

@@ -42,7 +42,7 @@ impl JournalMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Synchronous {
-    /// Syncs at the moments that matter most. A log is not synced at commits.
+    /// Syncs at the most critical points only. A log is not synced at commits.
     Normal,
     /// Each transaction is synced.
     #[default]
@@ -183,7 +183,7 @@ impl Plan {
         use Synchronous::{Extra, Full, Normal};
         point
             == match (self.journal_mode, self.synchronous) {
-                // Deleting the journal is the commit. Nobody waits for that: a cut may take the last transaction back.
+                // Deleting the journal is the commit. It is not waited for: a power cut may undo the last transaction.
                 (Delete, Normal | Full) => SyncPoint::Database,
                 (Delete, Extra) => SyncPoint::Deletion,
                 // An emptied journal is not synced.

@@ -1,7 +1,7 @@
 //! Transactions of one row each, as Mobibench's: inserts, updates, deletes.
 //!
-//! Place in the data flow: [`prepare`] and [`work`] are programs on the thread of SQLite; [`Changes`] says what transaction so and so
-//! does, so that whoever looks at the database after a power cut knows what may be in it.
+//! Place in the data flow: [`prepare`] and [`work`] are programs on the thread of SQLite; [`Changes`] says what each transaction does, so
+//! that a check of the database after a power cut knows what may be in it.
 //!
 //! Invariants: changes are a function of the options and the seed; no two states of the table are alike.
 //!
@@ -298,8 +298,8 @@ pub struct Measured {
     pub calls: Vec<CallResult>,
 }
 
-/// Does the transactions. Each is told to the world before ([`Clock::mark`], twice its number less one) and after (twice its number);
-/// [`BEGUN`] and [`ENDED`] are the measured time.
+/// Executes the transactions. Each is marked in the world before it ([`Clock::mark`], twice its number less one) and after it (twice its
+/// number); [`BEGUN`] and [`ENDED`] are the measured time.
 ///
 /// # Errors
 /// What SQLite says.

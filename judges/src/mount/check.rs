@@ -1,4 +1,4 @@
-//! `weir check` itself: it finds what is wrong with two programs, nothing where that is mended, and Linux agrees.
+//! `weir check` itself: it finds the bugs of two programs, none where they are fixed, and Linux agrees.
 
 use super::mounted::FORMATS;
 use crate::host::root;

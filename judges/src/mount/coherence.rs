@@ -5,12 +5,12 @@ use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;
 
-/// With the kernel's cache of writes and without; a write says that there is no room only where the kernel hands it on.
+/// With the kernel's cache of writes and without; a write reports a lack of room only if the kernel hands it on.
 const MOUNTS: [(&str, &[&str]); 2] =
     [("", &["stale", "blocks", "set-id", "limits"]), ("--write-back", &["stale", "blocks", "set-id"])];
 
 pub(super) fn judge(place: &Place) -> Finding {
-    // It runs itself from the mount, where there are no libraries for a user who may read nothing else.
+    // It runs from the mount, where there are no libraries for a user that may read nothing else.
     let coherence = compiled(place, "coherence", &["-static"])?;
     for format in FORMATS {
         for (options, parts) in MOUNTS {

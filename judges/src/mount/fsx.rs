@@ -32,14 +32,14 @@ copy_file_range = 5.0
 /// An operation that takes longer than this on the average has hung.
 const OPERATION: Duration = Duration::from_millis(12);
 
-/// fsx 0.3.2 forgets to unmap a page here and there, on any file system; it ends itself before there are 65,530, which is all that
-/// Linux gives to a process, and before they make each truncation slow.
+/// fsx 0.3.2 forgets to unmap some pages, on any file system; a run ends before there are 65,530 maps, Linux's limit for a process, and
+/// before they make each truncation slow.
 const OPERATIONS_MAX: u64 = 20_000;
 
 /// So often another fsx is cut where one had ended by itself.
 const CUT_TRIES: u64 = 8;
 
-/// What a read of a map is told where there is no page.
+/// Signal for a read of a memory map without a page.
 const SIGBUS: i32 = 7;
 
 /// One run of fsx to its end; false if it ended by itself before.

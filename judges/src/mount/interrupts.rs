@@ -8,8 +8,8 @@ use crate::program::run as program;
 /// A device that takes seconds for what others do in milliseconds.
 const SLOW: &str = "--speed 0.004";
 
-/// No call is interrupted by a signal that its program handles; whoever is killed is gone while the device still works; and what was
-/// acknowledged survives.
+/// No call is interrupted by a signal that its program handles; a killed program ends while the device still works; and acknowledged data
+/// survive.
 pub(super) fn judge(place: &Place) -> Finding {
     let waits = compiled(place, "interrupts", &[])?;
     let mut said = String::new();

@@ -34,11 +34,11 @@ impl<'a> Rig<'a> {
             .map_err(|error| format!("{command}: {error}"))
     }
 
-    /// Everything that was ordered before is done, and what nobody has synced is gone.
+    /// Clears the cache: all earlier commands are executed, and unsynced data are lost.
     fn clear_cache(&self) -> Result<(), String> {
         self.order("lazyfs::clear-cache")?;
         let mut line = String::new();
-        // To its end: who opens it again before the mount has closed it finds no writer, and nothing.
+        // Read to its end: a reader that opens it again before the mount has closed it finds no writer and no data.
         let told = File::open(&self.completed).and_then(|mut file| file.read_to_string(&mut line));
         told.map_err(|error| format!("{}: {error}", self.completed))?;
         match line.as_str() {
@@ -89,7 +89,7 @@ pub(super) fn judge(place: &Place) -> Finding {
     Ok("clear-cache, torn-op, torn-seq and crash on both formats".into())
 }
 
-/// What was not synced goes, descriptors stay, and the kernel keeps no page.
+/// Unsynced data are lost, descriptors stay open, and the kernel keeps no page.
 fn clearing(place: &Place, image: &str) -> Result<(), String> {
     let rig = Rig::new(place, image)?;
     let file = synced(&rig.mount, "cleared", b"synced")?;

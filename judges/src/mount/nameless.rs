@@ -31,7 +31,7 @@ setfacl -b less
 sync file less dir dir/below dir/below/file .
 "#;
 
-/// The lists as they have to be, for who asks by the same names.
+/// The expected lists, as shown under the same names.
 const SHOWN: &str = r#"cd "$1"; getfacl -np file less dir dir/below dir/below/file; cat linked"#;
 
 pub(super) fn judge(place: &Place) -> Finding {

@@ -1,4 +1,4 @@
-//! What a programmer does all day: a clone, a build, tests and a commit, on both formats, with the power cut after it.
+//! A programmer's daily work: a clone, a build, tests and a commit, on both formats, with the power cut after it.
 //!
 //! The projects are made on the spot: one in C with a Makefile, one in Rust without dependencies. Nothing comes from a network.
 

@@ -7,7 +7,7 @@ use crate::program::{Program, run as program, wait_until};
 use crate::tree::built;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Of the image, and of the disk that holds it.
+/// Size of the image, and of the disk that holds it.
 const IMAGE: &str = "64MiB";
 const DISK: &str = "size=100m";
 
@@ -69,7 +69,7 @@ fn ended(mut program: Program) -> Result<(Option<i32>, String), String> {
     Ok((status.code(), program.output()))
 }
 
-/// A mount and a check by somebody who is not root.
+/// A mount and a check by a user other than root.
 pub(super) fn without_root(place: &Place) -> Finding {
     let (weir, dir) = (built("weir"), place.make_dir("theirs")?);
     // They get into neither the directory of the judge nor that of the build.
@@ -93,7 +93,7 @@ pub(super) fn without_root(place: &Place) -> Finding {
     Ok("mounted, cut and checked by nobody, for whom nobody else's rights are needed".into())
 }
 
-/// By which requests come.
+/// Device of FUSE requests.
 const FUSE: &str = "/dev/fuse";
 
 const AS_NOBODY: &str = r#"

@@ -7,7 +7,7 @@ use crate::serve::files::{compare, image};
 use crate::serve::server::{Server, TINY};
 use serde_json::Value;
 
-/// What the server says about each export, and what is allocated in it.
+/// The server's data about each export, and its allocation.
 pub(super) fn nbdinfo(place: &Place) -> Finding {
     let second = ["second=sata-mlc"];
     let first = format!("first={}", TINY[0]);

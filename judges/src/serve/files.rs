@@ -52,7 +52,7 @@ pub(super) fn compare(one: &str, other: &str) -> Result<(), String> {
 #[derive(Debug)]
 pub(super) struct Tree {
     random: Random,
-    /// By path: seed and length of the content.
+    /// Seed and length of the content, by path.
     files: BTreeMap<String, (u64, usize)>,
     made: u32,
 }

@@ -1,5 +1,4 @@
-//! `cargo xtask serve-judges`: the running `weir serve` before outside judges, tools and file systems that know
-//! nothing of this project.
+//! `cargo xtask serve-judges`: the running `weir serve`, judged from outside: by tools and file systems that know nothing of this project.
 //!
 //! Place: `ci` runs all of them; `serve-judges NAME` runs one. Each judge has a directory of its own ([`crate::place`]),
 //! starts servers ([`server`]) and whatever it needs beside them ([`crate::program`], [`crate::disk`]), and says in one line what it
@@ -9,7 +8,7 @@
 //! judge ends, its processes, mounts and loop devices end with it: each is held by a guard. What a killed run left
 //! behind is cleared by the next one.
 //!
-//! Deliberately absent: NBD. Whoever speaks to the server here is somebody else's program.
+//! Deliberately absent: NBD. All clients of the server here are other people's programs.
 
 mod clients;
 mod cuts;

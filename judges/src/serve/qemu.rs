@@ -7,7 +7,7 @@ use crate::serve::files::{compare, image};
 use crate::serve::server::{Server, TINY};
 use serde_json::Value;
 
-/// Converts images to and from the disk, in and out of order, and lets qemu compare them.
+/// Converts images to and from the disk, in and out of order, and has qemu compare them.
 pub(super) fn img(place: &Place) -> Finding {
     let server = Server::start(place, &[TINY])?;
     let (uri, size) = (server.uri(), server.counts()?.size);

@@ -18,7 +18,7 @@ pub(super) struct Records {
     seed: u64,
     /// First byte of the area.
     offset: u64,
-    /// By place: the last number that was synced, and the last that was written; 0 is none.
+    /// For each place, the last number that was synced and the last that was written; 0 is none.
     places: Vec<(u64, u64)>,
     /// The last number that was given out.
     last: u64,

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A phone's device of 604 MB: room for each file system, and collected from before a judge is through.
+/// A phone's device of 604 MB: room for each file system, and GC begins before a judge has finished.
 pub(super) const SMALL: &[&str] = &[
     "mobile-ufs",
     "--set=geometry.blocks_per_plane=32",
@@ -33,7 +33,7 @@ pub(super) struct Server {
     socket: String,
 }
 
-/// What a server says of itself.
+/// Counts that a server reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
     pub(super) size: u64,

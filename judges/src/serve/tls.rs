@@ -6,7 +6,7 @@ use crate::program::{run, run_failing};
 use crate::serve::files::{compare, image};
 use crate::serve::server::{Server, TINY};
 
-/// Who knows the authority is served, and over an encrypted connection only.
+/// Clients that know the authority are served, and over an encrypted connection only.
 pub(super) fn tls(place: &Place) -> Finding {
     let (ours, other) = (place.make_dir("pki")?, place.make_dir("other")?);
     for dir in [&ours, &other] {
@@ -34,7 +34,7 @@ pub(super) fn tls(place: &Place) -> Finding {
     run(place, &["nbdcopy", "--connections=4", &there, &uri(&ours)])?;
     run(place, &["nbdcopy", "--connections=4", &uri(&ours), &back])?;
     compare(&there, &back)?;
-    // Clear text, on either socket, and a client that trusts somebody else.
+    // Clear text, on either socket, and a client that trusts another authority.
     run_failing(place, &["nbdinfo", &format!("nbd://{address}")])?;
     run_failing(place, &["nbdinfo", &server.uri()])?;
     run_failing(place, &["nbdinfo", &uri(&other)])?;
@@ -60,7 +60,7 @@ fn authority(place: &Place, dir: &str) -> Result<(), String> {
     run(place, &[&request[..], &rest].concat()).map(drop)
 }
 
-/// A certificate of the authority in `dir` for somebody on this machine: `WHO-cert.pem` and `WHO-key.pem`.
+/// A certificate of the authority in `dir` for a server or client on this machine: `WHO-cert.pem` and `WHO-key.pem`.
 fn certificate(place: &Place, dir: &str, who: &str) -> Result<(), String> {
     let file = |name: &str| format!("{dir}/{name}");
     let (key, request, certificate) =

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `flashweir_core::mutant` counts to.
+/// Limit of the numbers of `flashweir_core::mutant`.
 const NUMBERS: u32 = 1 << 15;
 
 /// More rounds than that are no progress.
@@ -41,12 +41,12 @@ pub(crate) struct Copy {
     pub(crate) tests: BTreeMap<(String, String), PathBuf>,
 }
 
-/// Where the copy and all that is made of it is.
+/// Directory of the copy and all that is made of it.
 pub(crate) fn dir() -> PathBuf {
     target_dir().join("mutants")
 }
 
-/// Where the copied workspace is.
+/// Directory of the copied workspace.
 pub(crate) fn source() -> PathBuf {
     dir().join("source")
 }
@@ -119,7 +119,7 @@ fn copy_rest(files: &[File]) -> Result<(), String> {
     write(&list, names.into_iter().collect::<Vec<_>>().join("\n").as_bytes())
 }
 
-/// The workspace's manifest with the feature, and without warnings: mutants have parentheses that nobody needs.
+/// The workspace's manifest with the feature, and without warnings: mutants have unnecessary parentheses.
 fn with_feature(manifest: &str) -> Result<String, String> {
     let plain = "flashweir-core = { path = \"crates/core\" }";
     let lints = "[workspace.lints.rust]\n";
@@ -133,7 +133,7 @@ fn with_feature(manifest: &str) -> Result<String, String> {
     Ok(manifest + "\n[profile.release.package.flashweir-serve]\nopt-level = 0\n")
 }
 
-/// What cargo builds: the program, unit tests, integration tests, and no other tests than those of suites.
+/// Targets that cargo builds: the program, unit tests, integration tests, and no other tests than those of suites.
 fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
     let mut builds = vec![vec!["build", "--keep-going", "--bin", "weir"]];
     for is_lib in [true, false] {

@@ -21,7 +21,7 @@ pub(crate) struct Drawn {
 }
 
 impl Drawn {
-    /// What it is, without the place in the file, which changes with each line before it.
+    /// Its identity, without the line number, which changes with each line before it.
     pub(crate) fn key(&self) -> [String; 5] {
         let mutant = &self.mutant;
         let operator = mutant.operator.name().to_string();
@@ -68,7 +68,7 @@ pub(crate) fn all(files: &[File], refused: &BTreeSet<u32>) -> Vec<Drawn> {
     all
 }
 
-/// So many of them, of these layers.
+/// Draws `count` of them, of these layers.
 pub(crate) fn draw(all: &[Drawn], layers: &[&str], seed: u64, count: usize) -> Vec<Drawn> {
     let mut queues: Vec<VecDeque<&Drawn>> = Vec::new();
     for (at, layer) in LAYERS.iter().enumerate().filter(|(_, layer)| layers.contains(&layer.name)) {

@@ -1,6 +1,6 @@
 //! The layers of which mutants are drawn: the files of each layer's durability path, and the suites that have to find its mutants.
 //!
-//! Place: data for [`super`]. The suites are those of CI; their lists stand in [`crate::ci`] and [`crate::file_pairs`].
+//! Place: data for [`super`]. The suites are those of CI; their lists are in [`crate::ci`] and [`crate::file_pairs`].
 
 use crate::{ci, file_pairs};
 use flashweir_judges::host::on_path;
@@ -22,7 +22,7 @@ pub(crate) struct Tests {
     pub(crate) filter: &'static str,
 }
 
-/// What judges a mutant: exit code 0 says that it found nothing.
+/// A suite that judges a mutant: exit code 0 says that it found nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Suite {
     /// `weir` with these arguments, and a seed.
@@ -211,7 +211,7 @@ impl Layer {
     }
 }
 
-/// CI's cuts of file systems whose format begins so: those of each pair, then the campaigns. A violation is not made small. Linux looks at
+/// CI's cuts of file systems whose format begins so: those of each pair, then the campaigns. A violation is not minimised. Linux checks
 /// none of them, since two would share its loop devices and mount points; a format's tools do where they are installed.
 fn file_cuts(format: &str) -> Vec<String> {
     let is_of = |what: &&str| match what.split_once("--format ") {

@@ -1,4 +1,4 @@
-//! The rules by which mutants are made: where one stands in a file, and how the file reads with all of them in it.
+//! The rules by which mutants are made: their sites in a file, and the text of the file with all of them in it.
 //!
 //! Place: [`super::copy`] gives it the text of a file and takes back the text of the mutated one.
 //!
@@ -12,7 +12,7 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Arm, BinOp, Block, Expr, Lit, Pat, ReturnType, Stmt};
 
-/// What a mutant changes.
+/// Kind of a mutant's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operator {
     ConditionTrue,
@@ -57,7 +57,7 @@ pub(crate) struct Mutant {
     pub(crate) operator: Operator,
     /// `Type::function`.
     pub(crate) function: String,
-    /// In the source, from 1.
+    /// Line in the source, from 1.
     pub(crate) line: usize,
     pub(crate) original: String,
     pub(crate) mutated: String,
@@ -169,12 +169,12 @@ impl Mutants {
     }
 }
 
-/// What is written before and after a site.
+/// Texts before and after a site.
 #[derive(Debug, Default)]
 struct Around {
     before: String,
     after: String,
-    /// What of the text before is of one mutant alone.
+    /// Parts of the text before that belong to one mutant alone.
     alone: Vec<(Range<usize>, usize)>,
 }
 
@@ -481,7 +481,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// What is called, or assigned to; the arguments may have a part of their own.
+    /// The name that is called, or assigned to; the arguments may have a part of their own.
     fn named(&self, expr: &Expr) -> &'a str {
         match expr {
             Expr::Call(call) => self.text_of(&call.func),
@@ -541,7 +541,7 @@ impl<'a> Finder<'a> {
 
     fn choice(&mut self, choice: &syn::ExprIf, is_unit: bool) {
         self.condition(&choice.cond, true);
-        // What only a planted bug does is nobody's mutant.
+        // Code of a planted bug is not mutated.
         let text = self.text_of(&choice.cond);
         if !(no_part(text) && text.contains("lanted") && !text.contains("!self.has_planted")) {
             self.block(&choice.then_branch, is_unit);

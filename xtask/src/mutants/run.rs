@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What runs at once.
+/// Number of jobs that run at once.
 const JOBS: usize = 2;
 
 /// A suite hangs when it takes so many times the CPU time that it takes without a mutant, and a while; other builds on the machine do not
@@ -37,11 +37,11 @@ pub(crate) struct Baseline {
     pub(crate) suite: Suite,
     /// CPU time.
     pub(crate) time: Duration,
-    /// The mutants whose sites it comes to.
+    /// The mutants whose sites it reaches.
     pub(crate) reached: BTreeSet<u32>,
 }
 
-/// What became of a mutant.
+/// Outcome of a mutant.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) drawn: Drawn,
@@ -54,7 +54,7 @@ pub(crate) struct Outcome {
 
 /// How a program ended.
 enum End {
-    /// After so much CPU time.
+    /// It passed, after this CPU time.
     Passed(Duration),
     Failed(String),
     /// It was ended at its limit.
@@ -146,7 +146,7 @@ pub(crate) fn try_all(
     all.into_iter().collect()
 }
 
-/// Of each suite, how many mutants it was tried on and how many it found.
+/// For each suite, the number of mutants that it was tried on and the number that it found.
 type Records = Mutex<BTreeMap<String, (u32, u32)>>;
 
 /// Suites that come to the mutant, those first that found most in the least time.
@@ -250,7 +250,7 @@ fn ended(mut command: Command, worker: usize, cpu: Duration, clock: Duration) ->
     Ok(End::Failed(format!("{status}: {}", telling(&text))))
 }
 
-/// What a process has used of the CPU, until it ends: user and system time of `/proc/PID/stat`, in hundredths of a second.
+/// CPU time of a process until it ends: user and system time of `/proc/PID/stat`, in hundredths of a second.
 fn cpu_time(process: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split(' ').collect();

@@ -14,7 +14,7 @@ pub(crate) const FILE: &str = "docs/evidence/mutants-survivors.toml";
 /// Why nothing found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// Nobody could tell it from the code as it is.
+    /// It cannot be distinguished from the unchanged code.
     Equivalent,
     /// No suite comes to where it makes a difference.
     OutOfReach,
@@ -80,7 +80,7 @@ impl Explained {
     }
 }
 
-/// The entry that somebody has to complete.
+/// The entry that has to be completed.
 pub(crate) fn blank(drawn: &Drawn) -> String {
     let mut table = Table::new();
     for (key, text) in KEYS.into_iter().zip(drawn.key()) {

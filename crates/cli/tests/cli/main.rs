@@ -538,7 +538,7 @@ fn results_come_before_files_that_cannot_be_written() {
     let fio = "fio job.fio --device sata-mlc";
     let waf = "waf --device amf --set geometry.channels=1 --set geometry.chips_per_channel=1 --policy greedy \
                --over-provisioning 0.3 --settle 0 --measure 0.1";
-    // That device takes nothing in, and only says so when it is written to.
+    // That device accepts no output, and only reports that when it is written to.
     for line in [
         format!("{fio} --csv /dev/full"),
         format!("{fio} --report /dev/full"),
@@ -1113,7 +1113,7 @@ fn an_interrupt_shows_what_was_explained_and_which_claims_were_judged() {
     let place = Place::new("interrupt-explain");
     std::fs::write(place.0.join("long.fio"), "[j]\nrw=randread\niodepth=4\ntime_based\nruntime=10d\n")
         .unwrap();
-    // Stopped after a moment, which is longer on a busy machine: until `is_enough` of what was done by then.
+    // Stopped after a short time, which is longer on a busy machine: until `is_enough` accepts what was done by then.
     let interrupted = |line: &str, is_enough: &dyn Fn(&Output) -> bool| {
         let stopped = ["4", "10", "40", "160"].into_iter().map(|after| {
             let output = Command::new("timeout")
@@ -1133,7 +1133,7 @@ fn an_interrupt_shows_what_was_explained_and_which_claims_were_judged() {
     });
     assert!(text(&output.stderr).starts_with("weir: stopped: 0 of 1 runs are through, 1 in part\n"));
     assert!(text(&output.stdout).contains("latency"), "{}", text(&output.stdout));
-    // The first study takes a moment, all of them minutes.
+    // The first study takes seconds, all of them minutes.
     let output = interrupted("reproduce rflush --jobs 1 -q", &|output| {
         text(&output.stdout).contains("claims inside their bands")
     });

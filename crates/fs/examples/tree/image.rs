@@ -53,7 +53,7 @@ pub(super) fn replayed(image: &Path, copy: Option<&Path>) -> Outcome {
         let Some(copy) = &copy else { break };
         let mut theirs = vec![0; block.len()];
         copy.read_exact_at(&mut theirs, addr.0 * bytes)?;
-        // Who replays a log changes the superblock too.
+        // A replay of a log changes the superblock too.
         if addr.0 > 1024 / bytes && theirs[..] != block[..] {
             return Err(format!("block {addr} of the log is not what others have replayed").into());
         }

@@ -218,7 +218,7 @@ fn list_of(users: u32) -> Acl {
     Acl::new(entries.map(|(who, permissions)| AclEntry { who, permissions }).collect()).expect("it is valid")
 }
 
-/// Directories with lists that what is made in them begins with, and files whose lists change with their modes.
+/// Directories with lists that new inodes in them inherit, and files whose lists change with their modes.
 fn lists(dir: &Path) -> Outcome {
     fs::create_dir(dir)?;
     let set = |path: &Path, kind: AclKind, users: u32| {

@@ -1,4 +1,4 @@
-//! A log is written to where it belongs, so that the volume needs it no more.
+//! Writes the blocks of a log to their places, so that the volume no longer needs the log.
 //!
 //! Steps, each durable before the next: the blocks of the log, the journal's superblock without a log, the volume's
 //! superblock, which does not ask for a recovery any more. A cut between them leaves a volume that is recovered again.

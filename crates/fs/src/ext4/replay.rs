@@ -1,7 +1,7 @@
 //! Recovery of the journal: which blocks of the volume its log has in a newer version.
 //!
-//! The log is taken block by block in its order. What a transaction holds counts from its commit block on; a block that a
-//! later transaction, or the same one, revoked does not count. So one pass does what three do that keep nothing in memory.
+//! The log is read block by block, in its order. The blocks of a transaction are valid from its commit block on, except those that the same
+//! transaction or a later one revoked. So one pass does the work of the three passes of a replay that keeps nothing in memory.
 //!
 //! Invariant: at most as many blocks are taken as the log has.
 //!

@@ -1,4 +1,4 @@
-//! A small volume that is put together by hand from everything that is read, whole and broken.
+//! A small volume, built by hand, with everything that can be read; whole and broken.
 
 use super::layout::dirent::{self, Entry};
 use super::layout::extent::{Entries, Extent, Index, Node};

@@ -1,4 +1,4 @@
-//! What was written to the log of warm nodes on top of a checkpoint: fsync leaves nodes there, with a mark.
+//! The nodes in the log of warm nodes that were written after a checkpoint: fsync leaves them there, with a mark.
 //!
 //! Place in the data flow: a mount for writing recovers what is here, a check counts it.
 //!

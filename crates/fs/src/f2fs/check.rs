@@ -1,7 +1,7 @@
 //! Checking of a volume, read-only: what each table says must be what a walk from the root finds.
 //!
 //! The walk follows names to inodes, inodes to nodes, nodes to blocks, and takes each of them once. Afterwards the NAT, the
-//! SIT, the summaries and the counts of the checkpoint are held against what was found.
+//! SIT, the summaries and the counts of the checkpoint are compared with what was found.
 //!
 //! Invariants: every problem has a name of its own kind and one line that says where. A broken part is reported and the
 //! walk goes on beside it; it ends because no node and no block is followed twice.

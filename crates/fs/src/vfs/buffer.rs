@@ -1,4 +1,4 @@
-//! What is written and where what is read goes: real bytes, or synthetic contents of eight bytes a page.
+//! Source of written data and destination of read data: real bytes, or synthetic contents of eight bytes a page.
 
 use super::types::PAGE_BYTES;
 use flashweir_core::command::pattern;

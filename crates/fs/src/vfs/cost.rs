@@ -1,7 +1,7 @@
-//! What the host's CPU takes for a call, as virtual time.
+//! CPU time of a call on the host, as virtual time.
 //!
-//! Place in the data flow: each call of the vfs books once what it costs by itself on the host's CPUs (`core::cpus`), and once more
-//! if it had to wait for the disk, and sleeps until that is done.
+//! Place in the data flow: each call of the vfs charges its own cost to the host's CPUs (`core::cpus`) once, and once more if it had to
+//! wait for the disk, and sleeps until that time has passed.
 //!
 //! Deliberately absent: the CPU time of background write-back and of the file system's own work.
 

@@ -148,7 +148,7 @@ pub struct File<F: Fs> {
     /// Held by calls that use and move the position.
     positioning: RwLock,
     pub(crate) window: Cell<Window>,
-    /// Failed write-backs that this file was told of.
+    /// Number of failed write-backs that this file has reported.
     errors_seen: Cell<u64>,
     is_closed: Cell<bool>,
 }

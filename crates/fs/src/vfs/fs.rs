@@ -97,7 +97,7 @@ pub trait Fs: 'static {
 
     // Attributes.
 
-    /// The attributes, with everything that [`Fs::wrote`] has told; `ESTALE` if there is no such inode.
+    /// The attributes, including the changes by [`Fs::wrote`]; `ESTALE` if there is no such inode.
     async fn getattr(&self, ino: Ino) -> Result<Attr>;
 
     /// Changes attributes. A smaller size frees pages, and reservations, that lie wholly beyond it; the rest of the last
@@ -211,7 +211,7 @@ pub trait Fs: 'static {
     /// Makes everything durable; all dirty pages have been written before.
     async fn sync(&self) -> Result<()>;
 
-    /// The last call: makes everything durable, all dirty pages have been written before, and says so on the disk.
+    /// The last call, after all dirty pages were written: makes everything durable and marks the volume as unmounted.
     async fn unmount(&self) -> Result<()> {
         self.sync().await
     }

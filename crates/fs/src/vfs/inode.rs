@@ -65,7 +65,7 @@ struct Batch {
 /// Failed write-backs.
 #[derive(Clone, Copy, Debug)]
 struct Errors {
-    /// How many there were; each open file remembers up to which it was told.
+    /// Number of errors so far; each open file remembers up to which it has reported.
     count: u64,
     last: Errno,
     told: bool,

@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! 1. Bytes of a page beyond the end of the file are zeros.
-//! 2. Whoever changes content or size of a file has its lock alone; readers take no lock and look at the size anew
-//!    after each wait. A read beside a write sees each page old or new.
+//! 2. A task that changes content or size of a file has its lock alone; readers take no lock and look at the size again after each wait. A
+//!    read that runs beside a write sees each page either old or new.
 //! 3. A page that is being read is waited for, also by writers, so that an old content never replaces a new one.
 //! 4. Room is reserved before a page becomes dirty: ENOSPC is an answer to write, not to write-back.
 

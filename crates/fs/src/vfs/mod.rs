@@ -70,7 +70,7 @@ pub struct DirtyPage {
 pub enum WriteCause {
     /// They are old, or there are many.
     Background,
-    /// Somebody waits in fsync, fdatasync or sync; [`Fs::fsync`] or [`Fs::sync`] follows.
+    /// A caller waits in fsync, fdatasync or sync; [`Fs::fsync`] or [`Fs::sync`] follows.
     Sync,
     /// The same in fdatasync.
     DataSync,

@@ -1,4 +1,4 @@
-//! A mounted file system: its pages and inodes in memory, and their coming and going.
+//! A mounted file system: its pages and inodes in memory, from their creation to their end.
 //!
 //! Place in the data flow: everything that the vfs does is a method of [`Vfs`], spread over files by what it is about:
 //! `names` and `attrs` (rules), `walk` (paths), `io` and `direct` (data), `readahead`, `writeback`.
@@ -368,7 +368,7 @@ impl<F: Fs> Vfs<F> {
     pub(crate) async fn settle_dropped(&self) {
         loop {
             let Some(inode) = self.0.dropped.borrow_mut().pop() else { return };
-            // Nobody is there to be told.
+            // No caller could get the error.
             let _ = self.settle(&inode).await;
             self.forget_if_idle(&inode, 2);
         }

@@ -8,7 +8,7 @@
 //!    owner; pages under I/O have neither, so they are never evicted.
 //! 2. A page under write-back has been handed out as it was: its payload is shared, never changed in place, so a writer replaces it here
 //!    without waiting (the device sees a stable page by copy, not by lock). The page is then `Redirtied` and becomes `Dirty` when the write
-//!    ends, whatever became of the write.
+//!    ends, even if the write failed.
 //! 3. A page whose write failed is dirty again.
 //! 4. There are at most `capacity` pages, unless more than that are dirty or under I/O.
 //!
@@ -628,7 +628,7 @@ impl Pages {
         slots.extend(slots_of_all.filter(|(_, page)| is_wanted(page)).map(|(slot, _)| slot));
     }
 
-    /// Checks every invariant by counting anew; for tests.
+    /// Checks every invariant by counting again; for tests.
     #[cfg(test)]
     pub(crate) fn audit(&self) {
         let mut by_state = [0usize; 5];

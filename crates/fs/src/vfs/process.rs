@@ -1,4 +1,4 @@
-//! What a program calls: paths, with credentials, a working directory and a mask of permission bits.
+//! The calls of a program: paths, with credentials, a working directory and a mask of permission bits.
 
 use super::attrs::SetTime;
 use super::file::{File, OpenFlags};
@@ -185,7 +185,7 @@ impl<F: Fs> Process<F> {
                     return Err(Errno::ENOTDIR);
                 }
                 match self.vfs.open_found(&self.creds, &attr, flags, false).await {
-                    // Somebody has removed it since.
+                    // It was removed since.
                     Err(Errno::ESTALE) if tries < OPEN_RETRIES_MAX => tries += 1,
                     opened => return opened,
                 }

@@ -30,7 +30,7 @@ impl<F: Fs> File<F> {
             let mut at = first;
             while at < end {
                 match vfs.fill(&inode, (at, end)).await {
-                    // The reader meets the error again, and is told.
+                    // The reader meets the error again, and returns it.
                     Err(_) => break,
                     Ok((first, end)) => {
                         vfs.count(|count| count.readahead_pages += end - first);

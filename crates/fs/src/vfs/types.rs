@@ -1,4 +1,4 @@
-//! The words of files: inodes, attributes, kinds, times, and what a caller may ask to change.
+//! Types for files: inodes, attributes, kinds, times, and what a caller may ask to change.
 
 use super::Errno;
 use crate::acl::NewAcls;
@@ -210,7 +210,7 @@ pub struct Limits {
 /// Credentials of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Creds {
-    /// User; 0 is root, who may do everything.
+    /// User; 0 is root, which may do everything.
     pub uid: u32,
     /// Main group.
     pub gid: u32,
@@ -219,7 +219,7 @@ pub struct Creds {
     /// Permission bits that new inodes do not get, unless their directory has a default access control list. 0 if the layer above has
     /// removed them already.
     pub umask: u16,
-    /// Somebody above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
+    /// The layer above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
     /// is made.
     pub is_checked: bool,
 }

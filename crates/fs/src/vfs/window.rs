@@ -1,4 +1,4 @@
-//! How far one reader of a file reads ahead.
+//! Read-ahead distance of one reader of a file.
 //!
 //! A read that begins where the last one ended is sequential. The window of a sequential reader doubles with each read
 //! up to the maximum; a read elsewhere closes it. When no more than a window is left of what was read ahead, the next one

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A page is clean only after a write of exactly its content has succeeded. After a failed write all pages of the
-//!    batch are dirty again, and each file that is open learns of it once (oracle of crash-laboratory §2.10).
+//!    batch are dirty again, and each open file reports it once (oracle of crash-laboratory §2.10).
 //! 2. Background write-back serves inodes in turn, a batch of each, in ascending order of pages within a round.
 //! 3. fsync writes what was dirty when it began; a writer that goes on does not keep it waiting.
 //! 4. A writer waits at the hard limit only as long as some page can be written; otherwise it gets the error.
@@ -264,7 +264,7 @@ impl<F: Fs> Vfs<F> {
             }
             inode.batches_ended().await;
         }
-        // Somebody else's batch may have failed while we waited for it.
+        // Another task's batch may have failed during the wait for it.
         if inode.error_count() == errors_before { Ok(()) } else { Err(inode.last_error()) }
     }
 
@@ -289,7 +289,7 @@ impl<F: Fs> Vfs<F> {
             match self.write_next_of(&inode, until).await {
                 Ok(0) => continue,
                 Ok(_) => {
-                    // Nobody is there to be told; the space is found by recovery.
+                    // No caller could get the error; recovery finds the space.
                     let _ = self.settle(&inode).await;
                     return true;
                 }
@@ -390,7 +390,7 @@ impl<F: Fs> Vfs<F> {
         drop(batch);
         // What was ordered before has been answered by now, or soon.
         inode.batches_ended().await;
-        // Somebody else's batch may have failed while we waited for it.
+        // Another task's batch may have failed during the wait for it.
         if inode.error_count() == errors_before { Ok(()) } else { Err(inode.last_error()) }
     }
 
@@ -432,7 +432,7 @@ impl<F: Fs> Vfs<F> {
         let vfs = self.clone();
         self.spawn_helper(async move {
             let result = ticket.await;
-            // Whoever has the file open is told at the next fsync.
+            // Open files report the error at the next fsync.
             let _ = vfs.end_batch(&mut batch, result, WriteCause::Sync);
             drop(batch);
             let _ = vfs.end_use(user).await;

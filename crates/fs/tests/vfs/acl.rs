@@ -104,10 +104,10 @@ async fn be_refused<F: Fs>(vfs: Vfs<F>) {
         assert_eq!(on_link, Err(Errno::EOPNOTSUPP));
         assert_eq!(root.getxattr("/link", name, Follow::No).await, Err(Errno::EOPNOTSUPP));
     }
-    // Everybody may look.
+    // All users may read.
     root.chmod("/f", 0o2755).await.unwrap();
     let list = wire("u:7 u1:7 g:5 m:5 o:5");
-    // The owner is not in the file's group; nobody but root and the group's members keeps the set-group bit.
+    // The owner is not in the file's group; only root and the group's members keep the set-group bit.
     set(&owner, "/f", ACCESS, &list).await.unwrap();
     assert_eq!((mode(&root, "/f").await, get(&other, "/f", ACCESS).await.unwrap()), (0o755, list.clone()));
     root.chmod("/f", 0o2755).await.unwrap();

@@ -288,7 +288,7 @@ fn direct_writes_within_a_file_overlap_in_time() {
     }
 }
 
-/// Direct I/O to the same page waits, whoever does it.
+/// Direct I/O to the same page waits, by any task.
 #[test]
 fn direct_writes_of_a_page_wait_for_each_other() {
     let mut bed = Bed::small(MS, cache_of(100));

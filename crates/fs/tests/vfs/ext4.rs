@@ -530,7 +530,7 @@ fn dual_mode_is_refused_on_a_disk_without_barriers() {
     mount(CommitMode::Legacy).unwrap();
 }
 
-/// A volume on a disk whose free blocks are full of what nobody may see.
+/// A volume on a disk whose free blocks hold bytes that must not be visible.
 fn volume_with_secrets(mib: u64) -> Rc<Image> {
     let image = Rc::new(Image::in_memory(mib << 8));
     for block in 0..mib << 8 {
@@ -573,7 +573,7 @@ fn orphans_are_freed_at_the_next_mount() {
         for file in files {
             let mut bytes = [0; 4096];
             assert_eq!(file.pread(8192, Sink::bytes(&mut bytes)).await, Ok(4096));
-            // The power is cut: nobody closes it.
+            // The power is cut: it is not unmounted.
             std::mem::forget(file);
         }
         free

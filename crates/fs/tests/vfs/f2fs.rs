@@ -310,8 +310,8 @@ fn random_changes_while_cleaning() {
     assert!(cleaned > 10, "{cleaned} sections");
 }
 
-/// After a file was overwritten here and there and nobody writes any more, its sections are cleaned one after the other,
-/// and the time stands still when there is nothing left to do.
+/// When scattered pages of a file were overwritten and writing has stopped, its sections are cleaned one after the other, and no timer
+/// remains when there is nothing left to do.
 #[test]
 fn cleaning_in_the_background() {
     let image = volume(256);
@@ -386,8 +386,7 @@ fn cleaning_in_the_background() {
     assert!((7_200 + 290..8_190).contains(&elapsed_s), "{elapsed_s} s until the last section was cleaned");
 }
 
-/// The mount ends at any moment of a turn of cleaning: that turn has ended before, nothing reaches the disk afterwards, and the volume is
-/// good.
+/// The mount ends at any point of a turn of cleaning: that turn ends first, nothing reaches the disk afterwards, and the volume is good.
 #[test]
 fn an_unmount_waits_for_cleaning_in_the_background() {
     let mut ends = BTreeSet::new();
@@ -428,7 +427,8 @@ fn an_unmount_waits_for_cleaning_in_the_background() {
     assert!(ends.len() > 1, "some ended before, and some after a section was cleaned: {ends:?}");
 }
 
-/// Blocks of a removed file were discarded at the next checkpoint, and nothing made one: the device kept them until somebody synced.
+/// Blocks of a removed file are discarded at the next checkpoint; without `checkpoint_interval` none is made before a sync, and the device
+/// keeps them.
 #[test]
 fn what_was_removed_is_discarded_after_a_while() {
     let discarded = |checkpoint_interval: Option<Duration>| {
@@ -598,7 +598,7 @@ fn cuts_while_cleaning() {
     }
 }
 
-/// Small contents stand in inodes if the mount says so, and move into blocks when there is no room any more.
+/// Small contents are in inodes if the mount option says so, and move into blocks when there is no room any more.
 #[test]
 fn small_contents_stand_in_inodes() {
     use flashweir_fs::f2fs::layout::node::inline;
@@ -624,7 +624,7 @@ fn small_contents_stand_in_inodes() {
                         let file = root.create(format!("/written-{size}")).await.unwrap();
                         file.write(Source::bytes(&bytes(size))).await.unwrap();
                         file.close().await.unwrap();
-                        // One that was larger has its blocks for good.
+                        // A file that was larger keeps its blocks.
                         let file = root.create(format!("/grown-{size}")).await.unwrap();
                         file.write(Source::bytes(&bytes(3000))).await.unwrap();
                         vfs.sync_all().await.unwrap();
@@ -759,7 +759,7 @@ fn waits_and_flushes_of_one_call() {
         // Everything is durable.
         file.sync(SyncKind::All).await.unwrap();
     };
-    // One flush is for both, and nobody waits for a transfer before.
+    // One flush is for both, and there is no wait for a transfer before it.
     assert_eq!(requests_of(DualMode, Flush, twice), "'D|N|D|N|'F");
 }
 

@@ -170,7 +170,7 @@ fn a_number_that_is_used_again_brings_no_old_pages() {
     });
 }
 
-/// A directory that is older than the one it is in: whoever locks by numbers alone waits here for ever.
+/// A directory that is older than its parent: locking by numbers alone deadlocks here.
 #[test]
 fn directories_are_locked_from_above() {
     let mut bed = Bed::small(Duration::from_micros(20), cache_of(50));
@@ -248,7 +248,7 @@ fn a_file_is_removed_under_write_back() {
     });
 }
 
-/// A file that is dropped instead of closed is closed all the same.
+/// A file that is dropped instead of closed is closed nevertheless.
 #[test]
 fn a_dropped_file_is_closed() {
     let mut bed = Bed::small(MS, cache_of(100));

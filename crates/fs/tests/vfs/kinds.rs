@@ -36,7 +36,7 @@ fn a_volume_is_found_made_mounted_and_checked_by_its_kind() {
     }
 }
 
-/// F2FS has its superblock twice, and whoever makes another volume may leave the second one.
+/// F2FS has its superblock twice, and another program that makes a volume may leave the second one.
 #[test]
 fn what_an_older_volume_left_does_not_count() {
     let image = Image::in_memory(BLOCKS);

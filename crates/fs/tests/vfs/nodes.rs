@@ -4,7 +4,7 @@ use crate::bed::Bed;
 use flashweir_core::{Duration, Instant};
 use flashweir_fs::vfs::*;
 
-/// A user who may nothing by the bits of a mode, and whom the kernel let pass.
+/// A user without any right by the bits of a mode, whose access the kernel has checked.
 const CALLER: Creds = Creds::checked(7, 8);
 
 #[test]
@@ -41,7 +41,7 @@ fn what_is_made_belongs_to_the_caller_and_needs_no_right() {
     });
 }
 
-/// The kernel still knows an inode whose last name is gone: it stays what it was until the kernel lets it go.
+/// The kernel still knows an inode whose last name is gone: it stays unchanged until the kernel forgets it.
 #[test]
 fn a_kept_inode_outlives_its_names() {
     let mut bed = Bed::new();

@@ -1,4 +1,4 @@
-//! Write-back in virtual time: when pages are written, how long writers wait, and who learns of errors.
+//! Write-back in virtual time: when pages are written, how long writers wait, and which callers get errors.
 
 use crate::bed::{Bed, cache_of};
 use flashweir_core::{Duration, Instant};
@@ -53,7 +53,7 @@ fn an_idle_mount_sets_no_timer() {
     assert!(bed.executor.next_timer().is_some());
     bed.pass(Duration::from_secs(40));
     assert_eq!((bed.executor.next_timer(), bed.vfs.dirty_pages()), (None, 0));
-    // And again, also when somebody else has cleaned everything in between.
+    // And again, also when another task has cleaned everything in between.
     let vfs = bed.vfs.clone();
     bed.run(async move {
         let file = open(&vfs, "/f").await;
@@ -158,7 +158,7 @@ fn a_write_larger_than_the_limit_ends() {
         let file = open(&vfs, "/f").await;
         assert_eq!(file.write(Source::pattern(1, 500 * PAGE)).await, Ok(500 * PAGE));
         assert!(vfs.dirty_pages() <= 30, "{}", vfs.dirty_pages());
-        // Nobody waits for pages to get old.
+        // The test does not wait for pages to get old.
         assert!(handle.now() <= Instant::ZERO + MS * 500, "{:?}", handle.now());
         file.close().await.unwrap();
     });
@@ -444,8 +444,8 @@ fn threads_share_the_cpus() {
     }
 }
 
-/// At the hard limit writers of many pages a call get the same number of pages. A writer of single pages, who does not stand in
-/// the queue between its calls, gets at least half as many, and not one for each of their calls.
+/// At the hard limit writers of many pages a call get the same number of pages. A writer of single pages, which is not in the queue between
+/// its calls, gets at least half as many, and not one for each of their calls.
 #[test]
 fn throttled_writers_share_pages() {
     let cache = CacheConfig { batch_pages: 256, ..cache_of(2_000) };

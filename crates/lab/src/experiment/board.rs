@@ -1,8 +1,8 @@
-//! Who does what next: the cells that wait, and the devices that are ready for them.
+//! Assignment of work: the cells that wait, and the devices that are ready for them.
 //!
 //! Cells of one device and seed are a group, which shares the work of bringing the device into its state. A
-//! worker takes a cell whose device is ready; if there is none it makes the next device ready; if all are in work it
-//! waits. So few devices are in memory at once: each leaves with its last cell.
+//! worker takes a cell whose device is ready; if there is none it makes the next device ready; if all are in preparation it waits. So few
+//! devices are in memory at once: each leaves with its last cell.
 //!
 //! Invariant: which worker takes what depends on timing, what a cell begins with does not.
 
@@ -11,7 +11,7 @@ use flashweir_device::Device;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// What a worker is to do.
+/// Task of a worker.
 #[derive(Debug)]
 pub(super) enum Task {
     /// Bring the device of a group into its state, as this cell wants it.
@@ -25,7 +25,7 @@ pub(super) enum Task {
     Run {
         /// The cell.
         cell: usize,
-        /// What it begins with.
+        /// Initial device.
         device: Box<Device>,
     },
 }
@@ -116,7 +116,7 @@ impl Groups {
     }
 }
 
-/// A device that is promised. Dropped without one, as by a panic, its group is over, so that nobody waits for it.
+/// A device that is promised. Dropped without one, as by a panic, its group is over, so that no worker waits for it.
 #[derive(Debug)]
 pub(super) struct Preparing<'a> {
     board: &'a Board,

@@ -19,7 +19,7 @@ pub(super) struct Bar {
     pub(super) name: String,
     /// Length of each segment.
     pub(super) parts: Vec<f64>,
-    /// What stands at the end.
+    /// Label at the end.
     pub(super) label: String,
     /// Half the width of the confidence interval of the sum.
     pub(super) half_width: Option<f64>,

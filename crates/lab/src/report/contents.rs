@@ -1,4 +1,4 @@
-//! What a report is made of, as plain data.
+//! Contents of a report, as plain data.
 
 use flashweir_sim::measure::RunResult;
 
@@ -17,7 +17,7 @@ pub struct Text {
 /// A curve of results against a parameter, beside the runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// What its points have in common, as in `greedy`.
+    /// The common property of its points, as in `greedy`.
     pub name: String,
     /// Parameter and result, ascending.
     pub points: Vec<(f64, f64)>,
@@ -62,10 +62,10 @@ pub struct TextTable {
     pub rows: Vec<Vec<String>>,
 }
 
-/// What a report is made of.
+/// Contents of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Report<'a> {
-    /// What the experiment shows.
+    /// Title of the experiment.
     pub title: String,
     /// State of the devices, seeds, version; a line each.
     pub notes: Vec<String>,

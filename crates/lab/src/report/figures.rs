@@ -5,7 +5,7 @@
 //! A colour is a device and a panel a workload; where there is one device only, a colour is a workload, and they
 //! share panels. Several seeds become their mean, with a band from the least of them to the greatest.
 //!
-//! Invariant: what nothing is known of is said in words; there is no empty panel.
+//! Invariant: missing data are reported in words; there is no empty panel.
 
 use super::bars::{self, Bar, Group};
 use super::contents::{CLOSED_FORM, Curves, Report};
@@ -40,7 +40,7 @@ pub(super) struct Figure {
     pub(super) id: Cow<'static, str>,
     pub(super) heading: String,
     pub(super) caption: String,
-    /// What colours of segments and shades mean: class and meaning.
+    /// Key of the colours of segments and shades: class and meaning.
     pub(super) key: Vec<(String, String)>,
     /// SVG of each panel; empty where `caption` says all there is.
     pub(super) panels: Vec<String>,
@@ -57,7 +57,7 @@ pub(super) struct Study<'a> {
     colours_are_devices: bool,
 }
 
-/// What a panel of requests shows.
+/// Contents of a panel of requests.
 #[derive(Clone, Debug)]
 struct Part {
     facet: usize,
@@ -166,7 +166,7 @@ impl<'a> Study<'a> {
         let title: Vec<&str> = title.into_iter().filter(|word| !word.is_empty()).collect();
         let of = |course: &Course| requests(course, job.as_deref(), *kind, value);
         let mut panel = self.panel(*facet, &title.join(" · "), y, &of);
-        // A run of one job has no lists of its jobs: whose it is, the run says.
+        // A run of one job has no lists of its jobs: the run itself names the job.
         let has_job = |line: &Line| {
             self.of_facet(*facet)
                 .any(|cell| cell.variant == line.variant && cell.jobs(job.as_deref()).next().is_some())
@@ -334,12 +334,12 @@ pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
         }
         figures.push(wear(study));
     }
-    // What stands in an earlier figure is not said again.
+    // Nothing that an earlier figure shows is repeated.
     figures.retain(|figure| figure.id != "wafs" || !figure.panels.is_empty());
     figures
 }
 
-/// The picture that stands before the numbers: curves against the parameter, what the jobs got, or write amplification.
+/// The figure before the tables: curves against the parameter, what the jobs got, or write amplification.
 pub(super) fn headline(report: &Report<'_>, study: &Study<'_>, figures: &mut Vec<Figure>) -> Option<Figure> {
     if report.curves.is_empty() && study.has_time() {
         return Some(outcome(study)).filter(|figure| !figure.panels.is_empty());

@@ -1,6 +1,6 @@
 //! A panel with the use of each station and channel over time, as shades.
 //!
-//! Invariants: a shade stands for a tenth; equal neighbours are one line, so that the size of the file follows
+//! Invariants: a shade represents a tenth; equal neighbours are one line, so that the size of the file follows
 //! what happened and not the number of cells; there are no more rows than can be told apart.
 
 use super::lines::{Axis, LEFT, RIGHT, TITLE_CHARS, WIDTH, axis};
@@ -17,7 +17,7 @@ const TOP: f64 = 34.0;
 /// Rows of shares, 0 to 1, with an entry for each column.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
-    /// What a row is, as in `die`.
+    /// Kind of a row, as in `die`.
     pub(super) name: &'static str,
     pub(super) rows: Vec<Vec<f64>>,
     /// Height of all rows.

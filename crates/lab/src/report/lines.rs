@@ -38,7 +38,7 @@ pub(super) struct Point {
 pub(super) struct Line {
     /// Number of the variant, which decides the colour.
     pub(super) variant: usize,
-    /// What it is, where a variant has several lines in one panel.
+    /// Its name, where a variant has several lines in one panel.
     pub(super) name: String,
     /// Thinner and fainter than the main line.
     pub(super) secondary: bool,
@@ -62,7 +62,7 @@ pub(super) struct Panel {
     pub(super) x: Axis,
     pub(super) y: Axis,
     pub(super) lines: Vec<Line>,
-    /// Up to here the requests were not measured.
+    /// End of the ramp, in which requests were not measured.
     pub(super) ramp: f64,
 }
 
@@ -187,7 +187,7 @@ impl Line {
                     let _ = write!(path, "H{to}");
                 }
             }
-            // A value that stands alone, and the points of a short curve, would not be seen as a line.
+            // A single value, and the points of a short curve, would not be visible as a line.
             let is_curve = run.iter().all(|point| point.from == point.to);
             let is_speck = run.len() == 1 && x.at(run[0].to) - x.at(run[0].from) < 3.0;
             for point in run.iter().filter(|_| is_speck || is_curve && run.len() <= MARKS_MAX) {

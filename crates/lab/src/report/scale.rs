@@ -3,7 +3,7 @@
 //! Invariants: a scale maps its domain onto its range and clamps what lies outside, so that nothing is drawn
 //! beside the plot; a domain is never empty; every place is finite. A logarithmic scale has a positive domain.
 
-/// What the values of an axis are.
+/// Unit of the values of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// A plain number.
@@ -135,7 +135,7 @@ impl Scale {
     pub(super) fn ticks(&self, unit: Unit, count: usize) -> Vec<(f64, Option<String>)> {
         let (low, high) = self.domain;
         if unit == Unit::Tail {
-            // The median stands between the minimum and the 90th; of many nines every second is told.
+            // The median is between the minimum and the 90th; of many nines every second gets a label.
             let nines = if high > 6.5 {
                 [1.0, 2.0, 4.0, 6.0, 8.0].as_slice()
             } else {
@@ -181,7 +181,7 @@ impl Scale {
         }
     }
 
-    /// What the script needs to read values from places: kind, domain, range, unit.
+    /// Data with which the script converts places to values: kind, domain, range, unit.
     pub(super) fn data(&self, unit: Unit) -> String {
         let kind = if self.log { "log" } else { "lin" };
         let ((low, high), (from, to)) = (self.domain, self.range);

@@ -123,7 +123,7 @@ enum Ordering {
     Transfer,
     /// The same without a switch of context.
     TransferPolled,
-    /// A barrier with every so many writes; nobody waits.
+    /// A barrier with every Nth write, and no waits.
     Barrier(u64),
 }
 
@@ -145,7 +145,7 @@ fn device(channels: u32, order: OrderConfig) -> DeviceConfig {
     config
 }
 
-/// What was measured of writes for a while.
+/// Measurements of writes over an interval.
 #[derive(Debug)]
 struct Measured {
     writes: u64,
@@ -336,7 +336,7 @@ mod tests {
         assert!(free.metrics()[1] > DEPTH as f64 / 2.0, "{:?}", free.metrics());
     }
 
-    /// On so many channels that the device is not what holds back.
+    /// With so many channels that the device is not the limit.
     #[test]
     fn each_kind_of_waiting_costs_something() {
         use Ordering::{Barrier, None, Transfer, TransferAndFlush, TransferPolled};

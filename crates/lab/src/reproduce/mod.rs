@@ -1,4 +1,4 @@
-//! What papers claim, and whether it comes out here.
+//! Claims of papers, and whether they are reproduced here.
 //!
 //! Place in the data flow: a claim is a table of a file in `claims/`: one quantity of a study, the paper's value, and the
 //! band in which it counts as reproduced (presets §2). A study is code that builds stacks and measures them; it
@@ -28,7 +28,7 @@ pub struct Claim {
     pub id: String,
     /// Figure or table of the paper.
     pub figure: String,
-    /// What is claimed.
+    /// The claim.
     pub text: String,
     /// The study that shows it.
     pub study: String,
@@ -58,7 +58,7 @@ pub struct Paper {
     pub claim: Vec<Claim>,
 }
 
-/// What became of a claim.
+/// Verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {

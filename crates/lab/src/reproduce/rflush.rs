@@ -229,7 +229,7 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
         workloads,
         seed,
         interval: Duration::from_millis(100),
-        // The buffer is full before anybody is measured.
+        // The buffer is full before the measurement begins.
         ramp: Duration::from_millis(ramp_ms),
         runtime: Some(Duration::from_millis(run_ms)),
         is_direct: true,

@@ -1,4 +1,4 @@
-//! What a study is: runs of variants at values of a parameter, and the rows and curves that come of them.
+//! A study: runs of variants at values of a parameter, and the rows and curves that come of them.
 //!
 //! Place in the data flow: each paper's file has its studies as such data; [`super`] knows which paper has which.
 
@@ -16,7 +16,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// How often each run is repeated with another seed, if nobody says otherwise: the papers have medians of several runs.
+    /// Default number of seeds of each run: the papers have medians of several runs.
     pub const fn seeds(self) -> u32 {
         match self {
             Self::Quick => 1,
@@ -32,7 +32,7 @@ pub struct Row {
     pub variant: &'static str,
     /// The parameter.
     pub x: f64,
-    /// What was measured, by name; the medians over the seeds.
+    /// Measurements by name; medians over the seeds.
     pub metrics: BTreeMap<&'static str, f64>,
 }
 
@@ -41,9 +41,9 @@ pub struct Row {
 pub struct Study {
     /// Its name in claims.
     pub name: &'static str,
-    /// What is run, in one sentence.
+    /// Description of the runs, in one sentence.
     pub what: &'static str,
-    /// What of the paper's set-up is missing, in one sentence.
+    /// The missing parts of the paper's set-up, in one sentence.
     pub missing: &'static str,
     /// Name and unit of the parameter.
     pub parameter: &'static str,
@@ -101,7 +101,7 @@ impl Study {
     }
 }
 
-/// A figure of a paper whose axes are not those of a study: of what its first variant reaches, the share that others do.
+/// A figure of a paper whose axes are not those of a study: it shows the other variants' results as shares of the first variant's.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     /// The study.
@@ -110,7 +110,7 @@ pub struct Shares {
     pub title: &'static str,
     /// The metric.
     pub metric: &'static str,
-    /// What the first variant reaches, with its unit: the axis.
+    /// The axis: the first variant's result, with its unit.
     pub axis: &'static str,
     /// The paper's curve: its variant, and the share in percent that it has where the first variant reaches so much.
     pub paper: (&'static str, fn(f64) -> f64),

@@ -1,4 +1,4 @@
-//! A table of calls: what workloads on files did, for people.
+//! A table of the calls of workloads on files, for people.
 //!
 //! Invariants and widths: those of the other tables.
 

@@ -2,8 +2,7 @@
 //!
 //! Every key of fio 3.33's output is there, in its order. What has no meaning in virtual time is zero: the
 //! processor's share, context switches, page faults, and the date, which would make two runs of one seed
-//! differ. The device's own numbers stand under one key of ours, `flashweir`. Requests that fio does not
-//! know (write zeroes) stand there too.
+//! differ. The device's own numbers are under one key of ours, `flashweir`, and so are requests that fio does not know (write zeroes).
 //!
 //! Where fio leaves a choice, ours is: `lat_ns` carries percentiles as under `lat_percentiles=1`;
 //! `latency_ns` and its like count submission to completion; samples of bandwidth and IOPS are the

@@ -84,7 +84,7 @@ fn batched(series: &[f64], batches: usize) -> Option<Vec<f64>> {
     Some(kept.chunks_exact(length).map(|c| c.iter().sum::<f64>() / length as f64).collect())
 }
 
-/// Where a series stops being a transient, in samples from its beginning, by the rule MSER-5 (White, 1997):
+/// End of the initial transient of a series, in samples from its beginning, by the rule MSER-5 (White, 1997):
 /// the cut that makes the standard error of the mean of the rest smallest, over batches of five. `None`
 /// if that cut lies in the second half or there are fewer than ten batches: then the series is too short.
 pub fn mser5(series: &[f64]) -> Option<usize> {
@@ -174,7 +174,7 @@ pub fn steady(windows: &[f64]) -> Steadiness {
     }
 }
 
-/// What a run was too short for.
+/// Statistics for which a run was too short.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortfall {
     /// Too few requests lie above the percentile to tell it.
@@ -214,7 +214,7 @@ impl fmt::Display for Shortfall {
     }
 }
 
-/// What the measurement of `kind` in `job` was too short for; empty if it bears its numbers.
+/// Statistics for which the measurement of `kind` in `job` was too short; empty if its numbers are reliable.
 ///
 /// A percentile counts as known when ten requests lie above it; the 99th and the 99.9th are asked for.
 pub fn shortfalls(job: &JobResult, kind: &KindResult) -> Vec<Shortfall> {

@@ -1,10 +1,10 @@
-//! Tables for people: what the jobs saw and what the devices did, on a terminal at most [`TERMINAL_WIDTH`] columns wide.
+//! Tables for people: results of jobs and counters of devices, on a terminal at most [`TERMINAL_WIDTH`] columns wide.
 //!
 //! Runs of one device and one workload are repeats with different seeds: a cell is then the mean over the
 //! seeds with the half width of its 95 % confidence interval below it.
 //!
-//! Invariants: units stand in the headings; the numbers of a column have equally many digits after the
-//! point, so that they compare by eye; names are shortened before numbers are.
+//! Invariants: units are in the headings; the numbers of a column have equally many digits after the point, so that they can be compared by
+//! eye; names are shortened before numbers are.
 
 use super::stats::{Estimate, Shortfall, estimate, shortfalls};
 use flashweir_sim::measure::{Distribution, JobResult, KINDS, KindResult, Percentile, RunResult, kind_name};
@@ -21,8 +21,8 @@ const NAME_WIDTH_MIN: usize = 4;
 const NOTE_NAME_WIDTH: usize = 14;
 
 /// Latency, IOPS and bandwidth: a row per device, workload, job and kind of request. Latencies count from
-/// when a request should have started. Below the table stands what a run was too short for. Names are shortened where a line
-/// would be wider than `width` columns.
+/// when a request should have started. Notes below the table name the statistics for which a run was too short. Names are shortened where a
+/// line would be wider than `width` columns.
 pub fn job_table(runs: &[RunResult], width: Option<usize>) -> String {
     let (table, notes) = job_rows(runs);
     let mut text = table.text(width);
@@ -35,7 +35,7 @@ pub fn job_table(runs: &[RunResult], width: Option<usize>) -> String {
     text
 }
 
-/// What a run was too short for.
+/// A note on statistics for which a run was too short.
 #[derive(Debug)]
 pub(crate) struct Note {
     /// Device, workload and job.
@@ -52,7 +52,7 @@ impl Note {
     }
 }
 
-/// The rows of [`job_table`], and what stands below them.
+/// The rows of [`job_table`], and the notes below them.
 pub(crate) fn job_rows(runs: &[RunResult]) -> (Table, Vec<Note>) {
     let mut table = Table::new(
         &["device", "workload", "job", "kind"],
@@ -97,7 +97,7 @@ pub(crate) fn job_rows(runs: &[RunResult]) -> (Table, Vec<Note>) {
     (table, notes)
 }
 
-/// What the devices did: a row per device and workload; a WAF below 1 is explained below. `width` as in [`job_table`].
+/// Counters of the devices: a row per device and workload; a WAF below 1 is explained below. `width` as in [`job_table`].
 pub fn device_table(runs: &[RunResult], width: Option<usize>) -> String {
     let mut text = device_rows(runs).text(width);
     if runs.iter().any(|run| run.totals.waf().is_some_and(|waf| waf < 1.0)) {

@@ -1,4 +1,4 @@
-//! What is wrong with a scenario or a device file: where it stands, and enough data to say it in one line.
+//! Faults of a scenario or a device file, with their place and enough data for a message of one line.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub struct ScenarioError {
     /// The file, as the caller named it.
     pub file: String,
-    /// What is wrong in it.
+    /// The fault.
     pub fault: Box<Fault>,
 }
 
@@ -22,25 +22,25 @@ impl ScenarioError {
 pub enum Fault {
     /// The file is not TOML.
     Syntax {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What the parser says.
+        /// Message of the parser.
         message: String,
     },
     /// A file that is named in it, or the file itself, cannot be read.
     Read {
         /// The file.
         path: String,
-        /// Where it is named.
+        /// Place of its name.
         place: String,
-        /// What the system says.
+        /// Message of the system.
         reason: String,
     },
     /// A key that has no meaning in its place.
     Unknown {
-        /// With dots, from the place on.
+        /// Dotted key, relative to the place.
         key: String,
-        /// Where it stands.
+        /// Its place.
         place: String,
         /// The known key that is spelled most like it.
         nearest: Option<String>,
@@ -49,47 +49,47 @@ pub enum Fault {
     },
     /// A key that must be there.
     Missing {
-        /// With dots, from the place on.
+        /// Dotted key, relative to the place.
         key: String,
-        /// Where it is missing.
+        /// Place at which it is missing.
         place: String,
-        /// What it holds.
+        /// Kind of its value.
         expected: String,
     },
     /// A value of the wrong type or out of the choice.
     Value {
-        /// With dots, from the place on.
+        /// Dotted key, relative to the place.
         key: String,
-        /// Where it stands.
+        /// Its place.
         place: String,
-        /// As TOML writes it.
+        /// Value in the syntax of TOML.
         value: String,
         /// The choice that is spelled most like it.
         nearest: Option<String>,
-        /// What would have been valid.
+        /// Values that would have been valid.
         expected: String,
     },
     /// A device preset that does not exist.
     Preset {
         /// The name as written.
         name: String,
-        /// Where it is asked for.
+        /// Place that asks for it.
         place: String,
         /// The preset that is spelled most like it.
         nearest: Option<String>,
     },
     /// A `key=value` of the command line that does not fit.
     Override {
-        /// As given.
+        /// Text as given.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// All values are of their types, and together they make no sense.
     Invalid {
-        /// Where.
+        /// Place.
         place: String,
-        /// What is wrong, with key and value.
+        /// The reason, with key and value.
         reason: String,
     },
 }

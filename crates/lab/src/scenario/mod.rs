@@ -37,11 +37,11 @@ use toml::{Table, Value};
 /// Devices × workloads × seeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What the scenario shows, for reports.
+    /// Name of the scenario, for reports.
     pub name: String,
     /// The seed of each repetition; not empty, all different.
     pub seeds: Vec<u64>,
-    /// What happens to each device before the workload.
+    /// Preconditioning of each device before the workload.
     pub precondition: Precondition,
     /// Whether the device keeps what was written, so that it can be compared.
     pub track_contents: bool,
@@ -143,13 +143,13 @@ pub fn read_block_layer(option: &str, text: &str) -> Result<HostConfig, Fault> {
 /// A workload with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadConfig {
-    /// As reports show it.
+    /// Name in reports.
     pub name: String,
-    /// Where its requests come from.
+    /// Source of its requests.
     pub source: Source,
 }
 
-/// Where the requests of a workload come from.
+/// Source of the requests of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// A fio job file.
@@ -188,7 +188,7 @@ const HEAD_SHAPE: &str = "name = 'x'\nseeds = [1, 2, 3]\ntrack_contents = false
 precondition = { mode = 'none', fill = 0.9, overwrite = 2.0, pattern = 'random' }
 [block_layer]\n";
 
-/// A block layer with every key; in a scenario it stands below [`HEAD_SHAPE`].
+/// A block layer with every key; in a scenario it is below [`HEAD_SHAPE`].
 const BLOCK_LAYER_SHAPE: &str =
     "scheduler = 'none'\nepochs = 'counted'\ndispatch = 'order-preserving'\nqueues = 1
 depth = 32\nmerge_blocks_max = 1024\nretry_after = '3ms'\nretry_on_completion = true\nflush = 'simple'";

@@ -135,7 +135,7 @@ fn bad_overrides_are_refused() {
     }
 }
 
-/// What to change in [`GOOD`], and the whole message.
+/// A text of [`GOOD`], its replacement, and the complete message.
 const BAD: &[(&str, &str, &str)] = &[
     (
         "name = \"good\"",
@@ -566,7 +566,7 @@ fn a_scenario_may_have_a_block_layer() {
     }
 }
 
-/// What is written is what is read.
+/// A written block layer is read back unchanged.
 #[test]
 fn every_block_layer_can_be_written_down() {
     use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Epochs, Scheduler, Wait};

@@ -4,7 +4,7 @@
 //! hold, so that mistakes are found by comparing trees: serde stops at the first mistake and does not say
 //! where.
 //!
-//! Invariant: a shape deserialises into the type it stands for (each reader would fail without it; tests
+//! Invariant: a shape deserialises into the type that it describes (each reader would fail without it; tests
 //! read all).
 
 use super::error::Fault;
@@ -196,7 +196,7 @@ fn collect_gaps(user: &Table, shape: &Table, path: &mut Vec<String>, gaps: &mut 
     }
 }
 
-/// What the key at a dotted path holds: what a text that is certainly wrong there is answered with.
+/// Kind of value of the key at a dotted path: the answer to a text that is certainly wrong there.
 fn expected_at<T: DeserializeOwned>(shape: &Table, key: &str, value: &Value) -> String {
     let mut probe = shape.clone();
     let path: Vec<&str> = key.split('.').collect();
@@ -210,7 +210,7 @@ fn expected_at<T: DeserializeOwned>(shape: &Table, key: &str, value: &Value) -> 
     }
 }
 
-/// What a key holds whose valid value is `shape`.
+/// Kind of value of a key whose valid value is `shape`.
 fn describe(shape: &Value) -> String {
     match shape {
         Value::Boolean(_) => "true or false".into(),

@@ -126,8 +126,8 @@ fn depth_1_is_the_closed_form_in_three_geometries() {
 /// request is answered.
 ///
 /// MQSim's mean is 3,458 µs, over reads of 1,046 and writes of 7,495. Its map is loaded on demand: 6,921 reads of
-/// translation pages stand before the data in a trace that keeps all 32 chips busy. Our map is in memory, so
-/// those reads are absent, and reads are faster by about what they cost. Its cache counts sectors, ours mapping
+/// translation pages come before the data in a trace that keeps all 32 chips busy. Our map is in memory, so
+/// those reads are absent, and reads are faster by about their cost. Its cache counts sectors, ours mapping
 /// units of 8 KiB, of which an unaligned request of the trace occupies two halves: twice the size is the same.
 #[test]
 fn tpcc_is_replayed_with_every_request_answered() {

@@ -32,7 +32,7 @@ fn written(config: &DeviceConfig, job: &str) -> (f64, RunResult) {
 /// bandwidth.
 #[test]
 fn regression_dynamic_allocation_writes_as_fast_as_static_striping() {
-    // Far more than any preset buffers, far less than begins collection.
+    // Far more than any preset buffers, far less than what starts GC.
     let job = "[j]\nrw=write\nbs=128k\niodepth=32\nsize=1g\n";
     let presets = presets_with_planes();
     assert_eq!(presets.len(), 8);

@@ -6,7 +6,7 @@
 //! Invariant: a reply counts only if it belongs to the time before the cut. Where connections are closed, a reply
 //! that arrived was sent before. Where requests fail instead, a request may reach the server when the power is back
 //! already: it was done then, on whatever the cut had left, so from the request for the cut on nothing is submitted any more and no reply
-//! is a promise. Such a boot is judged at the grain of blocks, and flushed before what it shows counts as durable.
+//! is a promise. Such a boot is judged at the grain of sectors, and flushed before its contents count as durable.
 
 use super::connection::{Client, ClientError, wait_for};
 use super::record::{Failure, FailureKind, Record};
@@ -62,7 +62,7 @@ pub struct Plan {
 pub struct Counts {
     /// Power cuts, each followed by a judgement.
     pub cuts: u64,
-    /// Of these, cuts that answered EIO instead of closing connections.
+    /// Number of these cuts that answered EIO instead of closing connections.
     pub eio: u64,
     /// Cuts of which a seed drew the outcome.
     pub drawn: u64,

@@ -63,7 +63,7 @@ impl Client {
     /// Connects to the server at `socket` and chooses `export`.
     ///
     /// # Errors
-    /// Nobody listens there, the server refuses, or it does not answer within `patience`.
+    /// No server listens there, the server refuses, or it does not answer within `patience`.
     pub fn connect(
         socket: &Path,
         export: &str,

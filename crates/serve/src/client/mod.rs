@@ -3,7 +3,7 @@
 //! Place in the data flow: a [`Client`] speaks NBD to a server, ours or another; a [`Record`] keeps what was submitted
 //! and completed, as the client saw it, in the log of the crash contract; a [`campaign`] loads a running server, has
 //! its power cut, reads everything back and asks the contract's oracle. A [`Tap`] keeps the same record of another
-//! program, fio for instance, from between it and the server.
+//! program, fio for instance, as a proxy between it and the server.
 //!
 //! Invariant: nothing here looks into a device or a server; a judgement rests on bytes that crossed a socket.
 //!

@@ -10,7 +10,7 @@
 //! Invariants: requests in flight that change something share no grain, so their order is that of their submission;
 //! numbers of operations are never used twice, also over power cuts.
 //!
-//! Of a trim only whole mapping units count; of the rest the device keeps the content, as it says.
+//! Of a trim only whole mapping units count; the device keeps the content of the rest.
 
 use super::replies::Ask;
 use super::stamp::{BLOCK, Shown, shown};
@@ -171,7 +171,7 @@ impl Record {
         record
     }
 
-    /// Begins anew on what the region reads as after a cut, durably: a recovery ends with everything durable that it
+    /// Begins again with the region's contents after a power cut, which are durable: a recovery ends with everything durable that it
     /// shows.
     pub fn restart(&mut self, now: Vec<u8>, grain: u64) {
         self.grain = grain;

@@ -1,6 +1,6 @@
 //! Replies of a server, simple and structured, as they come out of a stream.
 //!
-//! Invariants: a reply is given out once it is complete, with the whole content of a read, and once for each request;
+//! Invariants: a reply is returned once it is complete, with the whole content of a read, and once for each request;
 //! whatever a server says that it must not say is an error with its reason.
 
 use crate::nbd::wire::{

@@ -1,5 +1,5 @@
-//! What the blocks of a write say about themselves: where they belong and which operation wrote them, under a
-//! checksum, so that a wrong block names its own failure (crash-laboratory §3.6).
+//! Stamps of the sectors of a write: their address and the operation that wrote them, with a checksum, so that a wrong sector identifies
+//! its own failure (crash-laboratory §3.6).
 //!
 //! Layout of a block of 512 bytes, little-endian: 0 magic, 8 its number on the disk, 16 operation, 24 filling that
 //! depends on both, 508 CRC-32C of everything before. The filling is not linear, so that no checksum over several

@@ -1,4 +1,4 @@
-//! The record of another program: what crosses the wire between it and a server, taken down on the way.
+//! The record of another program: the messages between it and a server, recorded on the way.
 //!
 //! A request is recorded when it is complete here, before it goes on to the server; a reply when it is complete here,
 //! before it goes on to the program. A reply that was recorded before a flush was, had therefore been given by the

@@ -1,7 +1,5 @@
-//! Random requests: what a program does between two power cuts.
-//!
-//! Each boot has a mood of its own, so that some cuts fall into floods of small writes, others behind a flush or into
-//! deallocations.
+//! Random requests: the load between two power cuts. The load of each boot has a random character, so that some cuts fall into floods of
+//! small writes, others behind a flush or into deallocations.
 
 use super::replies::Ask;
 use super::stamp::BLOCK;

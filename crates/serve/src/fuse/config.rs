@@ -1,4 +1,4 @@
-//! How something is mounted.
+//! Configuration of a mount.
 
 use super::Choose;
 use super::fifo::LazyFs;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How something is mounted.
+/// Configuration of a mount.
 pub struct MountConfig {
     /// Directory of the mount.
     pub directory: PathBuf,

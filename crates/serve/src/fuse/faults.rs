@@ -13,7 +13,7 @@ use std::future::Future;
 const PATH_NAMES_MAX: usize = 4096;
 
 impl<F: Fs> Table<F> {
-    /// The path of a file or directory, by a name that the kernel was told.
+    /// The path of a file or directory, by a name that the kernel knows.
     pub(super) fn path(&self, number: NodeId) -> String {
         let nodes = self.nodes.borrow();
         let (mut names, mut at) = (Vec::new(), number.0);

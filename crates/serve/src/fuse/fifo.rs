@@ -54,7 +54,7 @@ fn make(path: &Path) -> io::Result<()> {
 }
 
 impl Reader {
-    /// Begins to read. `say` is told what commands have done.
+    /// Begins to read. `say` reports what commands have done.
     ///
     /// # Errors
     /// A FIFO cannot be made or opened.

@@ -4,7 +4,7 @@
 //! never runs, or whose task is dropped, answers EIO by dropping its reply.
 //!
 //! Everything that has begun is finished, in the device's time. If the thread that waits is killed meanwhile, it leaves without its
-//! answer, and what it would have been given (a name that it knows, an open file) is taken back here.
+//! answer, and what it would have got (a name in the kernel's cache, an open file) is released here.
 
 use super::kernel::{
     Attributes, Entry, Features, Handler, Listing, NodeId, Notifier, Op, OpenFlags, Reply, Request,
@@ -355,8 +355,8 @@ impl<F: Fs> Front<F> {
         });
     }
 
-    /// Finds data or a hole. The kernel has not handed on what it keeps of the file, so it is told to let go of that first: it writes
-    /// for that, and waits for us, in a thread of its own.
+    /// Finds data or a hole. The kernel has not handed on what it keeps of the file, so it is told to drop its pages first: for that it
+    /// writes them out and waits for us, so another thread tells it.
     fn seek(&self, node: NodeId, handle: u64, offset: u64, whence: u32, reply: Reply) {
         let to = match whence {
             SEEK_DATA => Seek::Data(offset),
@@ -405,7 +405,7 @@ impl<F: Fs> Front<F> {
             let result = table.around(Operation::Write, || (table.path(node), None), work).await;
             match (table.vouch(result), from) {
                 (Ok((written, None)), _) => reply.count(written),
-                // Whoever forgets pages waits for this answer; a sync waits for the notice.
+                // The thread that drops pages waits for this answer; a sync waits for the notice.
                 (Ok((written, Some(stale))), From::Pages) => {
                     teller.tell(node, stale, || ());
                     reply.count(written);
@@ -501,7 +501,7 @@ impl<F: Fs> Front<F> {
             let mut all_told = Vec::new();
             for (at, entry) in (3..).zip(entries.iter()).skip(skipped) {
                 let Some(attr) = table.entry(dir, entry).await else { continue };
-                // Nobody has asked for its name yet.
+                // Its name was not looked up yet.
                 let told = Entry { name_valid: LISTED_TTL, ..entry_of(&table, &attr) };
                 if !listing.add_entry(&told, at, &entry.name) {
                     table.forget(vec![(told.attributes.node, 1)]).await;

@@ -1,10 +1,10 @@
 //! Room for an image that is written when its mount has ended.
 //!
-//! Place in the data flow: [`super::medium`] reserves it before the mount and fills it at the end. The room is a file without a name
-//! in the image's directory, so a process that is killed leaves nothing behind; once it is whole and on the host's disk, it takes the
-//! place of the image. Whoever looks sees the image of before the mount, or all of it.
+//! Place in the data flow: [`super::medium`] reserves it before the mount and fills it at the end. The room is an unnamed file in the
+//! image's directory, so a process that is killed leaves nothing behind; once it is complete and on the host's disk, it takes the place of
+//! the image. A reader sees the image from before the mount, or the complete new one.
 //!
-//! Invariant: what cannot be written is not given up. The device stays in memory, and its contents can still go elsewhere.
+//! Invariant: an image that cannot be written is not lost. The device stays in memory, and its contents can still be written elsewhere.
 
 use crate::host_disk::{free_bytes, nameless};
 use flashweir_fs::port::BLOCK_BYTES;

@@ -1,4 +1,4 @@
-//! Faults as LazyFS takes them: commands on a FIFO, and what of them a file operation sets off.
+//! Faults as LazyFS takes them: commands on a FIFO, and the faults that file operations trigger.
 //!
 //! Place in the data flow: lines of the FIFO become [`Command`]s; a mount asks [`Faults`] before and after each operation whether the power
 //! is cut now, and which parts of unsynced writes are on the disk afterwards.

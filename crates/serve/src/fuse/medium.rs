@@ -1,4 +1,4 @@
-//! Where the device of a mount comes from, and what becomes of its contents at the end.
+//! Source of the device of a mount, and destination of its contents at the end.
 //!
 //! A volume's medium is on the host's disk at all times. An image is read into a fresh device before the mount and
 //! written back at the end, into room beside it that was reserved before ([`super::keep`]).
@@ -245,7 +245,7 @@ async fn copy(from: &dyn BlockPort, to: &dyn BlockPort, ranges: &[(u64, u64)]) -
 
 /// Makes a file system that fills the device.
 pub(super) async fn make(port: &Port, kind: Kind) -> Result<(), String> {
-    // Whoever mounts can use it without being root.
+    // The user who mounts can use it without being root.
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let new = NewVolume::new(port.capacity_blocks()).owned_by(owner);
     kind.mkfs(port, &new).await.map_err(|error| error.to_string())?;
@@ -261,8 +261,8 @@ impl Held {
         }
     }
 
-    /// Saves the contents of the device, whose file system is not mounted any more. An image from which was only read stays as it is;
-    /// one that cannot be written comes back with the reason, and nothing is lost as long as its device is there.
+    /// Saves the contents of the device, whose file system is not mounted any more. An image that was only read stays as it is; one that
+    /// cannot be written is returned with the reason, and nothing is lost as long as its device exists.
     pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), Unkept> {
         let lost = |why: String| Unkept { why, image: None };
         match self {
@@ -283,7 +283,7 @@ impl Held {
 }
 
 impl OpenImage {
-    /// Writes the image anew, in the place of what it was.
+    /// Writes a new image in the place of the old one.
     pub(super) fn write_back(&mut self, stack: &mut Stack) -> Result<(), String> {
         let room = match self.room.take() {
             Some(room) => room,

@@ -1,4 +1,4 @@
-//! What other threads tell the world of a mount, and the queues that carry it.
+//! Messages of other threads to the world of a mount, and the queues that carry them.
 //!
 //! Place in the data flow: the kernel's front end, the control socket and test rigs send; [`super::world`] takes.
 //!
@@ -43,11 +43,11 @@ pub(super) enum Message<F: Fs> {
     Forget(Vec<(u64, u64)>),
     /// The kernel listens here, and asks there.
     Kernel(Notifier, Own<F>),
-    /// Somebody asks the control socket.
+    /// A request on the control socket.
     Ask(Ask, SyncSender<Reply>),
     /// A test rig for LazyFS asks.
     Lazy(Command, SyncSender<String>),
-    /// The kernel has let go of the pages from before a cut.
+    /// The kernel has dropped the pages from before a power cut.
     Invalidated,
     /// The mount has ended.
     End,

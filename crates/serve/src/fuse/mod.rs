@@ -7,14 +7,14 @@
 //!
 //! Place in the data flow: the kernel keeps names, attributes and pages of its own and asks for what it does not have;
 //! `front` makes a job of each request, with its reply inside; `world` runs the jobs as tasks beside those of the file
-//! system and lets virtual time follow the wall clock. `table` has the kernel's view: inodes, names, open files. `medium` is the source and
-//! destination of the device's contents; `control` serves `weir cut`, `fifo` how test rigs for LazyFS do, `lazyfs` what they ask for, and
-//! `faults` where that meets the requests; `recorder` notes what changes.
+//! system and makes virtual time follow the wall clock. `table` has the kernel's view: inodes, names, open files. `medium` is the source
+//! and destination of the device's contents; `control` serves `weir cut`, `fifo` serves test rigs for LazyFS, `lazyfs` parses their
+//! commands, and `faults` applies these to requests; `recorder` records changes.
 //!
 //! Invariants:
-//! 1. Everything of the file system lives and dies in one thread; other threads hold no more than the queue.
-//! 2. Each request is answered once: by its task, with EINTR if it is interrupted before that has begun, or with EIO when the task
-//!    is dropped because the power was cut.
+//! 1. The whole state of the file system belongs to one thread; other threads hold only the queue.
+//! 2. Each request is answered once: by its task, with EINTR if the thread that waits is killed first, or with EIO when the task is dropped
+//!    because the power was cut.
 //! 3. After a cut nothing that was open before answers anything but EIO, and the kernel keeps no page, name or attribute
 //!    from before it.
 //!

@@ -49,7 +49,7 @@ impl Ready {
                 teller: teller.clone(),
             };
             let own = Own::new(|own| attached.inlet(Arc::new(front(own, queue.clone()))));
-            // The world is there until it is told of the end.
+            // The world exists until it gets the message of the end.
             queue.send(Message::Kernel(notifier.clone(), own));
             attached.begin(front(queue.clone(), queue), THREADS).inspect_err(|_| {
                 release(directory);

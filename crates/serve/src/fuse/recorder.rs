@@ -1,6 +1,6 @@
 //! Records the calls that change a mount's file system, so that they can be repeated.
 //!
-//! Invariant: a call is noted when it has succeeded, with what its program had printed before it began.
+//! Invariant: a call is recorded when it has succeeded, with the number of bytes that its program had printed before it began.
 
 use flashweir_crash::recorded::Step;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How many bytes a program has printed so far.
 type Printed = dyn Fn() -> u64 + Send + Sync;
 
-/// See the module. Clones note in the same place.
+/// See the module. Clones share the record.
 #[derive(Clone)]
 pub struct Recorder {
     steps: Arc<Mutex<Vec<Step>>>,

@@ -32,7 +32,7 @@ pub(super) fn release(directory: &Path) -> bool {
                 std::process::Command::new("fusermount3").arg("-uz").arg("--").arg(directory).status();
             by_helper.is_ok_and(|status| status.success())
         }
-        // Somebody else was faster.
+        // Another process was faster.
         _ => true,
     }
 }

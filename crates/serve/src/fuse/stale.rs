@@ -1,11 +1,11 @@
 //! Tells the kernel which of its cached data of an inode are out of date, before the request that changed them is answered.
 //!
-//! Place in the data flow: [`super::front`] hands an answer to a [`Teller`] where the kernel would go on believing something else:
+//! Place in the data flow: [`super::front`] hands an answer to a [`Teller`] where the kernel's cached data would otherwise stay wrong:
 //!
 //! * a direct write, of a file of which the kernel keeps pages. Linux drops them before the write, and after it only if the
-//!   write was synchronous: a buffered read in between brings the old bytes back for good;
+//!   write was synchronous: a buffered read in between brings the old bytes back permanently;
 //! * set-user-ID and set-group-ID bits that a write or fallocate ended: the kernel checks rights by the mode that it keeps;
-//! * blocks of a file that grew as the kernel wrote its pages out, of which it does not think.
+//! * the block count of a file that grew as the kernel wrote its pages out, which the kernel does not consider.
 //!
 //! Invariants:
 //! 1. No notice is given by the world's thread: before the kernel takes one it may wait for pages, and so for the world.

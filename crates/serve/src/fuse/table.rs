@@ -1,10 +1,11 @@
-//! What the kernel knows of the mounted file system: inodes by number, with how often it was told of each, and open files.
+//! The kernel's view of the mounted file system: inodes by number, with the number of times that the kernel was told of each, and open
+//! files.
 //!
 //! Invariants:
 //! 1. An inode that the kernel knows is kept: it is not freed, and its number not used for another.
 //! 2. The kernel calls the root 1, whatever its number is; no format gives that number to anything else.
 //! 3. The numbers of open files go on after a power cut, so that one from before it is none of today's.
-//! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so none is told twice or left out.
+//! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so no entry is returned twice or left out.
 
 use super::kernel::{NodeId, Stale};
 use super::lazyfs::Faults;
@@ -64,7 +65,7 @@ struct Keeps {
     pages: bool,
     /// Attributes, for as long as it likes.
     attributes: bool,
-    /// It is being told that they are stale.
+    /// A notice that they are stale is under way.
     is_being_told: bool,
     /// Files that are open without O_DIRECT.
     buffered_files: u32,
@@ -113,7 +114,7 @@ pub(super) struct Table<F: Fs> {
     named: RefCell<BTreeMap<Name, u64>>,
     files: RefCell<BTreeMap<u64, Rc<Open<F>>>>,
     next_file: Cell<u64>,
-    /// Power cuts so far: what was told before one of them is of another generation.
+    /// Number of power cuts so far: numbers from before one of them are of another generation.
     cuts: u32,
     /// Faults that a test rig for LazyFS has asked for.
     pub(super) faults: RefCell<Faults>,
@@ -132,7 +133,7 @@ pub(super) struct OpenAs {
 }
 
 impl<F: Fs> Table<F> {
-    /// A table that knows the root, and what the kernel was told of before a cut as far as it is still there.
+    /// A table with the root, and with the inodes that the kernel knew before a power cut and that still exist.
     pub(super) async fn new(
         vfs: Vfs<F>,
         port: Port,
@@ -278,7 +279,7 @@ impl<F: Fs> Table<F> {
     fn stale_after(&self, number: NodeId, direct: Option<(u64, u64)>, ended_set_id: bool) -> Option<Stale> {
         let pages = self.keeps(number, |keeps| match direct {
             Some((offset, bytes)) if keeps.pages && bytes > 0 => Some(match keeps.buffered_files {
-                // Nobody reads them any more.
+                // They are not read any more.
                 0 => {
                     keeps.pages = false;
                     Stale::Pages
@@ -308,7 +309,7 @@ impl<F: Fs> Table<F> {
         let kept = match is_kept {
             true => None,
             false => Some(self.vfs.keep(attr.ino).await.map_err(|errno| match errno {
-                // Somebody has removed it since it was found.
+                // It was removed since it was found.
                 Errno::ESTALE => Errno::ENOENT,
                 errno => errno,
             })?),
@@ -342,7 +343,7 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    /// The kernel has forgotten that it was told so often.
+    /// The kernel has forgotten inodes: for each its number, and the count of look-ups that it drops.
     pub(super) async fn forget(&self, forgotten: Vec<(u64, u64)>) {
         for (number, count) in forgotten {
             let kept = {
@@ -620,7 +621,7 @@ impl<F: Fs> Table<F> {
             let kept = self.vfs.keep(attr.ino).await?;
             {
                 let mut nodes = self.nodes.borrow_mut();
-                // What the kernel was told of the number before a cut it still has to forget.
+                // The kernel still has to forget what it knew of the number before a power cut.
                 let gone = || Node::new(Told::default(), None);
                 let node = nodes.entry(number.0).or_insert_with(gone);
                 node.told.lookups += 1;
@@ -641,7 +642,7 @@ impl<F: Fs> Table<F> {
 
     pub(super) async fn release(&self, handle: u64) {
         let open = self.files.borrow_mut().remove(&handle);
-        // Whoever still works on it closes it by dropping it.
+        // A task that still works on it closes it by dropping it.
         if let Some(open) = open.and_then(Rc::into_inner) {
             self.close(open).await;
         }
@@ -674,7 +675,7 @@ impl<F: Fs> Table<F> {
         file.pread(offset, Sink::bytes(bytes)).await.map(|read| read as usize)
     }
 
-    /// Writes; says how much, and what the kernel has to be told then.
+    /// Writes; returns the number of bytes, and what the kernel has to drop then.
     pub(super) async fn write(
         &self,
         handle: u64,
@@ -745,7 +746,7 @@ impl<F: Fs> Table<F> {
         Ok(self.stale_after(open.number, None, ended_set_id))
     }
 
-    /// The listing of an open directory, taken anew `from_start`.
+    /// The listing of an open directory, read again if `from_start`.
     pub(super) async fn listing(&self, handle: u64, from_start: bool) -> Result<Rc<[DirEntry]>> {
         let open = self.file(handle)?;
         if from_start {

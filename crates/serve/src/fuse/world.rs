@@ -580,7 +580,7 @@ impl World {
         std::thread::spawn(move || {
             for number in numbers {
                 if let Some(notifier) = &notifier {
-                    // What it does not know any more it need not let go.
+                    // What the kernel has already forgotten, it need not drop.
                     let _ = notifier.forget_pages(NodeId(number));
                 }
             }

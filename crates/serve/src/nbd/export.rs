@@ -1,6 +1,6 @@
-//! What a server offers: exports, limits, TLS. Shared by all sessions.
+//! Offer of a server: exports, limits, TLS. Shared by all sessions.
 //!
-//! Invariants: names are unique and short enough for the wire; sizes are whole blocks. A [`Config`] that exists is
+//! Invariants: names are unique and short enough for the wire; sizes are whole sectors. A [`Config`] that exists is
 //! valid.
 
 use super::wire::{STRING_BYTES_MAX, export_flag};

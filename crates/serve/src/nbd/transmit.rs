@@ -320,7 +320,7 @@ enum Part {
     Nothing,
     /// Data, in the chunk that begins there.
     Data(usize),
-    /// So many zeros, in the chunk that begins there.
+    /// Number of zeros, in the chunk that begins at this offset.
     Hole(usize, u32),
 }
 

@@ -1,7 +1,6 @@
 //! `volume.toml`: which device a volume holds, what runs on it, and in which format.
 //!
-//! Invariant: the version is looked at before anything else, then what runs on the medium; so a newer volume is told from a
-//! damaged one.
+//! Invariant: the version is checked before anything else, then the firmware; so a newer volume is distinguished from a damaged one.
 
 use super::error::{VolumeError, damaged};
 use super::format::{self, Format};

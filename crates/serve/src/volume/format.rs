@@ -1,9 +1,9 @@
 //! The bits of a volume's files (`specs/volume.md`): checked views and what they may hold.
 //!
-//! Invariants: each record carries its own place, so that a misdirected one is noticed; a record whose checksum is
-//! wrong is told apart by its last bytes, which are written last: old ones mean that a write was interrupted, new ones
-//! that the record was damaged afterwards. Bytes without a meaning are zero, and a record in which they are not is no
-//! record: they belong to what a newer program writes, which `volume.toml` names.
+//! Invariants: each record carries its own place, so that a misdirected one is noticed; a record whose checksum is wrong is classified by
+//! its last bytes, which are written last: old ones mean that a write was interrupted, new ones that the record was damaged afterwards.
+//! Bytes without a meaning are zero, and a record in which they are not is no record: they belong to what a newer program writes, which
+//! `volume.toml` names.
 
 use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Payload};

@@ -1,6 +1,6 @@
-//! Looking at a volume without changing it: what it is, and whether everything in it is as it was written.
+//! Inspects a volume without changing it: its description, and whether everything in it is as it was written.
 //!
-//! Invariant: nothing here writes to a volume. Recovery is tried on an overlay that forgets what it was told.
+//! Invariant: nothing here writes to a volume. Recovery is tried on an overlay whose writes are discarded.
 
 use super::description::{Described, describe, description};
 use super::error::VolumeError;

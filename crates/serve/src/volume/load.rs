@@ -1,7 +1,7 @@
-//! From files to a medium: what each block and page is, and what cannot be.
+//! From files to a medium: the state of each block and page, and impossible states.
 //!
 //! Invariant: one interrupted write is what the end of a process leaves, and it lies where the next write was due. A
-//! second one, one elsewhere, or any after a clean stop, is damage: it is a problem, and no guess.
+//! second one, one elsewhere, or any after a clean stop, is damage: it is reported, and never guessed away.
 
 use super::format::{
     Found, JournalRecord, PageContent, PageRecord, SLOT_BYTES, decode_block, decode_journal, decode_page,

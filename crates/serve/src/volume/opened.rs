@@ -1,4 +1,4 @@
-//! What was written about a volume, under its lock: description, state, and the files of its medium.
+//! An open volume, under its lock: description, state, and the files of its medium.
 //!
 //! Invariant: a process that holds one is the only one that has the volume.
 

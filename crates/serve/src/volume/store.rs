@@ -1,4 +1,4 @@
-//! The medium on files: each change becomes one write that makes it count.
+//! The medium on files: each change becomes valid by one write.
 //!
 //! Invariants: contents are written before the record that names them, so a reader that sees the record sees the contents;
 //! a record is written once between two erases of its block; an erase is one write of a slot that was not in use.

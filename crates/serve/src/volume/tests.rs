@@ -220,8 +220,8 @@ fn the_process_may_end_at_each_write() {
     }
 }
 
-/// A device on files refused ordered commands: the records had no place for epochs, without which recovery counts no
-/// members and lets a later epoch through whose predecessors are lost.
+/// A device on files refused ordered commands: the records had no place for epochs, without which recovery counts no members and accepts a
+/// later epoch whose predecessors are lost.
 #[test]
 fn epochs_are_in_order_after_a_process_ends_at_any_write() {
     let mut needed = 0;
@@ -440,7 +440,7 @@ impl Runner {
         }
     }
 
-    /// Flushes and lets everything come to rest.
+    /// Flushes, and waits until the device is idle.
     fn shut_down(mut self, device: &mut Device) {
         self.command(device, Op::Flush).unwrap();
         let mut effects = Vec::new();
@@ -661,7 +661,7 @@ fn contents_are_on_the_host_and_not_in_memory() {
     assert_eq!(page_record_bytes(Format::Two, 1), 112);
 }
 
-/// A process that writes to the volume that it is told, says what was acknowledged, and is killed.
+/// A process that writes to the given volume, prints what was acknowledged, and is killed.
 #[test]
 fn child() {
     let Ok(directory) = std::env::var("FLASHWEIR_TEST_VOLUME") else { return };

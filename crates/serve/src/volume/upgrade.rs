@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Upgraded {
     /// Version of the format before; that of today if there was nothing to do.
     pub from: u32,
-    /// Pages whose records were written anew.
+    /// Pages whose records were rewritten.
     pub pages: u64,
     /// It was not closed, and its device recovers at the next opening.
     pub recovers: bool,

@@ -1,5 +1,5 @@
-//! Clients that break the rules, vanish, stall or flood, beside one that does everything right (crash-laboratory §5.1); and power
-//! cuts at awkward moments.
+//! Clients that break the rules, vanish, stall or flood, beside one that does everything right (crash-laboratory §5.1); and power cuts at
+//! awkward times.
 
 use crate::running::{PATIENCE, Running, Setup, UNIT, ask};
 use flashweir_core::random::RandomStream;
@@ -113,7 +113,7 @@ fn truncated_messages_and_garbage_end_their_connection_only() {
             until_closed(&mut stream);
         }
     }
-    // A flag of the handshake that nobody knows, and options of other sizes than they say.
+    // An unknown flag of the handshake, and options with wrong lengths.
     let mut stream = greeted(&server.socket);
     stream.write_all(&[0, 0, 0, 7]).unwrap();
     until_closed(&mut stream);
@@ -352,7 +352,7 @@ fn garbage_on_the_control_socket_is_answered_with_an_error_or_dropped() {
     until_closed(&mut stream);
     // Bytes that are no text, and a client that goes in the middle of a line.
     connect().write_all(&[0xff; 100]).unwrap();
-    // More of them than there are places: one that asks is served all the same.
+    // More of them than there are places: one that asks is served nevertheless.
     let silent: Vec<UnixStream> = (0..40).map(|_| connect()).collect();
     assert_eq!(server.status().disks.len(), 2);
     drop(silent);
@@ -422,7 +422,7 @@ fn a_cut_drops_the_clients_of_its_disk_and_nobody_else() {
         }
     };
     assert!(matches!(end, ClientError::Gone(_)), "{end}");
-    // Who was in the middle of its negotiation goes on with it.
+    // A client in the middle of its negotiation continues it.
     let mut rest = OPTION_MAGIC.to_be_bytes()[5..].to_vec();
     rest.extend(option::EXPORT_NAME.to_be_bytes());
     rest.extend(4u32.to_be_bytes());
@@ -445,7 +445,7 @@ fn requests_wait_for_the_power_and_a_second_cut_loses_them() {
     client.send(ask(command::WRITE, 0, 512), &[1; 512]);
     client.pump();
     server.until("it waits", |status| status.disks[0].in_flight == 1);
-    // Who goes while the power is off takes its requests along.
+    // The requests of a client that leaves while the power is off are dropped.
     let mut gone = server.connect("disk");
     gone.send(ask(command::WRITE, 4096, 512), &[2; 512]);
     gone.pump();

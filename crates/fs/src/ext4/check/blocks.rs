@@ -1,6 +1,6 @@
 //! Which blocks have an owner, and which of them a file has.
 //!
-//! Invariant: a block has one owner; the second one that takes it is told.
+//! Invariant: a block has one owner; a second one is reported.
 
 use super::super::layout::extent::{self, Extent};
 use super::super::layout::{Addr, Geometry, Group};

@@ -83,7 +83,7 @@ impl Checker {
                 ("the inode bitmap", desc.inode_bitmap, 1),
                 ("the inode table", desc.inode_table, table),
             ] {
-                // That it is outside was told with the descriptor.
+                // That it is outside was reported with the descriptor.
                 if !geometry.is_data(addr, blocks)
                     || !self.take(addr, blocks, &format!("{name} of group {group}"))
                 {

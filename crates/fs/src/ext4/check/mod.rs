@@ -1,7 +1,7 @@
 //! Checking of a volume, read-only: what each table says must be what a walk over all inodes finds.
 //!
 //! The inode tables are read from their beginning to what was ever used; each inode in use gives the blocks that it has,
-//! a directory also its names. Afterwards names are held against inodes, and bitmaps and counts against what was found.
+//! a directory also its names. Afterwards names are compared with inodes, and bitmaps and counts with what was found.
 //! Where the journal has to be replayed, the volume is checked as it will be then.
 //!
 //! Invariants: every problem has a name of its own kind and one line that says where. A broken part is reported and the

@@ -262,7 +262,7 @@ mod tests {
     use super::super::superblock::tests::small;
     use super::*;
 
-    /// Of group 0 of a volume made by mke2fs 1.47 with metadata_csum and the UUID below.
+    /// Descriptor of group 0 of a volume made by mke2fs 1.47 with metadata_csum and the UUID below.
     const REAL: [u8; 64] = [
         0x03, 0x01, 0, 0, 0x0b, 0x01, 0, 0, 0x13, 0x01, 0, 0, 0xe0, 0x0e, 0xf5, 0x07, 0x02, 0, 0x04, 0, 0, 0,
         0, 0, 0x04, 0xcf, 0xa6, 0xcc, 0xf5, 0x07, 0x44, 0x69, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,

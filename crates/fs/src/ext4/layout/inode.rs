@@ -358,7 +358,7 @@ impl Inode {
     }
 
     fn xattr_at(&self) -> usize {
-        // An inode whose extra fields were never set has no room: its bytes there mean nothing.
+        // An inode whose extra fields were never set has no room: its bytes there have no meaning.
         match self.extra_bytes {
             0 => self.raw.len(),
             extra => BASE_BYTES + usize::from(extra),

@@ -1,7 +1,7 @@
-//! What is in memory of blocks, by their addresses.
+//! Blocks in memory, by their addresses.
 //!
-//! Every page that is written asks for the blocks of its extent tree. These lie side by side, so rows of neighbours are found in
-//! a small tree, and what is wanted in its place in a row.
+//! Every page that is written asks for the blocks of its extent tree. These lie side by side, so a small tree finds a row of neighbours,
+//! and an index finds the block in the row.
 
 use super::super::layout::Addr;
 use std::collections::BTreeMap;

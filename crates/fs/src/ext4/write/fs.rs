@@ -650,7 +650,7 @@ impl Engine for Ext4 {
 
     async fn read_pages(&self, ino: layout::Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
         let runs = self.runs(ino, first, pages).await?;
-        // Nobody writes these pages meanwhile, so what the journal has now is the newest.
+        // No task writes these pages meanwhile, so the journal's contents are the newest now.
         let newest = |addr: Addr| {
             let newest = self.state.borrow().newest_data(addr).cloned();
             newest.or_else(|| self.journal.newest(addr))

@@ -7,8 +7,8 @@
 //! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); the data of files for which
 //! a transaction has blocks are written before it is committed.
 //!
-//! Deliberately absent: writing to files that are not mapped by extents, a journal on another disk.
-//! Blocks of metadata that were read stay in memory.
+//! Deliberately absent: writing to files that are not mapped by extents, a journal on another disk, and eviction of metadata blocks that
+//! were read.
 
 mod by_addr;
 mod flight;

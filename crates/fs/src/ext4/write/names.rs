@@ -1,4 +1,4 @@
-//! Names: entries of directories found, put in, taken out, listed.
+//! Names: finds, inserts, removes and lists entries of directories.
 //!
 //! A directory whose first block is full gets an index of hashes, where the volume has them; without one it grows block by
 //! block. Blocks of an index are split and never merged.

@@ -124,7 +124,7 @@ metrics! {
     pub struct Ext4Metrics {
         /// Pages of files that were written for those above.
         written_pages,
-        /// Of these, pages that were allocated when they were written.
+        /// Number of these pages that were allocated when they were written.
         allocated_pages,
         /// Transactions that were committed.
         commits,

@@ -1,6 +1,6 @@
 //! Inodes without names, and files that get shorter: freed in steps, so that no transaction grows without bound.
 //!
-//! Invariant: what is not freed yet belongs to an inode of the list on the disk, from which the next mount goes on.
+//! Invariant: what is not freed yet belongs to an inode of the list on the disk, from which the next mount continues.
 
 use super::super::layout::inode::flags;
 use super::super::layout::{Feature, Ino};

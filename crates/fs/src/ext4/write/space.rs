@@ -1,6 +1,6 @@
-//! Blocks and inodes that are free: found, taken, given back.
+//! Free blocks and inodes: found, allocated, freed.
 //!
-//! A block is taken as close behind a goal as possible: at it, else in its group, else in a group behind it; of the free
+//! A block is allocated as close after a goal as possible: at it, else in its group, else in a later group; of the free
 //! runs there the first that is long enough, or the longest. Inodes are the lowest of their group, so that what was never
 //! used of a table stays at its end. A directory in the root goes to the group with most free blocks among those with an
 //! average number of free inodes, all others to the group of their parent.
@@ -242,7 +242,7 @@ impl State {
         Ok(())
     }
 
-    /// The tree of a file changed otherwise: what its pages may need is counted anew. The last step of an operation.
+    /// The tree of a file changed otherwise: the blocks that its pages may need are counted again. The last step of an operation.
     pub(super) fn renew_claim(&mut self, ino: Ino) -> Step<()> {
         let Some((entries, tree)) = self.claims.get(&ino).map(|claim| (claim.entries(), claim.tree)) else {
             return Ok(());

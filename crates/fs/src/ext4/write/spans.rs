@@ -1,9 +1,9 @@
-//! Parts of files that were looked up, to be found again without a way through the extent tree.
+//! Parts of files that were looked up, to be found again without a walk through the extent tree.
 //!
-//! Place in the data flow: each page that is written is looked up twice, when room is set aside for it and when it gets its
-//! place; and random writes to a large file are in few parts, again and again.
+//! Place in the data flow: each page that is written is looked up twice, when room is reserved for it and when it gets its place; and
+//! random writes to a large file hit few parts repeatedly.
 //!
-//! Invariant: after a change of any tree nothing of before is found.
+//! Invariant: after a change of any tree no earlier part is found.
 
 use super::super::layout::{Addr, Ino};
 use std::cell::Cell;

@@ -1,10 +1,8 @@
-//! What a volume that is mounted for writing keeps in memory: blocks of metadata, inodes, descriptors, the transaction
-//! that is running.
+//! State in memory of a volume that is mounted for writing: metadata blocks, inodes, descriptors, the running transaction.
 //!
 //! Everything here is synchronous and either done or not done. What an operation changes is noted in [`State::undo`]
-//! first; if it fails, or stops because it needs a block that is not in memory ([`Stop`]), all of it is taken back. One
-//! that stopped is run again when the block is there. So no operation is ever seen half done by another one or by a
-//! transaction.
+//! first; if it fails, or stops because it needs a block that is not in memory ([`Stop`]), all of it is reverted. An operation that stopped
+//! is run again when the block is there. So no operation is ever seen half done by another one or by a transaction.
 //!
 //! Invariants:
 //! 1. A block that differs from what the last committed transaction has is in the running one. Blocks that were changed
@@ -464,7 +462,7 @@ impl State {
     /// A block is no block of metadata any more.
     pub(super) fn forget_block(&mut self, addr: Addr) {
         if let Some(old) = self.buffers.remove(&addr) {
-            // Put back as it is now; what this operation did to it before is taken back after that.
+            // Restored to its present state first; the earlier changes of this operation are reverted after that.
             self.undo.push(Undo::Buffer(addr, Some(old)));
         }
         if self.running.blocks.remove(&addr) {

@@ -2,8 +2,8 @@
 //!
 //! A caller that needs durability waits for the commit of the transaction that was running then, or the one before; all callers that come
 //! meanwhile share the next. With ordered data a commit waits for the writes of data that had begun when its transaction was closed; the
-//! journal makes them durable before its last block. In dual mode it is their order that does, a transaction is first dispatched and later
-//! made durable, and both are waited for apart ([`super::order`]).
+//! journal makes them durable before its last block. In dual mode their order takes the place of that wait; a transaction is first
+//! dispatched and later made durable, and each is waited for separately ([`super::order`]).
 
 use super::super::layout::superblock::Feature;
 use super::super::layout::{Addr, Ino};
@@ -208,7 +208,7 @@ impl Ext4 {
     /// Commits changes after a while, even without a sync.
     pub(super) async fn commit_in_background(&self, now: Timestamp) -> Option<Duration> {
         self.state.borrow_mut().tick(now);
-        // Whoever needs it learns that it failed.
+        // A caller that needs the commit gets its error.
         let _ = self.commit().await;
         Some(self.options.commit_interval)
     }
@@ -237,7 +237,7 @@ mod tests {
     use crate::vfs::{Fs, Kind, NewAcls, NewNode};
     use std::rc::Rc;
 
-    /// Nobody's call has brought the time, so it comes with the turn.
+    /// No call has brought the time, so it comes with the background turn.
     #[test]
     fn a_commit_in_the_background_says_when_it_was() {
         let image = Rc::new(Image::in_memory(64 << 8));

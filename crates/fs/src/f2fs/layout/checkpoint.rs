@@ -30,7 +30,7 @@ impl Flags {
     pub const COMPACT_SUMMARIES: u32 = 0x4;
     /// An error was seen.
     pub const ERROR: u32 = 0x8;
-    /// Somebody asks for a check.
+    /// A check is requested.
     pub const FSCK: u32 = 0x10;
     /// Node summaries are there although the volume was not unmounted.
     pub const FASTBOOT: u32 = 0x20;

@@ -1,6 +1,6 @@
 //! Checks what has to hold of the segments between any two operations: invariants 1 and 2 of [`space`](super::space).
 //!
-//! Deliberately absent: what the disk has; that is what [`check`](super::super::check()) looks at.
+//! Deliberately absent: the contents of the disk, which [`check`](super::super::check()) checks.
 
 use super::super::layout::{Log, SEGMENT_BLOCKS, SegNo};
 use super::F2fs;
@@ -8,7 +8,7 @@ use super::segments::ones;
 use super::state::State;
 
 impl F2fs {
-    /// Whether all is in order in memory. Errors: what is not.
+    /// Checks the state in memory. Errors: the first violation.
     pub fn audit(&self) -> Result<(), String> {
         let state = self.state.borrow();
         // A planted bug has to be found by what it does.

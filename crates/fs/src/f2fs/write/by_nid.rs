@@ -1,7 +1,7 @@
-//! What is known of nodes, by their numbers.
+//! State of nodes, by their numbers.
 //!
 //! Every page that is written asks for its node several times, so that is one step in a vector and not a walk through a
-//! tree. Numbers are given out from the smallest on, so the vector has few gaps; it reaches to the largest number in use.
+//! tree. Numbers are allocated from the smallest on, so the vector has few gaps; it reaches to the largest number in use.
 
 use super::super::layout::Nid;
 use std::collections::BTreeSet;

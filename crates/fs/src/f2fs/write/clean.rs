@@ -1,7 +1,6 @@
-//! Cleaning: what is valid in a section goes elsewhere, so that the section is free after the next checkpoint.
+//! Cleaning: the valid blocks of a section move, so that the section is free after the next checkpoint.
 //!
-//! Place in the data flow: operations that take room come through [`F2fs::balance`] first; the vfs gives cleaning in the
-//! background its turns.
+//! Place in the data flow: operations that take room come through [`F2fs::balance`] first; the vfs runs the turns of background cleaning.
 //!
 //! A summary names the owner that a block had when it was written; whether the owner still refers to the block is checked. Data go to the
 //! cold log at once. Nodes become dirty and move with the next checkpoint.
@@ -31,7 +30,7 @@ use flashweir_core::{Duration, Order, Payload};
 /// Why a section is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// Somebody waits for room.
+    /// An operation waits for room.
     Foreground,
     /// There is time.
     Background,
@@ -92,7 +91,7 @@ impl State {
         Ok(Some((ino, to, content)))
     }
 
-    /// Asks for a node to be written anew, if it is at this block.
+    /// Marks a node to be rewritten, if it is at this block.
     fn move_node(&mut self, from: Addr, nid: Nid) -> Step<()> {
         let Some(entry) = self.nat.get(&nid).filter(|entry| entry.addr == from) else { return Ok(()) };
         if entry.ino == nid {
@@ -307,7 +306,7 @@ impl F2fs {
         }
         if now_s >= looked_s + seconds(interval) {
             if looked_s > 0 && self.checkpoints_begun.get() == begun {
-                // Whoever has to know of an error meets it too.
+                // A caller that has to know of an error gets it, too.
                 let _ = self.checkpoint().await;
             }
             (looked_s, begun) = (now_s, self.checkpoints_begun.get());
@@ -364,7 +363,7 @@ impl F2fs {
         match cleaned {
             Ok(()) if next == times.sleep_without_victim => sleep(times.sleep_min),
             Ok(()) => sleep(next),
-            // Whoever has to know of the error meets it too.
+            // A caller that has to know of the error gets it, too.
             Err(_) => sleep(times.sleep_without_victim),
         }
     }

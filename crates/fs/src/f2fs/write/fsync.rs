@@ -7,7 +7,7 @@
 //!
 //! Each node block names the block of its log that is written next. So the nodes written since a checkpoint are a chain
 //! that begins at the cursor which the checkpoint has for the log of warm nodes, and ends where a block does not carry the
-//! checkpoint's stamp. Recovery knows no other way to them.
+//! checkpoint's stamp. Recovery can find them only this way.
 //!
 //! # What has to be durable before what
 //!
@@ -42,8 +42,8 @@
 //!
 //! Invariants:
 //! 1. Between the preparation of a checkpoint and its end no node is written: it would belong to a chain that ends there.
-//! 2. No block that was written since the last checkpoint is written again before the next one (`kept` in [`space`](super::space)), and no number
-//!    of a node that was freed is given out again. So a chain never refers to other people's bytes.
+//! 2. No block that was written since the last checkpoint is overwritten before the next one (`kept` in [`space`](super::space)), and no
+//!    number of a freed node is allocated again. So a chain never refers to another file's bytes.
 //! 3. The first fsync after an unmount is a checkpoint. So no block of a chain that an earlier mount left carries a stamp that
 //!    is still in use.
 

@@ -1,16 +1,16 @@
 //! A volume that is mounted for writing, as the vfs uses it.
 //!
-//! Operations change the [`state`] in memory; [`space`] says where on the disk. Pages of files go to the disk when they
-//! are written, everything else with the next [`checkpoint`]; what has a fixed place there [`area`] knows. `sync` is a checkpoint; [`fsync`] writes the nodes of
-//! one file where that is enough, and [`recover`] finds them at the next mount. On a disk that keeps order all of that
-//! may be dispatched without waiting ([`order`]).
+//! Operations change the [`state`] in memory; [`space`] allocates their places on the disk. Pages of files go to the disk when they
+//! are written, everything else with the next [`checkpoint`]; [`area`] knows what has a fixed place there. `sync` is a checkpoint;
+//! [`fsync`] writes the nodes of one file where that is enough, and [`recover`] finds them at the next mount. On a disk that keeps order
+//! all of that may be dispatched without waiting ([`order`]).
 //!
 //! Invariants: an operation runs on the state without waiting, or not at all ([`stop::Stop`]); a checkpoint waits for
 //! all writes that were submitted before it.
 //!
-//! Operations that take room [`clean`] first where there is little.
+//! Operations that take room call [`clean`] first if free space is short.
 //!
-//! Deliberately absent: nodes that were read stay in memory.
+//! Deliberately absent: eviction of nodes that were read; they stay in memory.
 
 mod area;
 mod audit;
@@ -551,7 +551,7 @@ impl F2fs {
         }
         let last = Write { fua: !planted(PlantedBug::LazyLastBlock), ..self.last_block(&pending) };
         answer(self.port.write(last)).await?;
-        // Whoever looked a block up before the checkpoint may still be reading it.
+        // A task that looked up a block before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !planted(PlantedBug::EarlyDiscard) {
             discarded = self.discard(&pending, self.options.discard_blocks_min).await;

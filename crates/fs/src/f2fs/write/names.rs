@@ -1,8 +1,8 @@
 //! Names and small contents: finds, inserts and removes entries of directories; handles inline contents, which move into blocks when the
 //! inode has no room for them.
 //!
-//! Invariant: what an inode holds is as long as its room at most, and behind the end of a file there are zeros. So moving
-//! it loses nothing and shows nothing.
+//! Invariant: inline contents are at most as long as their room, and after the end of a file there are zeros. So moving them loses no bytes
+//! and exposes none.
 
 use super::super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::super::layout::node::{self, Kind, inline};

@@ -137,7 +137,7 @@ metrics! {
     pub struct F2fsMetrics {
         /// Pages of files that were written for those above.
         written_pages,
-        /// Of these, pages that were written in place.
+        /// Number of these pages that were written in place.
         in_place_pages,
         /// Blocks written to the disk, of all kinds.
         written_blocks,
@@ -145,7 +145,7 @@ metrics! {
         filled_holes,
         /// Blocks of data that cleaning moved.
         moved_data_blocks,
-        /// Nodes that cleaning asked to be written anew.
+        /// Nodes that cleaning marked to be rewritten.
         moved_node_blocks,
         /// Sections cleaned because room was needed.
         cleaned_foreground,

@@ -22,8 +22,8 @@
 //!    dispatched.
 //! 4. *Nothing else.* What a node or a pack says persists with all that was dispatched before it.
 //!
-//! fdatabarrier orders what was overwritten. In place the data are enough; a page that went elsewhere shows only with its
-//! node, so the nodes of a file with such pages go along (`moved`).
+//! fdatabarrier orders overwrites. For pages written in place the data are enough; a page that moved to another block is visible only with
+//! its node, so the nodes of a file with such pages are written, too (`moved`).
 //!
 //! Invariants:
 //! 1. What was dispatched and not flushed is known: of files in `volatile`, of checkpoints by their number.
@@ -307,7 +307,7 @@ impl F2fs {
         let last = self.submit(self.last_block(&pending), Order::Barrier);
         last.dispatched().await;
         self.tickets.borrow_mut().push(last);
-        // Whoever looked a block up before the checkpoint may still be reading it.
+        // A task that looked up a block before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !self.plants(PlantedBug::EarlyDiscard) {
             discarded = self.discard_in_order(&pending, self.options.discard_blocks_min);

@@ -1,4 +1,4 @@
-//! What a mount keeps of order in the place of waiting: epochs, and what is on its way to the disk.
+//! State of the mode with order in the place of waiting: epochs, and requests on their way to the disk.
 
 use super::super::layout::Nid;
 use crate::order::Dispatched;

@@ -123,7 +123,7 @@ impl F2fs {
         Ok(inode)
     }
 
-    /// Nobody gets the blocks of the chain, and those that it refers to.
+    /// Keeps the blocks of the chain, and those that it refers to, from being allocated.
     async fn keep_chain(&self, chain: &[Link], plan: &BTreeMap<Nid, Synced>) -> Result<()> {
         for link in chain {
             self.state.borrow_mut().keep_block(link.addr);
@@ -233,7 +233,7 @@ impl F2fs {
         }
     }
 
-    /// Enters the name of an inode that the checkpoint lacks. Whoever had the name loses it.
+    /// Enters the name of an inode that the checkpoint lacks. A file that had the name loses it.
     async fn adopt_name(&self, link: &Link) -> Result<()> {
         let inode = self.inode_of_link(link).await?;
         let (ino, dir, name) = (inode.nid, inode.parent, inode.name.clone());

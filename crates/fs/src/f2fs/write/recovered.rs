@@ -1,4 +1,4 @@
-//! What recovery found and did, to be told.
+//! Report of a recovery.
 
 /// Files and orphans that a mount recovered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

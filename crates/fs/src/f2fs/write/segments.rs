@@ -1,6 +1,6 @@
-//! What is known of the segments of the main area beyond the SIT: which are free, which blocks are kept, what was read of them.
+//! State of the segments of the main area beyond the SIT: which are free, which blocks are kept, and their summaries.
 //!
-//! Place in the data flow: part of the [`state`](super::state); [`space`](super::space) gives out blocks and takes them back by it.
+//! Place in the data flow: part of the [`state`](super::state); [`space`](super::space) allocates and frees blocks with it.
 
 use super::super::layout::bytes::block_bit;
 use super::super::layout::summary::Summary;

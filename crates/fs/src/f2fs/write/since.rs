@@ -1,4 +1,4 @@
-//! What the next checkpoint has to know of the time since the last one.
+//! Changes since the last checkpoint that the next one has to know of.
 
 use super::super::layout::Nid;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub(super) struct Since {
     /// Nodes that it lacks.
     pub(super) new: BTreeSet<Nid>,
-    /// Numbers that were freed; they are not given out again before the next one.
+    /// Numbers that were freed; they are not allocated again before the next checkpoint.
     pub(super) freed: BTreeSet<Nid>,
     /// Inodes that lost nodes.
     pub(super) shrunk: BTreeSet<Nid>,

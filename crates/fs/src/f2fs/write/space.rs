@@ -1,12 +1,12 @@
 //! Space of the main area: which block a log writes next, which blocks are free again, and which segments are worth
 //! cleaning.
 //!
-//! Place in the data flow: [`state`](super::state), [`checkpoint`](super::checkpoint) and [`clean`](super::clean) ask for
-//! blocks and give them back.
+//! Place in the data flow: [`state`](super::state), [`checkpoint`](super::checkpoint) and [`clean`](super::clean) allocate blocks and free
+//! them.
 //!
 //! Invariants:
-//! 1. A block is given out only where neither now nor in a checkpoint anything is, and nothing was allocated since
-//!    (`kept`): what an older checkpoint or a roll-forward may look for is never written over.
+//! 1. A block is allocated only if it is free now and in the checkpoint, and was not allocated since (`kept`): a block that an older
+//!    checkpoint or a roll-forward may need is never overwritten.
 //! 2. A segment is in one of these states: open (a log writes it), in `free` (nothing is in it), in `emptied` (nothing is
 //!    valid in it, but the next checkpoint has to forget it first), or it holds valid blocks.
 //! 3. What changes here is either done or not: a successor that has to be read stops the operation before.

@@ -1,4 +1,4 @@
-//! What a volume that is mounted for writing keeps in memory: tables, nodes, logs, counts.
+//! State in memory of a volume that is mounted for writing: tables, nodes, logs, counts.
 //!
 //! Everything here is synchronous and either done or not done: an operation that needs a block which is not in memory
 //! returns [`Stop`] before it has changed anything that must not be changed twice, is run again when the block is there,
@@ -334,7 +334,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives a reserved block, or one that is written anew, its next place.
+    /// Allocates the next place for a reserved block, or for one that is rewritten.
     pub(super) fn place(&mut self, ino: Nid, index: u64, log: Log) -> Step<Addr> {
         let slot = self.slot(ino, index, false)?;
         let (nid, at) = slot.expect("a block is reserved before it is written");
@@ -348,7 +348,7 @@ impl State {
             self.inode_mut(ino)?.extent = Default::default();
         }
         if old == Addr::NULL {
-            // Whoever writes without having reserved takes the room now.
+            // A write without a reservation takes the room now.
             self.valid_blocks += 1;
             self.since.taken += 1;
             self.inode_mut(ino)?.blocks += 1;

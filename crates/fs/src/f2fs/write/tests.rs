@@ -1,4 +1,4 @@
-//! Rules of room that few volumes come to.
+//! Rules about free space that few volumes reach.
 
 use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::node::{Footer, NODE_WORDS};

@@ -16,7 +16,7 @@ use flashweir_sim::volume::make;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// What all these studies leave out.
+/// Parts of the papers' set-ups that all these studies lack.
 const MISSING: &str = "the paper's devices are products: ours are guesses fitted to its mean fsync (presets §1.9); barrier-850 charges the \
                        paper's 5 % on programs where barriers are used; the host's costs are those of `server`, on UFS of `phone`, and a call \
                        that waits is charged one wait, though a legacy commit has three. Where BFS falls behind, see `commits_per_fsync`: while \
@@ -125,7 +125,7 @@ enum Call {
     Fdatabarrier,
 }
 
-/// What a thread does again and again.
+/// Work that a thread repeats.
 #[derive(Clone, Copy, Debug)]
 enum Job {
     /// A page at the end of its file, and fsync.
@@ -136,7 +136,7 @@ enum Job {
 
 /// A thread and its files.
 struct Thread {
-    /// What is appended to, or the journal.
+    /// The file to which it appends, or the journal.
     file: File<AnyFs>,
     /// The database.
     db: File<AnyFs>,
@@ -243,7 +243,7 @@ fn run(
             }
         });
     }
-    // The buffer is full before anybody is measured, where flushes let it fill.
+    // The buffer is full before the measurement begins, if flushes let it fill.
     let (ramp, time) = match scale {
         Scale::Quick => (Duration::from_millis(300), Duration::from_millis(500)),
         Scale::Full => (Duration::from_secs(1), Duration::from_secs(5)),
@@ -327,7 +327,7 @@ mod tests {
             of("transactions")
         });
         let transactions: Vec<f64> = transactions.collect();
-        // Whoever waits for less does more.
+        // A variant that waits for less does more.
         let [waits, durable, lies, ordered] = transactions[..] else { panic!("{transactions:?}") };
         assert!(waits < durable && durable < ordered && waits < lies, "{transactions:?}");
     }

@@ -98,7 +98,7 @@ impl Channel {
         Reply { channel: Arc::clone(self), unique: Some(unique) }
     }
 
-    /// The kernel says that the thread behind `of` has got a signal. Only a thread that is being killed is let go
+    /// The kernel says that the thread behind `of` has got a signal. Only a thread that is being killed is released
     /// ([`Self::release_killed`]): any other one would see EINTR from calls that no local file system interrupts.
     pub(super) fn interrupt(&self, unique: u64, of: u64) {
         let is_known = match self.open().get_mut(&of) {

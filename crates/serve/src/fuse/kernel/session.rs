@@ -191,7 +191,7 @@ impl Inlet {
         Ok(true)
     }
 
-    /// Takes the place of those who wait for the device, unless somebody has it.
+    /// Takes the place of the threads that wait for the device, unless it is taken.
     pub(crate) fn hold(&self) -> Option<Place> {
         self.channel.take_place().then(|| Place(Arc::clone(&self.channel)))
     }

@@ -143,7 +143,7 @@ fn structured_replies_add_the_flag_df() {
 
 #[test]
 fn what_is_not_supported_says_so() {
-    // Extended headers, a withdrawn option, and one that nobody knows.
+    // Extended headers, a withdrawn option, and an unknown one.
     for (number, digits) in [(11, "3131"), (4, "34"), (0xffff_ffff, "34323934393637323935")] {
         let length = 24 + digits.len() / 2;
         options(
