@@ -208,7 +208,11 @@ impl<'a> World<'a> {
                 Some(_) => Vec::new(),
             };
             for torn in torn {
-                let media = self.cut(now, &torn);
+                // What is interrupted may be what the medium forbids.
+                let media = match caught(|| self.cut(now, &torn)) {
+                    Ok(media) => media,
+                    Err(fault) => return violation(&self, fault, &torn),
+                };
                 counts.states += 1;
                 counts.judged += 1;
                 counts.distinct += u64::from(known.insert(media.digest()));

@@ -46,6 +46,14 @@ fn planted_bugs_of_an_open_channel_are_found_drawn_and_replayed() {
     }
 }
 
+/// The interrupted program that is finished at the cut is one that the medium forbids.
+#[test]
+fn regression_an_assertion_inside_of_a_cut_is_a_violation() {
+    let config = CrashConfig { seed: 61_620_782, states: Some(100_000), ..CrashConfig::default() };
+    let report = explore(&config.with_planted(PlantedBug::EraseUnderPrograms), |_| true).unwrap();
+    assert_eq!(report.violations.len(), 1);
+}
+
 #[test]
 fn what_no_open_channel_can_do_is_refused() {
     for (line, why) in [
