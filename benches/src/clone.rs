@@ -3,9 +3,10 @@
 //! Media share their contents in chunks; the map, the accounts of blocks and the buffer are copied.
 
 use crate::cpu;
-use flashweir_core::{Lpn, Payload};
+use crate::writes::write;
+use flashweir_core::Lpn;
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceOptions, FastForward};
+use flashweir_device::{Device, DeviceOptions};
 use std::hint::black_box;
 
 /// CPU seconds of one run at least.
@@ -15,9 +16,7 @@ pub(crate) fn device() -> Result<Vec<(&'static str, f64)>, String> {
     let config = preset("consumer-tlc-nvme").ok_or("no preset consumer-tlc-nvme")?;
     let mut device = Device::new(config, DeviceOptions { seed: 1, track_contents: false, planted: None });
     let units = device.geometry().user_units;
-    let mut forward = FastForward::new(&mut device);
-    (0..units).for_each(|lpn| forward.write(Lpn(lpn), Payload::Zero));
-    forward.finish();
+    write(&mut device, (0..units).map(Lpn));
     let (before, mut clones) = (cpu::seconds()?, 0.0);
     let time = loop {
         black_box(device.clone());

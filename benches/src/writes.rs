@@ -45,7 +45,8 @@ pub(crate) fn uniform() -> Result<Vec<(&'static str, f64)>, String> {
     ])
 }
 
-fn write(device: &mut Device, lpns: impl Iterator<Item = Lpn>) {
+/// Writes these units without time.
+pub(crate) fn write(device: &mut Device, lpns: impl Iterator<Item = Lpn>) {
     let mut forward = FastForward::new(device);
     lpns.for_each(|lpn| forward.write(lpn, Payload::Zero));
     forward.finish();

@@ -21,7 +21,7 @@ use flashweir_contract::{
     Content, DeviceKind, LogPos, Observed, Oracle, Policy, RangeFlushed, Verdict, Violation,
 };
 use flashweir_core::random::{RandomStream, mix};
-use flashweir_core::{Lpn, Payload};
+use flashweir_core::{Instant, Lpn, Payload};
 use flashweir_device::UNREADABLE;
 use flashweir_device::config::{BufferMode, PersistPolicy, RangeFlushSupport};
 use flashweir_device::flash::{Interrupted, OpKind};
@@ -346,8 +346,13 @@ const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
 
 /// Returns the medium after a power cut now.
 pub fn cut(sim: &Sim, torn: &[Torn]) -> Media {
+    cut_device(sim.device(), sim.cut_instant(), torn)
+}
+
+/// Returns the medium of a device after a power cut at `now`, with the interrupted operations in these states; the rest are absent.
+pub(super) fn cut_device(device: &Device, now: Instant, torn: &[Torn]) -> Media {
     let mut next = torn.iter();
-    sim.device().cut(sim.cut_instant(), |_| next.next().copied().unwrap_or(Torn::Absent))
+    device.cut(now, |_| next.next().copied().unwrap_or(Torn::Absent))
 }
 
 /// Turns a failed assertion of the device into a fault, where panics unwind.

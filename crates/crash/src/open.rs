@@ -11,13 +11,12 @@
 //! 3. What can be read is what was written there; the written pages of an erase block are a prefix.
 //! 4. An erase block whose erase has completed is empty, and accepts its pages again.
 
-use crate::explorer::{Counts, Fault, Found, WorldSpec, caught};
+use crate::explorer::{Counts, Fault, Found, WorldSpec, caught, combinations, cut_device};
 use crate::token::{Chosen, Token};
 use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, pattern};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{
-    Agenda, Command, CommandId, Completion, Data, DeviceError, Done, Instant, Lpn, Op, Payload, Ppa,
-    RandomStream,
+    Agenda, Command, CommandId, Completion, Data, DeviceError, Done, Lpn, Op, Payload, Ppa, RandomStream,
 };
 use flashweir_device::flash::PageState;
 use flashweir_device::{Device, Effect, Event, Media, Recovery, Torn};
@@ -30,7 +29,6 @@ use std::fmt::Write as _;
 const COMMANDS: u32 = 48;
 /// Commands in flight at most.
 const DEPTH: usize = 6;
-const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
 
 /// What a host knows of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,29 +86,20 @@ struct World<'a> {
     lines: Vec<Line>,
 }
 
-/// What a boot became.
-enum Ended<'a> {
-    /// The world after one of its cuts.
-    Next(Box<World<'a>>),
-    /// A violation, and the drawing of what led to it.
-    Violation(Found, String),
-    /// The cut that was asked for was judged, and nothing is wrong.
-    Fine(String),
+/// A violation, and the drawing of what led to it.
+type Violation = Box<(Found, String)>;
+
+/// The world at the beginning of a boot: each boot before it is cut before every event in every way that the interrupted operations allow,
+/// and one of its cuts, drawn by the world's seed, is the beginning of the next.
+fn reached<'a>(spec: &'a WorldSpec, boot: u32, counts: &mut Counts) -> Result<World<'a>, Violation> {
+    (0..boot).try_fold(World::new(spec), |world, boot| world.live(boot, COMMANDS, None, counts))
 }
 
-/// Explores a world: each boot is cut before every event in every way that the interrupted operations allow, and one of its cuts, drawn
-/// by the world's seed, is the beginning of the next.
+/// Explores all boots of a world.
 pub(crate) fn explore_world(spec: &WorldSpec) -> (Counts, Option<Found>) {
     let mut counts = Counts { worlds: 1, ..Counts::default() };
-    let mut world = World::new(spec);
-    for boot in 0..spec.effort.boots {
-        match world.live(boot, COMMANDS, None, &mut counts) {
-            Ended::Next(next) => world = *next,
-            Ended::Violation(found, _) => return (counts, Some(found)),
-            Ended::Fine(_) => unreachable!("no cut was asked for"),
-        }
-    }
-    (counts, None)
+    let found = reached(spec, spec.effort.boots, &mut counts).err().map(|violation| violation.0);
+    (counts, found)
 }
 
 /// Does again what a token says: the fault, if there is one, and the drawing.
@@ -126,38 +115,30 @@ pub(crate) fn replay(spec: &WorldSpec, token: &Token) -> Result<(Option<Fault>, 
     if !token.nested.is_empty() {
         return Err("an open channel has no recovery that could be cut".into());
     }
-    let mut world = World::new(spec);
     let mut counts = Counts::default();
-    for boot in 0..token.boot {
-        world = match world.live(boot, COMMANDS, None, &mut counts) {
-            Ended::Next(next) => *next,
-            Ended::Violation(found, drawing) => return Ok((Some(found.fault), drawing)),
-            Ended::Fine(_) => unreachable!("no cut was asked for"),
-        };
-    }
-    Ok(match world.live(token.boot, limit, Some(token), &mut counts) {
-        Ended::Violation(found, drawing) => (Some(found.fault), drawing),
-        Ended::Fine(drawing) => (None, drawing),
-        Ended::Next(_) => (None, "the history ends before the cut\n".into()),
+    let world = reached(spec, token.boot, &mut counts)
+        .and_then(|world| world.live(token.boot, limit, Some(token), &mut counts));
+    Ok(match world {
+        Ok(world) if world.events < token.cut => (None, "the history ends before the cut\n".into()),
+        Ok(world) => (None, world.drawing(&token.torn, None)),
+        Err(violation) => (Some(violation.0.fault), violation.1),
     })
 }
 
 /// The least number of first commands of the boot after which a fault of the same sort is found, as a token.
 pub(crate) fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
-    let mut world = World::new(spec);
     let mut counts = Counts::default();
-    for boot in 0..found.boot {
-        match world.live(boot, COMMANDS, None, &mut counts) {
-            Ended::Next(next) => world = *next,
-            _ => return None,
-        }
-    }
-    (1..=COMMANDS).find_map(|limit| match world.clone().live(found.boot, limit, None, &mut counts) {
-        Ended::Violation(other, _) if other.fault.resembles(&found.fault) => {
-            Some(other.token(spec, Chosen::Some((0..limit).collect())))
-        }
-        _ => None,
+    let world = reached(spec, found.boot, &mut counts).ok()?;
+    (1..=COMMANDS).find_map(|limit| {
+        let (other, _) = *world.clone().live(found.boot, limit, None, &mut counts).err()?;
+        let is_alike = other.fault.resembles(&found.fault);
+        is_alike.then(|| other.token(spec, Chosen::Some((0..limit).collect())))
     })
+}
+
+/// Turns a broken rule and a failed assertion of the device into a fault.
+fn held<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Fault> {
+    caught(work)?.map_err(Fault::Rule)
 }
 
 impl<'a> World<'a> {
@@ -180,79 +161,78 @@ impl<'a> World<'a> {
         }
     }
 
-    /// One boot of so many commands, cut before each event and at its end; or cut only as `asked`.
-    fn live(mut self, boot: u32, commands: u32, asked: Option<&Token>, counts: &mut Counts) -> Ended<'a> {
+    /// One boot of so many commands, cut before each event and at its end; gives the world after one of the cuts. If a cut is `asked` for it
+    /// is the only one, and the world is given as it was there.
+    fn live(
+        mut self,
+        boot: u32,
+        commands: u32,
+        asked: Option<&Token>,
+        counts: &mut Counts,
+    ) -> Result<Self, Violation> {
         counts.histories += 1;
-        self.random = RandomStream::new(self.spec.seed, &format!("open-boot-{boot}"));
-        let mut carry = RandomStream::new(self.spec.seed, &format!("open-carry-{boot}"));
+        let stream = |what: &str| RandomStream::new(self.spec.seed, &format!("open-{what}-{boot}"));
+        let [mut carry, mut tears] = ["carry", "tears"].map(stream);
+        self.random = stream("boot");
         let (mut left, mut chosen, mut offers) = (commands, None, 0);
         let mut known = BTreeSet::new();
-        let violation = |world: &Self, fault, torn: &[Torn]| {
+        let violation = |world: &Self, torn: &[Torn], fault| {
             let drawing = world.drawing(torn, Some(&fault));
             let (cut, torn) = (world.events, torn.to_vec());
-            Ended::Violation(Found { fault, boot, cut, torn, nested: Vec::new() }, drawing)
+            Box::new((Found { fault, boot, cut, torn, nested: Vec::new() }, drawing))
         };
         loop {
             while left > 0 && self.flying.len() < DEPTH {
                 left -= 1;
-                if let Err(fault) = caught(|| self.submit()).and_then(|done| done.map_err(Fault::Rule)) {
-                    return violation(&self, fault, &[]);
-                }
+                held(|| self.submit()).map_err(|fault| violation(&self, &[], fault))?;
             }
-            let now = self.agenda.peek().unwrap_or_else(|| self.agenda.now());
+            let next = self.agenda.peek();
+            if next.is_none() {
+                held(|| self.check_end()).map_err(|fault| violation(&self, &[], fault))?;
+            }
+            let now = next.unwrap_or_else(|| self.agenda.now());
             counts.moments += 1;
-            let cells = self.device.interrupted(now).len();
             let torn = match asked {
-                None => combinations(cells),
+                None => combinations(&self.device.interrupted(now), &mut tears),
                 Some(token) if token.cut == self.events => vec![token.torn.clone()],
                 Some(_) => Vec::new(),
             };
             for torn in torn {
-                // What is interrupted may be what the medium forbids.
-                let media = match caught(|| self.cut(now, &torn)) {
-                    Ok(media) => media,
-                    Err(fault) => return violation(&self, fault, &torn),
-                };
-                counts.states += 1;
-                counts.judged += 1;
-                counts.distinct += u64::from(known.insert(media.digest()));
-                let after = caught(|| self.after(media)).and_then(|after| after.map_err(Fault::Rule));
-                match after {
-                    Err(fault) => return violation(&self, fault, &torn),
-                    Ok(_) if asked.is_some() => return Ended::Fine(self.drawing(&torn, None)),
-                    Ok(after) => {
-                        offers += 1;
-                        if carry.below(offers) == 0 {
-                            chosen = Some(after);
-                        }
-                    }
+                // What is interrupted may be what the medium forbids, so that the cut itself fails.
+                let after = caught(|| cut_device(&self.device, now, &torn)).and_then(|media| {
+                    counts.states += 1;
+                    counts.judged += 1;
+                    counts.distinct += u64::from(known.insert(media.digest()));
+                    held(|| self.after(media))
+                });
+                let after = after.map_err(|fault| violation(&self, &torn, fault))?;
+                if asked.is_some() {
+                    return Ok(self);
+                }
+                offers += 1;
+                if carry.below(offers) == 0 {
+                    chosen = Some(after);
                 }
             }
-            let Some((now, event)) = self.agenda.pop() else { break };
+            let Some((now, event)) = self.agenda.pop() else { return Ok(chosen.unwrap_or(self)) };
             self.events += 1;
             counts.events += 1;
             let mut effects = Vec::new();
-            let done = caught(|| {
+            let done = held(|| {
                 self.device.event(now, event, &mut effects);
                 self.carry_out(effects)
             });
-            if let Err(fault) = done.and_then(|done| done.map_err(Fault::Rule)) {
-                return violation(&self, fault, &[]);
-            }
+            done.map_err(|fault| violation(&self, &[], fault))?;
         }
-        if !self.flying.is_empty() {
-            let hang = format!("commands never complete\n{}", self.device.describe());
-            return violation(&self, Fault::Rule(hang), &[]);
-        }
-        if let Err(fault) = caught(|| self.device.audit()) {
-            return violation(&self, fault, &[]);
-        }
-        Ended::Next(Box::new(chosen.unwrap_or(self)))
     }
 
-    fn cut(&self, now: Instant, torn: &[Torn]) -> Media {
-        let mut next = torn.iter();
-        self.device.cut(now, |_| next.next().copied().unwrap_or(Torn::Absent))
+    /// Every command has been answered, and the device holds to its invariants.
+    fn check_end(&self) -> Result<(), String> {
+        if !self.flying.is_empty() {
+            return Err(format!("commands never complete\n{}", self.device.describe()));
+        }
+        self.device.audit();
+        Ok(())
     }
 
     /// The commands of the boot, and what the cut left of those under way.
@@ -515,14 +495,6 @@ impl<'a> World<'a> {
     }
 }
 
-/// All ways in which so many interrupted operations may stand; beyond three they go together.
-fn combinations(cells: usize) -> Vec<Vec<Torn>> {
-    let ways = 3usize.pow(cells.min(3) as u32);
-    (0..ways)
-        .map(|nth| (0..cells).map(|cell| TORN[nth / 3usize.pow(cell as u32 % 3) % 3]).collect())
-        .collect()
-}
-
 /// Whether a read of a page of which this was known when it was submitted may be answered so.
 fn read_back(known: Known, ppa: Ppa, result: &Result<Done, DeviceError>) -> Result<(), String> {
     let is_content = |operation: u64| match result {
@@ -580,7 +552,7 @@ mod tests {
     fn a_device_that_loses_what_completed_is_found_out() {
         for spec in specs() {
             let mut world = quiet(&spec);
-            let media = world.cut(world.agenda.now(), &[]);
+            let media = cut_device(&world.device, world.agenda.now(), &[]);
             world.after(media.clone()).unwrap();
             let is_held = |pages: &Vec<Known>| {
                 pages.iter().any(|page| matches!(page, Known::Written { is_done: true, .. }))
@@ -593,6 +565,25 @@ mod tests {
                 world.pages[block.0 as usize].iter_mut().find(|page| matches!(page, Known::Written { .. }));
             *page.unwrap() = Known::Written { operation: 1 << 30, is_done: true };
             assert!(world.after(media).is_err(), "another version than was written");
+        }
+    }
+
+    /// The cut at its end would be sound: it is the end itself that is not.
+    #[test]
+    fn regression_a_hang_is_shown_again_by_its_token() {
+        for spec in specs() {
+            let mut world = World::new(&spec);
+            let expected = Expected::Known(Known::Empty);
+            world.flying.insert(u64::MAX, Flying { op: Op::Flush, expected });
+            let mut counts = Counts::default();
+            let hang =
+                |found: &Found| matches!(&found.fault, Fault::Rule(what) if what.contains("never complete"));
+            let (found, _) =
+                *world.clone().live(0, 4, None, &mut counts).expect_err("a command never completes");
+            assert!(hang(&found), "{found:?}");
+            let token = found.token(&spec, Chosen::Some((0..4).collect()));
+            let (again, _) = *world.live(0, 4, Some(&token), &mut counts).expect_err("it still does not");
+            assert!(hang(&again), "{again:?}");
         }
     }
 

@@ -232,7 +232,6 @@ pub struct Server {
     config: ServerConfig,
     nbd: Arc<Config>,
     disks: Vec<Disk>,
-    clock: Clock,
     epoll: OwnedFd,
     listeners: Vec<Listener>,
     clients: Vec<Option<Client>>,
@@ -290,7 +289,6 @@ impl Server {
         Ok(Self {
             nbd: Arc::new(nbd),
             disks,
-            clock: config.clock.clone(),
             epoll,
             listeners,
             clients: Vec::new(),
@@ -345,8 +343,8 @@ impl Server {
             Err(rustix::io::Errno::INTR) => 0,
             Err(error) => return Err(failed("epoll")(error)),
         };
-        let wall = self.clock.wall();
-        let now = self.clock.virtual_at(wall);
+        let wall = self.config.clock.wall();
+        let now = self.config.clock.virtual_at(wall);
         self.wall = wall;
         self.advance(now)?;
         for event in &events[..count] {
@@ -380,7 +378,7 @@ impl Server {
             return WallDuration::ZERO;
         }
         let Some(next) = self.disks.iter().filter_map(Disk::next).min() else { return SLEEP_MAX };
-        let left = self.clock.wall_of(next.saturating_since(self.clock.virtual_at(wall)));
+        let left = self.config.clock.wall_of(next.saturating_since(self.config.clock.virtual_at(wall)));
         left.saturating_sub(self.config.spin).min(SLEEP_MAX)
     }
 
@@ -398,9 +396,9 @@ impl Server {
     fn answer(&mut self) {
         if self.disks.iter().any(Disk::has_finished) {
             // As late as possible: what this turn did is part of what clients wait for.
-            self.wall = self.clock.wall();
+            self.wall = self.config.clock.wall();
         }
-        let (queued, factor) = (self.clock.virtual_at(self.wall), self.clock.factor());
+        let (queued, factor) = (self.config.clock.virtual_at(self.wall), self.config.clock.factor());
         for disk in &mut self.disks {
             disk.answer(queued, factor, &mut self.answers);
         }
@@ -691,8 +689,8 @@ impl Server {
     /// How the server is.
     pub fn status(&self) -> Status {
         Status {
-            uptime_ns: self.clock.wall().as_nanos() as u64,
-            speed: self.clock.speed().to_string(),
+            uptime_ns: self.config.clock.wall().as_nanos() as u64,
+            speed: self.config.clock.speed().to_string(),
             connections: self.clients.iter().flatten().count() as u64,
             disks: self.disks.iter().map(disk_status).collect(),
         }
@@ -709,10 +707,10 @@ impl Server {
             client.connection.session().shut_down();
             touch(client, &mut self.touched);
         }
-        let deadline = self.clock.wall() + self.config.patience.min(WallDuration::from_secs(5));
+        let deadline = self.config.clock.wall() + self.config.patience.min(WallDuration::from_secs(5));
         self.listeners.clear();
         self.sockets.remove();
-        while self.clients.iter().any(Option::is_some) && self.clock.wall() < deadline {
+        while self.clients.iter().any(Option::is_some) && self.config.clock.wall() < deadline {
             self.turn()?;
             for place in 0..self.clients.len() {
                 let Some(client) = self.clients[place].as_mut() else { continue };
