@@ -28,6 +28,8 @@ mod recovered;
 mod segments;
 mod since;
 mod space;
+#[cfg(test)]
+mod space_tests;
 mod state;
 mod stop;
 mod tags;

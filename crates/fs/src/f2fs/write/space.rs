@@ -136,7 +136,7 @@ impl State {
     }
 
     /// The segment in which a log goes on: a free one, or one with holes where few are free.
-    fn successor(&self, log: Log) -> Step<OpenLog> {
+    pub(super) fn successor(&self, log: Log) -> Step<OpenLog> {
         let free = self.space.free.after(self.logs[log.index()].cursor.segment);
         // Roll-forward tells old nodes from new ones by the checkpoint's checksum in their footers, if it is there.
         let fills_holes = log != Log::WarmNode || self.checkpoint.flags.has(Flags::CRC_RECOVERY);

@@ -1,7 +1,8 @@
-//! Rules about free space that few volumes reach.
+//! Rules about free space, and about the pace of cleaning, that few volumes reach.
 
 use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::node::{Footer, NODE_WORDS};
+use super::super::layout::summary::Summary;
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::super::{Options, mkfs};
 use super::F2fs;
@@ -12,6 +13,7 @@ use super::fs::LINKS_MAX;
 use super::state::State;
 use crate::port::{Image, block_on};
 use crate::vfs::{Errno, Fs, Kind, NewAcls, NewNode, Timestamp};
+use flashweir_core::Duration;
 use std::rc::Rc;
 
 fn mounted(mib: u64) -> F2fs {
@@ -139,4 +141,96 @@ fn utilization_is_a_share_of_what_users_can_have() {
     state.checkpoint.user_blocks = 0;
     state.valid_blocks = 0;
     assert_eq!(state.utilization(), 0, "a volume without room for users");
+}
+
+/// Segments that are half valid, whose blocks no node refers to: cleaning one moves nothing.
+fn half_full(fs: &F2fs, count: usize) {
+    let mut state = fs.state.borrow_mut();
+    let segments: Vec<SegNo> =
+        (0..state.geometry.main_segments).map(SegNo).filter(|&at| state.space.free.contains(at)).collect();
+    for &segment in &segments[..count] {
+        state.space.free.remove(segment);
+        let entry = &mut state.sit[segment.0 as usize];
+        (0..SEGMENT_BLOCKS / 2).for_each(|at| entry.set_valid(at, true));
+        state.space.loaded_summary(segment, Summary::new(false));
+    }
+}
+
+/// The pace of `gc_thread_func` of Linux: a turn that finds the disk in use waits a step longer, one that cleans a step longer too, or a
+/// step shorter where there are many holes, between the least and the most; where nothing is worth it, cleaning sleeps until there are
+/// new holes.
+#[test]
+fn cleaning_in_the_background_keeps_its_pace() {
+    let fs = mounted(96);
+    let times = fs.options.background.clone().expect("it is the default");
+    let (least, most, long) = (times.sleep_min, times.sleep_max, times.sleep_without_victim);
+    assert!(least + least == most && most < long, "the steps below are those of the defaults");
+    let at = |seconds| Timestamp { seconds, ..Timestamp::default() };
+    let turn = |seconds| block_on(fs.clean_in_background(at(seconds)));
+    let cleaned = || fs.state.borrow().metrics.cleaned_background;
+    let change = |seconds| fs.state.borrow_mut().space.clock.tick(at(seconds));
+
+    assert_eq!(turn(0), None, "there are no holes");
+    fs.has_new_holes.set(true);
+    change(100);
+    assert_eq!(turn(100), Some(least), "writers come first");
+    assert_eq!((turn(101), turn(102), turn(103)), (Some(most), Some(most), Some(most)), "the disk is in use");
+    assert_eq!(cleaned(), 0);
+
+    half_full(&fs, 5);
+    for busy in [&fs.is_cleaning, &fs.is_checkpointing] {
+        busy.set(true);
+        assert_eq!((turn(200), cleaned()), (Some(most), 0));
+        busy.set(false);
+    }
+    let number = fs.begin_write(Nid(0));
+    assert_eq!((turn(200), cleaned()), (Some(most), 0), "data are being written");
+    fs.end_placing(number);
+    fs.end_write(number);
+
+    fs.sleep.set(Some(least));
+    assert_eq!((turn(210), cleaned()), (Some(most), 1), "there is enough free space");
+    set_free(&mut fs.state.borrow_mut(), 8);
+    assert!(fs.state.borrow().has_many_holes());
+    assert_eq!((turn(220), cleaned()), (Some(least), 2), "there are many holes");
+    assert_eq!((turn(230), cleaned()), (Some(least), 3), "there is no less");
+
+    // Once more after a long sleep.
+    fs.sleep.set(Some(long));
+    assert_eq!((turn(240), cleaned()), (Some(most), 4));
+    let sections = fs.state.borrow().sections();
+    fs.state.borrow_mut().space.cleaned.extend(0..sections);
+    assert_eq!((turn(250), fs.has_new_holes.get()), (None, false), "nothing is worth it");
+    assert_eq!((turn(260), fs.sleep.get()), (None, Some(long)));
+    fs.has_new_holes.set(true);
+    assert_eq!(turn(270), Some(long));
+    change(270);
+    assert_eq!(turn(271), Some(long), "the disk is in use");
+}
+
+/// A checkpoint is made where none was for the interval, and the background comes back when the next thing is due.
+#[test]
+fn checkpoints_in_the_background_come_when_they_are_due() {
+    let fs = mounted(64);
+    let at = |seconds| Timestamp { seconds, ..Timestamp::default() };
+    let interval = Duration::from_secs(60);
+    let turn = |seconds| block_on(fs.checkpoint_in_background(at(seconds), interval));
+    let seconds = Duration::from_secs;
+    let begun = || fs.checkpoints_begun.get();
+    let first = begun();
+    let make = |name: &'static [u8], seconds| {
+        let (kind, now) = (Kind::File, at(seconds));
+        let node = NewNode { kind, mode: 0o644, uid: 0, gid: 0, now, acls: NewAcls::default() };
+        block_on(fs.create(fs.root(), name, &node)).unwrap();
+    };
+    assert_eq!(turn(1_000), seconds(60), "the first look begins the interval");
+    make(b"one", 1_010);
+    assert_eq!(turn(1_010), seconds(50));
+    assert_eq!((turn(1_059), begun()), (seconds(1), first));
+    assert_eq!((turn(1_060), begun()), (seconds(60), first + 1), "a checkpoint is due");
+    make(b"two", 1_070);
+    block_on(fs.checkpoint()).unwrap();
+    assert_eq!((turn(1_120), begun()), (seconds(60), first + 2), "one was made in between");
+    make(b"three", 1_130);
+    assert_eq!((turn(1_180), begun()), (seconds(60), first + 3));
 }
