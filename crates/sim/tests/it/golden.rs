@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 const RECORDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/records.txt");
-const OPTIONS: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
+pub(crate) const OPTIONS: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
 
 pub(crate) fn device(name: &str) -> Device {
     let mut config = preset(name).unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn device(name: &str) -> Device {
     Device::new(config, OPTIONS)
 }
 
-fn digest(text: &str) -> u64 {
+pub(crate) fn digest(text: &str) -> u64 {
     text.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)))
 }
 
@@ -340,15 +340,19 @@ fn records() -> String {
     lines.join("\n") + "\n"
 }
 
-#[test]
-fn golden_records_are_what_they_were() {
-    let records = records();
+/// Compares records with those of a file, or writes them there if `FLASHWEIR_GOLDEN` says so.
+pub(crate) fn compare(path: &str, records: &str) {
     if std::env::var("FLASHWEIR_GOLDEN").is_ok_and(|what| what == "record") {
-        std::fs::write(RECORDS, &records).unwrap();
+        std::fs::write(path, records).unwrap();
     }
-    let golden = std::fs::read_to_string(RECORDS).unwrap_or_default();
+    let golden = std::fs::read_to_string(path).unwrap_or_default();
     for (now, then) in records.lines().zip(golden.lines()) {
         assert_eq!(now, then);
     }
     assert_eq!(records.lines().count(), golden.lines().count());
+}
+
+#[test]
+fn golden_records_are_what_they_were() {
+    compare(RECORDS, &records());
 }

@@ -4,5 +4,6 @@
 mod database;
 mod fsync;
 mod golden;
+mod golden_files;
 mod ordered_stack;
 mod raw_on_layer;
