@@ -5,7 +5,8 @@
 //!
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
-use crate::{file_pairs, freshness};
+use crate::campaigns::{CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
+use crate::{file_pairs, freshness, mutants};
 use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
 use flashweir_judges::host::{on_path, out_dir, root, seed};
 use flashweir_judges::steps::{Steps, Verdict, show, take};
@@ -13,43 +14,11 @@ use flashweir_judges::{ext4, f2fs, fio_formats, live_cuts, mount, packages, serv
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Worlds of each tiny device, with three random histories each; the full count is `cargo xtask evidence crash-devices`.
-const CRASH_WORLDS: u32 = 20;
-
 /// Seeds from which each planted bug is looked for.
 const MUTANT_SEEDS: u64 = 3;
 
-/// Campaigns of cuts of file systems.
-pub(crate) const FILE_CUTS: [&str; 21] = [
-    "--sequences seq-1 --states-each 12",
-    "--format ext4 --sequences seq-1 --states-each 6",
-    "--format ext4-journal --sequences seq-1 --states-each 6",
-    "--format ext4-dual --sequences seq-1 --states-each 6",
-    "--format f2fs-dual --sequences seq-1 --states-each 3",
-    "--sequences seq-2 --count 40 --states-each 80",
-    "--sequences random --count 60 --states-each 80",
-    "--sequences random --count 20 --states-each 80 --flush flush",
-    "--sequences random --count 12 --states-each 60 --on device",
-    "--sequences cleaning --count 6 --states-each 10",
-    "--format ext4 --sequences seq-2 --count 40 --states-each 80",
-    "--format ext4 --sequences random --count 40 --states-each 80 --kernel-every 400",
-    "--format ext4 --sequences reuse --on late --count 30 --states-each 40",
-    "--format ext4-journal --sequences random --count 30 --states-each 40 --kernel-every 400",
-    "--format f2fs-dual --sequences random --count 30 --states-each 40",
-    "--format f2fs-dual --sequences reuse --on late --count 30 --states-each 40",
-    "--format ext4-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
-    "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
-    "--format ext4 --sequences random --count 4 --states-each 40 --on device",
-    "--format ext4-dual --sequences random --count 6 --states-each 40 --on device",
-    "--format f2fs-dual --sequences random --count 6 --states-each 40 --on device",
-];
-
-/// SQLite's promises by each kind of journal, by waiting, and by order where its syncs only order, or everywhere.
-pub(crate) const SQLITE_CUTS: [&str; 3] = [
-    "--cuts 100 --format ext4 --order none --journal delete,truncate,persist,wal",
-    "--cuts 100 --format ext4-dual --order durable,all --journal delete,persist,wal",
-    "--cuts 100 --format f2fs-dual --order durable,all --journal delete,wal",
-];
+/// Mutants by rule that are tried again; the full run is `cargo xtask evidence mutants`.
+const MUTANTS_AGAIN: usize = 14;
 
 /// Runs what needs neither root nor any program but those of the toolchain; says whether nothing failed.
 pub(crate) fn check() -> Result<bool, String> {
@@ -122,6 +91,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("same bytes with one and two workers", || same_bytes(seed, out));
     steps.step("crash laboratory", || crash(seed));
     steps.step("planted bugs are found", || planted(seed));
+    steps.step("mutants are found again", || mutants_again(seed));
     steps.step("cuts of a file system", || file_cuts(seed));
     steps.step("cuts below SQLite", || sqlite_cuts(seed));
     steps.step("live power cuts", || live_cuts::ci(seed));
@@ -245,9 +215,13 @@ fn planted(seed: u64) -> Verdict {
     Verdict::Passed(format!("{MUTANT_SEEDS} seeds"))
 }
 
-/// CI's power cuts of the devices, after shorter checks. A violation is not minimised.
-pub(crate) fn device_cuts() -> Vec<String> {
-    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}")).to_vec()
+/// Mutants by rule that the evidence found, each by the suite that found it.
+fn mutants_again(seed: u64) -> Verdict {
+    match mutants::again(seed, MUTANTS_AGAIN) {
+        Ok(true) => Verdict::Passed(String::new()),
+        Ok(false) => Verdict::Failed("fewer than half of them were found".into()),
+        Err(why) => Verdict::Failed(why),
+    }
 }
 
 fn crash(seed: u64) -> Verdict {

@@ -13,6 +13,7 @@ mod bench_mount;
 mod bench_mqsim;
 mod bench_nbd;
 mod bench_turns;
+mod campaigns;
 mod ci;
 #[cfg(test)]
 mod citations;

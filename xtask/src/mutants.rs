@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: mutants by hand. Those are planted bugs, which have names in the crates.
 
+mod again;
 mod copy;
 mod draw;
 mod layers;
@@ -17,7 +18,7 @@ mod survivors;
 use copy::Copy;
 use draw::Drawn;
 use flashweir_judges::host::{seed, target_dir};
-use layers::{LAYERS, Tests};
+use layers::{GOLDEN, LAYERS, Tests};
 use run::Outcome;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,12 +38,14 @@ pub(crate) struct Plan {
     only: Vec<u32>,
     show: Option<u32>,
     list: bool,
+    /// So many that the evidence found, each by the suite that found it.
+    again: Option<usize>,
     /// The suites of a layer may take so long without a mutant.
     limit: Option<Duration>,
 }
 
 const USAGE: &str = "usage: cargo xtask mutants [--count N] [--seed S] [--layer NAME] [--suites-seconds N] [--only ID]... \
-                     [--show ID] [--list]";
+                     [--show ID] [--list] [--again N]";
 
 /// Runs the command.
 pub(crate) fn command(args: &[&str]) -> Result<bool, String> {
@@ -52,6 +55,9 @@ pub(crate) fn command(args: &[&str]) -> Result<bool, String> {
     }
     if plan.list {
         return list(&plan);
+    }
+    if let Some(count) = plan.again {
+        return again(plan.seed, count);
     }
     println!("seed {} (again: cargo xtask mutants --seed {} --count {})", plan.seed, plan.seed, plan.count);
     let mut prepared = prepare(&plan)?;
@@ -74,7 +80,7 @@ fn plan(args: &[&str]) -> Result<Plan, String> {
             plan.list = true;
             continue;
         }
-        let known = ["--count", "--seed", "--layer", "--suites-seconds", "--only", "--show"];
+        let known = ["--count", "--seed", "--layer", "--suites-seconds", "--only", "--show", "--again"];
         if !known.contains(&option) {
             return Err(format!("unknown option {option:?}\n\n{USAGE}"));
         }
@@ -88,6 +94,7 @@ fn plan(args: &[&str]) -> Result<Plan, String> {
         };
         match option {
             "--count" => plan.count = number()? as usize,
+            "--again" => plan.again = Some(number()? as usize),
             "--seed" => given = Some(number()?),
             "--suites-seconds" => plan.limit = Some(Duration::from_secs(number()?)),
             "--only" => plan.only.push(id()?),
@@ -103,6 +110,12 @@ fn plan(args: &[&str]) -> Result<Plan, String> {
     }
     plan.seed = given.map_or_else(seed, Ok)?;
     Ok(plan)
+}
+
+/// CI's share: see [`mod@again`].
+pub(crate) fn again(seed: u64, count: usize) -> Result<bool, String> {
+    println!("seed {seed} (again: cargo xtask mutants --seed {seed} --again {count})");
+    again::command(seed, count, |outcome| println!("   {}", said(outcome)))
 }
 
 /// Everything about one mutant, of the checkout as it is.
@@ -258,17 +271,19 @@ fn report(outcomes: &[Outcome]) -> Result<(Vec<Value>, Report), String> {
 /// Counts by layer, and the score.
 pub(crate) fn sums(all: &[Value]) -> Report {
     let mut text = format!(
-        "{:<12} {:>6} {:>6} {:>10} {:>12} {:>5} {:>11} {:>7}\n",
-        "layer", "drawn", "found", "equivalent", "out of reach", "hole", "unexplained", "score"
+        "{:<12} {:>6} {:>6} {:>10} {:>10} {:>12} {:>5} {:>11} {:>7}\n",
+        "layer", "drawn", "found", "by records", "equivalent", "out of reach", "hole", "unexplained", "score"
     );
     let count = |layer: Option<&str>| {
         let of_it = || all.iter().filter(move |one| layer.is_none_or(|layer| one["layer"] == layer));
         let found = of_it().filter(|one| !one["found_by"].is_null()).count();
+        let golden = |one: &&Value| one["found_by"].as_str().is_some_and(|suite| suite.ends_with(GOLDEN));
+        let by_records = of_it().filter(golden).count();
         let reason = |name: &str| of_it().filter(|one| one["reason"] == name).count();
         let [equivalent, out, hole] =
             [Reason::Equivalent, Reason::OutOfReach, Reason::Hole].map(|r| reason(r.name()));
         let drawn = of_it().count();
-        (drawn, found, equivalent, out, hole, drawn - found - equivalent - out - hole)
+        (drawn, found, by_records, equivalent, out, hole, drawn - found - equivalent - out - hole)
     };
     let score =
         |found: usize, drawn: usize, equivalent: usize| found as f64 / (drawn - equivalent).max(1) as f64;
@@ -277,17 +292,17 @@ pub(crate) fn sums(all: &[Value]) -> Report {
     let mut unexplained_all = 0;
     let mut sums = json!({});
     for name in names {
-        let (drawn, found, equivalent, out, hole, unexplained) = count(name);
+        let (drawn, found, by_records, equivalent, out, hole, unexplained) = count(name);
         if drawn == 0 {
             continue;
         }
         let part = score(found, drawn, equivalent);
         let counts = json!({
-            "drawn": drawn, "found": found, "equivalent": equivalent, "out_of_reach": out, "hole": hole,
+            "drawn": drawn, "found": found, "found_by_records_alone": by_records, "equivalent": equivalent, "out_of_reach": out, "hole": hole,
             "unexplained": unexplained, "score": (part * 1000.0).round() / 1000.0,
         });
         text += &format!(
-            "{:<12} {drawn:>6} {found:>6} {equivalent:>10} {out:>12} {hole:>5} {unexplained:>11} {:>5.1} %\n",
+            "{:<12} {drawn:>6} {found:>6} {by_records:>10} {equivalent:>10} {out:>12} {hole:>5} {unexplained:>11} {:>5.1} %\n",
             name.unwrap_or("all"),
             part * 100.0
         );

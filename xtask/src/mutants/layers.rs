@@ -1,8 +1,8 @@
 //! The layers of which mutants are drawn: the files of each layer's durability path, and the suites that have to find its mutants.
 //!
-//! Place: data for [`super`]. The suites are those of CI; their lists are in [`crate::ci`] and [`crate::file_pairs`].
+//! Place: data for [`super`]. The suites are those of CI; their lists are in [`crate::campaigns`] and [`crate::file_pairs`].
 
-use crate::{ci, file_pairs};
+use crate::{campaigns, file_pairs};
 use flashweir_judges::host::on_path;
 
 /// Files of a layer, from the root.
@@ -22,6 +22,9 @@ pub(crate) struct Tests {
     pub(crate) filter: &'static str,
 }
 
+/// In the names of tests that compare golden records, and the filter of those tests.
+pub(crate) const GOLDEN: &str = "golden_records";
+
 /// A suite that judges a mutant: exit code 0 says that it found nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Suite {
@@ -31,6 +34,11 @@ pub(crate) enum Suite {
 }
 
 impl Suite {
+    /// Whether it compares golden records, which see any change of what a run does, wrong or not.
+    pub(crate) fn is_golden(&self) -> bool {
+        matches!(self, Self::Tests(tests) if tests.filter == GOLDEN)
+    }
+
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Weir(args) => format!("weir {args}"),
@@ -78,8 +86,11 @@ pub(crate) const LAYERS: [Layer; 7] = [
             tests("flashweir-device", "lib", ""),
             tests("flashweir-device", "it", ""),
             tests("flashweir-ftl", "lib", ""),
+            tests("flashweir-serve", "lib", ""),
+            tests("flashweir-device", "it", GOLDEN),
+            tests("flashweir-sim", "it", GOLDEN),
         ],
-        cuts: ci::device_cuts,
+        cuts: campaigns::device_cuts,
     },
     Layer {
         name: "block-layer",
@@ -95,6 +106,8 @@ pub(crate) const LAYERS: [Layer; 7] = [
             tests("flashweir-host", "lib", "tests::waiting"),
             tests("flashweir-host", "lib", ""),
             tests("flashweir-sim", "it", "ordered_stack"),
+            tests("flashweir-sim", "it", "raw_on_layer"),
+            tests("flashweir-sim", "it", GOLDEN),
         ],
         cuts: Vec::new,
     },
@@ -113,6 +126,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             tests("flashweir-fs", "vfs", "writeback"),
             tests("flashweir-fs", "vfs", ""),
             tests("flashweir-sim", "it", "fsync"),
+            tests("flashweir-sim", "it", GOLDEN),
         ],
         cuts: || file_cuts(""),
     },
@@ -138,6 +152,8 @@ pub(crate) const LAYERS: [Layer; 7] = [
             tests("flashweir-fs", "lib", "ext4::volume_tests"),
             tests("flashweir-fs", "lib", "ext4::write"),
             tests("flashweir-fs", "vfs", "ext4"),
+            tests("flashweir-fs", "vfs", ""),
+            tests("flashweir-sim", "it", GOLDEN),
         ],
         cuts: || file_cuts("ext4"),
     },
@@ -157,7 +173,13 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/fs/src/f2fs/write/space.rs",
             "crates/fs/src/f2fs/write/state.rs",
         ],
-        tests: &[tests("flashweir-fs", "lib", "f2fs"), tests("flashweir-fs", "vfs", "f2fs")],
+        tests: &[
+            tests("flashweir-fs", "lib", "f2fs"),
+            tests("flashweir-fs", "vfs", "f2fs"),
+            tests("flashweir-fs", "vfs", ""),
+            tests("flashweir-sim", "it", "fsync"),
+            tests("flashweir-sim", "it", GOLDEN),
+        ],
         cuts: || file_cuts("f2fs"),
     },
     Layer {
@@ -190,7 +212,7 @@ pub(crate) const LAYERS: [Layer; 7] = [
             "crates/sqlite/src/order.rs",
         ],
         tests: &[tests("flashweir-sqlite", "lib", ""), tests("flashweir-sqlite", "it", "")],
-        cuts: || ci::SQLITE_CUTS.map(|what| format!("crash sqlite --quiet {what}")).to_vec(),
+        cuts: || campaigns::SQLITE_CUTS.map(|what| format!("crash sqlite --quiet {what}")).to_vec(),
     },
 ];
 
@@ -226,7 +248,7 @@ fn file_cuts(format: &str) -> Vec<String> {
         .map(String::as_str)
         .filter(is_of)
         .map(|what| format!("crash files --quiet --no-minimise {what}"));
-    let campaigns = ci::FILE_CUTS.iter().copied().filter(is_of).map(|what| {
+    let campaigns = campaigns::FILE_CUTS.iter().copied().filter(is_of).map(|what| {
         let words = what.split(" --kernel-every").next().unwrap_or(what);
         format!("crash files --quiet --no-minimise{fsck} {words}")
     });

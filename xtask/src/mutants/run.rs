@@ -9,7 +9,7 @@
 
 use super::copy::{Copy, dir, source};
 use super::draw::{Drawn, Random};
-use super::layers::{LAYERS, Layer, Suite};
+use super::layers::{GOLDEN, LAYERS, Layer, Suite};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -146,10 +146,33 @@ pub(crate) fn try_all(
     all.into_iter().collect()
 }
 
+/// Tries each mutant by one suite, the one beside it.
+pub(crate) fn try_again(
+    copy: &Copy,
+    seed: u64,
+    pairs: &[(Drawn, Suite)],
+    told: impl Fn(&Outcome) + Sync,
+) -> Result<Vec<Outcome>, String> {
+    let suites: BTreeMap<String, &Suite> = pairs.iter().map(|(_, suite)| (suite.name(), suite)).collect();
+    let ran = in_parallel(&suites.into_values().collect::<Vec<_>>(), |worker, suite| {
+        let baseline = baseline(copy, seed, worker, suite, None)?;
+        Ok((suite.name(), baseline))
+    });
+    let baselines: BTreeMap<String, Option<Baseline>> = ran.into_iter().collect::<Result<_, String>>()?;
+    let all = in_parallel(&pairs.iter().collect::<Vec<_>>(), |worker, (drawn, suite)| {
+        let suites: Vec<Baseline> = baselines[&suite.name()].iter().cloned().collect();
+        let outcome = try_one(copy, seed, worker, &suites, drawn, &Mutex::default())?;
+        told(&outcome);
+        Ok(outcome)
+    });
+    all.into_iter().collect()
+}
+
 /// For each suite, the number of mutants that it was tried on and the number that it found.
 type Records = Mutex<BTreeMap<String, (u32, u32)>>;
 
-/// Suites that come to the mutant, those first that found most in the least time.
+/// Suites that come to the mutant, those first that found most in the least time; golden records last, so that only what nothing else
+/// finds is found by them.
 fn in_turn<'a>(suites: &'a [Baseline], drawn: &Drawn, records: &Records) -> Vec<&'a Baseline> {
     let records = records.lock().expect(CALM);
     let price = |one: &Baseline| {
@@ -157,7 +180,10 @@ fn in_turn<'a>(suites: &'a [Baseline], drawn: &Drawn, records: &Records) -> Vec<
         one.time.as_secs_f64() * f64::from(tried + 2) / f64::from(found + 1)
     };
     let mut reaching: Vec<_> = suites.iter().filter(|suite| suite.reached.contains(&drawn.id)).collect();
-    reaching.sort_by(|a, b| price(a).total_cmp(&price(b)));
+    reaching.sort_by(|a, b| {
+        let last = a.suite.is_golden().cmp(&b.suite.is_golden());
+        last.then(price(a).total_cmp(&price(b)))
+    });
     reaching
 }
 
@@ -206,6 +232,9 @@ fn command(copy: &Copy, seed: u64, suite: &Suite) -> Result<Command, String> {
             let package = tests.package.strip_prefix("flashweir-").unwrap_or(tests.package);
             let mut args = vec!["--test-threads".into(), "1".into()];
             args.extend((!tests.filter.is_empty()).then(|| tests.filter.to_string()));
+            if !suite.is_golden() {
+                args.extend(["--skip".into(), GOLDEN.into()]);
+            }
             (program, source().join("crates").join(package), args)
         }
     };

@@ -1,0 +1,43 @@
+//! CI's power cuts: arguments of `weir crash` and its commands, without seeds.
+//!
+//! Place: run by [`crate::ci`], and as suites on mutants ([`crate::mutants`]). Every pair of format and family is in [`crate::file_pairs`].
+
+/// Worlds of each tiny device, with three random histories each; the full count is `cargo xtask evidence crash-devices`.
+pub(crate) const CRASH_WORLDS: u32 = 20;
+
+/// Campaigns of cuts of file systems.
+pub(crate) const FILE_CUTS: [&str; 21] = [
+    "--sequences seq-1 --states-each 12",
+    "--format ext4 --sequences seq-1 --states-each 6",
+    "--format ext4-journal --sequences seq-1 --states-each 6",
+    "--format ext4-dual --sequences seq-1 --states-each 6",
+    "--format f2fs-dual --sequences seq-1 --states-each 3",
+    "--sequences seq-2 --count 40 --states-each 80",
+    "--sequences random --count 60 --states-each 80",
+    "--sequences random --count 20 --states-each 80 --flush flush",
+    "--sequences random --count 12 --states-each 60 --on device",
+    "--sequences cleaning --count 6 --states-each 10",
+    "--format ext4 --sequences seq-2 --count 40 --states-each 80",
+    "--format ext4 --sequences random --count 40 --states-each 80 --kernel-every 400",
+    "--format ext4 --sequences reuse --on late --count 30 --states-each 40",
+    "--format ext4-journal --sequences random --count 30 --states-each 40 --kernel-every 400",
+    "--format f2fs-dual --sequences random --count 30 --states-each 40",
+    "--format f2fs-dual --sequences reuse --on late --count 30 --states-each 40",
+    "--format ext4-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
+    "--format ext4-dual --sequences reuse --on late --count 30 --states-each 40",
+    "--format ext4 --sequences random --count 4 --states-each 40 --on device",
+    "--format ext4-dual --sequences random --count 6 --states-each 40 --on device",
+    "--format f2fs-dual --sequences random --count 6 --states-each 40 --on device",
+];
+
+/// SQLite's promises by each kind of journal, by waiting, and by order where its syncs only order, or everywhere.
+pub(crate) const SQLITE_CUTS: [&str; 3] = [
+    "--cuts 100 --format ext4 --order none --journal delete,truncate,persist,wal",
+    "--cuts 100 --format ext4-dual --order durable,all --journal delete,persist,wal",
+    "--cuts 100 --format f2fs-dual --order durable,all --journal delete,wal",
+];
+
+/// CI's power cuts of the devices, after shorter checks. A violation is not minimised.
+pub(crate) fn device_cuts() -> Vec<String> {
+    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}")).to_vec()
+}
