@@ -133,6 +133,23 @@ mod tests {
         assert_eq!(find(&overlaps, 0, 1000, true), [2]);
     }
 
+    /// Ranges of one SHARE have one key if they begin at the same sector: the longer one counts, and a change.
+    #[test]
+    fn ranges_with_one_key_are_one_range() {
+        for lengths in [[5, 50], [50, 5]] {
+            let mut overlaps = Overlaps::default();
+            overlaps.insert((0, 100, 1), lengths[0], false, 1);
+            overlaps.insert((0, 100, 1), lengths[1], true, 2);
+            assert_eq!(overlaps.len(), 1);
+            let find = |first| {
+                let mut out = Vec::new();
+                overlaps.look(0, (first, 1), false, &mut out, |_, _| false);
+                out
+            };
+            assert_eq!((find(99), find(100), find(149), find(150)), (vec![], vec![2], vec![2], vec![]));
+        }
+    }
+
     #[test]
     fn neighbours_are_asked_whether_they_can_be_merged() {
         let mut overlaps = Overlaps::default();

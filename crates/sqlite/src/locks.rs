@@ -206,6 +206,47 @@ mod tests {
         assert!(!locks.is_reserved("other"));
     }
 
+    /// All states of two connections, and all wishes of the second: the rules of SQLite's "File Locking And Concurrency".
+    #[test]
+    fn a_lock_is_granted_as_the_table_says() {
+        let all = [Level::None, Level::Shared, Level::Reserved, Level::Pending, Level::Exclusive];
+        for (other, has) in all.into_iter().flat_map(|other| all.map(|has| (other, has))) {
+            let is_legal = match other.max(has) {
+                Level::Exclusive => other.min(has) == Level::None,
+                Level::Reserved | Level::Pending => other.min(has) <= Level::Shared,
+                Level::None | Level::Shared => true,
+            };
+            for wanted in all.into_iter().filter(|_| is_legal) {
+                let locks = Locks::default();
+                let levels = [(1, other), (2, has)].into_iter().filter(|(_, level)| *level > Level::None);
+                locks.table().entry("db".into()).or_default().levels.extend(levels);
+                let expected = wanted <= has
+                    || match wanted {
+                        Level::None | Level::Shared => other <= Level::Reserved,
+                        Level::Reserved | Level::Pending => other <= Level::Shared,
+                        Level::Exclusive => other == Level::None,
+                    };
+                let after = match expected {
+                    true => wanted.max(has),
+                    // Only readers are in the way: they are let out, and no other in.
+                    false if wanted == Level::Exclusive && other == Level::Shared => Level::Pending,
+                    false => has,
+                };
+                let case = format!("one has {other:?}, the other {has:?} and wants {wanted:?}");
+                assert_eq!(locks.lock("db", 2, wanted), expected, "{case}");
+                let level = |owner| locks.table()["db"].levels.get(&owner).copied().unwrap_or_default();
+                assert_eq!((level(1), level(2)), (other, after), "{case}");
+                for to in all {
+                    let from = level(2);
+                    locks.unlock("db", 2, to);
+                    assert_eq!(level(2), from.min(to), "from {from:?} to {to:?}");
+                    assert_eq!(locks.is_reserved("db"), level(1).max(level(2)) >= Level::Reserved);
+                    locks.table().get_mut("db").unwrap().levels.insert(2, from);
+                }
+            }
+        }
+    }
+
     /// SQLite asks for SHARED again in the middle of a transaction; it has it, even if other connections wait.
     #[test]
     fn a_lock_that_is_held_already_is_granted_and_stays() {

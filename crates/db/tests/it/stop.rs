@@ -3,7 +3,7 @@
 use crate::bed::{Bed, small};
 use flashweir_db::{Config, Db, DbError};
 use flashweir_fs::memfs::Faults;
-use flashweir_fs::vfs::Errno;
+use flashweir_fs::vfs::{Errno, Follow};
 
 #[test]
 fn a_log_that_cannot_be_written_stops_the_engine() {
@@ -31,6 +31,23 @@ fn a_log_that_cannot_be_written_stops_the_engine() {
         assert_eq!(db.get(tree, b"a").await.unwrap().as_deref(), Some(&b"1"[..]));
         assert!(db.check().await.unwrap().is_good());
         db.close().await.unwrap();
+    });
+}
+
+/// Logs are as long as configured from the beginning, whatever the pieces are in which they are filled: no commit extends a file.
+#[test]
+fn files_of_a_new_database_have_their_lengths() {
+    let mut bed = Bed::new();
+    let config = Config { log_file_bytes: (2 << 20) + 8192, double_write: true, ..small() };
+    let doubled = u64::from(config.batch_pages) * u64::from(config.page_bytes);
+    drop(bed.create(config.clone()));
+    let process = bed.process();
+    bed.run(async move {
+        let lengths =
+            [("log-0", config.log_file_bytes), ("log-1", config.log_file_bytes), ("double-write", doubled)];
+        for (name, bytes) in lengths {
+            assert_eq!(process.stat(format!("/db/{name}"), Follow::Yes).await.unwrap().size, bytes, "{name}");
+        }
     });
 }
 
