@@ -106,7 +106,7 @@ const PLAIN: Shape = Shape {
 
 /// The kinds alternate, so that the first few worlds of a campaign cover all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 44] = [
+const SHAPES: [Shape; 45] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -170,6 +170,8 @@ const SHAPES: [Shape; 44] = [
         allocation: Allocation::Dynamic, range_flush: RangeFlushSupport::Selective, ..MAPPED },
     Shape { name: "tiny-dftl-d3", order: PersistPolicy::InOrderRecovery, map: Some((4, 4, Miss::HoldsOwn)), buffer_units: 16,
         pages_per_block: 8, blocks_per_plane: 30, eager_blocks: 4, ..MAPPED },
+    Shape { name: "tiny-dftl-failing", map: Some((4, 2, Miss::HoldsOwn)), program_fail: 0.004, erase_fail: 0.01,
+        blocks_per_plane: 32, ..MAPPED },
     Shape { name: "tiny-host-ordered", layer: Some(Layer::Ordered), ..ORDERED },
     Shape { name: "tiny-host-sorted", layer: Some(Layer::Sorted), order: PersistPolicy::Transactional,
         range_flush: RangeFlushSupport::Selective, habit: Habit::Wide, ..ORDERED },

@@ -65,6 +65,13 @@ impl<J: Copy> Cx<J> {
         &mut self.flash.machine.trace
     }
 
+    /// Whether erase blocks of this device may fail or wear out.
+    #[inline]
+    pub(crate) fn may_lose_blocks(&self) -> bool {
+        let faults = &self.config.faults;
+        faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0
+    }
+
     /// Lets the channel of `station` begin what it can.
     #[inline]
     pub(crate) fn start(&mut self, station: StationId, placer: &mut impl Placer<J>) {

@@ -43,6 +43,18 @@ fn no_event_of_a_map_on_the_medium_is_left_out() {
     }
 }
 
+/// A plane whose collection waits for translation pages is not stuck. It was given up, with what had been accepted for it, on a medium
+/// where programs fail.
+#[test]
+fn regression_a_plane_is_not_given_up_while_its_collection_waits_for_the_map() {
+    let effort = Effort { boots: 1, states_max: Some(2_000), ..Effort::DEEP };
+    for seed in 500..504 {
+        let config = tiny("tiny-dftl-failing").unwrap();
+        let (counts, found) = explore_world(&WorldSpec { config, seed, planted: None, effort });
+        assert_eq!(found, None, "seed {seed}: {counts:?}");
+    }
+}
+
 #[test]
 fn planted_bugs_of_a_map_on_the_medium_are_found() {
     for bug in [

@@ -133,7 +133,9 @@ impl PageFtl {
         let no_room = |frontier| self.space.offer(&cx.flash.blocks, plane, frontier).is_none();
         let survivors_wait =
             cx.flash.machine.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
-        let nothing_to_collect = collection.victim.is_none() && no_room(Frontier::User);
+        // A collection that waits for translation pages may make room yet.
+        let may_collect = collection.victim.is_some() || self.is_map_crowded() || self.has_put_off(plane);
+        let nothing_to_collect = !may_collect && no_room(Frontier::User);
         !collection.erasing
             && (survivors_wait || nothing_to_collect)
             && !cx.flash.machine.is_programming(cx.geometry.station(plane))

@@ -113,8 +113,7 @@ impl Firmware for PageFtl {
             Job::MapGcRead => self.map_gc_read_done(cx, &op),
             Job::MapErase => self.map_erase_done(cx, &op),
         }
-        let faults = &cx.config.faults;
-        if faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0 {
+        if cx.may_lose_blocks() {
             match self.orders.is_used() {
                 // What one plane lost may be what another one keeps.
                 true => (0..cx.geometry.planes()).for_each(|plane| self.work.check_stuck(PlaneId(plane))),

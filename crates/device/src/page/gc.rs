@@ -40,6 +40,9 @@ impl PageFtl {
             // Programs that waited for its pace were told of nothing.
             cx.flash.machine.wake(cx.geometry.station(plane));
             cx.start(cx.geometry.station(plane), &mut self.space);
+            if cx.may_lose_blocks() {
+                self.work.check_stuck(plane);
+            }
         }
     }
 

@@ -61,6 +61,11 @@ impl PageFtl {
         }
     }
 
+    /// Whether the collection of a plane waits for that.
+    pub(super) fn has_put_off(&self, plane: PlaneId) -> bool {
+        self.map_cache.as_ref().is_some_and(|cache| cache.put_off.contains(&plane))
+    }
+
     /// Whether the collection of a plane had to wait; once.
     #[inline]
     pub(super) fn is_no_longer_put_off(&mut self, plane: PlaneId) -> bool {
