@@ -105,6 +105,11 @@ impl Fold {
         self.seq_max
     }
 
+    /// Sequence number of the version to which a page is mapped; 0 if it is not.
+    pub fn seq_of(&self, lpn: Lpn) -> u64 {
+        self.best.get(lpn.0 as usize).map_or(0, |(seq, _)| *seq)
+    }
+
     /// Every mapped page, in order.
     pub fn mappings(&self) -> impl Iterator<Item = Mapping> + '_ {
         let pages = self.best.iter().enumerate().filter(|(_, (seq, _))| *seq != 0);

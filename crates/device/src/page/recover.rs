@@ -48,7 +48,7 @@ pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
     ftl.log.boot = nth_boot;
     write_checkpoint(&mut ftl, &mut cx, (target, group), &map_entries, &mut steps);
     if let Some(save) = &save {
-        restore_saved(&mut ftl, &mut cx, save);
+        restore_saved(&mut ftl, &mut cx, save, &fold);
     }
     for victim in victims {
         cx.flash.blocks.release(victim);
@@ -140,7 +140,7 @@ fn erase_garbage(cx: &mut Cx, unfinished: &[BlockId], counted: &BTreeSet<BlockId
 /// Puts what the capacitor saved back into the buffer, newest version of each page only and in the order in
 /// which they were accepted. They get new numbers, above the horizon of the new checkpoint. The capacitor saves
 /// them again at the next cut, so nothing needs to be programmed before the device takes commands.
-fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea) {
+fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea, fold: &Fold) {
     let mut newest: BTreeMap<Lpn, (u64, &Payload)> = BTreeMap::new();
     for (lpn, seq, payload) in &save.units {
         let entry = newest.entry(*lpn).or_insert((*seq, payload));
@@ -151,9 +151,8 @@ fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea) {
     newest.retain(|lpn, (seq, _)| {
         let trimmed =
             save.trims.iter().any(|t| (t.lpn.0..t.lpn.0 + t.count).contains(&lpn.0) && t.seq > *seq);
-        let durable = ftl.buffer.durable(ftl.map.get(*lpn)).and_then(|ppa| cx.flash.media.oob(ppa));
-        let durable = durable.map_or(0, |(_, seq)| seq);
-        !trimmed && *seq > durable
+        // Not what the map's place holds now: a survivor's is planned and not yet programmed.
+        !trimmed && *seq > fold.seq_of(*lpn)
     });
     let mut units: Vec<(u64, Lpn, &Payload)> =
         newest.into_iter().map(|(lpn, (seq, payload))| (seq, lpn, payload)).collect();
