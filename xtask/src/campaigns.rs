@@ -5,6 +5,9 @@
 /// Worlds of each tiny device, with three random histories each; the full count is `cargo xtask evidence crash-devices`.
 pub(crate) const CRASH_WORLDS: u32 = 20;
 
+/// Devices whose features are drawn, in one world each; the full count is `cargo xtask evidence crash-drawn`.
+pub(crate) const CRASH_DRAWN: u32 = 200;
+
 /// Campaigns of cuts of file systems.
 pub(crate) const FILE_CUTS: [&str; 21] = [
     "--sequences seq-1 --states-each 12",
@@ -39,5 +42,7 @@ pub(crate) const SQLITE_CUTS: [&str; 3] = [
 
 /// CI's power cuts of the devices, after shorter checks. A violation is not minimised.
 pub(crate) fn device_cuts() -> Vec<String> {
-    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}")).to_vec()
+    let table = [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}"));
+    let drawn = format!("crash --quiet --no-minimise --drawn {CRASH_DRAWN} --worlds 1");
+    table.into_iter().chain([drawn]).collect()
 }

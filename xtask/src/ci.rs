@@ -5,7 +5,7 @@
 //!
 //! Times are printed and never judged here; that is `cargo xtask bench --check`.
 
-use crate::campaigns::{CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
+use crate::campaigns::{CRASH_DRAWN, CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
 use crate::{file_pairs, freshness, mutants};
 use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
 use flashweir_judges::host::{on_path, out_dir, root, seed};
@@ -225,6 +225,14 @@ fn mutants_again(seed: u64) -> Verdict {
 }
 
 fn crash(seed: u64) -> Verdict {
-    let (seed_text, worlds) = (seed.to_string(), CRASH_WORLDS.to_string());
-    show(weir(seed).args(["crash", "--seed", &seed_text, "--worlds", &worlds]))
+    let (seed_text, worlds, drawn) = (seed.to_string(), CRASH_WORLDS.to_string(), CRASH_DRAWN.to_string());
+    let table = show(weir(seed).args(["crash", "--seed", &seed_text, "--worlds", &worlds]));
+    if !matches!(table, Verdict::Passed(_)) {
+        return table;
+    }
+    // A table of two hundred rows would hide what is wrong; a violation is printed.
+    match take(weir(seed).args(["crash", "--seed", &seed_text, "--drawn", &drawn, "--worlds", "1"])) {
+        Ok(_) => Verdict::Passed(format!("and {drawn} drawn devices")),
+        Err(why) => Verdict::Failed(why),
+    }
 }

@@ -18,6 +18,8 @@ use std::path::PathBuf;
 enum Kind {
     /// Worlds of each tiny device, with several random histories each, in chunks of so many.
     CrashWorlds { chunk: u64, wanted: u64 },
+    /// So many devices whose features are drawn, in chunks of so many.
+    CrashDrawn { chunk: u64, wanted: u64 },
     /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
     FileCuts { campaigns: &'static [&'static str], wanted: u64 },
     /// Sequences of every pair of format, family and device.
@@ -34,8 +36,9 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 10] = [
+const ALL: [(&str, Kind); 11] = [
     ("crash-devices", Kind::CrashWorlds { chunk: 50, wanted: 1_000 }),
+    ("crash-drawn", Kind::CrashDrawn { chunk: 500, wanted: 5_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
     ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
     ("file-pairs", Kind::FilePairs),
@@ -60,7 +63,8 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         println!("── {name}");
         let mut file = Evidence::open(name)?;
         good &= match *kind {
-            Kind::CrashWorlds { chunk, wanted } => file.crash_worlds(chunk, wanted)?,
+            Kind::CrashWorlds { chunk, wanted } => file.crash_worlds("--worlds", chunk, wanted)?,
+            Kind::CrashDrawn { chunk, wanted } => file.crash_worlds("--drawn", chunk, wanted)?,
             Kind::FileCuts { campaigns, wanted } => file.file_cuts(campaigns, wanted)?,
             Kind::FilePairs => {
                 let pairs = file_pairs::of_evidence();
@@ -206,30 +210,44 @@ impl Evidence {
         self.chunks().iter().filter_map(|chunk| chunk[key].as_u64()).sum()
     }
 
-    fn crash_worlds(&mut self, chunk: u64, wanted: u64) -> Result<bool, String> {
+    /// With `--worlds`, so many of each tiny device; with `--drawn`, one world of each of so many devices.
+    fn crash_worlds(&mut self, of: &str, chunk: u64, wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
-        while self.sum("worlds_each") < wanted {
+        let is_drawn = of == "--drawn";
+        let (each, unit) = match is_drawn {
+            true => (1, "drawn devices"),
+            false => (chunk, "worlds of each device"),
+        };
+        let done = |file: &Self| file.chunks().len() as u64 * chunk;
+        while done(self) < wanted {
             // Worlds of a chunk have seeds that follow each other: chunks keep apart.
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
-            let (seed_text, worlds) = (seed.to_string(), chunk.to_string());
-            let what = ["crash", "--seed", &seed_text, "--worlds", &worlds, "--output", "json"];
+            let (seed_text, count) = (seed.to_string(), chunk.to_string());
+            let mut what = vec!["crash", "--seed", &seed_text, of, &count, "--output", "json"];
+            if is_drawn {
+                what.extend(["--worlds", "1"]);
+            }
             let text = take(weir(seed).args(what))?;
             let answer: Value =
                 serde_json::from_str(&text).map_err(|error| format!("weir crash: {error}"))?;
             let count = |key: &str| answer["totals"][key].as_u64().unwrap_or(0);
             let violations = answer["violations"].as_array().map_or(0, Vec::len);
             self.add_chunk(json!({
-                "seed": seed, "worlds_each": chunk, "devices": answer["devices"].as_object().map_or(0, |all| all.len()),
+                "seed": seed, "worlds_each": each, "devices": answer["devices"].as_object().map_or(0, |all| all.len()),
                 "worlds": count("worlds"), "deep": answer["deep"], "histories": count("histories"),
                 "states": count("distinct"), "in_recovery": count("distinct_nested"), "judged": count("judged"),
                 "moments": count("moments"), "moments_left_out": count("moments_left_out"), "violations": violations,
             }))?;
-            println!("   {} of {wanted} worlds of each device", self.sum("worlds_each"));
+            println!("   {} of {wanted} {unit}", done(self));
         }
-        let sums =
-            ["worlds_each", "worlds", "histories", "states", "moments", "moments_left_out", "violations"];
-        let sums = sums.map(|key| (key.to_owned(), json!(self.sum(key))));
-        self.finish(Value::Object(sums.into_iter().collect()))?;
+        let sums = ["devices", "worlds", "histories", "states", "moments", "moments_left_out", "violations"];
+        let mut sums: serde_json::Map<String, Value> =
+            sums.map(|key| (key.to_owned(), json!(self.sum(key)))).into_iter().collect();
+        if !is_drawn {
+            // Every chunk has all of them.
+            sums.insert("devices".into(), self.chunks()[0]["devices"].clone());
+        }
+        self.finish(Value::Object(sums))?;
         Ok(self.sum("violations") == 0)
     }
 

@@ -15,11 +15,12 @@ const DEVICE: &[&str] =
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
 /// Paths that each piece of evidence judges; a directory includes everything below it.
-const JUDGES: [(&str, &[&[&str]]); 13] = [
+const JUDGES: [(&str, &[&[&str]]); 14] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
     ("crash-d0-d1-d2", &[DEVICE]),
     ("crash-d3", &[DEVICE]),
     ("crash-devices", &[DEVICE]),
+    ("crash-drawn", &[DEVICE]),
     ("file-cuts", &[DEVICE, FILES]),
     ("file-cuts-ext4", &[DEVICE, FILES]),
     ("file-pairs", &[DEVICE, FILES]),

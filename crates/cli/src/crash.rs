@@ -15,7 +15,7 @@ use crate::run::threads;
 use crate::values::whole;
 use crate::{crash_files, crash_sqlite};
 use clap::{Args, Subcommand};
-use flashweir_crash::devices::{all_names, tiny};
+use flashweir_crash::devices::{all_names, drawn_name, tiny};
 use flashweir_crash::token::bug_named;
 use flashweir_crash::{
     Counts, CrashConfig, CrashReport, Mutant, MutationScore, Token, ViolationReport, describe, explore,
@@ -35,6 +35,7 @@ const MUTANT_STATES: u64 = 1_000_000;
 #[command(after_help = "Examples:
   weir crash --states 100000              every tiny device, cut at every event
   weir crash --device tiny-d1 --seed 7
+  weir crash --drawn 50 --worlds 2        fifty devices with features that a seed combines
   weir crash --mutants                    would it find a bug? plants every known one in turn
   weir crash --planted early-flush        one of them, drawn
   weir crash --replay TOKEN               the line that a violation prints
@@ -49,6 +50,10 @@ pub(crate) struct CrashArgs {
     /// A tiny device, as in tiny-d1; may be given often [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
+    /// So many devices whose features are drawn by the seed; the first of seed 7 is called tiny-drawn-7 [default: 0]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = whole::<u64>(0, 1_000_000))]
+    #[arg(conflicts_with_all = ["mutants", "planted"])]
+    pub(crate) drawn: u64,
     /// Worlds of each device, each with three random histories and at most some 2,000 states; for 200 of them there is a deep one
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
     pub(crate) worlds: Option<u64>,
@@ -72,7 +77,7 @@ pub(crate) struct CrashArgs {
     #[arg(long)]
     pub(crate) no_minimise: bool,
     /// Do again what this token says, and draw it
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device"])]
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device", "drawn"])]
     pub(crate) replay: Option<String>,
     #[command(flatten)]
     pub(crate) results: ResultArgs,
@@ -125,8 +130,9 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
             ))
         })
     });
+    let drawn = (0..args.drawn).map(|number| drawn_name(args.seed.wrapping_add(number)));
     let config = CrashConfig {
-        devices: args.device.clone(),
+        devices: args.device.iter().cloned().chain(drawn).collect(),
         seed: args.seed,
         states: match (args.states, args.worlds) {
             (None, None) if args.mutants || args.planted.is_some() => Some(MUTANT_STATES),

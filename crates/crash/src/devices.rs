@@ -4,109 +4,24 @@
 //! (crash-laboratory §1), units per page, pages per word line, allocation, write frontiers, parallelism, metadata
 //! pages.
 
-use flashweir_core::{Bytes, Duration, LinkConfig};
+mod drawn;
+mod shape;
+
+pub use drawn::drawn_name;
+pub(super) use shape::Habit;
+
+use flashweir_core::Duration;
+use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
-    Allocation, BufferConfig, BufferMode, Cell, DemandConfig, Eviction, FaultConfig, FirmwareKind, FtlConfig,
-    GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport,
-    SuspendConfig, TimingConfig, Translation, WearConfig,
+    Allocation, BufferConfig, BufferMode, Cell, FaultConfig, FirmwareKind, FtlConfig, Miss, OrderConfig,
+    PersistPolicy, RangeFlushSupport,
 };
-use flashweir_device::{DeviceConfig, Geometry};
 use flashweir_host::{DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
-
-/// The properties that distinguish tiny devices.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    name: &'static str,
-    mode: BufferMode,
-    cell: Cell,
-    /// Number of channels, of dies on each, and of planes in each die.
-    parallel: [u32; 3],
-    blocks_per_plane: u32,
-    pages_per_block: u32,
-    unit_bytes: u64,
-    units_per_page: u64,
-    buffer_units: u64,
-    high_water: f64,
-    allocation: Allocation,
-    hot_cold: bool,
-    program_fail: f64,
-    range_flush: RangeFlushSupport,
-    order: PersistPolicy,
-    fuse_epochs: u32,
-    /// Time that the buffer takes for the data of a command, in microseconds.
-    access_us: u64,
-    /// Number of free erase blocks above the reserve below which a plane already starts garbage collection.
-    eager_blocks: u32,
-    erase_fail: f64,
-    endurance: u32,
-    /// Difference of erase counts at which static wear-levelling begins.
-    wear_apart: u32,
-    program_us: u64,
-    habit: Habit,
-    /// Block layer between the host and the device.
-    layer: Option<Layer>,
-    /// For a map on the medium: units mapped per translation page, pages in the cache, and the requests that a miss
-    /// blocks.
-    map: Option<(u32, u64, Miss)>,
-}
-
-/// Additional operations of a device's history, beyond those that its features call for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Habit {
-    Plain,
-    /// Range flushes of up to four overlapping ranges and of up to five tags; deallocations across the ends of such
-    /// ranges.
-    Wide,
-    /// A stream that writes only at the beginning of each boot; its epoch stays open.
-    FallsSilent,
-}
-
-/// Block layers in front of tiny devices.
-#[derive(Clone, Copy, Debug)]
-enum Layer {
-    /// Barriers, one queue, in the order of the requests.
-    Ordered,
-    /// Barriers, one queue, sorted by address; a barrier closes the queue.
-    Sorted,
-    /// Epoch numbers with the commands, three queues.
-    Queues,
-    /// Waits and flushes between epochs.
-    Flushes,
-    /// Waits between epochs.
-    Waits,
-}
-
-const PLAIN: Shape = Shape {
-    name: "tiny-d1",
-    mode: BufferMode::WriteBack,
-    cell: Cell::Slc,
-    parallel: [2, 1, 1],
-    blocks_per_plane: 14,
-    pages_per_block: 8,
-    unit_bytes: 512,
-    units_per_page: 2,
-    buffer_units: 8,
-    high_water: 0.5,
-    allocation: Allocation::Static,
-    hot_cold: true,
-    program_fail: 0.0,
-    range_flush: RangeFlushSupport::None,
-    order: PersistPolicy::None,
-    fuse_epochs: 1,
-    access_us: 0,
-    eager_blocks: 1,
-    erase_fail: 0.0,
-    endurance: 0,
-    wear_apart: 100,
-    program_us: 100,
-    habit: Habit::Plain,
-    layer: None,
-    map: None,
-};
+use shape::{Layer, PLAIN, Shape};
 
 /// The kinds alternate, so that the first few worlds of a campaign cover all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 45] = [
+const SHAPES: [Shape; 46] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -136,6 +51,9 @@ const SHAPES: [Shape; 45] = [
     Shape { name: "tiny-d1-range-dynamic", allocation: Allocation::Dynamic, parallel: [2, 1, 2],
         blocks_per_plane: 10, buffer_units: 24, high_water: 0.9, ..RANGE },
     Shape { name: "tiny-d1-range-partial", unit_bytes: 4096, units_per_page: 1, blocks_per_plane: 12, ..RANGE },
+    // Slow programs and erase blocks of few pages: recovery moves survivors while the capacitor's save waits.
+    Shape { name: "tiny-d2-slow", mode: BufferMode::PowerLossProtected, units_per_page: 1, pages_per_block: 6, parallel: [1, 1, 1],
+        blocks_per_plane: 12, buffer_units: 12, hot_cold: false, eager_blocks: 2, program_us: 600, ..PLAIN },
     Shape { name: "tiny-d2-range", mode: BufferMode::PowerLossProtected, buffer_units: 12, ..RANGE },
     ORDERED,
     Shape { name: "tiny-d3-write-back", order: PersistPolicy::InOrderWriteBack, blocks_per_plane: 14, eager_blocks: 1, ..ORDERED },
@@ -207,21 +125,28 @@ pub fn all_names() -> impl Iterator<Item = &'static str> {
     names().chain(OPEN)
 }
 
-/// Returns the tiny device called `name`.
+/// The shape of the tiny device called `name`, from the table or drawn.
+fn shape(name: &str) -> Option<Shape> {
+    let row = SHAPES.iter().find(|shape| shape.name == name).copied();
+    row.or_else(|| drawn::drawn(name).map(|(shape, _)| shape))
+}
+
+/// Returns the tiny device called `name`; one that is called `tiny-drawn-N` is drawn by its number.
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
     let page = SHAPES.iter().find(|shape| shape.name == name).map(Shape::config);
+    let page = page.or_else(|| drawn::drawn(name).map(|(_, config)| config));
     page.or_else(|| tiny_open().into_iter().find(|config| config.name == name))
 }
 
 /// Returns the habit of the histories of the tiny device called `name`.
 pub(super) fn habit(name: &str) -> Habit {
-    SHAPES.iter().find(|shape| shape.name == name).map_or(Habit::Plain, |shape| shape.habit)
+    shape(name).map_or(Habit::Plain, |shape| shape.habit)
 }
 
 /// Returns the block layer in front of the tiny device called `name`. It keeps the order of streams, whether the device
 /// does or not.
 pub fn layer(name: &str) -> Option<HostConfig> {
-    let layer = SHAPES.iter().find(|shape| shape.name == name)?.layer?;
+    let layer = shape(name)?.layer?;
     let config = HostConfig {
         depth: 4,
         merge_blocks_max: 6,
@@ -266,111 +191,10 @@ pub(super) fn tiny_open() -> Vec<DeviceConfig> {
     OPEN.into_iter().zip([small, planes, failing]).map(open).collect()
 }
 
-impl Shape {
-    /// Returns the device with the least valid over-provisioning, so that garbage collection is frequent.
-    fn config(&self) -> DeviceConfig {
-        let percents = 40..90;
-        let mut configs = percents.map(|percent| self.config_with(f64::from(percent) / 100.0));
-        let mut config = configs
-            .find(|config| config.validate().is_ok())
-            .expect("enough over-provisioning makes it valid");
-        if let Some((_, cached, _)) = self.map {
-            config.ftl.demand.cached = (cached as f64 + 0.5) / Geometry::new(&config).map_pages as f64;
-        }
-        config
-    }
-
-    fn config_with(&self, over_provisioning: f64) -> DeviceConfig {
-        let [channels, dies_per_chip, planes_per_die] = self.parallel;
-        let page_bytes = self.unit_bytes * self.units_per_page;
-        let us = Duration::from_micros;
-        let wears_out = self.program_fail > 0.0 || self.erase_fail > 0.0 || self.endurance > 0;
-        let reserve_blocks = 2 + u32::from(wears_out);
-        let program = match self.cell {
-            Cell::Slc => PageTimes::Same(us(self.program_us)),
-            cell => PageTimes::Each((1..=u64::from(cell.pages_per_wordline())).map(|i| us(60 * i)).collect()),
-        };
-        let (entries, _, miss) = self.map.unwrap_or((1, 0, Miss::HoldsAll));
-        DeviceConfig {
-            name: self.name.into(),
-            source: "made for the crash laboratory".into(),
-            firmware: FirmwareKind::Page,
-            geometry: GeometryConfig {
-                channels,
-                chips_per_channel: 1,
-                dies_per_chip,
-                planes_per_die,
-                blocks_per_plane: self.blocks_per_plane,
-                pages_per_block: self.pages_per_block,
-                page_bytes: Bytes(page_bytes),
-                unit_bytes: Bytes(self.unit_bytes),
-            },
-            timing: TimingConfig {
-                cell: self.cell,
-                read: PageTimes::Same(us(20)),
-                program,
-                erase: us(350),
-                bus_bytes_per_s: 100_000_000,
-                command: [Duration::from_nanos(300); 3],
-                command_next_plane: [Duration::from_nanos(300); 3],
-                multi_plane: true,
-                die_interleaving: true,
-                suspend: (self.cell == Cell::Mlc).then_some(SuspendConfig {
-                    program: true,
-                    erase: true,
-                    latency: us(5),
-                    max_per_operation: 2,
-                }),
-            },
-            ftl: FtlConfig {
-                translation: if self.map.is_some() {
-                    Translation::DemandCached
-                } else {
-                    Translation::Resident
-                },
-                allocation: self.allocation,
-                over_provisioning,
-                gc: GcConfig {
-                    hot_cold: self.hot_cold,
-                    start_below_blocks: reserve_blocks + self.eager_blocks,
-                    reserve_blocks,
-                    ..GcConfig::default()
-                },
-                wear: WearConfig { static_threshold: self.wear_apart, ..WearConfig::default() },
-                metadata: Metadata::Log,
-                demand: DemandConfig { entries, miss, ..DemandConfig::default() },
-                ..FtlConfig::default()
-            },
-            buffer: BufferConfig {
-                mode: self.mode,
-                capacity: Bytes(self.buffer_units * self.unit_bytes),
-                high_water: self.high_water,
-                low_water: self.high_water / 2.0,
-                eviction: if self.hot_cold { Eviction::Fifo } else { Eviction::Lru },
-                range_flush: self.range_flush,
-                access_latency: us(self.access_us),
-                ..BufferConfig::default()
-            },
-            order: OrderConfig {
-                policy: self.order,
-                fuse_epochs: self.fuse_epochs,
-                ..OrderConfig::default()
-            },
-            faults: FaultConfig {
-                program_fail: self.program_fail,
-                erase_fail: self.erase_fail,
-                endurance: self.endurance,
-                paired_page_loss: self.cell != Cell::Slc,
-                ..FaultConfig::default()
-            },
-            link: LinkConfig::nvme(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flashweir_device::Geometry;
 
     #[test]
     fn every_tiny_device_is_valid_and_tiny() {

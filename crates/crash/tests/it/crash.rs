@@ -4,7 +4,7 @@
 
 use flashweir_contract::{Oracle, Verdict};
 use flashweir_core::random::RandomStream;
-use flashweir_crash::devices::{names, tiny};
+use flashweir_crash::devices::{drawn_name, names, tiny};
 use flashweir_crash::explorer::{
     WorldSpec, boot_device, boot_history, contents, cut, exercise_device, explore_world, kind_of, observed,
 };
@@ -364,4 +364,38 @@ fn regression_a_device_without_spare_blocks_may_refuse_but_not_forget() {
         assert_eq!(exercise_device(device, world), Ok(()), "world {world}");
     }
     assert!(worn_out > 0, "no device wore out");
+}
+
+/// Recovery compared the version that the capacitor had saved with what was at the place to which it was about to move the durable one: there
+/// could be the remains of an earlier recovery, whose number made it drop the saved version.
+#[test]
+fn regression_what_was_saved_outlives_recoveries_that_are_cut() {
+    for seed in 0..8 {
+        let config = tiny("tiny-d2-slow").unwrap();
+        let (counts, found) =
+            explore_world(&WorldSpec { config, seed, planted: None, effort: Effort::SHALLOW });
+        assert_eq!(found, None, "seed {seed}: {counts:?}");
+    }
+}
+
+/// Devices with features that a seed combines, as many as `FLASHWEIR_CRASH_DRAWN` says.
+#[test]
+fn no_cut_of_drawn_devices_breaks_the_contract() {
+    let (first, count) = (seed(), number("FLASHWEIR_CRASH_DRAWN", 30));
+    let devices: Vec<String> = (first..first + count).map(drawn_name).collect();
+    let config = CrashConfig {
+        devices,
+        states: None,
+        worlds_each: Some(1),
+        seed: first,
+        jobs: 2,
+        ..CrashConfig::default()
+    };
+    let report = explore(&config, |_| true).unwrap();
+    println!("{:?}", report.totals);
+    for violation in &report.violations {
+        println!("{}\n{}\nweir crash --replay {}", violation.drawing, violation.what, violation.token);
+    }
+    assert!(report.violations.is_empty());
+    assert!(report.totals.distinct > 500 * count);
 }
