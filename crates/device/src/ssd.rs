@@ -44,7 +44,7 @@ impl<F: Firmware> Ssd<F> {
     /// Begins the handling of one command or event at `now`.
     #[inline]
     fn enter(&mut self, now: Instant) {
-        debug_assert!(self.cx.effects.is_empty(), "effects of the last moment were handed out");
+        debug_assert!(self.cx.effects.is_empty(), "effects of the last event were handed out");
         self.cx.now = now;
         self.cx.trace().moment(now);
     }

@@ -238,8 +238,8 @@ impl DeviceConfig {
                 "ftl.over_provisioning",
                 f.over_provisioning,
                 &format!(
-                    "enough for {needed:.1} spare blocks in each plane of {} (reserve, frontiers, one to collect, \
-                     and what collections{epochs} leave unused); this leaves {spare:.1} after metadata and bad blocks",
+                    "enough for {needed:.1} spare blocks in each plane of {} (reserve, write frontiers, one \
+                     victim, and what is left unused by GC{epochs}); this leaves {spare:.1} after metadata and bad blocks",
                     self.geometry.blocks_per_plane
                 ),
             );
@@ -262,7 +262,7 @@ impl DeviceConfig {
         let fill_max = ((spare + data - f64::from(wanted)) / data).max(0.0);
         Some(format!(
             "ftl.gc.start_below_blocks = {wanted} of {blocks}: with {:.0} % of the capacity written, {:.1} blocks of each \
-             plane hold data and {left:.1} are left, so collection never stops and moves nearly full blocks; expected \
+             plane hold data and {left:.1} are left, so GC never stops and moves nearly full blocks; expected \
              at most {:.0}, more ftl.over_provisioning, or at most {:.0} % written",
             fill * 100.0,
             data * fill,

@@ -250,7 +250,7 @@ impl Streams {
             };
             let (open, recorded, wanted) = (stream.open, stream.recorded, stream.wanted);
             let record = if wanted > recorded {
-                format!(", somebody waits for the record of {wanted}")
+                format!(", a command waits for the record of {wanted}")
             } else {
                 String::new()
             };

@@ -132,7 +132,7 @@ impl Bound {
 
     fn read(&self, at: Ppa, len: u32) -> Option<Payload> {
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len as usize).collect();
-        let buffer = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        let buffer = Arc::get_mut(&mut bytes).expect("it is not shared yet");
         let read = self.lock().read(at, buffer).map_err(|error| self.failure.set(error));
         read.ok().map(|()| Payload::Bytes(bytes))
     }

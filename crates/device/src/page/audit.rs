@@ -97,7 +97,11 @@ impl PageFtl {
         assert!(!self.could_destage(cx), "versions could leave the buffer");
         assert!(!self.could_log(cx), "the log could be written");
         let is_stuck = self.map_cache.as_ref().is_some_and(|cache| cache.is_stuck());
-        assert!(!is_stuck, "no translation page comes for which somebody waits\n{}", self.describe_waits(cx));
+        assert!(
+            !is_stuck,
+            "a translation page is needed and none is on its way\n{}",
+            self.describe_waits(cx)
+        );
         assert!(!self.could_admit(cx), "a command could be accepted\n{}", self.describe_waits(cx));
         assert!(
             !self.orders.could_settle(),

@@ -331,7 +331,7 @@ impl Buffer {
             SlotState::Held | SlotState::Placed | SlotState::Programmed(_) => {}
             SlotState::Free => unreachable!("slot {slot} is given back once"),
         }
-        debug_assert_eq!(self.slots[slot as usize].waits, NONE, "somebody waits for slot {slot}");
+        debug_assert_eq!(self.slots[slot as usize].waits, NONE, "a range flush waits for slot {slot}");
         self.disown(slot);
         self.slots[slot as usize].state = SlotState::Free;
         self.slots[slot as usize].payload = Payload::Zero;

@@ -143,7 +143,7 @@ fn map_page_room(ftl: &mut PageFtl, cx: &mut Cx) -> Option<PageAddr> {
                 _ => None,
             };
             let number = ftl.map_cache().page(page).number;
-            let at = ftl.map_cache().area.take_page_for_copy().expect("collection has a block in reserve");
+            let at = ftl.map_cache().area.take_page_for_copy().expect("GC has a block in reserve");
             program_map_page(ftl, cx, at, (number, image));
             cx.metrics.map_pages_moved += 1;
             move_map_page(ftl, cx, page, number, at);

@@ -259,7 +259,7 @@ impl PageFtl {
             };
             let number = cache.page(page).number;
             let write = cache.writes.insert(MapWrite { page, number, image, source: Some(ppa) });
-            let at = cache.area.take_page_for_copy().expect("collection has a block in reserve");
+            let at = cache.area.take_page_for_copy().expect("GC has a block in reserve");
             cache.area.collection.as_mut().expect("a victim is read").moves += 1;
             let op = Self::map_op(cx, (OpKind::Program, Class::Meta), at, Job::MapWrite(write));
             cx.push(op, &mut self.space);

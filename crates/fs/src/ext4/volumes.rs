@@ -98,7 +98,7 @@ fn checked(report: Report, superblock: &Superblock) -> Checked {
         ));
     }
     if has_errors_noted {
-        lines.push("somebody noted that it had errors".into());
+        lines.push("the volume has a note of earlier errors".into());
     }
     lines.push(format!(
         "{directories} directories, {files} files, {others} others, {orphans} orphans; {data_blocks} blocks of data, \

@@ -137,7 +137,7 @@ metrics! {
         writes,
         /// Pages of reads that were in memory.
         read_hit_pages,
-        /// Pages of reads that were not.
+        /// Pages of reads that were not in memory.
         read_miss_pages,
         /// Pages read ahead of any request.
         readahead_pages,
@@ -151,11 +151,11 @@ metrics! {
         sync_written_pages,
         /// Pages whose write-back failed; a page can fail several times.
         failed_pages,
-        /// Clean pages that made room.
+        /// Clean pages that were evicted.
         evicted_pages,
         /// Waits of writers at the hard limit of dirty pages.
         throttled_waits,
-        /// Time that writers waited there, in nanoseconds.
+        /// Time that writers waited at the hard limit of dirty pages, in nanoseconds.
         throttled_ns,
         /// Calls of fsync and fdatasync.
         syncs,
@@ -163,7 +163,7 @@ metrics! {
         barriers,
         /// CPU time of calls and of what applications computed, of all CPUs together, in nanoseconds.
         cpu_busy_ns,
-        /// Time for which that waited for a CPU, in nanoseconds.
+        /// Time that calls and applications waited for a CPU, in nanoseconds.
         cpu_waited_ns,
     }
 }

@@ -196,7 +196,7 @@ impl Bench {
         let mut records = Vec::new();
         self.machine.trace.take(|record| records.push(*record));
         for record in records {
-            assert_eq!(record.at, now, "records are of their moment");
+            assert_eq!(record.at, now, "records have the instant of their event");
             self.check(now, record.what);
         }
     }

@@ -123,17 +123,17 @@ impl Default for Ext4Options {
 metrics! {
     /// Counters of an ext4 volume since the mount. Blocks and pages are of 4 KiB.
     pub struct Ext4Metrics {
-        /// Pages of files that were written for those above.
+        /// Pages of files that the layer above wrote.
         written_pages,
         /// Number of these pages that were allocated when they were written.
         allocated_pages,
         /// Transactions that were committed.
         commits,
-        /// Blocks in them, of data too where those are journalled.
+        /// Blocks in committed transactions, including data where data are journalled.
         journalled_blocks,
-        /// Blocks of a transaction that an earlier one had, which was still under way, and was waited for.
+        /// Blocks for which a transaction waited because an earlier one with the same block was under way.
         conflicts,
-        /// Blocks that they revoked.
+        /// Blocks revoked by committed transactions.
         revoked_blocks,
         /// Calls of fbarrier and fdatabarrier.
         barriers,

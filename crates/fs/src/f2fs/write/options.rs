@@ -135,7 +135,7 @@ impl Default for Background {
 metrics! {
     /// Counters of an F2FS volume since the mount. Blocks and pages are of 4 KiB.
     pub struct F2fsMetrics {
-        /// Pages of files that were written for those above.
+        /// Pages of files that the layer above wrote.
         written_pages,
         /// Number of these pages that were written in place.
         in_place_pages,
